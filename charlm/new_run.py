@@ -1,4 +1,4 @@
-"""How a new run starts from a text or a config, for Python and the command line alike.
+"""From a command's options to a run: from a text, a config, another run's weights, or resumed.
 
 Functions import what takes long when they run, so that the checks wait for neither torch nor pydantic.
 """
@@ -48,7 +48,7 @@ class NewRun:
 
         The processes of torchrun skip most of it: their first one finds the same later, and prints it once.
         """
-        check_minutes(self.minutes, self.settings, is_chosen=self.config is None)
+        check_minutes(self.minutes, self.settings, default=None if self.config else DEFAULT_MINUTES)
         if "RANK" not in os.environ:
             # A run that starts from another's weights takes its cell, which is not read yet.
             parsed = self.parsed if self.config else self.request().base()
@@ -94,35 +94,44 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
     """
     from charlm.checkpoint import read_checkpoint
     from charlm.choice.suggest import suggest
-    from charlm.system.clock import Clock
+    from charlm.training.budget import Budget
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
     if again := group.on_first(run_of_this_launch, group):
         return resume_run(again, group=group, on_row=on_row)
     path = new.init_from
     initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
+    run = functools.partial(start_run, run_dir=new.run_dir, group=group, on_row=on_row)
     if new.config is not None:
         config = group.on_first(lambda: new.parsed_with(initial.config.model.cell) if initial else new.parsed)
-        clock = None if new.minutes is None else Clock(new.minutes, began_s)
-        return start_run(config, new.run_dir, initial, name=new.config.stem, group=group, clock=clock, on_row=on_row)
+        budget = Budget(new.minutes, began_s) if new.minutes else None
+        return run(config, init_from=initial, name=new.config.stem, budget=budget)
 
     request = new.request()
     if initial:
         request = group.on_each(_with_model_of, request, initial, str(path))
-    clock = Clock(request.minutes, began_s)
-    suggestion = suggest(request, group, clock)
+    budget = Budget(request.minutes, began_s)
+    suggestion = suggest(request, group, budget)
     suggestion.say_reasons()
-    return start_run(
-        suggestion.config,
-        new.run_dir,
-        initial and replace(initial, vocabulary=suggestion.vocabulary),
-        name=run_name(request.source),
-        group=group,
-        machine=suggestion.machine,
-        text=suggestion.text,
-        clock=replace(clock, updates=suggestion.updates),
-        on_row=on_row,
-    )
+    budget.plan(suggestion.updates)
+    if initial:
+        initial = replace(initial, vocabulary=suggestion.vocabulary)
+    name = run_name(request.source)
+    return run(suggestion.config, init_from=initial, name=name, opened=suggestion.opened, budget=budget)
+
+
+def resume_with(run_dir: Path, config: Path | None, settings: list[str], group: "ProcessGroup") -> "Outcome":
+    """Continue a run with a config, or with its own, after the settings."""
+    from charlm.config import Config, load_config, override_config
+    from charlm.runs import CONFIG
+    from charlm.training.start import resume_run
+
+    def change(saved: Config) -> Config:
+        if config is None:
+            return override_config(saved, str(run_dir / CONFIG), settings)
+        return load_config(config, settings, cell=saved.model.cell)
+
+    return resume_run(run_dir, change, group)
 
 
 def cost_of(new: NewRun, group: "ProcessGroup") -> "Cost":
@@ -134,7 +143,7 @@ def cost_of(new: NewRun, group: "ProcessGroup") -> "Cost":
         return measure_cost(group.on_first(lambda: new.parsed), group)
     suggestion = suggest(new.request(), group)
     suggestion.say_reasons()
-    return measure_cost(suggestion.config, group, suggestion.machine, suggestion.text)
+    return measure_cost(suggestion.config, group, suggestion.opened)
 
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
@@ -143,7 +152,7 @@ def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Req
     from charlm.training.start import check_same_model, settings_of_run
 
     taken = settings_of_run(initial.config)
-    request = replace(request, initial=initial, initial_name=name)
+    request = replace(request, initial=initial)
     config = request.config({"data": {"source": request.source}}, taken)
     check_same_model(override_config(config, name, request.overrides), initial)
     return replace(request, overrides=[*taken, *request.overrides])
@@ -196,11 +205,13 @@ def check_there(
             check_exists(str(text))
 
 
-def check_minutes(minutes: float | None, settings: list[str], *, is_chosen: bool) -> None:
-    """ConfigError for minutes that are given twice. is_chosen: settings are chosen for the minutes or their default."""
+def check_minutes(minutes: float | None, settings: list[str], *, default: float | None = None) -> None:
+    """ConfigError for minutes out of range, or given twice."""
     from charlm.config import valid_overrides
 
-    if not is_chosen and minutes is None:
+    if minutes is not None and not 0 < minutes <= MOST_MINUTES:
+        raise ConfigError(f"minutes: found {minutes:g}; allowed: a number above 0, and {MOST_MINUTES:,} at most")
+    if minutes is None and default is None:
         return
     if any(path == ("train", "max_minutes") for _, path, _ in valid_overrides(settings)):
         raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")

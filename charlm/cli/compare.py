@@ -27,9 +27,7 @@ EqualOption = Annotated[Equal, usage.option("WHAT", f"What the models have in co
 
 def compare(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A file, a folder or a glob.")],
-    minutes: Annotated[
-        float, usage.option("M", "Minutes that each model trains.", callback=usage.minutes_checked)
-    ] = DEFAULT_MINUTES,
+    minutes: Annotated[float, usage.option("M", "Minutes that each model trains.")] = DEFAULT_MINUTES,
     cells: Cells = _CELLS,
     equal: EqualOption = "parameters",
     seeds: Annotated[int, usage.option("N", "Train each kind with seeds 1 to N.", min=1, max=100)] = 1,
@@ -60,7 +58,7 @@ def compare(
         plan = Plan(text, minutes, kinds, equal, seeds, settings)
     except ComparisonError as refused:
         raise usage.error(f"--{refused}") from None
-    check_minutes(minutes, [*settings], is_chosen=True)
+    check_minutes(minutes, [*settings])
     check_there(texts=[text])
     folder = out or comparison_folder(text)
 

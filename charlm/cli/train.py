@@ -11,8 +11,8 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_exactly, print_json, print_table
-from charlm.new_run import NewRun, check_minutes, cost_of, say_if_stopped, start
-from charlm.runs import check_resumable
+from charlm.new_run import NewRun, check_minutes, cost_of, resume_with, say_if_stopped, start
+from charlm.runs import CONFIG, check_resumable
 from charlm.system.console import say
 from charlm.system.formatting import format_duration, nats_to_bits
 from charlm.training.signals import SIGNALS
@@ -89,7 +89,7 @@ def train(
     usage.refuse_if(not (config or resume) and text is None, _NO_TEXT)
     new = NewRun(text, minutes, config, settings, init_from, run_dir)
     if resume:
-        check_minutes(minutes, settings, is_chosen=False)
+        check_minutes(minutes, settings)
         # The first process of torchrun checks it later, and so does every run where the system cannot say.
         if run_dir is not None and "RANK" not in os.environ:
             with contextlib.suppress(OSError):
@@ -103,7 +103,7 @@ def train(
         if resume:
             assert run_dir is not None
             limit = [] if minutes is None else [f"train.max_minutes={minutes}"]
-            outcome = _resume(run_dir, config, [*limit, *settings], group)
+            outcome = resume_with(run_dir, config, [*limit, *settings], group)
         else:
             leaving_s = 0.0 if config else _leaving_s(time.perf_counter() - began_s)
             outcome = start(new, group, began_s - leaving_s)
@@ -123,19 +123,6 @@ def _leaving_s(loading_s: float) -> float:
     0.22 s measured where importing took 1.5 s; the rest is reserve. At most 1.5 s.
     """
     return min(loading_s / 4, 1.5)
-
-
-def _resume(run_dir: Path, config: Path | None, settings: list[str], group: Any) -> Any:
-    """Continue with the config given, or with the run's own, after the overrides."""
-    from charlm.config import Config, load_config, override_config
-    from charlm.training.start import resume_run
-
-    def change(saved: Config) -> Config:
-        if config is None:
-            return override_config(saved, f"{run_dir}/config.yaml", settings)
-        return load_config(config, settings, cell=saved.model.cell)
-
-    return resume_run(run_dir, change, group)
 
 
 def _print_outcome(outcome: Any, json: bool) -> None:
@@ -164,7 +151,7 @@ def _print_sample(run_dir: Path) -> None:
     from charlm.config import load_config
     from charlm.inference import load
 
-    model = load(run_dir, load_config(run_dir / "config.yaml").device).for_sampling()
+    model = load(run_dir, load_config(run_dir / CONFIG).device).for_sampling()
     for seed in range(1, 11) if model.network.is_line_model else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}\n")
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from charlm.new_run import DEFAULT_MINUTES, MOST_MINUTES
+from charlm.new_run import DEFAULT_MINUTES
 from charlm.runs import is_run
 
 # The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
@@ -51,9 +51,6 @@ def checked(is_allowed: Callable[[float], bool], allowed: str) -> Callable[[type
 
 
 finite = checked(math.isfinite, "a finite number")
-minutes_checked = checked(
-    lambda minutes: 0 < minutes <= MOST_MINUTES, f"a number above 0, and {MOST_MINUTES:,} at most"
-)
 
 
 def device_name(value: str) -> str:
@@ -129,7 +126,6 @@ Minutes = Annotated[
         "Minutes from the start of the command to its end; with --resume, those of all sessions.  "
         f"[default without a config: {DEFAULT_MINUTES:g}]",
         "--minutes",
-        callback=minutes_checked,
     ),
 ]
 Lines = Annotated[

@@ -119,8 +119,9 @@ def _compared(configs: dict[str, Config], records: dict[str, list[RunRecord]]) -
     for name, config in configs.items():
         say("measure", f"memory and gradient of {name}")
         states = {"trained": models[name], "untrained": models[name].untrained()}
-        gradients = {state: gradient_left(model.only_member, ids) for state, model in states.items()}
-        measured = memory(models[name].only_member, ids), _gradient_back(gradients["trained"])
+        networks = {state: model.network.first_member("compare") for state, model in states.items()}
+        gradients = {state: gradient_left(network, ids) for state, network in networks.items()}
+        measured = memory(networks["trained"], ids), _gradient_back(gradients["trained"])
         row = _row(name, config, records[name], ends, *measured)
         compared.append(Compared(row, records[name], models[name], gradients))
     return sorted(compared, key=lambda kind: math.inf if kind.row.nats is None else kind.row.nats)

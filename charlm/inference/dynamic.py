@@ -19,7 +19,7 @@ from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, DivergenceError
 from charlm.inference.evaluation import WARMUP, Cut, Evaluation, evaluating, scored_windows, sum_windows
 from charlm.layers import cross_entropy
-from charlm.model import Network, map_state
+from charlm.model import Network
 from charlm.system.device import to_device
 
 _WINDOWS = 512
@@ -141,7 +141,7 @@ def gradient_rms(model: Network, ids: Ids, device: torch.device, *, steps: int, 
                     _, state = model.features(ids_TB[:warmup])
             for b in range(0, ids_TB.shape[1], streams):
                 window_TB = ids_TB[warmup:, b : b + streams].contiguous()
-                own_state = map_state(lambda layers, b=b: layers[:, b : b + streams].contiguous(), state)
+                own_state = tuple(layers[:, b : b + streams].contiguous() for layers in state)
                 logits, _ = model(window_TB[:-1], own_state)
                 loss = cross_entropy(logits, window_TB[1:]).sum() / streams
                 for square, gradient in zip(squares, torch.autograd.grad(loss, parameters), strict=True):

@@ -13,7 +13,7 @@ from torch import Tensor
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
 from charlm.layers import cross_entropy
-from charlm.model import Network, map_state
+from charlm.model import Network
 from charlm.system.device import to_device
 from charlm.system.formatting import counted, nats_to_bits
 from charlm.system.process_group import ONE_PROCESS, WHOLE_BATCH, ProcessGroup, Shard
@@ -182,7 +182,7 @@ def scored_windows(
             _, state = model.features(ids_TB(positions_BT(offset, length).clip(0, last - 1)), state)
     if state is not None and cut.begin_B[own_rows[0]] == 0:
         first_stream = torch.zeros(1, dtype=torch.int64, device=device)
-        state = map_state(lambda layers: layers.index_fill(1, first_stream, 0), state)
+        state = tuple(layers.index_fill(1, first_stream, 0) for layers in state)
     lengths_B = to_device(cut.length_B[own_rows], device)
     for offset, length in _windows(0, cut.longest, steps):
         # One copy to the device: the targets are the inputs, a step later.
@@ -191,7 +191,7 @@ def scored_windows(
         nats_TB = cross_entropy(logits, both_TB[1:])
         steps_T1 = torch.arange(offset, offset + length, device=device).unsqueeze(1)
         yield torch.where(steps_T1 < lengths_B, nats_TB, 0.0)
-        state = map_state(Tensor.detach, state)
+        state = tuple(layers.detach() for layers in state)
 
 
 def sum_windows(
@@ -242,9 +242,8 @@ def most_streams(device: torch.device) -> int:
 
 def window_steps(streams: int, model: Network, device: torch.device, longest: int = STEPS) -> int:
     """Steps of a window, at most so many, so that its logits and a GPU's widest tensors stay small."""
-    steps = min(longest, _LOGITS // (streams * model.vocabulary_size * len(model.members)))
+    logits, widest = model.widths
+    steps = min(longest, _LOGITS // (streams * logits))
     if device.type != "cpu":
-        layers = model.members[0].layers  # members compute one after the other
-        rows = layers.get_parameter("weight_ih_l0").shape[0]
-        steps = min(steps, _VALUES // (streams * max(rows, layers.input_size)))
+        steps = min(steps, _VALUES // (streams * widest))
     return max(1, steps)

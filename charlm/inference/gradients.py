@@ -9,8 +9,8 @@ from torch.nn import functional as F
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
 from charlm.inference.evaluation import evaluating
-from charlm.layers import Lookup, RecurrentState, as_tuple
-from charlm.model import CharLM, map_state
+from charlm.layers import Lookup, RecurrentState
+from charlm.model import CharLM
 from charlm.system.formatting import counted
 
 LONGEST = 100
@@ -42,13 +42,13 @@ def gradient_norms(
     with evaluating(model), torch.enable_grad():
         with torch.no_grad():
             _, state = model.outputs(read_TP[:longest])
-        state = map_state(lambda tensor: tensor.detach().requires_grad_(), state)
+        state = tuple(tensor.detach().requires_grad_() for tensor in state)
         for x_P in read_TP[longest:-1]:
-            named = zip(model.layers.state_names, as_tuple(state), strict=True)
+            named = zip(model.layers.state_names, state, strict=True)
             carried += [tensor for name, tensor in named if name not in model.layers.cell.internal]
             outputs_1PH, state, _ = model.outputs_and_activations(x_P[None], state)
             # Copies are for the next step alone: a gradient of c does not pass through h, which was computed from it.
-            state = map_state(Tensor.clone, state)
+            state = tuple(tensor.clone() for tensor in state)
         loss = F.cross_entropy(model.logits(outputs_1PH[0]), read_TP[-1], reduction="sum")
         gradients = torch.autograd.grad(loss, carried, materialize_grads=True, allow_unused=True)
     squares_KLP = torch.stack([gradient.double().square().sum(-1) for gradient in gradients])
@@ -74,7 +74,8 @@ def influences(model: CharLM, ids: Ids, reach: int = REACH) -> npt.NDArray[np.fl
                 _, state = model.outputs(_windows(model, ids, np.array([read]), 1), states[read])
                 read += 1
                 states[read] = state
-        before = _side_by_side([states[start] for start in starts_B.tolist()])
+        of_streams = zip(*(states[start] for start in starts_B.tolist()), strict=True)
+        before = tuple(torch.cat(tensors, dim=1) for tensors in of_streams)
         states = {read: states[read]}
         values_TB = _gradient_times_input(model, ids, starts_B, targets_B, reach, before)
         for stream, (start, target) in enumerate(zip(starts_B, targets_B, strict=True)):
@@ -103,9 +104,3 @@ def _windows(model: CharLM, ids: Ids, starts_B: np.ndarray, steps: int) -> Tenso
     """`steps` ids from each of the starts on, [T, B]; past the end of the text its last one."""
     places_TB = np.minimum(starts_B[None] + np.arange(steps)[:, None], len(ids) - 1)
     return torch.from_numpy(ids[places_TB].astype(np.int64)).to(model.decoder.weight.device)
-
-
-def _side_by_side(states: list[RecurrentState]) -> RecurrentState:
-    """Streams of one state each as one batch."""
-    joined = tuple(torch.cat(tensors, 1) for tensors in zip(*map(as_tuple, states), strict=True))
-    return joined[0] if len(joined) == 1 else joined

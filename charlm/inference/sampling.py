@@ -13,8 +13,8 @@ from charlm.data.lines import as_records
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs
 from charlm.inference.options import SamplingOptions
-from charlm.layers import RecurrentState, as_tuple
-from charlm.model import Network, generator_of, map_state, overflow
+from charlm.layers import RecurrentState
+from charlm.model import Network, overflow
 
 _WINDOW = 256
 """Characters of a prompt that are read at once, and random numbers that are drawn at once."""
@@ -57,8 +57,8 @@ def sample_ids(
     DivergenceError for logits that are not finite.
     """
     N = len(seeds)
-    output, state = output.expand(-1, N, -1), map_state(lambda layer: layer.repeat(1, N, 1), state)
-    if generator := generator_of(model, state):
+    output, state = output.expand(-1, N, -1), tuple(layers.repeat(1, N, 1) for layers in state)
+    if generator := model.generator(state):
         draw: Callable[[Tensor], Tensor] = functools.partial(
             generator.draw, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
         )
@@ -91,7 +91,7 @@ class StepByStep:
 
     def __init__(self, model: Network, output: Tensor, state: RecurrentState, options: SamplingOptions) -> None:
         self._model, self._options = model, options
-        self._output, self._state = output.clone(), map_state(Tensor.clone, state)
+        self._output, self._state = output.clone(), tuple(layers.clone() for layers in state)
         N, self._device = output.shape[1], output.device
         self._draws = torch.empty(_WINDOW, N, dtype=torch.float64, device=self._device)
         self._drawn = torch.empty(_WINDOW, N, dtype=torch.int64, device=self._device)
@@ -117,7 +117,7 @@ class StepByStep:
         self._row += 1
         output, state = self._model.features(ids_1N, self._state)
         self._output.copy_(output)
-        for target, source in zip(as_tuple(self._state), as_tuple(state), strict=True):
+        for target, source in zip(self._state, state, strict=True):
             target.copy_(source)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from charlm.data.vocabulary import Ids
 from charlm.inference.evaluation import STEPS, most_streams, window_steps
 from charlm.layers import cross_entropy
-from charlm.model import Network, map_state
+from charlm.model import Network
 from charlm.system.device import to_device
 
 _LONG = 2**13
@@ -120,7 +120,7 @@ def _windows(model: Network, texts: Sequence[Ids], device: torch.device) -> Iter
         while B := int((lengths_N[texts_B] > offset).sum()):
             if state is not None:  # the texts that have ended are the last ones
                 texts_B = texts_B[:B]
-                state = map_state(lambda layers, B=B: layers[:, :B].contiguous(), state)
+                state = tuple(layers[:, :B].contiguous() for layers in state)
             longest = int(lengths_N[texts_B[0]]) - offset
             # Each window costs time, so a long text has long ones.
             longest_window = max(STEPS, min(longest // 16, _LONG // B))

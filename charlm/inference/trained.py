@@ -26,7 +26,7 @@ from charlm.inference.novelty import Verbatim, copied_share, longest_copy
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text, valid_text
 from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
-from charlm.model import CharLM, Network, build_model
+from charlm.model import Network, build_model
 from charlm.system.console import say
 from charlm.system.formatting import counted, html_table, nats_to_bits
 
@@ -101,22 +101,16 @@ class TrainedModel:
 
         Its progress has no scores: those are of all members together.
         """
-        if (count := len(self.network.members)) == 1:
+        network = self.network.first_member(wanted_by)
+        if network is self.network:
             return self
-        say(wanted_by, f"the first of {count} members; together they score better")
         model = self.config.model.model_copy(update={"members": 1})
         return replace(
             self,
-            network=self.network.members[0],
+            network=network,
             config=self.config.model_copy(update={"model": model}),
             progress={**self.progress, "best_nats": None, "valid_nats": None},
         )
-
-    @property
-    def only_member(self) -> CharLM:
-        """The network of a model of one member, see `first_member`."""
-        [member] = self.network.members
-        return member
 
     # Writing
 
@@ -125,7 +119,7 @@ class TrainedModel:
         if self.device.type == "cpu" or self.parameters > _CPU_PARAMETERS:
             return self
         writer = self.on_cpu_in_float32()
-        if not writer.network.generates:
+        if not writer.network.select_backend(writer.device, training=False).backend.generates:
             return self
         say("device", "cpu, which writes faster with a model of this size; --device cuda takes the GPU all the same")
         return writer
@@ -241,8 +235,7 @@ class TrainedModel:
         """
         if longest < 1:
             raise ValueError(f"longest: found {longest}; allowed: an integer ≥ 1")
-        only = self.first_member("gradients").only_member
-        return gradient_norms(only, self._ids(text), longest)
+        return gradient_norms(self.network.first_member("gradients"), self._ids(text), longest)
 
     def _ids(self, text: str | Ids) -> Ids:
         if isinstance(text, np.ndarray) and text.dtype.kind in "iu":

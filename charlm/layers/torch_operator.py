@@ -45,8 +45,8 @@ def _lacks(layers: "RecurrentLayers", library: str, training: bool) -> str | Non
         dtype = torch.get_autocast_dtype("cpu")
         if not onednn_supports(dtype):
             return f"oneDNN lacks {str(dtype).removeprefix('torch.')} on this CPU"
-    if training and layers.state_dropout > 0:
-        return "it lacks state_dropout"
+    if training and layers.dropout.state > 0:
+        return "it lacks dropout.state"
     if layers.zoneout > 0:
         return "it lacks zoneout"
     return None

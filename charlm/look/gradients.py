@@ -21,7 +21,7 @@ def norms_data(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
 def influence_data(trained: TrainedModel, ids: Ids, hidden: int) -> dict[str, Any]:
     """The influences on each character, [N · K], relative to the strongest on it: ±127."""
     say("look", f"following gradients back to the characters before each of {len(ids):,} predictions ...")
-    found_NK = influences(trained.only_member, ids)
+    found_NK = influences(trained.network.first_member("look"), ids)
     strongest_N1 = np.maximum(np.abs(found_NK).max(1, keepdims=True), 1e-30)
     values = np.round(127 * (found_NK / strongest_N1)[hidden:]).astype(np.int8)
     return {"reach": values.shape[1], "values": packed(values.reshape(-1))}

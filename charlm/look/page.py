@@ -155,7 +155,7 @@ def _packed(predictions: Predictions, vocabulary_size: int) -> dict[str, Any]:
 
 def _context(trained: TrainedModel, ids: Ids, bits_N: np.ndarray) -> dict[str, Any]:
     """The loss by length of context; bits_N: of all `ids`."""
-    curve, positions = context_curve(trained.only_member, ids)
+    curve, positions = context_curve(trained.network.first_member("look"), ids)
     whole = float(np.mean(bits_N[positions])) if curve else None
     return {"curve": curve, "whole": whole, "targets": len(positions)}
 
@@ -228,7 +228,7 @@ def _tracked(
         return {}, None
     # The newline that a model of lines reads first gets the features of the next character.
     features_FN = np.array([np.concatenate([values[:hidden], values]) for values in features.values()])
-    units = tracked(*correlations(activations(trained.only_member, ids), features_FN), list(features))
+    units = tracked(*correlations(activations(trained.network.first_member("look"), ids), features_FN), list(features))
     changing = len({(series.layer, unit) for series, unit in units})
     return {unit: each for unit, each in units.items() if abs(each.correlation) >= LEAST_CORRELATION}, changing
 
@@ -249,7 +249,7 @@ def _curves(
 ) -> list[dict[Series, np.ndarray]]:
     """For each chosen unit its state over the text, [N]; for the first of them its other states and its gates too."""
     curves: list[dict[Series, list[np.ndarray]]] = [{series: []} for series, _ in chosen]
-    for stretch in activations(trained.only_member, ids):
+    for stretch in activations(trained.network.first_member("look"), ids):
         for index, (series, unit) in enumerate(chosen):
             for each, values_TH in stretch.items():
                 if each == series or (index < _WITH_GATES and each.layer == series.layer):

@@ -12,7 +12,6 @@ from charlm.cells import Cell, exp, maximum, normalize, rms_normalize, stop_grad
 from charlm.cells.stored import StoredCell, as_json, restored
 from charlm.errors import CellError
 from charlm.layers import RecurrentLayers
-from charlm.layers.stack import as_tuple
 from tests.cells.damage import damaged
 from tests.cells.measure import CASES
 
@@ -72,7 +71,7 @@ def test_nothing_is_lost(cell: Cell) -> None:
 
 def test_a_cell_that_needs_square_layers_says_so() -> None:
     again = restored(section_of(Adds(hidden=5)), as_json(Adds(hidden=5)))
-    assert RecurrentLayers(again, 5, 2).parameter_shapes(1) == {"a": (5,)}
+    assert [*RecurrentLayers(again, 5, 2).layer_parameters(1)] == ["a"]
     with pytest.raises(CellError, match=r"^Mine: .*; allowed: layers whose input has H units"):
         RecurrentLayers(again, 3)
 
@@ -95,7 +94,7 @@ def accept_or_refuse(section: dict[str, Any], stored: str) -> bool:
         with torch.no_grad():
             y_TBH, state = layers.forward_reference(torch.randn(2, 2, inputs))
         assert y_TBH.shape == (2, 2, cell.hidden)
-        assert all(tensor.shape == (1, 2, cell.hidden) for tensor in as_tuple(state))
+        assert all(tensor.shape == (1, 2, cell.hidden) for tensor in state)
     return True
 
 

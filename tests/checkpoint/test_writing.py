@@ -50,13 +50,13 @@ def test_tied_weights_are_stored_once(checkpoint, tmp_path, embedding):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"decoder.bias": torch.zeros(5)}, "weights decoder.bias: found (5,); the model has (7,)"),
-        ({"decoder.bias": None}, "weights decoder.bias: found none; the model has (7,)"),
-        ({"more": torch.zeros(2, 2)}, "weights more: found (2, 2); the model has none"),
+        ({"decoder.bias": torch.zeros(5)}, "decoder.bias: found torch.float32 [5]; the model has torch.float32 [7]"),
+        ({"decoder.bias": None}, "decoder.bias: found none; the model has torch.float32 [7]"),
+        ({"more": torch.zeros(2, 2)}, "more: found torch.float32 [2, 2]; the model has none"),
         *[
             (
                 {"decoder.bias": torch.zeros(7, dtype=dtype)},
-                f"weights decoder.bias: found {dtype}; the model has torch.float32",
+                f"decoder.bias: found {dtype} [7]; the model has torch.float32 [7]",
             )
             for dtype in (torch.int8, torch.float64)
         ],
@@ -68,7 +68,7 @@ def test_weights_of_other_names_shapes_or_types_are_refused(checkpoint, change, 
     weights = {name: tensor for name, tensor in {**checkpoint.weights, **change}.items() if tensor is not None}
     with pytest.raises(CheckpointError) as error:
         load_weights(model, weights)
-    assert str(error.value) == f"{text}; use a checkpoint of the same model section"
+    assert str(error.value) == f"weights {text}; use a checkpoint of the same model section"
     assert {name: bits(weight) for name, weight in model.named_parameters()} == before
 
 

@@ -1,14 +1,11 @@
 """Commands with a model of several members."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.inference import load
-from charlm.runs import FOLDER, LAST, describe_run
 from tests.runs import rows
 
 MEMBERS = ["--set", "model.members=2", "--set", "model.layers=2"]
@@ -62,24 +59,6 @@ def test_a_run_of_other_members_is_refused(cli, run, tiny_config, tmp_path):
     assert tuned.code == 0, tuned.err
     resumed = cli("train", "--resume", "--run-dir", run, "--set", "model.members=1")
     assert resumed.error.startswith("model.members: found 1, the run has 2; ")
-
-
-def test_older_checkpoints_know_nothing_of_members(trained_run, tmp_path):
-    checkpoint = read_checkpoint(trained_run / FOLDER / LAST)
-
-    class OlderConfig:
-        model = checkpoint.config.model
-
-        def model_dump(self, mode):
-            values = checkpoint.config.model_dump(mode=mode)
-            del values["model"]["members"]
-            return values
-
-    file = tmp_path / FOLDER / LAST
-    save_checkpoint(dataclasses.replace(checkpoint, config=OlderConfig()), file)
-    assert read_checkpoint(file).config == checkpoint.config
-    assert load(file, device="cpu").sample(seed=1) == load(trained_run / FOLDER / LAST, device="cpu").sample(seed=1)
-    assert describe_run(tmp_path).members == 1
 
 
 def test_classify(cli, write, tmp_path):

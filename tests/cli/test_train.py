@@ -117,8 +117,7 @@ def test_a_text_alone_takes_the_model_of_the_run(cli, trained_run, tmp_path):
     result = cli(*words, "--run-dir", run, "--set", "train.bptt=16", "--json")
     assert result.code == 0
     assert json.loads(result.out)["step"] > 0
-    assert f"lstm, 1 × 16 units, 2,014 parameters: the model of {trained_run}, which is trained on\n" in result.err
-    assert "expect" not in result.err
+    assert "lstm, 1 × 16 units, 2,014 parameters: the model of the run that it starts from\n" in result.err
     old, new = (load_config(each / "config.yaml") for each in (trained_run, run))
     assert new.model.model_copy(update={"dropout": old.model.dropout}) == old.model
     assert (new.data.source, new.train.bptt, new.train.max_minutes) == (str(more), 16, 0.02)

@@ -14,12 +14,12 @@ from charlm.gpu.buffers import BufferCache
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.layers import RecurrentLayers
 from charlm.native.recurrence import Values
-from tests.cells.measure import CASES, Case, as_tuple, own, random_input, random_state
+from tests.cells.measure import CASES, Case, own, random_input, random_state
 from tests.pairwise import pairwise
 from tests.recordable import CheckedGraphs, Recordable
 
 CPU = torch.device("cpu")
-OPTIONS = {"zoneout": 0.2, "state_dropout": 0.2, "weight_dropout": 0.2}
+OPTIONS = {"zoneout": 0.2, "state": 0.2, "weights": 0.2}
 
 
 class Recorder:
@@ -115,7 +115,7 @@ def test_what_a_graph_cannot_record_is_noticed(launch: Any) -> None:
 
 
 def test_a_graph_can_record_a_window(case: Case, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = case.build(5, 17, 1, zoneout=0.3, state_dropout=0.2)
+    stack = case.build(5, 17, 1, zoneout=0.3, state=0.2)
     checked = CheckedGraphs()
     monkeypatch.setattr(stack.gpu_driver, "graphs", checked)
     y_TBH, _ = own(stack)(random_input(stack, 4, 3), random_state(stack, 3))
@@ -132,12 +132,12 @@ def results(stack: RecurrentLayers, x: Tensor, seed: int, *, resets: bool = Fals
     x = x.clone().requires_grad_()
     resets_TB = torch.rand(x.shape[:2]) < 0.4 if resets else None
     y, state = own(stack)(x, random_state(stack, x.shape[1]), resets_TB)
-    outputs = [y, *as_tuple(state)]
+    outputs = [y, *state]
     gradients = torch.autograd.grad(outputs, [x, *stack.parameters()], [torch.randn_like(tensor) for tensor in outputs])
     with torch.inference_mode():
         y, state = own(stack.eval())(x[:3], stack.zero_state(x.shape[1]))
     stack.train()
-    return [*(tensor.detach() for tensor in outputs), *gradients, y, *as_tuple(state)]
+    return [*(tensor.detach() for tensor in outputs), *gradients, y, *state]
 
 
 @pairwise(case=CASES, resets=[False, True], zoneout=[0.2, 0.0])

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from charlm.cells import Cell
 from charlm.gpu.products import product
-from charlm.layers import RecurrentLayers
 from tests.cells.measure import (
     CASES,
     Case,
@@ -22,6 +21,7 @@ from tests.cells.measure import (
     error,
     hold_to_the_rule,
     in_dtype_of,
+    layers_of,
     own,
     random_input,
     random_state,
@@ -36,14 +36,14 @@ from tests.conftest import ROOT
 from tests.pairwise import pairwise
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton")
-OPTIONS = [{"zoneout": 0.3, "residual": True}, {"state_dropout": 0.4, "weight_dropout": 0.2, "zoneout": 0.3}, {}]
+OPTIONS = [{"zoneout": 0.3, "residual": True}, {"state": 0.4, "weights": 0.2, "zoneout": 0.3}, {}]
 SIZES = [(6, 3, 5, 7), (1, 1, 1, 1), (4, 2, 7, 7), (5, 4, 11, 3)]  # T, B, I, H
 
 
 def two_ways(cell: Cell, size: tuple[int, ...], options: dict[str, Any], resets: bool, dtype: torch.dtype) -> list[Run]:
     """One window by the reference loop and by the loop of GPUs."""
     T, B, inputs, H = size
-    stack = RecurrentLayers(cell.model_copy(update={"hidden": H}), inputs, **options).to(dtype)
+    stack = layers_of(cell.model_copy(update={"hidden": H}), inputs, **options).to(dtype)
     with torch.no_grad():
         for parameter in stack.parameters():
             parameter += 0.2 * torch.randn_like(parameter)

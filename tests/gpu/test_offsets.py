@@ -30,7 +30,7 @@ BATCHES = [
     (LAST - 1) // H,  # the units alone do not, but the end of the last block does
     LAST // H + 1000,
 ]
-OPTIONS = [{"state_dropout": 0.4, "zoneout": 0.3}, {}]
+OPTIONS = [{"state": 0.4, "zoneout": 0.3}, {}]
 
 
 class Lanes(np.ndarray):

@@ -12,7 +12,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DivergenceError, VocabularyError
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import SampleText, StepByStep, choose, read_ids, sample_ids, sample_text
-from charlm.model import build_model, generator_of, map_state
+from charlm.model import build_model
 from tests.cells.measure import own
 from tests.pairwise import all_pairs
 from tests.recordable import CheckedGraphs
@@ -180,16 +180,17 @@ def test_the_kernel_draws_what_the_loop_over_characters_does(cell, others, monke
     config = parse_config({"model": {"cell": cell | {"hidden": hidden}, "members": members, **model}}, "test").model
     model = build_model(config, 11, precision).eval()
     with torch.no_grad():
-        for member in model.members:
-            member.decoder.weight *= 8
+        for name, parameter in model.named_parameters():
+            if name.endswith("decoder.weight"):
+                parameter *= 8
     torch.set_num_threads(threads)
 
     def draw(limits):
         return ids_after(model, [1, 2], [3, 4, 3, 5, 6, 7, 8], length=100, **limits)
 
-    assert generator_of(model, model.zero_state(1)) is not None
+    assert model.generator(model.zero_state(1)) is not None
     found = [draw(limits) for limits in LIMITS]
-    monkeypatch.setattr("charlm.inference.sampling.generator_of", lambda model, state: None)
+    monkeypatch.setattr(type(model), "generator", lambda model, state: None)
     # A draw may fall between two roundings of a probability; from there on that stream has another text.
     same = [(ids == draw(limits)).all(0) for limits, ids in zip(LIMITS, found, strict=True)]
     assert torch.stack(same).float().mean() > 0.9
@@ -204,9 +205,10 @@ def test_logits_that_are_not_finite_are_refused(temperature, with_kernel, member
     for bias in (3.4e38, torch.nan, -torch.inf):
         model = model_of(members=members)
         with torch.no_grad():
-            for member in model.members:
-                member.decoder.weight[3], member.decoder.bias[3] = 3.4e38, bias
-        assert (generator_of(model, model.zero_state(1)) is not None) == with_kernel
+            for name, parameter in model.named_parameters():
+                if "decoder" in name:
+                    parameter[3] = bias if name.endswith("bias") else 3.4e38
+        assert (model.generator(model.zero_state(1)) is not None) == with_kernel
         with pytest.raises(
             DivergenceError, match=r"^logits: found numbers that are not finite; use another checkpoint"
         ):
@@ -226,7 +228,7 @@ def test_a_graph_can_record_a_step(cell, model, limits, monkeypatch):
     _, state = model.features(torch.tensor([[1]]))
     output = torch.randn(1, 3, 21)
     draws = torch.rand(9, 3, dtype=torch.float64)
-    state = map_state(lambda part: part.expand(-1, 3, -1).contiguous(), state)
+    state = tuple(part.expand(-1, 3, -1).contiguous() for part in state)
     with torch.inference_mode():
         wanted = StepByStep(model, output, state, options(**limits))(draws)
         checked = StepByStep(model, output, state, options(**limits))

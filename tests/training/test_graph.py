@@ -11,7 +11,6 @@ from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.errors import DivergenceError
 from charlm.gpu.graphs import Graphs, inside_graph
 from charlm.layers import RecurrentLayers
-from charlm.model import map_state
 from charlm.native.call import Kernel
 from charlm.system.process_group import ONE_PROCESS
 from charlm.training.graph import UpdateGraph
@@ -33,7 +32,7 @@ class Launched:
 
     def run(self, update, state, inputs, others):
         if state.recurrent is None:
-            state.recurrent = map_state(torch.clone, self.zero_state)
+            state.recurrent = tuple(tensor.clone() for tensor in self.zero_state)
         update(*map(torch.as_tensor, inputs))
 
 

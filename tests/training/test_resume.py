@@ -170,7 +170,7 @@ def test_a_run_that_ended_goes_on_as_if_it_had_not(tmp_path, config_of, train):
 )
 def test_whether_a_run_is_finished_or_resumable(tmp_path, config_of, monkeypatch, train, more):
     """A signal leaves it resumable, and so do a last evaluation that fails and a higher limit."""
-    monkeypatch.setattr("charlm.training.pace.EVALUATION_COST", 1e9)
+    monkeypatch.setattr("charlm.training.budget.EVALUATION_COST", 1e9)
     run, config = tmp_path / "run", config_of(train={"eval_every": 0, **train})
     with interrupted_after(7):
         start_run(config, run)
