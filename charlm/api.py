@@ -100,7 +100,7 @@ def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began
     new.check()
     _import_torch()
 
-    from charlm.system.device import check_fork, own_settings
+    from charlm.system.device import own_settings
     from charlm.system.lock import one_training
     from charlm.system.process_group import process_group
 
@@ -114,7 +114,6 @@ def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began
     try:
         loaded_s = time.perf_counter() - began_s
         with one_training(), own_settings(), process_group() as group:
-            check_fork()
             outcome = start(new, group, time.perf_counter() - loaded_s, on_log and on_row)
     except _LogError as wrapped:
         raise wrapped.args[0] from None
@@ -150,11 +149,10 @@ def compare(
     check_there(texts=[text])
     _import_torch()
     from charlm.comparison.compare import compare
-    from charlm.system.device import check_fork, own_settings
+    from charlm.system.device import own_settings
     from charlm.system.lock import one_training
 
     with one_training(), own_settings():
-        check_fork()
         compared, signal = compare(plan, Path(folder or comparison_folder(str(text))))
     if signal:
         raise KeyboardInterrupt

@@ -26,7 +26,7 @@ from charlm.cells.stored import StoredCell, as_json
 from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
-from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header
+from charlm.runs import FOLDER, FORMAT, VERSION, read_header
 from charlm.system.files import move, replace_file, temporary_beside
 
 
@@ -171,7 +171,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
             cell = config.model.cell.with_programs(header.get("cell", ""))
             config = config.model_copy(update={"model": config.model.model_copy(update={"cell": cell})})
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
-        progress = parse_progress(header["progress"])
+        progress = json.loads(header["progress"])
         return Checkpoint(
             config=config,
             vocabulary=vocabulary,

@@ -15,7 +15,6 @@ from charlm.choice.recipe import all_settings, comments
 from charlm.choice.rule import MOST_EPOCHS, Candidate, best, is_promising
 from charlm.config import Config
 from charlm.data.corpus import Corpus, CountedSources
-from charlm.data.progress import to_be_done_by
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError, DataError, DeviceError
 from charlm.model import count_parameters
@@ -75,7 +74,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     base, families = group.on_each(request.base), group.on_each(request.families)
     machine = choose_machine(base, group, [cell for _, cell in families])
     usable = [family for family, _ in families if family != PLAIN or not machine.has_kernels]
-    text, corpus = group.local_first(_load, request, base, budget)
+    text, corpus = group.local_first(_load, request, base)
 
     def fits(config: Config) -> bool:
         needed_bytes = least_bytes(config, len(corpus.vocabulary), machine)
@@ -112,12 +111,11 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     return Suggestion(*group.on_first(choose), (machine, text), corpus.vocabulary)
 
 
-def _load(request: Request, base: Config, budget: Budget) -> tuple[CountedSources, Corpus]:
+def _load(request: Request, base: Config) -> tuple[CountedSources, Corpus]:
     """The text, and all of it encoded."""
-    with to_be_done_by(budget.ends_s()):
-        text = CountedSources(base.data)
-        vocabulary = fine_tuned_vocabulary(base, request.initial, text) if request.initial else None
-        corpus = text.corpus(vocabulary, whole=True)
+    text = CountedSources(base.data)
+    vocabulary = fine_tuned_vocabulary(base, request.initial, text) if request.initial else None
+    corpus = text.corpus(vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
             f"{request.source}: found {counted(chars, 'character')}; allowed: {LEAST_CHARS} or more, and 100,000 "

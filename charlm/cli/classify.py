@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import check_file, open_model, print_exactly, print_json
+from charlm.cli.common import open_model, print_exactly, print_json
 from charlm.system.console import say
 
 Labels = Annotated[str, usage.option("A,B,…", "The labels, with commas between them.")]
@@ -42,8 +42,7 @@ def classify(
       charlm classify runs/titles titles.txt --labels horror,comedy,drama
       tail -f new.txt | charlm classify runs/titles - --labels horror,comedy --none-below 0.9 --json
     """
-    check_file(file)
-    trained = open_model(checkpoint, device, precision)
+    trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.reading import arriving_lines
     from charlm.data.vocabulary import describe_characters, readable

@@ -3,8 +3,6 @@
 import codecs
 import csv
 import io
-import os
-import re
 import sys
 from collections.abc import Container, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any, TextIO
 import typer
 
 from charlm.api import load
-from charlm.errors import DataError, VocabularyError
+from charlm.errors import DataError
 from charlm.new_run import check_there
 from charlm.system.console import say, terminal_columns
 from charlm.system.formatting import (
@@ -36,9 +34,10 @@ def open_model(
 ) -> Any:
     """The model of a run or checkpoint; says what computes its layers if a faster backend cannot.
 
-    A run or a text that is not there is an error before torch is imported. samples: take the quickest way to sample.
+    A run or a text that is not there is an error before torch is imported; - is stdin. samples: take the quickest way
+    to sample.
     """
-    check_there(runs=[path], texts=[text])
+    check_there(runs=[path], texts=[] if str(text) == "-" else [text])
     trained = load(path, device, precision)
     if samples and device == "auto" and precision in ("auto", "fp32"):
         trained = trained.for_sampling()
@@ -56,12 +55,6 @@ def open_model(
     return trained
 
 
-def check_file(file: str) -> None:
-    """DataError for the file of an argument that is not there; - is stdin."""
-    if file != "-" and not os.path.exists(file):  # noqa: PTH110
-        raise DataError(f"{file}: no such file or folder; allowed: a text file, or - for stdin")
-
-
 def read_stdin(trained: Any) -> str:
     """The text of stdin, as the model's training would have read it."""
     from charlm.data.reading import arriving, as_in_training
@@ -74,18 +67,8 @@ def read_stdin(trained: Any) -> str:
         raise DataError(f"stdin: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
-def _check_escapes(trained: Any, text: str, where: str) -> None:
-    r"""VocabularyError for an option's \n that the shell passed as it is, unless the model knows the backslash."""
-    if (escape := re.search(r"\\[ntr]", text)) and trained.vocabulary.unknown("\\"):
-        raise VocabularyError(
-            f"{where}: found {escape[0]} as a backslash and a letter, and the model has never seen a backslash; "
-            f"allowed: the character itself; in a shell: {where} $'…{escape[0]}…'"
-        )
-
-
 def known_text(trained: Any, text: str, option: str) -> str:
     """The text of an option in the characters of the model; VocabularyError if it lacks some."""
-    _check_escapes(trained, text, option)
     text = trained.vocabulary.normalized(text)
     if unknown := trained.vocabulary.unknown(text):
         raise trained.vocabulary.unknown_error(unknown, option)
@@ -141,26 +124,19 @@ def _exact(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 codecs.register_error(EXACT, _exact)
-_json_is_ascii = False
 
 
 def open_output() -> None:
     """Let stdout and stderr take every text, with line ends as they are.
 
     A file or pipe gets stdout as UTF-8 in every locale, with the exact bytes of a byte model. A terminal gets escapes
-    for what its encoding lacks; if that is ASCII, the locale says nothing, and the terminal gets UTF-8 too.
+    for what its encoding lacks.
     """
-    global _json_is_ascii
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace", newline="\n")  # Windows would write CR LF
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        name = codecs.lookup(sys.stdout.encoding).name
-        _json_is_ascii = name != "utf-8"
-        if not sys.stdout.isatty():
-            sys.stdout.reconfigure(encoding="utf-8", errors=EXACT)
-        elif name == "ascii":
-            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8", errors=EXACT)
 
 
 def print_exactly(text: str) -> None:
@@ -170,8 +146,8 @@ def print_exactly(text: str) -> None:
 
 
 def as_json(value: Any) -> str:
-    """A line of JSON with control characters escaped, and everything but ASCII where the locale is not UTF-8."""
-    return escaped(to_json(value, ascii=_json_is_ascii))
+    """A line of JSON with control characters escaped."""
+    return escaped(to_json(value, ascii=False))
 
 
 def print_json(value: Any) -> None:
@@ -183,25 +159,17 @@ def print_table(rows: dict[str, str]) -> None:
     """Print a name and a text per line, aligned."""
     width, columns = max(map(len, rows), default=0), terminal_columns(sys.stdout)
     for name, text in rows.items():
-        typer.echo(wrapped([f"{name:<{width}} ", *one_line(text).split(" ")], columns, width + 2))
+        typer.echo(wrapped(f"{name:<{width}}  {one_line(text)}", columns, width + 2))
 
 
 def print_rows(rows: Sequence[Sequence[str]], right: Container[int]) -> None:
-    """Print rows with aligned columns, those in `right` at their right end.
-
-    If a terminal is too narrow, a name in the first column is on a line of its own.
-    """
+    """Print rows with aligned columns, those in `right` at their right end."""
     widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
-    columns = terminal_columns(sys.stdout)
-    too_wide = columns is not None and 0 not in right and sum(widths) + 2 * len(widths) - 2 > columns
     for row in rows:
         cells = []
         for column, (text, width) in enumerate(zip(row, widths, strict=True)):
             padding = " " * (width - columns_of(text))
             cells.append(padding + text if column in right else text + padding)
-        if too_wide:
-            typer.echo(row[0])
-            cells[0] = ""
         typer.echo("  ".join(cells).rstrip())
 
 

@@ -150,7 +150,7 @@ def look(
     from charlm.data.outputs import check_output, page_of
     from charlm.look import look_page, opening
 
-    check_output(out, "--out", page_of("look"), trained.config.data, file)
+    check_output(out, "--out", page_of("look"))
     other = None if compare is None else load(compare, "cpu", "fp32")
     if file is not None:
         ids = encode_text(trained, file, skip_unknown)

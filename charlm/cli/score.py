@@ -11,7 +11,6 @@ import typer
 from charlm.cli import usage
 from charlm.cli.common import (
     as_json,
-    check_file,
     encode_text,
     open_model,
     print_exactly,
@@ -83,7 +82,7 @@ def evaluate(
     from charlm.inference import Adaptation
 
     if per_char is not None:
-        check_output(per_char, "--per-char", SCORES, trained.config.data, file)
+        check_output(per_char, "--per-char", SCORES)
     if dynamic:
         trained.training_splits("--dynamic")  # fail now, not after the text is read
     name = str(file or split or "valid")
@@ -177,8 +176,7 @@ def score(
     limit, unit = _limit(above)
     if unit == "p" and file == "-":
         raise usage.error(f"--above {above}: found a pipe; allowed: a file, or a number, such as --above 3.2bits")
-    check_file(file)
-    trained = open_model(checkpoint, device, precision)
+    trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.reading import arriving
     from charlm.inference.lines import above_percentile, score_lines

@@ -4,11 +4,11 @@ Nothing here imports torch or reads a whole file.
 """
 
 import functools
+import glob
 import inspect
 import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -70,26 +70,18 @@ def complete_config(incomplete: str) -> list[str]:
     from charlm.config.shipped import shipped_configs
 
     names = [name for name in shipped_configs() if name.startswith(incomplete)]
-    return names + _complete_path(incomplete, lambda path: path.suffix in (".yaml", ".yml"))
+    return names + [path for path in _paths(incomplete) if path.endswith((".yaml", ".yml"))]
 
 
 def complete_run(incomplete: str) -> list[str]:
     """Folders of runs, and checkpoint files."""
-    return _complete_path(incomplete, lambda path: path.suffix == ".safetensors" or is_run(path))
+    return [path for path in _paths(incomplete) if path.endswith(".safetensors") or is_run(Path(path))]
 
 
-def _complete_path(incomplete: str, wanted: Callable[[Path], bool]) -> list[str]:
-    """The wanted paths that start with `incomplete`, and the wanted entries of folders that start with it."""
-    head, slash, start = incomplete.rpartition("/")
-    matching = [path for path in _entries(Path(head + slash)) if path.name.startswith(start)]
-    return sorted(str(each) for path in matching for each in (path, *_entries(path)) if wanted(each))
-
-
-def _entries(folder: Path) -> list[Path]:
-    """The paths in a folder without hidden ones; none if it cannot be read."""
-    with suppress(OSError, ValueError):
-        return [path for path in folder.iterdir() if not path.name.startswith(".")]
-    return []
+def _paths(incomplete: str) -> list[str]:
+    """The paths that start with `incomplete`, and what is in the folders among them."""
+    begin = glob.escape(incomplete)
+    return sorted([*glob.glob(f"{begin}*"), *glob.glob(f"{begin}*/*")])  # noqa: PTH207
 
 
 # Options

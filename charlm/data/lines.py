@@ -17,8 +17,7 @@ import numpy.typing as npt
 
 from charlm.data.cache import find_entry, map_entry, open_entry, store_entry
 from charlm.data.hashes import BASE, line_hashes
-from charlm.data.progress import ProgressLines
-from charlm.data.reading import NEWLINE, Unit
+from charlm.data.reading import NEWLINE, ProgressLines, Unit
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import DataError
 from charlm.system.console import say
@@ -160,7 +159,7 @@ def line_starts(ids: Ids, vocabulary: Vocabulary, key: str) -> Ids:
     ids: of the split with this key in the cache.
     """
     key = f"{key}-starts"
-    starts = find_entry(key)
+    starts = find_entry(key, np.min_scalar_type(len(ids)))
     if starts is None:
         newline, begins = newline_of(vocabulary), range(0, len(ids), _CHUNK)
         blocks = (begin + _line_ends(ids[begin : begin + _CHUNK], newline) for begin in begins)

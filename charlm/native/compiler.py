@@ -18,8 +18,7 @@ from typing import BinaryIO
 
 from charlm.errors import DataError
 from charlm.native.library import KernelError, Library, Outcomes
-from charlm.system.cache import cache_dir, make_cache_folder, open_private
-from charlm.system.cache_bound import limit_cache, use
+from charlm.system.cache import cache_folder, limit_cache, open_private
 from charlm.system.clock import count_compilation
 from charlm.system.console import say
 from charlm.system.files import move, remove_leftovers, replace_file, temporary_beside
@@ -58,7 +57,6 @@ def _find(library: Library, path: Path) -> ctypes.CDLL | KernelError | None:
             data = file.read()
             if hashlib.sha256(data).hexdigest().encode() != checksum.read(_DIGEST_BYTES + 1):
                 return None
-            use(file)
             return _open(library, file, data)
     except OSError:
         return None
@@ -116,20 +114,13 @@ def _paths(libraries: list[Library], command: list[str]) -> dict[Library, Path]:
     macros = subprocess.run(
         [*command, "-dM", "-E", "-x", "c++", "-"], input=b"", capture_output=True, timeout=_TIMEOUT_S, check=False
     )
-    folder = _folder()
+    folder = cache_folder("kernels")
     paths = {}
     for library in libraries:
         parts = [repr(command).encode(), macros.stdout, library.digest.encode()]
         digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
         paths[library] = folder / f"{library.name}-{digest}.so"
     return paths
-
-
-def _folder() -> Path:
-    try:
-        return make_cache_folder("kernels")
-    except OSError as error:
-        raise _cannot_store(cache_dir() / "kernels", error) from error
 
 
 def _cannot_store(folder: Path, error: OSError) -> KernelError:

@@ -12,7 +12,6 @@ from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from charlm.config import Config, differences, flatten, ignored_options
 from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, CountedSources, load_unchanged_corpus
-from charlm.data.progress import to_be_done_by
 from charlm.data.sources import check_texts_apart, with_absolute_paths, with_found_paths
 from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
@@ -71,8 +70,7 @@ def start_run(
     with contextlib.ExitStack() as locks:
         place = run_dir or Path("runs")
         is_new = group.on_first(_check_folder, run_dir, config, locks)
-        with to_be_done_by(budget and budget.ends_s()):
-            trainer, corpus = prepare(config, group, load, opened[0] if opened else None, budget)
+        trainer, corpus = prepare(config, group, load, opened[0] if opened else None, budget)
         trainer.broadcast_weights()
         if init_from:
             trainer.start_from_weights(_grown_weights(trainer.model, init_from))
@@ -313,7 +311,6 @@ def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: CountedSo
         raise VocabularyError(
             f"data.source: the checkpoint of --init-from has never seen {listed}; allowed: its "
             f"{counted(len(vocabulary), 'character')}; --set data.grow_vocabulary=true adds the new ones"
-            f"{vocabulary.advice(unknown)}"
         )
     say("grow", f"{counted(len(unknown), 'new character')}: {listed}")
     return vocabulary.extended(unknown)

@@ -65,18 +65,6 @@ def test_run_names(text, name):
     assert run_name(text) == name
 
 
-@pytest.mark.parametrize("config", [True, False])
-def test_a_text_that_takes_longer_to_read_than_the_minutes(config, cli, tiny_config, text_file, tmp_path, monkeypatch):
-    monkeypatch.setattr("charlm.data.progress.EVERY_S", 0.0)
-    words = ["--config", tiny_config] if config else []
-    assert re.fullmatch(
-        rf"{text_file}: reading takes about \S+ s; allowed: what is done before the run's minutes are over; give more "
-        "--minutes, or a part of the text",
-        cli("train", text_file, *words, "--minutes", 1e-6, "--run-dir", tmp_path / "run").error,
-    )
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_config_with_a_text_and_minutes(cli, tiny_config, tmp_path):
     other = tmp_path / "other: text.txt"
     other.write_text("the quick brown fox\n" * 200)

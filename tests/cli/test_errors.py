@@ -43,7 +43,7 @@ USAGE = [
     ("cells show gru --set model.cell.kind=lstm", "--set: found the kind lstm; allowed: gru, as KIND says"),
     ("config check", "Missing argument 'CONFIG'."),
     ("data fetch", "Missing argument 'NAME...'."),
-    ("data info x --level word", "Invalid value: --level: found 'word'; allowed: char | byte"),
+    ("data info x --level word", "Invalid value for '--level': found 'word'; allowed: 'char', 'byte'"),
 ]  # fmt: skip
 
 OUT_OF_RANGE = {
@@ -59,7 +59,7 @@ OUT_OF_RANGE = {
 }
 
 NAME, SHOWN = f"a{ESC}{RTL}\u2028\n", r"a\x1bc\u202e\u2028\n"
-GZIP = "a.gz: found a gzip file; allowed: text in UTF-8; unpack it: gunzip -k a.gz"
+GZIP = "a.gz: found a gzip file; allowed: text in UTF-8; unpack it, or save it as plain text in its program"
 WRITABLE = "No such file or directory; allowed: a file that can be written"
 LONG = "xxx: File name too long"
 COMMANDS_OF_MODELS = ("sample", "next", "eval", "look", "export --to onnx --out new")
@@ -83,7 +83,7 @@ ERRORS = [
     (f"train --resume --run-dir {'x' * 300}", f"{LONG}; allowed: a folder that can "),
     ("sample run --device cpu --precision tf32",
      "precision: found tf32, which cpu (1 thread) lacks; allowed here: fp32 | bf16"),
-    ("eval run --file odd.txt", r"odd.txt: found '\x1b' (U+001B) × 1, '\u202e' (U+202E) × 1, '😀' (U+1F600) × 1, which "
+    ("eval run --file odd.txt", r"odd.txt: found '\x1b' (U+001B), '\u202e' (U+202E), '😀' (U+1F600), which "
      f"the model has never seen; allowed: {SEEN}; use text without others or a model that knows them; --skip-unknown "
      "leaves them out"),
     ("eval run --file s.txt", "evaluation: found a text of 1 character; allowed: 2 or more"),
@@ -113,8 +113,6 @@ ERRORS = [
      "text.txt: text.txt is a file; allowed: a folder that can be written; see --run-dir"),
     ("train --config tiny.yaml --init-from run --set model.cell.hidden=32 --set model.cell.kind=gru",
      "model.cell.kind: found 'gru'; the checkpoint of --init-from has 'lstm'; allowed: the same"),
-    ("train --config lstm mac.txt --lines", "mac.txt: found no newline, and 2 carriage returns, which ended lines on "
-     r"old Macs; allowed: lines that end with a newline; convert it: tr '\r' '\n' < mac.txt > lines.txt"),
     ("config suggest zz.txt", ": found 2 characters; allowed: 500 or more"),
     ("train a.gz --minutes 0.01", GZIP),
     ("config suggest a.gz", GZIP),
@@ -150,7 +148,7 @@ def in_folder(trained_run, text_file, tiny_config, tmp_path, monkeypatch):
     texts = {
         "s.txt": b"s", "damaged": b"not", "z.txt": b"Z", "zz.txt": b"ZZ",
         "odd.txt": "so \x1b\u202e😀".encode(), "latin.txt": b"abc\xff",
-        "mac.txt": b"anna\rhanna\rjo\r", "a.gz": gzip.compress(b"text", mtime=0), "empty.txt": b"",
+        "a.gz": gzip.compress(b"text", mtime=0), "empty.txt": b"",
         "mark.txt": b"\xef\xbb\xbf",
         "abc.txt": b"abc", "lines.txt": b"a\nb\n" * 3,
     }  # fmt: skip
@@ -192,7 +190,7 @@ TOO_LARGE = r"memory: the model and a window need at least [\d.,]+ [TE]B; \S+ GB
         ("data.source=mark.txt", "mark.txt: no text in 3 B; at least one character is needed; add text$"),
         ("data.source=abc.txt", "train split: 2 characters; 4 streams of 8 steps need at least 33; lower "
                                 r"train.batch_size or train.bptt, or use more text \(data.split\)$"),
-        ("data.source=latin.txt", r"latin.txt: byte 0xFF at offset 3 is not UTF-8 \(invalid start byte\); data.level: "
+        ("data.source=latin.txt", r"latin.txt: line 1: byte 0xFF is not UTF-8 \(invalid start byte\); data.level: "
                                   "char needs UTF-8 text; convert the file or set data.level: byte$"),
         ("data.split=[0.9997,0.0003,0.0]", "valid split: "),
         ("train.bptt=5000", "train split: "),
@@ -253,7 +251,7 @@ def test_cuda_that_is_not_there(cli, in_folder, command):
     [
         *(("CHARLM_TIMEOUT_S", value, "1 to 1000000") for value in ("0", "1e9", "9" * 5000, "inf", "-1", "", "ten")),
         ("RANK", "2", "0 to 1"),
-        ("WORLD_SIZE", "0", "1 to 2147483647"),
+        ("WORLD_SIZE", "0", "1 to 1000000"),
     ],
 )
 def test_variables_of_processes_that_make_no_sense(cli, tiny_config, monkeypatch, name, value, allowed):
