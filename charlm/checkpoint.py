@@ -1,7 +1,7 @@
 """The checkpoint file: one self-contained safetensors file, written whole or not at all.
 
 Its tensors are the weights, their running average, optimizer state, carried hidden state and random state. Its header
-holds config, vocabulary, labels and progress as JSON, and a SHA-256 of everything. A cell that is not built in is there
+holds config, vocabulary and progress as JSON, and a SHA-256 of everything. A cell that is not built in is there
 as data too (`charlm.cells.stored`), so that its Python file is not needed again. Reading a file runs no code.
 """
 
@@ -24,7 +24,6 @@ from torch import Tensor
 from charlm.cells.cell import is_in_file
 from charlm.cells.stored import StoredCell, as_json
 from charlm.config import Config, parse_config
-from charlm.data.lines import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.runs import FOLDER, FORMAT, VERSION, read_header
@@ -40,8 +39,6 @@ class Checkpoint:
     weights: Mapping[str, Tensor]
     progress: Mapping[str, Any]
     """The numbers of `TrainState`, as JSON."""
-    labels: Labels = field(default_factory=dict)
-    """How many lines of the train split have each label; empty if lines have none."""
     averaged: Mapping[str, Tensor] = field(default_factory=dict)
     """Running average of the weights; empty if the run keeps none."""
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
@@ -71,8 +68,6 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
     }
     if is_in_file(checkpoint.config.model.cell.kind):
         header["cell"] = as_json(checkpoint.config.model.cell)
-    if checkpoint.labels:
-        header["labels"] = json.dumps(checkpoint.labels)
     header["sha256"] = digest(header, tensors)
     # `path` comes last: a run killed before this resumes from the older file and writes the other names again.
     first, *others = *also_as, path
@@ -177,14 +172,10 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
             config = config.model_copy(update={"model": config.model.model_copy(update={"cell": cell})})
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
         progress = json.loads(header["progress"])
-        labels = labels_from_json(json.loads(header.get("labels", "{}")))
-        if bool(labels) != (config.data.label_separator is not None):
-            raise ValueError(f"labels: found {len(labels)}, which do not fit data.label_separator")
         return Checkpoint(
             config=config,
             vocabulary=vocabulary,
             progress=progress,
-            labels=labels,
             **{group: groups[group] for group in _GROUPS},
         )
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:

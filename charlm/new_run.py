@@ -201,7 +201,7 @@ def check_there(
             find_checkpoint(Path(run), option)
     sources = () if config is None else (config.data.source, config.data.valid_source, config.data.test_source)
     for text in (*texts, *sources):
-        if text is not None:
+        if text is not None and str(text) != "-":  # stdin
             check_exists(str(text))
 
 

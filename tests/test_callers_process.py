@@ -109,7 +109,7 @@ def test_a_forked_process_does_the_same_with_one_thread(tiny_config, trained_run
     threads(2)
     wide = model.config.model.model_copy(update={"cell": model.config.model.cell.model_copy(update={"hidden": 512})})
     network = build_model(wide, len(model.vocabulary)).eval()  # large enough for two threads
-    begun = replace(model, network=network).sample(length=300, seed=1, stream=True)
+    begun = replace(model, network=network).stream(length=300, seed=1)
     assert len(next(begun)) == 1
     torch.ones(10**6).exp()  # starts the threads that the child will lack
     train("parent", 2)

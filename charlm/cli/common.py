@@ -55,45 +55,44 @@ def open_model(
     return trained
 
 
-def read_text(trained: Any, file: Path | str) -> str:
-    """The text of a file, or of stdin for "-", as the model's training would have read it."""
+def read_stdin(trained: Any) -> str:
+    """The text of stdin, as the model's training would have read it."""
     from charlm.data.reading import arriving, as_in_training
 
-    name, level = "stdin" if str(file) == "-" else str(file), trained.vocabulary.level
-    data = b"".join(as_in_training(arriving(str(file)), level, trained.config.data.unit, name))
+    level = trained.vocabulary.level
+    data = b"".join(as_in_training(arriving("-"), level, trained.config.data.unit, "stdin"))
     try:
         return data.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
     except UnicodeDecodeError as error:
-        raise DataError(f"{name}: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
+        raise DataError(f"stdin: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
-def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str:
-    """A prompt without the characters that the model does not know, which are reported."""
-    text, skipped = trained.without_unknown(trained.vocabulary.normalized(text), where, skip_unknown=skip_unknown)
-    if skipped:
-        say("skipped", f"{where}: {skipped}")
+def known_text(trained: Any, text: str, option: str) -> str:
+    """The text of an option in the characters of the model; VocabularyError if it lacks some."""
+    text = trained.vocabulary.normalized(text)
+    if unknown := trained.vocabulary.unknown(text):
+        raise trained.vocabulary.unknown_error(unknown, option)
     return text
 
 
-def encode_text(trained: Any, file: Path | str, skip_unknown: bool, *, counts_unknown: bool = False) -> tuple[Any, int]:
-    """The ids of a text without the characters that the model does not know, and how many these are.
+def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
+    """The ids of a text, without the characters that the model does not know if these are skipped, which is reported.
 
-    Reports them if they are skipped. VocabularyError for them unless they are skipped or counted.
+    VocabularyError for them unless they are skipped.
     """
     from charlm.data.corpus import encode_file
     from charlm.data.vocabulary import describe_characters
 
-    vocabulary, leaves_out = trained.vocabulary, skip_unknown or counts_unknown
+    vocabulary = trained.vocabulary
     if str(file) == "-":
-        file, text = "stdin", read_text(trained, file)
+        file, text = "stdin", read_stdin(trained)
         unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
-        ids = vocabulary.encode(trained.without_unknown(text, file, skip_unknown=leaves_out)[0])
+        ids = vocabulary.encode(trained.known(text, file, skip_unknown=skip_unknown))
     else:
-        ids, unknown = encode_file(file, vocabulary, skip_unknown=leaves_out, unit=trained.config.data.unit)
-    count = sum(unknown.values())
-    if unknown and skip_unknown:
-        say("skipped", f"{file}: {counted(count, 'character')}: {describe_characters(unknown)}")
-    return ids, count
+        ids, unknown = encode_file(file, vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
+    if unknown:
+        say("skipped", f"{file}: {counted(sum(unknown.values()), 'character')}: {describe_characters(unknown)}")
+    return ids
 
 
 # Output

@@ -76,7 +76,6 @@ def suggest(
     ],
     minutes: usage.Minutes = None,
     lines: usage.Lines = False,
-    labels: usage.LabelSeparator = None,
     overrides: usage.Overrides = None,
 ) -> None:
     """Choose the settings of `charlm train TEXT --minutes M` for this machine, and print them as commented YAML.
@@ -87,7 +86,7 @@ def suggest(
     Example:
       charlm config suggest my.txt --minutes 10 > mine.yaml
     """
-    given = NewRun(text, minutes, None, usage.as_settings(overrides, lines, labels))
+    given = NewRun(text, minutes, None, usage.as_settings(overrides, lines))
     given.check()
 
     from charlm.choice.suggest import suggest as choose

@@ -9,7 +9,7 @@ import typer
 
 from charlm.api import load
 from charlm.cli import usage
-from charlm.cli.common import encode_text, known_prompt, print_json, print_rows, write_page
+from charlm.cli.common import encode_text, print_json, print_rows, write_page
 from charlm.errors import RunError
 from charlm.new_run import check_there
 from charlm.runs import RunSummary, describe_run, find_runs
@@ -117,18 +117,12 @@ def report(runs: Runs, out: usage.PageFile = Path("report.html")) -> None:
 
 def look(
     checkpoint: usage.Checkpoint,
-    file: Annotated[Path | None, usage.option("FILE", "Look at this text.  [default: validation text]")] = None,
-    prompt: Annotated[
-        str | None, usage.option("TEXT", "Look at this text; with --sample the model continues it.")
-    ] = None,
-    sample: Annotated[
-        int | None, usage.option("N", "Look at N characters that the model writes itself.", min=1)
+    file: Annotated[
+        Path | None, usage.option("FILE", "Look at this text; - is stdin.  [default: validation text]")
     ] = None,
     length: Annotated[
         int, usage.option("N", "Characters of the text at most, from its beginning.", min=2, max=1_000_000)
     ] = 5000,
-    temperature: Annotated[float, usage.number("X", "For --sample: below 1 is safer, above wilder.")] = 0.8,
-    seed: Annotated[int, usage.option("N", "For --sample: another seed, another text.", min=0, max=2**63 - 1)] = 1,
     compare: Annotated[
         Path | None,
         usage.option("CKPT", "Show where this model is better or worse.", autocompletion=usage.complete_run),
@@ -148,25 +142,18 @@ def look(
     \b
     Examples:
       charlm look runs/mine --file my.txt --compare runs/other
-      charlm look runs/mine --prompt "Once upon" --sample 2000
+      charlm sample runs/mine | charlm look runs/mine --file -
     """
-    has_own_text = prompt is not None or sample is not None
-    usage.refuse_if(file is not None and has_own_text, "--file excludes --prompt and --sample")
     check_there(runs=[checkpoint], options={"--compare": compare}, texts=[file])
     trained = load(checkpoint, "cpu", "fp32")
 
     from charlm.data.outputs import check_output, page_of
-    from charlm.look import look_page, opening, written_text
+    from charlm.look import look_page, opening
 
     check_output(out, "--out", page_of("look"))
     other = None if compare is None else load(compare, "cpu", "fp32")
-    if has_own_text:
-        text = known_prompt(trained, prompt or "", "--prompt", skip_unknown)
-        if sample is not None:
-            text = written_text(trained, text, sample, temperature=temperature, seed=seed)
-        ids = trained.scored_ids(trained.vocabulary.encode(text))
-    elif file is not None:
-        ids, _ = encode_text(trained, file, skip_unknown)
+    if file is not None:
+        ids = encode_text(trained, file, skip_unknown)
         if len(ids) > length:
             say("text", f"{file}: the first {length:,} of {len(ids):,} characters; --length takes more")
         ids = trained.scored_ids(ids[:length])

@@ -55,7 +55,6 @@ def train(
     minutes: usage.Minutes = None,
     config: ConfigOption = None,
     lines: usage.Lines = False,
-    labels: usage.LabelSeparator = None,
     overrides: usage.Overrides = None,
     run_dir: RunDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --run-dir.")] = False,
@@ -76,7 +75,6 @@ def train(
       charlm train my.txt --minutes 10
       charlm train builtin:python-stdlib --minutes 1
       charlm train names.txt --lines --minutes 1
-      charlm train titles.txt --lines --labels '\\t'
       charlm train --config gru my.txt --minutes 5
       charlm train --config lstm my.txt --minutes 10 --set model.layers=3
       charlm train --resume --run-dir runs/lstm-20260102-030405
@@ -84,7 +82,7 @@ def train(
       charlm train more.txt --init-from runs/mine --minutes 5
     """
     began_s = time.perf_counter() if context.obj is None else context.obj
-    settings = usage.as_settings(overrides, lines, labels, device)
+    settings = usage.as_settings(overrides, lines, device)
     usage.refuse_if(resume and run_dir is None, "--resume needs --run-dir, the folder of the run to resume")
     usage.refuse_if(resume and init_from, "--init-from starts a new run; leave out --init-from or --resume")
     usage.refuse_if(resume and text is not None, "--resume continues with the run's own text; leave out TEXT")
@@ -163,7 +161,6 @@ def plan(
     minutes: usage.Minutes = None,
     config: ConfigOption = None,
     lines: usage.Lines = False,
-    labels: usage.LabelSeparator = None,
     overrides: usage.Overrides = None,
     device: Device = None,
     json: usage.Json = False,
@@ -180,7 +177,7 @@ def plan(
       charlm plan --config lstm my.txt --set model.cell.hidden=1024 --json
     """
     usage.refuse_if(config is None and text is None, _NO_TEXT)
-    new = NewRun(text, minutes, config, usage.as_settings(overrides, lines, labels, device))
+    new = NewRun(text, minutes, config, usage.as_settings(overrides, lines, device))
     new.check()
 
     from charlm.system.process_group import process_group

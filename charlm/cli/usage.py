@@ -123,14 +123,6 @@ Minutes = Annotated[
 Lines = Annotated[
     bool, typer.Option("--lines", help="Each line of the text is a sample of its own; the same as data.unit=line.")
 ]
-LabelSeparator = Annotated[
-    str | None,
-    option(
-        "SEPARATOR",
-        r"With --lines: each line is a label, this text (\t: a tab) and a record; or data.label_separator.",
-        "--labels",
-    ),
-]
 Checkpoint = Annotated[
     Path,
     typer.Argument(
@@ -184,14 +176,6 @@ def with_options(options: type[Any]) -> Callable[[Callable[..., None]], Callable
     return decorate
 
 
-def as_settings(
-    overrides: list[str] | None, lines: bool, separator: str | None, device: str | None = None
-) -> list[str]:
-    """What --set, --lines, --labels and --device set, as KEY=VALUE."""
-    settings = [*(overrides or []), *([f"device={device}"] if device else []), *(["data.unit=line"] if lines else [])]
-    if separator is not None:
-        from charlm.config.yaml import dump_flow
-
-        separator = separator.replace(r"\t", "\t")
-        settings.append(f"data.label_separator={dump_flow(separator)}")
-    return settings
+def as_settings(overrides: list[str] | None, lines: bool, device: str | None = None) -> list[str]:
+    """What --set, --lines and --device set, as KEY=VALUE."""
+    return [*(overrides or []), *([f"device={device}"] if device else []), *(["data.unit=line"] if lines else [])]

@@ -9,9 +9,11 @@ import numpy as np
 
 from charlm.comparison.compare import Compared
 from charlm.comparison.plan import Plan, short_name
+from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids
-from charlm.inference import TrainedModel
-from charlm.look import opening, shaded_units, shown_text, written_text
+from charlm.inference import SamplingOptions, TrainedModel
+from charlm.inference.many_samples import sample_many
+from charlm.look import opening, shaded_units, shown_text
 from charlm.look.predictions import read
 from charlm.report import report_data, sample_data
 from charlm.system.formatting import one_line
@@ -29,7 +31,7 @@ _PROMPT = 60
 def comparison_page(plan: Plan, compared: Sequence[Compared], prompt: str = "") -> str:
     """A page of HTML about the kinds, in the order given. The models must know the prompt's characters."""
     models = [kind.model for kind in compared]
-    vocabulary, hidden = models[0].vocabulary, int(models[0].network.is_line_model)
+    vocabulary, hidden = models[0].vocabulary, models[0].unseen_ids
     ids = opening(models[0], _NAMED_BY)
     prompt = vocabulary.normalized(prompt)
     if not prompt and not hidden:  # a model of lines writes lines of its own
@@ -61,11 +63,19 @@ def comparison_page(plan: Plan, compared: Sequence[Compared], prompt: str = "") 
 
 def _shaded(model: TrainedModel, ids: Ids) -> dict[str, Any]:
     """The text, with its bits."""
-    hidden = int(model.network.is_line_model)
+    hidden = model.unseen_ids
     bits = read(model.network, ids).of_text(hidden).bits_N
     return sample_data({"step": None, "text": shown_text(model, ids[hidden:]), "bits": bits})
 
 
 def _continued(model: TrainedModel, prompt: str) -> Ids:
-    text = written_text(model, prompt, CONTINUED, temperature=0.7, seed=1)
-    return model.scored_ids(model.vocabulary.encode(text))
+    """The prompt and what the model writes after it; of a model of lines, several lines that begin with the prompt."""
+    options = SamplingOptions(length=CONTINUED, temperature=0.7)
+    count = CONTINUED if model.network.is_line_model else 1
+    lines, missing = [], CONTINUED
+    for _, line in sample_many(model, prompt, options, seed=1, count=count):
+        lines.append(prompt + line[:missing])
+        missing -= len(line) + len(NEWLINE)
+        if missing <= 0:
+            break
+    return model.scored_ids(model.vocabulary.encode(NEWLINE.join(lines)))

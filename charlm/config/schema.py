@@ -28,8 +28,6 @@ class DataConfig(Section):
     """char: symbols are the Unicode code points of UTF-8 text; byte: symbols are the bytes of any file."""
     unit: Literal["text", "line"] = "text"
     """text: one running text; line: each line is a sample of its own, and the state starts anew with it."""
-    label_separator: NonEmpty | None = None
-    """With lines: every line is a label, this text and the record, as in `label<TAB>record`; null: no labels."""
     split: Annotated[tuple[Fraction, Fraction, Fraction], Strict(False)] = (0.9, 0.05, 0.05)
     """Shares of the text for training, validation and test, cut in this order, or of the lines; they sum to 1."""
     valid_source: NonEmpty | None = None
@@ -47,22 +45,6 @@ class DataConfig(Section):
         if split[0] == 0:
             raise ValueError("found a train share of 0; allowed: above 0")
         return split
-
-    @model_validator(mode="after")
-    def _labels_are_of_lines(self) -> "DataConfig":
-        separator, fault = self.label_separator, ""
-        if separator is None:
-            return self
-        if "\n" in separator or len(separator) > _LONGEST_SEPARATOR:
-            fault = f"; allowed: {_LONGEST_SEPARATOR} characters at most, none of them a line end"
-        elif self.unit != "line":
-            fault = f" with data.unit: {self.unit}; allowed: with data.unit: line (--lines), or no separator"
-        if fault:
-            raise ValueError(f"label_separator: found {separator[:40]!r}{fault}")
-        return self
-
-
-_LONGEST_SEPARATOR = 16
 
 
 class Dropout(Section):

@@ -10,7 +10,7 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
 from charlm.data.cache import find_entry, store_entry
-from charlm.data.lines import Labels, count_labels, line_starts, newline_of, write_splits
+from charlm.data.lines import line_starts, write_splits
 from charlm.data.reading import ProgressLines, Unit, read_symbols
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary
@@ -106,8 +106,6 @@ class Corpus:
     files: int
     starts: dict[str, Ids] | None = None
     """Where each line of a split starts, if lines are the unit; else None."""
-    labels: Labels = field(default_factory=dict)
-    """How many lines of the train split have each label; empty if lines have none."""
 
     def frequencies(self) -> npt.NDArray[np.float64]:
         """How likely each character is in new text, [V]: nine tenths by its share in a sample of the train split.
@@ -154,8 +152,8 @@ class CountedSources:
 
         vocabulary: default: the characters of all sources, sorted. split: the shares of train, valid and test; default:
         those of the config. A source of its own is a split by itself: its share is ignored, and the other shares are
-        rescaled to sum to 1. If lines are the unit, the shares are of the lines, and with labels every line must have
-        one. whole: all of the source is for training, in its own order.
+        rescaled to sum to 1. If lines are the unit, the shares are of the lines. whole: all of the source is for
+        training, in its own order.
 
         VocabularyError for characters that the vocabulary lacks.
         """
@@ -170,15 +168,13 @@ class CountedSources:
             if name == "train" or (share and not whole and name not in self.sources)
         }
         splits: dict[str, Ids] = {}
-        starts, labels, separator = None, {}, data.label_separator
+        starts = None
         if data.unit == "line" and not whole:
             starts = {}
             for name, source in self.sources.items():
                 own_shares = shares if name == "train" else {name: 1.0}
-                for each, lines in _split_lines(source, vocabulary, own_shares, separator).items():
+                for each, lines in _split_lines(source, vocabulary, own_shares).items():
                     splits[each], starts[each] = lines
-            if separator is not None:
-                labels = count_labels(splits["train"][1:], separator, vocabulary, data.source)
         else:
             splits = {name: encode(source, vocabulary) for name, source in self.sources.items()}
             splits |= zip(shares, cut(splits["train"], list(shares.values())), strict=True)
@@ -190,7 +186,6 @@ class CountedSources:
             size_bytes=sum(source.size_bytes for source in sources),
             files=sum(len(source.paths) for source in sources),
             starts=starts,
-            labels=labels,
         )
 
 
@@ -214,11 +209,6 @@ def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Ma
     return corpus
 
 
-def reset_id_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
-    """The id before which the state is set to zero, see `CharLM.reset_id`: a newline if lines are the unit."""
-    return int(newline_of(vocabulary)) if unit == "line" else None
-
-
 def encode_file(
     path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, unit: Unit = "text"
 ) -> tuple[Ids, dict[str, int]]:
@@ -234,20 +224,13 @@ def encode_file(
     return ids, source.unknown(vocabulary)
 
 
-def _split_lines(
-    source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None
-) -> dict[str, tuple[Ids, Ids]]:
-    """The lines of a source in splits, in the order of the text; and where each line starts.
-
-    With a separator, DataError for a line without a label.
-    """
-    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares, separator)}"
+def _split_lines(source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float]) -> dict[str, tuple[Ids, Ids]]:
+    """The lines of a source in splits, in the order of the text; and where each line starts."""
+    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares)}"
     found = {name: find_entry(f"{key}-{name}", vocabulary.dtype) for name in shares}
     splits: dict[str, Ids] = {name: ids for name, ids in found.items() if ids is not None}
     if len(splits) < len(shares):
         ids = encode(source, vocabulary)
-        if separator is not None:
-            count_labels(ids, separator, vocabulary, source.source)
         splits = write_splits(ids, vocabulary, shares, key=key, source=source.source)
     return {name: (ids, line_starts(ids, vocabulary, f"{key}-{name}")) for name, ids in splits.items()}
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from charlm.data.lines import as_records
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs
 from charlm.inference.options import SamplingOptions
@@ -58,7 +59,9 @@ def sample_ids(
     N = len(seeds)
     output, state = output.expand(-1, N, -1), tuple(layers.repeat(1, N, 1) for layers in state)
     if generator := model.generator(state):
-        draw: Callable[[Tensor], Tensor] = functools.partial(generator.draw, **options.of_a_character)
+        draw: Callable[[Tensor], Tensor] = functools.partial(
+            generator.draw, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
+        )
     else:
         draw = StepByStep(model, output, state, options)
     random = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -128,10 +131,8 @@ def choose(logits_NV: Tensor, options: SamplingOptions, draws_N: Tensor) -> Tens
     # Subtracting first: at temperatures below 1e-307 the quotients of logits are infinite.
     logits_NV = (logits_NV - logits_NV[:, :1]) / options.temperature
     cumulative_NV = logits_NV.softmax(-1).cumsum(-1)
-    # Top-p and min-p keep the first ids in the order. Scaling the draw to their mass draws among them alone.
-    likely_NV = logits_NV.exp() >= options.min_p
-    most_N1 = (likely_NV.sum(-1, keepdim=True) - 1).clamp(min=0)
-    last_N1 = torch.minimum((cumulative_NV < options.top_p).sum(-1, keepdim=True), most_N1)
+    # Top-p keeps the first ids in the order. Scaling the draw to their mass draws among them alone.
+    last_N1 = (cumulative_NV < options.top_p).sum(-1, keepdim=True).clamp(max=cumulative_NV.shape[-1] - 1)
     mass_N1 = cumulative_NV.gather(-1, last_N1)
     rank_N1 = torch.searchsorted(cumulative_NV, draws_N.unsqueeze(-1) * mass_N1, right=True)
     return order_NV.gather(-1, torch.minimum(rank_N1, last_N1)).squeeze(-1)
@@ -167,11 +168,9 @@ def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]
 
     Without a prompt it reads a line end, a space, or any character that it knows.
     """
-    if model.reset_id is not None:
-        return [model.reset_id, *vocabulary.encode(prompt).tolist()]
-    if not prompt:
+    if not prompt and not model.is_line_model:
         prompt = next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])
-    return vocabulary.encode(prompt).tolist()
+    return as_records(vocabulary.encode(prompt), model.reset_id, ended=False).tolist()
 
 
 class SampleText:

@@ -11,6 +11,6 @@ hardest.py      the words and lines that surprised most
 page.py         look_page: all of it as one page; charlm/web/look/ shows it
 """
 
-from charlm.look.page import look_page, opening, shaded_units, shown_text, written_text
+from charlm.look.page import look_page, opening, shaded_units, shown_text
 
-__all__ = ["look_page", "opening", "shaded_units", "shown_text", "written_text"]
+__all__ = ["look_page", "opening", "shaded_units", "shown_text"]

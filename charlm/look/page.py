@@ -6,13 +6,12 @@ from typing import Any
 import numpy as np
 
 from charlm.cells import Cell
+from charlm.data.lines import as_records
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
-from charlm.inference import SamplingOptions, TrainedModel
-from charlm.inference.line_samples import sample_lines
+from charlm.inference import TrainedModel
 from charlm.inference.novelty import copied_stretches
-from charlm.inference.sampling import sample_text
 from charlm.look.features import Tracked, correlations, features_of, most_telling, tracked
 from charlm.look.gradients import influence_data, norms_data
 from charlm.look.hardest import better_words, hardest_lines, hardest_words
@@ -51,8 +50,7 @@ def look_page(
     ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
     if len(ids) < 2:
         raise DataError(f"look: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
-    # The newline that a model of lines reads first is no part of the text.
-    hidden = int(trained.network.is_line_model)
+    hidden = trained.unseen_ids
     shown = shown_text(trained, ids[hidden:])
     as_read = read(trained.network, ids)
     predictions = as_read.of_text(hidden)
@@ -173,7 +171,7 @@ def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
 
 def tracking_units(trained: TrainedModel, ids: Ids, count: int) -> list[dict[str, Any]]:
     """The units that go most with a feature of the text, `count` at most, as `_named` tells of each."""
-    hidden = int(trained.network.is_line_model)
+    hidden = trained.unseen_ids
     units, _ = _tracked(trained, ids, hidden, shown_text(trained, ids[hidden:]))
     return [_named(series, unit, units[series, unit]) for series, unit in most_telling(units, count)]
 
@@ -183,7 +181,7 @@ def shaded_units(trained: TrainedModel, ids: Ids, count: int, length: int) -> li
 
     The part is the first `length` characters.
     """
-    hidden = int(trained.network.is_line_model)
+    hidden = trained.unseen_ids
     units, _ = _tracked(trained, ids, hidden, shown_text(trained, ids[hidden:]))
     chosen = most_telling(units, count)
     curves = _curves(trained, ids[: hidden + length], hidden, chosen)
@@ -293,31 +291,11 @@ def _compared(
         same = other.vocabulary.encode(trained.vocabulary.decode(ids.tolist(), "surrogateescape"))
     except VocabularyError as error:
         raise VocabularyError(f"--compare: {error}; use text without them or a second model that knows them") from None
-    reset_id = other.network.reset_id
-    if reset_id is not None:
-        same = np.concatenate([[reset_id], same]).astype(same.dtype)
+    same = as_records(same, other.network.reset_id, ended=False)
     as_read = read(other.network, same)
-    second = as_read.of_text(int(reset_id is not None))
+    second = as_read.of_text(other.unseen_ids)
     return _predicted(other, second) | {
         "memory": _context(other, same, as_read.bits_N),
         "words": better_words(shown, predictions.bits_N, second.bits_N),
         "gradients": norms_data(other, same) if gradients else None,
     }
-
-
-def written_text(trained: TrainedModel, prompt: str, length: int, *, temperature: float, seed: int) -> str:
-    """The prompt and `length` characters that the model writes; of a model of lines, several lines.
-
-    Each of these lines begins with the prompt, and all are written until they have `length` characters in total.
-    """
-    options = SamplingOptions(length=length, temperature=temperature)
-    if not trained.network.is_line_model:
-        pieces = sample_text(trained.network, trained.vocabulary, prompt, options, [seed])
-        return prompt + "".join(piece for [piece] in pieces)
-    lines, missing = [], length
-    for _, line, _ in sample_lines(trained, prompt, options, seed, count=length):
-        lines.append(prompt + line[:missing])
-        missing -= len(line) + len(NEWLINE)
-        if missing <= 0:
-            break
-    return NEWLINE.join(lines)

@@ -57,10 +57,6 @@ class Members(nn.Module):
         logits, widest = self.members[0].widths
         return len(self.members) * logits, widest
 
-    def resetting_at(self, reset_id: int) -> "Members":
-        """A model with the same weights, whose state is set to zero before this id."""
-        return Members([member.resetting_at(reset_id) for member in self.members]).train(self.training)
-
     def init_output_bias_(self, frequencies: Tensor) -> None:
         """See `CharLM`."""
         for member in self.members:

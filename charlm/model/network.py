@@ -1,7 +1,6 @@
 """A network: characters → embedding or one-hot → recurrent layers → dropout → logits; the loss of a window."""
 
 import contextlib
-import copy
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -95,12 +94,6 @@ class CharLM(nn.Module):
     def is_line_model(self) -> bool:
         """Whether each line is a sample of its own."""
         return self.reset_id is not None
-
-    def resetting_at(self, reset_id: int) -> "CharLM":
-        """A model with the same weights, whose state is set to zero before this id."""
-        twin = copy.copy(self)
-        twin.reset_id = reset_id
-        return twin
 
     def init_uniform_(self, bound: float) -> None:
         """Draw all weights from U(±bound) and set biases to 0, except the special biases of the cell."""

@@ -92,7 +92,7 @@ class Generator:
         scratch["partials"] += [torch.empty(2, threads, count, 2, self._batch_size) for count in layer.before_norms]
         return values | scratch
 
-    def draw(self, draws_NB: Tensor, *, temperature: float, top_k: int, top_p: float, min_p: float) -> Tensor:
+    def draw(self, draws_NB: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
         """The next N characters of every stream, [N, B], drawn with uniform random numbers [N, B] in [0, 1).
 
         −1 where a logit is not finite.
@@ -100,7 +100,7 @@ class Generator:
         draws_NB = draws_NB.double().contiguous()
         drawn = torch.empty(draws_NB.shape, dtype=torch.int64)
         assert draws_NB.shape[1] == self._batch_size, draws_NB.shape
-        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "min_p": min_p}
+        sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
         threads = min(self._threads, torch.get_num_threads())  # one in a process that was forked since
         values = self._sizes | self._tensors | sampling | {"threads": threads, "layers": ctypes.addressof(self._layers)}
         struct = self._driver.structs[1].fill(count=len(draws_NB), draws=draws_NB, drawn=drawn, **values)

@@ -9,7 +9,7 @@ from typing import Any
 from charlm.checkpoint import newest_whole
 from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError, RunError
-from charlm.inference.evaluation import evaluate, line_quantiles
+from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.model import count_parameters
 from charlm.system.console import say
@@ -198,7 +198,6 @@ class TrainingLoop:
             trainer.evaluated_model,
             self.corpus.splits["valid"],
             trainer.device,
-            per_line=self.group.size == 1,
             group=self.group,
             check=self._stop_if_signaled,
         )
@@ -207,8 +206,7 @@ class TrainingLoop:
         if not math.isfinite(nats):
             raise divergence(state.step, f"a validation score of {nats} nats")
         self._record(metrics_row(state, self.config.train, "valid", nats, None, score.chars_per_s))
-        quantiles = None if score.line_nats is None else line_quantiles(score.line_nats)
-        improved = state.take_score(nats, quantiles)
+        improved = state.take_score(nats)
         per_line = "" if score.nats_per_line is None else f"  {score.nats_per_line:.2f} nats/line"
         say(
             "valid",

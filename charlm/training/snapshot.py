@@ -31,7 +31,6 @@ def take_snapshot(trainer: Trainer) -> Checkpoint:
     return Checkpoint(
         config=trainer.config,
         vocabulary=trainer.vocabulary,
-        labels=trainer.labels,
         weights=on_cpu(dict(trainer.model.named_parameters())),
         averaged=on_cpu({} if trainer.averaged is None else dict(trainer.averaged.named_parameters())),
         optimizer=on_cpu(_optimizer_tensors(trainer)),

@@ -280,7 +280,7 @@ def settings_of_run(config: Config) -> list[str]:
 
     Dropout is left to the new text.
     """
-    taken = ("data.level", "data.unit", "data.label_separator", "model.")
+    taken = ("data.level", "data.unit", "model.")
     return [
         f"{key}={dump_flow(value)}"
         for key, value in flatten(config).items()

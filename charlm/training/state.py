@@ -45,8 +45,6 @@ class TrainState:
     best_step: int = 0
     valid_nats: float | None = None
     """Score of the last evaluation."""
-    line_quantiles: list | None = None  # pyright: ignore[reportMissingTypeArgument]
-    """Nats per character of the lines of the last evaluation, see `line_quantiles`; None unless lines are the unit."""
     evaluated_step: int = 0
     """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
     evaluations_since_best: int = 0
@@ -92,9 +90,9 @@ class TrainState:
         self.objective_sum.zero_()
         self.interval_steps, self.interval_s = 0, 0.0
 
-    def take_score(self, nats: float, line_quantiles: list[float] | None = None) -> bool:
+    def take_score(self, nats: float) -> bool:
         """Note a validation score; True if it is the best so far."""
-        self.valid_nats, self.line_quantiles = nats, line_quantiles
+        self.valid_nats = nats
         improved = self.best_nats is None or nats < self.best_nats
         if improved:
             self.best_nats, self.best_step = nats, self.step

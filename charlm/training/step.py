@@ -10,7 +10,8 @@ from torch import Tensor
 
 from charlm.checkpoint import all_finite
 from charlm.config import Config
-from charlm.data.corpus import Corpus, reset_id_of
+from charlm.data.corpus import Corpus
+from charlm.data.lines import reset_id_of
 from charlm.data.streams import LineStreams, Streams, Windows
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
@@ -52,7 +53,7 @@ class Trainer:
         self.budget = budget or Budget(config.train.max_minutes)
         self.streams = open_streams(config, corpus, group.shard)
         check_memory(config, len(corpus.vocabulary), machine)
-        self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
+        self.vocabulary = corpus.vocabulary
         self.model = (
             build_model(config.model, len(corpus.vocabulary), machine.precision, group.shard).to(device).train()
         )

@@ -121,7 +121,7 @@ def test_a_file_of_something_else(tmp_path, header, text):
         ({"progress": '{"step": 7.0}'}, "progress: step: found float"),
         ({"progress": '{"best_nats": "low"}'}, "progress: best_nats: found str"),
         ({"progress": '{"elapsed_s": NaN}'}, "found the number NaN; allowed: finite ones below 2^63"),
-        ({"progress": '{"line_quantiles": [1, -1e999]}'}, "found the number -1e999; allowed: finite"),
+        ({"progress": '{"best_nats": -1e999}'}, "found the number -1e999; allowed: finite"),
         ({"progress": f'{{"step": {10**400}}}'}, "found the number 1000000000"),
         ({"vocabulary": "abc"}, "Expecting value"),
         ({"config": "[" * 100_000}, "maximum recursion depth"),

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from charlm.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
-from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import CheckpointError, DamagedCheckpointError, RunError
+from charlm.errors import CheckpointError, RunError
 from charlm.inference.loading import load_model
 from charlm.model import build_model, load_weights
 from charlm.runs import BEST, LAST
@@ -34,17 +33,6 @@ def test_everything_comes_back(checkpoint, tmp_path):
         model = load_model(after, CPU)
         assert not model.training
         assert torch.equal(model.decoder.weight, (before.averaged or before.weights)["decoder.weight"])
-
-
-def test_labels(checkpoint, tmp_path):
-    lines = parse_config({"data": {"unit": "line", "label_separator": "\t"}}, "test")
-    labels, path = {"é\n\udcff": 3, "": 1}, tmp_path / LAST
-    save_checkpoint(replace(checkpoint, config=lines, labels=labels), path)
-    assert list(read_checkpoint(path).labels.items()) == list(labels.items())
-    for config, others in ((lines, {}), (CONFIG, labels)):
-        save_checkpoint(replace(checkpoint, config=config, labels=others), path)
-        with pytest.raises(DamagedCheckpointError, match=r"labels: found \d, which do not fit data.label_sep"):
-            read_checkpoint(path)
 
 
 @pytest.mark.parametrize("embedding", [3, 2])

@@ -32,25 +32,12 @@ def test_validation_text_and_look_html_are_the_default(cli, trained_run, tmp_pat
     assert text_of(tmp_path / "look.html") == valid[start : start + 250]
 
 
-def test_a_prompt_and_a_sample(cli, trained_run, tmp_path):
-    out = tmp_path / "page.html"
-    assert cli("look", trained_run, "--prompt", "so ", "--out", out).code == 0
-    assert text_of(out) == "so "
-    assert cli("look", trained_run, "--prompt", "so ", "--sample", 40, "--seed", 3, "--out", out).code == 0
-    written = cli("sample", trained_run, "--prompt", "so ", "--length", 40, "--seed", 3).out
-    assert text_of(out) == written.removesuffix("\n")
-
-
 def test_a_model_of_lines(cli, lines_run, tmp_path):
     run, out = lines_run, tmp_path / "page.html"
     assert cli("look", run, "--length", 200, "--units", 1, "--out", out).code == 0
     assert len(text_of(out)) == 200
-    assert cli("look", run, "--prompt", "jo", "--out", out).code == 0
+    assert cli("look", run, "--file", "-", "--out", out, stdin=b"jo").code == 0
     assert text_of(out) == "jo\n"
-    assert cli("look", run, "--prompt", "jo", "--sample", 100, "--seed", 5, "--out", out).code == 0
-    lines = cli("sample", run, "--prompt", "jo", "--length", 100, "--seed", 5, "--count", 100).out.splitlines()
-    assert "\n".join(lines).startswith("\n".join(text_of(out).splitlines()))
-    assert len(text_of(out)) >= 100
 
 
 def test_gradients(cli, trained_run, tmp_path):
@@ -59,5 +46,5 @@ def test_gradients(cli, trained_run, tmp_path):
     assert looked.code == 0
     assert len(re.findall(r"^look +following gradients back ", looked.err, re.MULTILINE)) == 2
     assert '"influence":' in out.read_text(encoding="utf-8")
-    refused = cli("look", trained_run, "--prompt", "so", "--gradients", "--out", out)
+    refused = cli("look", trained_run, "--file", "-", "--gradients", "--out", out, stdin=b"so")
     assert refused.error == "gradients: found a text of 2 characters; allowed: 3 or more"

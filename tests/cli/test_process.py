@@ -47,7 +47,7 @@ def test_errors_need_no_utf8_terminal_and_arguments_are_bytes(tmp_path):
 
 def test_a_closed_stdin_holds_nothing(cli, trained_run, monkeypatch):
     monkeypatch.setattr(sys, "stdin", None)
-    result = cli("score", trained_run, "-", "--lines")
+    result = cli("score", trained_run, "-")
     assert (result.code, result.out, result.err) == (0, "", "")
     sys.stdin.close()
 

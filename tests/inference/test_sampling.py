@@ -68,17 +68,10 @@ TWO_SQUARED = [*(PROBABILITIES[:2] ** 2 / (PROBABILITIES[:2] ** 2).sum()).tolist
         ({"top_p": 0.4}, ONE),
         ({"top_p": 0.7}, TWO),
         ({"top_p": 0.0}, ONE),
-        ({"min_p": 0.59}, TWO),
-        ({"min_p": 0.61}, ONE),
-        ({"min_p": 1.0}, ONE),
-        ({"min_p": 0.05}, ALL),
-        # At temperature 0.5 the second is (0.3 / 0.5)² = 0.36 times as likely as the first.
-        ({"temperature": 0.5, "min_p": 0.35}, TWO_SQUARED),
-        ({"temperature": 0.5, "min_p": 0.37}, ONE),
-        # Of several limits the strictest holds.
-        ({"top_k": 2, "top_p": 0.99, "min_p": 0.01}, TWO),
-        ({"top_k": 3, "top_p": 0.7, "min_p": 0.01}, TWO),
-        ({"top_k": 3, "top_p": 0.99, "min_p": 0.5}, TWO),
+        ({"temperature": 0.5, "top_p": 0.7}, TWO_SQUARED),
+        # Of two limits the stricter holds.
+        ({"top_k": 2, "top_p": 0.99}, TWO),
+        ({"top_k": 3, "top_p": 0.7}, TWO),
     ],
 )
 def test_draws_follow_the_probabilities_within_the_limits(limits, expected):
@@ -90,7 +83,7 @@ def test_extreme_draws():
     for draw in (0.0, 1 - 2**-53):
         assert choose(logits, options(), torch.tensor([draw], dtype=torch.float64)).item() in (0, 2)
     alike = torch.zeros(3, 4, dtype=torch.float64)
-    assert choose(alike, options(min_p=1.0), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 2, 3]
+    assert choose(alike, options(), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 2, 3]
     assert choose(alike, options(top_p=0.5), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 1, 1]  # exactly two
 
 
@@ -169,10 +162,9 @@ LIMITS = [
     {"temperature": 0.7, "top_k": 3},
     {"top_p": 0.6},
     {"temperature": 0},
-    {"temperature": 5e-324, "min_p": 0.5},
+    {"temperature": 5e-324},
     {"top_k": 100},
-    {"min_p": 0.1},
-    {"temperature": 1.3, "top_k": 6, "top_p": 0.9, "min_p": 0.05},
+    {"temperature": 1.3, "top_k": 6, "top_p": 0.9},
 ]
 
 
