@@ -6,7 +6,7 @@ A program is a list of nodes in the order of computation; a node's place is its 
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -112,16 +112,21 @@ def when(nodes: Sequence[Node]) -> list[int]:
     return kinds
 
 
-def needed(nodes: Sequence[Node], ends: Iterable[int]) -> list[int]:
-    """The nodes that `ends` need, in order."""
-    live: set[int] = set()
+def needed(nodes: Sequence[Node], ends: Iterable[int], leaves: Container[int] = ()) -> list[int]:
+    """The nodes that `ends` need, in order; without what only `leaves` need."""
+    return sorted(reached(nodes, ends, leaves))
+
+
+def reached(nodes: Sequence[Node], ends: Iterable[int], leaves: Container[int] = ()) -> list[int]:
+    """`needed`, in the order in which a walk from the last end backward reaches them."""
+    found: dict[int, None] = {}
     ready = list(ends)
     while ready:
         place = ready.pop()
-        if place not in live:
-            live.add(place)
-            ready += nodes[place].args
-    return sorted(live)
+        if place not in found:
+            found[place] = None
+            ready += () if place in leaves else nodes[place].args
+    return list(found)
 
 
 class Builder:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from charlm.cells import Cell
+from charlm.cells import Cell, sigmoid, tanh, where
 from charlm.gpu.products import product
 from charlm.layers import RecurrentLayers
 from tests.cells.measure import (
@@ -56,6 +56,22 @@ def two_ways(cell: Cell, size: tuple[int, ...], options: dict[str, Any], resets:
 @given(cells(), st.sampled_from(SIZES), st.sampled_from(OPTIONS), st.booleans())
 def test_both_passes_of_random_cells(cell: Cell, size: tuple[int, ...], options: Any, resets: bool) -> None:
     expected, found = two_ways(cell, size, options, resets, torch.float64)
+    assert_equal_runs(found, expected)
+
+
+class Choice(Cell):
+    """Its backward pass loads a choice between two values, and the condition that it was made by."""
+
+    kind: Any = "choice"
+
+    def step(self, p: Any, x: Any, h: Any) -> Any:
+        v, g = p.product("weight_hh", h, 2) + p.product("weight_ih", x, 2)
+        y = where(v > 0.1, v, -0.4) * sigmoid(g)
+        return y * 0.5 + tanh(y)
+
+
+def test_a_choice_and_its_condition_are_both_saved() -> None:
+    expected, found = two_ways(Choice(), (5, 3, 4, 4), {}, False, torch.float64)
     assert_equal_runs(found, expected)
 
 
