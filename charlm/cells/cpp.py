@@ -87,8 +87,7 @@ class _Forward(_OfPasses):
     def __init__(self, derived: Passes) -> None:
         forward = derived.forward
         saved = [(size, slot, place) for size, places in forward.saved.items() for slot, place in enumerate(places)]
-        ends = [*forward.states.values(), *(place for _, _, place in saved), *(o.node for o in derived.operands)]
-        super().__init__(derived, forward.nodes, ends)
+        super().__init__(derived, forward.nodes, derived.forward_ends)
         self.members = ["const Zoneout zoneout;", "int turn = 1;"]
         self.functions = "    Index operand_step(Index t) const { return a.saved_steps > 1 ? t : turn; }\n"
         self.initial = [f"zoneout(a, {len(self.states)})"]
@@ -157,10 +156,8 @@ class _Backward(_OfPasses):
 
     def __init__(self, derived: Passes) -> None:
         back = derived.backward
-        stores = (back.products, back.windows, back.vectors)
-        rows = [row for gradients in stores for vectors in gradients.values() for row in vectors]
         inner = [place for place, node in enumerate(back.nodes) if node.op == "normalize_back"]
-        super().__init__(derived, back.nodes, [*back.states.values(), *rows])
+        super().__init__(derived, back.nodes, derived.backward_ends)
         self.functions = (
             "    Index operand_step(Index t) const { return a.saved_steps > 1 ? t : 0; }\n"
             "    Floats masked(Floats d, Index b, Index u, Index n) const {\n"

@@ -117,12 +117,15 @@ class Passes:
         return [*self.forward.states.values(), *saved, *(operand.node for operand in self.operands)]
 
     @functools.cached_property
+    def gradient_rows(self) -> list[int]:
+        """The gradients of products, windows and vectors."""
+        by_kind = (self.backward.products, self.backward.windows, self.backward.vectors)
+        return [row for gradients in by_kind for rows in gradients.values() for row in rows]
+
+    @functools.cached_property
     def backward_ends(self) -> list[int]:
         """Nodes of the backward pass that are stored or multiplied. `product_back` of states is not: see `through`."""
-        back = self.backward
-        by_kind = (back.products, back.windows, back.vectors)
-        rows = [row for gradients in by_kind for rows in gradients.values() for row in rows]
-        return [*back.states.values(), *rows]
+        return [*self.backward.states.values(), *self.gradient_rows]
 
 
 def numbered(nodes: Sequence[Node], op: str) -> dict[int, int]:
