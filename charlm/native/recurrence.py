@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +11,6 @@ from torch import Tensor
 from charlm.cells.passes import Passes
 from charlm.cells.program import units
 from charlm.native.call import autocasts_to_bf16, first_derivative
-from charlm.native.structs import Value
 
 
 class LoopInputs(NamedTuple):
@@ -47,35 +47,62 @@ class Buffers:
 BuffersOf = Callable[[str], Buffers]
 """Phase → its buffers. Those of "window" live until the backward pass is over, those of "forward" and "backward" only
 during that pass."""
-Values = dict[str, Value]
-"""The fields of `Arguments` in recurrence.h."""
+
+
+@dataclass(eq=False)
+class Window:
+    """What a pass over the T steps of a window reads and writes: fields of `Arguments` in recurrence.h."""
+
+    passes: Passes
+    T: int
+    B: int
+    H: int
+    I: int  # noqa: E741
+    bf16: bool
+    saved_steps: int
+    states: Tensor
+    weights: list[Tensor]
+    """The matrix of each product."""
+    windows: list[Tensor]
+    vectors: list[Tensor]
+    saved: list[Tensor]
+    operands: list[Tensor]
+    ids: Tensor | None = None
+    mask: Tensor | None = None
+    zoneout: Tensor | None = None
+    carry: Tensor | None = None
+    outputs: Tensor | None = None
+    pre_zoneout: Tensor | None = None
+    moments: Tensor | None = None
+    d_outputs: Tensor | None = None
+    """None in a forward pass, as all that follow."""
+    d_last: Tensor | None = None
+    d_products: Sequence[Tensor] = ()
+    d_windows: Sequence[Tensor] = ()
+    d_vectors: Sequence[Tensor | None] = ()
+    d_first: Tensor | None = None
 
 
 class Driver:
     """Computes a window's steps and their gradients. All drivers share the autograd function around them."""
 
-    def padded(self, units: int) -> int:
-        """Length of a row of `saved`, whose layout the driver chooses."""
-        return units
-
-    def run(self, function: str, passes: Passes, values: Values) -> None:
-        """Run recurrence_forward or recurrence_backward."""
-        raise NotImplementedError
-
     takes_ids = False
     """Whether `windows` may be tables, of which each step reads a row by its id."""
+    padding = 1
+    """The length of a row of `saved` is a multiple of it. The driver chooses the layout of a row."""
 
-    def linear(self, x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-        """x wᵀ + bias over the last dimension of x, as `F.linear`. The result is float32 under autocast too."""
+    linear: Callable[..., Tensor]
+    """linear(x, w_NK, bias_N=None): x wᵀ + bias over the last dimension of x, in float32 under autocast too."""
+    matmul: Callable[..., Tensor]
+    """matmul(a_MK, b_KN, bf16=…, out=c_MN): c = a b."""
+
+    def run(self, window: Window) -> None:
+        """Run the forward pass, or the backward pass of a window with gradients."""
         raise NotImplementedError
 
     def gradient_of_rows(self, d_rows_TBN: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
         """The gradient of a table [V, N], from the gradients of the rows that the steps read; without ids unchanged."""
-        raise NotImplementedError
-
-    def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
-        """out = a b, [M, N]."""
-        raise NotImplementedError
+        return d_rows_TBN
 
     def buffers_of(self, numbers: tuple[Any, ...], tensors: Sequence[Tensor | None], cache: object) -> BuffersOf:
         """The buffers of a call with these numbers and tensors. cache: see `layer`."""
@@ -143,33 +170,25 @@ def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
 
 def saved_for_backward(
     driver: Driver, passes: Passes, input_size: int, buffers: Buffers, like: Tensor, steps: int, *, pre_zoneout: bool
-) -> Values:
-    """The tensors that the backward pass needs, for this many steps. like: a state.
+) -> dict[str, Any]:
+    """The fields of a `Window` that the backward pass needs, for this many steps. like: a state.
 
     They are written without a backward pass too, so that outputs have the same bits with and without gradients.
     """
     B, H = like.shape
-    operands = {k: units(passes.operands[k].size, H, input_size) for k in passes.stored_operands}
-    saved = {size: (len(rows), units(size, H, input_size)) for size, rows in passes.forward.saved.items()}
     norms = len(passes.normalizations)
-    return {
-        # At least two steps: without a backward pass one is written while other threads still read the other.
-        "operands": [buffers.new(f"operands{k}", like, max(steps, 2), B, n) for k, n in operands.items()],
-        "saved": [
-            buffers.new(f"saved{size}", like, steps, B, count, driver.padded(n)) for size, (count, n) in saved.items()
-        ],
-        "pre_zoneout": (
-            buffers.new("pre_zoneout", like, len(passes.split.loop.states), steps, B, H) if pre_zoneout else None
-        ),
-        "moments": buffers.new("moments", like, steps, B, norms, 2) if norms else None,
-    }
-
-
-def numbers(input_size: int, T: int, like: Tensor, zoneout_TBS: Tensor | None, *, steps: int, bf16: bool) -> Values:
-    """The numbers in `Arguments`. like: a state; steps: as in `saved_for_backward`."""
-    B, H = like.shape
-    rows = 0 if zoneout_TBS is None else zoneout_TBS.shape[0] * zoneout_TBS.shape[1]
-    return {"T": T, "B": B, "H": H, "I": input_size, "bf16": bf16, "saved_steps": steps, "zoneout_rows": rows}
+    # At least two steps: without a backward pass one is written while other threads still read the other.
+    operands = [
+        buffers.new(f"operands{k}", like, max(steps, 2), B, units(passes.operands[k].size, H, input_size))
+        for k in passes.stored_operands
+    ]
+    saved = []
+    for size, rows in passes.forward.saved.items():
+        padded = -(-units(size, H, input_size) // driver.padding) * driver.padding
+        saved.append(buffers.new(f"saved{size}", like, steps, B, len(rows), padded))
+    after = buffers.new("pre_zoneout", like, len(passes.split.loop.states), steps, B, H) if pre_zoneout else None
+    moments = buffers.new("moments", like, steps, B, norms, 2) if norms else None
+    return {"operands": operands, "saved": saved, "pre_zoneout": after, "moments": moments}
 
 
 class _Sequence(torch.autograd.Function):
@@ -185,12 +204,12 @@ class _Sequence(torch.autograd.Function):
     ) -> tuple[Tensor, ...]:
         passes, window, passing = call.passes, call.buffers_of("window"), call.buffers_of("forward")
         windows, vectors, weights, state = call.split_tensors(tensors)
-        T = call.steps
+        T, (B, H) = call.steps, state[0].shape
         masks = {"mask": mask_BH, "zoneout": zoneout_TBS, "carry": carry_TB}
         masks = {name: None if mask is None else window.read(name, mask) for name, mask in masks.items()}
         weights, vectors = _read(window, "weights", weights), _read(window, "vectors", vectors)
         windows = _read(window if passes.reads_windows else passing, "windows", windows)
-        states = window.new("states", state[0], len(state), 1 + T, *state[0].shape)
+        states = window.new("states", state[0], len(state), 1 + T, B, H)
         for first, tensor in zip(states[:, 0], state, strict=True):
             first.copy_(tensor)
         steps, pre_zoneout = T if call.with_backward else 1, zoneout_TBS is not None or carry_TB is not None
@@ -198,13 +217,15 @@ class _Sequence(torch.autograd.Function):
             call.driver, passes, call.input_size, window, state[0], steps, pre_zoneout=pre_zoneout
         )
         outputs = None if carry_TB is None else passing.new("outputs", states, *states.shape[1:]).narrow(0, 0, T)
-        counts = numbers(call.input_size, T, state[0], zoneout_TBS, steps=steps, bf16=call.bf16)
-        values = {**counts, **masks, **saved, "ids": ids_TB, "vectors": vectors}
-        values |= {"weights": call.matrices(weights), "windows": windows, "states": states, "outputs": outputs}
-        call.driver.run("recurrence_forward", passes, values)
+        kept = {**masks, **saved, "ids": ids_TB, "states": states, "vectors": vectors}
+        call.driver.run(
+            Window(
+                passes, T, B, H, call.input_size, call.bf16, steps, **kept,
+                weights=call.matrices(weights), windows=windows, outputs=outputs,
+            )
+        )  # fmt: skip
         ctx.call, ctx.window, ctx.V = call, window, len(windows[0]) if windows else 0
-        reads = {"windows": windows if passes.reads_windows else [], "vectors": vectors, "weights": weights}
-        _save(ctx, {**masks, **saved, **reads, "ids": ids_TB, "states": states})
+        _save(ctx, {**kept, "weights": weights, "windows": windows if passes.reads_windows else []})
         # Clones: views would hold the states of the whole window in memory.
         return passing.result(states[0, 1:] if outputs is None else outputs), *states[:, -1].clone()
 
@@ -231,12 +252,13 @@ class _Sequence(torch.autograd.Function):
             None if k in like_vectors else buffers.new(f"d_vectors{k}", states, *vector.shape).zero_()
             for k, vector in enumerate(saved["vectors"])
         ]
-        call.driver.run("recurrence_backward", passes, {
-            **numbers(call.input_size, T, d_first[0], saved["zoneout"], steps=T, bf16=call.bf16),
-            **saved, "weights": call.matrices(weights),
-            "d_outputs": buffers.read("d_outputs", dy_TBH), "d_last": buffers.read("d_last", torch.stack(d_last)),
-            "d_products": d_products, "d_windows": d_windows, "d_vectors": d_vectors, "d_first": d_first,
-        })  # fmt: skip
+        call.driver.run(
+            Window(
+                passes, T, B, H, call.input_size, call.bf16, T, **saved, weights=call.matrices(weights),
+                d_outputs=buffers.read("d_outputs", dy_TBH), d_last=buffers.read("d_last", torch.stack(d_last)),
+                d_products=d_products, d_windows=d_windows, d_vectors=d_vectors, d_first=d_first,
+            )
+        )  # fmt: skip
         d_rows = [call.driver.gradient_of_rows(buffers.result(one), ids_TB, ctx.V) for one in d_windows]
         d_vectors = [
             d_products[like_vectors[k]].sum((0, 1)) if one is None else buffers.result(one)
@@ -274,7 +296,7 @@ def _read(buffers: Buffers, name: str, tensors: Sequence[Tensor]) -> list[Tensor
     return [buffers.read(f"{name}{k}", tensor) for k, tensor in enumerate(tensors)]
 
 
-def _save(ctx: Any, values: Values) -> None:
+def _save(ctx: Any, values: dict[str, Any]) -> None:
     """Save tensors, and lists of them, for the backward pass."""
     ctx.lengths = {name: len(value) if isinstance(value, list) else None for name, value in values.items()}
     lists = (value if isinstance(value, list) else [value] for value in values.values())
