@@ -112,7 +112,7 @@ def compiled() -> Path:
     Without a compiler the tests run without kernels.
     """
     from charlm.native.build import KernelError, load
-    from charlm.native.shared import SHARED_KERNELS
+    from charlm.native.fused import SHARED_KERNELS
     from tests.cells.measure import CASES
 
     of_kinds = {kernel for case in CASES if (kernel := case.start(1, 2).cpu_driver)}

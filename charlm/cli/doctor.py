@@ -143,8 +143,7 @@ def _kernels() -> str:
 
 
 def _compiler() -> str:
-    from charlm.native.compiler import find_compiler
-    from charlm.native.library import KernelError
+    from charlm.native.compiler import KernelError, find_compiler
 
     try:
         command = find_compiler()

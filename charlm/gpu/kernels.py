@@ -12,8 +12,8 @@ from charlm.cells.passes import Operand, Passes
 from charlm.cells.program import Size
 from charlm.cells.triton import TritonStage, kernels
 from charlm.cells.triton_kernel import Argument, Options, TritonKernel
-from charlm.gpu.products import product
 from charlm.gpu.steps import Steps
+from charlm.native.linear import torch_product
 from charlm.native.recurrence import Window
 
 _BLOCK = 256
@@ -93,7 +93,7 @@ class TritonSteps(Steps):
         for stage in stages:
             for index in stage.products:
                 matrix = self.weights[index].t() if w.d_last is None else self.weights[index]
-                product(self._operand(index, t), matrix, bf16=w.bf16, out=self._products[index])
+                torch_product(self._operand(index, t), matrix, bf16=w.bf16, out=self._products[index])
             for kernel in stage.kernels:
                 self._launch(kernel, t)
 

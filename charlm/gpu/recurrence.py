@@ -10,9 +10,9 @@ from torch import Tensor
 
 from charlm.gpu.buffers import BufferCache
 from charlm.gpu.graphs import Graphs, identity, inside_graph, stream_of
-from charlm.gpu.products import device_linear, matmul
 from charlm.gpu.steps import Steps
 from charlm.native.call import without_autocast
+from charlm.native.linear import linear_by, torch_matmul
 from charlm.native.recurrence import BuffersOf, Driver, Window
 from charlm.system.device import fp32_precision
 
@@ -20,8 +20,8 @@ from charlm.system.device import fp32_precision
 class TensorRecurrence(Driver):
     """The driver of all cells, on any device, in the dtype of the state."""
 
-    linear = staticmethod(device_linear)
-    matmul = staticmethod(matmul)
+    linear = staticmethod(functools.partial(linear_by, torch_matmul))
+    matmul = staticmethod(torch_matmul)
 
     def __init__(self) -> None:
         self.graphs = Graphs()

@@ -13,7 +13,7 @@ from torch.nn.functional import logsigmoid
 
 from charlm.cells.passes import Normalization, numbered
 from charlm.cells.program import Node, Size, needed, units
-from charlm.gpu.products import product
+from charlm.native.linear import torch_product
 from charlm.native.recurrence import Window
 
 
@@ -156,10 +156,10 @@ class Steps:
                     value = args[0].chunk(nodes[node.args[0]].count, dim=-1)[node.index]
                 case "product":
                     operand = self.masked(args[0], nodes[node.args[0]].size)
-                    value = product(operand, self.weights[products[place]].t(), bf16=w.bf16)
+                    value = torch_product(operand, self.weights[products[place]].t(), bf16=w.bf16)
                 case "product_back":
                     d_BG = self._joined(node.args, values, p.products[node.index].size)
-                    value = self.masked(product(d_BG, self.weights[node.index], bf16=w.bf16), node.size)
+                    value = self.masked(torch_product(d_BG, self.weights[node.index], bf16=w.bf16), node.size)
                 case "normalize":
                     value, w.moments[row, :, norms[place]] = _normalize(args[0], node)  # type: ignore[index]
                 case "normalized":

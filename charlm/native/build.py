@@ -8,8 +8,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from charlm.native.compiler import compiled
-from charlm.native.library import KernelError, Library, Outcomes
+from charlm.native.compiler import KernelError, Library, Outcomes, compiled
 
 SHIPPED = Path(__file__).with_name("shipped")
 """Libraries in charlm's wheels: THREADS, which runs on any CPU, and a folder of the others for each level of CPU."""

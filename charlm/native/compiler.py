@@ -1,4 +1,4 @@
-"""Compiles libraries for this machine, and keeps them in the cache."""
+"""Libraries of kernels: compiled for this machine, and kept in the cache."""
 
 import contextlib
 import ctypes
@@ -13,11 +13,12 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from charlm.errors import DataError
-from charlm.native.library import KernelError, Library, Outcomes
+from charlm.native.structs import Struct
 from charlm.system.cache import cache_dir, make_cache_folder, open_private
 from charlm.system.cache_bound import limit_cache, use
 from charlm.system.clock import count_compilation
@@ -27,6 +28,45 @@ from charlm.system.host import count_cores, free_bytes
 
 _FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
 _TIMEOUT_S = 300
+
+
+class KernelError(Exception):
+    """A short reason why this machine cannot run a kernel."""
+
+
+@dataclass(eq=False)
+class Library:
+    """A C++ file to compile, with the text that follows it."""
+
+    source: Path
+    structs: tuple[Struct, ...]
+    """The structs through which it is called. The library exports their layout."""
+    name: str
+    text: str = ""
+    """C++ that follows the source."""
+
+    @property
+    def code(self) -> str:
+        """All that follows the source: the text, and the layouts of the structs."""
+        return "\n".join([self.text, *(struct.layout_code for struct in self.structs)])
+
+    @property
+    def digest(self) -> str:
+        """Identifies what is compiled: the source, the headers beside it, and the code."""
+        headers = sorted(self.source.parent.glob("*.h"))
+        texts = [file.read_bytes() for file in (*headers, self.source)]
+        return hashlib.sha256(b"\0".join([*texts, self.code.encode()])).hexdigest()[:16]
+
+    def checked(self, opened: ctypes.CDLL) -> ctypes.CDLL | KernelError:
+        """The library as it was opened, if its structs have the layout that Python uses."""
+        for struct in self.structs:
+            if not struct.fits(opened):
+                return KernelError(f"the compiler lays out struct {struct.name} of {struct.file.name} in another way")
+        return opened
+
+
+Outcomes = dict[Library, ctypes.CDLL | KernelError]
+"""For each library what it became."""
 
 
 def compiled(libraries: list[Library]) -> Outcomes:

@@ -16,12 +16,17 @@ from charlm.cells.program import units
 from charlm.errors import CellError
 from charlm.native.build import KernelError
 from charlm.native.call import Kernel
-from charlm.native.linear import LOOKUP, linear, matmul
+from charlm.native.linear import LOOKUP, PRODUCT, linear, matmul
+from charlm.native.loss import LOSS
+from charlm.native.random import RANDOM
 from charlm.native.recurrence import Driver, Window
 from charlm.native.structs import Struct
+from charlm.native.update import UPDATE
 
 _HERE = Path(__file__).parent
 
+SHARED_KERNELS = (PRODUCT, LOOKUP, RANDOM, LOSS, UPDATE)
+"""The kernels that training needs besides the kind's own."""
 MOST_OPERATIONS = 1000
 """Longest step that becomes a kernel: compiling a longer one takes minutes."""
 

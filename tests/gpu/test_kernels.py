@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from charlm.cells import Cell, sigmoid, tanh, where
-from charlm.gpu.products import product
 from charlm.layers import RecurrentLayers
+from charlm.native.linear import torch_product
 from tests.cells.measure import (
     CASES,
     Case,
@@ -177,7 +177,7 @@ def test_sums_of_bf16_operands_are_not_rounded(device: str) -> None:
     truth, exact = rounded(a).double() @ rounded(b).double(), a.double() @ b.double()
     for one, other in ((a, b), (a.t().contiguous().t(), b.t().contiguous().t())):
         for out in (None, torch.empty(17, 40, device=device)):
-            found = product(one, other, bf16=True, out=out)
+            found = torch_product(one, other, bf16=True, out=out)
             assert found.dtype == torch.float32
             assert out is None or found is out
             assert error(found, truth) < 1e-3 < error(found, exact)
