@@ -62,33 +62,3 @@ CELLS: dict[str, type[Cell]] = {
 """Every kind by its name."""
 AnyCell: Any = functools.reduce(operator.or_, CELLS.values())
 """The union of all kinds, for the config."""
-
-__all__ = [
-    "CELLS",
-    "GRU",
-    "LSTM",
-    "RHN",
-    "RNN",
-    "SLSTM",
-    "SRU",
-    "AnyCell",
-    "Cell",
-    "MinGRU",
-    "MinLSTM",
-    "Mogrifier",
-    "Parameters",
-    "exp",
-    "log",
-    "log_sigmoid",
-    "maximum",
-    "minimum",
-    "normalize",
-    "relu",
-    "rms_normalize",
-    "sigmoid",
-    "softplus",
-    "sqrt",
-    "stop_gradient",
-    "tanh",
-    "where",
-]
