@@ -64,10 +64,26 @@ class ClassText:
 
     # Building
 
+    def declare(self, member: str, arguments: str) -> None:
+        """Declare a member, which the constructor makes from these arguments."""
+        self.members.append(f"{member};")
+        self.initial.append(f"{member.split()[-1]}({arguments})")
+
+    def declare_product(self, p: int, node: Node, columns: Size, weights: int) -> None:
+        """Declare a product with a matrix, a.weights[weights], that has `node.count` rows per unit."""
+        matrix = f"slice_{self.key(node.size)}, {node.count}, a.weights[{weights}], scratch"
+        self.declare(
+            f"const Product<Operand> product{p}", f"Product<Operand>::forward(a.B, {units(columns)}, {matrix})"
+        )
+
     def put(self, place: int, size: Size, put: Put, *, stage: int | None = None, last: bool = False) -> None:
         """Store a value in the stage in which it is computed, or in a later one."""
         at = self.home.get(place, 0) if stage is None else stage
         (self.last if last else self.puts).setdefault((at, self.key(size)), []).append((place, put))
+
+    def put_row(self, place: int, size: Size, name: str, row: str, offset: str) -> None:
+        """Store a value as a vector of the row `name`."""
+        self.put(place, size, lambda loop, v: f"store({loop.row(name, row, 'float*')} + {offset} + u, {v}, n);")
 
     def append(self, node: Node, stage: int) -> int:
         """Add a node to this stage."""
@@ -130,9 +146,8 @@ class ClassText:
         """Declare the `Partials` of normalizations."""
         for index, size in enumerate(norm_sizes(self.norms)):
             count = sum(norm[0] == size for norm in self.norms)
-            self.members.append(f"Partials partials_{size};")
             shared = f"a.partials[{index + offset}]"
-            self.initial.append(f"partials_{size}(member, {count}, a.B, {units(size)}, {shared}, scratch)")
+            self.declare(f"Partials partials_{size}", f"member, {count}, a.B, {units(size)}, {shared}, scratch")
             self.begin += f"partials_{size}.turn();\n"
 
     def of_size(self, index: int) -> tuple[Size, int]:
@@ -166,11 +181,6 @@ class ClassText:
         p = self.products[place]
         row = loop.row(f"sums{p}", f"product{p}.row(b)")
         return f"load({row} + (i * {self.nodes[place].count} + {part}) * W)"
-
-
-def store_row(name: str, row: str, offset: str, loop: LoopText, value: str) -> str:
-    """Store a vector of the row `name`."""
-    return f"store({loop.row(name, row, 'float*')} + {offset} + u, {value}, n);"
 
 
 class LoopText:
