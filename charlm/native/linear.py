@@ -14,15 +14,13 @@ PRODUCT = Kernel(Path(__file__).with_name("product.cpp"))
 LOOKUP = Kernel(Path(__file__).with_name("lookup.cpp"))
 
 
-def matmul(
-    a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False, out: Tensor | None = None
-) -> Tensor:
-    """a b + bias, [M, N], for float32 matrices of any strides; written to `out` if given. No gradients."""
+def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:
+    """a b + bias, [M, N], for float32 matrices of any strides. No gradients."""
     (M, K), N = a_MK.shape, b_KN.shape[1]
     assert b_KN.shape[0] == K, (a_MK.shape, b_KN.shape)
     assert bias_N is None or bias_N.shape == (N,), bias_N.shape
     assert all(_is_for_kernels(operand) for operand in (a_MK, b_KN)), (a_MK.dtype, b_KN.dtype)
-    c_MN = a_MK.new_empty(M, N) if out is None else out
+    c_MN = a_MK.new_empty(M, N)
     strides = dict(zip(("a_row", "a_column", "b_row", "b_column"), (*a_MK.stride(), *b_KN.stride()), strict=True))
     pointers = {"a": a_MK.data_ptr(), "b": b_KN.data_ptr()}
     bias = None if bias_N is None else bias_N.contiguous()
@@ -45,12 +43,10 @@ def torch_product(a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor | None 
     return torch.mm(a_MK, b_KN, out_dtype=torch.float32, out=out)
 
 
-def torch_matmul(
-    a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False, out: Tensor | None = None
-) -> Tensor:
+def torch_matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:
     """`matmul` by PyTorch on any device, in any dtype, under any autocast."""
     with without_autocast(a_MK.device):
-        c_MN = torch_product(a_MK, b_KN, bf16=bf16, out=out)
+        c_MN = torch_product(a_MK, b_KN, bf16=bf16)
         return c_MN if bias_N is None else c_MN.add_(bias_N)
 
 
