@@ -7,9 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from charlm.cells.cpp_class import ClassText, LoopText, moments_of, norm_sizes, units
 from charlm.cells.loop import Before, before_loop
-from charlm.cells.passes import Operand, Passes, Rows
+from charlm.cells.passes import ANYWHERE, Operand, Passes, Rows
 from charlm.cells.program import Node, Size
-from charlm.cells.stages import ANYWHERE
 
 
 def cpp(programs: Sequence[Passes]) -> str:

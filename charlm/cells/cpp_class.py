@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from charlm.cells.passes import numbered
+from charlm.cells.passes import numbered, stages
 from charlm.cells.program import BINARY, UNARY, Node, Size
-from charlm.cells.stages import stages
 
 Put = Callable[["LoopText", str], str]
 """(loop, name of a value) → the statement that stores it."""

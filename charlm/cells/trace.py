@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from charlm.cells.cell import Cell, Parameters
 from charlm.cells.check import check
-from charlm.cells.program import BINARY, STATIC, UNARY, Builder, Node, Parameter, Program, Size, when
+from charlm.cells.program import BINARY, UNARY, Builder, Node, Parameter, Program, Size
 from charlm.cells.torch_functions import FUNCTIONS, INSTEAD
 from charlm.errors import CellError
 
@@ -61,12 +61,6 @@ def _traced(cell: Cell, square: bool) -> Program:
     if not tracing.declared:
         tracing.fail("step uses no parameters; allowed: at least one")
     places = [tracing.value(result).place for result in results]
-    for name, place in zip(cell.states, places, strict=True):
-        node = tracing.builder.nodes[place]
-        if node.count != 1 or tracing.joined("H", node.size) is None:
-            tracing.fail(f"the new state {name} is {node.count} × {node.size}; allowed: 1 × H")
-        if when(tracing.builder.nodes)[place] == STATIC:
-            tracing.fail(f"the new state {name} depends neither on x nor on a state; allowed: states that do")
     matrices = [parameter for parameter in tracing.declared.values() if parameter.columns != ""]
     vectors = [parameter for parameter in tracing.declared.values() if parameter.columns == ""]
     program = Program(

@@ -8,9 +8,8 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from charlm.cells.passes import Passes, numbered
+from charlm.cells.passes import ANYWHERE, Passes, numbered, stages
 from charlm.cells.program import UNARY, Node, Size
-from charlm.cells.stages import ANYWHERE, stages
 from charlm.cells.triton_kernel import Argument, Options, TritonKernel, Vector, Writer
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from charlm.gpu.buffers import BufferCache
 from charlm.gpu.graphs import Graphs, identity, inside_graph, stream_of
 from charlm.gpu.steps import Steps
-from charlm.native.call import without_autocast
+from charlm.native.autograd import without_autocast
 from charlm.native.linear import linear_by, torch_matmul
 from charlm.native.recurrence import BuffersOf, Driver, Window
 from charlm.system.device import fp32_precision

@@ -13,18 +13,19 @@ import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from charlm.errors import DataError
-from charlm.native.structs import Struct
 from charlm.system.cache import cache_dir, make_cache_folder, open_private
 from charlm.system.cache_bound import limit_cache, use
 from charlm.system.clock import count_compilation
 from charlm.system.console import say
 from charlm.system.files import move, remove_leftovers, replace_file, temporary_beside
 from charlm.system.host import count_cores, free_bytes
+
+if TYPE_CHECKING:
+    from charlm.native.build import Kernel
 
 _FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
 _TIMEOUT_S = 300
@@ -34,42 +35,11 @@ class KernelError(Exception):
     """A short reason why this machine cannot run a kernel."""
 
 
-@dataclass(eq=False)
-class Library:
-    """A C++ file to compile, with the text that follows it."""
-
-    source: Path
-    structs: tuple[Struct, ...]
-    """The structs through which it is called. The library exports their layout."""
-    name: str
-    text: str = ""
-    """C++ that follows the source."""
-
-    @property
-    def code(self) -> str:
-        """All that follows the source: the text, and the layouts of the structs."""
-        return "\n".join([self.text, *(struct.layout_code for struct in self.structs)])
-
-    @property
-    def digest(self) -> str:
-        """Identifies what is compiled: the source, the headers beside it, and the code."""
-        headers = sorted(self.source.parent.glob("*.h"))
-        texts = [file.read_bytes() for file in (*headers, self.source)]
-        return hashlib.sha256(b"\0".join([*texts, self.code.encode()])).hexdigest()[:16]
-
-    def checked(self, opened: ctypes.CDLL) -> ctypes.CDLL | KernelError:
-        """The library as it was opened, if its structs have the layout that Python uses."""
-        for struct in self.structs:
-            if not struct.fits(opened):
-                return KernelError(f"the compiler lays out struct {struct.name} of {struct.file.name} in another way")
-        return opened
-
-
-Outcomes = dict[Library, ctypes.CDLL | KernelError]
+Outcomes = dict["Kernel", ctypes.CDLL | KernelError]
 """For each library what it became."""
 
 
-def compiled(libraries: list[Library]) -> Outcomes:
+def compiled(libraries: "list[Kernel]") -> Outcomes:
     """Each library from the cache, or compiled now; KernelErrors where that fails."""
     try:
         command = [*find_compiler(), *_FLAGS, *_machine_flags()]
@@ -91,7 +61,7 @@ def _remedy() -> str:
     return "; fix or unset CXX" if os.environ.get("CXX") else ""
 
 
-def _find(library: Library, path: Path) -> ctypes.CDLL | KernelError | None:
+def _find(library: "Kernel", path: Path) -> ctypes.CDLL | KernelError | None:
     """The library from the cache; None if it is missing or damaged, or if others could have written it."""
     try:
         with open_private(path) as file, open_private(path.with_suffix(".sha256")) as checksum:
@@ -107,7 +77,7 @@ def _find(library: Library, path: Path) -> ctypes.CDLL | KernelError | None:
 _DIGEST_BYTES = 64
 
 
-def _open(library: Library, file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
+def _open(library: "Kernel", file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
     """Load the library from the opened file, even if another file has taken its name."""
     try:
         if _DESCRIPTORS.is_dir():
@@ -147,7 +117,7 @@ def _machine_flags() -> list[str]:
     return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
 
 
-def _paths(libraries: list[Library], command: list[str]) -> dict[Library, Path]:
+def _paths(libraries: "list[Kernel]", command: list[str]) -> "dict[Kernel, Path]":
     """The file of each library. Its name contains a digest of everything that determines the result.
 
     That is the library's own digest, the command, and the compiler's predefined macros, which identify its version and
@@ -176,7 +146,7 @@ def _cannot_store(folder: Path, error: OSError) -> KernelError:
     return KernelError(f"{folder}: kernels cannot be stored there ({error}); set CHARLM_CACHE to another folder")
 
 
-def _compile_all(libraries: list[Library], command: list[str], paths: dict[Library, Path]) -> Outcomes:
+def _compile_all(libraries: "list[Kernel]", command: list[str], paths: "dict[Kernel, Path]") -> Outcomes:
     """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
     remove_leftovers(next(iter(paths.values())).parent, _TIMEOUT_S)
     say("compile", f"for this CPU, once: {', '.join(library.name for library in libraries)} ...")
@@ -201,7 +171,7 @@ _COMPILER_BYTES = 400_000_000
 """g++ 12 takes up to 350 MB for a kernel."""
 
 
-def _compile(library: Library, command: list[str], path: Path) -> ctypes.CDLL | KernelError:
+def _compile(library: "Kernel", command: list[str], path: Path) -> ctypes.CDLL | KernelError:
     """Build the library and its checksum, move each to its place in one step, and load it."""
     compiled = temporary_beside(path)
     options = ["-include", str(library.source), "-x", "c++", "-", "-o", str(compiled)]

@@ -14,8 +14,7 @@ from charlm.cells.derivative import passes_of
 from charlm.cells.passes import Passes
 from charlm.cells.program import units
 from charlm.errors import CellError
-from charlm.native.build import KernelError
-from charlm.native.call import Kernel
+from charlm.native.build import Kernel, KernelError
 from charlm.native.linear import LOOKUP, PRODUCT, linear, matmul
 from charlm.native.loss import LOSS
 from charlm.native.random import RANDOM

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells.passes import Passes
-from charlm.native.call import autocasts_to_bf16
+from charlm.native.autograd import autocasts_to_bf16
 from charlm.native.fused import FusedDriver
 from charlm.native.recurrence import Buffers, Window, saved_for_backward
 

@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from charlm.native.call import Kernel, autocasts_to_bf16, first_derivative, without_autocast
+from charlm.native.autograd import autocasts_to_bf16, first_derivative, without_autocast
+from charlm.native.build import Kernel
 
 PRODUCT = Kernel(Path(__file__).with_name("product.cpp"))
 LOOKUP = Kernel(Path(__file__).with_name("lookup.cpp"))

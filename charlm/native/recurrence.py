@@ -10,7 +10,7 @@ from torch import Tensor
 
 from charlm.cells.passes import Passes
 from charlm.cells.program import units
-from charlm.native.call import autocasts_to_bf16, first_derivative
+from charlm.native.autograd import autocasts_to_bf16, first_derivative
 
 
 class LoopInputs(NamedTuple):
