@@ -215,7 +215,7 @@ FAULTS: list[tuple[Step, str]] = [
     (lambda self, p, x, h: p.product("w", h, 2), "found the new state h with 2 × H; allowed: 1 × H"),
     (
         lambda self, p, x, h: p.vector("b"),
-        "found the new state h depending neither on x nor on a state; allowed: states ",
+        "found the new state h, which depends neither on x nor on a state; allowed: states ",
     ),
     # Results
     (lambda self, p, x, h: (h, h), "the number of values that step returns is 2; allowed: 1: h"),
