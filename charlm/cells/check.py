@@ -129,14 +129,15 @@ def _check_ends(program: Program, square: bool) -> None:
     require(len(program.results) == len(program.states), f"{len(program.results)} results")
     kinds = when(program.nodes)
     hidden = ("H", "I") if square else ("H",)
-    states = [(f"new state {name}", place) for name, place in zip(program.states, program.results, strict=True)]
-    for name, place in (*states, *program.gates, *program.shown):
-        require(is_name(name.removeprefix("new state ")), f"a name {name[:40]!r}")
+    looked_at = (*program.gates, *program.shown)
+    for name in (*program.states, *(name for name, _ in looked_at)):
+        require(is_name(name), f"a name {name[:40]!r}")
+    states = [(f"the new state {name}", place) for name, place in zip(program.states, program.results, strict=True)]
+    for name, place in (*states, *looked_at):
         require(0 <= place < len(program.nodes), f"{name}: no operation {place}")
         node = program.nodes[place]
-        require(node.count == 1 and node.size in hidden, f"the {name} with {node.count} × {node.size}; allowed: 1 × H")
+        require(node.count == 1 and node.size in hidden, f"{name} with {node.count} × {node.size}; allowed: 1 × H")
         require(not is_condition(program, node), f"{name}: a comparison")
     for name, place in states:
-        require(
-            kinds[place] != STATIC, f"the {name}, which depends neither on x nor on a state; allowed: states that do"
-        )
+        depends = kinds[place] != STATIC
+        require(depends, f"{name}, which depends neither on x nor on a state; allowed: states that do")

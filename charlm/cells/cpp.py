@@ -5,9 +5,9 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 
-from charlm.cells.cpp_class import ClassText, LoopText, moments_of, norm_sizes, units
+from charlm.cells.cpp_class import ClassText, LoopText, norm_sizes, units
 from charlm.cells.loop import Before, before_loop
-from charlm.cells.passes import ANYWHERE, Operand, Passes, Rows
+from charlm.cells.passes import ANYWHERE, Normalization, Operand, Passes, Rows
 from charlm.cells.program import Node, Size
 
 
@@ -65,7 +65,7 @@ class _OfPasses(ClassText):
             stored = derived.stored_operands.index(node.index)
             return f"load({loop.row(f'operand{stored}', self.operand_row(stored, size))} + u, n)"
         if node.op == "normalized":
-            moments = moments_of(len(self.norms), node.index)
+            moments = self.moments(node.index)
             scale = loop.row(f"saved_scale{node.index}", f"{moments}[0]", "const float")
             mean = loop.row(f"saved_mean{node.index}", f"{moments}[1]", "const float")
             return f"({loop.value(node.args[0])} - {mean}) * {scale}"
@@ -136,9 +136,8 @@ class _Forward(_OfPasses):
         if node.op == "normalize":
             index = self.normalized[place]
             size, k = self.of_size(index)
-            moments = f"{moments_of(len(self.norms), index)}"
             store = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b]"
-            loop = f"for (Index b = 0; b < a.B; b++) {{ float* m = {moments}; {store}; }}"
+            loop = f"for (Index b = 0; b < a.B; b++) {{ float* m = {self.moments(index)}; {store}; }}"
             return [*self.merge(place), f"if (member.id == 0) {loop}"]
         p = self.products[place]
         k = self.derived.products[p].operand
@@ -306,7 +305,7 @@ class _BeforeLoop(ClassText):
 
     def __init__(self, derived: Passes, before: Before) -> None:
         nodes, self.split = before.program.nodes, derived.split
-        norms = [(node.size, node.number, not node.index) for node in before.norms]
+        norms = [Normalization(node.size, node.number, not node.index) for node in before.norms]
         super().__init__(nodes, norms, before.program.results, mixes_sizes=derived.mixes_sizes)
         self.normalizations(len(norm_sizes(derived.normalizations)))
         self.operands = before.operands

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from charlm.cells.passes import numbered, stages
+from charlm.cells.passes import Normalization, numbered, stages
 from charlm.cells.program import BINARY, UNARY, Node, Size
 
 Put = Callable[["LoopText", str], str]
 """(loop, name of a value) → the statement that stores it."""
-Norm = tuple[Size, float, bool]
-"""A normalization, see passes.py."""
 
 
 def units(size: Size) -> str:
@@ -18,9 +16,9 @@ def units(size: Size) -> str:
     return f"a.{size}" if isinstance(size, str) else str(size)
 
 
-def norm_sizes(norms: Iterable[Norm]) -> list[Size]:
+def norm_sizes(norms: Iterable[Normalization]) -> list[Size]:
     """The distinct sizes of normalizations, in the order of the table `partials`."""
-    return list(dict.fromkeys(size for size, *_ in norms))
+    return list(dict.fromkeys(size for size, _, _ in norms))
 
 
 class ClassText:
@@ -34,7 +32,9 @@ class ClassText:
     begin = ""
     end = ""
 
-    def __init__(self, nodes: Sequence[Node], norms: Sequence[Norm], ends: Iterable[int], *, mixes_sizes: bool) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], norms: Sequence[Normalization], ends: Iterable[int], *, mixes_sizes: bool
+    ) -> None:
         self.nodes, self.norms = nodes, norms
         self.products, self.normalized = numbered(nodes, "product"), numbered(nodes, "normalize")
         self.stages = stages(nodes, ends)
@@ -144,15 +144,19 @@ class ClassText:
     def normalizations(self, offset: int = 0) -> None:
         """Declare the `Partials` of normalizations."""
         for index, size in enumerate(norm_sizes(self.norms)):
-            count = sum(norm[0] == size for norm in self.norms)
+            count = sum(norm.size == size for norm in self.norms)
             shared = f"a.partials[{index + offset}]"
             self.declare(f"Partials partials_{size}", f"member, {count}, a.B, {units(size)}, {shared}, scratch")
             self.begin += f"partials_{size}.turn();\n"
 
     def of_size(self, index: int) -> tuple[Size, int]:
         """The size of a normalization, and its index among those of this size."""
-        size = self.norms[index][0]
-        return size, sum(norm[0] == size for norm in self.norms[:index])
+        size = self.norms[index].size
+        return size, sum(norm.size == size for norm in self.norms[:index])
+
+    def moments(self, index: int) -> str:
+        """The address of the saved moments of a normalization."""
+        return f"(a.moments + (a.saved_row(t, b) * {len(self.norms)} + {index}) * 2)"
 
     def measure(self, place: int) -> None:
         """Exchange the moments of a normalization's argument, in the stage before it."""
@@ -295,16 +299,12 @@ class LoopText:
         size, k = owner.of_size(node.index)
         d = f"load({self.stage_buffer(owner.key(size), owner.slot(node.args[0]))} + i * W)"
         x = self.value(node.args[1])
-        scale = self.row(f"saved_scale{node.index}", f"{moments_of(len(owner.norms), node.index)}[0]", "const float")
+        scale = self.row(f"saved_scale{node.index}", f"{owner.moments(node.index)}[0]", "const float")
         first = self.row(f"mean_d{node.index}", f"partials_{size}.first({k})[b]", "const float")
         second = self.row(f"mean_dx{node.index}", f"partials_{size}.second({k})[b]", "const float")
-        centered = f" - {first}" if owner.norms[node.index][2] else ""
+        centered = f" - {first}" if owner.norms[node.index].centered else ""
         return f"({d}{centered} - {x} * {second}) * {scale}"
 
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "greater": ">"}
 _FUNCTIONS = {"max": "maximum", "min": "minimum", "sqrt": "square_root"}
-
-
-def moments_of(count: int, index: int) -> str:
-    return f"(a.moments + (a.saved_row(t, b) * {count} + {index}) * 2)"

@@ -2,6 +2,7 @@
 
 import functools
 import linecache
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -122,45 +123,11 @@ class TritonSteps(Steps):
 
     def _argument(self, argument: Argument, t: int) -> Tensor | int:
         """The value of a kernel's argument at step t."""
-        w: Any = self.w
-        k, row = argument.index, self.row(t)
-        match argument.kind:
-            case "window" | "d_product" | "d_window":
-                return getattr(w, f"{argument.kind}s")[k][t]
-            case "outputs" | "d_outputs":
-                return getattr(w, argument.kind)[t]
-            case "before":
-                return w.states[k, t]
-            case "after":
-                return w.states[k, t + 1]
-            case "pre_zoneout":
-                return self.states_after(t)[k]
-            case "operand":
-                return self.stored_operand(k, t)
-            case "vector":
-                return w.vectors[k]
-            case "saved":
-                return w.saved[k][row]
-            case "moments":
-                return w.moments[row]
-            case "mask":
-                return w.mask
-            case "zoneout":
-                return w.zoneout[t % len(w.zoneout)]
-            case "zoneout_row":
-                return 0 if w.zoneout.shape[1] == 1 else w.zoneout.shape[2]
-            case "node":
-                if argument not in self._node_values:
-                    self._node_values[argument] = self._new(argument.size)
-                return self._node_values[argument]
-            case "copy":
-                return self._copies[k][(t + 1) % 2 if w.passes.operands[k].state else 0]
-            case "d_copy":
-                return self._copies[k]
-            case "carry":
-                return self._carry[t]
-            case _:  # product, d_state, d_vector
-                return getattr(self, f"_{argument.kind}s")[k]
+        if argument.kind != "node":
+            return _ARGUMENTS[argument.kind](self, argument.index, t)
+        if argument not in self._node_values:
+            self._node_values[argument] = self._new(argument.size)
+        return self._node_values[argument]
 
     def _new(self, size: Size, count: int = 1, bf16: bool = False) -> Tensor:
         dtype = self.BF16 if bf16 else self.w.states.dtype
@@ -168,3 +135,29 @@ class TritonSteps(Steps):
 
     def _state(self, name: str, t: int) -> Tensor:
         return self.w.states[self.w.passes.split.loop.states.index(name), t]
+
+
+_ARGUMENTS: dict[str, Callable[[Any, int, int], Tensor | int]] = {
+    "window": lambda steps, k, t: steps.w.windows[k][t],
+    "vector": lambda steps, k, t: steps.w.vectors[k],
+    "mask": lambda steps, k, t: steps.w.mask,
+    "zoneout": lambda steps, k, t: steps.w.zoneout[t % len(steps.w.zoneout)],
+    "zoneout_row": lambda steps, k, t: 0 if steps.w.zoneout.shape[1] == 1 else steps.w.zoneout.shape[2],
+    "carry": lambda steps, k, t: steps._carry[t],
+    "before": lambda steps, k, t: steps.w.states[k, t],
+    "after": lambda steps, k, t: steps.w.states[k, t + 1],
+    "pre_zoneout": lambda steps, k, t: steps.states_after(t)[k],
+    "outputs": lambda steps, k, t: steps.w.outputs[t],
+    "saved": lambda steps, k, t: steps.w.saved[k][steps.row(t)],
+    "moments": lambda steps, k, t: steps.w.moments[steps.row(t)],
+    "operand": lambda steps, k, t: steps.stored_operand(k, t),
+    "product": lambda steps, k, t: steps._products[k],
+    "copy": lambda steps, k, t: steps._copies[k][(t + 1) % 2 if steps.w.passes.operands[k].state else 0],
+    "d_outputs": lambda steps, k, t: steps.w.d_outputs[t],
+    "d_state": lambda steps, k, t: steps._d_states[k],
+    "d_product": lambda steps, k, t: steps.w.d_products[k][t],
+    "d_copy": lambda steps, k, t: steps._copies[k],
+    "d_window": lambda steps, k, t: steps.w.d_windows[k][t],
+    "d_vector": lambda steps, k, t: steps._d_vectors[k],
+}
+"""The value of an argument at step t, by its kind: of `TritonSteps`, its index, and t."""

@@ -50,15 +50,11 @@ def compiled(libraries: "list[Kernel]") -> Outcomes:
     except KernelError as error:
         return dict.fromkeys(libraries, error)
     except (OSError, TypeError, ValueError, DataError, subprocess.SubprocessError) as error:
-        return dict.fromkeys(libraries, _fault(error))
+        return dict.fromkeys(libraries, _fault(f"the kernel could not be built: {error}"))
 
 
-def _fault(error: Exception) -> KernelError:
-    return KernelError(f"the kernel could not be built: {error}{_remedy()}")
-
-
-def _remedy() -> str:
-    return "; fix or unset CXX" if os.environ.get("CXX") else ""
+def _fault(what: str) -> KernelError:
+    return KernelError(what + ("; fix or unset CXX" if os.environ.get("CXX") else ""))
 
 
 def _find(library: "Kernel", path: Path) -> ctypes.CDLL | KernelError | None:
@@ -89,7 +85,7 @@ def _open(library: "Kernel", file: BinaryIO, data: bytes) -> ctypes.CDLL | Kerne
                 copy.write_bytes(data)
                 opened = ctypes.CDLL(str(copy))
     except OSError as error:
-        return _fault(error)
+        return _fault(f"the kernel could not be built: {error}")
     return library.checked(opened)
 
 
@@ -126,20 +122,16 @@ def _paths(libraries: "list[Kernel]", command: list[str]) -> "dict[Kernel, Path]
     macros = subprocess.run(
         [*command, "-dM", "-E", "-x", "c++", "-"], input=b"", capture_output=True, timeout=_TIMEOUT_S, check=False
     )
-    folder = _folder()
+    try:
+        folder = make_cache_folder("kernels")
+    except OSError as error:
+        raise _cannot_store(cache_dir() / "kernels", error) from error
     paths = {}
     for library in libraries:
         parts = [repr(command).encode(), macros.stdout, library.digest.encode()]
         digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
         paths[library] = folder / f"{library.name}-{digest}.so"
     return paths
-
-
-def _folder() -> Path:
-    try:
-        return make_cache_folder("kernels")
-    except OSError as error:
-        raise _cannot_store(cache_dir() / "kernels", error) from error
 
 
 def _cannot_store(folder: Path, error: OSError) -> KernelError:
@@ -197,7 +189,7 @@ def _compile(library: "Kernel", command: list[str], path: Path) -> ctypes.CDLL |
     except OSError as error:
         return _cannot_store(path.parent, error)
     except subprocess.SubprocessError as error:
-        return _fault(error)
+        return _fault(f"the kernel could not be built: {error}")
     finally:
         with contextlib.suppress(OSError):
             compiled.unlink(missing_ok=True)
@@ -210,4 +202,4 @@ def _compiler_fault(result: "subprocess.CompletedProcess[str]", log: Path) -> Ke
     with contextlib.suppress(OSError):
         log.write_text(f"{shlex.join(result.args)}\n{result.stderr}", encoding="utf-8")
         first += f"; see {log}"
-    return KernelError(f"{result.args[0]} failed on the kernel: {first}{_remedy()}")
+    return _fault(f"{result.args[0]} failed on the kernel: {first}")
