@@ -15,7 +15,6 @@ from charlm.comparison.plan import KINDS, Equal, Plan
 from charlm.errors import ConfigError
 from charlm.new_run import (
     DEFAULT_MINUTES,
-    MOST_MINUTES,
     NewRun,
     check_minutes,
     check_there,
@@ -86,7 +85,7 @@ def train(
 
     with cell_options(cell) as options:
         settings = [*_settings(options), *_settings(overrides)]
-        _check(text, minutes, config)
+        _check(text, config)
         paths = (None if path is None else Path(path) for path in (config, init_from, run_dir))
         config, init_from, run_dir = paths
         new = NewRun(None if text is None else str(text), minutes, config, settings, init_from, run_dir)
@@ -101,7 +100,7 @@ def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began
     new.check()
     _import_torch()
 
-    from charlm.system.device import check_fork, own_settings
+    from charlm.system.device import own_settings
     from charlm.system.lock import one_training
     from charlm.system.process_group import process_group
 
@@ -115,7 +114,6 @@ def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began
     try:
         loaded_s = time.perf_counter() - began_s
         with one_training(), own_settings(), process_group() as group:
-            check_fork()
             outcome = start(new, group, time.perf_counter() - loaded_s, on_log and on_row)
     except _LogError as wrapped:
         raise wrapped.args[0] from None
@@ -144,18 +142,17 @@ def compare(
     """
     if isinstance(cells, str):
         raise TypeError("cells: found a string; allowed: a list of kinds")
-    _check(text, minutes, None)
+    _check(text, None)
     settings = _settings(overrides)
     plan = Plan(str(text), minutes, tuple(cells), equal, seeds, tuple(settings))
-    check_minutes(minutes, settings, is_chosen=True)
+    check_minutes(minutes, settings)
     check_there(texts=[text])
     _import_torch()
     from charlm.comparison.compare import compare
-    from charlm.system.device import check_fork, own_settings
+    from charlm.system.device import own_settings
     from charlm.system.lock import one_training
 
     with one_training(), own_settings():
-        check_fork()
         compared, signal = compare(plan, Path(folder or comparison_folder(str(text))))
     if signal:
         raise KeyboardInterrupt
@@ -241,11 +238,9 @@ def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
     return [f"{key}={dump_flow(list(value) if isinstance(value, tuple) else value)}" for key, value in plain.items()]
 
 
-def _check(text: str | Path | None, minutes: float | None, config: str | Path | None) -> None:
+def _check(text: str | Path | None, config: str | Path | None) -> None:
     """ConfigError or TypeError for arguments that are not allowed, or not together."""
     if not isinstance(text, str | Path | None):
         raise TypeError(f"text: found {type(text).__name__}; allowed: one path, of a file or a folder, or a glob")
     if text is None and config is None:
         raise ConfigError("train: found neither text nor config; allowed: either, or both")
-    if minutes is not None and not 0 < minutes <= MOST_MINUTES:
-        raise ConfigError(f"minutes: found {minutes:g}; allowed: a number above 0, and {MOST_MINUTES:,} at most")

@@ -1,7 +1,7 @@
 """The checkpoint file: one self-contained safetensors file, written whole or not at all.
 
 Its tensors are the weights, their running average, optimizer state, carried hidden state and random state. Its header
-holds config, vocabulary, labels and progress as JSON, and a SHA-256 of everything. A cell that is not built in is there
+holds config, vocabulary and progress as JSON, and a SHA-256 of everything. A cell that is not built in is there
 as data too (`charlm.cells.stored`), so that its Python file is not needed again. Reading a file runs no code.
 """
 
@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from charlm.cells import Cell
-from charlm.cells.stored import as_json, stored_cell
-from charlm.config import Config, is_in_file, parse_config
-from charlm.data.lines import Labels, labels_from_json
+from charlm.cells.cell import is_in_file
+from charlm.cells.stored import StoredCell, as_json
+from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
-from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header
+from charlm.runs import FOLDER, FORMAT, VERSION, read_header
 from charlm.system.files import move, replace_file, temporary_beside
 
 
@@ -41,8 +39,6 @@ class Checkpoint:
     weights: Mapping[str, Tensor]
     progress: Mapping[str, Any]
     """The numbers of `TrainState`, as JSON."""
-    labels: Labels = field(default_factory=dict)
-    """How many lines of the train split have each label; empty if lines have none."""
     averaged: Mapping[str, Tensor] = field(default_factory=dict)
     """Running average of the weights; empty if the run keeps none."""
     optimizer: Mapping[str, Tensor] = field(default_factory=dict)
@@ -72,8 +68,6 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
     }
     if is_in_file(checkpoint.config.model.cell.kind):
         header["cell"] = as_json(checkpoint.config.model.cell)
-    if checkpoint.labels:
-        header["labels"] = json.dumps(checkpoint.labels)
     header["sha256"] = digest(header, tensors)
     # `path` comes last: a run killed before this resumes from the older file and writes the other names again.
     first, *others = *also_as, path
@@ -172,32 +166,21 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
         group, _, rest = name.partition("/")
         groups.setdefault(group, {})[rest] = tensor
     try:
-        config = parse_config(json.loads(header["config"]), f"{path}: config", find_cell=partial(_stored_cell, header))
+        config = parse_config(json.loads(header["config"]), f"{path}: config")
+        if isinstance(config.model.cell, StoredCell):
+            cell = config.model.cell.with_programs(header.get("cell", ""))
+            config = config.model_copy(update={"model": config.model.model_copy(update={"cell": cell})})
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
-        progress = parse_progress(header["progress"])
-        labels = labels_from_json(json.loads(header.get("labels", "{}")))
-        if bool(labels) != (config.data.label_separator is not None):
-            raise ValueError(f"labels: found {len(labels)}, which do not fit data.label_separator")
+        progress = json.loads(header["progress"])
         return Checkpoint(
             config=config,
             vocabulary=vocabulary,
             progress=progress,
-            labels=labels,
             **{group: groups[group] for group in _GROUPS},
         )
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:
         reason = str(error).replace("\n", "; ")
         raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({reason})") from None
-
-
-def _stored_cell(header: Mapping[str, str], kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
-    """The cell in a header; see `charlm.config.CellFinder`. ValueError if it is missing or damaged."""
-    if not header.get("cell"):
-        raise ValueError(f"cell: found no program of {kind[:100]!r}")
-    try:
-        return stored_cell(section, header["cell"])
-    except ValueError as error:
-        raise ValueError(f"cell: {error}") from None
 
 
 def digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

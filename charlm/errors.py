@@ -5,7 +5,6 @@ CharlmError             base class: the command line prints the message and exit
 ├── CellError           a cell whose step charlm cannot derive its kernels from
 ├── DataError           the corpus: missing, empty, too small, not UTF-8, a failed download
 ├── VocabularyError     characters that the model has never seen
-├── LabelError          a label that the model has never seen, or a model without labels
 ├── CheckpointError     a path without a checkpoint, or one of another model or of a newer charlm
 │   └── DamagedCheckpointError   damaged or altered, or missing in its run
 ├── RunError            the run's folder: holds a run already, cannot be written, is in use
@@ -40,9 +39,6 @@ class DataError(CharlmError): ...
 
 
 class VocabularyError(CharlmError): ...
-
-
-class LabelError(CharlmError): ...
 
 
 class CheckpointError(CharlmError): ...

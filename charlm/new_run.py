@@ -1,4 +1,4 @@
-"""How a new run starts from a text or a config, for Python and the command line alike.
+"""From a command's options to a run: from a text, a config, another run's weights, or resumed.
 
 Functions import what takes long when they run, so that the checks wait for neither torch nor pydantic.
 """
@@ -17,9 +17,10 @@ from charlm.runs import find_checkpoint
 from charlm.system.console import say
 
 if TYPE_CHECKING:
+    from charlm.cells import Cell
     from charlm.checkpoint import Checkpoint
     from charlm.choice.families import Request
-    from charlm.config import CellFinder, Config
+    from charlm.config import Config
     from charlm.system.process_group import ProcessGroup
     from charlm.training.loop import OnRow, Outcome
     from charlm.training.plan import Cost
@@ -47,7 +48,7 @@ class NewRun:
 
         The processes of torchrun skip most of it: their first one finds the same later, and prints it once.
         """
-        check_minutes(self.minutes, self.settings, is_chosen=self.config is None)
+        check_minutes(self.minutes, self.settings, default=None if self.config else DEFAULT_MINUTES)
         if "RANK" not in os.environ:
             # A run that starts from another's weights takes its cell, which is not read yet.
             parsed = self.parsed if self.config else self.request().base()
@@ -61,11 +62,10 @@ class NewRun:
     @functools.cached_property
     def parsed(self) -> "Config":
         """The config with the text and the settings; with minutes, these are the run's only limit."""
-        from charlm.config import as_data, from_file
+        return self.parsed_with(None)
 
-        return self.parsed_with(as_data if self.init_from else from_file)
-
-    def parsed_with(self, find_cell: "CellFinder") -> "Config":
+    def parsed_with(self, cell: "Cell | None") -> "Config":
+        """The same with the cell of `init_from`, without which one's own cell has only its options."""
         from charlm.config import load_config
         from charlm.config.yaml import dump_flow
 
@@ -75,7 +75,7 @@ class NewRun:
             settings += [f"train.max_minutes={self.minutes}", "train.max_steps=null", "train.max_epochs=null"]
         if self.text is not None:
             settings.append(f"data.source={dump_flow(self.text)}")
-        return load_config(self.config, [*settings, *self.settings], find_cell)
+        return load_config(self.config, [*settings, *self.settings], cell=cell, runs_file=self.init_from is None)
 
     def request(self) -> "Request":
         """The text and the minutes for which settings are to be chosen."""
@@ -94,37 +94,44 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
     """
     from charlm.checkpoint import read_checkpoint
     from charlm.choice.suggest import suggest
-    from charlm.config import of_run
-    from charlm.system.clock import Clock
+    from charlm.training.budget import Budget
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
     if again := group.on_first(run_of_this_launch, group):
         return resume_run(again, group=group, on_row=on_row)
     path = new.init_from
     initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
+    run = functools.partial(start_run, run_dir=new.run_dir, group=group, on_row=on_row)
     if new.config is not None:
-        find_cell = initial and of_run(initial.config.model.cell)
-        config = group.on_first(lambda: new.parsed_with(find_cell) if find_cell else new.parsed)
-        clock = None if new.minutes is None else Clock(new.minutes, began_s)
-        return start_run(config, new.run_dir, initial, name=new.config.stem, group=group, clock=clock, on_row=on_row)
+        config = group.on_first(lambda: new.parsed_with(initial.config.model.cell) if initial else new.parsed)
+        budget = Budget(new.minutes, began_s) if new.minutes else None
+        return run(config, init_from=initial, name=new.config.stem, budget=budget)
 
     request = new.request()
     if initial:
         request = group.on_each(_with_model_of, request, initial, str(path))
-    clock = Clock(request.minutes, began_s)
-    suggestion = suggest(request, group, clock)
+    budget = Budget(request.minutes, began_s)
+    suggestion = suggest(request, group, budget)
     suggestion.say_reasons()
-    return start_run(
-        suggestion.config,
-        new.run_dir,
-        initial and replace(initial, vocabulary=suggestion.vocabulary),
-        name=run_name(request.source),
-        group=group,
-        machine=suggestion.machine,
-        text=suggestion.text,
-        clock=replace(clock, updates=suggestion.updates),
-        on_row=on_row,
-    )
+    budget.plan(suggestion.updates)
+    if initial:
+        initial = replace(initial, vocabulary=suggestion.vocabulary)
+    name = run_name(request.source)
+    return run(suggestion.config, init_from=initial, name=name, opened=suggestion.opened, budget=budget)
+
+
+def resume_with(run_dir: Path, config: Path | None, settings: list[str], group: "ProcessGroup") -> "Outcome":
+    """Continue a run with a config, or with its own, after the settings."""
+    from charlm.config import Config, load_config, override_config
+    from charlm.runs import CONFIG
+    from charlm.training.start import resume_run
+
+    def change(saved: Config) -> Config:
+        if config is None:
+            return override_config(saved, str(run_dir / CONFIG), settings)
+        return load_config(config, settings, cell=saved.model.cell)
+
+    return resume_run(run_dir, change, group)
 
 
 def cost_of(new: NewRun, group: "ProcessGroup") -> "Cost":
@@ -136,18 +143,18 @@ def cost_of(new: NewRun, group: "ProcessGroup") -> "Cost":
         return measure_cost(group.on_first(lambda: new.parsed), group)
     suggestion = suggest(new.request(), group)
     suggestion.say_reasons()
-    return measure_cost(suggestion.config, group, suggestion.machine, suggestion.text)
+    return measure_cost(suggestion.config, group, suggestion.opened)
 
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
     """The request with the model of a run; ConfigError if the user's options do not fit it."""
-    from charlm.config import of_run, override_config
+    from charlm.config import override_config
     from charlm.training.start import check_same_model, settings_of_run
 
     taken = settings_of_run(initial.config)
-    request = replace(request, initial=initial, initial_name=name)
+    request = replace(request, initial=initial)
     config = request.config({"data": {"source": request.source}}, taken)
-    check_same_model(override_config(config, name, request.overrides, of_run(initial.config.model.cell)), initial)
+    check_same_model(override_config(config, name, request.overrides), initial)
     return replace(request, overrides=[*taken, *request.overrides])
 
 
@@ -194,15 +201,17 @@ def check_there(
             find_checkpoint(Path(run), option)
     sources = () if config is None else (config.data.source, config.data.valid_source, config.data.test_source)
     for text in (*texts, *sources):
-        if text is not None:
+        if text is not None and str(text) != "-":  # stdin
             check_exists(str(text))
 
 
-def check_minutes(minutes: float | None, settings: list[str], *, is_chosen: bool) -> None:
-    """ConfigError for minutes that are given twice. is_chosen: settings are chosen for the minutes or their default."""
+def check_minutes(minutes: float | None, settings: list[str], *, default: float | None = None) -> None:
+    """ConfigError for minutes out of range, or given twice."""
     from charlm.config import valid_overrides
 
-    if not is_chosen and minutes is None:
+    if minutes is not None and not 0 < minutes <= MOST_MINUTES:
+        raise ConfigError(f"minutes: found {minutes:g}; allowed: a number above 0, and {MOST_MINUTES:,} at most")
+    if minutes is None and default is None:
         return
     if any(path == ("train", "max_minutes") for _, path, _ in valid_overrides(settings)):
         raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")

@@ -4,16 +4,16 @@ Imports no torch and reads no tensors, so listing many runs is fast. See `checkp
 """
 
 import json
+import math
 import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from charlm.errors import CheckpointError, DamagedCheckpointError
-from charlm.system.lock import lock_holder
+from charlm.system.lock import is_locked
 
 FORMAT = "charlm checkpoint"
 VERSION = 2
@@ -22,11 +22,6 @@ LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG = "config.yaml"
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 CHARTS = "train", "valid"
-OWN_FILES = (CONFIG, METRICS, SAMPLES)
-"""What charlm writes beside the folders of a run."""
-
-_DEPTH = 6
-"""How many folders deep `find_runs` looks."""
 _HEADER_BYTES = 100_000_000
 """The largest header that safetensors allows."""
 
@@ -40,8 +35,6 @@ class RunSummary:
     """in use | finished | resumable | damaged | no checkpoint"""
     written_s: float
     """When the run was last written, in seconds since 1970."""
-    used_by: str | None = None
-    """The process that holds the run's lock."""
     kind: str | None = None
     """Of a cell in a Python file, the name of its class."""
     layers: int | None = None
@@ -65,7 +58,6 @@ class RunSummary:
 class Header:
     """The header of a checkpoint file."""
 
-    version: str
     config: dict[str, Any]
     progress: dict[str, Any]
     parameters: int
@@ -87,31 +79,23 @@ def read_header(path: Path) -> Header:
             tensors = json.loads(file.read(size))
             file_bytes = os.fstat(file.fileno()).st_size
         texts = tensors.pop("__metadata__")
-        if texts["format"] != FORMAT:
-            raise ValueError(f"format {texts['format']!r}")
+        if (texts["format"], texts["version"]) != (FORMAT, str(VERSION)):
+            raise ValueError(f"format {texts['format']!r}, version {texts['version']!r}")
         end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
         if file_bytes != 8 + size + end:
             raise ValueError(f"{file_bytes} bytes instead of {8 + size + end}")
+        progress = json.loads(texts["progress"])
+        if type(progress["step"]) is not int:
+            raise ValueError(f"step {progress['step']!r}")
         return Header(
-            version=texts["version"],
             config=json.loads(texts["config"]),
-            progress=parse_progress(texts["progress"]),
-            parameters=sum(_elements(tensors[name], file_bytes) for name in tensors if name.startswith("weights/")),
+            progress=progress,
+            parameters=sum(math.prod(tensors[name]["shape"]) for name in tensors if name.startswith("weights/")),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({error}); use another one of the run"
         ) from None
-
-
-def _elements(tensor: dict[str, Any], most: int) -> int:
-    """The number of a tensor's elements; ValueError if there are more than `most`, so that no product is huge."""
-    count = 1
-    for size in tensor["shape"]:
-        count *= size
-        if not 0 <= count <= most:
-            raise ValueError("a tensor larger than the file")
-    return count
 
 
 def find_checkpoint(path: Path, option: str = "") -> Path:
@@ -147,92 +131,58 @@ def check_resumable(run_dir: Path) -> None:
         raise CheckpointError(f"{run_dir}: {found}; allowed: the folder of a run")
 
 
-def parse_progress(text: str) -> dict[str, Any]:
-    """The progress in a header; ValueError for what charlm does not write, such as numbers that are not finite."""
-    progress = json.loads(text, parse_constant=_number, parse_float=_number, parse_int=_number)
-    if not isinstance(progress, dict):
-        raise ValueError(f"progress: found {type(progress).__name__}; allowed: a table")
-    for name, kinds in (("step", (int,)), ("best_nats", (int, float, NoneType)), ("stop_reason", (str,))):
-        if name in progress and type(progress[name]) not in kinds:
-            raise ValueError(f"progress: {name}: found {type(progress[name]).__name__}")
-    return progress
-
-
-def _number(text: str) -> int | float:
-    """An integer or a float of JSON that is finite and has at most 63 bits."""
-    number = int(text) if text.lstrip("-").isdecimal() else float(text)
-    if not abs(number) < 2**63:
-        raise ValueError(f"progress: found the number {text[:30]}; allowed: finite ones below 2^63")
-    return number
-
-
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run."""
-    checkpoints = folder / FOLDER
-    return checkpoints.is_dir() and ((folder / CONFIG).is_file() or any(checkpoints.glob("*.safetensors")))
+    try:
+        checkpoints = folder / FOLDER
+        return checkpoints.is_dir() and ((folder / CONFIG).is_file() or any(checkpoints.glob("*.safetensors")))
+    except OSError:  # a folder that cannot be read
+        return False
 
 
 def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda error: None) -> Iterator[Path]:
-    """Yield the runs in a folder: the folder itself, or those below it, a few folders deep, in no particular order.
+    """Yield the runs in a folder: the folder itself, or those below it, in no particular order.
 
-    Follows links; skips hidden folders. `unreadable` is called for folders that cannot be read.
+    A run may be a link; other links and hidden folders are skipped. `unreadable` is called for folders that cannot be
+    read.
     """
-    seen: set[tuple[int, int]] = set()
-    waiting = [(folder, 0)]
-    while waiting:
-        place, depth = waiting.pop()
-        try:
-            status = place.stat()
-            if (status.st_dev, status.st_ino) in seen:
-                continue
-            seen.add((status.st_dev, status.st_ino))
-            if is_run(place):
-                yield place
-            elif depth < _DEPTH:
-                with os.scandir(place) as entries:
-                    names = [entry.name for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
-                waiting += [(place / name, depth + 1) for name in names]
-        except OSError as error:
-            unreadable(error)
+    if is_run(folder):
+        yield folder
+        return
+    for place, names, _ in os.walk(folder, onerror=unreadable):
+        below = [Path(place, name) for name in names if not name.startswith(".")]
+        yield from filter(is_run, below)
+        names[:] = [path.name for path in below if not is_run(path)]
 
 
 def describe_run(folder: Path) -> RunSummary:
     """The state of a run; takes no lock and writes nothing. OSError if the folder cannot be read."""
     files = sorted((folder / FOLDER).glob("*.safetensors"), key=_written_s, reverse=True)
-    used_by = lock_holder(folder)
+    in_use = is_locked(folder)
     # `last` first, because --resume reads it first; then the newest. Hard links have equal ages.
     for file in sorted(files, key=lambda file: file.name != LAST):
         try:
-            header = read_header(file)
-            if header.version != str(VERSION):
-                continue
-            return _described(folder, _written_s(file), header, used_by)
-        except (DamagedCheckpointError, KeyError, TypeError, AttributeError):
+            return _described(folder, _written_s(file), read_header(file), in_use)
+        except (DamagedCheckpointError, KeyError, TypeError, AttributeError, ValueError, OverflowError):
             continue
-    state = "in use" if used_by else "damaged" if files else "no checkpoint"
-    return RunSummary(folder, state, _written_s(files[0] if files else folder), used_by)
+    state = "in use" if in_use else "damaged" if files else "no checkpoint"
+    return RunSummary(folder, state, _written_s(files[0] if files else folder))
 
 
-def _described(folder: Path, written_s: float, header: Header, used_by: str | None) -> RunSummary:
+def _described(folder: Path, written_s: float, header: Header, in_use: bool) -> RunSummary:
     model, progress = header.config["model"], header.progress
-    kind, layers, hidden = model["cell"]["kind"], model["layers"], model["cell"]["hidden"]
-    members = model["members"]
-    sizes = layers, hidden, members
-    if not (isinstance(kind, str) and {*map(type, sizes)} == {int} and max(sizes) < 2**63):
-        raise TypeError
-    finished = progress["stop_reason"] != ""
+    best_nats, finished = progress.get("best_nats"), progress["stop_reason"] != ""
     return RunSummary(
         path=folder,
-        state="in use" if used_by else "finished" if finished else "resumable",
+        state="in use" if in_use else "finished" if finished else "resumable",
         written_s=written_s,
-        used_by=used_by,
-        kind=kind.rpartition(":")[2],
-        layers=layers,
-        hidden=hidden,
-        members=members,
+        kind=model["cell"]["kind"].rpartition(":")[2],
+        layers=int(model["layers"]),
+        hidden=int(model["cell"]["hidden"]),
+        members=int(model["members"]),
         parameters=header.parameters,
-        step=progress["step"],
-        best_nats=progress.get("best_nats"),
+        step=int(progress["step"]),
+        best_nats=None if best_nats is None else float(best_nats),
         corpus_sha256=progress.get("corpus_sha256"),
     )
 

@@ -102,6 +102,6 @@ def _tensors(tree: Any) -> list[Tensor]:
 
 def takes_rates_on(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets torch's optimizers keep their numbers in tensors on a device for which torch does not test that."""
-    for name in ("adam", "nadam", "radam", "rmsprop"):
+    for name in ("adam", "rmsprop"):
         module = sys.modules[f"torch.optim.{name}"]
         monkeypatch.setattr(module, "_get_capturable_supported_devices", lambda **options: [device.type])

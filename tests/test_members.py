@@ -1,7 +1,7 @@
 """A model of several members: each learns as if alone, and they predict together."""
 
+import copy
 import math
-from functools import partial
 
 import numpy as np
 import pytest
@@ -15,8 +15,7 @@ from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import choose, read_ids, sample_ids
 from charlm.inference.texts import score_texts, text_features
-from charlm.layers import as_tuple
-from charlm.model import build_model, load_weights, map_state, parameters_by_part, window_loss
+from charlm.model import build_model, load_weights, parameters_by_part
 from charlm.training.optimizer import build_optimizer, clip_gradients
 
 V, H, M, B = 7, 5, 3, 2
@@ -24,9 +23,13 @@ CPU = torch.device("cpu")
 SIZES = {"cell": {"kind": "lstm", "hidden": H}, "layers": 2, "embedding": 4}
 
 
+def config_of(members=M, **options):
+    return parse_config({"model": {**SIZES, "members": members, **options}}, "test").model
+
+
 def model_of(members=M, seed=0, **options):
     torch.manual_seed(seed)
-    return build_model(parse_config({"model": {**SIZES, "members": members, **options}}, "test").model, V)
+    return build_model(config_of(members, **options), V)
 
 
 def alone(member, **options):
@@ -53,25 +56,24 @@ def sharpened(model):
 
 
 @pytest.mark.parametrize("cell", ["lstm", "gru"])  # two state tensors, and one
-@pytest.mark.parametrize("last_only", [False, True])
-def test_each_member_learns_as_if_alone(cell, last_only):
+def test_each_member_learns_as_if_alone(cell):
     sizes = {"cell": {"kind": cell, "hidden": H}}
     model, x, y = model_of(**sizes), ids(6, B), ids(6, B, seed=1)
-    loss_of = partial(window_loss, last_only=last_only, activation_penalty=0.3, change_penalty=0.2)
-    state = map_state(lambda zeros: torch.randn(zeros.shape), model.zero_state(B))
-    loss = loss_of(model, x, y, state)
+    options = {"activation_penalty": 0.3, "change_penalty": 0.2}
+    state = tuple(torch.randn(zeros.shape) for zeros in model.zero_state(B))
+    loss = model.window_loss(x, y, state, **options)
     loss.objective.backward()
-    assert all(part.shape == (M * 2, B, H) for part in as_tuple(loss.state))
+    S = len(state) // M
+    assert [part.shape for part in loss.state] == [(2, B, H)] * S * M
     nats = []
     for m, member in enumerate(model.members):
         single = alone(member, **sizes)
-        own = loss_of(single, x, y, map_state(lambda part, m=m: part[2 * m : 2 * m + 2], state))
+        own = single.window_loss(x, y, state[m * S : (m + 1) * S], **options)
         own.objective.backward()
         nats.append(own.cross_entropy)
         for parameter, wanted in zip(member.parameters(), single.parameters(), strict=True):
             assert torch.equal(parameter.grad, wanted.grad)
-        for joined, part in zip(as_tuple(loss.state), as_tuple(own.state), strict=True):
-            assert torch.equal(joined[2 * m : 2 * m + 2], part)
+        assert all(map(torch.equal, loss.state[m * S : (m + 1) * S], own.state))
     assert loss.cross_entropy.item() == pytest.approx(sum(nats).item() / M, rel=1e-6)
 
 
@@ -95,7 +97,7 @@ def test_probabilities_are_the_mean_of_the_members():
     first, between = model(x[:4])
     second, last = model(x[4:], between)
     torch.testing.assert_close(torch.cat([first, second]), logits, rtol=0, atol=1e-6)
-    for one, other in zip(as_tuple(last), as_tuple(state), strict=True):
+    for one, other in zip(last, state, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-6)
 
 
@@ -143,10 +145,10 @@ def test_samples_are_drawn_from_the_mean(limits, kernels, request):
 
 def test_lines_begin_from_the_zero_state_in_every_member():
     model, x = sharpened(model_of()), ids(6, 1)
-    lines = model.resetting_at(0)
+    lines = copy.deepcopy(model)
+    lines.reset_id = 0
     x[3] = 0
-    assert (lines.is_line_model, model.is_line_model, lines.training) == (True, False, False)
-    assert [*map(id, lines.parameters())] == [*map(id, model.parameters())]
+    assert (lines.is_line_model, model.is_line_model) == (True, False)
     torch.testing.assert_close(lines(x)[0][3:], model(x[3:])[0], rtol=0, atol=1e-6)
     assert not torch.allclose(model(x)[0][3:], model(x[3:])[0])
 
@@ -166,8 +168,10 @@ def test_names_and_numbers_of_weights():
     own = [name for name, _ in single.named_parameters()]
     assert [name for name, _ in model.named_parameters()] == [f"members.{m}.{name}" for m in range(M) for name in own]
     assert own[0] == "embedding.weight"
-    assert parameters_by_part(model) == {part: M * count for part, count in parameters_by_part(single).items()}
-    with pytest.raises(CheckpointError, match=r"^weights decoder\.bias: found \(7,\); the model has none"):
+    of_one = parameters_by_part(config_of(1), V)
+    assert sum(of_one.values()) == sum(parameter.numel() for parameter in single.parameters())
+    assert parameters_by_part(config_of(M), V) == {part: M * count for part, count in of_one.items()}
+    with pytest.raises(CheckpointError, match=r"^weights decoder\.bias: found .* \[7\]; the model has none"):
         load_weights(model, dict(single.named_parameters()))
 
 
@@ -183,7 +187,7 @@ def test_each_member_is_clipped_by_its_own_norm(options):
             parameter.grad = scale * torch.randn(parameter.shape)
             other.grad = parameter.grad.clone()
         singles.append(single)
-    norm = clip_gradients(optimizer, config, [list(member.parameters()) for member in model.members])
+    norm = clip_gradients(optimizer, config, model.clipped_together())
     optimizer.step()
     squares = 0.0
     for member, single in zip(model.members, singles, strict=True):

@@ -10,14 +10,18 @@ import torch.nn.functional as F
 from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.layers import Lookup
-from charlm.model import build_model, map_state, mean_square, parameters_by_part, window_loss
+from charlm.model import build_model, mean_square, parameters_by_part
 
 V, T, B = 7, 5, 3
 
 
+def config_of(**model):
+    return parse_config({"model": model}, "test").model
+
+
 def model_of(**model):
     torch.manual_seed(0)
-    return build_model(parse_config({"model": model}, "test").model, V)
+    return build_model(config_of(**model), V)
 
 
 def ids(T=T, B=B, seed=0):
@@ -28,7 +32,7 @@ def ids(T=T, B=B, seed=0):
 def test_zeroed_output_layer_gives_ln_v(kind):
     model = model_of(cell={"kind": kind, "hidden": 8})
     torch.nn.init.zeros_(model.decoder.weight)
-    loss = window_loss(model, ids(), ids(seed=1), None)
+    loss = model.window_loss(ids(), ids(seed=1), None)
     assert loss.objective.item() == pytest.approx(T * math.log(V), rel=1e-6)
 
 
@@ -38,9 +42,7 @@ def test_loss_is_summed_over_steps_and_averaged_over_streams(kind):
     x, y = ids(), ids(seed=1)
     logits, _ = model(x)
     by_hand = sum(-F.log_softmax(logits[t, b], -1)[y[t, b]] for t in range(T) for b in range(B)) / B
-    assert window_loss(model, x, y, None).objective.item() == pytest.approx(by_hand.item(), rel=1e-6)
-    last = sum(-F.log_softmax(logits[-1, b], -1)[y[-1, b]] for b in range(B)) / B
-    assert window_loss(model, x, y, None, last_only=True).objective.item() == pytest.approx(last.item(), rel=1e-6)
+    assert model.window_loss(x, y, None).objective.item() == pytest.approx(by_hand.item(), rel=1e-6)
 
 
 def test_mean_square_and_its_gradient():
@@ -53,21 +55,20 @@ def test_mean_square_and_its_gradient():
     assert zeros.grad.tolist() == [0.0] * 4
 
 
-@pytest.mark.parametrize("loss", ["sum", "last"])
-def test_penalties_are_mean_squares_times_the_scored_steps(loss):
+def test_penalties_are_mean_squares_times_the_steps():
     model = model_of(cell={"kind": "gru", "hidden": 8}, dropout={"output": 0.5})
     x, y = ids(), ids(seed=1)
 
     def objective(**penalties):
         torch.manual_seed(3)
-        return window_loss(model, x, y, None, last_only=loss == "last", **penalties)
+        return model.window_loss(x, y, None, **penalties)
 
     plain, penalized = objective(), objective(activation_penalty=2.0, change_penalty=3.0)
     outputs, _ = model.outputs(x)
     torch.manual_seed(3)
-    dropped = model.drop_outputs(outputs)
+    dropped = model._drop_units(outputs, model.dropout.output)
     change = ((outputs[1:] - outputs[:-1]) ** 2).mean()
-    expected = (T if loss == "sum" else 1) * (2.0 * (dropped**2).mean() + 3.0 * change)
+    expected = T * (2.0 * (dropped**2).mean() + 3.0 * change)
     torch.testing.assert_close(penalized.objective - plain.objective, expected)
     assert torch.equal(penalized.cross_entropy, plain.cross_entropy)
     assert torch.equal(plain.cross_entropy, plain.objective)
@@ -75,7 +76,7 @@ def test_penalties_are_mean_squares_times_the_scored_steps(loss):
 
 def test_change_penalty_of_one_step_is_zero():
     model = model_of(cell={"kind": "gru", "hidden": 8})
-    loss = window_loss(model, ids()[:1], ids()[:1], None, change_penalty=3.0)
+    loss = model.window_loss(ids()[:1], ids()[:1], None, change_penalty=3.0)
     assert torch.equal(loss.objective, loss.cross_entropy)
 
 
@@ -93,8 +94,8 @@ def test_orthogonal_recurrence(kind):
 
 def test_state_is_detached():
     model = model_of(cell={"kind": "lstm", "hidden": 8})
-    state = window_loss(model, ids(), ids(), None).state
-    assert isinstance(state, tuple)
+    state = model.window_loss(ids(), ids(), None).state
+    assert len(state) == 2
     assert all(not part.requires_grad and part.shape == (1, B, 8) for part in state)
 
 
@@ -111,22 +112,25 @@ def test_one_hot_input_is_an_identity_embedding():
 
 
 def test_tied_embeddings_are_one_parameter_with_the_gradients_of_both():
-    tied = model_of(cell={"kind": "rnn", "hidden": 8}, embedding=8, tie_embeddings=True)
+    sizes = {"cell": {"kind": "rnn", "hidden": 8}, "embedding": 8, "tie_embeddings": True}
+    tied = model_of(**sizes)
     free = model_of(cell={"kind": "rnn", "hidden": 8}, embedding=8)
     assert tied.embedding is not None
     assert free.embedding is not None
     assert tied.embedding.weight is tied.decoder.weight
     free.load_state_dict(tied.state_dict())
     for model in (tied, free):
-        window_loss(model, ids(), ids(seed=1), None).objective.backward()
+        model.window_loss(ids(), ids(seed=1), None).objective.backward()
     both = free.embedding.weight.grad + free.decoder.weight.grad
     torch.testing.assert_close(tied.decoder.weight.grad, both)
-    assert parameters_by_part(tied) == {"embedding": 0, "layers": 8 * 8 * 2 + 8 * 2, "logits": 8 * V + V}
+    parts = {"embedding": 0, "layers": 8 * 8 * 2 + 8 * 2, "logits": 8 * V + V}
+    assert parameters_by_part(config_of(**sizes), V) == parts
 
 
 def test_a_tied_embedding_of_another_size_against_numpy():
     """Logits W P h + b in float64; W has the gradients of embedding and logits, and P that of a matrix before them."""
-    tied = model_of(cell={"kind": "rnn", "hidden": 8}, embedding=3, tie_embeddings=True).double()
+    sizes = {"cell": {"kind": "rnn", "hidden": 8}, "embedding": 3, "tie_embeddings": True}
+    tied = model_of(**sizes).double()
     free = model_of(cell={"kind": "rnn", "hidden": 8}, embedding=3).double()
     torch.nn.init.uniform_(tied.decoder.bias)
     assert tied.projection is not None
@@ -141,18 +145,18 @@ def test_a_tied_embedding_of_another_size_against_numpy():
     np.testing.assert_allclose(tied.logit_weights(), W @ P, rtol=1e-12, atol=1e-14)
     free.load_state_dict({**tied.state_dict(), "decoder.weight": tied.logit_weights()}, strict=False)
     for model in (tied, free):
-        window_loss(model, ids(), ids(seed=1), None).objective.backward()
+        model.window_loss(ids(), ids(seed=1), None).objective.backward()
     d_weights_VH = free.decoder.weight.grad.numpy()
     np.testing.assert_allclose(tied.projection.weight.grad, W.T @ d_weights_VH, rtol=1e-10, atol=1e-14)
     both = free.embedding.weight.grad.numpy() + d_weights_VH @ P.T
     np.testing.assert_allclose(tied.decoder.weight.grad, both, rtol=1e-10, atol=1e-14)
     parts = {"embedding": 0, "layers": 8 * 8 + 8 * 3 + 8 * 2, "logits": 3 * 8 + 3 * V + V}
-    assert parameters_by_part(tied) == parts
+    assert parameters_by_part(config_of(**sizes), V) == parts
 
 
 def test_parameters_by_part_add_up():
-    model = model_of(cell={"kind": "rhn", "hidden": 8, "depth": 3}, embedding=4)
-    parts = parameters_by_part(model)
+    sizes = {"cell": {"kind": "rhn", "hidden": 8, "depth": 3}, "embedding": 4}
+    model, parts = model_of(**sizes), parameters_by_part(config_of(**sizes), V)
     assert parts == {"embedding": 4 * V, "layers": 3 * (2 * 8 * 8 + 2 * 8) + 2 * 8 * 4, "logits": 8 * V + V}
     assert sum(parts.values()) == sum(p.numel() for p in model.parameters())
 
@@ -211,7 +215,7 @@ def masks(model, x):
         inputs = model._embed(x)
         if isinstance(inputs, Lookup):
             inputs = inputs.dense(4, like=model.decoder.weight)
-        return model._drop_units(inputs, model.output_dropout)
+        return model._drop_units(inputs, model.dropout.output)
 
 
 def test_embedding_dropout_drops_the_same_characters_throughout_a_window():
@@ -252,9 +256,3 @@ def test_a_number_means_dropout_between_layers_and_at_the_output():
         "output": 0.3,
         "variational": False,
     }
-
-
-def test_map_state_keeps_the_kind_of_state():
-    a, b = torch.ones(1), torch.zeros(1)
-    assert map_state(lambda t: t + 1, a).item() == 2
-    assert map_state(lambda t: t + 1, (a, b)) == (torch.tensor([2.0]), torch.tensor([1.0]))

@@ -1,6 +1,8 @@
 """What a person writes: a subclass of `Cell` with its options and one `step`."""
 
 import functools
+import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from charlm.cells.program import Program, Size
@@ -24,13 +26,26 @@ class Cell(Section):
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {}
     """What pages call a state, a candidate or a gate; of a gate also what it does at 0 and at 1. Not in checkpoints."""
 
-    kind: Any = ""  # each kind narrows it; declared here so that it is printed first
+    kind: str = ""
+    """The name of a built-in kind, or FILE.py:CLASS."""
     hidden: Count = 256
     """Hidden units of each layer, H."""
 
     if TYPE_CHECKING:  # pydantic makes it
 
         def __hash__(self) -> int: ...
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Another process may lack the class of a cell that is not built in: it gets the programs instead."""
+        if not is_in_file(self.kind):
+            return super().__reduce_ex__(protocol)
+        from charlm.cells.stored import as_json, restored  # which need this module
+
+        return restored, (self.model_dump(mode="json"), as_json(self))
+
+    def with_options(self, section: Mapping[str, Any]) -> "Cell":
+        """A cell of this class with the options of a config's section; ValidationError if they are not allowed."""
+        return type(self).model_validate(dict(section))
 
     @property
     def name(self) -> str:
@@ -60,6 +75,11 @@ class Cell(Section):
         [gates, B, H], and unpack into vectors.
         """
         raise NotImplementedError
+
+
+def is_in_file(kind: object) -> bool:
+    """Whether a kind names a Python file, and perhaps a class in it."""
+    return isinstance(kind, str) and re.search(r"\.py(:|$)", kind) is not None
 
 
 class Parameters:

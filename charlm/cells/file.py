@@ -12,11 +12,12 @@ import types
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import PydanticUserError, create_model
+from pydantic import PydanticUserError
 
 from charlm.cells import CELLS, Cell
+from charlm.cells.cell import is_in_file
 from charlm.cells.check import is_name
 from charlm.cells.stored import StoredCell
 from charlm.errors import CellError
@@ -26,31 +27,31 @@ MOST_BYTES = 1_000_000
 _ALLOWED = "allowed: a Python file with a subclass of charlm.cells.Cell, as ./leaky.py:Leaky"
 
 
-def load_cell(kind: str, folder: Path) -> type[Cell]:
-    """The class that a kind names; a relative path starts in `folder`. Its own `kind` has the absolute path.
+def load_cell(kind: str, folder: Path) -> Cell:
+    """A cell of the class that a kind names, with default options and the absolute path in its own kind.
+
+    A relative path starts in `folder`.
 
     A file is run once, and again after it has changed; a line says so. CellError for whatever is wrong with it.
     """
     written, is_named, name = kind.rpartition(".py:")
     path = _absolute(folder, f"{written}.py" if is_named else kind)
-    if registered_class := _REGISTERED.get(f"{path}:{name}"):
-        return registered_class
+    if registered_cell := _REGISTERED.get(f"{path}:{name}"):
+        return registered_cell
     module = _module(path, _source(path))
-    if not is_named or not name:
-        name = _only_cell(path, module)
-    return _with_kind(_cell(path, module, name), f"{path}:{name}")
+    return _cell(path, module, name if is_named and name else _only_cell(path, module))
 
 
-def cells_of_file(path: Path) -> list[type[Cell]]:
-    """The classes of cells that a file defines, in its order; CellError if there is none."""
+def cells_of_file(path: Path) -> list[Cell]:
+    """A cell of each class that a file defines, in its order, as `load_cell` gives it; CellError if there is none."""
     path = _absolute(Path.cwd(), str(path))
     module = _module(path, _source(path))
     names = _own_cells(module) or [_only_cell(path, module)]
-    return [_with_kind(_cell(path, module, name), f"{path}:{name}") for name in names]
+    return [_cell(path, module, name) for name in names]
 
 
-_REGISTERED: dict[str, type[Cell]] = {}
-"""Classes passed to `registered`, by their kind."""
+_REGISTERED: dict[str, Cell] = {}
+"""Cells passed to `registered`, by their kind."""
 
 
 @contextmanager
@@ -62,27 +63,23 @@ def registered(cell: Any) -> Iterator[dict[str, Any]]:
     if cell is None:
         yield {}
         return
-    kind_of = type(cell) if isinstance(cell, Cell) else cell
-    if not (inspect.isclass(kind_of) and issubclass(kind_of, Cell)) or kind_of is Cell:
+    own_class = type(cell) if isinstance(cell, Cell) else cell
+    if not (inspect.isclass(own_class) and issubclass(own_class, Cell)) or own_class is Cell:
         raise TypeError(f"cell: found {cell!r}; allowed: a subclass of charlm.cells.Cell, or an object of one")
     options = cell.model_dump(exclude_unset=True, exclude={"kind"}) if isinstance(cell, Cell) else {}
-    kind = kind_of.model_fields["kind"].default
-    if kind_of.__module__ == f"{__package__}.{kind}":
+    kind = own_class.model_fields["kind"].default
+    if CELLS.get(kind) is own_class:
         yield _as_settings(kind, options)
         return
-    if ".py:" not in kind:
-        _check_names("cell", kind_of)
-        file = getattr(sys.modules.get(kind_of.__module__), "__file__", None) or f"{kind_of.__module__}.py"
-        kind = f"{_absolute(Path.cwd(), file)}:{kind_of.__name__}"
-        kind_of = _with_kind(kind_of, kind)
-    before = _REGISTERED.get(kind)
-    _REGISTERED[kind] = kind_of
+    if not isinstance(cell, Cell) or not is_in_file(cell.kind):
+        _check_names("cell", own_class)
+        file = getattr(sys.modules.get(own_class.__module__), "__file__", None) or f"{own_class.__module__}.py"
+        cell = own_class.model_construct(kind=f"{_absolute(Path.cwd(), file)}:{own_class.__name__}")
+    _REGISTERED[cell.kind] = cell
     try:
-        yield _as_settings(kind, options)
+        yield _as_settings(cell.kind, options)
     finally:
-        del _REGISTERED[kind]
-        if before:
-            _REGISTERED[kind] = before
+        _REGISTERED.pop(cell.kind, None)
 
 
 def _as_settings(kind: str, options: dict[str, Any]) -> dict[str, Any]:
@@ -148,14 +145,14 @@ def _only_cell(path: Path, module: types.ModuleType) -> str:
     raise CellError(f"{path}: found no subclass of charlm.cells.Cell; {_ALLOWED}")
 
 
-def _cell(path: Path, module: types.ModuleType, name: str) -> type[Cell]:
+def _cell(path: Path, module: types.ModuleType, name: str) -> Cell:
     own_cells = _own_cells(module)
     named = getattr(module, name, None)
     if inspect.isclass(named) and issubclass(named, Cell) and named is not Cell:
         _check_names(str(path), named)
         if name in CELLS:
             raise CellError(f"{path}: found a class {name}, as a built-in kind is called; allowed: another name")
-        return named
+        return named.model_construct(kind=f"{path}:{name}")
     description = f"no class {name}" if named is None else f"{name}, which is no subclass of charlm.cells.Cell"
     near = difflib.get_close_matches(name, own_cells, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -176,13 +173,3 @@ def _check_names(where: str, cell: type[Cell]) -> None:
             raise CellError(f"{where}: found an option {name}.{option}; allowed: a name of ASCII letters")
         if isinstance(field.default, float) and not math.isfinite(field.default):
             raise CellError(f"{where}: found {name}.{option} = {field.default}; allowed: finite numbers")
-
-
-@functools.lru_cache(maxsize=64)
-def _with_kind(cell: type[Cell], kind: str) -> type[Cell]:
-    """The class with its kind as an option, as built-in kinds have it."""
-    description = inspect.cleandoc(cell.__doc__ or "").partition("\n")[0]
-    field: Any = (Literal[kind], kind)
-    named = create_model(cell.__name__, __base__=cell, __module__=cell.__module__, __doc__=cell.__doc__, kind=field)
-    named.model_fields["kind"].description = description
-    return named

@@ -1,6 +1,6 @@
 """The gated recurrent unit (Cho et al. 2014)."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
 
@@ -19,7 +19,7 @@ class GRU(Cell):
         "n": ("new value",),
     }
 
-    kind: Literal["gru"] = "gru"
+    kind: str = "gru"
     """Gated recurrent unit."""
 
     def step(self, p: Parameters, x: Any, h: Any) -> Any:

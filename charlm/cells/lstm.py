@@ -1,6 +1,6 @@
 """Long short-term memory (Hochreiter & Schmidhuber 1997; forget gate: Gers et al. 2000)."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
 
@@ -23,7 +23,7 @@ class LSTM(Cell):
         "o": ("output gate", "hides", "shows"),
     }
 
-    kind: Literal["lstm"] = "lstm"
+    kind: str = "lstm"
     """Long short-term memory."""
     layer_norm: bool = False
     """Layer normalization of each gate, and of the cell state before its tanh (Ba et al. 2016)."""

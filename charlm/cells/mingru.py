@@ -1,6 +1,6 @@
 """The minimal gated recurrent unit (Feng et al. 2024, arXiv:2410.01201)."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, where
 
@@ -13,7 +13,7 @@ class MinGRU(Cell):
 
     meanings: ClassVar = {"h": ("memory",), "z": ("update gate", "keeps", "replaces")}
 
-    kind: Literal["mingru"] = "mingru"
+    kind: str = "mingru"
     """Minimal GRU, whose gates read the input only (Feng et al. 2024)."""
     positive: bool = False
     """Candidates g(a) > 0, as in the paper's log-space form; false: a, as in its plain form."""

@@ -1,6 +1,6 @@
 """The minimal LSTM (Feng et al. 2024, arXiv:2410.01201)."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, softplus, where
 
@@ -14,7 +14,7 @@ class MinLSTM(Cell):
     initial: ClassVar = ("forget_bias",)
     meanings: ClassVar = {"h": ("memory",), "f": ("forget gate", "forgets", "keeps")}
 
-    kind: Literal["minlstm"] = "minlstm"
+    kind: str = "minlstm"
     """Minimal LSTM, whose gates read the input only (Feng et al. 2024)."""
     positive: bool = False
     """Candidates g(a) > 0, as in the paper's log-space form; false: a, as in its plain form."""

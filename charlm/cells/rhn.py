@@ -1,6 +1,6 @@
 """The recurrent highway network (Zilly et al. 2017, arXiv:1607.03474)."""
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -23,7 +23,7 @@ class RHN(Cell):
         "c": ("carry gate", "forgets", "keeps"),
     }
 
-    kind: Literal["rhn"] = "rhn"
+    kind: str = "rhn"
     """Recurrent highway network (Zilly et al. 2017)."""
     depth: Annotated[Count, Field(le=1000)] = 5
     """Highway layers within one time step, D."""

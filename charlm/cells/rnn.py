@@ -10,7 +10,7 @@ class RNN(Cell):
 
     meanings: ClassVar = {"h": ("memory",)}
 
-    kind: Literal["rnn"] = "rnn"
+    kind: str = "rnn"
     """Elman network: one linear map and one nonlinearity per step."""
     nonlinearity: Literal["tanh", "relu"] = "tanh"
     """Activation function of the state."""

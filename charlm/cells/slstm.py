@@ -26,7 +26,7 @@ class SLSTM(Cell):
         "o": ("output gate", "hides", "shows"),
     }
 
-    kind: Literal["slstm"] = "slstm"
+    kind: str = "slstm"
     """LSTM with exponential gates and scalar memory, one head (Beck et al. 2024)."""
     forget_gate: Literal["sigmoid", "exponential"] = "sigmoid"
     """Activation function of the forget gate; that of the input gate is exponential."""

@@ -1,7 +1,7 @@
 """The simple recurrent unit (Lei et al. 2018, arXiv:1709.02755)."""
 
 import math
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from charlm.cells.cell import Cell, Parameters, rms_normalize, sigmoid
 
@@ -24,7 +24,7 @@ class SRU(Cell):
         "r": ("reset gate", "shows the input", "shows the memory"),
     }
 
-    kind: Literal["sru"] = "sru"
+    kind: str = "sru"
     """Simple recurrent unit (Lei et al. 2018): all products before the loop, and a highway around each layer."""
     normalize: bool = True
     """Divide what the products read by its root mean square, and multiply it with a learned gain."""

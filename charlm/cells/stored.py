@@ -4,14 +4,14 @@ Built-in kinds are not stored: their checkpoints follow the equations of the cha
 """
 
 import contextlib
-import functools
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import astuple
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, FailFast, ValidationError, create_model
+from pydantic import AfterValidator, ConfigDict, FailFast, ValidationError, model_validator
+from pydantic_core import InitErrorDetails
 
 from charlm.cells import CELLS, Cell
 from charlm.cells.check import check, is_name, require
@@ -24,21 +24,99 @@ LONGEST_KIND = 5000
 MOST_OPTIONS = 200
 
 
-class StoredCell(Cell):
-    """A cell with programs from a checkpoint in place of `step`; or without programs, to show its options only."""
+def _plain(value: Any) -> Any:
+    """An option's value; ValueError unless it is plain data."""
+    if isinstance(value, list | tuple):
+        return tuple(map(_plain, value))
+    if isinstance(value, dict):
+        raise ValueError("found a section; allowed: single values, and lists of them")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"found {value}; allowed: finite numbers")
+    return value
 
-    stored: ClassVar[str] = ""
-    """The JSON of `as_json`, or "" without programs."""
-    programs: ClassVar[tuple[Program | None, Program | None]] = (None, None)
+
+class StoredCell(Cell):
+    """A cell with programs from a checkpoint in place of `step`; or without programs, to show its options only.
+
+    Its options are those of the config's section `model.cell` that it was made from.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(_plain)]]  # pyright: ignore
+
+    _programs: tuple[Program | None, Program | None] = (None, None)
     """For layers whose number of inputs is not H, and for those with H inputs."""
+    _states: tuple[str, ...] = Cell.states
+    _internal: tuple[str, ...] = ()
+    _initial: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _has_plain_names(self) -> "StoredCell":
+        options = self.model_extra or {}
+        require(0 < len(self.kind) <= LONGEST_KIND, "a kind that is empty or too long")
+        require(len(options) <= MOST_OPTIONS, f"{len(options)} options; allowed: {MOST_OPTIONS}")
+        for name in options:
+            require(is_name(name) and not hasattr(StoredCell, name), f"an option {name[:40]!r}")
+        return self
+
+    @property
+    def states(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._states
+
+    @property
+    def internal(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._internal
+
+    @property
+    def initial(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self._initial
 
     def program(self, square: bool) -> Program:
-        if (program := self.programs[square]) is None:
+        if self._programs == (None, None):
+            raise CellError(f"{self.name}: found the options of a cell alone, without its step; allowed: a cell's file")
+        if (program := self._programs[square]) is None:
             raise CellError(f"{self.name}: has no program for layers with H inputs or other numbers; {_SQUARE}")
         return program
 
-    def __reduce__(self) -> Any:
-        return restored, (self.model_dump(mode="json"), self.stored)
+    def with_options(self, section: Mapping[str, Any]) -> "StoredCell":
+        """The cell with the options of a section, and its own for the rest.
+
+        ValidationError for options that a cell with programs does not have.
+        """
+        options = self.model_dump()
+        unknown = [
+            InitErrorDetails(type="extra_forbidden", loc=(name,), input=value)
+            for name, value in section.items()
+            if name not in options
+        ]
+        if unknown and self._programs != (None, None):
+            raise ValidationError.from_exception_data("StoredCell", unknown)
+        changed = StoredCell.model_validate(options | dict(section))
+        changed.__pydantic_private__ = self.__pydantic_private__
+        return changed
+
+    def with_programs(self, stored: str) -> "StoredCell":
+        """The cell with the programs in the JSON of `as_json`; ValueError if it is damaged. It may be hostile."""
+        name = self.kind.rpartition(".py:")[2]
+        require(is_name(name) and name not in CELLS, f"a kind {self.kind[:40]!r}")
+        try:
+            raw = _Stored.model_validate_json(stored)
+        except ValidationError as error:
+            fault = error.errors(include_url=False)[0]
+            where, value = ".".join(map(str, fault["loc"])), fault["input"]
+            kind_text = "nothing" if fault["type"] == "missing" else f"a {type(value).__name__}"
+            value_text = f"{value!r:.40}" if isinstance(value, str | int | float) else kind_text
+            text = f"{where or 'the JSON'}: found {value_text}; {fault['msg']}"
+            raise ValueError(f"the programs of {name}: {text}") from None
+        require(0 < len(set(raw.states)) == len(raw.states) <= MOST_STATES, "no, equal or too many states")
+        require(all(map(is_name, (*raw.states, *raw.initial))), "states or initial options without proper names")
+        require(len(raw.initial) <= MOST_OPTIONS, f"{len(raw.initial)} initial options; allowed: {MOST_OPTIONS}")
+        require(set(raw.internal) < set(raw.states), "internal states that are no states, or all of them")
+        general, square = raw.programs
+        cell = self.model_copy()
+        cell._programs = (general and _program(general, raw, square=False), _program(square, raw, square=True))
+        cell._states, cell._internal, cell._initial = raw.states, raw.internal, raw.initial
+        return cell
 
 
 _SQUARE = "allowed: layers whose input has H units; set model.embedding to model.cell.hidden"
@@ -46,8 +124,6 @@ _SQUARE = "allowed: layers whose input has H units; set model.embedding to model
 
 def as_json(cell: Cell) -> str:
     """The programs of a cell, and the attributes of its class. CellError if there is no program."""
-    if isinstance(cell, StoredCell):
-        return cell.stored
     programs: list[Any] = [None, _of_program(cell.program(square=True))]
     with contextlib.suppress(CellError):  # a cell that adds its input to its state has none
         programs[False] = _of_program(cell.program(square=False))
@@ -65,65 +141,9 @@ def _of_program(program: Program) -> dict[str, Any]:
     }
 
 
-def restored(section: Mapping[str, Any], stored: str) -> Cell:
+def restored(section: Mapping[str, Any], stored: str) -> StoredCell:
     """The cell with the options of a config's section `model.cell`, and the programs in the JSON."""
-    return stored_cell(section, stored).model_validate(dict(section))
-
-
-def stored_cell(section: Mapping[str, Any], stored: str = "") -> type[StoredCell]:
-    """The class of a cell that has the options of a config's section `model.cell`, and the programs in the JSON.
-
-    ValueError if the JSON is damaged; it may be hostile. Without JSON the cell has no programs.
-    """
-    options = {name: value for name, value in section.items() if name not in ("kind", "hidden")}
-    kind = section.get("kind")
-    require(isinstance(kind, str) and 0 < len(kind) <= LONGEST_KIND, "a kind that is not text, or too long")
-    return _class(kind, json.dumps(options), stored)
-
-
-@functools.lru_cache(maxsize=32)
-def _class(kind: str, options: str, stored: str) -> type[StoredCell]:
-    named: dict[str, Any] = json.loads(options)
-    require(len(named) <= MOST_OPTIONS, f"{len(named)} options; allowed: {MOST_OPTIONS}")
-    for name in named:
-        require(is_name(name) and not hasattr(StoredCell, name), f"an option {name[:40]!r}")
-    attributes = _attributes(kind, stored) if stored else {}
-    fields: dict[str, Any] = {name: (Annotated[Any, AfterValidator(_plain)], value) for name, value in named.items()}
-    cell = create_model("StoredCell", __base__=StoredCell, kind=(Literal[kind], kind), **fields)  # pyright: ignore
-    for name, value in attributes.items():
-        setattr(cell, name, value)
-    return cell
-
-
-def _attributes(kind: str, stored: str) -> dict[str, Any]:
-    """The attributes of a class, from the JSON."""
-    name = kind.rpartition(".py:")[2]
-    require(is_name(name) and name not in CELLS, f"a kind {kind[:40]!r}")
-    try:
-        raw = _StoredCell.model_validate_json(stored)
-    except ValidationError as error:
-        fault = error.errors(include_url=False)[0]
-        where, value = ".".join(map(str, fault["loc"])), fault["input"]
-        kind_text = "nothing" if fault["type"] == "missing" else f"a {type(value).__name__}"
-        value_text = f"{value!r:.40}" if isinstance(value, str | int | float) else kind_text
-        raise ValueError(f"{where or 'the JSON'}: found {value_text}; {fault['msg']}") from None
-    require(0 < len(set(raw.states)) == len(raw.states) <= MOST_STATES, "no, equal or too many states")
-    require(all(map(is_name, (*raw.states, *raw.initial))), "states or initial options without proper names")
-    require(len(raw.initial) <= MOST_OPTIONS, f"{len(raw.initial)} initial options; allowed: {MOST_OPTIONS}")
-    require(set(raw.internal) < set(raw.states), "internal states that are no states, or all of them")
-    programs = [None if each is None else _program(each, raw, bool(k)) for k, each in enumerate(raw.programs)]
-    return raw.model_dump(exclude={"programs"}) | {"programs": tuple(programs), "stored": stored}
-
-
-def _plain(value: Any) -> Any:
-    """An option's value in a form that can be hashed; ValueError unless it is plain data."""
-    if isinstance(value, list | tuple):
-        return tuple(map(_plain, value))
-    if isinstance(value, dict):
-        raise ValueError("found a section; allowed: single values, and lists of them")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"found {value}; allowed: finite numbers")
-    return value
+    return StoredCell.model_validate(section).with_programs(stored)
 
 
 # The JSON. Its types are checked here, everything else by `check`.
@@ -144,7 +164,7 @@ class _StoredProgram(Section):
     shown: _Named
 
 
-class _StoredCell(Section):
+class _Stored(Section):
     """A cell; its programs as in `StoredCell`."""
 
     states: _Strings
@@ -153,7 +173,7 @@ class _StoredCell(Section):
     programs: tuple[_StoredProgram | None, _StoredProgram]
 
 
-def _program(raw: _StoredProgram, cell: _StoredCell, square: bool) -> Program:
+def _program(raw: _StoredProgram, cell: _Stored, *, square: bool) -> Program:
     nodes, parameters = (Node(*node) for node in raw.nodes), (Parameter(*parameter) for parameter in raw.parameters)
     program = Program(tuple(nodes), cell.states, raw.results, tuple(parameters), cell.internal, raw.gates, raw.shown)
     check(program, square)

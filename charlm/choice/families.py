@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from charlm.cells import Cell
-from charlm.config import Config, from_file, of_run, override_config, parse_config, valid_overrides
+from charlm.config import Config, parse_config, valid_overrides
 from charlm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -33,11 +33,11 @@ class Family:
     """Largest factor of the learning rate in runs of a few hundred updates."""
     embedding: int = 64
     least_updates: int = 30
-    """Shorter runs take another family, if one is fast enough. Wide models need 1 / `width_factor` as many updates."""
+    """Shorter runs take another family. Wide models need 1 / `width_factor` as many updates."""
     forget_bias_updates: int = 0
     """Shorter runs start with a forget bias of 1."""
     multiplier: float = 1.0
-    """Effective-parameter multiplier relative to the one-layer LSTM at 1,000 updates; see `rule`."""
+    """What a parameter counts, relative to the one-layer LSTM at 1,000 updates; see `rule`."""
     multiplier_power: float = 0.0
     """The multiplier grows with this power of the number of updates."""
     residual: bool = True
@@ -61,7 +61,7 @@ USUAL = (
     Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, forget_bias_updates=2000, multiplier=0.54, multiplier_power=0.26,
            cell={"forget_bias": None}),
 )
-"""The families to choose from."""
+"""The families to choose from where there are kernels."""
 PLAIN = Family("lstm", 1, _SMALL, 1.2e-2, forget_bias_updates=2000, multiplier=0.62, multiplier_power=0.2,
                cell={"forget_bias": None})
 """One more family where there are no kernels: PyTorch's own operator computes it several times as fast as a loop in
@@ -74,12 +74,8 @@ _ON_REQUEST = {
     "sru": Family("sru", 4, _LARGE, 6e-3, residual=False, activation_penalty=False, cell={"highway_bias": -2.0}),
     **{kind: Family(kind, 4, _LARGE, 6e-3, activation_penalty=False) for kind in ("mingru", "minlstm")},
 }
+"""Families of kinds that are chosen only if the user asks for them."""
 # fmt: on
-
-
-def on_request(kind: str) -> Family:
-    """The family of a kind that is chosen only if it is asked for."""
-    return _ON_REQUEST.get(kind) or Family(kind, 1, _SMALL, 3e-3)
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,6 @@ class Request:
     """KEY=VALUE: options that keep the value given."""
     initial: "Checkpoint | None" = None
     """Where the new run takes model, vocabulary and weights from."""
-    initial_name: str = ""
 
     def gives(self, option: str) -> bool:
         """Whether the user gives this option, one below it, or the section that it is in if that names its kind."""
@@ -103,9 +98,9 @@ class Request:
     def config(self, settings: dict[str, Any], overrides: Sequence[str] | None = None) -> Config:
         """The config of these settings, with the user's; ConfigError if they do not fit."""
         where = f"the settings for {self.source}"
-        find_cell = of_run(self.initial.config.model.cell) if self.initial else from_file
         overrides = self.overrides if overrides is None else overrides
-        return override_config(parse_config(settings, where, find_cell=find_cell), where, overrides, find_cell)
+        cell = self.initial.config.model.cell if self.initial else None
+        return parse_config(settings, where, overrides, cell=cell, runs_file=cell is None)
 
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""
@@ -127,25 +122,22 @@ class Request:
             "optimizer": {"name": "adamw", "schedule": {"name": "cosine"}},
         }
 
-    def cells(self) -> list[Cell]:
-        """The cells of the usual families, with the user's options; ConfigError if these fit none of them.
+    def families(self) -> list[tuple[Family, Cell]]:
+        """The families that take the user's options, with their cells; ConfigError if there is none.
 
-        If the user asks for a kind, all are of this kind.
+        If the user asks for another kind, its family takes the place of each.
         """
-        cells, faults = [], []
-        for family in USUAL:
+        found, faults = [], []
+        for family in (PLAIN, *USUAL):
             try:
-                cells.append(self.config(self.settings(family, family.hidden[0], 16, 64)).model.cell)
+                cell = self.config(self.settings(family, family.hidden[0], 16, 64)).model.cell
             except ConfigError as error:
                 faults.append(error)
-        if not cells:
+                continue
+            if cell.kind == family.kind:
+                found.append((family, cell))
+            elif cell.kind not in {usual.kind for usual in USUAL}:
+                found.append((_ON_REQUEST.get(cell.kind) or Family(cell.kind, 1, _SMALL, 3e-3), cell))
+        if not found:
             raise faults[0]
-        return cells
-
-
-def families_of(cells: Sequence[Cell], has_kernels: bool) -> list[Family]:
-    """The families to choose from, of one kind if all of `Request.cells` are."""
-    kinds = {cell.kind for cell in cells}
-    requested = kinds.pop() if len(kinds) == 1 else None
-    families = [family for family in USUAL if requested in (None, family.kind)] or [on_request(requested or "")]
-    return families if has_kernels or requested not in (None, PLAIN.kind) else [PLAIN, *families]
+        return found

@@ -1,12 +1,11 @@
 """All settings of a run, from its model, how much it reads, and how long that takes."""
 
 import copy
-import functools
 import math
 from typing import Any
 
 from charlm.choice.rule import DROPOUT_PASSES, MOST_EPOCHS, Candidate, dropout, regularization
-from charlm.system.clock import EVALUATION_COST
+from charlm.training.budget import EVALUATION_COST
 
 _SHORT = 2000
 """Updates of a short run."""
@@ -105,40 +104,26 @@ def _round_up(number: float) -> int:
 
 
 def comments(candidate: Candidate, settings: dict[str, Any]) -> dict[str, str]:
-    """Option → why it has its value, for options with a value above 0, and sections; "" if that needs no reason."""
+    """Option or section → why it has its value, for those that are set."""
     reasons = {
-        "data.source": "",
         "data.split": f"training, validation, test; about {candidate.train_chars:,} characters to learn from",
-        "model.cell.hidden": "",
         "model.cell": f"{candidate.parameters:,} parameters",
         "model.members": "networks that learn side by side: one learns nothing from more passes over the text",
-        "model.layers": "",
-        "model.embedding": "",
         "model.dropout": f"about {candidate.epochs:.1f} passes over the text; more passes, up to "
         f"{DROPOUT_PASSES:.0f}, need more dropout",
         "train.batch_size": "streams of the text that are read side by side",
         "train.bptt": "characters per window; gradients flow back this far",
         "train.reset_state": "samples start from the zero state, so train it too",
         "train.read_share": "a pass reads pieces from all over the text: there is no time for all of it",
-        "train.ema": "a running average of the weights is scored and sampled",
-        "train.activation_penalty": "keeps outputs small; more for longer runs",
         "train.max_minutes": f"about {candidate.updates:,} updates, {candidate.chars_per_s:,.0f} characters/s on this "
         "machine",
         "train.max_epochs": "more passes would teach little",
-        "train.log_every": "steps",
-        "train.eval_every": "all evaluations together take a few percent of the time",
-        "train.save_every": "every two minutes or so",
-        "train.sample_every": "a few samples while it trains",
-        "train.patience": "evaluations without improvement before the run stops",
-        "train.on_divergence": "go back to the last checkpoint and halve the learning rate",
-        "optimizer.name": "",
         "optimizer.lr": "higher for larger batches and short runs, lower for wide models and long runs",
-        "optimizer.weight_decay": "",
-        "optimizer.clip_norm": "the loss is a sum over the window, so this is not large",
         "optimizer.schedule": "the learning rate follows the clock to the end of the run",
     }
 
-    def value(key: str) -> Any:
-        return functools.reduce(lambda section, name: section.get(name, 0), key.split("."), settings)
+    def is_set(key: str) -> bool:
+        section, _, option = key.rpartition(".")
+        return settings[section].get(option) not in (None, 0)
 
-    return {key: reason for key, reason in reasons.items() if value(key) not in (None, 0)}
+    return {key: reason for key, reason in reasons.items() if is_set(key)}

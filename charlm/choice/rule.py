@@ -1,11 +1,11 @@
-"""What a model will score, by its size, the time and the text: a rule fitted to trainings (benchmarks/README.md).
+"""Which model is best, by its size, the time and the text: a rule fitted to trainings (benchmarks/README.md).
 
     nats per character = c + A · (N / N₀)^−α + B · (D / D₀)^−β
 
 c: what no model of this form gets below on the text; N: useful parameters; D: characters read, counted less for
 repetitions and for large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)); repetitions count
-as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). `benchmarks/fit_curves.py` fits A, α, B, β, the multipliers of
-the families, `PER_CHAR` and `DEFLATE_POWER`; the RHN's multiplier is lower than fitted (benchmarks/README.md).
+as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). A, α, B, β, the multipliers of the families and `PER_CHAR` are
+fitted; the RHN's multiplier is lower than its fit (benchmarks/README.md).
 """
 
 import math
@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from charlm.choice.families import Family
-from charlm.choice.ngram import KNOWN_CHARS, SimpleScores
 from charlm.config import Config
 
 A, ALPHA, PARAMETERS = 0.183, 0.44, 4e5
@@ -35,13 +34,15 @@ DROPOUT_PASSES = 16.0
 """Passes after which more passes need no more dropout."""
 MODERATE = 0.4
 """Strength of the dropout of a run that is long, but whose model is small for the text."""
-DEFLATE_POWER = 0.43
-"""Power of Deflate's nats / unigram nats in c; see `expected_nats`."""
-EXPECTED_WITHIN = 0.15
-"""Nats by which `expected_nats` was off at most on three of four texts when its fit left out texts like them."""
+_MOST_PER_CHAR = 80
+"""Parameters per character of the text at most."""
+_TIE_NATS = 0.005
+"""Much less than the rule's error. Smaller differences are no reason to prefer a model."""
+_FITTED_PARAMETERS = 2_000_000
+"""Larger models do not win a tie for their size. Of these, only two layers of 384 units are in the rule's fit."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class Candidate:
     """A model with its batch, its speed, and how long a run would train it."""
 
@@ -52,9 +53,6 @@ class Candidate:
     """The same with the user's."""
     parameters: int
     """Of one member."""
-    measured_s: float | None = None
-    """Seconds per update, measured last."""
-    measurements: int = 0
     train_chars: int = 0
     """Characters of the train split."""
     valid_chars: int = 0
@@ -66,17 +64,36 @@ class Candidate:
         return self.config.train.batch_size * self.config.train.bptt
 
     @property
-    def chars(self) -> int:
-        """Characters that the run reads."""
-        return self.updates * self.chars_per_update
+    def least_updates(self) -> float:
+        """Updates below which another model is taken, if one is fast enough; wide models need more."""
+        return self.family.least_updates / self.family.width_factor(self.config.model.cell.hidden)
 
     @property
     def epochs(self) -> float:
-        return self.chars / self.train_chars
+        return self.updates * self.chars_per_update / self.train_chars
 
     @property
     def chars_per_s(self) -> float:
         return self.chars_per_update / self.update_s
+
+
+def best(candidates: list[Candidate]) -> Candidate:
+    """The largest of the promising models with nearly the best score: it gains most if the machine turns out faster.
+
+    Of those beyond `_FITTED_PARAMETERS` the smallest. The smallest of all if none is promising.
+    """
+    promising = [each for each in candidates if is_promising(each)]
+    if not promising:
+        return min(candidates, key=lambda each: each.parameters)
+    lowest = min(map(relative_nats, promising))
+    near = [each for each in promising if relative_nats(each) < lowest + _TIE_NATS]
+    return max(near, key=lambda each: (min(each.parameters, _FITTED_PARAMETERS), -each.parameters))
+
+
+def is_promising(candidate: Candidate) -> bool:
+    """Whether there are enough updates, and not too many parameters."""
+    most_parameters = _MOST_PER_CHAR * candidate.train_chars
+    return candidate.updates >= candidate.least_updates and candidate.parameters <= most_parameters
 
 
 def relative_nats(candidate: Candidate) -> float:
@@ -85,44 +102,15 @@ def relative_nats(candidate: Candidate) -> float:
     A model too large for the text gains little: n effective parameters are worth S · (1 − e^(−n / S)), where S is
     `PER_CHAR` times the characters of the train split.
     """
-    effective, usable = effective_parameters(candidate), PER_CHAR * candidate.train_chars
-    return _nats(usable * -math.expm1(-effective / usable), candidate)
-
-
-def expected_nats(candidate: Candidate, simple: SimpleScores) -> float:
-    """Nats per character that a run ends with, roughly; at most the unigram nats u.
-
-    c = n-gram nats · min(1, Deflate's nats / u)^`DEFLATE_POWER` / (1 + B · (n / D₀)^−β). The divisor is what the n-gram
-    model lacks because it has read only n characters, as for any model. c · `relative_nats` is added and bent toward u:
-    c + (u − c) · (1 − e^(−c · relative / (u − c))).
-    """
-    if not simple.unigram:  # one character alone
-        return 0.0
-    ngram_relative = B * (min(candidate.train_chars, KNOWN_CHARS) / CHARS) ** -BETA
-    compression = min(simple.deflate / simple.unigram, 1.0)
-    c = simple.ngram * compression**DEFLATE_POWER / (1 + ngram_relative)
-    room = simple.unigram - c
-    return c + room * -math.expm1(-c * relative_nats(candidate) / room)
-
-
-def effective_parameters(candidate: Candidate) -> float:
-    """Parameters of the one-layer LSTM that would learn as much in as many updates."""
-    family = candidate.family
+    family, usable = candidate.family, PER_CHAR * candidate.train_chars
     updates = min(max(candidate.updates, LEAST_UPDATES), MOST_UPDATES)
-    return candidate.parameters * family.multiplier * (updates / UPDATES) ** family.multiplier_power
+    effective = candidate.parameters * family.multiplier * (updates / UPDATES) ** family.multiplier_power
+    parameters = usable * -math.expm1(-effective / usable)
 
-
-def _nats(parameters: float, candidate: Candidate) -> float:
-    """The two terms of the rule."""
-    learned = max(distinct_chars(candidate.updates, candidate.chars_per_update, candidate.train_chars), 1.0)
-    return A * (parameters / PARAMETERS) ** -ALPHA + B * (learned / CHARS) ** -BETA
-
-
-def distinct_chars(updates: int, chars_per_update: int, train_chars: int) -> float:
-    """Characters that teach as much as those read, each read once in a small batch."""
-    epochs = updates * chars_per_update / train_chars
-    passes = min(epochs, 1) + REPETITIONS * -math.expm1(-max(epochs - 1, 0) / REPETITIONS)
-    return passes * train_chars / (1 + chars_per_update / 64 / LARGE_BATCH)
+    repetitions = REPETITIONS * -math.expm1(-max(candidate.epochs - 1, 0) / REPETITIONS)
+    passes = min(candidate.epochs, 1) + repetitions
+    learned = passes * candidate.train_chars / (1 + candidate.chars_per_update / 64 / LARGE_BATCH)
+    return A * (parameters / PARAMETERS) ** -ALPHA + B * (max(learned, 1.0) / CHARS) ** -BETA
 
 
 def regularization(candidate: Candidate) -> float:

@@ -1,52 +1,92 @@
-"""How long an update takes on this machine: measured for some models, estimated for the others."""
+"""How long an update takes on this machine: a few models are measured, and a line through them gives the others."""
 
 import itertools
-import math
 import statistics
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from charlm.choice.rule import Candidate
 from charlm.config import Config
 from charlm.data.corpus import Corpus
-from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import DeviceError, is_out_of_memory
 from charlm.system.device import free_memory
 from charlm.system.process_group import ONE_PROCESS
 from charlm.training.machine import Machine
+from charlm.training.plan import call_times
 from charlm.training.step import Trainer
 
+Speeds = dict[int, float]
+"""Parameters of measured models → seconds of their fastest updates."""
+
+_SLICES, _SLICE_S = 3, 0.05
+"""How often a model is measured, and for how long each time. The speed of a shared machine changes within a second."""
+_LONGEST_S, _LEAST_UPDATES = 0.3, 300
+"""A model with longer or fewer updates is not measured, unless it is its family's first."""
+_SLOW_MOMENT = 3.0
+"""How many times slower a first slice may be than a model that is fast enough, so that it is measured again."""
+_OVERHEAD = 0.1
+"""Share of an update's time that does not depend on the parameters."""
 _LEAST_ON_GPU = 5
 """On a GPU at least so many updates are timed: graphs are recorded during the first ones."""
 _WINDOWS = 4
-"""Windows of the random text."""
-_MOST_VOCABULARY = 2**15
-"""Of the random text; all its code points are characters."""
+"""Windows of the text that updates read."""
 
 
-def estimates(family: Sequence[Candidate]) -> list[float]:
-    """Seconds per update of the candidates of a family, which is sorted by size; empty if none is measured.
+def update_s(parameters: int, speeds: Speeds) -> float:
+    """Seconds per update of a model, on the line between the measured models of its family next to it in size.
 
-    Between two measured ones a power of the parameters, beyond them in proportion to the parameters.
+    Beyond the largest of them in proportion to the parameters; below the smallest, too, but for the overhead.
     """
-    measured = [(each.parameters, each.measured_s) for each in family if each.measured_s]
-    pairs = list(itertools.pairwise(measured)) or [(each, each) for each in measured]
-
-    def estimate(parameters: int) -> float:
-        (low, low_s), (high, high_s) = next((pair for pair in pairs if parameters <= pair[1][0]), pairs[-1])
-        power = math.log(high_s / low_s) / math.log(high / low) if high > low else 0.8
-        power = min(max(power, 0.2), 1.2)
-        return high_s * (parameters / high) ** (power if parameters <= high else max(power, 1.0))
-
-    return [each.measured_s or estimate(each.parameters) for each in family] if measured else []
+    sizes = sorted(speeds)
+    times_s = [speeds[size] for size in sizes]
+    if parameters > sizes[-1]:
+        return times_s[-1] * parameters / sizes[-1]
+    if parameters < sizes[0]:
+        return times_s[0] * (_OVERHEAD + (1 - _OVERHEAD) * parameters / sizes[0])
+    return float(np.interp(parameters, sizes, times_s))
 
 
-def measure(config: Config, machine: Machine, vocabulary_size: int, enough_s: float) -> float | None:
-    """Seconds of the fastest update on random text, of several processes the median; None if memory is short.
+def measure_families(
+    families: list[list[Candidate]], corpus: Corpus, machine: Machine, training_s: float, limit_s: float
+) -> list[Speeds]:
+    """The measured speeds of each family, which is sorted by size. Where one lacks memory, unmeasured models leave it.
+
+    Measures every other model, the small ones first, as long as they are fast enough for a training of `training_s`; in
+    several short slices, one after the other. No measurement but the first starts after `limit_s`. All processes of the
+    group call this together.
+    """
+    slice_s, ends_s = min(_SLICE_S, limit_s / 16 / _SLICES), time.perf_counter() + limit_s
+    speeds: list[Speeds] = [{} for _ in families]
+
+    def is_worth_it(at: int, candidate: Candidate) -> bool:
+        measured = speeds[at]
+        if time.perf_counter() > ends_s:
+            return not any(speeds)
+        if not measured:
+            return True
+        longest_s = min(_LONGEST_S, training_s / max(_LEAST_UPDATES, candidate.least_updates))
+        slower = _SLOW_MOMENT if candidate.parameters in measured else 1.0
+        return update_s(candidate.parameters, measured) <= slower * longest_s
+
+    every_other = [family[1::2] or family for family in families]
+    by_size = [(at, each) for sizes in itertools.zip_longest(*every_other) for at, each in enumerate(sizes) if each]
+    for at, candidate in by_size * _SLICES:
+        if candidate not in families[at] or not machine.group.on_first(is_worth_it, at, candidate):
+            continue
+        seconds = measure(candidate.config, corpus, machine, slice_s)
+        if seconds is None:
+            families[at] = [each for each in families[at] if each.parameters in speeds[at]]
+        else:
+            speeds[at][candidate.parameters] = min(seconds, speeds[at].get(candidate.parameters, seconds))
+        if machine.device.type == "cuda":
+            free_memory()
+    return speeds
+
+
+def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -> float | None:
+    """Seconds of the fastest update on the start of a text, of several processes the median; None if memory is short.
 
     The fastest, because other load only makes updates slower. Updates are timed for `enough_s`, and at least one. All
     processes of the group call this together.
@@ -55,33 +95,19 @@ def measure(config: Config, machine: Machine, vocabulary_size: int, enough_s: fl
     if group.is_distributed:
         # One that lacks memory would leave the others waiting for its gradients: each tries its share alone before.
         share = train.model_copy(update={"batch_size": train.batch_size // group.size})
-        alone = config.model_copy(update={"train": share}), replace(machine, group=ONE_PROCESS)
-        if group.sum(measure(*alone, vocabulary_size, 0.0) is None):
+        alone = config.model_copy(update={"train": share})
+        if group.sum(measure(alone, corpus, replace(machine, group=ONE_PROCESS), 0.0) is None):
             return None
         free_memory()
-    vocabulary = Vocabulary.of_code_points(np.arange(min(vocabulary_size, _MOST_VOCABULARY)))
-    length = train.batch_size * train.bptt * _WINDOWS + 1
-    ids: Ids = np.random.default_rng(1).integers(len(vocabulary), size=length).astype(np.uint32)
-    corpus = Corpus(vocabulary, {"train": ids}, sha256="", size_bytes=len(ids), files=1)
+    ids = corpus.splits["train"][: train.batch_size * train.bptt * _WINDOWS + 1]
+    start = replace(corpus, splits={"train": ids}, starts=None)
     try:
-        return _fastest_s(group.on_each(Trainer, config, corpus, machine), enough_s)
+        trainer = group.on_each(Trainer, config, start, machine)
+        least = _LEAST_ON_GPU if machine.device.type == "cuda" else 1
+        times_s = call_times(trainer.update, trainer, enough_s, least=least, warmup=1)
     except Exception as error:
         if not group.is_distributed and (isinstance(error, DeviceError) or is_out_of_memory(error)):
             return None
         raise
-
-
-def _fastest_s(trainer: Trainer, enough_s: float) -> float:
-    times: list[float] = []
-    spent_s = 0.0
-    is_gpu = trainer.device.type == "cuda"
-    while len(times) < (_LEAST_ON_GPU if is_gpu else 1) or (spent_s < enough_s and len(times) < 50):
-        start_s = time.perf_counter()
-        trainer.update()
-        if is_gpu:
-            torch.cuda.synchronize(trainer.device)
-        spent_s, _ = trainer.group.agree(sum(times), [])  # as after every update of a run
-        if trainer.state.step > 1:  # the first one allocates
-            times.append(time.perf_counter() - start_s)
     # Of several processes the slowest of the moment decides, and the fastest update is one in which none was slow.
-    return statistics.median(times) if trainer.group.is_distributed else min(times)
+    return statistics.median(times_s) if group.is_distributed else min(times_s)

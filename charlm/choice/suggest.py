@@ -1,51 +1,44 @@
-"""`charlm train TEXT --minutes M`: settings from the text, the time and the machine."""
+"""`charlm train TEXT --minutes M`: settings from the text, the time and the machine.
 
-import time
-from dataclasses import dataclass
+The speed of a few models is measured (`speed`), which says how many updates each candidate makes in the time. A rule
+says which one is then best (`rule`), and all other settings follow from it (`recipe`).
+"""
+
+import itertools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 from charlm.choice import speed
-from charlm.choice.families import PLAIN, USUAL, Request, families_of
-from charlm.choice.ngram import SimpleScores, mean_line_chars, simple_scores, spread_simple_scores
+from charlm.choice.families import PLAIN, Family, Request
 from charlm.choice.recipe import all_settings, comments
-from charlm.choice.rule import EXPECTED_WITHIN, MOST_EPOCHS, Candidate, expected_nats
-from charlm.choice.search import (
-    Prospects,
-    best,
-    candidates_by_family,
-    fits_into_memory,
-    next_to_measure,
-    with_members,
-    with_training,
-)
+from charlm.choice.rule import MOST_EPOCHS, Candidate, best, is_promising
 from charlm.config import Config
 from charlm.data.corpus import Corpus, CountedSources
-from charlm.data.progress import to_be_done_by
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import DataError, DeviceError
-from charlm.system.clock import LONGEST_START, Clock
+from charlm.errors import ConfigError, DataError, DeviceError
+from charlm.model import count_parameters
 from charlm.system.console import say
-from charlm.system.device import describe_device, free_memory
+from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
-from charlm.training.machine import Machine, choose_machine
+from charlm.training.budget import Budget
+from charlm.training.machine import Machine, choose_machine, least_bytes
 from charlm.training.start import fine_tuned_vocabulary
 
 LEAST_CHARS = 500
-_SMALL_CHARS = 50_000
-"""Below this, a line says that the text is small."""
-_FEW_UPDATES = 200
-"""Below this, a line says that the updates are few."""
+_SMALL_CHARS, _FEW_UPDATES = 50_000, 200
+"""Below these, a line says what to expect."""
 _LEAST_VALID, _MOST_VALID = 5_000, 250_000
-_LEAST_NGRAM_CHARS = 100
-"""If a split is shorter, simple models score parts from all over the text instead."""
-_START_S, _AFTER_CHOICE_S = 3.0, 1.5
-"""Seconds before the first update and after the last, and the part of them that comes after the choice."""
-_TRAINING = 0.92
-"""Share of the remaining time that updates get; evaluations, samples and checkpoints get the rest."""
 _MEASURING, _MOST_MEASURING_S = 0.08, 5.0
 """Share of the time in which speed is measured, and its limit."""
-_MEASURED_S = 0.15
-"""Updates of a model are timed for this long at most."""
+_MEMBER_PASSES, _MOST_MEMBERS = 25.0, 4
+"""Passes over the text after which the time goes to one more member, and how many there are at most."""
+_MEMORY = 0.5
+"""Share of the free memory that the lower bound of what a run needs may take, for what it does not count."""
+
+Split = Callable[[int], tuple[int, int]]
+"""Characters for training and validation in a run that reads so many."""
 
 
 @dataclass(frozen=True)
@@ -54,14 +47,13 @@ class Suggestion:
 
     config: Config
     comments: dict[str, str]
-    """Option or section → why it has its value; "" for those that need no reason."""
+    """Option or section → why it has its value."""
     reasons: dict[str, str]
     """What was found out and chosen: label → text."""
     updates: int
     """How many the measured speed promises."""
-    machine: Machine
-    text: CountedSources
-    """The text that was read."""
+    opened: tuple[Machine, CountedSources]
+    """The machine and the text for which they were chosen."""
     vocabulary: Vocabulary
 
     def say_reasons(self) -> None:
@@ -69,69 +61,137 @@ class Suggestion:
             say(label, reason)
 
 
-def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, clock: Clock | None = None) -> Suggestion:
+def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget | None = None) -> Suggestion:
     """Choose settings for a text and a time on this machine; the batch is a multiple of the group's processes.
 
     All of them call this together: the first one chooses, and all measure speed.
 
-    clock: the minutes, if they have begun; None: they begin with a later command. ConfigError for wrong overrides,
+    budget: the minutes, if they have begun; None: they begin with a later command. ConfigError for wrong overrides,
     DataError for a text that cannot be read or is too short, DeviceError for a device that is not there or has too
     little memory, VocabularyError for characters that a model to start from does not know.
     """
-    base, cells = group.on_each(request.base), group.on_each(request.cells)
-    machine = choose_machine(base, group, cells)
-    text, corpus = group.local_first(_load, request, base, clock)
-    families = group.on_first(candidates_by_family, request, families_of(cells, machine.has_kernels), corpus, machine)
+    budget = budget or Budget(request.minutes)
+    base, families = group.on_each(request.base), group.on_each(request.families)
+    machine = choose_machine(base, group, [cell for _, cell in families])
+    usable = [family for family, _ in families if family != PLAIN or not machine.has_kernels]
+    text, corpus = group.local_first(_load, request, base)
+
+    def fits(config: Config) -> bool:
+        needed_bytes = least_bytes(config, len(corpus.vocabulary), machine)
+        return needed_bytes <= _MEMORY * (machine.free_bytes or math.inf)
+
+    by_family = group.on_first(_candidates, request, usable, corpus, machine, fits)
+    limit_s = min(_MOST_MEASURING_S, 60 * request.minutes * _MEASURING)
+    training_s = group.on_first(budget.training_s)
+    speeds = speed.measure_families(by_family, corpus, machine, training_s, limit_s)
 
     def split(chars_read: int) -> tuple[int, int]:
         return _split(request, base, corpus, chars_read)
 
-    def fits(config: Config) -> bool:
-        return fits_into_memory(config, len(corpus.vocabulary), machine)
-
-    def prospects(faster: float = 1.0) -> Prospects:
-        left_s = training_s(request.minutes, clock)
-        return {
-            (at, index): with_training(family[index], update_s / faster, left_s, split)
-            for at, family in enumerate(families)
-            for index, update_s in enumerate(speed.estimates(family))
-        }
-
-    budget_s = min(_MOST_MEASURING_S, 60 * request.minutes * _MEASURING)
-    ends_s, enough_s = time.perf_counter() + budget_s, min(_MEASURED_S, budget_s / 16)
-    while next_model := group.on_first(next_to_measure, families, prospects, ends_s):
-        family, index = families[next_model[0]], next_model[1]
-        config = family[index].config
-        seconds = speed.measure(config, machine, len(corpus.vocabulary), enough_s)
-        if machine.device.type == "cuda":
-            free_memory()
-        if seconds is None:
-            del family[index:]  # no larger one fits into memory either
-        for same in (each for sizes in families for each in sizes if each.config == config):
-            same.measured_s, same.measurements = seconds, same.measurements + 1
-
     def choose() -> tuple[Config, dict[str, str], dict[str, str], int]:
-        if not (likely := list(prospects().values())):
+        training_s = budget.training_s()
+        candidates = [
+            _with_training(candidate, speed.update_s(candidate.parameters, measured), training_s, split)
+            for family, measured in zip(by_family, speeds, strict=True)
+            for candidate in (family if measured else [])
+        ]
+        if not candidates:
             raise DeviceError(f"memory: not even a small model could be trained ({machine.device.type}); free some")
-        chosen = with_members(best(likely), request, training_s(request.minutes, clock), split, fits)
-        return _described(request, base, corpus, chosen, len(likely), machine)
+        chosen = _with_members(best(candidates), request, training_s, split, fits)
+        shares = None
+        if not request.gives("data.split"):
+            share = 0.0 if base.data.valid_source else chosen.valid_chars / len(corpus.splits["train"])
+            share = float(f"{share:.2g}")
+            shares = [round(1 - share, 8), share, 0.0]
+        settings = all_settings(chosen, request.minutes, shares)
+        why = comments(chosen, settings)
+        settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
+        return request.config(settings), why, _reasons(request, corpus, chosen, machine), chosen.updates
 
-    choice = group.on_first(choose)
-    return Suggestion(*choice, machine, text, corpus.vocabulary)
+    return Suggestion(*group.on_first(choose), (machine, text), corpus.vocabulary)
 
 
-def _load(request: Request, base: Config, clock: Clock | None) -> tuple[CountedSources, Corpus]:
+def _load(request: Request, base: Config) -> tuple[CountedSources, Corpus]:
     """The text, and all of it encoded."""
-    with to_be_done_by(clock and clock.ends_s()):
-        text = CountedSources(base.data)
-        vocabulary = fine_tuned_vocabulary(base, request.initial, text) if request.initial else None
-        corpus = text.corpus(vocabulary, whole=True)
+    text = CountedSources(base.data)
+    vocabulary = fine_tuned_vocabulary(base, request.initial, text) if request.initial else None
+    corpus = text.corpus(vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
             f"{request.source}: found {counted(chars, 'character')}; allowed: {LEAST_CHARS} or more, and 100,000 "
             "are about the least that gives readable words; add text"
         )
     return text, corpus
+
+
+def _candidates(
+    request: Request, families: list[Family], corpus: Corpus, machine: Machine, fits: Callable[[Config], bool]
+) -> list[list[Candidate]]:
+    """Models that fit into memory, by family and batch, the smallest first; ConfigError if the user's options fit none.
+
+    Of small batches a model learns the most per character, of large ones it reads more characters per second.
+    """
+    size, chars = machine.group.size, len(corpus.splits["train"])
+    bptt = 64 if chars >= 5_000 else 16
+    is_large, is_gpu = chars > 100_000, machine.device.type != "cpu"
+    batches = [64, 256] if is_gpu and is_large else [16, 64]
+    if chars < 5_000:
+        batches = [4]
+    elif not is_gpu and not (is_large and (request.minutes >= 20 or machine.threads > 4)):
+        batches = [16]
+    found: list[list[Candidate]] = []
+    faults: list[ConfigError] = []
+    for family, batch in itertools.product(families, batches):
+        sizes: list[Candidate] = []
+        for hidden in family.hidden:
+            settings = request.settings(family, hidden, -(-batch // size) * size, bptt)
+            try:
+                config = request.config(settings)
+            except ConfigError as error:
+                faults.append(error)
+                break
+            if not fits(config):
+                break
+            if all(config != other.config for other in itertools.chain(sizes, *found)):  # the user may leave no choice
+                parameters = count_parameters(config.model, len(corpus.vocabulary)) // config.model.members
+                sizes.append(Candidate(family, settings, config, parameters))
+        if sizes:
+            found.append(sizes)
+    if not found:
+        fault = DeviceError(f"memory: no model fits into what is free ({machine.device.type})")
+        raise faults[0] if faults else fault
+    return found
+
+
+def _with_training(candidate: Candidate, update_s: float, seconds: float, split: Split) -> Candidate:
+    """The candidate with the updates that it makes in so many seconds, and what of the text it learns from."""
+    train, chars = candidate.config.train, candidate.chars_per_update
+    updates = max(1, int(seconds / update_s))
+    train_chars = max(split(updates * chars)[0], 1)
+    passes = min(train.max_epochs or MOST_EPOCHS, MOST_EPOCHS)
+    updates = min(updates, train.max_steps or updates, int(passes * train_chars / chars) + 1)
+    valid_chars = split(updates * chars)[1]
+    return replace(candidate, update_s=update_s, updates=updates, train_chars=train_chars, valid_chars=valid_chars)
+
+
+def _with_members(
+    candidate: Candidate, request: Request, seconds: float, split: Split, fits: Callable[[Config], bool]
+) -> Candidate:
+    """The candidate, with several members in the time in which one would make more passes than teach it anything.
+
+    The user's number of members stays, and limits other than the time are those of one member.
+    """
+    train = candidate.config.train
+    if train.max_steps or train.max_epochs or request.initial or request.gives("model.members"):
+        return candidate
+    passes = seconds / candidate.update_s * candidate.chars_per_update / candidate.train_chars
+    for members in range(min(int(passes / _MEMBER_PASSES), _MOST_MEMBERS), 1, -1):
+        settings = candidate.settings | {"model": candidate.settings["model"] | {"members": members}}
+        several = replace(candidate, settings=settings, config=request.config(settings))
+        several = _with_training(several, members * candidate.update_s, seconds, split)
+        if fits(several.config) and is_promising(several):
+            return several
+    return candidate
 
 
 def _split(request: Request, base: Config, corpus: Corpus, chars_read: int) -> tuple[int, int]:
@@ -150,80 +210,24 @@ def _split(request: Request, base: Config, corpus: Corpus, chars_read: int) -> t
     return chars - chosen, chosen
 
 
-def training_s(minutes: float, clock: Clock | None = None) -> float:
-    """How long the updates of a run may take in its minutes, of which some may have passed by the clock."""
-    starting_s = max(_START_S, clock.passed_s() + _AFTER_CHOICE_S) if clock else _START_S
-    return _TRAINING * (60 * minutes - min(starting_s, 60 * minutes * LONGEST_START))
-
-
-def _described(
-    request: Request, base: Config, corpus: Corpus, chosen: Candidate, candidates: int, machine: Machine
-) -> tuple[Config, dict[str, str], dict[str, str], int]:
-    """Config, comments, reasons and updates of the candidate that is the best of so many."""
-    split = None
-    if not request.gives("data.split"):
-        share = chosen.valid_chars / len(corpus.splits["train"])
-        share = 0.0 if base.data.valid_source else float(f"{share:.2g}")
-        split = [round(1 - share, 8), share, 0.0]
-    settings = all_settings(chosen, request.minutes, split)
-    reasons_of_options = comments(chosen, settings)
-    settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
-    reasons = _reasons(request, corpus, chosen, candidates, machine)
-    return request.config(settings), reasons_of_options, reasons, chosen.updates
-
-
-def _simple_scores(corpus: Corpus, chosen: Candidate) -> SimpleScores:
-    """What simple models of the train split score on the validation split.
-
-    Lines are in either split by their hashes, so the validation split is then like any part of the text.
-    """
-    ids, train = corpus.splits["train"], chosen.train_chars
-    known, unseen = ids[:train], corpus.splits.get("valid", ids[train : train + chosen.valid_chars])
-    is_spread = chosen.config.data.unit == "line" and "valid" not in corpus.splits
-    if is_spread or min(len(known), len(unseen)) < _LEAST_NGRAM_CHARS:
-        return spread_simple_scores(ids, len(corpus.vocabulary))
-    return simple_scores(known, unseen, len(corpus.vocabulary))
-
-
-def _reasons(request: Request, corpus: Corpus, chosen: Candidate, candidates: int, machine: Machine) -> dict[str, str]:
+def _reasons(request: Request, corpus: Corpus, chosen: Candidate, machine: Machine) -> dict[str, str]:
     """What was found out and chosen: label → text."""
-    ids, vocabulary_size = corpus.splits["train"], len(corpus.vocabulary)
-    simple, line_chars = _simple_scores(corpus, chosen), mean_line_chars(ids, corpus.vocabulary)
+    chars, vocabulary_size = len(corpus.splits["train"]), len(corpus.vocabulary)
     model, updates = chosen.config.model, counted(chosen.updates, "update")
     name = f"{model.description}, {model.members * chosen.parameters:,} parameters"
-    lines = f", mean line length {line_chars:.0f}" if line_chars < 1000 else ""
+    minutes = format_duration(60 * request.minutes)
     reasons = {
-        "text": f"{len(ids):,} characters, {vocabulary_size:,} distinct{lines}; "
-        f"an n-gram model scores {simple.ngram:.2f} nats",
+        "text": f"{chars:,} characters, {vocabulary_size:,} distinct",
         "machine": f"{describe_device(machine.device)}: {chosen.chars_per_s:,.0f} characters/s with this model",
-        "choice": f"{name}: the best of {candidates} for {format_duration(60 * request.minutes)} by a rule fitted to "
-        "measured trainings",
+        "choice": f"{name}: the best for {minutes} by a rule fitted to measured trainings",
         "plan": f"about {updates}, {chosen.epochs:.1f} passes over the text",
     }
-    limit = f"after {MOST_EPOCHS:.0f} passes the text teaches little more; the run ends there"
-    if request.initial:  # the rule holds only for models that begin with random weights
-        reasons["choice"] = f"{name}: the model of {request.initial_name}, which is trained on"
-        return reasons | ({"limit": limit} if chosen.epochs >= MOST_EPOCHS else {})
-    reasons["expect"] = (
-        f"about {expected_nats(chosen, simple):.2f} nats per character; three of four texts end within "
-        f"{EXPECTED_WITHIN} nats of it"
-    )
-    if len(ids) < _SMALL_CHARS:
-        reasons["small"] = (
-            f"{len(ids):,} characters are few: expect words and layout, hardly sentences; 100,000 are about the "
-            "least that gives readable text"
-        )
-    if chosen.updates < _FEW_UPDATES:
-        reasons["few"] = f"about {updates}: expect hardly more than letters and short words"
     if chosen.epochs >= MOST_EPOCHS:
-        reasons["limit"] = limit
-    outside = {
-        f"a text of {len(ids):,} characters": not 10_000 <= len(ids) <= 20_000_000,
-        f"a model of {chosen.parameters:,} parameters": chosen.parameters > 10_000_000,
-        f"reading {chosen.chars:,} characters": chosen.chars > 20_000_000,
-        f"the kind {model.cell.name}": chosen.family not in (*USUAL, PLAIN),
-    }
-    if any(outside.values()):
-        first = next(what for what, is_outside in outside.items() if is_outside)
-        reasons["outside"] = f"{first} is far outside of what the rule was fitted to; take its choice as a guess"
+        reasons["plan"] += "; more would teach little, so the run ends there"
+    if request.initial:  # the rule holds only for models that begin with random weights
+        reasons["choice"] = f"{name}: the model of the run that it starts from"
+    elif chars < _SMALL_CHARS:
+        reasons["text"] += "; expect words and layout, hardly sentences; for these give 100,000 or more"
+    elif chosen.updates < _FEW_UPDATES:
+        reasons["plan"] += "; expect hardly more than letters and short words; for more give more minutes"
     return reasons

@@ -8,7 +8,6 @@ import contextlib
 import errno
 import gc
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -24,7 +23,7 @@ from charlm.cli.usage import UsageError, worded
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory
 from charlm.system.console import say_error
 from charlm.system.formatting import printable
-from charlm.system.host import limit_spinning, limit_threads, torch_fault
+from charlm.system.host import limit_spinning, limit_threads
 
 
 class _Commands(TyperGroup):
@@ -33,34 +32,23 @@ class _Commands(TyperGroup):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        """Exit quietly when the reader is gone, as in `charlm sample … | head`, or the terminal, as its SIGHUP does."""
+        """Exit quietly when the reader is gone, as in `charlm sample … | head`."""
         try:
             with _usage_errors_printable():
                 return super().invoke(ctx)
-        except OSError as error:
-            if not (isinstance(error, BrokenPipeError) or (error.errno == errno.EIO and _terminal_is_gone())):
-                raise
+        except BrokenPipeError:
             _drop_output()
-            sys.exit(129 if error.errno == errno.EIO else 141)
+            sys.exit(141)
 
 
 @contextlib.contextmanager
 def _usage_errors_printable() -> Iterator[None]:
-    """Usage errors in charlm's words, with control characters escaped, because these quote the command line."""
+    """Usage errors with control characters escaped, because these quote the command line."""
     try:
         yield
     except UsageError as error:
         error.message = printable(worded(error.message))
         raise
-
-
-def _terminal_is_gone() -> bool:
-    """Whether stdout is a terminal that was closed."""
-    try:
-        os.get_terminal_size(sys.stdout.fileno())
-    except OSError as error:
-        return error.errno == errno.EIO
-    return False
 
 
 def _drop_output() -> None:
@@ -127,9 +115,6 @@ def main() -> None:
     sys.stdout = sys.stdout or nothing.open("w", encoding="utf-8")
     sys.stderr = sys.stderr or nothing.open("w", encoding="utf-8")
     open_output()
-    if fault := torch_fault():
-        say_error(fault)
-        sys.exit(1)
     try:
         app(prog_name="charlm", obj=IMPORTED_S)
     except Exception as error:
@@ -141,7 +126,7 @@ def main() -> None:
 
 
 def _explained(error: Exception) -> Iterable[str] | None:
-    """The lines that explain a user's mistake or a lack of memory, disk or threads; None for a bug."""
+    """The lines that explain a user's mistake or a lack of memory or disk; None for a bug."""
     if isinstance(error, ConfigError) and not error.already_reported:
         return error.faults
     if isinstance(error, CharlmError):
@@ -151,19 +136,6 @@ def _explained(error: Exception) -> Iterable[str] | None:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         _drop_output()  # other files have a name
         return [f"stdout: {error.strerror}; allowed: a place with room for the output"]
-    if isinstance(error, ImportError) and is_out_of_memory(error):
-        return [f"out of memory: a library cannot be loaded ({error}); free some, or raise the limit (`ulimit -v`)"]
     if is_out_of_memory(error):
-        return [f"out of memory{_wanted(error)}; lower model.cell.hidden, train.batch_size or train.bptt"]
-    if "can't start new thread" in str(error):
-        return [f"{error}; allowed: as many as the system's limit (`ulimit -u`); end other processes, or raise it"]
+        return ["out of memory; lower model.cell.hidden, train.batch_size or train.bptt"]
     return None
-
-
-def _wanted(error: BaseException) -> str:
-    """How much memory was asked for and how much was free, from torch's message; "" if it does not say."""
-    # On a GPU "Tried to allocate 2.00 GiB. GPU 0 has … of which 1.10 GiB is free."; on the CPU
-    # "you tried to allocate 4096 bytes."
-    wanted = re.search(r"ried to allocate ([\d.]+ \w+)", str(error))
-    free = re.search(r"of which ([\d.]+ \w+) is free", str(error))
-    return f": {wanted[1]} more were needed{f', {free[1]} are free' if free else ''}" if wanted else ""

@@ -1,5 +1,6 @@
 """charlm cells: list, show, check."""
 
+import inspect
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,8 +19,6 @@ app = usage.command_group("List and show kinds of cells, and check one of your o
 
 _MOST_LINES, _FIRST_LINES = 60, 30
 """Equations that are printed; of more only the first."""
-_COMPARED = ("rnn", "lstm", "gru", "sru")
-"""Kinds whose speed is measured beside that of one's own."""
 
 
 @app.command("list")
@@ -57,7 +56,7 @@ def show(
     from charlm.cells import CELLS
     from charlm.config import parse_config
 
-    cell = parse_config({"model": {"cell": {"kind": kind}}}, "KIND", overrides or []).model.cell
+    cell = parse_config({"model": {"cell": {"kind": kind}}}, "KIND", overrides or [], runs_file=True).model.cell
     another = cell.kind != kind and {cell.kind, kind} & {*CELLS}
     usage.refuse_if(another, f"--set: found the kind {cell.name}; allowed: {kind}, as KIND says")
     if markdown:
@@ -75,8 +74,7 @@ def check(
     """Check the cells of a Python file: trace each step, print its equations, and compare all ways to compute it.
 
     The step on tensors and every backend must give the results and gradients of the reference loop: in float64 up to
-    rounding, in float32 with at most four times its errors. Then measures the speed beside that of other kinds, which
-    takes a second. Runs the file.
+    rounding, in float32 with at most four times its errors. Runs the file.
 
     \b
     Example:
@@ -84,19 +82,21 @@ def check(
     """
     from pydantic import ValidationError
 
+    from charlm.cells.cell import is_in_file
     from charlm.cells.file import cells_of_file, load_cell
-    from charlm.config import is_in_file
     from charlm.layers.check_backends import HIDDEN, agreements
 
     if not is_in_file(file):
         raise CellError(f"{file}: found no path of a Python file; allowed: for example leaky.py, or leaky.py:Leaky")
-    classes = cells_of_file(Path(file)) if file.endswith(".py") else [load_cell(file, Path())]
-    for each in classes:
+    own = cells_of_file(Path(file)) if file.endswith(".py") else [load_cell(file, Path())]
+    for each in own:
         try:
-            cell = each(hidden=HIDDEN)
+            cell = each.with_options({"kind": each.kind, "hidden": HIDDEN})
         except ValidationError as error:
             options = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors())
-            raise CellError(f"{each.__name__}: found no valid default of {options}; allowed: one for each") from None
+            raise CellError(f"{each.name}: found no valid default of {options}; allowed: one for each") from None
+        if each is not own[0]:
+            typer.echo()
         _print(cell)
         typer.echo()
         rows = {}
@@ -104,29 +104,16 @@ def check(
             rows.update(agreements(cell))
         finally:
             print_table(rows)
-        typer.echo()
-    _print_speeds(classes)
-
-
-def _print_speeds(own: "list[type[Cell]]") -> None:
-    from charlm.cells import CELLS
-    from charlm.layers.speeds import HIDDEN, STEPS, STREAMS, speeds
-
-    cells = [cell(hidden=HIDDEN) for cell in (*own, *(CELLS[kind] for kind in _COMPARED))]
-    precision, measured = speeds(cells)
-    lstm = measured[len(own) + _COMPARED.index("lstm")].chars_per_s
-    window = f"{HIDDEN} units, {STREAMS} × {STEPS} characters"
-    typer.echo(f"speed of a layer, forward and backward, in characters/s ({window}, CPU, {precision})")
-    rows = {}
-    for cell, (chars_per_s, backend) in zip(cells, measured, strict=True):
-        by = f"  by the {backend}" if backend else ""
-        rows[cell.name] = f"{chars_per_s:>11,.0f}  {chars_per_s / lstm:.2f} × lstm{by}"
-    print_table(rows)
 
 
 def _summary(cell: "type[Cell]") -> str:
-    """What a kind is, in one line."""
-    return one_line(cell.model_fields["kind"].description or "").rstrip(".")
+    """What a kind is, in one line; of a class in a file the first line of its docstring."""
+    from charlm.cells import CELLS
+
+    kind = cell.model_fields["kind"]
+    is_built_in = CELLS.get(kind.default) is cell
+    text = (kind.description if is_built_in else inspect.cleandoc(cell.__doc__ or "").partition("\n")[0]) or ""
+    return one_line(text).rstrip(".")
 
 
 def _print(cell: "Cell") -> None:

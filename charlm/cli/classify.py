@@ -1,118 +1,70 @@
 """charlm classify."""
 
-import math
-from collections import Counter
-from collections.abc import Container
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import check_file, open_model, print_exactly, print_json
+from charlm.cli.common import open_model, print_exactly, print_json
 from charlm.system.console import say
-from charlm.system.formatting import counted
 
-Top = Annotated[
-    int | None, usage.option("K", "Print the K likeliest labels with their probabilities, and no margin.", min=1)
+Labels = Annotated[str, usage.option("A,B,…", "The labels, with commas between them.")]
+Separator = Annotated[str, usage.option("TEXT", r"What stands between label and line in the training text.")]
+EqualPriors = Annotated[
+    bool,
+    typer.Option("--equal-priors", help="Take all labels for equally frequent, not for as frequent as in training."),
 ]
-Labeled = Annotated[
-    bool, typer.Option("--labeled", help="The lines begin with their labels, as in training: say how many are right.")
+NoneBelow = Annotated[
+    float,
+    usage.number("P", "Answer none if the likeliest label has a lower probability: 0 to 1, among these labels.", max=1),
 ]
-_SHOWN = 5
-"""Other labels that are listed for a label."""
 
 
 def classify(
     checkpoint: usage.Checkpoint,
     file: Annotated[str, typer.Argument(metavar="FILE", help="The lines; - is stdin.")],
-    top: Top = None,
-    labeled: Labeled = False,
+    labels: Labels,
+    separator: Separator = r"\t",
+    equal_priors: EqualPriors = False,
+    none_below: NoneBelow = 0.0,
     skip_unknown: usage.SkipUnknown = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
     json: usage.Json = False,
 ) -> None:
-    """Find the label of each line, with a model that was trained with data.label_separator.
+    """Find the label of each line, with a model that was trained on lines such as label<TAB>record.
 
-    Prints the likeliest label, by how many bits it is likelier than the second, and the line, with tabs between them.
-    Lines from a pipe are answered as they come. With --json it prints an object for each line.
+    Prints the likeliest label, its probability among the labels given, 0 to 1, and the line, with tabs between them.
+    The model scores label, separator and line together, for each label. Lines from a pipe are answered as they come.
 
     \b
     Examples:
-      charlm classify runs/titles titles.txt
-      charlm classify runs/titles - --json < titles.txt
-      charlm classify runs/titles held-out.txt --labeled > found.txt
+      charlm classify runs/titles titles.txt --labels horror,comedy,drama
+      tail -f new.txt | charlm classify runs/titles - --labels horror,comedy --none-below 0.9 --json
     """
-    check_file(file)
-    trained = open_model(checkpoint, device, precision)
-    trained.check_labels()
+    trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.reading import arriving_lines
-    from charlm.data.vocabulary import describe_characters
-    from charlm.inference.lines import classify_lines
+    from charlm.data.vocabulary import describe_characters, readable
 
-    name = "stdin" if file == "-" else file
-    blocks = arriving_lines(file, trained.vocabulary.level, trained.config.data.unit)
-    unknown, pairs = set[str](), Counter[tuple[str, str]]()
-    for answers in classify_lines(trained, blocks, name, labeled=labeled, skip_unknown=skip_unknown):
-        unknown |= set(answers.unknown)
-        pairs.update(zip(answers.true or [], answers.predicted.best, strict=False))
-        if json:
-            _print_objects(answers, top)
-        else:
-            print_exactly("".join("\t".join(row) + "\n" for row in _rows(answers, top)))
+    name, number, unknown = "stdin" if file == "-" else file, 0, set[str]()
+    names, separator = labels.split(","), separator.replace(r"\t", "\t")
+    try:
+        trained.classify([], names, separator)
+    except ValueError as error:
+        raise usage.error(f"--labels, --separator: {error}") from None
+    for lines in arriving_lines(file, trained.vocabulary.level, trained.config.data.unit):
+        known = []
+        for line in lines:
+            number += 1
+            unknown |= set(trained.vocabulary.unknown(line))
+            known.append(trained.known(line, f"{name}: line {number:,}", skip_unknown=skip_unknown))
+        answers = trained.classify(known, names, separator, equal_priors=equal_priors, none_below=none_below)
+        for line, (label, p) in zip(lines, answers, strict=True):
+            if json:
+                shown = None if label is None else readable(label)
+                print_json({"label": shown, "probability": p, "line": readable(line)})
+            else:
+                print_exactly(f"{'none' if label is None else label}\t{p:.4f}\t{line}\n")
     if unknown:
         say("skipped", f"{name}: {describe_characters(sorted(unknown))}")
-    if labeled:
-        _report(pairs, trained.labels, json)
-
-
-def _rows(answers: Any, top: int | None) -> list[list[str]]:
-    """The columns of each line."""
-    predicted = answers.predicted
-    if top is None:
-        begins = [[label, f"{bits:.2f}"] for label, bits in zip(predicted.best, predicted.margin_bits, strict=True)]
-    else:
-        begins = [[text for label, p in row for text in (label, f"{p:.4f}")] for row in predicted.top(top)]
-    true = [[label] for label in answers.true] if answers.true else [[]] * len(begins)
-    return [[*first, *label, line] for first, label, line in zip(begins, true, answers.lines, strict=True)]
-
-
-def _print_objects(answers: Any, top: int | None) -> None:
-    from charlm.data.vocabulary import readable
-
-    predicted = answers.predicted
-    likeliest = predicted.top(top or 1)
-    for n, (line, label, bits) in enumerate(
-        zip(answers.lines, predicted.best, predicted.margin_bits.tolist(), strict=True)
-    ):
-        row = {"label": readable(label), "margin_bits": bits if math.isfinite(bits) else None, "line": readable(line)}
-        if answers.true:
-            row["true"] = readable(answers.true[n])
-        if top:
-            row["labels"] = [{"label": readable(name), "probability": p} for name, p in likeliest[n]]
-        print_json(row)
-
-
-def _report(pairs: Counter[tuple[str, str]], labels: Container[str], json: bool) -> None:
-    """How many labels were right, and what was predicted for the others; pairs: (true, predicted label) → lines."""
-    lines, right = pairs.total(), sum(count for (true, label), count in pairs.items() if true == label)
-    totals = Counter[str]()
-    for (true, _), count in pairs.items():
-        totals[true] += count
-    table: dict[str, dict[str, int]] = {true: {} for true, _ in totals.most_common() if true in labels}
-    for (true, label), count in pairs.most_common():
-        if true in table:
-            table[true][label] = count
-    unseen = sum(count for true, count in totals.items() if true not in table)
-    if json:
-        accuracy = right / lines if lines else None
-        print_json({"accuracy": accuracy, "lines": lines, "unseen_labels": unseen, "confusion": table})
-        return
-    say("right", f"{right / lines:.1%} of {counted(lines, 'line')}" if lines else "found no line")
-    for true, row in table.items():
-        wrong = [f"{label!r} × {count:,}" for label, count in row.items() if label != true]
-        shown = f"; found {', '.join(wrong[:_SHOWN])}{' …' if len(wrong) > _SHOWN else ''}" if wrong else ""
-        say("label", f"{true!r}: {row.get(true, 0) / totals[true]:.1%} of {counted(totals[true], 'line')}{shown}")
-    if unseen:
-        say("unseen", f"{counted(unseen, 'line')} with a label that the model has never seen")

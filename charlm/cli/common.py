@@ -3,8 +3,6 @@
 import codecs
 import csv
 import io
-import os
-import re
 import sys
 from collections.abc import Container, Sequence
 from pathlib import Path
@@ -13,7 +11,7 @@ from typing import Any, TextIO
 import typer
 
 from charlm.api import load
-from charlm.errors import DataError, VocabularyError
+from charlm.errors import DataError
 from charlm.new_run import check_there
 from charlm.system.console import say, terminal_columns
 from charlm.system.formatting import (
@@ -36,9 +34,10 @@ def open_model(
 ) -> Any:
     """The model of a run or checkpoint; says what computes its layers if a faster backend cannot.
 
-    A run or a text that is not there is an error before torch is imported. samples: take the quickest way to sample.
+    A run or a text that is not there is an error before torch is imported; - is stdin. samples: take the quickest way
+    to sample.
     """
-    check_there(runs=[path], texts=[text])
+    check_there(runs=[path], texts=[] if str(text) == "-" else [text])
     trained = load(path, device, precision)
     if samples and device == "auto" and precision in ("auto", "fp32"):
         trained = trained.for_sampling()
@@ -56,66 +55,44 @@ def open_model(
     return trained
 
 
-def check_file(file: Path | str | None, option: str = "") -> None:
-    """DataError for the file of an option or argument that is not there; - is stdin."""
-    if file is not None and str(file) != "-" and not os.path.exists(file):  # noqa: PTH110
-        raise DataError(f"{option}{file}: no such file or folder; allowed: a text file, or - for stdin")
-
-
-def read_text(trained: Any, file: Path | str, option: str = "") -> str:
-    """The text of a file, or of stdin for "-", as the model's training would have read it."""
+def read_stdin(trained: Any) -> str:
+    """The text of stdin, as the model's training would have read it."""
     from charlm.data.reading import arriving, as_in_training
 
-    name, level = "stdin" if str(file) == "-" else str(file), trained.vocabulary.level
-    where = f"{option}{file}" if option else name
+    level = trained.vocabulary.level
+    data = b"".join(as_in_training(arriving("-"), level, trained.config.data.unit, "stdin"))
     try:
-        blocks = arriving("-") if name == "stdin" else [Path(file).read_bytes()]
-        data = b"".join(as_in_training(blocks, level, trained.config.data.unit, name))
         return data.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
-    except OSError as error:
-        raise DataError(f"{where}: {error.strerror}; allowed: a text file, or - for stdin") from None
     except UnicodeDecodeError as error:
-        raise DataError(f"{where}: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
+        raise DataError(f"stdin: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
-def check_escapes(trained: Any, text: str, where: str) -> None:
-    r"""VocabularyError for an option's \n that the shell passed as it is, unless the model knows the backslash."""
-    if (escape := re.search(r"\\[ntr]", text)) and trained.vocabulary.unknown("\\"):
-        raise VocabularyError(
-            f"{where}: found {escape[0]} as a backslash and a letter, and the model has never seen a backslash; "
-            f"allowed: the character itself; in a shell: {where} $'…{escape[0]}…'"
-        )
-
-
-def known_prompt(trained: Any, text: str, where: str, skip_unknown: bool) -> str:
-    """A prompt without the characters that the model does not know, which are reported."""
-    if where == "--prompt" and not skip_unknown:
-        check_escapes(trained, text, where)
-    text, skipped = trained.without_unknown(trained.vocabulary.normalized(text), where, skip_unknown=skip_unknown)
-    if skipped:
-        say("skipped", f"{where}: {skipped}")
+def known_text(trained: Any, text: str, option: str) -> str:
+    """The text of an option in the characters of the model; VocabularyError if it lacks some."""
+    text = trained.vocabulary.normalized(text)
+    if unknown := trained.vocabulary.unknown(text):
+        raise trained.vocabulary.unknown_error(unknown, option)
     return text
 
 
-def encode_text(trained: Any, file: Path | str, skip_unknown: bool, *, counts_unknown: bool = False) -> tuple[Any, int]:
-    """The ids of a text without the characters that the model does not know, and how many these are.
+def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
+    """The ids of a text, without the characters that the model does not know if these are skipped, which is reported.
 
-    Reports them if they are skipped. VocabularyError for them unless they are skipped or counted.
+    VocabularyError for them unless they are skipped.
     """
     from charlm.data.corpus import encode_file
     from charlm.data.vocabulary import describe_characters
 
-    vocabulary, leaves_out = trained.vocabulary, skip_unknown or counts_unknown
+    vocabulary = trained.vocabulary
     if str(file) == "-":
-        file, text = "stdin", read_text(trained, file)
+        file, text = "stdin", read_stdin(trained)
         unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
-        ids = vocabulary.encode(trained.without_unknown(text, file, skip_unknown=leaves_out)[0])
+        ids = vocabulary.encode(trained.known(text, file, skip_unknown=skip_unknown))
     else:
-        ids, unknown = encode_file(file, vocabulary, skip_unknown=leaves_out, unit=trained.config.data.unit)
-    count = sum(unknown.values())
-    if unknown and skip_unknown:
-        say("skipped", f"{file}: {counted(count, 'character')}: {describe_characters(unknown)}")
-    return ids, count
+        ids, unknown = encode_file(file, vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
+    if unknown:
+        say("skipped", f"{file}: {counted(sum(unknown.values()), 'character')}: {describe_characters(unknown)}")
+    return ids
 
 
 # Output
@@ -147,26 +124,19 @@ def _exact(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 codecs.register_error(EXACT, _exact)
-_json_is_ascii = False
 
 
 def open_output() -> None:
     """Let stdout and stderr take every text, with line ends as they are.
 
     A file or pipe gets stdout as UTF-8 in every locale, with the exact bytes of a byte model. A terminal gets escapes
-    for what its encoding lacks; if that is ASCII, the locale says nothing, and the terminal gets UTF-8 too.
+    for what its encoding lacks.
     """
-    global _json_is_ascii
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace", newline="\n")  # Windows would write CR LF
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        name = codecs.lookup(sys.stdout.encoding).name
-        _json_is_ascii = name != "utf-8"
-        if not sys.stdout.isatty():
-            sys.stdout.reconfigure(encoding="utf-8", errors=EXACT)
-        elif name == "ascii":
-            sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
+    if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
+        sys.stdout.reconfigure(encoding="utf-8", errors=EXACT)
 
 
 def print_exactly(text: str) -> None:
@@ -176,8 +146,8 @@ def print_exactly(text: str) -> None:
 
 
 def as_json(value: Any) -> str:
-    """A line of JSON with control characters escaped, and everything but ASCII where the locale is not UTF-8."""
-    return escaped(to_json(value, ascii=_json_is_ascii))
+    """A line of JSON with control characters escaped."""
+    return escaped(to_json(value, ascii=False))
 
 
 def print_json(value: Any) -> None:
@@ -189,25 +159,17 @@ def print_table(rows: dict[str, str]) -> None:
     """Print a name and a text per line, aligned."""
     width, columns = max(map(len, rows), default=0), terminal_columns(sys.stdout)
     for name, text in rows.items():
-        typer.echo(wrapped([f"{name:<{width}} ", *one_line(text).split(" ")], columns, width + 2))
+        typer.echo(wrapped(f"{name:<{width}}  {one_line(text)}", columns, width + 2))
 
 
 def print_rows(rows: Sequence[Sequence[str]], right: Container[int]) -> None:
-    """Print rows with aligned columns, those in `right` at their right end.
-
-    If a terminal is too narrow, a name in the first column is on a line of its own.
-    """
+    """Print rows with aligned columns, those in `right` at their right end."""
     widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
-    columns = terminal_columns(sys.stdout)
-    too_wide = columns is not None and 0 not in right and sum(widths) + 2 * len(widths) - 2 > columns
     for row in rows:
         cells = []
         for column, (text, width) in enumerate(zip(row, widths, strict=True)):
             padding = " " * (width - columns_of(text))
             cells.append(padding + text if column in right else text + padding)
-        if too_wide:
-            typer.echo(row[0])
-            cells[0] = ""
         typer.echo("  ".join(cells).rstrip())
 
 

@@ -17,9 +17,7 @@ from charlm.system.formatting import format_count
 
 def compare(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A file, a folder or a glob.")],
-    minutes: Annotated[
-        float, usage.option("M", "Minutes that each model trains.", callback=usage.minutes_checked)
-    ] = DEFAULT_MINUTES,
+    minutes: Annotated[float, usage.option("M", "Minutes that each model trains.")] = DEFAULT_MINUTES,
     cells: Annotated[
         str, usage.option("KINDS", "Kinds of cells, or Python files with a cell of your own, with commas between them.")
     ] = ",".join(KINDS),
@@ -53,7 +51,7 @@ def compare(
         plan = Plan(text, minutes, kinds, equal, seeds, settings)
     except ComparisonError as refused:
         raise usage.error(f"--{refused}") from None
-    check_minutes(minutes, [*settings], is_chosen=True)
+    check_minutes(minutes, [*settings])
     check_there(texts=[text])
     folder = out or comparison_folder(text)
 

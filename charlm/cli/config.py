@@ -18,20 +18,14 @@ if TYPE_CHECKING:
 app = usage.command_group("List, check, resolve and document configs.", "charlm config check lstm")
 
 Argument = Annotated[
-    Path | None,
-    typer.Argument(metavar="CONFIG", help=usage.CONFIG_HELP, show_default=False, autocompletion=usage.complete_config),
+    Path, typer.Argument(metavar="CONFIG", help=usage.CONFIG_HELP, autocompletion=usage.complete_config)
 ]
-Option = Annotated[Path | None, usage.config_option("The same, as an option.")]
 
 
-def _load(argument: Path | None, option: Path | None, overrides: list[str] | None) -> "tuple[Path, Config]":
+def _load(file: Path, overrides: list[str] | None) -> "Config":
     from charlm.config import load_config
 
-    if argument and option:
-        raise usage.error(f"found two configs, {argument} and --config {option}; allowed: one; leave out the other")
-    if not (path := argument or option):
-        raise usage.error("a config is needed, for example lstm; `charlm config list` shows the others")
-    return path, load_config(path, overrides or [])
+    return load_config(file, overrides or [], runs_file=True)
 
 
 @app.command("list")
@@ -48,7 +42,7 @@ def list_configs() -> None:
 
 
 @app.command()
-def check(file: Argument = None, config: Option = None, overrides: usage.Overrides = None) -> None:
+def check(file: Argument, overrides: usage.Overrides = None) -> None:
     """Check a config and list all its faults at once.
 
     \b
@@ -57,14 +51,13 @@ def check(file: Argument = None, config: Option = None, overrides: usage.Overrid
     """
     from charlm.config import ignored_options
 
-    path, loaded = _load(file, config, overrides)
-    for line in ignored_options(loaded):
+    for line in ignored_options(_load(file, overrides)):
         say("ignored", line)
-    typer.echo(f"{one_line(str(path))}: valid")
+    typer.echo(f"{one_line(str(file))}: valid")
 
 
 @app.command()
-def show(file: Argument = None, config: Option = None, overrides: usage.Overrides = None) -> None:
+def show(file: Argument, overrides: usage.Overrides = None) -> None:
     """Print the whole config: the file, the defaults and the overrides.
 
     \b
@@ -73,7 +66,7 @@ def show(file: Argument = None, config: Option = None, overrides: usage.Override
     """
     from charlm.config import dump_config
 
-    typer.echo(dump_config(_load(file, config, overrides)[1]), nl=False)
+    typer.echo(dump_config(_load(file, overrides)), nl=False)
 
 
 @app.command()
@@ -83,7 +76,6 @@ def suggest(
     ],
     minutes: usage.Minutes = None,
     lines: usage.Lines = False,
-    labels: usage.LabelSeparator = None,
     overrides: usage.Overrides = None,
 ) -> None:
     """Choose the settings of `charlm train TEXT --minutes M` for this machine, and print them as commented YAML.
@@ -94,7 +86,7 @@ def suggest(
     Example:
       charlm config suggest my.txt --minutes 10 > mine.yaml
     """
-    given = NewRun(text, minutes, None, usage.as_settings(overrides, lines, labels))
+    given = NewRun(text, minutes, None, usage.as_settings(overrides, lines))
     given.check()
 
     from charlm.choice.suggest import suggest as choose

@@ -1,15 +1,16 @@
 """charlm data: list, info, fetch, cache."""
 
 import sys
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_table
 from charlm.errors import DataError
-from charlm.system.formatting import format_bytes, one_line
+from charlm.system.formatting import counted, format_bytes, one_line
 
 app = usage.command_group("List, inspect and download texts; show and clear the cache.", "charlm data list")
 
@@ -39,7 +40,7 @@ def info(
     source: Annotated[
         str, typer.Argument(help="A file, a folder, a glob, builtin:NAME, or a name from `charlm data list`.")
     ],
-    level: Annotated[str, typer.Option(help="What a symbol is: char | byte.")] = "char",
+    level: Annotated[Literal["char", "byte"], typer.Option(help="What a symbol is.")] = "char",
     data_dir: Folder = Path("data"),
 ) -> None:
     """Show what a text contains: files, size, characters, vocabulary.
@@ -53,8 +54,6 @@ def info(
     from charlm.data.catalog import CATALOG
     from charlm.data.corpus import count_source
 
-    if level not in ("char", "byte"):
-        raise typer.BadParameter(f"--level: found {level!r}; allowed: char | byte")
     rows = {}
     if download := CATALOG.get(source):
         rows = {"what": download.summary, "from": download.url, "file": str(data_dir / download.filename)}
@@ -62,18 +61,18 @@ def info(
             print_table(rows | {"size": format_bytes(download.size), "fetch": f"charlm data fetch {source}"})
             return
         source = str(data_dir / download.filename)
-    counted = count_source(source, level)
+    text = count_source(source, level)
     named = (lambda symbol: bytes([symbol])) if level == "byte" else chr
-    often = sorted(zip(counted.counts.tolist(), counted.symbols.tolist(), strict=True), reverse=True)[:12]
+    often = sorted(zip(text.counts.tolist(), text.symbols.tolist(), strict=True), reverse=True)[:12]
     print_table(
         rows
         | {
-            "files": f"{len(counted.paths):,}",
-            "size": f"{counted.size_bytes:,} bytes",
-            "length": f"{counted.length:,} {level}s",
-            "vocabulary": "256" if level == "byte" else f"{len(counted.symbols):,}",
-            "most often": "  ".join(f"{named(s)!r} {100 * c / counted.length:.1f}%" for c, s in often),
-            "sha256": counted.sha256,
+            "files": f"{len(text.paths):,}",
+            "size": f"{text.size_bytes:,} bytes",
+            "length": f"{text.length:,} {level}s",
+            "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
+            "most often": "  ".join(f"{named(s)!r} {100 * c / text.length:.1f}%" for c, s in often),
+            "sha256": text.sha256,
         }
     )
 
@@ -107,7 +106,7 @@ def fetch(
 
 @app.command()
 def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all that no running command uses.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
     json: usage.Json = False,
 ) -> None:
     """Show or clear the cache: encoded texts and compiled kernels, which are made again when they are needed.
@@ -119,30 +118,20 @@ def cache(
       charlm data cache
       charlm data cache --clear
     """
-    from charlm.system.cache import cache_dir, who_else_writes
-    from charlm.system.cache_bound import BOUNDS, cache_entries, remove
+    from charlm.system.cache import BOUNDS, cache_dir, cached_files
 
+    report: dict[str, Any] = {"folder": str(cache_dir())}
     rows = {"folder": str(cache_dir())}
-    report: dict[str, Any] = dict(rows)
     for name, bound_bytes in BOUNDS.items():
-        if fault := who_else_writes(cache_dir() / name):
-            report[name] = {"unused": fault}
-            rows[name] = f"not used, because {fault}"
-            continue
-        entries = cache_entries(name, cache_dir() / name)
-        gone = [entry for entry in entries if clear and remove(entry)]
-        left = [entry for entry in entries if entry not in gone]
-        size, freed = (sum(entry.size_bytes for entry in some) for some in (left, gone))
-        report[name] = {"bytes": size, "entries": len(left), "bound_bytes": bound_bytes}
-        rows[name] = f"{_entries(len(left))} of {format_bytes(size)}, at most {format_bytes(bound_bytes)}"
-        if clear:
-            report[name] |= {"cleared_bytes": freed, "cleared_entries": len(gone)}
-            rows[name] = f"cleared {_entries(len(gone))} of {format_bytes(freed)}; {_entries(len(left))} in use"
+        files = cached_files(name)
+        size = sum(status.st_size for _, status in files)
+        report[name] = {"files": len(files), "bytes": size, "bound_bytes": bound_bytes, "cleared": clear}
+        rows[name] = f"{counted(len(files), 'file')} of {format_bytes(size)}, "
+        rows[name] += "now removed" if clear else f"at most {format_bytes(bound_bytes)}"
+        for path, _ in files if clear else ():
+            with suppress(OSError):  # Windows refuses to remove what is open
+                path.unlink()
     if json:
         print_json(report)
     else:
         print_table(rows)
-
-
-def _entries(count: int) -> str:
-    return f"{count:,} {'entry' if count == 1 else 'entries'}"

@@ -7,7 +7,7 @@ import typer
 
 from charlm.api import load
 from charlm.cli import usage
-from charlm.cli.common import encode_text, known_prompt, write_page
+from charlm.cli.common import encode_text, write_page
 from charlm.new_run import check_there
 from charlm.system.console import say
 
@@ -17,7 +17,6 @@ def look(
     file: Annotated[
         Path | None, usage.option("FILE", "Look at this text; - is stdin.  [default: validation text]")
     ] = None,
-    prompt: Annotated[str | None, usage.option("TEXT", "Look at this text.")] = None,
     length: Annotated[
         int, usage.option("N", "Characters of the text at most, from its beginning.", min=2, max=1_000_000)
     ] = 5000,
@@ -39,20 +38,16 @@ def look(
       charlm look runs/mine --file my.txt --compare runs/other
       charlm sample runs/mine --length 2000 | charlm look runs/mine --file -
     """
-    usage.refuse_if(file is not None and prompt is not None, "--file excludes --prompt")
-    check_there(runs=[checkpoint], options={"--compare": compare}, texts=[None if str(file) == "-" else file])
+    check_there(runs=[checkpoint], options={"--compare": compare}, texts=[file])
     trained = load(checkpoint, "cpu", "fp32")
 
     from charlm.data.outputs import check_output, page_of
     from charlm.look import look_page, opening
 
-    check_output(out, "--out", page_of("look"), trained.config.data, file)
+    check_output(out, "--out", page_of("look"))
     other = None if compare is None else load(compare, "cpu", "fp32")
-    if prompt is not None:
-        text = known_prompt(trained, prompt, "--prompt", skip_unknown)
-        ids = trained.scored_ids(trained.vocabulary.encode(text))
-    elif file is not None:
-        ids, _ = encode_text(trained, file, skip_unknown)
+    if file is not None:
+        ids = encode_text(trained, file, skip_unknown)
         if len(ids) > length:
             say("text", f"{file}: the first {length:,} of {len(ids):,} characters; --length takes more")
         ids = trained.scored_ids(ids[:length])

@@ -1,32 +1,20 @@
 """charlm sample, charlm next."""
 
-import functools
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import (
-    check_escapes,
-    check_file,
-    known_prompt,
-    open_model,
-    print_exactly,
-    print_json,
-    print_table,
-    read_text,
-)  # fmt: skip
-from charlm.errors import VocabularyError
+from charlm.cli.common import known_text, open_model, print_exactly, print_json, print_table
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
 from charlm.system.formatting import counted
 
-Prompt = Annotated[str | None, usage.option("TEXT", "Text to continue.")]
-PromptFile = Annotated[Path | None, usage.option("FILE", "Read the prompt from a file; - is stdin.")]
+Prompt = Annotated[str, usage.option("TEXT", "Text to continue; with a model of lines, the beginning of a line.")]
 Count = Annotated[int, usage.option("N", "How many samples to write.", min=1, max=10_000)]
 Seed = Annotated[
     int | None,
@@ -46,30 +34,21 @@ Novelty = Annotated[
         "of 20-character windows that occur there. The prompt does not count.",
     ),
 ]
-Unique = Annotated[bool, typer.Option("--unique", help="With a model of lines: write other lines in place of repeats.")]
-Novel = Annotated[
-    bool,
-    typer.Option("--novel", help="With a model of lines: write other lines in place of those of the training text."),
-]
-Label = Annotated[
-    str | None, usage.option("TEXT", "With a model of labels: write lines with this label, and not the label.")
+New = Annotated[
+    bool, typer.Option("--new", help="With a model of lines: only new ones, no repeats and none of the training text.")
 ]
 
 
 @usage.with_options(SamplingOptions)
 def sample(
     checkpoint: usage.Checkpoint,
-    prompt: Prompt = None,
-    prompt_file: PromptFile = None,
-    label: Label = None,
+    prompt: Prompt = "",
     *,
     options: SamplingOptions,
     count: Count = 1,
     seed: Seed = None,
     novelty: Novelty = False,
-    unique: Unique = False,
-    novel: Novel = False,
-    skip_unknown: usage.SkipUnknown = False,
+    new: New = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
     json: usage.Json = False,
@@ -84,96 +63,69 @@ def sample(
       charlm sample runs/quickstart-20260102-030405
       charlm sample runs/mine --prompt "ROMEO:" --length 1000 --temperature 0.7 --seed 1
       charlm sample runs/mine --prompt "def " --stop $'\\n\\n' --count 5 --json
-      charlm sample runs/mine/checkpoints/last.safetensors --min-p 0.05
+      charlm sample runs/mine/checkpoints/last.safetensors --top-p 0.9
       charlm sample runs/mine --length 2000 --novelty
-      charlm sample runs/names --count 50 --novel --unique
-      charlm sample runs/titles --label horror --count 10
+      charlm sample runs/names --count 50 --new
+      charlm sample runs/titles --prompt $'horror\\t' --count 10
     """
-    usage.refuse_if(prompt is not None and prompt_file is not None, "--prompt and --prompt-file exclude one another")
-    usage.refuse_if((unique or novel) and novelty, "--novelty excludes --unique and --novel")
-    check_file(prompt_file, "--prompt-file ")
+    usage.refuse_if(new and novelty, "--novelty and --new exclude one another")
     trained = open_model(checkpoint, device, precision, samples=True)
-    is_line_model, vocabulary = trained.network.is_line_model, trained.vocabulary
-    if (unique or novel) and not is_line_model:
-        raise usage.error("--unique and --novel need a model of lines (`charlm train TEXT --lines`)")
-    if label is not None and not trained.labels:
-        raise usage.error("--label needs a model with labels (data.label_separator)")
-    prefix = "" if label is None else trained.label_prefix(label)
 
     from charlm.data.vocabulary import readable
-    from charlm.inference import sample_text
-    from charlm.inference.line_samples import sample_lines
 
-    text = _prompt(trained, prompt or "", prompt_file, skip_unknown)
-    _check_stop(trained, options.stop)
+    writes_lines = trained.network.is_line_model
+    usage.refuse_if(new and not writes_lines, "--new needs a model of lines (`charlm train TEXT --lines`)")
+    if writes_lines and "\n" in prompt:
+        raise usage.error("--prompt: found a line end; allowed with a model of lines: the beginning of one line")
+    prompt = known_text(trained, prompt, "--prompt")
+    options = replace(options, stop=known_text(trained, options.stop, "--stop"))
     if novelty:
         trained.training_splits("--novelty")  # fail now, not after the sample
     if seed is None:
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
-
-    kinds, seeds = Counter[str](), range(seed, seed + count)
-    samples: Iterable[tuple[int, Iterable[str]]]  # the seed of each, and its pieces
-    if is_line_model and not novelty:
-        lines = sample_lines(trained, text, options, seed, count, label=label, unique=unique, novel=novel)
-        samples = _new_lines(lines, kinds)
-    elif json:  # side by side
-        steps = sample_text(trained.network, vocabulary, prefix + text, options, seeds)
-        samples = zip(seeds, zip(*steps, strict=True), strict=True)
-    else:  # as they are drawn
-        draw = functools.partial(sample_text, trained.network, vocabulary, prefix + text, options)
-        samples = ((each, (piece for [piece] in draw([each]))) for each in seeds)
-    rows: list[dict[str, Any]] = []
-    for own_seed, pieces in samples:
-        if count > 1 and not json and (novelty or not is_line_model):
-            typer.echo(f"--- seed {own_seed} ---")
-        sample = "".join(pieces) if json else _print(text, pieces)
-        rows.append({"seed": own_seed, "prompt": readable(text), "text": readable(sample)})
+    dropped = Counter[str]() if new else None
+    show, rows = _nothing if json else print_exactly, []
+    for own_seed, pieces in _samples(trained, prompt, options, seed, count, dropped):
+        if count > 1 and not writes_lines:
+            show(f"--- seed {own_seed} ---\n")
+        show(prompt)
+        text = ""
+        for piece in pieces:
+            show(piece)
+            text += piece
+        show("\n")
+        rows.append({"seed": own_seed, "prompt": readable(prompt), "text": readable(text)})
         if novelty:
-            [copied] = trained.novelty([sample])
+            [copied] = trained.novelty([text])
             rows[-1]["novelty"] = vars(copied)
             if not json:
-                say("novelty", _novelty_line(own_seed, copied, vocabulary.level))
+                say("novelty", _novelty_line(own_seed, copied, trained.vocabulary.level))
     if json:
-        labeled = {} if label is None else {"label": readable(label)}
-        print_json({"checkpoint": str(trained.path), **labeled, "samples": rows})
-    if unique or novel:
-        copies, repeats = counted(kinds["copy"], "line"), counted(kinds["repeat"], "repeat")
-        missing = f"; gave up with {kinds['new']} of {count}" if kinds["new"] < count else ""
+        print_json({"checkpoint": str(trained.path), "samples": rows})
+    if dropped is not None:
+        copies, repeats = counted(dropped["copy"], "line"), counted(dropped["repeat"], "repeat")
+        missing = f"; gave up with {len(rows)} of {count}" if len(rows) < count else ""
         say("dropped", f"{copies} of the training text, {repeats}{missing}")
 
 
-def _prompt(trained: Any, text: str, file: Path | None, skip_unknown: bool) -> str:
-    """The prompt, from the option or the file, without unknown characters."""
-    where = "--prompt"
-    if file is not None:
-        where = f"--prompt-file {file}"
-        text = read_text(trained, file, "--prompt-file ")
-        if trained.network.is_line_model:  # the end of the file's line
-            text = text.removesuffix("\n")
-    if trained.network.is_line_model and "\n" in text:
-        raise usage.error(f"{where}: found a line end; allowed with a model of lines: a part of one line")
-    return known_prompt(trained, text, where, skip_unknown)
+def _nothing(text: str) -> None:
+    pass
 
 
-def _check_stop(trained: Any, stop: str) -> None:
-    """VocabularyError if the model can never write the text that a sample is to end with."""
-    from charlm.data.vocabulary import describe_characters
+def _samples(
+    trained: Any, prompt: str, options: SamplingOptions, seed: int, count: int, dropped: Counter[str] | None
+) -> Iterator[tuple[int, Iterable[str]]]:
+    """The seed of each sample and its pieces, which come as they are drawn if there is only one."""
+    from charlm.inference.many_samples import sample_many
+    from charlm.inference.sampling import sample_text
 
-    check_escapes(trained, stop, "--stop")
-    if unknown := trained.vocabulary.unknown(stop):
-        raise VocabularyError(
-            f"--stop: found {describe_characters(unknown)}, which the model never writes; "
-            f"allowed: its {counted(len(trained.vocabulary), 'character')}{trained.vocabulary.advice(unknown)}"
-        )
-
-
-def _new_lines(lines: Iterable[tuple[int, str, str]], kinds: Counter[str]) -> Iterator[tuple[int, Iterable[str]]]:
-    """The new ones of these lines; counts all by their kind."""
-    for seed, line, kind in lines:
-        kinds[kind] += 1
-        if kind == "new":
-            yield seed, [line]
+    if count == 1 and dropped is None:
+        steps = sample_text(trained.network, trained.vocabulary, prompt, options, [seed])
+        yield seed, (piece for [piece] in steps)
+        return
+    for own_seed, text in sample_many(trained, prompt, options, seed, count, dropped):
+        yield own_seed, [text]
 
 
 def _novelty_line(seed: int, copied: Any, level: str) -> str:
@@ -186,24 +138,12 @@ def _novelty_line(seed: int, copied: Any, level: str) -> str:
     )
 
 
-def _print(prompt: str, pieces: Iterable[str]) -> str:
-    """Write the prompt, and after it a sample as it comes; returns the sample alone."""
-    print_exactly(prompt)
-    written = []
-    for piece in pieces:
-        print_exactly(piece)
-        written.append(piece)
-    print_exactly("\n")
-    return "".join(written)
-
-
 def next_characters(
     checkpoint: usage.Checkpoint,
     prompt: Annotated[
         str, usage.option("TEXT", "Text to read first; without it the model is at the start of a line.")
     ] = "",
     top: Annotated[int, usage.option("K", "How many characters to list; bytes for a byte model.", min=1)] = 5,
-    skip_unknown: usage.SkipUnknown = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
     json: usage.Json = False,
@@ -218,13 +158,12 @@ def next_characters(
 
     from charlm.data.vocabulary import readable
 
-    text = known_prompt(trained, prompt, "--prompt", skip_unknown)
-    likeliest = trained.next(text, k=top)
-    name = "character"
+    prompt = known_text(trained, prompt, "--prompt")
+    likeliest, name = trained.next(prompt, k=top), "character"
     if trained.vocabulary.level == "byte":
         name, likeliest = "byte", [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]
     if json:
         rows = [{name: symbol[0], "probability": p} for symbol, p in likeliest]  # b"x"[0] is a number
-        print_json({"checkpoint": str(trained.path), "prompt": readable(text), "next": rows})
+        print_json({"checkpoint": str(trained.path), "prompt": readable(prompt), "next": rows})
         return
     print_table({repr(symbol): f"{p:.4f}" for symbol, p in likeliest})

@@ -1,7 +1,8 @@
-"""charlm eval, charlm score: how surprising a text is to a model."""
+"""charlm eval, charlm score: how surprising a text, or each of its lines, is to a model."""
 
 import itertools
-import sys
+import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,7 +11,6 @@ import typer
 from charlm.cli import usage
 from charlm.cli.common import (
     as_json,
-    check_file,
     encode_text,
     open_model,
     print_exactly,
@@ -19,13 +19,13 @@ from charlm.cli.common import (
     write_char_scores,
 )  # fmt: skip
 from charlm.errors import DataError
-from charlm.inference.options import Limit
-from charlm.system.formatting import bits_to_nats, nats_to_bits, printable
+from charlm.system.formatting import bits_to_nats, nats_to_bits
 
 Split = Annotated[
     Literal["train", "valid", "test"] | None,
     typer.Option("--split", help="Which part of the run's own text.  [default: valid]"),
 ]
+File = Annotated[Path | None, usage.option("FILE", "Score this text instead; - is stdin.")]
 PerCharFile = Annotated[
     Path | None,
     usage.option("FILE", "Also write the score of every character to a CSV file; with --dynamic the dynamic score."),
@@ -48,22 +48,15 @@ Dynamic = Annotated[
         "Needs the training text; changes nothing in the checkpoint.",
     ),
 ]
-DynamicLr = Annotated[float | None, usage.number("X", "How far the weights move per window.  [default: 0.0005]")]
-DynamicDecay = Annotated[
-    float | None, usage.number("X", "How fast they return to the trained weights.  [default: 0.0005]", max=1)
-]
 
 
 def evaluate(
     checkpoint: usage.Checkpoint,
     split: Split = None,
-    file: Annotated[Path | None, usage.option("FILE", "Score this text instead.")] = None,
+    file: File = None,
     per_char: PerCharFile = None,
     streams: Streams = None,
     dynamic: Dynamic = False,
-    dynamic_lr: DynamicLr = None,
-    dynamic_decay: DynamicDecay = None,
-    dynamic_steps: Annotated[int | None, usage.option("N", "Characters per window.  [default: 50]", min=1)] = None,
     skip_unknown: usage.SkipUnknown = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
@@ -83,30 +76,28 @@ def evaluate(
       charlm eval runs/mine --split test --dynamic
     """
     usage.refuse_if(split is not None and file is not None, "--split and --file exclude one another")
-    options = {"lr": dynamic_lr, "decay": dynamic_decay, "steps": dynamic_steps}
-    chosen: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
-    if chosen and not dynamic:
-        raise usage.error(f"--dynamic-{next(iter(chosen))} needs --dynamic")
     trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.outputs import SCORES, check_output
     from charlm.inference import Adaptation
 
-    adaptation = Adaptation(**chosen) if dynamic else None
     if per_char is not None:
-        check_output(per_char, "--per-char", SCORES, trained.config.data, file)
-    if adaptation:
-        trained.training_splits("--dynamic")
+        check_output(per_char, "--per-char", SCORES)
+    if dynamic:
+        trained.training_splits("--dynamic")  # fail now, not after the text is read
     name = str(file or split or "valid")
-    ids = trained.split(name) if file is None else trained.scored_ids(encode_text(trained, file, skip_unknown)[0])
-    alike = 1 if adaptation else None  # both scores read the text in as many streams
-    score = trained.evaluate(ids, streams=streams or alike, per_char=per_char is not None and not adaptation)
+    ids = trained.split(name) if file is None else trained.scored_ids(encode_text(trained, file, skip_unknown))
     step = trained.progress.get("step")
     result = {"checkpoint": str(trained.path), "step": step, "text": name, "precision": trained.precision}
-    result |= _described(score)
-    if adaptation:
-        score = trained.evaluate_dynamically(ids, adaptation, streams=streams or 1, per_char=per_char is not None)
-        result["dynamic"] = _described(score) | {"streams": streams or 1, **vars(adaptation)}
+    if dynamic:  # both scores read the text in as many streams
+        streams = streams or 1
+        adaptation = Adaptation()
+        score = trained.evaluate_dynamically(ids, adaptation, streams=streams, per_char=per_char is not None)
+        result |= _described(trained.evaluate(ids, streams=streams))
+        result["dynamic"] = _described(score) | {"streams": streams, **vars(adaptation)}
+    else:
+        score = trained.evaluate(ids, streams=streams, per_char=per_char is not None)
+        result |= _described(score)
     if per_char is not None:
         try:
             with per_char.open("w", encoding="utf-8", newline="") as out:
@@ -130,163 +121,101 @@ def _print_evaluation(result: dict[str, Any]) -> None:
     formats = {"nats_per_char": ".4f", "bits_per_char": ".4f", "nats_per_line": ".2f", "chars_per_s": ",.0f"}
     rows = {key: format(value, formats.get(key, "")) for key, value in result.items() if key != "dynamic"}
     if dynamic := result.get("dynamic"):
-        rows |= {
-            key: f"{rows[key]} static  {dynamic[key]:{form}} dynamic" for key, form in formats.items() if key in rows
-        }
+        for key, form in formats.items():
+            if key in dynamic:
+                rows[key] = f"{rows[key]} static  {dynamic[key]:{form}} dynamic"
         rows["dynamic"] = ", ".join(f"{key} {dynamic[key]}" for key in ("streams", "lr", "decay", "steps"))
     print_table(rows)
 
 
 # charlm score
 
+_LIMIT = re.compile(r"(?P<p>p)?(?P<number>\d+(?:\.\d*)?|\.\d+)(?P<unit>bits|nats)?", re.ASCII)
 Sort = Annotated[
     bool, typer.Option("--sort", help="Print the likeliest lines first, at the end. Keeps all printed lines in memory.")
 ]
-LIMIT = "3.2bits or 2.1nats per character, or p99, the percentile of the run's validation lines"
-Above = Annotated[str | None, usage.option("X", f"Print only lines with a higher score: {LIMIT}.", "--above")]
-UnknownAs = Annotated[
-    float | None,
-    usage.number("BITS", "Count each character that the model does not know as so many bits.", "--unknown-as"),
-]
-DynamicLines = Annotated[
-    bool,
-    typer.Option(
-        "--dynamic",
-        help="The model learns from what it has scored (see `charlm eval --dynamic`). Needs the training text.",
+Above = Annotated[
+    str | None,
+    usage.option(
+        "X",
+        "Print only lines with a higher score: 3.2bits or 2.1nats per character, or p99, the percentile of the lines "
+        "of this file, all of which are then kept in memory.",
     ),
 ]
-LinesLr = Annotated[
-    float | None, usage.number("X", "How far the weights move per window.  [default: 0.0005; with --lines 0.00001]")
+UnknownAs = Annotated[
+    float | None, usage.number("BITS", "Count each character that the model does not know as so many bits.")
 ]
-Label = Annotated[str | None, usage.option("TEXT", "With --lines and a model of labels: score lines given this label.")]
 
 
 def score(
     checkpoint: usage.Checkpoint,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The text to score; - is stdin.")],
-    lines: Annotated[bool, typer.Option("--lines", help="Score each line by itself, as it comes.")] = False,
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The lines to score; - is stdin.")],
     sort: Sort = False,
     above: Above = None,
-    below: Annotated[str | None, usage.option("X", "Print only lines with a lower score.")] = None,
-    label: Label = None,
     skip_unknown: usage.SkipUnknown = False,
     unknown_as: UnknownAs = None,
-    dynamic: DynamicLines = False,
-    dynamic_lr: LinesLr = None,
-    per_char: Annotated[bool, typer.Option("--per-char", help="Also print the bits of every character.")] = False,
+    per_char: Annotated[bool, typer.Option("--per-char", help="With --json: the bits of every character too.")] = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
     json: usage.Json = False,
 ) -> None:
-    """Say how surprising a text, or each of its lines, is to the model.
+    """Say how surprising each line of a text is to the model.
 
     Prints bits per character, bits, and the line, with tabs between them. Low scores are likely text, high scores are
-    surprising. Without --lines the file is one text.
+    surprising. Each line is scored by itself; `charlm eval --file` scores a whole text.
 
     \b
     Examples:
-      charlm score runs/mine candidates.txt --lines --sort
-      tail -f app.log | charlm score runs/logs - --lines --above p99
-      charlm score runs/mine book.txt --per-char --json
-      charlm score runs/logs app.log --lines --dynamic --unknown-as 20
+      charlm score runs/mine candidates.txt --sort
+      charlm score runs/logs app.log --above p99 --unknown-as 20
+      tail -f app.log | charlm score runs/logs - --above 3.2bits
+      charlm score runs/mine lines.txt --per-char --json
     """
-    of_lines, has_unknown_score = sort or above or below or label is not None, unknown_as is not None
-    usage.refuse_if(of_lines and not lines, "--sort, --above, --below and --label need --lines")
-    usage.refuse_if(skip_unknown and has_unknown_score, "--skip-unknown and --unknown-as exclude one another")
-    usage.refuse_if(lines and per_char and not json, "--per-char with --lines needs --json")
-    usage.refuse_if(per_char and has_unknown_score and not lines, "--per-char with --unknown-as needs --lines")
-    usage.refuse_if(dynamic_lr is not None and not dynamic, "--dynamic-lr needs --dynamic")
-    lowest, highest = _limit("--above", above), _limit("--below", below)
-    if lines:
-        check_file(file)
-    trained = open_model(checkpoint, device, precision, None if lines or file == "-" else file)
-
-    from dataclasses import replace
-
-    from charlm.inference import Adaptation
-    from charlm.inference.lines import LINE_ADAPTATION
-
-    adaptation = (LINE_ADAPTATION if lines else Adaptation()) if dynamic else None
-    if adaptation and dynamic_lr is not None:
-        adaptation = replace(adaptation, lr=dynamic_lr)
-    unknown_nats = None if unknown_as is None else bits_to_nats(unknown_as)
-    if not lines:
-        _score_text(trained, file, skip_unknown, unknown_nats, adaptation, per_char, json)
-        return
+    usage.refuse_if(skip_unknown and unknown_as is not None, "--skip-unknown and --unknown-as exclude one another")
+    usage.refuse_if(per_char and not json, "--per-char needs --json")
+    limit, unit = _limit(above)
+    if unit == "p" and file == "-":
+        raise usage.error(f"--above {above}: found a pipe; allowed: a file, or a number, such as --above 3.2bits")
+    trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.reading import arriving
-    from charlm.inference.lines import limit_nats, score_lines
+    from charlm.inference.lines import above_percentile, score_lines
 
-    low = float("-inf") if lowest is None else limit_nats(lowest, trained, "--above", label)
-    high = float("inf") if highest is None else limit_nats(highest, trained, "--below", label)
-    usage.refuse_if(not low < high, "--above and --below: no score is between them")
-    options = {"unknown_nats": unknown_nats, "label": label, "per_char": per_char, "adaptation": adaptation}
-    scored = score_lines(
-        trained, arriving(file), "stdin" if file == "-" else file, skip_unknown=skip_unknown, **options
-    )
-    # A score that is nan stays.
-    within = (
-        [each for each in some if not (each.nats_per_char <= low or each.nats_per_char >= high)] for some in scored
-    )
+    name, unknown_nats = "stdin" if file == "-" else file, None if unknown_as is None else bits_to_nats(unknown_as)
+    blocks = score_lines(trained, arriving(file), name, skip_unknown=skip_unknown, unknown_nats=unknown_nats)
+    if unit == "p":
+        blocks = [above_percentile([*itertools.chain(*blocks)], limit)]
+    elif above is not None:
+        limit_nats = limit if unit == "nats" else bits_to_nats(limit)
+        blocks = ([line for line in lines if not line.nats_per_char <= limit_nats] for lines in blocks)  # nan stays
     if sort:
-        within = [sorted(itertools.chain(*within), key=lambda each: each.nats_per_char)]
-    for some in within:
-        _print_lines(some, json)
+        blocks = [sorted(itertools.chain(*blocks), key=lambda line: line.nats_per_char)]
+    for lines in blocks:
+        _print_lines(lines, json=json, per_char=per_char)
 
 
-def _limit(option: str, text: str | None) -> Limit | None:
-    try:
-        return None if text is None else Limit.parse(text)
-    except ValueError as error:
-        raise usage.error(f"{option}: {error}") from None
+def _limit(above: str | None) -> tuple[float, str]:
+    """The number and the unit of --above: p, bits or nats."""
+    match = _LIMIT.fullmatch(above or "0")
+    if not match or (match["p"] and (match["unit"] or float(match["number"]) > 100)):
+        raise usage.error(
+            f"--above: found {above!r}; allowed: bits per character (3.2 or 3.2bits), nats per character (2.1nats), or "
+            "a percentile of the lines of a file, p0 to p100 (p99)"
+        )
+    return float(match["number"]), match["p"] or match["unit"] or "bits"
 
 
-def _print_lines(scores: list[Any], json: bool) -> None:
+def _print_lines(scores: Iterable[Any], *, json: bool, per_char: bool) -> None:
     from charlm.data.vocabulary import readable
 
     rows = []
     for line in scores:
-        text = line.text.decode("utf-8", "surrogateescape")
+        bits = {"bits_per_char": nats_to_bits(line.nats_per_char), "bits": nats_to_bits(line.nats_sum)}
         if json:
-            value = {"line": line.number, "text": readable(text)} | _bits(line.nats, line.chars)
-            if line.per_char_nats is not None:
-                value["per_char"] = _rounded_bits(line.per_char_nats)
+            value = {"line": line.number, "text": readable(line.text), **bits, "chars": len(line.nats)}
+            if per_char:
+                value["per_char"] = [round(nats_to_bits(nats), 4) for nats in line.nats.tolist()]
             rows.append(as_json(value))
         else:
-            rows.append(_columns(line.nats, line.chars) + text)
+            rows.append(f"{bits['bits_per_char']:.4f}\t{bits['bits']:.2f}\t{line.text}")
     print_exactly("".join(f"{row}\n" for row in rows))
-
-
-def _score_text(
-    trained: Any, file: str, skip_unknown: bool, unknown_nats: float | None, adaptation: Any, per_char: bool, json: bool
-) -> None:
-    """Score a text as `charlm eval` does; unknown characters add their scores if they count."""
-    name = "stdin" if file == "-" else file
-    ids, unknown_count = encode_text(trained, file, skip_unknown, counts_unknown=unknown_nats is not None)
-    ids = trained.scored_ids(ids)
-    if adaptation:
-        score = trained.evaluate_dynamically(ids, adaptation, per_char=per_char)
-    else:
-        score = trained.evaluate(ids, per_char=per_char)
-    nats, chars = score.nats_sum, score.targets
-    if unknown_nats is not None:
-        nats, chars = nats + unknown_count * unknown_nats, chars + unknown_count
-    if json:
-        value = {"checkpoint": str(trained.path), "text": name} | _bits(nats, chars)
-        print_json(value | ({"per_char": _rounded_bits(score.per_char_nats)} if per_char else {}))
-    elif per_char:
-        write_char_scores(sys.stdout, trained.vocabulary, ids, score.per_char_nats)
-    else:
-        typer.echo(f"{_columns(nats, chars)}{printable(name)}")
-
-
-def _bits(nats: float, chars: int) -> dict[str, float]:
-    return {"bits_per_char": nats_to_bits(nats / chars), "bits": nats_to_bits(nats), "chars": chars}
-
-
-def _columns(nats: float, chars: int) -> str:
-    return f"{nats_to_bits(nats / chars):.4f}\t{nats_to_bits(nats):.2f}\t"
-
-
-def _rounded_bits(nats: Any) -> list[float]:
-    return [round(nats_to_bits(each), 4) for each in nats.tolist()]

@@ -11,8 +11,8 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_exactly, print_json, print_table
-from charlm.new_run import NewRun, check_minutes, cost_of, say_if_stopped, start
-from charlm.runs import check_resumable
+from charlm.new_run import NewRun, check_minutes, cost_of, resume_with, say_if_stopped, start
+from charlm.runs import CONFIG, check_resumable
 from charlm.system.console import say
 from charlm.system.formatting import format_duration, nats_to_bits
 from charlm.training.signals import SIGNALS
@@ -55,7 +55,6 @@ def train(
     minutes: usage.Minutes = None,
     config: ConfigOption = None,
     lines: usage.Lines = False,
-    labels: usage.LabelSeparator = None,
     overrides: usage.Overrides = None,
     run_dir: RunDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --run-dir.")] = False,
@@ -76,7 +75,6 @@ def train(
       charlm train my.txt --minutes 10
       charlm train builtin:python-stdlib --minutes 1
       charlm train names.txt --lines --minutes 1
-      charlm train titles.txt --lines --labels '\\t'
       charlm train --config gru my.txt --minutes 5
       charlm train --config lstm my.txt --minutes 10 --set model.layers=3
       charlm train --resume --run-dir runs/lstm-20260102-030405
@@ -84,14 +82,14 @@ def train(
       charlm train more.txt --init-from runs/mine --minutes 5
     """
     began_s = time.perf_counter() if context.obj is None else context.obj
-    settings = usage.as_settings(overrides, lines, labels, device)
+    settings = usage.as_settings(overrides, lines, device)
     usage.refuse_if(resume and run_dir is None, "--resume needs --run-dir, the folder of the run to resume")
     usage.refuse_if(resume and init_from, "--init-from starts a new run; leave out --init-from or --resume")
     usage.refuse_if(resume and text is not None, "--resume continues with the run's own text; leave out TEXT")
     usage.refuse_if(not (config or resume) and text is None, _NO_TEXT)
     new = NewRun(text, minutes, config, settings, init_from, run_dir)
     if resume:
-        check_minutes(minutes, settings, is_chosen=False)
+        check_minutes(minutes, settings)
         # The first process of torchrun checks it later, and so does every run where the system cannot say.
         if run_dir is not None and "RANK" not in os.environ:
             with contextlib.suppress(OSError):
@@ -105,7 +103,7 @@ def train(
         if resume:
             assert run_dir is not None
             limit = [] if minutes is None else [f"train.max_minutes={minutes}"]
-            outcome = _resume(run_dir, config, [*limit, *settings], group)
+            outcome = resume_with(run_dir, config, [*limit, *settings], group)
         else:
             leaving_s = 0.0 if config else _leaving_s(time.perf_counter() - began_s)
             outcome = start(new, group, began_s - leaving_s)
@@ -125,20 +123,6 @@ def _leaving_s(loading_s: float) -> float:
     0.22 s measured where importing took 1.5 s; the rest is reserve. At most 1.5 s.
     """
     return min(loading_s / 4, 1.5)
-
-
-def _resume(run_dir: Path, config: Path | None, settings: list[str], group: Any) -> Any:
-    """Continue with the config given, or with the run's own, after the overrides."""
-    from charlm.config import Config, load_config, of_run, override_config
-    from charlm.training.start import resume_run
-
-    def change(saved: Config) -> Config:
-        find_cell = of_run(saved.model.cell)
-        if config is None:
-            return override_config(saved, f"{run_dir}/config.yaml", settings, find_cell)
-        return load_config(config, settings, find_cell)
-
-    return resume_run(run_dir, change, group)
 
 
 def _print_outcome(outcome: Any, json: bool) -> None:
@@ -164,10 +148,10 @@ def _print_outcome(outcome: Any, json: bool) -> None:
 
 
 def _print_sample(run_dir: Path) -> None:
-    from charlm.config import as_data, load_config
+    from charlm.config import load_config
     from charlm.inference import load
 
-    model = load(run_dir, load_config(run_dir / "config.yaml", find_cell=as_data).device).for_sampling()
+    model = load(run_dir, load_config(run_dir / CONFIG).device).for_sampling()
     for seed in range(1, 11) if model.network.is_line_model else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}\n")
 
@@ -177,7 +161,6 @@ def plan(
     minutes: usage.Minutes = None,
     config: ConfigOption = None,
     lines: usage.Lines = False,
-    labels: usage.LabelSeparator = None,
     overrides: usage.Overrides = None,
     device: Device = None,
     json: usage.Json = False,
@@ -194,7 +177,7 @@ def plan(
       charlm plan --config lstm my.txt --set model.cell.hidden=1024 --json
     """
     usage.refuse_if(config is None and text is None, _NO_TEXT)
-    new = NewRun(text, minutes, config, usage.as_settings(overrides, lines, labels, device))
+    new = NewRun(text, minutes, config, usage.as_settings(overrides, lines, device))
     new.check()
 
     from charlm.system.process_group import process_group

@@ -4,18 +4,18 @@ Nothing here imports torch or reads a whole file.
 """
 
 import functools
+import glob
 import inspect
 import math
 import re
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
-from charlm.new_run import DEFAULT_MINUTES, MOST_MINUTES
+from charlm.new_run import DEFAULT_MINUTES
 from charlm.runs import is_run
 
 # The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
@@ -51,9 +51,6 @@ def checked(is_allowed: Callable[[float], bool], allowed: str) -> Callable[[type
 
 
 finite = checked(math.isfinite, "a finite number")
-minutes_checked = checked(
-    lambda minutes: 0 < minutes <= MOST_MINUTES, f"a number above 0, and {MOST_MINUTES:,} at most"
-)
 
 
 def device_name(value: str) -> str:
@@ -73,26 +70,18 @@ def complete_config(incomplete: str) -> list[str]:
     from charlm.config.shipped import shipped_configs
 
     names = [name for name in shipped_configs() if name.startswith(incomplete)]
-    return names + _complete_path(incomplete, lambda path: path.suffix in (".yaml", ".yml"))
+    return names + [path for path in _paths(incomplete) if path.endswith((".yaml", ".yml"))]
 
 
 def complete_run(incomplete: str) -> list[str]:
     """Folders of runs, and checkpoint files."""
-    return _complete_path(incomplete, lambda path: path.suffix == ".safetensors" or is_run(path))
+    return [path for path in _paths(incomplete) if path.endswith(".safetensors") or is_run(Path(path))]
 
 
-def _complete_path(incomplete: str, wanted: Callable[[Path], bool]) -> list[str]:
-    """The wanted paths that start with `incomplete`, and the wanted entries of folders that start with it."""
-    head, slash, start = incomplete.rpartition("/")
-    matching = [path for path in _entries(Path(head + slash)) if path.name.startswith(start)]
-    return sorted(str(each) for path in matching for each in (path, *_entries(path)) if wanted(each))
-
-
-def _entries(folder: Path) -> list[Path]:
-    """The paths in a folder without hidden ones; none if it cannot be read."""
-    with suppress(OSError, ValueError):
-        return [path for path in folder.iterdir() if not path.name.startswith(".")]
-    return []
+def _paths(incomplete: str) -> list[str]:
+    """The paths that start with `incomplete`, and what is in the folders among them."""
+    begin = glob.escape(incomplete)
+    return sorted([*glob.glob(f"{begin}*"), *glob.glob(f"{begin}*/*")])  # noqa: PTH207
 
 
 # Options
@@ -129,19 +118,10 @@ Minutes = Annotated[
         "Minutes from the start of the command to its end; with --resume, those of all sessions.  "
         f"[default without a config: {DEFAULT_MINUTES:g}]",
         "--minutes",
-        callback=minutes_checked,
     ),
 ]
 Lines = Annotated[
     bool, typer.Option("--lines", help="Each line of the text is a sample of its own; the same as data.unit=line.")
-]
-LabelSeparator = Annotated[
-    str | None,
-    option(
-        "SEPARATOR",
-        r"With --lines: each line is a label, this text (\t: a tab) and a record; or data.label_separator.",
-        "--labels",
-    ),
 ]
 Checkpoint = Annotated[
     Path,
@@ -196,14 +176,6 @@ def with_options(options: type[Any]) -> Callable[[Callable[..., None]], Callable
     return decorate
 
 
-def as_settings(
-    overrides: list[str] | None, lines: bool, separator: str | None, device: str | None = None
-) -> list[str]:
-    """What --set, --lines, --labels and --device set, as KEY=VALUE."""
-    settings = [*(overrides or []), *([f"device={device}"] if device else []), *(["data.unit=line"] if lines else [])]
-    if separator is not None:
-        from charlm.config.yaml import dump_flow
-
-        separator = separator.replace(r"\t", "\t")
-        settings.append(f"data.label_separator={dump_flow(separator)}")
-    return settings
+def as_settings(overrides: list[str] | None, lines: bool, device: str | None = None) -> list[str]:
+    """What --set, --lines and --device set, as KEY=VALUE."""
+    return [*(overrides or []), *([f"device={device}"] if device else []), *(["data.unit=line"] if lines else [])]

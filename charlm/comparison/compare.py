@@ -78,7 +78,8 @@ def _row(cell: str, config: Config, records: Sequence[RunRecord], fewest: float,
     after_chars = [nats for record in records if (nats := _best_until(record, fewest)) is not None]
     say("measure", f"memory and gradient of {cell}")
     ids = model.split("valid")[:MEASURED]
-    left_K = gradient_left(model.only_member, ids)
+    network = model.network.first_member("compare")
+    left_K = gradient_left(network, ids)
     return {
         "cell": cell,
         "layers": config.model.layers,
@@ -88,7 +89,7 @@ def _row(cell: str, config: Config, records: Sequence[RunRecord], fewest: float,
         "nats": float(np.mean(best)) if best else None,
         "spread": float(np.std(best, ddof=1)) if len(best) > 1 else None,
         "nats_after_chars": float(np.mean(after_chars)) if after_chars else None,
-        "memory": memory(model.only_member, ids),
+        "memory": memory(network, ids),
         "gradient": float(left_K[-1]) if len(left_K) == BACK and left_K[-1] > 0 else None,
     }
 

@@ -47,9 +47,9 @@ class Plan:
         decided = {"model.cell.kind": "cells", "seed": "seeds"}
         if self.equal != "time":
             decided["model.cell.hidden"] = f"equal {self.equal}"
-        from charlm.config import flatten_section, valid_overrides
+        from charlm.config import flatten, valid_overrides
 
-        options = flatten_section({".".join(path): value for _, path, value in valid_overrides(self.overrides)})
+        options = flatten({".".join(path): value for _, path, value in valid_overrides(self.overrides)})
         for option in options.keys() & decided.keys():
             raise ComparisonError(f"set {option}: found an option that --{decided[option]} decides; leave it out")
 

@@ -41,6 +41,8 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
         kept = json.loads(path.read_text(encoding="utf-8"))
         others = [f"{key}: {kept['plan'].get(key)}" for key in asked if kept["plan"].get(key) != asked[key]]
         raw = {name: kept["configs"][name] for name in plan.cells if not others}
+        for name, config in raw.items():  # the folder is data: a Python file is run only if the plan names it
+            config["model"]["cell"]["kind"] = name
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise ComparisonError(
             f"{path}: damaged; allowed: the file of a comparison; delete it, or take another --out"
@@ -49,8 +51,7 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
         raise ComparisonError(
             f"{folder}: found a comparison with {', '.join(others)}; allowed: the same, or another --out"
         )
-    # What the folder holds is data: a Python file is run only if the plan names it.
-    return {name: parse_config(raw[name], f"{path}: {name}", [f"model.cell.kind={name}"]) for name in plan.cells}
+    return {name: parse_config(raw[name], f"{path}: {name}", runs_file=True) for name in plan.cells}
 
 
 def _chosen(plan: Plan) -> list[Config]:

@@ -1,7 +1,6 @@
 """The config of a run: read from YAML, changed by overrides, and checked as a whole."""
 
 import copy
-import functools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,17 +8,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from charlm.cells import Cell
-from charlm.config.cell_finder import CellFinder, as_data, check_traced, from_file, is_in_file, of_run
-from charlm.config.faults import Source, fault_lines, show, written_at
+from charlm.cells.cell import is_in_file
+from charlm.cells.stored import StoredCell
+from charlm.config.faults import Schema, Source, fault_lines, json_schema, show, written_at
 from charlm.config.optimizers import Optimizer, Schedule
-from charlm.config.schema import Config, config_with
+from charlm.config.schema import Config
 from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import dump_yaml, load_yaml
 from charlm.errors import CellError, ConfigError
+from charlm.system.section import Section
 
 __all__ = [
-    "CellFinder", "Config", "as_data", "differences", "dump_config", "flatten", "from_file", "ignored_options",
-    "is_in_file", "load_config", "of_run", "override_config", "parse_config", "read_config_file", "valid_overrides",
+    "Config", "differences", "dump_config", "flatten", "ignored_options", "load_config", "override_config",
+    "parse_config", "read_config_file", "valid_overrides",
 ]  # fmt: skip
 
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
@@ -27,15 +28,12 @@ MAX_BYTES = 100_000
 MAX_DEPTH = 8  # parts of an override's KEY; the schema has at most three
 
 
-def load_config(file: Path, overrides: Iterable[str] = (), find_cell: CellFinder = from_file) -> Config:
-    """Read a config file, or the shipped config of this name, and apply `a.b=VALUE` overrides.
-
-    `find_cell` finds a cell that is not built in; by default it runs the Python file that the config names. The
-    ConfigError names all faults at once.
-    """
-    return parse_config(
-        read_config_file(file), str(file), overrides, folder=find_config(file).parent, find_cell=find_cell
-    )
+def load_config(
+    file: Path, overrides: Iterable[str] = (), *, cell: Cell | None = None, runs_file: bool = False
+) -> Config:
+    """Read a config file, or the shipped config of this name, and apply `a.b=VALUE` overrides; see `parse_config`."""
+    folder = find_config(file).parent
+    return parse_config(read_config_file(file), str(file), overrides, folder=folder, cell=cell, runs_file=runs_file)
 
 
 def read_config_file(file: Path) -> Any:
@@ -64,72 +62,97 @@ def parse_config(
     where: str,
     overrides: Iterable[str] = (),
     *,
-    folder: Path | None = None,
-    find_cell: CellFinder = from_file,
+    folder: Path = Path(),
+    cell: Cell | None = None,
+    runs_file: bool = False,
 ) -> Config:
     """Make a config of a YAML value that was read from `where`; the value itself is not changed.
 
-    folder: where the relative path of a cell's file starts; that of an override starts in the current folder. CellError
-    for the step of such a cell that is not allowed.
+    An override that changes the kind of a section drops the options in `raw` that not all kinds have.
+
+    cell: the cell of the run that the config is for; a cell of one's own must then be the same, with other options.
+    runs_file: whether a Python file with a cell is run. It must be for configs and overrides alone that a user typed.
+    Otherwise a cell of one's own has its options only. folder: where the relative path of the file starts; that of an
+    override starts in the current folder.
+
+    The ConfigError names all faults at once. CellError for the step of a cell that is not allowed.
     """
     raw = {} if raw is None else copy.deepcopy(raw)
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: found {type(raw).__name__}; allowed: sections such as data:, model:, train:")
+    parsed, faults = _parse_overrides(overrides)
+    for _, path, value in parsed:
+        if path in _KINDS:
+            _keep_shared_options(raw, path, value)
     sources: list[Source] = [([()], where)]
-    faults: list[str] = []
-    for override in overrides:
+    for override, path, value in parsed:
         try:
-            path, value = _parse_override(override)
             sources.append((_set(raw, path, value, override), f"--set {override}"))
         except ConfigError as error:
             faults += error.faults
-    section: Any = raw
-    for key in _KIND[:-1]:
-        section = section.get(key) if isinstance(section, dict) else None
-    schema = Config
-    if isinstance(section, dict) and is_in_file(section.get("kind")):
-        source = written_at(_KIND, sources)
+
+    own_cell: Cell | None = None
+    section = _section(raw, _CELL)
+    if section and is_in_file(section.get("kind")):
+        source = written_at(_CELL, sources)
+        start = Path() if source.startswith("--set ") else folder
         try:
-            cell = find_cell(section["kind"], Path() if source.startswith("--set ") or not folder else folder, section)
+            own_cell = _find_cell(section["kind"], start, cell, runs_file)
+            section["kind"] = own_cell.kind
         except CellError as error:
-            raise ConfigError(*faults, f"{source}: model.cell.kind: {error}") from None
-        section["kind"] = cell.model_fields["kind"].default
-        schema = config_with(cell)
+            faults.append(f"{source}: model.cell.kind: {error}")
+            _keep_shared_options(raw, _CELL, None)  # the rest is checked with the default kind
+            del section["kind"]
     try:
-        config = schema.model_validate(raw)
+        config = Config.model_validate(raw, context=own_cell and {own_cell.kind: own_cell.with_options})
     except ValidationError as error:
-        faults += fault_lines(error, schema, raw, sources)
+        faults += fault_lines(error, _schema_with(own_cell), raw, sources)
     else:
         if not faults:
-            check_traced(config.model)
+            if runs_file and own_cell is not None:
+                config.model.cell.program(square=config.model.embedding in (0, config.model.cell.hidden))
             return config
     raise ConfigError(*faults)
 
 
-_KIND = ("model", "cell", "kind")
-_KINDS = {_KIND: Cell, ("optimizer", "name"): Optimizer, ("optimizer", "schedule", "name"): Schedule}
-"""The options that name the kind of a section → the options that all its kinds share."""
+_CELL = ("model", "cell", "kind")
+_KINDS: dict[tuple[str, ...], tuple[type[Section], str]] = {
+    _CELL: (Cell, "lstm"),
+    ("optimizer", "name"): (Optimizer, "adamw"),
+    ("optimizer", "schedule", "name"): (Schedule, "constant"),
+}
+"""The options that name the kind of a section → the options that all its kinds share, and the default."""
 
 
-def override_config(config: Config, where: str, overrides: Iterable[str], find_cell: CellFinder = from_file) -> Config:
-    """Apply overrides to a config from `where`. A section that changes its kind keeps only shared options.
+def _find_cell(kind: str, folder: Path, known: Cell | None, runs_file: bool) -> Cell:
+    """A cell of a kind that is not built in, whose options do not count yet; see `parse_config`."""
+    # The file of a known cell may have moved with the config.
+    if known is not None and is_in_file(known.kind) and Path(kind).name == Path(known.kind).name:
+        return known
+    if runs_file:
+        from charlm.cells.file import load_cell
 
-    find_cell: finds another cell than the config's that is not built in.
-    """
-    raw = config.model_dump(mode="json")
-    overrides = list(overrides)
-    for _, path, kind in valid_overrides(overrides):
-        if path in _KINDS:
-            section = functools.reduce(dict.__getitem__, path[:-1], raw)
-            if kind != section[path[-1]]:
-                for key in section.keys() - _KINDS[path].model_fields.keys():
-                    del section[key]
-    cell = config.model.cell
+        return load_cell(kind, folder)
+    if known is not None:
+        raise CellError(f"found {kind!r}; the run has {known.kind!r}; allowed: the same")
+    return StoredCell.model_construct(kind=kind)
 
-    def same_or_other(kind: str, folder: Path, section: Mapping[str, Any]) -> type[Cell]:
-        return type(cell) if kind == cell.kind else find_cell(kind, folder, section)
 
-    return parse_config(raw, where, overrides, find_cell=same_or_other)
+def _schema_with(own_cell: Cell | None) -> Schema:
+    """The JSON Schema of a config, which may also have this cell."""
+    if own_cell is None:
+        return json_schema(Config)
+    schema = copy.deepcopy(json_schema(Config))
+    known = json_schema(type(own_cell))["properties"]
+    options = known | {name: {} for name in own_cell.model_extra or {}}
+    kinds = schema["properties"]["model"]["properties"]["cell"]["discriminator"]["mapping"]
+    kinds[own_cell.kind] = {"properties": options}
+    return schema
+
+
+def override_config(config: Config, where: str, overrides: Iterable[str]) -> Config:
+    """Apply overrides to a config from `where`, which keeps its cell if that is not built in; see `parse_config`."""
+    return parse_config(config.model_dump(mode="json"), where, overrides, cell=config.model.cell)
 
 
 def ignored_options(config: Config) -> list[str]:
@@ -164,30 +187,23 @@ def dump_config(config: Config) -> str:
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """The options that differ: {"train.max_steps": (2000, 4000)}."""
     before, after = flatten(old), flatten(new)
-    keys = list(dict.fromkeys([*before, *after]))
-    return {key: (before.get(key), after.get(key)) for key in keys if before.get(key) != after.get(key)}
+    return {key: (before.get(key), after.get(key)) for key in before | after if before.get(key) != after.get(key)}
 
 
-def flatten(config: Config) -> dict[str, Any]:
-    """Every option by its dotted path: {"train.max_steps": 2000, …}."""
-    return flatten_section(config.model_dump(mode="json"))
-
-
-def flatten_section(section: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Every option of a section by its path, which begins with `prefix`."""
+def flatten(values: Config | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Every option of a config or a mapping by its dotted path: {"train.max_steps": 2000, …}."""
     flat: dict[str, Any] = {}
-    for key, value in section.items():
-        flat |= flatten_section(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    for key, value in (values.model_dump(mode="json") if isinstance(values, Config) else values).items():
+        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
     return flat
+
+
+# Overrides
 
 
 def valid_overrides(overrides: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
     """Each override with the path and the value of each option that it sets; `parse_config` names those at fault."""
-    for override in overrides:
-        try:
-            path, value = _parse_override(override)
-        except ConfigError:
-            continue
+    for override, path, value in _parse_overrides(overrides)[0]:
         if isinstance(value, dict) and _is_merged(path):
             yield from ((override, (*path, key), value[key]) for key in value)
         else:
@@ -199,6 +215,17 @@ def _is_merged(path: tuple[str, ...]) -> bool:
     return not any(kind[:-1] == path for kind in _KINDS)
 
 
+def _parse_overrides(overrides: Iterable[str]) -> tuple[list[tuple[str, tuple[str, ...], Any]], list[str]]:
+    """Each override with its path and its value, and the faults of those that have none."""
+    parsed, faults = [], []
+    for override in overrides:
+        try:
+            parsed.append((override, *_parse_override(override)))
+        except ConfigError as error:
+            faults += error.faults
+    return parsed, faults
+
+
 def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
     """The path and the value of KEY=VALUE; the key may be that of a whole section. ConfigError if it is neither."""
     if len(override) > MAX_BYTES:
@@ -208,6 +235,22 @@ def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
     if not equals or not all(path) or len(path) > MAX_DEPTH:
         raise ConfigError(f"--set {override}: found no KEY=VALUE; allowed: for example --set train.max_steps=500")
     return path, load_yaml(text, f"--set {override}")
+
+
+def _section(raw: Any, option: tuple[str, ...]) -> dict[str, Any] | None:
+    """The section that an option is in, if there is one."""
+    for key in option[:-1]:
+        raw = raw.get(key) if isinstance(raw, dict) else None
+    return raw if isinstance(raw, dict) else None
+
+
+def _keep_shared_options(raw: dict[str, Any], option: tuple[str, ...], kind: Any) -> None:
+    """Drop the options of another kind from the section whose kind an override sets."""
+    shared, default = _KINDS[option]
+    section = _section(raw, option)
+    if section and kind != section.get(option[-1], default):
+        for key in section.keys() - shared.model_fields.keys():
+            del section[key]
 
 
 def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) -> list[tuple[str, ...]]:

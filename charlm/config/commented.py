@@ -1,7 +1,7 @@
 """A config as YAML for people: what differs from the defaults, with comments."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -27,9 +27,7 @@ def _shown(section: BaseModel, prefix: str, comments: Mapping[str, str]) -> dict
     shown = {}
     for name, field in type(section).model_fields.items():
         key, value = f"{prefix}{name}", getattr(section, name)
-        names_kind = get_origin(field.annotation) is Literal and len(get_args(field.annotation)) == 1
-        default = field.get_default(call_default_factory=True)
-        if key in comments or names_kind or field.is_required() or value != default:
+        if key in comments or name in ("kind", "name") or value != field.default:
             is_section = isinstance(value, BaseModel)
             shown[name] = _shown(value, f"{key}.", comments) if is_section else value
     return shown

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 Path = tuple[str | int, ...]
+Schema = dict[str, Any]
 Source = tuple[Sequence[Path], str]
 """Paths that a file or an override writes, and its name. Later ones replace what earlier ones wrote."""
 MAX_FAULTS = 100
@@ -23,12 +24,15 @@ _TYPES = {
 }
 
 
-def fault_lines(error: ValidationError, model: type[BaseModel], raw: Any, sources: Sequence[Source]) -> list[str]:
-    """One line per fault, at most MAX_FAULTS, in the order of the schema; unknown keys come last in a section."""
+def fault_lines(error: ValidationError, schema: Schema, raw: Any, sources: Sequence[Source]) -> list[str]:
+    """One line per fault, at most MAX_FAULTS, in the order of the schema; unknown keys come last in a section.
+
+    schema: the JSON Schema of the config.
+    """
     lines: dict[str, None] = {}  # an ordered set
     faults = error.errors()
     for fault in faults[:MAX_FAULTS]:
-        path, value, node = _follow(fault["loc"], raw, json_schema(model))
+        path, value, node = _follow(fault["loc"], raw, schema)
         key, text = _explain(fault, path, value, node)
         path += key
         name = ".".join(map(str, path))
@@ -43,7 +47,7 @@ def written_at(path: Path, sources: Sequence[Source]) -> str:
 
 
 @functools.cache
-def json_schema(model: type[BaseModel]) -> dict[str, Any]:
+def json_schema(model: type[BaseModel]) -> Schema:
     """The JSON Schema of a model, with the definition in place of each reference."""
     schema = model.model_json_schema()
 
@@ -60,18 +64,14 @@ def json_schema(model: type[BaseModel]) -> dict[str, Any]:
     return inlined(schema)
 
 
-def _follow(loc: Sequence[str | int], raw: Any, node: dict[str, Any]) -> tuple[Path, Any, dict[str, Any]]:
+def _follow(loc: Sequence[str | int], raw: Any, node: Schema) -> tuple[Path, Any, Schema]:
     """Follow Pydantic's location: the path in the file, the value there and the JSON Schema of the option.
 
-    Pydantic puts the tag of a union into its locations (cell.rhn.dept); the file has no such key. For an unknown key,
-    return the JSON Schema of its section.
+    For an unknown key, return the JSON Schema of its section.
     """
     path: list[str | int] = []
-    value, tag = raw, None
+    value = raw
     for key in loc:
-        if key == tag:
-            tag = None
-            continue
         if isinstance(value, int | float):  # a number in place of a section: dropout allows it
             break
         path.append(key)
@@ -80,20 +80,25 @@ def _follow(loc: Sequence[str | int], raw: Any, node: dict[str, Any]) -> tuple[P
         except (LookupError, TypeError):
             value = _MISSING
         child = node.get("properties", {}).get(key) or (node["prefixItems"][0] if "prefixItems" in node else None)
-        if child and isinstance(value, dict) and "discriminator" in child:
-            name = child["discriminator"]["propertyName"]
-            tag = value.get(name, child["default"][name])
-            node = child["discriminator"]["mapping"].get(tag, child) if isinstance(tag, str) else child
-        elif child:
-            sections = [branch for branch in child.get("anyOf", []) if "properties" in branch]
-            node = sections[0] if sections and isinstance(value, dict) else child
+        node = node if child is None else _of_section(child, value)
     return tuple(path), value, node
+
+
+def _of_section(node: Schema, value: Any) -> Schema:
+    """The JSON Schema of a section that has the kind of `value`; of an option that is no section, the same."""
+    if not isinstance(value, dict):
+        return node
+    if "discriminator" in node:
+        tag = node["discriminator"]["propertyName"]
+        kind = value.get(tag, node["default"][tag])
+        return node["discriminator"]["mapping"].get(kind, node) if isinstance(kind, str) else node
+    return next((branch for branch in node.get("anyOf", []) if "properties" in branch), node)
 
 
 _MISSING: Any = object()
 
 
-def _explain(fault: Any, path: Path, value: Any, node: dict[str, Any]) -> tuple[Path, str]:
+def _explain(fault: Any, path: Path, value: Any, node: Schema) -> tuple[Path, str]:
     """The faulty key below `path`, if the fault lies below it, and what is wrong."""
     kind = fault["type"]
     if kind == "extra_forbidden":
@@ -102,7 +107,7 @@ def _explain(fault: Any, path: Path, value: Any, node: dict[str, Any]) -> tuple[
     if kind == "value_error":  # from our validators: "key: found …; allowed: …", or without the key
         key, colon, text = str(fault["ctx"]["error"]).partition(": found ")
         return (tuple(key.split(".")), f"found {text}") if colon else ((), key)
-    if kind in ("union_tag_invalid", "union_tag_not_found"):
+    if kind == "union_tag_not_found":
         tag, allowed = node["discriminator"]["propertyName"], list(node["discriminator"]["mapping"])
         tag_value = value.get(tag, _MISSING)
         return (tag,), f"found {show(tag_value)}; allowed: {' | '.join(allowed)}{_nearest(tag_value, allowed)}"
@@ -118,11 +123,11 @@ def _nearest(value: Any, known: Sequence[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _choices(node: dict[str, Any]) -> list[Any]:
+def _choices(node: Schema) -> list[Any]:
     return [node["const"]] if "const" in node else node.get("enum", node.get("examples", []))
 
 
-def allowed_text(node: dict[str, Any]) -> str:
+def allowed_text(node: Schema) -> str:
     """Describe in words what a JSON Schema node allows."""
     if "anyOf" in node:
         return " or ".join(map(allowed_text, node["anyOf"]))

@@ -1,29 +1,29 @@
 """The options of each optimizer and each learning rate schedule."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from charlm.system.section import (
     Betas,
     CountOrNever,
     Fraction,
+    Kinds,
     NonNegative,
     Positive,
     Probability,
     Section,
-    default_tag,
 )
 
 
 class Schedule(Section):
-    name: Any  # each schedule narrows it
+    name: str
     warmup_steps: CountOrNever = 0
     """Steps over which the learning rate rises linearly from 0."""
 
 
 class ConstantSchedule(Schedule):
-    name: Literal["constant"]
+    name: str = "constant"
     """The learning rate stays at `lr`."""
 
 
@@ -33,25 +33,17 @@ class Decay(Schedule):
 
 
 class CosineSchedule(Decay):
-    name: Literal["cosine"]
+    name: str = "cosine"
     """Half a cosine from `lr` to `final_fraction` · `lr` over the whole run."""
 
 
 class LinearSchedule(Decay):
-    name: Literal["linear"]
+    name: str = "linear"
     """A straight line from `lr` to `final_fraction` · `lr` over the whole run."""
 
 
-class ExponentialSchedule(Decay):
-    name: Literal["exponential"]
-    """Exponential decay from `lr` to `final_fraction` · `lr` over the whole run."""
-
-    final_fraction: Annotated[float, Field(gt=0, le=1)] = 0.02
-    """Learning rate at the end of the run, as a fraction of `lr`."""
-
-
 class StepSchedule(Schedule):
-    name: Literal["step"]
+    name: str = "step"
     """Multiply the learning rate by `factor` at every epoch after the first `after_epochs`."""
     factor: Annotated[float, Field(gt=0, le=1)] = 0.97
     """Factor of the learning rate per epoch."""
@@ -59,8 +51,11 @@ class StepSchedule(Schedule):
     """Epochs at the full learning rate."""
 
 
+_SCHEDULES = Kinds("name", ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule)
+
+
 class Optimizer(Section):
-    name: Any  # each optimizer narrows it
+    name: str
     lr: Positive = 3e-3
     """Peak learning rate."""
     weight_decay: NonNegative = 0.0
@@ -69,11 +64,7 @@ class Optimizer(Section):
     """Scale the gradient down to this L2 norm if it is larger; 0: off. With `loss: sum` the norm grows with `bptt`."""
     clip_value: NonNegative = 0.0
     """Clip every element of the gradient to ±x; 0: off."""
-    schedule: Annotated[
-        ConstantSchedule | CosineSchedule | LinearSchedule | ExponentialSchedule | StepSchedule,
-        Field(discriminator="name"),
-        default_tag("name", "constant"),
-    ] = ConstantSchedule(name="constant")
+    schedule: Annotated[Schedule, _SCHEDULES] = ConstantSchedule()
     """How the learning rate changes during the run."""
 
     def options(self) -> dict[str, Any]:
@@ -89,41 +80,33 @@ class _Averages(Optimizer):
 
 
 class AdamConfig(_Averages):
-    name: Literal["adam", "nadam", "radam"]
-    """Adam and its variants, with an L2 penalty."""
+    name: str = "adam"
+    """Adam with an L2 penalty."""
 
 
 class AdamWConfig(_Averages):
-    name: Literal["adamw"]
+    name: str = "adamw"
     """Adam with decoupled weight decay."""
     weight_decay: NonNegative = 0.01
     """Each step shrinks the weights, but not biases and normalization gains, by this share times the learning rate."""
 
 
 class MuonConfig(AdamWConfig):
-    name: Literal["muon"]  # type: ignore[assignment]
+    name: str = "muon"
     """Muon (Jordan et al. 2024) for the recurrent matrices, gate by gate, and AdamW for all other parameters."""
     momentum: Probability = 0.95
     """Momentum of Muon, for the recurrent matrices."""
 
 
 class SGDConfig(Optimizer):
-    name: Literal["sgd"]
+    name: str = "sgd"
     """Stochastic gradient descent."""
     momentum: Probability = 0.0
     """Share of the last update that is added to the next."""
-    nesterov: bool = False
-    """Nesterov momentum; needs `momentum` above 0."""
-
-    @model_validator(mode="after")
-    def _nesterov_needs_momentum(self) -> "SGDConfig":
-        if self.nesterov and self.momentum == 0:
-            raise ValueError("nesterov: found true with momentum 0; allowed: momentum above 0")
-        return self
 
 
 class RMSpropConfig(Optimizer):
-    name: Literal["rmsprop"]
+    name: str = "rmsprop"
     """Divide the gradient by a running average of its magnitude."""
     alpha: Probability = 0.99
     """Decay rate of the average of the squared gradient."""
@@ -134,10 +117,10 @@ class RMSpropConfig(Optimizer):
 
 
 class AdagradConfig(Optimizer):
-    name: Literal["adagrad"]
+    name: str = "adagrad"
     """Divide the gradient by the root of the sum of its squares so far."""
     eps: Positive = 1e-10
     """Added to the denominator, so that it is never 0."""
 
 
-AnyOptimizer = AdamWConfig | AdamConfig | MuonConfig | SGDConfig | RMSpropConfig | AdagradConfig
+OPTIMIZERS = Kinds("name", AdamWConfig, AdamConfig, MuonConfig, SGDConfig, RMSpropConfig, AdagradConfig)

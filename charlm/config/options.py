@@ -2,12 +2,9 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
-from charlm.config.faults import allowed_text, json_schema
+from charlm.config.faults import Schema, allowed_text, json_schema
 from charlm.config.schema import Config
-
-Schema = dict[str, Any]
 
 
 def options_table() -> str:
@@ -37,19 +34,16 @@ def _rows(key: str, node: Schema, note: str) -> Iterator[tuple[str, ...]]:
 
 def _union(key: str, node: Schema) -> Iterator[tuple[str, ...]]:
     """A row for the tag, then rows for the options of each branch; equal options share a row."""
-    mapping, tag = node["discriminator"]["mapping"], node["discriminator"]["propertyName"]
-    values: dict[str, list[str]] = {}
-    for value, section in mapping.items():
-        values.setdefault(section["title"], []).append(value)
-    sections = {", ".join(same): mapping[same[0]]["properties"] for same in values.values()}
-    kinds = "; ".join(f"{same}: {options[tag]['description'].rstrip('.')}" for same, options in sections.items())
-    yield f"{key}.{tag}", json.dumps(node["default"][tag]), " | ".join(mapping), f"{node['description']} {kinds}."
+    tag = node["discriminator"]["propertyName"]
+    sections = {kind: section["properties"] for kind, section in node["discriminator"]["mapping"].items()}
+    kinds = "; ".join(f"{kind}: {options[tag]['description'].rstrip('.')}" for kind, options in sections.items())
+    yield f"{key}.{tag}", json.dumps(node["default"][tag]), " | ".join(sections), f"{node['description']} {kinds}."
     listed: list[tuple[str, Schema]] = []
     for options in sections.values():
         for name, child in options.items():
             if name == tag or (name, child) in listed:
                 continue
             listed.append((name, child))
-            owners = [same for same, others in sections.items() if others.get(name) == child]
+            owners = [kind for kind, others in sections.items() if others.get(name) == child]
             note = "" if len(owners) == len(sections) else f"({', '.join(owners)}) "
             yield from _rows(f"{key}.{name}", child, note)

@@ -1,25 +1,23 @@
 """The options of a run: every key of the YAML file, its default, the values it allows and what it means."""
 
-import functools
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Strict, create_model, field_validator, model_validator
+from pydantic import Field, Strict, field_validator, model_validator
 
-from charlm.cells import LSTM, AnyCell, Cell
-from charlm.cells.stored import as_json, stored_cell
-from charlm.config.optimizers import AdamWConfig, AnyOptimizer
+from charlm.cells import CELLS, LSTM, Cell
+from charlm.config.optimizers import OPTIMIZERS, AdamWConfig, Optimizer
 from charlm.system.section import (
     Count,
     CountOrNever,
     Device,
     Fraction,
+    Kinds,
     NonEmpty,
     NonNegative,
     Positive,
     Probability,
     Section,
     Share,
-    default_tag,
 )
 
 
@@ -30,8 +28,6 @@ class DataConfig(Section):
     """char: symbols are the Unicode code points of UTF-8 text; byte: symbols are the bytes of any file."""
     unit: Literal["text", "line"] = "text"
     """text: one running text; line: each line is a sample of its own, and the state starts anew with it."""
-    label_separator: NonEmpty | None = None
-    """With lines: every line is a label, this text and the record, as in `label<TAB>record`; null: no labels."""
     split: Annotated[tuple[Fraction, Fraction, Fraction], Strict(False)] = (0.9, 0.05, 0.05)
     """Shares of the text for training, validation and test, cut in this order, or of the lines; they sum to 1."""
     valid_source: NonEmpty | None = None
@@ -49,22 +45,6 @@ class DataConfig(Section):
         if split[0] == 0:
             raise ValueError("found a train share of 0; allowed: above 0")
         return split
-
-    @model_validator(mode="after")
-    def _labels_are_of_lines(self) -> "DataConfig":
-        separator, fault = self.label_separator, ""
-        if separator is None:
-            return self
-        if "\n" in separator or len(separator) > _LONGEST_SEPARATOR:
-            fault = f"; allowed: {_LONGEST_SEPARATOR} characters at most, none of them a line end"
-        elif self.unit != "line":
-            fault = f" with data.unit: {self.unit}; allowed: with data.unit: line (--lines), or no separator"
-        if fault:
-            raise ValueError(f"label_separator: found {separator[:40]!r}{fault}")
-        return self
-
-
-_LONGEST_SEPARATOR = 16
 
 
 class Dropout(Section):
@@ -99,7 +79,7 @@ class Dropout(Section):
 
 
 class ModelConfig(Section):
-    cell: Annotated[AnyCell, Field(discriminator="kind"), default_tag("kind", "lstm")] = LSTM()  # pyright: ignore
+    cell: Annotated[Cell, Kinds("kind", LSTM, *CELLS.values())] = LSTM()
     """The recurrent cell: `kind`, `hidden`, and the options of that kind."""
     layers: Count = 1
     """Recurrent layers, L; each reads the output of the one below."""
@@ -209,9 +189,7 @@ class Config(Section):
     """The network."""
     train: TrainConfig = TrainConfig()
     """Windows, loss, limits, and what a run writes."""
-    optimizer: Annotated[AnyOptimizer, Field(discriminator="name"), default_tag("name", "adamw")] = AdamWConfig(
-        name="adamw"
-    )
+    optimizer: Annotated[Optimizer, OPTIMIZERS] = AdamWConfig()
     """How the weights are updated."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of initialization, dropout and samples."""
@@ -232,24 +210,3 @@ class Config(Section):
                 "allowed: 0, or a validation share in data.split, or data.valid_source"
             )
         return self
-
-
-@functools.lru_cache(maxsize=64)
-def config_with(cell: type[Cell]) -> type[Config]:
-    """The schema of a config that may have one more kind of cell: one that is not built in."""
-    kinds: Any = AnyCell | cell
-    section: Any = Annotated[kinds, Field(discriminator="kind"), default_tag("kind", "lstm")]
-    model = create_model("ModelConfig", __base__=ModelConfig, cell=(section, LSTM()))
-    return create_model("Config", __base__=_OwnConfig, model=(model, model()))
-
-
-class _OwnConfig(Config):
-    """A config with a cell that is not built in."""
-
-    def __reduce__(self) -> Any:
-        """Other processes do not have the class of the cell: they get its programs."""
-        return _received, (self.model_dump(mode="json"), as_json(self.model.cell))
-
-
-def _received(raw: dict[str, Any], stored: str) -> Config:
-    return config_with(stored_cell(raw["model"]["cell"], stored)).model_validate(raw)

@@ -1,4 +1,4 @@
-"""Read and write YAML by the core schema of YAML 1.2. Aliases, tags and duplicate keys are errors.
+"""Read and write YAML as people expect it. Aliases, tags and duplicate keys are errors.
 
 PyYAML alone reads 3e-4 as text, 010 as 8, no as false and 1:30 as 90, and keeps the last of two equal keys.
 """
@@ -15,8 +15,8 @@ from charlm.system.formatting import CONTROLS, escaped
 _PATTERNS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
-    "int": r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
-    "float": r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+    "int": r"[-+]?[0-9]+",
+    "float": r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?",
 }
 """Plain text that is no string, by type."""
 MAX_DIGITS = 100
@@ -54,11 +54,7 @@ class _Loader(yaml.SafeLoader):
         text = self.construct_scalar(node)
         if len(text) > MAX_DIGITS:  # Python refuses to write out integers of more than 4300 digits
             raise _fault(f"an integer of {len(text)} characters", node)
-        return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
-
-    def construct_float(self, node: Any) -> float:
-        text = self.construct_scalar(node)
-        return float(text.replace(".", "", 1)) if text[-1] in "fFnN" else float(text)
+        return int(text)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -84,7 +80,6 @@ for _type, _pattern in _PATTERNS.items():
     for _class in (_Loader, _Dumper):
         _class.add_implicit_resolver(f"tag:yaml.org,2002:{_type}", re.compile(rf"(?:{_pattern})\Z"), None)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_int)
-_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_float)
 _Dumper.add_representer(float, _represent_float)
 _Dumper.add_representer(str, _represent_str)
 

@@ -3,15 +3,14 @@
     count     SHA-256, and how often each character occurs → the vocabulary
     encode    the text again → ids of the narrowest type, into the cache
 
-Text and ids stream through memory in chunks. For a text that the cache holds only the SHA-256 is computed.
+Text and ids stream through memory in chunks. A text that the cache holds is only counted.
 """
 
 import hashlib
 import itertools
 import json
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -20,12 +19,11 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
-from charlm.data.cache import check_room, find_entry, has_entry, store_entry
-from charlm.data.lines import Labels, count_labels, line_starts, newline_of, write_splits
-from charlm.data.progress import ProgressLines
-from charlm.data.reading import Unit, changed, read_chunks, read_symbols
+from charlm.data.cache import find_entry, store_entry
+from charlm.data.lines import line_starts, write_splits
+from charlm.data.reading import ProgressLines, Unit, read_symbols
 from charlm.data.sources import resolve
-from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary, describe_characters
+from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes
@@ -59,10 +57,6 @@ class CountedSource:
         """Characters (or bytes) of the text."""
         return int(self.counts.sum())
 
-    def count(self, character: str) -> int:
-        """Occurrences of a character."""
-        return int(self.counts[self.symbols == ord(character)].sum())
-
     def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
         if self.level == "byte":
@@ -73,38 +67,10 @@ class CountedSource:
 
 
 def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSource:
-    """Count the characters of a source, or find the counts in the cache; DataError if it has no text or is not UTF-8.
-
-    DataError too, and at once, if the disk of the cache has too little room for the ids.
-    """
-    paths, table, sha256 = resolve(source), None, ""
+    """Count the characters of a source; DataError if it has no text or is not UTF-8."""
+    paths = resolve(source)
     sizes = [path.stat().st_size for path in paths]
-    # The sizes of the files are part of the key, because a byte order mark is dropped where a file starts.
-    layout = short_digest(_FORMAT, level, sizes, unit)
-    if has_entry(f"{layout}-"):
-        hasher = hashlib.sha256()
-        for chunk in itertools.chain(*map(read_chunks, paths)):
-            hasher.update(chunk)
-        sha256 = hasher.hexdigest()
-        table = find_entry(f"{layout}-{sha256}")
-    if table is None:
-        # A character of UTF-8 has 4 bytes at most, and its id has 1 or more.
-        check_room(source, sum(sizes) if level == "byte" else sum(sizes) // 4)
-        say("data", f"{source}: reading {format_bytes(sum(sizes))} in {counted(len(paths), 'file')}")
-        sha256, counts = _count(paths, level, unit, ProgressLines(sum(sizes), f"{source}: reading"))
-        symbols = np.flatnonzero(counts)
-        if not len(symbols):
-            raise DataError(
-                f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text"
-            )
-        table = store_entry(f"{layout}-{sha256}", np.dtype(np.int64), [symbols, counts[symbols]])
-    symbols, counts = np.array(table).reshape(2, -1)
-    return CountedSource(source, paths, level, unit, sum(sizes), sha256, f"{layout}-{sha256}", symbols, counts)
-
-
-def _count(paths: list[Path], level: Level, unit: Unit, progress: ProgressLines) -> tuple[str, npt.NDArray[np.int64]]:
-    """SHA-256 of the bytes, and the occurrences of every code point (or byte), [CODE_POINTS]."""
-    hasher = hashlib.sha256()
+    hasher, progress = hashlib.sha256(), ProgressLines(sum(sizes), f"{source}: reading")
     counts = np.zeros(CODE_POINTS, np.int64)
 
     def see(chunk: bytes) -> None:
@@ -115,7 +81,13 @@ def _count(paths: list[Path], level: Level, unit: Unit, progress: ProgressLines)
         for symbols in read_symbols(path, level, unit, see):
             of_chunk = np.bincount(symbols)
             counts[: len(of_chunk)] += of_chunk
-    return hasher.hexdigest(), counts
+    symbols = np.flatnonzero(counts)
+    if not len(symbols):
+        raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
+    sha256 = hasher.hexdigest()
+    # The sizes of the files are part of the key, because a byte order mark is dropped where a file starts.
+    cache_key = f"{short_digest(_FORMAT, level, sizes, unit)}-{sha256}"
+    return CountedSource(source, paths, level, unit, sum(sizes), sha256, cache_key, symbols, counts[symbols])
 
 
 @dataclass(frozen=True)
@@ -134,8 +106,6 @@ class Corpus:
     files: int
     starts: dict[str, Ids] | None = None
     """Where each line of a split starts, if lines are the unit; else None."""
-    labels: Labels = field(default_factory=dict)
-    """How many lines of the train split have each label; empty if lines have none."""
 
     def frequencies(self) -> npt.NDArray[np.float64]:
         """How likely each character is in new text, [V]: nine tenths by its share in a sample of the train split.
@@ -166,15 +136,6 @@ class CountedSources:
             name: count_source(source, data.level, data.unit) for name, source in named.items() if source is not None
         }
         """"train", and "valid" and "test" if these splits have texts of their own."""
-        for source in self.sources.values() if data.unit == "line" else ():
-            returns, newlines = source.count("\r"), source.count("\n")
-            if returns > newlines <= len(source.paths):  # no file has a line end but its last
-                name = shlex.quote(str(source.paths[0]))
-                raise DataError(
-                    f"{source.source}: found no newline, and {counted(returns, 'carriage return')}, which ended lines "
-                    "on old Macs; allowed: lines that end with a newline; convert it: "
-                    f"tr '\\r' '\\n' < {name} > lines.txt"
-                )
 
     def unknown(self, vocabulary: Vocabulary) -> str:
         """The characters that `vocabulary` lacks, sorted, as `vocabulary.extended` takes them."""
@@ -191,8 +152,8 @@ class CountedSources:
 
         vocabulary: default: the characters of all sources, sorted. split: the shares of train, valid and test; default:
         those of the config. A source of its own is a split by itself: its share is ignored, and the other shares are
-        rescaled to sum to 1. If lines are the unit, the shares are of the lines, and with labels every line must have
-        one. whole: all of the source is for training, in its own order.
+        rescaled to sum to 1. If lines are the unit, the shares are of the lines. whole: all of the source is for
+        training, in its own order.
 
         VocabularyError for characters that the vocabulary lacks.
         """
@@ -207,15 +168,13 @@ class CountedSources:
             if name == "train" or (share and not whole and name not in self.sources)
         }
         splits: dict[str, Ids] = {}
-        starts, labels, separator = None, {}, data.label_separator
+        starts = None
         if data.unit == "line" and not whole:
             starts = {}
             for name, source in self.sources.items():
                 own_shares = shares if name == "train" else {name: 1.0}
-                for each, lines in _split_lines(source, vocabulary, own_shares, separator).items():
+                for each, lines in _split_lines(source, vocabulary, own_shares).items():
                     splits[each], starts[each] = lines
-            if separator is not None:
-                labels = count_labels(splits["train"][1:], separator, vocabulary, data.source)
         else:
             splits = {name: encode(source, vocabulary) for name, source in self.sources.items()}
             splits |= zip(shares, cut(splits["train"], list(shares.values())), strict=True)
@@ -227,7 +186,6 @@ class CountedSources:
             size_bytes=sum(source.size_bytes for source in sources),
             files=sum(len(source.paths) for source in sources),
             starts=starts,
-            labels=labels,
         )
 
 
@@ -251,11 +209,6 @@ def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Ma
     return corpus
 
 
-def reset_id_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
-    """The id before which the state is set to zero, see `CharLM.reset_id`: a newline if lines are the unit."""
-    return int(newline_of(vocabulary)) if unit == "line" else None
-
-
 def encode_file(
     path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, unit: Unit = "text"
 ) -> tuple[Ids, dict[str, int]]:
@@ -271,19 +224,13 @@ def encode_file(
     return ids, source.unknown(vocabulary)
 
 
-def _split_lines(
-    source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], separator: str | None
-) -> dict[str, tuple[Ids, Ids]]:
-    """The lines of a source in splits, in the order of the text; and where each line starts.
-
-    With a separator, DataError for a line without a label.
-    """
-    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares, separator)}"
-    splits: dict[str, Ids] = {name: ids for name in shares if (ids := find_entry(f"{key}-{name}")) is not None}
+def _split_lines(source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float]) -> dict[str, tuple[Ids, Ids]]:
+    """The lines of a source in splits, in the order of the text; and where each line starts."""
+    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares)}"
+    found = {name: find_entry(f"{key}-{name}", vocabulary.dtype) for name in shares}
+    splits: dict[str, Ids] = {name: ids for name, ids in found.items() if ids is not None}
     if len(splits) < len(shares):
         ids = encode(source, vocabulary)
-        if separator is not None:
-            count_labels(ids, separator, vocabulary, source.source)
         splits = write_splits(ids, vocabulary, shares, key=key, source=source.source)
     return {name: (ids, line_starts(ids, vocabulary, f"{key}-{name}")) for name, ids in splits.items()}
 
@@ -310,13 +257,14 @@ def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool 
         )
     unknown = source.unknown(vocabulary)
     if unknown and not skip_unknown:
-        raise _lacking(source, unknown, vocabulary)
+        ways_out = "; use text without others or a model that knows them"
+        raise vocabulary.unknown_error(unknown, source.source, ways_out)
     length = source.length - sum(unknown.values())
     if not length:
         raise DataError(f"{source.source}: none of its characters is in the model's vocabulary; use other text")
 
     key = f"{source.cache_key}-{short_digest(vocabulary.to_json())}"
-    ids = find_entry(key)
+    ids = find_entry(key, vocabulary.dtype)
     if ids is None:
         name = source.source
         say("data", f"{name}: encoding {counted(length, 'character')} over a vocabulary of {len(vocabulary):,}")
@@ -334,14 +282,9 @@ def _encoded(source: CountedSource, vocabulary: Vocabulary, *, skipping: bool) -
         for symbols in read_symbols(path, source.level, source.unit, hasher.update):
             yield narrow.take(symbols[ids_of[symbols] != UNKNOWN] if skipping else symbols)
     if hasher.hexdigest() != source.sha256:
-        raise changed(source.source)
-
-
-def _lacking(source: CountedSource, unknown: dict[str, int], vocabulary: Vocabulary) -> VocabularyError:
-    shown = [f"{describe_characters([character])} × {count:,}" for character, count in list(unknown.items())[:8]]
-    more = f" and {len(unknown) - len(shown)} more" if len(unknown) > len(shown) else ""
-    ways_out = "; use text without others or a model that knows them"
-    return vocabulary.unknown_error(unknown, source.source, ways_out, listed=", ".join(shown) + more)
+        raise DataError(
+            f"{source.source}: changed while being read; a source must not change; run again when it is complete"
+        )
 
 
 def short_digest(*parts: object) -> str:

@@ -1,4 +1,6 @@
-"""Texts whose lines are records: their splits, where their lines start, and their labels.
+"""Texts whose lines are records: a record begins after a newline and ends with the next one.
+
+The network alone knows too: it sets its state to zero before each newline, see `CharLM.reset_id`.
 
 A line is in a split by its hash, so equal lines are in the same one. A line that would fill much of a split by itself,
 such as the empty line, is in all of them: its occurrences follow one another through the splits, by the multiples of
@@ -15,21 +17,15 @@ import numpy.typing as npt
 
 from charlm.data.cache import find_entry, map_entry, open_entry, store_entry
 from charlm.data.hashes import BASE, line_hashes
-from charlm.data.progress import ProgressLines
-from charlm.data.reading import NEWLINE
+from charlm.data.reading import NEWLINE, ProgressLines, Unit
 from charlm.data.vocabulary import Ids, Vocabulary
-from charlm.errors import CheckpointError, DataError
+from charlm.errors import DataError
 from charlm.system.console import say
 from charlm.system.formatting import counted
 
 Hashes = npt.NDArray[np.uint64]
 Buckets = npt.NDArray[np.int64]
-Labels = dict[str, int]
-"""Label → lines of the train split that have it, the most frequent first."""
 
-MOST_LABELS = 1000
-LONGEST_LABEL = 100
-LABEL_ADVICE = "a label, {!r} and the record in every line"
 _CHUNK = 1 << 18
 """Characters that are read at once; more if a line is longer."""
 _BUCKETS = 1 << 20
@@ -47,6 +43,22 @@ _DOMINANT = 0.2
 def newline_of(vocabulary: Vocabulary) -> np.integer[Any]:
     """The id of a newline; VocabularyError if it has none."""
     return vocabulary.dtype.type(vocabulary.encode(NEWLINE)[0])
+
+
+def reset_id_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
+    """The id before which the state is set to zero, see `CharLM.reset_id`: a newline if lines are the unit."""
+    return int(newline_of(vocabulary)) if unit == "line" else None
+
+
+def as_records(ids: Ids, reset_id: int | None, *, ended: bool = True) -> Ids:
+    """Ids as a model of records reads them, with the newline before the first; as they are if `reset_id` is None.
+
+    ended: with the newline that ends the last one too.
+    """
+    if reset_id is None:
+        return ids
+    newline = np.array([reset_id], ids.dtype)
+    return np.concatenate([newline, ids, newline] if ended else [newline, ids])
 
 
 def write_splits(
@@ -147,7 +159,7 @@ def line_starts(ids: Ids, vocabulary: Vocabulary, key: str) -> Ids:
     ids: of the split with this key in the cache.
     """
     key = f"{key}-starts"
-    starts = find_entry(key)
+    starts = find_entry(key, np.min_scalar_type(len(ids)))
     if starts is None:
         newline, begins = newline_of(vocabulary), range(0, len(ids), _CHUNK)
         blocks = (begin + _line_ends(ids[begin : begin + _CHUNK], newline) for begin in begins)
@@ -166,43 +178,3 @@ def text_lines(ids: Ids, vocabulary: Vocabulary) -> Iterator[list[str]]:
 
 def _shown(line: str) -> str:
     return f"{line[:60]!r}{' …' if len(line) > 60 else ''}"
-
-
-# Labels: `label<SEPARATOR>record`
-
-
-def count_labels(ids: Ids, separator: str, vocabulary: Vocabulary, source: str) -> Labels:
-    """How many lines have each label, which ends where the separator first occurs.
-
-    DataError for a line without a label, or for too many labels.
-    """
-    labels, number, doubt = Counter[str](), 0, "is data.label_separator right?"
-    for lines in text_lines(ids, vocabulary):
-        for line in lines:
-            number += 1
-            label, has_label, _ = line.partition(separator)
-            if not has_label:
-                raise DataError(
-                    f"{source}: line {number:,}: found {_shown(line)}; allowed: {LABEL_ADVICE.format(separator)}; "
-                    f"correct the line; {doubt}"
-                )
-            if len(label) > LONGEST_LABEL:
-                raise DataError(
-                    f"{source}: line {number:,}: found {_shown(line)} with a label of more than {LONGEST_LABEL} "
-                    f"characters; allowed: {LONGEST_LABEL} at most; {doubt}"
-                )
-            labels[label] += 1
-        if len(labels) > MOST_LABELS:
-            some = ", ".join(map(repr, [*labels][:3]))
-            raise DataError(
-                f"{source}: found more than {MOST_LABELS:,} labels, among them {some}; allowed: {MOST_LABELS:,} at "
-                f"most; {doubt}"
-            )
-    return dict(sorted(labels.items(), key=lambda pair: (-pair[1], pair[0])))
-
-
-def labels_from_json(value: object) -> Labels:
-    """Labels as a checkpoint keeps them; CheckpointError for anything that `count_labels` cannot have counted."""
-    if isinstance(value, dict) and all(type(count) is int and count > 0 for count in value.values()):
-        return value
-    raise CheckpointError("labels: not a table of labels and numbers")

@@ -3,24 +3,50 @@
 import codecs
 import contextlib
 import itertools
-import os
+import re
 import select
+import shlex
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from charlm.data.file_types import check_text
 from charlm.data.vocabulary import CodePoints, Level, code_points
 from charlm.errors import DataError
+from charlm.system.console import say
 
 CHUNK_BYTES = 1 << 18
 """As much is read at once; of a pipe, what there is."""
 
 Unit = Literal["text", "line"]
 NEWLINE = "\n"
+EVERY_S = 5.0
+Block = TypeVar("Block", bound=npt.NDArray[Any])
+
+
+class ProgressLines:
+    """Says every few seconds how much of `total` is done."""
+
+    def __init__(self, total: int, doing: str) -> None:
+        self._total, self._doing, self._done = total, doing, 0
+        self._said_s = time.perf_counter()
+
+    def passed(self, count: int) -> None:
+        """Count more as done."""
+        self._done += count
+        if time.perf_counter() >= self._said_s + EVERY_S:
+            self._said_s = time.perf_counter()
+            say("data", f"{self._doing}: {self._done / self._total:.0%}")
+
+    def of(self, blocks: Iterable[Block]) -> Iterator[Block]:
+        """The blocks; each has passed by its length when the next is taken."""
+        for block in blocks:
+            yield block
+            self.passed(len(block))
 
 
 def read_symbols(
@@ -28,19 +54,25 @@ def read_symbols(
 ) -> Iterator[CodePoints]:
     """The code points of a file, or its bytes at level byte, in chunks as training reads them, see `as_in_training`.
 
-    `see` gets the bytes of each chunk. DataError unless the file is UTF-8 at level char, or if it changes meanwhile.
+    `see` gets the bytes of each chunk. DataError unless the file is UTF-8 at level char.
     """
-    chunks = as_in_training(read_chunks(path, see), level, unit, path)
+    chunks = as_in_training(_read_chunks(path, see), level, unit, path)
     if level == "byte":
         yield from (np.frombuffer(chunk, np.uint8) for chunk in chunks)
         return
-    decoder = codecs.getincrementaldecoder("utf-8")()
-    try:
-        for chunk in itertools.chain(chunks, [b""]):
-            if text := decoder.decode(chunk, final=not chunk):
-                yield code_points(text)
-    except UnicodeDecodeError:
-        raise _not_utf8(path) from None
+    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+    for chunk in itertools.chain(chunks, [b""]):
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            line += error.object.count(b"\n", 0, error.start)
+            raise DataError(
+                f"{path}: line {line:,}: byte 0x{error.object[error.start]:02X} is not UTF-8 ({error.reason}); "
+                "data.level: char needs UTF-8 text; convert the file or set data.level: byte"
+            ) from None
+        line += text.count(NEWLINE)
+        if text:
+            yield code_points(text)
 
 
 def as_in_training(chunks: Iterable[bytes], level: Level, unit: Unit, name: str | Path) -> Iterator[bytes]:
@@ -54,7 +86,7 @@ def as_in_training(chunks: Iterable[bytes], level: Level, unit: Unit, name: str 
     carriage_return, last = b"", b"\n"  # a CR at the end of a chunk waits for what follows it
     for chunk in chunks:
         if mark:
-            check_text(name, chunk)
+            _check_text(name, chunk)
         chunk, mark = carriage_return + chunk.removeprefix(mark), b""
         if unit == "line":
             carriage_return = b"\r" if chunk.endswith(b"\r") else b""
@@ -66,38 +98,15 @@ def as_in_training(chunks: Iterable[bytes], level: Level, unit: Unit, name: str 
         yield b"\n"
 
 
-def read_chunks(path: Path, see: Callable[[bytes], object] = lambda chunk: None) -> Iterator[bytes]:
-    """Call `see` with each chunk of the file, then yield it; DataError if the file changes meanwhile.
-
-    `see` must not raise OSError, which would be reported as an error of the file.
-    """
+def _read_chunks(path: Path, see: Callable[[bytes], object]) -> Iterator[bytes]:
+    """Call `see`, which must not raise OSError, with each chunk of the file, then yield the chunk."""
     try:
         with path.open("rb", buffering=0) as file:
-            before = os.fstat(file.fileno())
             while chunk := file.read(CHUNK_BYTES):
                 see(chunk)
                 yield chunk
-            after = os.fstat(file.fileno())
     except OSError as error:
         raise unreadable(path, error) from error
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise changed(path)
-
-
-def _not_utf8(path: Path) -> DataError:
-    """Read the file again to find the first byte that is not UTF-8."""
-    decoder, size = codecs.getincrementaldecoder("utf-8")(), 0
-    for chunk in itertools.chain(read_chunks(path), [b""]):
-        size += len(chunk)
-        try:
-            decoder.decode(chunk, final=not chunk)
-        except UnicodeDecodeError as error:
-            offset = size - len(error.object) + error.start
-            return DataError(
-                f"{path}: byte 0x{error.object[error.start]:02X} at offset {offset} is not UTF-8 ({error.reason}); "
-                "data.level: char needs UTF-8 text; convert the file or set data.level: byte"
-            )
-    return changed(path)
 
 
 def unreadable(path: Path, error: OSError) -> DataError:
@@ -107,9 +116,49 @@ def unreadable(path: Path, error: OSError) -> DataError:
     )
 
 
-def changed(source: str | Path) -> DataError:
-    """The error for a source that has changed since charlm began to read it."""
-    return DataError(f"{source}: changed while being read; a source must not change; run again when it is complete")
+_KINDS = {
+    "a gzip file": rb"\x1f\x8b",
+    "a bzip2 file": rb"BZh[1-9]1AY&SY",
+    "an xz file": rb"\xfd7zXZ\x00",
+    "a Zstandard file": rb"\x28\xb5\x2f\xfd",
+    "a zip archive or an office document": rb"PK\x03\x04|\xd0\xcf\x11\xe0",
+    "a PDF document": rb"%PDF-",
+    "an RTF document": rb"\{\\rtf",
+}
+"""How files begin that people take for text."""
+_MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+
+
+def _check_text(name: str | Path, head: bytes) -> None:
+    """DataError if a file that begins with `head` is of a known kind that is no text in UTF-8."""
+    for kind, begin in _KINDS.items():
+        if re.match(begin, head):
+            raise DataError(
+                f"{name}: found {kind}; allowed: text in UTF-8; unpack it, or save it as plain text in its program"
+            )
+    if encoding := _encoding(head):
+        raise DataError(
+            f"{name}: found text in {encoding}; allowed: text in UTF-8; convert it: "
+            f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(name))} > utf8.txt"
+        )
+
+
+def _encoding(head: bytes) -> str:
+    """The encoding of text in UTF-16 or UTF-32; "" for anything else. Without a mark, every second byte is mostly 0."""
+    for mark, encoding in _MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    first, second = head[::2], head[1::2]
+    if second.count(0) > len(second) // 2 and 0 not in first:
+        return "UTF-16LE"
+    if first.count(0) > len(first) // 2 and 0 not in second:
+        return "UTF-16BE"
+    return ""
 
 
 def arriving(path: str) -> Iterator[bytes]:

@@ -1,7 +1,6 @@
 """Find the files of a source: a file, a folder, a glob or a builtin, in a fixed order."""
 
 import difflib
-import errno
 import fnmatch
 import functools
 import glob
@@ -16,13 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from charlm.config.schema import Config, DataConfig
-from charlm.data.cache import writable_folder
 from charlm.data.catalog import CATALOG
-from charlm.data.outputs import names_written, written_folder_kind, written_kind
+from charlm.data.outputs import written_kind
 from charlm.data.reading import unreadable
 from charlm.errors import DataError
-from charlm.system.cache import cache_dir, open_private
-from charlm.system.cache_bound import use
+from charlm.runs import is_run
+from charlm.system.cache import cache_dir, cache_folder
 from charlm.system.console import say
 from charlm.system.files import replace_file
 
@@ -33,47 +31,38 @@ BUILTINS: dict[str, str] = {
     "unicode-names": "the names of Unicode's characters, one a line: about 140,000 lines, for --lines; "
     "other versions of Python know other characters",
 }
-_KINDS = f"a source is a file, a folder, a glob or {BUILTIN_PREFIX}NAME"
-_PATH_WORDS, _PATH_CHARS = 5, 255
-"""What has more is rather a text than the path of one."""
-_ESCAPED = re.compile(r"\[([*?[])\]")
-_NAME = re.compile(rf"([^*?[]|{_ESCAPED.pattern})*")
-"""A part of a glob that stands for one name."""
+_SOURCES = f"a source is a file, a folder, a glob or {BUILTIN_PREFIX}NAME"
 _WILD = re.compile(r"(?<!\[)[*?]")  # glob.escape writes [*]
-_NOWHERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
-"""Errors of a broken link, and of a file or folder that was removed since it was listed."""
 
 
-def resolve(source: str, run: Path | None = None) -> list[Path]:
+def resolve(source: str) -> list[Path]:
     """The regular files of `source`, at least one, in the same order on every machine.
 
     A folder means all files below it, sorted by relative path. A glob is sorted too, and `**` matches any depth of
-    folders. Both leave out hidden files and what charlm writes (runs, checkpoints, exports, pages, scores, its
-    cache), take a file with several names once, and follow a link to a folder only where the glob names it or `*`
-    matches it. An existing path is never read as a glob, even if it contains a `[`. `run`: a folder that is to become a
-    run.
+    folders. Both leave out hidden files and what charlm writes (runs, exports, pages, scores, its cache), and follow a
+    link to a folder only where the glob names it or `*` matches it. An existing path is never read as a glob, even if
+    it contains a `[`.
 
     DataError if there is nothing to read, or if a folder cannot be read.
     """
     if source.startswith(BUILTIN_PREFIX):
         return _builtin(source.removeprefix(BUILTIN_PREFIX))
     if not source:
-        raise DataError(f"data source: empty; {_KINDS}; name one")
+        raise DataError(f"data source: empty; {_SOURCES}; name one")
     path = Path(_at_home(source))
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
         if glob.has_magic(source):
-            return _glob(source, run)
+            return _glob(source)
         raise _missing(source, path) from None
     except OSError as error:
         raise unreadable(path, error) from error
     if stat.S_ISREG(mode):
         return [path]
     if not stat.S_ISDIR(mode):
-        kind = {stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}.get(stat.S_IFMT(mode), "a device")
-        raise DataError(f"{source}: {kind}, which cannot be read twice; {_KINDS}; write its text to a file first")
-    if not (files := _files_below(source, path, ("**", "*"), run)):
+        raise DataError(f"{source}: no regular file, so it cannot be read twice; write its text to a file first")
+    if is_run(path) or not (files := _files_below(source, path, ("**", "*"))):
         raise DataError(
             f"{source}: a folder without text; hidden files and what charlm writes do not count; add text files"
         )
@@ -83,7 +72,7 @@ def resolve(source: str, run: Path | None = None) -> list[Path]:
 def check_texts_apart(data: DataConfig, run: Path) -> None:
     """DataError if a text has files in the folder of a run that is to start: later they would be left out."""
     for source in filter(None, (data.source, data.valid_source, data.test_source)):
-        if not source.startswith(BUILTIN_PREFIX) and resolve(source) != resolve(source, run):
+        if any(run.resolve() in file.resolve().parents for file in resolve(source)):
             raise DataError(
                 f"{source}: has files in {run}, the folder of the run; allowed: a run's folder without files of its "
                 "text; take another --run-dir"
@@ -92,99 +81,81 @@ def check_texts_apart(data: DataConfig, run: Path) -> None:
 
 def check_exists(source: str) -> None:
     """DataError if there is nothing at `source`. Reads no file and no folder that exists."""
-    if source.removeprefix(BUILTIN_PREFIX) in BUILTINS or _exists(source):
-        return
-    words = source.split()
-    if len(words) > _PATH_WORDS or len(source) > _PATH_CHARS:
-        start = " ".join(words)[:40]
-        raise DataError(f"'{start}…': no such file or folder; {_KINDS}; write a text itself to a file first")
-    resolve(source)
+    if source.removeprefix(BUILTIN_PREFIX) not in BUILTINS and not _exists(source):
+        resolve(source)
 
 
-def _glob(source: str, run: Path | None) -> list[Path]:
+def _glob(source: str) -> list[Path]:
     parts = Path(_at_home(source)).parts
-    named = next((place for place, part in enumerate(parts) if not _NAME.fullmatch(part)), len(parts) - 1)
-    root, pattern = Path(*(_ESCAPED.sub(r"\1", part) for part in parts[:named])), parts[named:]
-    files = _files_below(source, root, (*pattern, "*") if pattern[-1] == "**" else pattern, run)
+    named = next(place for place, part in enumerate(parts) if glob.has_magic(part))
+    pattern = parts[named:] if parts[-1] != "**" else (*parts[named:], "*")
+    files = _files_below(source, Path(*parts[:named]), pattern)
     if not files:
         raise DataError(f"{source}: no file matches; a glob names files, `**` any depth of folders; check the pattern")
     return files
 
 
 def _files_below(
-    source: str,
-    root: Path,
-    pattern: tuple[str, ...],
-    run: Path | None = None,
-    keep: Callable[[str], bool] = lambda name: name != "__pycache__",
+    source: str, root: Path, pattern: tuple[str, ...], skipped: Callable[[str], object] = "__pycache__".__eq__
 ) -> list[Path]:
-    """The files that match the parts of a pattern, sorted by relative path; `**` is never the last of the parts.
+    """The files that match the parts of a pattern, sorted by path; `**` is never the last of the parts.
 
-    `keep` decides by name what else to leave out, without a word.
+    `skipped` decides by name what else to leave out, without a word.
     """
-    files: dict[Path, tuple[int, int]] = {}
-    left_out: dict[str, str] = {}
-    own = {os.path.realpath(run): "a run"} if run else {}
-    with suppress(DataError):  # a user without a home has no cache
-        own[os.path.realpath(cache_dir())] = "charlm's cache"
+    left_out: set[str] = set()
 
-    def folder_kind(folder: Path) -> str:
-        return own.get(os.path.realpath(folder)) or written_folder_kind(folder)
-
-    own_names = names_written(folder_kind(root))
-
-    def walk(folder: Path, first: str, *rest: str) -> None:
+    def walk(folder: Path, first: str, *rest: str) -> Iterator[Path]:
         if first == "**":
-            walk(folder, *rest)
-        for name, is_link in _listed(folder):
-            path, is_hidden = folder / name, name.startswith(".") and not first.startswith(".")
-            if is_hidden or not keep(name) or (first != "**" and not fnmatch.fnmatch(name, first)):
+            yield from walk(folder, *rest)
+        for entry in _listed(folder):
+            path, is_hidden = folder / entry.name, entry.name.startswith(".") and not first.startswith(".")
+            if is_hidden or skipped(entry.name) or (first != "**" and not fnmatch.fnmatch(entry.name, first)):
                 continue
-            try:
-                status = path.stat()
-                is_folder = stat.S_ISDIR(status.st_mode)
-                if is_folder and rest:
-                    if first == "**" and is_link:
-                        left_out[path.as_posix()] = "a link to a folder"
-                    elif kind := folder_kind(path):
-                        left_out[path.as_posix()] = kind
-                    else:
-                        walk(path, *([first] if first == "**" else []), *rest)
-                elif stat.S_ISREG(status.st_mode) and not rest:
-                    if kind := (folder == root and own_names.get(name)) or written_kind(path):
-                        left_out[path.as_posix()] = kind
-                    else:
-                        files[path] = (status.st_dev, status.st_ino)
-            except OSError as error:
-                if error.errno not in _NOWHERE:
-                    raise unreadable(path, error) from error
+            if not rest:
+                if entry.is_file():
+                    yield path
+            elif entry.is_dir():
+                if (first == "**" and entry.is_symlink()) or _is_own(path):
+                    left_out.add(path.as_posix())
+                else:
+                    yield from walk(path, *([first] if first == "**" else []), *rest)
 
-    walk(root, *pattern)
-    if left_out and not run:
-        _say_left_out(source, tuple(sorted(left_out.items())))
-    first_names: dict[tuple[int, int], Path] = {}
-    for path in sorted(files, key=Path.as_posix):
-        first_names.setdefault(files[path], path)
-    return list(first_names.values())
+    files = set()
+    try:
+        for path in walk(root, *pattern):
+            if written_kind(path):
+                left_out.add(path.as_posix())
+            else:
+                files.add(path)
+    except OSError as error:
+        raise unreadable(Path(os.fsdecode(error.filename or root)), error) from error
+    if left_out:
+        _say_left_out(source, tuple(sorted(left_out)))
+    return sorted(files, key=Path.as_posix)
 
 
-def _listed(folder: Path) -> list[tuple[str, bool]]:
-    """The names in a folder, each with whether it is a link; none if there is no such folder."""
+def _listed(folder: Path) -> list[os.DirEntry[str]]:
+    """What is in a folder; nothing if there is no such folder."""
     try:
         with os.scandir(folder) as entries:
-            return [(entry.name, entry.is_symlink()) for entry in entries]
-    except OSError as error:
-        if error.errno in _NOWHERE:
-            return []
-        raise unreadable(folder, error) from error
+            return list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _is_own(folder: Path) -> bool:
+    """Whether charlm wrote what is in a folder."""
+    with suppress(DataError):  # a user without a home has no cache
+        if folder.resolve() == cache_dir().resolve():
+            return True
+    return is_run(folder)
 
 
 @functools.cache
-def _say_left_out(source: str, left_out: tuple[tuple[str, str], ...]) -> None:
+def _say_left_out(source: str, left_out: tuple[str, ...]) -> None:
     """Say it once, however often the source is read."""
-    shown = ", ".join(f"{path} ({kind})" for path, kind in left_out[:3])
     more = f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else ""
-    say("data", f"{source}: leaves out {shown}{more}")
+    say("data", f"{source}: leaves out {', '.join(left_out[:3])}{more}: links to folders, or what charlm wrote")
 
 
 def _missing(source: str, path: Path) -> DataError:
@@ -199,7 +170,8 @@ def _missing(source: str, path: Path) -> DataError:
             names = sorted(entry.name for entry in path.parent.iterdir())
         near = difflib.get_close_matches(path.name, names, n=1)
         remedy = f"did you mean '{path.with_name(near[0])}'?" if near else "check the path"
-    return DataError(f"{source}: no such file or folder; {_KINDS}; {remedy}")
+    shown = source if len(source) <= 255 else f"{source[:40]}…"
+    return DataError(f"{shown}: no such file or folder; {_SOURCES}; {remedy}")
 
 
 def _at_home(source: str) -> str:
@@ -215,22 +187,21 @@ def _exists(source: str) -> bool:
 
 
 def _builtin(name: str) -> list[Path]:
-    if name not in BUILTINS:
-        near = difflib.get_close_matches(name, BUILTINS, n=1, cutoff=0.4)
-        hint = f"; did you mean '{BUILTIN_PREFIX}{near[0]}'?" if near else ""
-        raise DataError(f"{BUILTIN_PREFIX}{name}: unknown builtin; allowed: {', '.join(BUILTINS)}{hint}")
-    return [_unicode_names()] if name == "unicode-names" else _python_stdlib()
+    if name == "python-stdlib":
+        return _python_stdlib()
+    if name == "unicode-names":
+        return [_unicode_names()]
+    near = difflib.get_close_matches(name, BUILTINS, n=1, cutoff=0.4)
+    hint = f"; did you mean '{BUILTIN_PREFIX}{near[0]}'?" if near else ""
+    raise DataError(f"{BUILTIN_PREFIX}{name}: unknown builtin; allowed: {', '.join(BUILTINS)}{hint}")
 
 
 def _unicode_names() -> Path:
     """A file with the name of each character that has one, by code point; made at first use and kept in the cache."""
-    with writable_folder() as folder:
-        path = folder / f"unicode-names-{unicodedata.unidata_version}.txt"
-        if not path.is_file():
-            names = (unicodedata.name(chr(code), "") for code in range(sys.maxunicode + 1))
-            replace_file(path, "".join(f"{name}\n" for name in names if name).encode("ascii"), 0o600)
-        with suppress(OSError), open_private(path) as file:
-            use(file)
+    path = cache_folder("corpora") / f"unicode-names-{unicodedata.unidata_version}.txt"
+    if not path.is_file():
+        names = (unicodedata.name(chr(code), "") for code in range(sys.maxunicode + 1))
+        replace_file(path, "".join(f"{name}\n" for name in names if name).encode("ascii"), 0o600)
     return path
 
 
@@ -241,7 +212,7 @@ def _python_stdlib() -> list[Path]:
     )
     root = Path(sysconfig.get_path("stdlib"))
     source = f"{BUILTIN_PREFIX}python-stdlib"
-    files = _files_below(source, root, ("**", "*.py"), keep=lambda name: not skipped.fullmatch(name))
+    files = _files_below(source, root, ("**", "*.py"), skipped.fullmatch)
     files = [file for file in files if _is_utf8(file)]
     if not files:
         raise DataError(

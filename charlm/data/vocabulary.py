@@ -19,16 +19,6 @@ CodePoints = npt.NDArray[np.unsignedinteger[Any]]
 Ids = npt.NDArray[np.integer[Any]]
 
 
-_ALIKE = {
-    **dict.fromkeys("’‘", "'"),
-    **dict.fromkeys("”“„«»", '"'),
-    **dict.fromkeys("–—‐‑−", "-"),
-    **dict.fromkeys("\u00a0\u2009\u202f", " "),
-    "…": "...",
-}
-"""Typographic characters, and what stands for them on a keyboard."""
-
-
 def describe_characters(characters: Iterable[str], limit: int = 8) -> str:
     """Quote characters with their code points for an error message: "'é' (U+00E9), …"."""
     listed = list(characters)
@@ -89,19 +79,6 @@ class Vocabulary:
         forms = (text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD")))
         return min(forms, key=lambda form: len(self.unknown(form)))
 
-    def advice(self, unknown: Iterable[str]) -> str:
-        """For an error about unknown characters, what to write instead: "; replace ’ with '"; or nothing."""
-        unknown, known = set(unknown), set(self.characters)
-        alike = {a: b for a, b in _ALIKE.items() if a in unknown and known.issuperset(b)}
-        alike |= {b: a for a, b in reversed(_ALIKE.items()) if b in unknown and a in known}
-        hints = [f"replace {_shown(a)} with {_shown(b)}" for a, b in alike.items()]
-        decomposed = {c: unicodedata.normalize("NFD", c) for c in sorted(known | unknown)}
-        if c := next((c for c in sorted(known) if unknown & set(decomposed[c][1:])), ""):
-            hints.append(f"the model knows {c!r} as one character: normalize the text to NFC")
-        if c := next((c for c in sorted(unknown) if c != decomposed[c] and known.issuperset(decomposed[c])), ""):
-            hints.append(f"the model knows {c!r} as several characters: normalize the text to NFD")
-        return "".join(f"; {each}" for each in hints)
-
     def unknown_error(
         self, unknown: Iterable[str], where: str = "", ways_out: str = "", *, listed: str = ""
     ) -> VocabularyError:
@@ -112,7 +89,7 @@ class Vocabulary:
         """
         return VocabularyError(
             f"{where}{': ' if where else ''}found {listed or describe_characters(unknown)}, which the model has never "
-            f"seen; allowed: its {counted(len(self), 'character')}{ways_out}{self.advice(unknown)}"
+            f"seen; allowed: its {counted(len(self), 'character')}{ways_out}"
         )
 
     def encode(self, text: str) -> npt.NDArray[np.integer]:
@@ -165,10 +142,6 @@ def code_points(text: str) -> CodePoints:
     if text.isascii():
         return np.frombuffer(text.encode(), np.uint8)
     return np.array([text]).view(np.uint32)  # three times as fast as the utf-32 codec, which checks for surrogates
-
-
-def _shown(text: str) -> str:
-    return text if text.strip() else "a space" if text == " " else f"U+{ord(text):04X}"
 
 
 def readable(text: str) -> str:

@@ -33,7 +33,7 @@ def export(trained: TrainedModel, to: str, out: Path, **options: Any) -> str:
     be written, ExportError if the copy does not compute what charlm computes, PackageError if a package is missing.
     """
     kind, file_of = FORMATS[to]
-    check_output(out, "--out", kind, trained.config.data)
+    check_output(out, "--out", kind)
     content, found = file_of(trained.first_member("export"), **options)
     write_output(out, "--out", content)
     return f"{format_bytes(len(content))}; {found}"

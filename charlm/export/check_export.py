@@ -7,7 +7,6 @@ from torch import Tensor
 
 from charlm.errors import ExportError
 from charlm.inference import TrainedModel
-from charlm.layers import as_tuple
 from charlm.model import CharLM
 
 TOLERANCE = 1e-4
@@ -33,7 +32,7 @@ def check_agreement(network: CharLM, step: Step, name: str) -> float:
     """
     generator = torch.Generator().manual_seed(1)
     state = network.layers.zero_state(_STREAMS)
-    exported_state, largest = as_tuple(state), 0.0
+    exported_state, largest = state, 0.0
     for steps in _STEPS:
         shape = (steps, _STREAMS)
         ids_TB = torch.randint(network.vocabulary_size, shape, generator=generator)
@@ -41,7 +40,7 @@ def check_agreement(network: CharLM, step: Step, name: str) -> float:
             ids_TB[torch.rand(shape, generator=generator) < 0.2] = network.reset_id
         logits, state = network(ids_TB, state)
         exported_logits, exported_state = step(ids_TB, exported_state)
-        for exported, expected in zip((exported_logits, *exported_state), (logits, *as_tuple(state)), strict=True):
+        for exported, expected in zip((exported_logits, *exported_state), (logits, *state), strict=True):
             difference = float((exported - expected).abs().max())
             if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
                 raise ExportError(

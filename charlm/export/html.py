@@ -61,8 +61,6 @@ def html_file(trained: TrainedModel, *, int8: bool = True, novelty: bool = False
         "validNats": trained.progress.get("valid_nats"),
         "nats": None if after is None else after.nats_per_char,
         "scored": 0 if after is None else after.targets,
-        "labels": [*trained.labels],
-        "separator": trained.config.data.label_separator or "",
         "copies": copies,
         "units": units,
     }

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from charlm.cells.javascript import program_json
+from charlm.cells.program import program_json
 from charlm.export.check_export import vocabulary_json
 from charlm.inference import TrainedModel
 from charlm.inference.sampling import prompt_ids
@@ -48,7 +48,7 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
 
     int8: matrices are int8, not float32, and those of `trained` are rounded to the same numbers.
     """
-    network = trained.only_member
+    network = trained.network.first_member("export")
     layers, embedding = network.layers, network.embedding
     tied = embedding is not None and embedding.weight is network.decoder.weight
     model = {
@@ -76,7 +76,7 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
 def _parameters(layers: RecurrentLayers, layer: int, int8: bool) -> dict[str, Any]:
     """A layer's parameters by name: matrices, lists of them, or flat vectors."""
     parameters: dict[str, Any] = {}
-    for declared, tensor in zip(layers.program(layer).parameters, layers.layer_parameters(layer), strict=True):
+    for declared, tensor in zip(layers.program(layer).parameters, layers.layer_parameters(layer).values(), strict=True):
         if declared.columns == "":
             parameters[declared.name] = packed(tensor.detach().numpy())
         elif declared.stack:

@@ -31,7 +31,7 @@ def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
     PackageError if onnx or onnxruntime is missing, ExportError if the model is too large for one file.
     """
     onnx, runtime = _packages()
-    network = trained.on_cpu_in_float32().only_member
+    network = trained.on_cpu_in_float32().network.first_member("export")
     size = 4 * trained.parameters
     if size > _MOST_BYTES:
         raise ExportError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")

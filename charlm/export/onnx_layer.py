@@ -65,9 +65,9 @@ class OnnxLayer:
 
     def __init__(self, layers: RecurrentLayers, layer: int, x: str, states: Sequence[str], nodes: Nodes) -> None:
         self.nodes, self.program = nodes, layers.program(layer)
-        self.parameters = layers.named_layer_parameters(layer)
+        self.parameters = layers.layer_parameters(layer)
         self.hidden, self.inputs = layers.hidden_size, layers.layer_input_size(layer)
-        self.static = NodeValues(self.program, self.parameters, torch.float32)
+        self.static = NodeValues(self.program, self.parameters, {})
         self.when = when(self.program.nodes)
         self.x, self.states, self.zoneout = x, dict(zip(self.program.states, states, strict=True)), layers.zoneout
         self.known: dict[tuple[int, int], str] = {}

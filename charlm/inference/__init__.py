@@ -12,14 +12,13 @@ when a name is used.
 
     loading.py      load: a trained model from a run or a checkpoint
     trained.py      TrainedModel: the checkpoint's model, vocabulary and config
-    options.py      SamplingOptions: how text is drawn; Limit: a bound on the scores of lines
+    options.py      SamplingOptions: how text is drawn
     sampling.py     sample_text: characters drawn one by one
-    line_samples.py sample_lines: lines without repeats, or without those of the training text
+    many_samples.py sample_many: many samples; lines without repeats and without those of the training text
     evaluation.py   evaluate: the cross-entropy of a text
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
     texts.py        score_texts, text_features: many texts, each by itself
-    lines.py        score_lines, classify_lines: lines as they come, each by itself; limit_nats
-    labels.py       Classification: the likeliest labels of lines
+    lines.py        score_lines: lines as they come, each by itself
     gradients.py    gradient_norms: what flows back to earlier states
     novelty.py      longest_copy, copied_share: how much of a sample occurs in the training text
 """
@@ -28,30 +27,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from charlm.inference.dynamic import Adaptation, evaluate_dynamically
-    from charlm.inference.evaluation import Evaluation, evaluate
-    from charlm.inference.labels import Classification
+    from charlm.inference.dynamic import Adaptation
     from charlm.inference.loading import load
     from charlm.inference.options import SamplingOptions
-    from charlm.inference.sampling import sample_text
-    from charlm.inference.trained import TrainedModel, Verbatim
+    from charlm.inference.trained import TrainedModel
 
-__all__ = [
-    "Adaptation",
-    "Classification",
-    "Evaluation",
-    "SamplingOptions",
-    "TrainedModel",
-    "Verbatim",
-    "evaluate",
-    "evaluate_dynamically",
-    "load",
-    "sample_text",
-]
+__all__ = ["Adaptation", "SamplingOptions", "TrainedModel", "load"]
+
+_HOMES = {"Adaptation": "dynamic", "SamplingOptions": "options", "TrainedModel": "trained", "load": "loading"}
 
 
 def __getattr__(name: str) -> Any:
-    for module in ("trained", "loading", "options", "dynamic", "evaluation", "labels", "sampling"):
-        if name in __all__ and hasattr(home := importlib.import_module(f"charlm.inference.{module}"), name):
-            return getattr(home, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"charlm.inference.{_HOMES[name]}"), name)

@@ -8,19 +8,18 @@ g: gradient of the window's cross-entropy. θ₀: the trained weights. RMS = √
 windows of the training text: weights with large gradients in training get small steps and a strong pull back to θ₀.
 """
 
-import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from charlm.data.vocabulary import Ids
-from charlm.errors import DivergenceError
+from charlm.errors import DataError, DivergenceError
 from charlm.inference.evaluation import WARMUP, Cut, Evaluation, evaluating, scored_windows, sum_windows
 from charlm.layers import cross_entropy
-from charlm.model import Network, map_state
+from charlm.model import Network
 from charlm.system.device import to_device
 
 _WINDOWS = 512
@@ -45,48 +44,10 @@ class Adaptation:
     """Characters per window and stream. Shorter windows adapt sooner and take longer."""
 
 
-class Rule:
-    """The module's equation, ready to be applied to a model's parameters; sizes: RMS of each."""
-
-    def __init__(self, model: Network, sizes: list[Tensor], adaptation: Adaptation) -> None:
-        mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
-        self.parameters: list[Tensor] = list(model.parameters())
-        self.trained = [parameter.detach().clone() for parameter in self.parameters]
-        self.rates = [adaptation.lr / (rms + _EPSILON * mean) for rms in sizes]
-        # A pull above 1 would overshoot the trained weights.
-        self.pulls = [(adaptation.decay * rms / mean).clamp(max=1) for rms in sizes]
-
-    def learning_from(self, windows: Iterable[Tensor]) -> Iterator[Tensor]:
-        """Pass on the nats [T, B] of each window, then take a step on them; DivergenceError if they are not finite."""
-        loss = torch.zeros((), device=self.parameters[0].device)  # of the latest window, or the first not finite
-        for nats_TB in windows:
-            yield nats_TB.detach()
-            objective = nats_TB.sum() / nats_TB.shape[1]
-            loss = torch.where(loss.isfinite(), objective.detach(), loss)
-            if loss.device.type == "cpu":  # Reading a number from a GPU would wait for it.
-                _check_finite(loss)
-            gradients = torch.autograd.grad(objective, self.parameters)
-            with torch.no_grad():
-                torch._foreach_lerp_(self.parameters, self.trained, self.pulls)  # pyright: ignore[reportPrivateImportUsage]
-                torch._foreach_addcmul_(self.parameters, gradients, self.rates, value=-1)  # pyright: ignore[reportPrivateImportUsage]
-        _check_finite(loss)
-
-    @contextlib.contextmanager
-    def restoring(self) -> Iterator[None]:
-        """Put the trained weights back after the block, whether it succeeds or not."""
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for parameter, origin in zip(self.parameters, self.trained, strict=True):
-                    parameter.copy_(origin)
-
-
-def _check_finite(objective: Tensor) -> None:
-    if not torch.isfinite(objective):
-        raise DivergenceError(
-            f"dynamic evaluation: found a loss of {objective:.6g} nats; allowed: finite numbers; lower --dynamic-lr"
-        )
+def check_running_text(model: Network) -> None:
+    """DataError for a model of lines: its lines are independent, so it has nothing to learn from those before."""
+    if model.is_line_model:
+        raise DataError("dynamic evaluation: found a model of lines; allowed: a model of running text")
 
 
 def evaluate_dynamically(
@@ -104,16 +65,55 @@ def evaluate_dynamically(
     Every window is scored before the model learns from it. With one stream a score depends only on the text before the
     character; with several, each stream also profits from what the others have read so far.
 
-    train_ids: the training text, which gives RMS. DataError if the text is too short to score; DivergenceError if
-    `adaptation.lr` is so high that the loss is no longer finite.
+    train_ids: the training text, which gives RMS. DataError if the text is too short to score, or the model is one of
+    lines; DivergenceError if `adaptation.lr` is so high that the loss is no longer finite.
     """
-    cut = Cut.of(ids, streams, model.reset_id)
+    check_running_text(model)
+    cut = Cut.of(ids, streams)
     steps = max(1, min(adaptation.steps, cut.longest))
-    rule = Rule(model, gradient_rms(model, train_ids, device, steps=steps, streams=len(cut.begin_B)), adaptation)
+    sizes = gradient_rms(model, train_ids, device, steps=steps, streams=len(cut.begin_B))
+    trained = [parameter.detach().clone() for parameter in model.parameters()]
     windows = scored_windows(model, ids, device, cut, steps=steps)
-    with evaluating(model), rule.restoring():
-        score, nats = sum_windows(rule.learning_from(windows), cut, steps=cut.longest if per_char else 0)
-    return replace(score, per_char_nats=np.concatenate(nats)) if per_char else score
+    try:
+        with evaluating(model):
+            return sum_windows(_learning(model, windows, trained, sizes, adaptation), cut, per_char=per_char)
+    finally:
+        with torch.no_grad():
+            for parameter, origin in zip(model.parameters(), trained, strict=True):
+                parameter.copy_(origin)
+
+
+def _learning(
+    model: Network, windows: Iterable[Tensor], trained: list[Tensor], sizes: list[Tensor], adaptation: Adaptation
+) -> Iterator[Tensor]:
+    """Pass on the nats [T, B] of each window, then take a step on them; DivergenceError if they are not finite.
+
+    trained: θ₀; sizes: RMS of each parameter.
+    """
+    parameters: list[Tensor] = list(model.parameters())
+    mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
+    rates = [adaptation.lr / (rms + _EPSILON * mean) for rms in sizes]
+    # A pull above 1 would overshoot the trained weights.
+    pulls = [(adaptation.decay * rms / mean).clamp(max=1) for rms in sizes]
+    loss = torch.zeros((), device=parameters[0].device)  # of the latest window, or the first not finite
+    for nats_TB in windows:
+        yield nats_TB.detach()
+        objective = nats_TB.sum() / nats_TB.shape[1]
+        loss = torch.where(loss.isfinite(), objective.detach(), loss)
+        if loss.device.type == "cpu":  # Reading a number from a GPU would wait for it.
+            _check_finite(loss)
+        gradients = torch.autograd.grad(objective, parameters)
+        with torch.no_grad():
+            torch._foreach_lerp_(parameters, trained, pulls)  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_addcmul_(parameters, gradients, rates, value=-1)  # pyright: ignore[reportPrivateImportUsage]
+    _check_finite(loss)
+
+
+def _check_finite(loss: Tensor) -> None:
+    if not torch.isfinite(loss):
+        raise DivergenceError(
+            f"dynamic evaluation: found a loss of {loss:.6g} nats; allowed: finite numbers; lower the learning rate"
+        )
 
 
 def gradient_rms(model: Network, ids: Ids, device: torch.device, *, steps: int, streams: int) -> list[Tensor]:
@@ -141,7 +141,7 @@ def gradient_rms(model: Network, ids: Ids, device: torch.device, *, steps: int, 
                     _, state = model.features(ids_TB[:warmup])
             for b in range(0, ids_TB.shape[1], streams):
                 window_TB = ids_TB[warmup:, b : b + streams].contiguous()
-                own_state = map_state(lambda layers, b=b: layers[:, b : b + streams].contiguous(), state)
+                own_state = tuple(layers[:, b : b + streams].contiguous() for layers in state)
                 logits, _ = model(window_TB[:-1], own_state)
                 loss = cross_entropy(logits, window_TB[1:]).sum() / streams
                 for square, gradient in zip(squares, torch.autograd.grad(loss, parameters), strict=True):

@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +13,7 @@ from torch import Tensor
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
 from charlm.layers import cross_entropy
-from charlm.model import Network, map_state
+from charlm.model import Network
 from charlm.system.device import to_device
 from charlm.system.formatting import counted, nats_to_bits
 from charlm.system.process_group import ONE_PROCESS, WHOLE_BATCH, ProcessGroup, Shard
@@ -27,10 +26,6 @@ _VALUES = 2**25
 """Values at most of one tensor of a window on a GPU (128 MiB): the layers' inputs, or their products."""
 WARMUP = 256
 """Characters that each stream reads unscored first, so that its state is nearly that of one long stream."""
-_SAMPLE = 2**22
-"""Characters of a text whose lines are scored one by one."""
-PERCENTS = np.array([*range(10), *range(10, 991, 10), *range(991, 1001)]) / 10
-"""The percentiles of `line_quantiles`: 0 to 100 by 1, and by 0.1 below 1 and above 99."""
 STEPS = 128
 """Steps of a window at most, unless a text is long."""
 _LOGITS = 2**23
@@ -50,8 +45,6 @@ class Evaluation:
     """Cross-entropy of each target, [targets]; None unless asked for."""
     lines: int | None = None
     """Number of lines scored; None unless the model is one of lines."""
-    line_nats: npt.NDArray[np.float64] | None = None
-    """Nats per character of lines spread over the text; None unless asked for, or without lines."""
 
     @property
     def nats_per_char(self) -> float:
@@ -77,7 +70,6 @@ def evaluate(
     *,
     streams: int | None = None,
     per_char: bool = False,
-    per_line: bool = False,
     group: ProcessGroup = ONE_PROCESS,
     check: Callable[[], object] = lambda: None,
 ) -> Evaluation:
@@ -85,27 +77,19 @@ def evaluate(
 
     The text is cut into up to `streams` contiguous parts, which are read side by side; see `scored_windows`. None: as
     many as the device needs. For a model of lines `ids` must begin with a newline, and each part begins with a line.
-    `per_line` adds the scores of some lines.
 
-    The processes of the group share the streams, and each returns the score of the whole; `per_char` and `per_line`
-    need a single process. The model keeps its mode (training or evaluation).
+    The processes of the group share the streams, and each returns the score of the whole; `per_char` needs a single
+    process. The model keeps its mode (training or evaluation).
 
     check: called before the first window and after each, equally often in all processes; what it raises ends the
     evaluation.
     """
-    assert group.size == 1 or not (per_char or per_line)
+    assert group.size == 1 or not per_char
     cut = Cut.of(ids, streams or most_streams(device), model.reset_id)
-    # The lines in the first characters of each part are spread over the text.
-    steps = cut.longest if per_char else -(-_SAMPLE // len(cut.begin_B)) if per_line and cut.lines is not None else 0
     with evaluating(model), torch.inference_mode():
         windows = scored_windows(model, ids, device, cut, shard=group.shard)
-        score, first_nats = sum_windows(windows, cut, steps=steps, check=check)
-    return replace(
-        score,
-        nats_sum=group.sum(score.nats_sum),
-        per_char_nats=np.concatenate(first_nats) if per_char else None,
-        line_nats=None if model.reset_id is None or not per_line else _line_means(first_nats, ids, cut, model.reset_id),
-    )
+        score = sum_windows(windows, cut, per_char=per_char, check=check)
+    return replace(score, nats_sum=group.sum(score.nats_sum))
 
 
 @dataclass(frozen=True)
@@ -136,16 +120,6 @@ class Cut:
         lines = None if reset_id is None else _count(ids[1:], reset_id)
         return cls(begin_B, length_B, WARMUP if B > 1 and reset_id is None else 0, lines)
 
-    @classmethod
-    def of_lines(cls, ids: Ids, streams: int, reset_id: int) -> "Cut":
-        """Up to `streams` nearly equal parts of whole lines, however short; a line begins with each `reset_id`."""
-        end = len(ids) - 1
-        offsets = np.flatnonzero(ids[:end] == reset_id)
-        B = min(streams, len(offsets))
-        begin_B = np.append(offsets, end)[np.searchsorted(offsets, end * np.arange(B) // B)]
-        begin_B = np.unique(begin_B[begin_B < end])
-        return cls(begin_B, np.diff(begin_B, append=end), 0)
-
     @property
     def targets(self) -> int:
         return int(self.length_B.sum())
@@ -169,25 +143,6 @@ def _next_position(ids: Ids, symbol_id: int, position: int) -> int:
 def _count(ids: Ids, symbol_id: int) -> int:
     """How often the id occurs; in parts, because `ids` may be larger than memory."""
     return sum(int(np.count_nonzero(ids[at : at + 2**22] == symbol_id)) for at in range(0, len(ids), 2**22))
-
-
-def _line_means(
-    first_nats: list[npt.NDArray[np.float32]], ids: Ids, cut: Cut, newline: int
-) -> npt.NDArray[np.float64] | None:
-    """Nats per character of each line that ends in the first characters of a part; None if no line does."""
-    means = [np.zeros(0)]
-    for begin, nats in zip(cut.begin_B, first_nats, strict=True):
-        ends = np.flatnonzero(ids[begin + 1 : begin + 1 + len(nats)] == newline) + 1
-        if len(ends):
-            sums = np.add.reduceat(nats[: ends[-1]].astype(np.float64), np.append(0, ends[:-1]))
-            means.append(sums / np.diff(ends, prepend=0))
-    all_means = np.concatenate(means)
-    return all_means if len(all_means) else None
-
-
-def line_quantiles(line_nats: npt.NDArray[np.floating[Any]]) -> list[float]:
-    """The quantiles at PERCENTS of the nats per character of lines, to five digits."""
-    return [float(f"{nats:.5g}") for nats in np.quantile(line_nats, PERCENTS / 100)]
 
 
 def scored_windows(
@@ -227,7 +182,7 @@ def scored_windows(
             _, state = model.features(ids_TB(positions_BT(offset, length).clip(0, last - 1)), state)
     if state is not None and cut.begin_B[own_rows[0]] == 0:
         first_stream = torch.zeros(1, dtype=torch.int64, device=device)
-        state = map_state(lambda layers: layers.index_fill(1, first_stream, 0), state)
+        state = tuple(layers.index_fill(1, first_stream, 0) for layers in state)
     lengths_B = to_device(cut.length_B[own_rows], device)
     for offset, length in _windows(0, cut.longest, steps):
         # One copy to the device: the targets are the inputs, a step later.
@@ -236,32 +191,32 @@ def scored_windows(
         nats_TB = cross_entropy(logits, both_TB[1:])
         steps_T1 = torch.arange(offset, offset + length, device=device).unsqueeze(1)
         yield torch.where(steps_T1 < lengths_B, nats_TB, 0.0)
-        state = map_state(Tensor.detach, state)
+        state = tuple(layers.detach() for layers in state)
 
 
 def sum_windows(
-    windows: Iterable[Tensor], cut: Cut, *, steps: int = 0, check: Callable[[], object] = lambda: None
-) -> tuple[Evaluation, list[npt.NDArray[np.float32]]]:
+    windows: Iterable[Tensor], cut: Cut, *, per_char: bool, check: Callable[[], object] = lambda: None
+) -> Evaluation:
     """The score of a text from the nats [T, B] of all its windows, in order; times the windows too.
 
-    Also returns the nats of the first `steps` characters of each part, or of some more. check: see `evaluate`.
+    per_char, check: see `evaluate`.
     """
     check()
     start_s = time.perf_counter()
-    total, offset, first_windows = 0.0, 0, []
+    total, windows_TB = 0.0, []
     for window in windows:
         nats_TB = window.detach()
         # All results stay on the device until the end: reading them here would wait for it at every window.
         total = total + nats_TB.sum(dtype=torch.float64)
-        if offset < steps:
-            first_windows.append(nats_TB)
-        offset += len(nats_TB)
+        if per_char:
+            windows_TB.append(nats_TB)
         check()
-    first_nats = []
-    if first_windows:
-        rows = zip(torch.cat(first_windows).T.cpu().numpy(), cut.length_B, strict=True)
-        first_nats = [row_S[:length] for row_S, length in rows]
-    return Evaluation(float(total), cut.targets, time.perf_counter() - start_s, lines=cut.lines), first_nats
+    score = Evaluation(float(total), cut.targets, time.perf_counter() - start_s, lines=cut.lines)
+    if not per_char:
+        return score
+    nats_BS = torch.cat(windows_TB).T.cpu().numpy()
+    parts = [nats_S[:length] for nats_S, length in zip(nats_BS, cut.length_B, strict=True)]
+    return replace(score, per_char_nats=np.concatenate(parts))
 
 
 @contextlib.contextmanager
@@ -287,9 +242,8 @@ def most_streams(device: torch.device) -> int:
 
 def window_steps(streams: int, model: Network, device: torch.device, longest: int = STEPS) -> int:
     """Steps of a window, at most so many, so that its logits and a GPU's widest tensors stay small."""
-    steps = min(longest, _LOGITS // (streams * model.vocabulary_size * len(model.members)))
+    logits, widest = model.widths
+    steps = min(longest, _LOGITS // (streams * logits))
     if device.type != "cpu":
-        layers = model.members[0].layers  # members compute one after the other
-        rows = layers.get_parameter("weight_ih_l0").shape[0]
-        steps = min(steps, _VALUES // (streams * max(rows, layers.input_size)))
+        steps = min(steps, _VALUES // (streams * widest))
     return max(1, steps)

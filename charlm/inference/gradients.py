@@ -3,14 +3,12 @@
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 from torch.nn import functional as F
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
 from charlm.inference.evaluation import evaluating
-from charlm.layers import as_tuple
-from charlm.model import CharLM, map_state
+from charlm.model import CharLM
 from charlm.system.formatting import counted
 
 LONGEST = 100
@@ -39,13 +37,13 @@ def gradient_norms(
     with evaluating(model), torch.enable_grad():
         with torch.no_grad():
             _, state = model.outputs(read_TP[:longest])
-        state = map_state(lambda tensor: tensor.detach().requires_grad_(), state)
+        state = tuple(tensor.detach().requires_grad_() for tensor in state)
         for x_P in read_TP[longest:-1]:
-            named = zip(model.layers.state_names, as_tuple(state), strict=True)
+            named = zip(model.layers.state_names, state, strict=True)
             carried += [tensor for name, tensor in named if name not in model.layers.cell.internal]
             outputs_1PH, state, _ = model.outputs_and_activations(x_P[None], state)
             # Copies are for the next step alone: a gradient of c does not pass through h, which was computed from it.
-            state = map_state(Tensor.clone, state)
+            state = tuple(tensor.clone() for tensor in state)
         loss = F.cross_entropy(model.logits(outputs_1PH[0]), read_TP[-1], reduction="sum")
         gradients = torch.autograd.grad(loss, carried, materialize_grads=True, allow_unused=True)
     squares_KLP = torch.stack([gradient.double().square().sum(-1) for gradient in gradients])

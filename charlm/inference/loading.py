@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 
 from charlm.checkpoint import Checkpoint, read_checkpoint
-from charlm.data.corpus import reset_id_of
+from charlm.data.lines import reset_id_of
 from charlm.errors import CheckpointError
 from charlm.inference.trained import TrainedModel
 from charlm.model import Network, count_parameters, load_weights, uninitialized_model
@@ -30,7 +30,6 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> Tra
         device=where,
         config=checkpoint.config,
         progress=checkpoint.progress,
-        labels=checkpoint.labels,
     )
 
 

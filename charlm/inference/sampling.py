@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from charlm.data.lines import as_records
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs
 from charlm.inference.options import SamplingOptions
-from charlm.layers import RecurrentState, as_tuple
-from charlm.model import Network, generator_of, map_state, overflow
+from charlm.layers import RecurrentState
+from charlm.model import Network, overflow
 
 _WINDOW = 256
 """Characters of a prompt that are read at once, and random numbers that are drawn at once."""
@@ -56,9 +57,11 @@ def sample_ids(
     DivergenceError for logits that are not finite.
     """
     N = len(seeds)
-    output, state = output.expand(-1, N, -1), map_state(lambda layer: layer.repeat(1, N, 1), state)
-    if generator := generator_of(model, state):
-        draw: Callable[[Tensor], Tensor] = functools.partial(generator.draw, **options.of_a_character)
+    output, state = output.expand(-1, N, -1), tuple(layers.repeat(1, N, 1) for layers in state)
+    if generator := model.generator(state):
+        draw: Callable[[Tensor], Tensor] = functools.partial(
+            generator.draw, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
+        )
     else:
         draw = StepByStep(model, output, state, options)
     random = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -88,7 +91,7 @@ class StepByStep:
 
     def __init__(self, model: Network, output: Tensor, state: RecurrentState, options: SamplingOptions) -> None:
         self._model, self._options = model, options
-        self._output, self._state = output.clone(), map_state(Tensor.clone, state)
+        self._output, self._state = output.clone(), tuple(layers.clone() for layers in state)
         N, self._device = output.shape[1], output.device
         self._draws = torch.empty(_WINDOW, N, dtype=torch.float64, device=self._device)
         self._drawn = torch.empty(_WINDOW, N, dtype=torch.int64, device=self._device)
@@ -114,7 +117,7 @@ class StepByStep:
         self._row += 1
         output, state = self._model.features(ids_1N, self._state)
         self._output.copy_(output)
-        for target, source in zip(as_tuple(self._state), as_tuple(state), strict=True):
+        for target, source in zip(self._state, state, strict=True):
             target.copy_(source)
 
 
@@ -128,10 +131,8 @@ def choose(logits_NV: Tensor, options: SamplingOptions, draws_N: Tensor) -> Tens
     # Subtracting first: at temperatures below 1e-307 the quotients of logits are infinite.
     logits_NV = (logits_NV - logits_NV[:, :1]) / options.temperature
     cumulative_NV = logits_NV.softmax(-1).cumsum(-1)
-    # Top-p and min-p keep the first ids in the order. Scaling the draw to their mass draws among them alone.
-    likely_NV = logits_NV.exp() >= options.min_p
-    most_N1 = (likely_NV.sum(-1, keepdim=True) - 1).clamp(min=0)
-    last_N1 = torch.minimum((cumulative_NV < options.top_p).sum(-1, keepdim=True), most_N1)
+    # Top-p keeps the first ids in the order. Scaling the draw to their mass draws among them alone.
+    last_N1 = (cumulative_NV < options.top_p).sum(-1, keepdim=True).clamp(max=cumulative_NV.shape[-1] - 1)
     mass_N1 = cumulative_NV.gather(-1, last_N1)
     rank_N1 = torch.searchsorted(cumulative_NV, draws_N.unsqueeze(-1) * mass_N1, right=True)
     return order_NV.gather(-1, torch.minimum(rank_N1, last_N1)).squeeze(-1)
@@ -167,11 +168,9 @@ def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]
 
     Without a prompt it reads a line end, a space, or any character that it knows.
     """
-    if model.reset_id is not None:
-        return [model.reset_id, *vocabulary.encode(prompt).tolist()]
-    if not prompt:
+    if not prompt and not model.is_line_model:
         prompt = next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])
-    return vocabulary.encode(prompt).tolist()
+    return as_records(vocabulary.encode(prompt), model.reset_id, ended=False).tolist()
 
 
 class SampleText:

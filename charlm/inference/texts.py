@@ -1,7 +1,7 @@
 """Many texts at once: each is read by itself from the zero state, side by side with others of about its length."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,16 +10,17 @@ from torch import Tensor
 
 from charlm.data.vocabulary import Ids
 from charlm.inference.evaluation import STEPS, most_streams, window_steps
-from charlm.layers import RecurrentState, cross_entropy
-from charlm.model import Network, map_state
+from charlm.layers import cross_entropy
+from charlm.model import Network
 from charlm.system.device import to_device
 
 _LONG = 2**13
 """Characters of a window of long texts."""
 
 Pool = Literal["last", "mean"]
-InitialState = Callable[[npt.NDArray[np.int64]], RecurrentState]
-"""The state [L, B, H] in which these texts start."""
+Window = tuple[npt.NDArray[np.int64], int, npt.NDArray[np.int64], Tensor]
+"""A stretch of B texts: which texts; where it starts in them; how many of its T characters belong to each text,
+descending, 1 to T; outputs of the last layer, [T, B, H], where those past the end of a text mean nothing."""
 
 
 def one_text(text: Any, name: str) -> str:
@@ -39,34 +40,19 @@ def each_text(texts: Any, name: str = "texts") -> list[str]:
     return [one_text(text, f"{name}[{position}]") for position, text in enumerate(texts)]
 
 
-class _Window(NamedTuple):
-    """A stretch of B texts that the model has read."""
-
-    texts_B: npt.NDArray[np.int64]
-    """Which of the texts they are."""
-    offset: int
-    """Position in the texts at which the window starts."""
-    lengths_B: npt.NDArray[np.int64]
-    """How many of the window's T characters belong to the text; descending, 1 to T."""
-    outputs_TBH: Tensor
-    """Outputs of the last layer. Entries past the end of a text mean nothing."""
-
-
 @torch.inference_mode()
-def score_texts(
-    model: Network, texts: Sequence[Ids], device: torch.device, start: InitialState | None = None
-) -> list[npt.NDArray[np.float32]]:
+def score_texts(model: Network, texts: Sequence[Ids], device: torch.device) -> list[npt.NDArray[np.float32]]:
     """Nats of every character after the first of each text [N], given those before it in the text: [N − 1] each.
 
     A text of no character scores none, as does a text of one. The model must be in evaluation mode.
     """
 
-    def nats_TB(window: _Window) -> Tensor:
-        targets_TB = _side_by_side(texts, window.texts_B, window.offset + 1, len(window.outputs_TBH))
-        return cross_entropy(model.logits(window.outputs_TBH), to_device(targets_TB, device))
+    def nats_TB(window: Window) -> Tensor:
+        texts_B, offset, _, outputs_TBH = window
+        targets_TB = _side_by_side(texts, texts_B, offset + 1, len(outputs_TBH))
+        return cross_entropy(model.logits(outputs_TBH), to_device(targets_TB, device))
 
-    read = [ids[:-1] for ids in texts]
-    return _per_char(nats_TB, _windows(model, read, device, start), read, ())
+    return _per_char(model, [ids[:-1] for ids in texts], device, nats_TB, ())
 
 
 @torch.inference_mode()
@@ -75,19 +61,23 @@ def char_features(model: Network, texts: Sequence[Ids], device: torch.device) ->
 
     The model must be in evaluation mode.
     """
-    windows = _windows(model, texts, device)
-    return _per_char(lambda window: window.outputs_TBH, windows, texts, (model.feature_size,))
+    return _per_char(model, texts, device, lambda window: window[3], (model.feature_size,))
 
 
 def _per_char(
-    values: Callable[[_Window], Tensor], windows: Iterable[_Window], texts: Sequence[Ids], shape: tuple[int, ...]
+    model: Network,
+    texts: Sequence[Ids],
+    device: torch.device,
+    values: Callable[[Window], Tensor],
+    shape: tuple[int, ...],
 ) -> list[npt.NDArray[np.float32]]:
     """For each text the values [T, B, …] of its windows, one after the other."""
     of_texts = [np.zeros((len(ids), *shape), np.float32) for ids in texts]
-    for window in windows:
+    for window in _windows(model, texts, device):
+        texts_B, offset, lengths_B, _ = window
         values_BT = values(window).transpose(0, 1).float().cpu().numpy()
-        for text, length, values_T in zip(window.texts_B, window.lengths_B, values_BT, strict=True):
-            of_texts[text][window.offset : window.offset + length] = values_T[:length]
+        for text, length, values_T in zip(texts_B, lengths_B, values_BT, strict=True):
+            of_texts[text][offset : offset + length] = values_T[:length]
     return of_texts
 
 
@@ -98,26 +88,24 @@ def text_features(model: Network, texts: Sequence[Ids], device: torch.device, po
     A text of no character has nan. The model must be in evaluation mode.
     """
     pooled_NH = np.full((len(texts), model.feature_size), np.nan, np.float64)
-    for window in _windows(model, texts, device):
-        lengths_B = to_device(window.lengths_B, device)
+    for texts_B, offset, lengths, outputs_TBH in _windows(model, texts, device):
+        lengths_B = to_device(lengths, device)
         if pool == "last":
             streams_B = torch.arange(len(lengths_B), device=device)
-            pooled_BH = window.outputs_TBH[lengths_B - 1, streams_B].double()
+            pooled_BH = outputs_TBH[lengths_B - 1, streams_B].double()
         else:
-            steps_T1 = torch.arange(len(window.outputs_TBH), device=device).unsqueeze(1)
+            steps_T1 = torch.arange(len(outputs_TBH), device=device).unsqueeze(1)
             inside_TB1 = (steps_T1 < lengths_B).unsqueeze(-1)
-            pooled_BH = torch.where(inside_TB1, window.outputs_TBH, 0.0).sum(0, dtype=torch.float64)
+            pooled_BH = torch.where(inside_TB1, outputs_TBH, 0.0).sum(0, dtype=torch.float64)
         # A window that goes on replaces the last output of the one before it, or adds to its sum.
-        before_BH = pooled_NH[window.texts_B] if pool == "mean" and window.offset else 0.0
-        pooled_NH[window.texts_B] = before_BH + pooled_BH.cpu().numpy()
+        before_BH = pooled_NH[texts_B] if pool == "mean" and offset else 0.0
+        pooled_NH[texts_B] = before_BH + pooled_BH.cpu().numpy()
     if pool == "mean":
         pooled_NH /= np.array([max(len(ids), 1) for ids in texts], np.float64).reshape(-1, 1)
     return pooled_NH.astype(np.float32)
 
 
-def _windows(
-    model: Network, texts: Sequence[Ids], device: torch.device, start: InitialState | None = None
-) -> Iterator[_Window]:
+def _windows(model: Network, texts: Sequence[Ids], device: torch.device) -> Iterator[Window]:
     """Read the texts, the longest first, in windows with the state carried from one to the next.
 
     The texts of a batch have similar lengths, and those that have ended leave it, so little is read beyond their ends.
@@ -128,19 +116,18 @@ def _windows(
     streams = most_streams(device)
     for first in range(0, len(order), streams):
         texts_B = order[first : first + streams]
-        state = None if start is None else start(texts_B)
-        offset = 0
+        state, offset = None, 0
         while B := int((lengths_N[texts_B] > offset).sum()):
             if state is not None:  # the texts that have ended are the last ones
                 texts_B = texts_B[:B]
-                state = map_state(lambda layers, B=B: layers[:, :B].contiguous(), state)
+                state = tuple(layers[:, :B].contiguous() for layers in state)
             longest = int(lengths_N[texts_B[0]]) - offset
             # Each window costs time, so a long text has long ones.
             longest_window = max(STEPS, min(longest // 16, _LONG // B))
             T = min(longest, window_steps(B, model, device, longest_window))
             ids_TB = to_device(_side_by_side(texts, texts_B, offset, T), device)
             outputs_TBH, state = model.features(ids_TB, state)
-            yield _Window(texts_B, offset, (lengths_N[texts_B] - offset).clip(max=T), outputs_TBH)
+            yield texts_B, offset, (lengths_N[texts_B] - offset).clip(max=T), outputs_TBH
             offset += T
 
 

@@ -4,9 +4,9 @@ import copy
 import functools
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,20 +14,19 @@ import torch
 
 from charlm.config import Config
 from charlm.data.corpus import load_unchanged_corpus
-from charlm.data.lines import Labels
+from charlm.data.lines import as_records, newline_of
 from charlm.data.reading import NEWLINE
 from charlm.data.sources import with_found_paths
-from charlm.data.vocabulary import Ids, Vocabulary, describe_characters
-from charlm.errors import DataError, LabelError, VocabularyError
-from charlm.inference.dynamic import Adaptation, evaluate_dynamically
+from charlm.data.vocabulary import Ids, Vocabulary
+from charlm.errors import DataError, VocabularyError
+from charlm.inference.dynamic import Adaptation, check_running_text, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.gradients import LONGEST, gradient_norms
-from charlm.inference.labels import Classification, label_nats
 from charlm.inference.novelty import Verbatim, copied_share, longest_copy
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text, valid_text
 from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
-from charlm.model import CharLM, Network, build_model
+from charlm.model import Network, build_model
 from charlm.system.console import say
 from charlm.system.formatting import counted, html_table, nats_to_bits
 
@@ -48,8 +47,6 @@ class TrainedModel:
     config: Config
     progress: Mapping[str, Any]
     """What the checkpoint says about the training so far: `step`, `best_nats`, `elapsed_s` and more."""
-    labels: Labels = field(default_factory=dict)
-    """How many lines of the train split have each label, the most frequent first; empty for a model without labels."""
 
     def __repr__(self) -> str:
         return f"<TrainedModel {self.path}: {self.kind}, {self.device}>"
@@ -104,22 +101,16 @@ class TrainedModel:
 
         Its progress has no scores: those are of all members together.
         """
-        if (count := len(self.network.members)) == 1:
+        network = self.network.first_member(wanted_by)
+        if network is self.network:
             return self
-        say(wanted_by, f"the first of {count} members; together they score better")
         model = self.config.model.model_copy(update={"members": 1})
         return replace(
             self,
-            network=self.network.members[0],
+            network=network,
             config=self.config.model_copy(update={"model": model}),
-            progress={**self.progress, "best_nats": None, "valid_nats": None, "line_quantiles": None},
+            progress={**self.progress, "best_nats": None, "valid_nats": None},
         )
-
-    @property
-    def only_member(self) -> CharLM:
-        """The network of a model of one member, see `first_member`."""
-        [member] = self.network.members
-        return member
 
     # Writing
 
@@ -128,51 +119,29 @@ class TrainedModel:
         if self.device.type == "cpu" or self.parameters > _CPU_PARAMETERS:
             return self
         writer = self.on_cpu_in_float32()
-        if not writer.network.generates:
+        if not writer.network.select_backend(writer.device, training=False).backend.generates:
             return self
         say("device", "cpu, which writes faster with a model of this size; --device cuda takes the GPU all the same")
         return writer
 
-    @overload
-    def sample(self, prompt: str = "", *, stream: Literal[False] = False, **options: Any) -> str: ...
-
-    @overload
-    def sample(self, prompt: str = "", *, stream: Literal[True], **options: Any) -> Iterator[str]: ...
-
-    def sample(
-        self,
-        prompt: str = "",
-        *,
-        seed: int | None = None,
-        label: str | None = None,
-        skip_unknown: bool = False,
-        stream: bool = False,
-        **options: Any,
-    ) -> str | Iterator[str]:
+    def sample(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> str:
         """Write text after the prompt, and return it without the prompt: `charlm sample` prints prompt + text.
 
-        Args:
-            seed: the same seed gives the same text; None draws a new one.
-            label: the sample is a line with this label, which is not part of it.
-            skip_unknown: leave out the characters of the prompt that the model does not know.
-            stream: return an iterator of pieces of the text, which come as they are written.
-            options: length, temperature, top_k, top_p, min_p and stop; see `SamplingOptions`.
+        seed: the same seed gives the same text; None draws a new one. options: length, temperature, top_k, top_p and
+        stop; see `SamplingOptions`.
 
-        Bytes that are not UTF-8 become U+FFFD. LabelError for an unknown label; VocabularyError for an unknown
-        character; ValueError for an option out of its range, or for a line end in the prompt beside a label.
+        Bytes that are not UTF-8 become U+FFFD. VocabularyError for an unknown character; ValueError for an option out
+        of its range.
         """
+        return "".join(self.stream(prompt, seed=seed, **options))
+
+    def stream(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> Iterator[str]:
+        """The same text in pieces, which come as they are written."""
         chosen = SamplingOptions(**options)
         chosen = replace(chosen, stop=self.vocabulary.normalized(one_text(chosen.stop, "stop")))
         prompt = self.vocabulary.normalized(one_text(prompt, "prompt"))
-        if skip_unknown:
-            prompt, _ = self.without_unknown(prompt, "prompt", skip_unknown=True)
-        if label is not None:
-            if NEWLINE in prompt:
-                raise ValueError("prompt: found a line end beside a label; allowed: the beginning of one line")
-            prompt = self.label_prefix(label) + prompt
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
-        pieces = valid_text(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
-        return pieces if stream else "".join(pieces)
+        return valid_text(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
 
     def next(self, prompt: str = "", k: int = 5) -> list[tuple[str, float]]:
         """The k likeliest characters after the prompt, the likeliest first, with their probabilities, 0 to 1.
@@ -204,56 +173,45 @@ class TrainedModel:
     def evaluate(self, text: str | Ids, *, streams: int | None = None, per_char: bool = False) -> Evaluation:
         """Score a text, or its ids as `scored_ids` gives them: nats per character, lower is better.
 
-        `per_char` adds the nats of single characters. VocabularyError for an unknown
+        `per_char` adds the nats of single characters, in the order of the text. VocabularyError for an unknown
         character; DataError for a text shorter than two.
         """
         return evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
 
-    @overload
-    def score(self, texts: Iterable[str], *, per_char: Literal[False] = False) -> npt.NDArray[np.float64]: ...
-
-    @overload
-    def score(self, texts: Iterable[str], *, per_char: Literal[True]) -> list[npt.NDArray[np.float64]]: ...
-
-    def score(
-        self, texts: Iterable[str], *, per_char: bool = False
-    ) -> npt.NDArray[np.float64] | list[npt.NDArray[np.float64]]:
+    def score(self, texts: Iterable[str]) -> npt.NDArray[np.float64]:
         """Score each text by itself: bits per character, [N] for N texts; lower is better.
 
-        The score is the mean of −log2 p over every character after the first, given the text before it, from the zero
-        state; nan for a text of one character or none. `per_char` gives −log2 p of each of these characters instead,
-        [length − 1] for each text.
-
-        A model of lines scores every character, and the newline that ends the line: [length + 1].
-        VocabularyError for an unknown character.
+        The mean of `char_scores`; nan for a text without a scored character.
         """
-        nats = score_texts(self.network, [self._line(ids) for ids in self._ids_of_all(texts)], self.device)
-        bits = [nats_to_bits(1) * each.astype(np.float64) for each in nats]
-        return bits if per_char else np.array([each.mean() if len(each) else np.nan for each in bits], np.float64)
+        return np.array([bits.mean() if len(bits) else np.nan for bits in self.char_scores(texts)], np.float64)
 
-    @overload
-    def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]: ...
+    def char_scores(self, texts: Iterable[str]) -> list[npt.NDArray[np.float64]]:
+        """−log2 p of every character after the first, given the text before it: [length − 1] for each text.
 
-    @overload
-    def features(self, texts: Iterable[str], *, pool: None) -> list[npt.NDArray[np.float32]]: ...
+        Each text is read by itself from the zero state. A model of lines scores every character, and the newline that
+        ends the line: [length + 1]. VocabularyError for an unknown character.
+        """
+        ids = [as_records(ids, self.network.reset_id) for ids in self._ids_of_all(texts)]
+        return [nats_to_bits(1) * nats.astype(np.float64) for nats in score_texts(self.network, ids, self.device)]
 
-    def features(
-        self, texts: Iterable[str], *, pool: Pool | None = "last"
-    ) -> npt.NDArray[np.float32] | list[npt.NDArray[np.float32]]:
+    def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]:
         """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].
 
         Those of several members stand side by side: [N, M·H].
 
         pool: "last" takes the output after the last character, "mean" the mean over all; both are nan for an empty
-        text. None gives the outputs after every character, [length, H] for each text; [length + 1, H] from a model of
-        lines, which reads a newline first. VocabularyError for an unknown character; ValueError for another pool.
+        text. VocabularyError for an unknown character; ValueError for another pool.
         """
-        if pool not in ("last", "mean", None):
-            raise ValueError(f"pool: found {pool!r}; allowed: 'last', 'mean' or None")
-        ids = [self._line(ids, end=False) for ids in self._ids_of_all(texts)]
-        if pool is None:
-            return char_features(self.network, ids, self.device)
-        return text_features(self.network, ids, self.device, pool)
+        if pool not in ("last", "mean"):
+            raise ValueError(f"pool: found {pool!r}; allowed: 'last' or 'mean'")
+        return text_features(self.network, self._begun(texts), self.device, pool)
+
+    def char_features(self, texts: Iterable[str]) -> list[npt.NDArray[np.float32]]:
+        """The same outputs after every character: [length, H] for each text.
+
+        [length + 1, H] from a model of lines, which reads a newline first.
+        """
+        return char_features(self.network, self._begun(texts), self.device)
 
     def evaluate_dynamically(
         self, text: str | Ids, adaptation: Adaptation | None = None, *, streams: int = 1, per_char: bool = False
@@ -261,7 +219,9 @@ class TrainedModel:
         """Score a text while the model learns from what it has scored; afterwards the model is as it was.
 
         No other thread may use the model meanwhile. Needs the training text: DataError if that has changed or is gone.
+        DataError too for a model of lines.
         """
+        check_running_text(self.network)
         ids, train_ids = self._ids(text), self.training_splits("dynamic evaluation")["train"]
         options = {"streams": streams, "per_char": per_char}
         return evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation or Adaptation(), **options)
@@ -275,8 +235,7 @@ class TrainedModel:
         """
         if longest < 1:
             raise ValueError(f"longest: found {longest}; allowed: an integer ≥ 1")
-        only = self.first_member("gradients").only_member
-        return gradient_norms(only, self._ids(text), longest)
+        return gradient_norms(self.network.first_member("gradients"), self._ids(text), longest)
 
     def _ids(self, text: str | Ids) -> Ids:
         if isinstance(text, np.ndarray) and text.dtype.kind in "iu":
@@ -285,15 +244,12 @@ class TrainedModel:
 
     def scored_ids(self, ids: Ids) -> Ids:
         """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
-        return self._line(ids, end=not len(ids) or ids[-1] != self.network.reset_id)
+        is_ended = len(ids) > 0 and ids[-1] == self.network.reset_id
+        return as_records(ids, self.network.reset_id, ended=not is_ended)
 
-    def _line(self, ids: Ids, *, end: bool = True) -> Ids:
-        """For a model of lines, the ids with the newline that begins the line, and the one that ends it."""
-        reset_id = self.network.reset_id
-        if reset_id is None:
-            return ids
-        newline = [ids.dtype.type(reset_id)]
-        return np.concatenate([newline, ids, newline] if end else [newline, ids]).astype(ids.dtype)
+    def _begun(self, texts: Iterable[str]) -> list[Ids]:
+        """The ids of each text, after a newline for a model of lines."""
+        return [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
 
     def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
         """The ids of each text; VocabularyError, with the text's position, for unknown characters."""
@@ -307,36 +263,41 @@ class TrainedModel:
 
     # Labels
 
-    def label_prefix(self, label: str) -> str:
-        """What begins a line with this label: the label and the separator. LabelError if the model lacks the label."""
-        self.check_labels()
-        if label in self.labels:
-            return f"{label}{self.config.data.label_separator}"
-        known = list(map(repr, self.labels))
-        more = f" and {len(known) - 30:,} more" if len(known) > 30 else ""
-        raise LabelError(
-            f"label: found {label!r}, which the model has never seen; allowed: {', '.join(known[:30])}{more}"
-        )
+    def classify(
+        self,
+        lines: Iterable[str],
+        labels: Iterable[str],
+        separator: str = "\t",
+        *,
+        equal_priors: bool = False,
+        none_below: float = 0.0,
+    ) -> list[tuple[str | None, float]]:
+        """The likeliest label of each line, and its probability among these labels, 0 to 1.
 
-    def check_labels(self) -> None:
-        """LabelError for a model without labels."""
-        if not self.labels:
-            raise LabelError(
-                f"{self.path}: the model knows no labels; allowed: one that was trained with data.label_separator"
-            )
+            p(label | line) = p(label, line) / Σ p(label′, line)
+            p(label, line) = the probability of label + separator + line and its newline, as in the training text
 
-    def classify(self, lines: Iterable[str]) -> Classification:
-        """The labels of lines: for each line and label, how likely the line has the label; see `Classification`.
+        equal_priors: divide each p(label, line) by p(label + separator), so that frequent labels have no advantage.
+        none_below: None in place of a label whose probability is lower.
 
-        LabelError for a model without labels; VocabularyError for an unknown character; ValueError for a line end.
+        VocabularyError for an unknown character; ValueError for a line end, no labels or equal ones.
         """
-        self.check_labels()
-        lines = each_text(lines, "lines")
-        if any(NEWLINE in line for line in lines):
-            raise ValueError("lines: found a line end within a line; allowed: lines without their ends")
-        ids = [self._line(ids)[1:] for ids in self._ids_of_all(lines, "lines")]
-        prefixes = [*map(self.label_prefix, self.labels)]
-        return Classification(tuple(self.labels), label_nats(self.network, self.vocabulary, prefixes, ids, self.device))
+        lines, labels = each_text(lines, "lines"), each_text(labels, "labels")
+        if not labels or len(set(labels)) < len(labels):
+            raise ValueError(f"labels: found {labels}; allowed: one or more, all different")
+        if any(NEWLINE in text for text in (*lines, *labels, separator)):
+            raise ValueError("found a line end in a line, label or separator; allowed: lines without their ends")
+        of_lines, newline = self._ids_of_all(lines, "lines"), self.newline
+        of_labels = self._ids_of_all([label + separator for label in labels], "labels")
+        both = [np.concatenate([label, line]) for line in of_lines for label in of_labels]
+        nats = score_texts(self.network, [as_records(ids, newline) for ids in both], self.device)
+        skipped = [len(label) if equal_priors else 0 for label in of_labels] * len(lines)
+        sums = [each[first:].sum(dtype=np.float64) for each, first in zip(nats, skipped, strict=True)]
+        nats_NK = np.array(sums).reshape(len(lines), len(labels))
+        relative_NK = np.exp(nats_NK.min(1, keepdims=True) - nats_NK)
+        p_NK = relative_NK / relative_NK.sum(1, keepdims=True)
+        likeliest = zip(p_NK.argmax(1).tolist(), p_NK.max(1).tolist(), strict=True)
+        return [(labels[index] if p >= none_below else None, p) for index, p in likeliest]
 
     # The training text
 
@@ -366,17 +327,28 @@ class TrainedModel:
         data = with_found_paths(self.config, self.path.parent).data
         return load_unchanged_corpus(data, self.vocabulary, self.progress).splits
 
-    # Characters that the model does not know
+    # Characters
 
-    def without_unknown(self, text: str, where: str, *, skip_unknown: bool) -> tuple[str, str]:
-        """`text` without the characters that the model does not know, and a list of those for people.
+    @property
+    def newline(self) -> int:
+        """The id of a newline, which the model reads before a line; VocabularyError if it has never seen one."""
+        try:
+            return int(newline_of(self.vocabulary))
+        except VocabularyError:
+            raise VocabularyError(
+                f"{self.path}: the model has never seen a newline, where a line begins; allowed: a model of a text of "
+                "several lines"
+            ) from None
+
+    def known(self, text: str, where: str, *, skip_unknown: bool) -> str:
+        """`text` without the characters that the model does not know.
 
         VocabularyError, which begins with `where`, if there are some and `skip_unknown` is off.
         """
         unknown = self.vocabulary.unknown(text)
         if unknown and not skip_unknown:
             raise self.vocabulary.unknown_error(unknown, where, "; --skip-unknown leaves others out")
-        return "".join(c for c in text if c not in unknown), describe_characters(unknown)
+        return "".join(c for c in text if c not in unknown) if unknown else text
 
 
 _CPU_PARAMETERS = 10_000_000

@@ -16,7 +16,7 @@ from charlm.cells.program import Size
 from charlm.errors import CellError
 from charlm.layers.backend import Backend, LayerState
 from charlm.layers.reference import REFERENCE
-from charlm.layers.stack import RecurrentLayers, as_tuple
+from charlm.layers.stack import RecurrentLayers
 
 HIDDEN = 13
 _INPUTS, _STEPS, _STREAMS, _RUNS = 5, 6, 3, 4
@@ -95,7 +95,7 @@ def _start(layers: RecurrentLayers) -> tuple[Tensor, ...]:
     x_TBI, before_TBI = torch.randn(2, _STEPS, _STREAMS, layers.input_size, dtype=torch.float64)
     with torch.no_grad():
         _, state = layers.forward_reference(before_TBI[:1])
-    return x_TBI, *(tensor[0] for tensor in as_tuple(state))
+    return x_TBI, *(tensor[0] for tensor in state)
 
 
 def _by(layers: RecurrentLayers, backend: Backend, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
@@ -207,7 +207,7 @@ class TensorParameters(Parameters):
 
 def step_by_step(layers: RecurrentLayers, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] of the first layer, by calling `step` for every time step."""
-    parameters = layers.named_layer_parameters(0)
+    parameters = layers.layer_parameters(0)
     p = TensorParameters(parameters, square=layers.input_size == layers.hidden_size)
     outputs = []
     for x_BI in x_TBI:

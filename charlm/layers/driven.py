@@ -36,7 +36,12 @@ def loop_inputs(
     input_size = input_size if isinstance(x, Lookup) else x.shape[-1]
     rows, ids_TB = _rows_of_table(x, input_size) if isinstance(x, Lookup) else (x.to(dtype), None)
     before = NodeValues(
-        split.program, parameters, dtype, x=rows, input_size=input_size, linear=driver.linear, additions=split.additions
+        split.program,
+        parameters,
+        {"input": rows},
+        additions=split.additions,
+        input_size=input_size,
+        linear=driver.linear,
     )
     windows = [before.value(place) for place in split.windows]
     vectors = [before.value(place) for place in split.vectors]
@@ -52,7 +57,7 @@ def generating_layer(driver: Driver, input_size: int, call: LayerCall, character
     derived, parameters, split = call.passes, call.parameters, call.passes.split
     before = before_loop(split)
     B, H = call.state[0].shape
-    values = NodeValues(split.program, parameters, call.state[0].dtype, input_size=input_size, linear=driver.linear)
+    values = NodeValues(split.program, parameters, {}, input_size=input_size, linear=driver.linear)
     vectors = [values.value(place) for place in (*split.vectors, *before.vectors)]
     if characters is None:
         nodes = [split.program.nodes[place] for place in split.windows]

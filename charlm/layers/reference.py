@@ -26,8 +26,7 @@ def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int)
 def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I], by autograd's operators."""
     program, split, parameters = call.passes.split.program, call.passes.split, call.parameters
-    dtype = call.state[0].dtype
-    before = NodeValues(program, parameters, dtype, x=x_TBI, additions=split.additions)
+    before = NodeValues(program, parameters, {"input": x_TBI}, additions=split.additions)
     windows = [before.value(place) for place in split.windows]
     vectors = [before.value(place) for place in split.vectors]
     shares: Sequence[Tensor | None] = [None] * len(program.states)
@@ -38,11 +37,12 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
     loop = split.loop
     states, outputs = call.state, []
     for t in range(len(x_TBI)):
-        step = NodeValues(
-            loop, parameters, dtype, states=dict(zip(loop.states, states, strict=True)),
-            windows=[window[t] for window in windows], vectors=vectors, mask_BH=call.mask_BH,
-            additions=split.loop_additions,
-        )  # fmt: skip
+        leaves = {
+            "state": dict(zip(loop.states, states, strict=True)),
+            "window": [window[t] for window in windows],
+            "static": vectors,
+        }
+        step = NodeValues(loop, parameters, leaves, additions=split.loop_additions, mask_BH=call.mask_BH)
         after = [step.value(place) for place in loop.results]
         pairs = zip(after, states, shares, strict=True)
         states = tuple(zone_out(new_BH, old_BH, zoneout_TBH, t) for new_BH, old_BH, zoneout_TBH in pairs)
@@ -62,37 +62,37 @@ REFERENCE = Backend("reference loop", reference_layer)
 class NodeValues:
     """The values of a program's nodes for given leaves, each computed when it is first asked for.
 
-    Several vectors side by side are one tensor [..., gates · units]. x: inputs [..., I]; None: all one-hot vectors of
-    `input_size`, [I, I]. linear: products of the input. additions: see `Split`.
+    Several vectors side by side are one tensor [..., gates · units].
+
+    leaves: the values by their operation: "input" [..., I], or None for all one-hot vectors of `input_size`, [I, I];
+    "state" by name; "window" and "static" by index. additions: see `Split`. linear: products of the input.
     """
 
     def __init__(
         self,
         program: Program,
         parameters: Mapping[str, Tensor],
-        dtype: torch.dtype,
+        leaves: Mapping[str, Any],
         *,
-        x: Tensor | None = None,
+        additions: Mapping[int, tuple[int, int]] | None = None,
+        mask_BH: Tensor | None = None,
         input_size: int = 0,
         linear: Callable[..., Tensor] = F.linear,
-        states: Mapping[str, Tensor] | None = None,
-        windows: Sequence[Tensor] = (),
-        vectors: Sequence[Tensor] = (),
-        mask_BH: Tensor | None = None,
-        additions: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
-        self.nodes, self.parameters, self.dtype = program.nodes, parameters, dtype
+        self.nodes, self.parameters, self.leaves = program.nodes, parameters, leaves
         self.rows = {parameter.name: max(parameter.stack, 1) * parameter.gates for parameter in program.parameters}
-        self.x, self.input_size, self.linear = x, input_size, linear
-        self.states, self.windows, self.vectors = states or {}, windows, vectors
-        self.mask_BH, self.additions = mask_BH, additions or {}
+        self.additions, self.mask_BH = additions or {}, mask_BH
+        self.input_size, self.linear = input_size, linear
+        self.dtype = next(iter(parameters.values())).dtype
         self.values: dict[int, Any] = {}
 
     def value(self, place: int) -> Any:
         """The value of a node. The nodes that it needs come first, without recursion: a step may have thousands."""
         waiting = [place]
         while waiting:
-            if missing := [arg for arg in self._needed(waiting[-1]) if arg not in self.values]:
+            if waiting[-1] in self.values:
+                waiting.pop()
+            elif missing := [arg for arg in self._needed(waiting[-1]) if arg not in self.values]:
                 waiting += missing
             else:
                 self._compute(waiting.pop())
@@ -101,21 +101,17 @@ class NodeValues:
 
     def values_of(self, named: Iterable[tuple[str, int]]) -> dict[str, Tensor]:
         """Values by their names, each [B, H]: what depends on parameters only is the same in all streams."""
-        like = next(iter(self.states.values()))
+        like = next(iter(self.leaves["state"].values()))
         return {name: self.value(place).expand_as(like) for name, place in named}
 
     def _needed(self, place: int) -> tuple[int, ...]:
         """The nodes whose values a node needs before its own can be computed."""
-        if place in self.values:
-            return ()
         if place in self.additions:
             product, other = self.additions[place]
             return (*self.nodes[product].args, other)
         return self.nodes[place].args
 
     def _compute(self, place: int) -> None:
-        if place in self.values:
-            return
         node = self.nodes[place]
         if place in self.additions:
             product, other = self.additions[place]
@@ -180,10 +176,10 @@ class NodeValues:
 
 
 _VALUES: dict[str, Callable[[NodeValues, Node], Any]] = {
-    "input": lambda self, node: self.x,
-    "state": lambda self, node: self.states[node.name],
-    "window": lambda self, node: self.windows[node.index],
-    "static": lambda self, node: self.vectors[node.index],
+    "input": lambda self, node: self.leaves["input"],
+    "state": lambda self, node: self.leaves["state"][node.name],
+    "window": lambda self, node: self.leaves["window"][node.index],
+    "static": lambda self, node: self.leaves["static"][node.index],
     "constant": lambda self, node: node.number,
     "vector": lambda self, node: self.vector(node),
     "product": lambda self, node: self.product(node),

@@ -11,28 +11,25 @@ from charlm.cells import Cell
 from charlm.cells.derivative import passes_of
 from charlm.cells.passes import Passes
 from charlm.cells.program import Program
+from charlm.config.schema import Dropout
 from charlm.gpu.buffers import BufferCache
 from charlm.gpu.recurrence import TensorRecurrence
 from charlm.layers.backend import Activations, Backend, LayerCall, LayerState, Selection
 from charlm.layers.driven import driven_layer, generating_layer
 from charlm.layers.reference import REFERENCE
 from charlm.layers.torch_operator import torch_backend
+from charlm.native.autograd import autocasts_to_bf16
 from charlm.native.build import KernelError, load
-from charlm.native.call import autocasts_to_bf16
-from charlm.native.fused import FusedDriver, fused
+from charlm.native.fused import SHARED_KERNELS, FusedDriver, fused
 from charlm.native.generate import GeneratingLayer
 from charlm.native.lookup import Lookup
 from charlm.native.random import dropout_mask
-from charlm.native.shared import SHARED_KERNELS
 from charlm.system.process_group import WHOLE_BATCH
 
-RecurrentState = Tensor | tuple[Tensor, ...]
-"""The state of all layers: [L, B, H], or one such tensor for each of `state_names` (LSTM: h and c)."""
+RecurrentState = tuple[Tensor, ...]
+"""The state of all layers: [L, B, H] for each of `state_names` (LSTM: h and c)."""
 
-
-def as_tuple(state: RecurrentState) -> tuple[Tensor, ...]:
-    """The tensors of a recurrent state."""
-    return (state,) if isinstance(state, Tensor) else tuple(state)
+NO_DROPOUT = Dropout()
 
 
 class RecurrentLayers(nn.Module):
@@ -41,12 +38,11 @@ class RecurrentLayers(nn.Module):
     Args:
         cell: the kind with its options; H is `cell.hidden`.
         input_size: I, the features of the first layer's input.
-        dropout: probability of dropping a unit of the input of every layer above the first.
-        variational: use one such mask for all steps of a call, instead of a new one at every step.
-        state_dropout: probability of dropping a unit of the operands of recurrent products, except units of the
-            input; one mask per layer for all steps of a call (Gal & Ghahramani 2016).
-        weight_dropout: probability of dropping a recurrent weight; one mask of each recurrent matrix per layer for all
-            steps and streams of a call (Merity et al. 2018).
+        dropout: probabilities of dropping. `between_layers`: a unit of the input of every layer above the first.
+            `state`: a unit of the operands of recurrent products, except units of the input; one mask per layer for all
+            steps of a call (Gal & Ghahramani 2016). `weights`: a recurrent weight; one mask of each recurrent matrix
+            per layer for all steps and streams of a call (Merity et al. 2018). `variational`: one mask of the input for
+            all steps of a call, instead of a new one at every step. The other places are not those of these layers.
         zoneout: probability that a unit of the state keeps its previous value in a step, drawn independently for
             every unit of every state tensor that is not internal; evaluation uses the expected value (Krueger et al.
             2017, arXiv:1606.01305). It acts after the whole step: no new state is computed from a kept one.
@@ -58,8 +54,8 @@ class RecurrentLayers(nn.Module):
     layer's input (above the first layer), the mask of its state, the masks of its weights, and zoneout's mask of all
     its state tensors, side by side.
 
-    Shapes: input [T, B, I], output [T, B, H], state [L, B, H] for each of the cell's states: a tensor, or a tuple of
-    them. `{name}_l{layer}` is the parameter `name` of the cell's program in a layer, as in torch.nn.
+    Shapes: input [T, B, I], output [T, B, H], state [L, B, H] for each of the cell's states, in a tuple.
+    `{name}_l{layer}` is the parameter `name` of the cell's program in a layer, as in torch.nn.
     """
 
     def __init__(
@@ -68,10 +64,7 @@ class RecurrentLayers(nn.Module):
         input_size: int,
         num_layers: int = 1,
         *,
-        dropout: float = 0.0,
-        state_dropout: float = 0.0,
-        weight_dropout: float = 0.0,
-        variational: bool = False,
+        dropout: Dropout = NO_DROPOUT,
         zoneout: float = 0.0,
         residual: bool = False,
     ) -> None:
@@ -80,22 +73,14 @@ class RecurrentLayers(nn.Module):
         for name, size in {"input_size": input_size, "num_layers": num_layers}.items():
             if type(size) is not int or size < 1:
                 raise ValueError(f"{self.kind}: {name}={size!r}; allowed: integers ≥ 1")
-        probabilities = {"dropout": dropout, "state_dropout": state_dropout}
-        for name, p in (probabilities | {"weight_dropout": weight_dropout, "zoneout": zoneout}).items():
-            if not 0 <= p < 1:
-                raise ValueError(f"{self.kind}: {name}={p!r}; allowed: 0 ≤ {name} < 1")
-        for name, switch in {"variational": variational, "residual": residual}.items():
-            if switch not in (False, True):
-                raise ValueError(f"{self.kind}: {name}={switch!r}; allowed: False, True")
+        if not 0 <= zoneout < 1:
+            raise ValueError(f"{self.kind}: zoneout={zoneout!r}; allowed: 0 ≤ zoneout < 1")
         self.cell = cell
         self.state_names = cell.states
         self.input_size = input_size
         self.hidden_size = cell.hidden
         self.num_layers = num_layers
         self.dropout = dropout
-        self.state_dropout = state_dropout
-        self.weight_dropout = weight_dropout
-        self.variational = variational
         self.zoneout = zoneout
         self.residual = residual
         self.shard = WHOLE_BATCH
@@ -103,9 +88,11 @@ class RecurrentLayers(nn.Module):
         self._buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
         for layer in range(num_layers):
-            for name, shape in self.parameter_shapes(layer).items():
-                self.register_parameter(f"{name}_l{layer}", nn.Parameter(torch.empty(shape)))
-        self.reset_parameters()
+            for declared in self.program(layer).parameters:
+                shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
+                self.register_parameter(f"{declared.name}_l{layer}", nn.Parameter(torch.empty(shape)))
+        bound = 1 / math.sqrt(self.hidden_size)
+        self.init_uniform_(bound, bias_bound=bound)
 
     def passes(self, layer: int) -> Passes:
         """The passes of the cell's step in this layer."""
@@ -115,11 +102,12 @@ class RecurrentLayers(nn.Module):
         """The cell's step in this layer."""
         return self.cell.program(self.layer_input_size(layer) == self.hidden_size)
 
-    def parameter_shapes(self, layer: int) -> dict[str, tuple[int, ...]]:
-        """Names, without the suffix `_l{layer}`, and shapes of one layer's parameters, in order."""
-        inputs = self.layer_input_size(layer)
-        parameters = self.program(layer).parameters
-        return {parameter.name: parameter.shape(self.hidden_size, inputs) for parameter in parameters}
+    def layer_input_size(self, layer: int) -> int:
+        return self.input_size if layer == 0 else self.hidden_size
+
+    def layer_parameters(self, layer: int) -> dict[str, Tensor]:
+        """The parameters of one layer by the names in the cell's program, in its order."""
+        return {one.name: getattr(self, f"{one.name}_l{layer}") for one in self.program(layer).parameters}
 
     # Forward
 
@@ -165,33 +153,32 @@ class RecurrentLayers(nn.Module):
                 given = f"{resets_TB.dtype} of shape {list(resets_TB.shape)}"
                 raise ValueError(f"{self.kind}: resets are {given}; allowed: torch.bool of shape [T, B] = {[T, B]}")
             carry_TB = (~resets_TB).to(next(self.parameters()).dtype)
-        mask_shape = (1 if self.variational else T, B, self.hidden_size)
+        p, mask_shape = self.dropout.between_layers, (1 if self.dropout.variational else T, B, self.hidden_size)
         if isinstance(x, Lookup) and not backend.takes_lookup:
             x = x.dense(self.input_size, like=next(self.parameters()))
         layer_states: list[LayerState] = []
         y: Any = x
         for layer, layer_state in enumerate(self.split_state(state, B)):
             inputs = y
-            if layer > 0 and self.dropout > 0 and self.training:
-                inputs = y * dropout_mask(mask_shape, self.dropout, like=y, shard=self.shard)
+            if layer > 0 and p > 0 and self.training:
+                inputs = y * dropout_mask(mask_shape, p, like=y, shard=self.shard)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
             call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
             output, layer_state = backend.compute(inputs, call)
             y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
-        return y, self.join_states(layer_states)
+        return y, tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
 
     def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
         """The call of one layer; draws its masks in training."""
-        passes, parameters = self.passes(layer), self.named_layer_parameters(layer)
+        passes, parameters = self.passes(layer), self.layer_parameters(layer)
         like, mask_BH = next(iter(parameters.values())), None
-        if training and self.state_dropout > 0:
-            shape = tuple(state[0].shape)
-            mask_BH = dropout_mask(shape, self.state_dropout, like=like, shard=self.shard, streams=0)
-        if training and self.weight_dropout > 0:
+        if training and (p := self.dropout.state) > 0:
+            mask_BH = dropout_mask(tuple(state[0].shape), p, like=like, shard=self.shard, streams=0)
+        if training and (p := self.dropout.weights) > 0:
             for name in passes.split.program.recurrent():
                 weights = parameters[name]
-                parameters[name] = weights * dropout_mask(tuple(weights.shape), self.weight_dropout, like=weights)
+                parameters[name] = weights * dropout_mask(tuple(weights.shape), p, like=weights)
         zoneout_TBS = self.zoneout_share(state, steps, training, like)
         return LayerCall(passes, parameters, state, mask_BH, zoneout_TBS)
 
@@ -209,12 +196,10 @@ class RecurrentLayers(nn.Module):
                 zoneout_TBH.zero_()
         return zoneout_TBS
 
-    def generating_layers(
-        self, state: RecurrentState | None, batch_size: int, characters: Lookup
-    ) -> list[GeneratingLayer]:
+    def generating_layers(self, state: RecurrentState, characters: Lookup) -> list[GeneratingLayer]:
         """The layers for a `Generator`, starting from `state`, in evaluation mode. characters: their inputs."""
         layers = []
-        for layer, layer_state in enumerate(self.split_state(state, batch_size)):
+        for layer, layer_state in enumerate(self.split_state(state, state[0].shape[1])):
             call = self.layer_call(layer, layer_state, steps=1, training=False)
             inputs = characters if layer == 0 else None
             layers.append(generating_layer(self.cpu_driver, self.layer_input_size(layer), call, inputs))
@@ -224,15 +209,14 @@ class RecurrentLayers(nn.Module):
 
     def backends(self, device: torch.device) -> list[Backend]:
         """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
-        torchs, takes_all = torch_backend(self, device), partial(Backend, takes_lookup=True, takes_resets=True)
+        takes_all = partial(Backend, takes_lookup=True, takes_resets=True)
+        torchs = [] if (backend := torch_backend(self, device)) is None else [backend]
         if device.type == "cpu":
-            prepare = self.compile_cpu_kernel
-            own = takes_all("fused CPU kernel", self.fused_layer, prepare, generates=True)
-            return [own, *([torchs] if torchs else []), REFERENCE]
+            own = takes_all("fused CPU kernel", self.fused_layer, self.compile_cpu_kernel, generates=True)
+            return [own, *torchs, REFERENCE]
         layer = partial(driven_layer, self.gpu_driver, self.input_size, self._buffer_cache)
-        library = self.gpu_driver.library()
-        own = takes_all("loop with its own backward pass", layer, library=library)
-        return [*([torchs] if torchs else []), own, REFERENCE]
+        own = takes_all("loop with its own backward pass", layer, library=self.gpu_driver.library())
+        return [*torchs, own, REFERENCE]
 
     gpu_driver = TensorRecurrence()
     """For all cells on a GPU."""
@@ -299,54 +283,25 @@ class RecurrentLayers(nn.Module):
     # State
 
     def zero_state(self, batch_size: int) -> RecurrentState:
-        """The initial state of a stream."""
+        """The initial state of so many streams."""
         zeros = next(self.parameters()).new_zeros
         shape = (self.num_layers, batch_size, self.hidden_size)
-        states = tuple(zeros(shape) for _ in self.state_names)
-        return states[0] if len(states) == 1 else states
+        return tuple(zeros(shape) for _ in self.state_names)
 
     def split_state(self, state: RecurrentState | None, batch_size: int) -> list[LayerState]:
         """The state of each layer; ValueError unless `state` is one [L, B, H] for each of `state_names`."""
         if state is None:
             state = self.zero_state(batch_size)
-        tensors = as_tuple(state)
         shape = [self.num_layers, batch_size, self.hidden_size]
-        shapes = [list(tensor.shape) for tensor in tensors]
+        shapes = [list(tensor.shape) for tensor in state]
         if shapes != [shape] * len(self.state_names):
             raise ValueError(
                 f"{self.kind}: state of shapes {', '.join(map(str, shapes))}; "
-                f"allowed: ({', '.join(self.state_names)}) of shape [L, B, H] = {shape} each"
+                f"allowed: a tuple ({', '.join(self.state_names)}) of shape [L, B, H] = {shape} each"
             )
-        return list(zip(*(tensor.unbind() for tensor in tensors), strict=True))
+        return list(zip(*(tensor.unbind() for tensor in state), strict=True))
 
-    def join_states(self, layer_states: list[LayerState]) -> RecurrentState:
-        """The inverse of `split_state`."""
-        states = tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
-        return states[0] if len(states) == 1 else states
-
-    # Parameters
-
-    def layer_input_size(self, layer: int) -> int:
-        return self.input_size if layer == 0 else self.hidden_size
-
-    def named_layer_parameters(self, layer: int) -> dict[str, Tensor]:
-        """The parameters of one layer by the names in the cell's program, in its order."""
-        return {one.name: getattr(self, f"{one.name}_l{layer}") for one in self.program(layer).parameters}
-
-    def layer_parameters(self, layer: int) -> list[Tensor]:
-        """The parameters of one layer, in the order of `parameter_shapes`."""
-        return list(self.named_layer_parameters(layer).values())
-
-    def reset_parameters(self) -> None:
-        """Draw weights and biases from U(±1/√H), as torch.nn does; then set the special biases."""
-        bound = 1 / math.sqrt(self.hidden_size)
-        self.draw_parameters(weight_bound=bound, bias_bound=bound)
-
-    def init_uniform_(self, bound: float) -> None:
-        """Draw weights from U(±bound) and set biases to 0; then set the special biases."""
-        if not 0 <= bound < math.inf:
-            raise ValueError(f"{self.kind}: bound={bound!r}; allowed: 0 ≤ bound < ∞")
-        self.draw_parameters(weight_bound=bound, bias_bound=0.0)
+    # Initial values
 
     @torch.no_grad()
     def init_orthogonal_(self) -> None:
@@ -356,20 +311,20 @@ class RecurrentLayers(nn.Module):
             for declared in program.parameters:
                 if declared.name in program.recurrent():
                     shape = declared._replace(gates=1, stack=0).shape(self.hidden_size, self.layer_input_size(layer))
-                    for block in self.get_parameter(f"{declared.name}_l{layer}").view(-1, *shape):
+                    for block in self.layer_parameters(layer)[declared.name].view(-1, *shape):
                         nn.init.orthogonal_(block)
 
     @torch.no_grad()
-    def draw_parameters(self, weight_bound: float, bias_bound: float) -> None:
-        """Initialize all parameters; the rows of vectors that have an initial value get it."""
+    def init_uniform_(self, bound: float, bias_bound: float = 0.0) -> None:
+        """Draw weights and biases from U(±bound); the rows of vectors that have an initial value get it."""
         for layer in range(self.num_layers):
             for declared in self.program(layer).parameters:
                 parameter = self.get_parameter(f"{declared.name}_l{layer}")
                 if None in declared.starts or not declared.starts:
-                    bound = declared.bound
-                    if bound is None:
-                        bound = bias_bound if declared.columns == "" else weight_bound
-                    nn.init.uniform_(parameter, -bound, bound)
+                    drawn = bias_bound if declared.columns == "" else bound
+                    if declared.bound is not None:
+                        drawn = declared.bound
+                    nn.init.uniform_(parameter, -drawn, drawn)
                 if declared.starts:
                     for row, start in zip(parameter.view(len(declared.starts), -1), declared.starts, strict=True):
                         if start is not None:
@@ -377,9 +332,6 @@ class RecurrentLayers(nn.Module):
 
     def extra_repr(self) -> str:
         options = {"num_layers": self.num_layers, **self.cell.options()}
-        options |= {name: getattr(self, name) for name in _REGULARIZERS}
+        options |= {"dropout": self.dropout, "zoneout": self.zoneout, "residual": self.residual}
         listed = ", ".join(f"{name}={value!r}" for name, value in options.items())
         return f"{self.kind}, {self.input_size}, {self.hidden_size}, {listed}"
-
-
-_REGULARIZERS = ("dropout", "state_dropout", "weight_dropout", "variational", "zoneout", "residual")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from charlm.cells import GRU, LSTM, RNN, Cell
 from charlm.layers.backend import Backend, LayerCall, LayerState
-from charlm.native.call import without_autocast
+from charlm.native.autograd import without_autocast
 
 if TYPE_CHECKING:
     from charlm.layers.stack import RecurrentLayers
@@ -45,8 +45,8 @@ def _lacks(layers: "RecurrentLayers", library: str, training: bool) -> str | Non
         dtype = torch.get_autocast_dtype("cpu")
         if not onednn_supports(dtype):
             return f"oneDNN lacks {str(dtype).removeprefix('torch.')} on this CPU"
-    if training and layers.state_dropout > 0:
-        return "it lacks state_dropout"
+    if training and layers.dropout.state > 0:
+        return "it lacks dropout.state"
     if layers.zoneout > 0:
         return "it lacks zoneout"
     return None

@@ -1,22 +1,19 @@
 """The model around the cells, and its loss.
 
-network.py   CharLM: embedding → recurrent layers → logits
-members.py   Members: several of them that predict together
+network.py   CharLM: embedding → recurrent layers → logits; the loss of a window
+members.py   Members: several of them that predict together, with the same interface
 build.py     from a config to modules; their parameters
-loss.py      the loss of one window
 """
 
 from charlm.model.build import (
     build_model,
     count_parameters,
-    count_vocabulary_parameters,
     load_weights,
     parameters_by_part,
     uninitialized_model,
 )
-from charlm.model.loss import WindowLoss, mean_square, window_loss
-from charlm.model.members import Members, Network, generator_of
-from charlm.model.network import CharLM, map_state, overflow
+from charlm.model.members import Members, Network
+from charlm.model.network import CharLM, WindowLoss, mean_square, overflow
 
 __all__ = [
     "CharLM",
@@ -25,13 +22,9 @@ __all__ = [
     "WindowLoss",
     "build_model",
     "count_parameters",
-    "count_vocabulary_parameters",
-    "generator_of",
     "load_weights",
-    "map_state",
     "mean_square",
     "overflow",
     "parameters_by_part",
     "uninitialized_model",
-    "window_loss",
 ]

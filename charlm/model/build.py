@@ -1,7 +1,7 @@
 """A config's model, its size, and loading weights into it."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,34 +13,35 @@ from charlm.errors import CheckpointError
 from charlm.layers import RecurrentLayers
 from charlm.model.members import Members, Network
 from charlm.model.network import CharLM
+from charlm.system.process_group import WHOLE_BATCH, Shard
 
 
-def build_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> Network:
-    """The model of a config, with products of this precision. Only this function turns config into modules."""
-    members = [_build_member(config, vocabulary_size, precision) for _ in range(config.members)]
+def build_model(
+    config: ModelConfig, vocabulary_size: int, precision: str = "fp32", shard: Shard = WHOLE_BATCH
+) -> Network:
+    """The model of a config, with products of this precision; it computes this shard of each batch.
+
+    Only this function turns config into modules.
+    """
+    members = [_build_member(config, vocabulary_size, precision, shard) for _ in range(config.members)]
     return members[0] if len(members) == 1 else Members(members)
 
 
-def _build_member(config: ModelConfig, vocabulary_size: int, precision: str) -> CharLM:
+def _build_member(config: ModelConfig, vocabulary_size: int, precision: str, shard: Shard) -> CharLM:
     layers = RecurrentLayers(
         config.cell,
         config.embedding or vocabulary_size,
         config.layers,
-        dropout=config.dropout.between_layers,
-        state_dropout=config.dropout.state,
-        weight_dropout=config.dropout.weights,
-        variational=config.dropout.variational,
+        dropout=config.dropout,
         zoneout=config.zoneout,
         residual=config.residual,
     )
+    layers.shard = shard
     model = CharLM(
         vocabulary_size,
         config.embedding,
         layers,
-        character_dropout=config.dropout.embedding,
-        input_dropout=config.dropout.input,
-        output_dropout=config.dropout.output,
-        variational=config.dropout.variational,
+        dropout=config.dropout,
         tie_embeddings=config.tie_embeddings,
         precision=precision,
     )
@@ -58,23 +59,28 @@ def uninitialized_model(config: ModelConfig, vocabulary_size: int, precision: st
         return build_model(plain, vocabulary_size, precision)
 
 
-def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
-    """The number of a model's parameters."""
-    V, H = vocabulary_size, config.cell.hidden
+def parameters_by_part(config: ModelConfig, vocabulary_size: int) -> dict[str, int]:
+    """Number of a model's parameters in embedding, layers and logits; a tied matrix counts with the logits only."""
+    V, H, E = vocabulary_size, config.cell.hidden, config.embedding
 
     def of_layer(inputs: int) -> int:
         return sum(math.prod(one.shape(H, inputs)) for one in config.cell.program(inputs == H).parameters)
 
-    others = (config.layers - 1) * of_layer(H) if config.layers > 1 else 0
-    return config.members * (of_layer(config.embedding or V) + others + count_vocabulary_parameters(config, V))
+    layers = of_layer(E or V)
+    if config.layers > 1:
+        layers += (config.layers - 1) * of_layer(H)
+    projection = E * H if config.tie_embeddings and E != H else 0
+    parts = {
+        "embedding": 0 if config.tie_embeddings else V * E,
+        "layers": layers,
+        "logits": projection + V * (E if config.tie_embeddings else H) + V,
+    }
+    return {part: config.members * count for part, count in parts.items()}
 
 
-def count_vocabulary_parameters(config: ModelConfig, vocabulary_size: int) -> int:
-    """The number of parameters in embedding and logits of one member."""
-    V, H, E = vocabulary_size, config.cell.hidden, config.embedding
-    if not config.tie_embeddings:
-        return V * E + V * H + V
-    return V * E + V + (0 if E == H else E * H)
+def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
+    """The number of a model's parameters."""
+    return sum(parameters_by_part(config, vocabulary_size).values())
 
 
 class _Uninitialized(TorchFunctionMode):
@@ -86,29 +92,19 @@ class _Uninitialized(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def parameters_by_part(model: Network) -> dict[str, int]:
-    """Number of parameters in embedding, layers and logits; a tied matrix counts with the logits only."""
-    parts = {"embedding": 0, "layers": 0, "logits": 0}
-    for member in model.members:
-        decoder = {id(p) for p in member.decoder.parameters()}
-        for name, parameter in member.named_parameters():
-            module = name.split(".")[0]
-            parts["logits" if id(parameter) in decoder or module == "projection" else module] += parameter.numel()
-    return parts
-
-
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copy weights by name; CheckpointError where names, shapes or types are not the model's."""
     parameters = dict(model.named_parameters())
-    kinds: tuple[Callable[[Tensor], object], ...] = lambda tensor: tuple(tensor.shape), lambda tensor: tensor.dtype
-    for describe in kinds:
-        theirs, ours = ({name: describe(tensor) for name, tensor in each.items()} for each in (weights, parameters))
-        for name in sorted(theirs.keys() | ours.keys()):
-            if theirs.get(name) != ours.get(name):
-                raise CheckpointError(
-                    f"weights {name}: found {theirs.get(name, 'none')}; the model has {ours.get(name, 'none')}; "
-                    "use a checkpoint of the same model section"
-                )
+    for name in sorted(weights.keys() | parameters.keys()):
+        found, own = (_described(tensors.get(name)) for tensors in (weights, parameters))
+        if found != own:
+            raise CheckpointError(
+                f"weights {name}: found {found}; the model has {own}; use a checkpoint of the same model section"
+            )
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
+
+
+def _described(tensor: Tensor | None) -> str:
+    return "none" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"

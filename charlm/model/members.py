@@ -1,37 +1,50 @@
-"""Several networks that predict together."""
+"""Several networks that learn side by side and predict together."""
 
-import contextlib
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from charlm.layers import Generator, Lookup, RecurrentState, Selection, as_tuple
-from charlm.model.network import CharLM, map_state
+from charlm.layers import Generator, RecurrentState
+from charlm.model.network import CharLM, WindowLoss, generator_of
+from charlm.system.console import say
+
+
+def _alike(name: str) -> Any:
+    """An attribute or method of `CharLM` that is the same in all members."""
+
+    def get(model: "Members") -> Any:
+        return getattr(model.members[0], name)
+
+    def set_all(model: "Members", value: Any) -> None:
+        for member in model.members:
+            setattr(member, name, value)
+
+    return property(get, set_all)
 
 
 class Members(nn.Module):
-    """M models of the same kind and size that predict together, with what users of a CharLM need.
+    """M models of the same kind and size that predict together, with the interface of one `CharLM`.
 
         p(next character) = 1/M Σ_m p_m(next character)
 
-    Features are those of the members side by side, [T, B, M·H]. A state is [M·L, B, H]: all layers of the first member,
-    then all of the second, and so on.
+    Features are those of the members side by side, [T, B, M·H]. A state holds the tensors of the first member, then
+    those of the second, and so on.
     """
 
     def __init__(self, members: Sequence[CharLM]) -> None:
         super().__init__()
         self.members = cast(Sequence[CharLM], nn.ModuleList(members))
 
-    @property
-    def vocabulary_size(self) -> int:
-        return self.members[0].vocabulary_size
-
-    @property
-    def device(self) -> torch.device:
-        return self.members[0].device
+    vocabulary_size = _alike("vocabulary_size")
+    device = _alike("device")
+    precision = _alike("precision")
+    reset_id = _alike("reset_id")
+    is_line_model = _alike("is_line_model")
+    select_backend = _alike("select_backend")
+    autocast = _alike("autocast")
 
     @property
     def feature_size(self) -> int:
@@ -39,33 +52,24 @@ class Members(nn.Module):
         return sum(member.feature_size for member in self.members)
 
     @property
-    def precision(self) -> str:
+    def widths(self) -> tuple[int, int]:
+        """See `CharLM`. Members compute one after the other, but all logits are kept."""
+        logits, widest = self.members[0].widths
+        return len(self.members) * logits, widest
+
+    def init_output_bias_(self, frequencies: Tensor) -> None:
         """See `CharLM`."""
-        return self.members[0].precision
-
-    @precision.setter
-    def precision(self, precision: str) -> None:
         for member in self.members:
-            member.precision = precision
+            member.init_output_bias_(frequencies)
 
-    @property
-    def reset_id(self) -> int | None:
-        """See `CharLM`."""
-        return self.members[0].reset_id
+    def clipped_together(self) -> list[list[Tensor]]:
+        """The parameters of each member: each has a norm of its own."""
+        return [list(member.parameters()) for member in self.members]
 
-    @reset_id.setter
-    def reset_id(self, reset_id: int | None) -> None:
-        for member in self.members:
-            member.reset_id = reset_id
-
-    @property
-    def is_line_model(self) -> bool:
-        """Whether each line is a sample of its own."""
-        return self.reset_id is not None
-
-    def resetting_at(self, reset_id: int) -> "Members":
-        """A model with the same weights, whose state is set to zero before this id."""
-        return Members([member.resetting_at(reset_id) for member in self.members]).train(self.training)
+    def first_member(self, wanted_by: str) -> CharLM:
+        """The first member alone, for what explains or exports one network; says so."""
+        say(wanted_by, f"the first of {len(self.members)} members; together they score better")
+        return self.members[0]
 
     def forward(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """`logits` [T, B, V] of the character after each of the ids `x_TB`, and the last state."""
@@ -82,54 +86,30 @@ class Members(nn.Module):
 
     def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """The input of the logits, [T, B, M·H] after dropout, and the last state."""
-        own_states = zip(self.members, self.split_state(state), strict=True)
-        features, last_states = zip(*(member.features(x_TB, own) for member, own in own_states), strict=True)
-        return torch.cat(features, dim=-1), self.join_states(last_states)
+        states = self._with_states(state or self.zero_state(x_TB.shape[1]))
+        features, last_states = zip(*(member.features(x_TB, own_state) for member, own_state in states), strict=True)
+        return torch.cat(features, dim=-1), sum(last_states, ())
 
-    def select_backend(self, device: torch.device, training: bool = True) -> Selection:
-        """The backend of each member's layers, see `RecurrentLayers.select_backend`."""
-        return self.members[0].select_backend(device, training)
+    def window_loss(self, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None, **options: Any) -> WindowLoss:
+        """Each member learns as if alone: the objective is the sum over members, the cross-entropy their mean."""
+        states = self._with_states(state or self.zero_state(x_TB.shape[1]))
+        losses = [member.window_loss(x_TB, y_TB, own_state, **options) for member, own_state in states]
+        objectives, entropies, last_states = zip(*losses, strict=True)
+        return WindowLoss(torch.stack(objectives).sum(), torch.stack(entropies).mean(), sum(last_states, ()))
 
     def zero_state(self, batch_size: int) -> RecurrentState:
         """The initial state of so many streams."""
-        return self.join_states([member.zero_state(batch_size) for member in self.members])
+        return sum((member.zero_state(batch_size) for member in self.members), ())
 
-    def split_state(self, state: RecurrentState | None) -> list[RecurrentState | None]:
-        """The state of each member."""
-        M = len(self.members)
-        if state is None:
-            return [None] * M
-        return [map_state(lambda tensor, m=m: tensor.tensor_split(M)[m], state) for m in range(M)]
+    def generator(self, state: RecurrentState) -> Generator | None:
+        """Generates characters in a kernel, starting from `state`; None if no kernel can."""
+        return generator_of(self._with_states(state))
 
-    def join_states(self, states: Sequence[RecurrentState]) -> RecurrentState:
-        """The inverse of `split_state`."""
-        joined = tuple(map(torch.cat, zip(*map(as_tuple, states), strict=True)))
-        return joined[0] if len(joined) == 1 else joined
-
-    def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
-        """See `CharLM`."""
-        return self.members[0].autocast(device)
-
-    @property
-    def generates(self) -> bool:
-        """See `CharLM`."""
-        return self.members[0].generates
+    def _with_states(self, state: RecurrentState) -> list[tuple[CharLM, RecurrentState]]:
+        """Each member with its part of the state."""
+        count = len(state) // len(self.members)
+        return [(member, state[m * count : (m + 1) * count]) for m, member in enumerate(self.members)]
 
 
 Network = CharLM | Members
 """What a run trains."""
-
-
-def generator_of(model: Network, state: RecurrentState) -> Generator | None:
-    """Generates characters in a kernel, starting from `state`; None if no kernel can."""
-    if not model.generates:
-        return None
-    batch_size, layers = as_tuple(state)[0].shape[1], []
-    decoders = [(member.logit_weights(), member.decoder.bias) for member in model.members]
-    with model.autocast(model.device):
-        for member, own_state in zip(model.members, model.split_state(state), strict=True):
-            table_VE = None if member.embedding is None else member.embedding.weight
-            characters = Lookup(torch.arange(model.vocabulary_size), table_VE)
-            layers += member.layers.generating_layers(own_state, batch_size, characters)
-        first = model.members[0].layers
-        return Generator(first.cpu_driver, layers, decoders, residual=first.residual)

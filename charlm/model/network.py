@@ -1,30 +1,38 @@
-"""A network: characters → embedding or one-hot → recurrent layers → dropout → logits."""
+"""A network: characters → embedding or one-hot → recurrent layers → dropout → logits; the loss of a window."""
 
 import contextlib
-import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from charlm.config.schema import Dropout
 from charlm.errors import DivergenceError
 from charlm.layers import (
+    NO_DROPOUT,
     Activations,
+    Generator,
     Lookup,
     RecurrentLayers,
     RecurrentState,
     Selection,
+    cross_entropy,
     dropout_mask,
     linear,
 )
 from charlm.system.device import autocast
 
 
-def map_state(function: Callable[[Tensor], Tensor], state: RecurrentState) -> RecurrentState:
-    """Apply `function` to each tensor of a recurrent state."""
-    if isinstance(state, Tensor):
-        return function(state)
-    return tuple(map(function, state))
+class WindowLoss(NamedTuple):
+    """The loss of one window of B streams and T steps."""
+
+    objective: Tensor
+    """Cross-entropy plus penalties; call `backward` on this."""
+    cross_entropy: Tensor
+    """In nats, summed over steps, averaged over streams; detached."""
+    state: RecurrentState
+    """The last state, detached."""
 
 
 class CharLM(nn.Module):
@@ -36,8 +44,8 @@ class CharLM(nn.Module):
     2020 (arXiv:1909.11942, 3.1): logits = W P h + b. `precision` is that of the matrix products, in training and in
     use: bf16, or anything else for float32 (see `prepare_device`).
 
-    In training mode, characters, units of the embedding and units of the output are dropped with these probabilities;
-    if `variational`, the same in all steps of a window.
+    In training mode it drops characters, units of the embedding and units of the output (`dropout.embedding`, `input`,
+    `output`); if `dropout.variational`, the same in all steps of a window.
     """
 
     def __init__(
@@ -46,19 +54,13 @@ class CharLM(nn.Module):
         embedding_size: int,
         layers: RecurrentLayers,
         *,
-        character_dropout: float = 0.0,
-        input_dropout: float = 0.0,
-        output_dropout: float = 0.0,
-        variational: bool = False,
+        dropout: Dropout = NO_DROPOUT,
         tie_embeddings: bool = False,
         precision: str = "fp32",
     ) -> None:
         super().__init__()
         self.vocabulary_size = vocabulary_size
-        self.character_dropout = character_dropout
-        self.input_dropout = input_dropout
-        self.output_dropout = output_dropout
-        self.variational = variational
+        self.dropout = dropout
         self.precision = precision
         self.reset_id: int | None = None
         """The state is set to zero before this id, the newline that begins a line; None: the text runs on."""
@@ -74,11 +76,6 @@ class CharLM(nn.Module):
             self.embedding.weight = self.decoder.weight
 
     @property
-    def members(self) -> "Sequence[CharLM]":
-        """The models that predict together: this one alone, see `Members`."""
-        return (self,)
-
-    @property
     def device(self) -> torch.device:
         return self.decoder.weight.device
 
@@ -88,15 +85,15 @@ class CharLM(nn.Module):
         return self.layers.hidden_size
 
     @property
+    def widths(self) -> tuple[int, int]:
+        """Numbers that a character takes: its logits, and the widest other tensor."""
+        rows = max(map(len, self.layers.layer_parameters(0).values()))
+        return self.vocabulary_size, max(rows, self.layers.input_size)
+
+    @property
     def is_line_model(self) -> bool:
         """Whether each line is a sample of its own."""
         return self.reset_id is not None
-
-    def resetting_at(self, reset_id: int) -> "CharLM":
-        """A model with the same weights, whose state is set to zero before this id."""
-        twin = copy.copy(self)
-        twin.reset_id = reset_id
-        return twin
 
     def init_uniform_(self, bound: float) -> None:
         """Draw all weights from U(±bound) and set biases to 0, except the special biases of the cell."""
@@ -114,6 +111,14 @@ class CharLM(nn.Module):
         """
         with torch.no_grad():
             self.decoder.bias.copy_(frequencies.log())
+
+    def clipped_together(self) -> list[list[Tensor]]:
+        """The parameters whose gradients are clipped by one norm."""
+        return [list(self.parameters())]
+
+    def first_member(self, wanted_by: str) -> "CharLM":
+        """This model, see `Members`."""
+        return self
 
     def forward(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Logits [T, B, V] of the character after each of the ids `x_TB`, and the last state."""
@@ -135,7 +140,7 @@ class CharLM(nn.Module):
     def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """The input of the logits, [T, B, H] after dropout, and the last state."""
         outputs, last_state = self.outputs(x_TB, state)
-        return self.drop_outputs(outputs), last_state
+        return self._drop_units(outputs, self.dropout.output), last_state
 
     def outputs(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state."""
@@ -161,44 +166,55 @@ class CharLM(nn.Module):
         """The initial state of so many streams."""
         return self.layers.zero_state(batch_size)
 
-    def split_state(self, state: RecurrentState | None) -> list[RecurrentState | None]:
-        """The state of each member."""
-        return [state]
-
-    def join_states(self, states: Sequence[RecurrentState]) -> RecurrentState:
-        """The inverse of `split_state`."""
-        [state] = states
-        return state
-
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """The context of the matrix products; weights, state and sums stay float32."""
         return autocast(device, self.precision)
 
-    def drop_outputs(self, outputs: Tensor) -> Tensor:
-        """Apply dropout to outputs [T, B, H]."""
-        return self._drop_units(outputs, self.output_dropout)
+    def window_loss(
+        self,
+        x_TB: Tensor,
+        y_TB: Tensor,
+        state: RecurrentState | None,
+        *,
+        activation_penalty: float = 0.0,
+        change_penalty: float = 0.0,
+    ) -> WindowLoss:
+        """Run one window and score its targets `y_TB`.
 
-    @property
-    def generates(self) -> bool:
-        """Whether a kernel can generate characters."""
-        with self.autocast(self.device):
-            return self.layers.select_backend(self.device, training=False).backend.generates
+        The penalties are activation regularization and temporal activation regularization (Merity et al. 2017,
+        arXiv:1708.01009). They are means over units, streams and steps, multiplied by T to match the
+        cross-entropy, which is a sum over steps.
+        """
+        outputs, last_state = self.outputs(x_TB, state)
+        features = self._drop_units(outputs, self.dropout.output)
+        losses_TB = cross_entropy(self.logits(features), y_TB)
+        total = losses_TB.sum() / x_TB.shape[1]
+        objective = total
+        if activation_penalty:
+            objective = objective + len(losses_TB) * activation_penalty * mean_square(features)
+        if change_penalty and len(outputs) > 1:
+            objective = objective + len(losses_TB) * change_penalty * mean_square(outputs.diff(dim=0))
+        return WindowLoss(objective, total.detach(), tuple(tensor.detach() for tensor in last_state))
+
+    def generator(self, state: RecurrentState) -> Generator | None:
+        """Generates characters in a kernel, starting from `state`; None if no kernel can."""
+        return generator_of([(self, state)])
 
     def _embed(self, x_TB: Tensor) -> Tensor | Lookup:
         """The input of the layers: [T, B, E], or one-hot [T, B, V]."""
         lookup = Lookup(x_TB, None if self.embedding is None else self.embedding.weight)
-        if not self.training or self.character_dropout == self.input_dropout == 0:
+        if not self.training or self.dropout.embedding == self.dropout.input == 0:
             return lookup
         inputs = lookup.dense(self.layers.input_size, like=self.decoder.weight)
         inputs = self._drop_characters(inputs, x_TB)
-        return self._drop_units(inputs, self.input_dropout)
+        return self._drop_units(inputs, self.dropout.input)
 
     def _drop_characters(self, inputs: Tensor, x_TB: Tensor) -> Tensor:
         """Drop whole characters; if variational, the same ids in all steps of a stream."""
-        p = self.character_dropout
+        p = self.dropout.embedding
         if p == 0:
             return inputs
-        if self.variational:
+        if self.dropout.variational:
             keep_VB = dropout_mask((self.vocabulary_size, x_TB.shape[1]), p, inputs, shard=self.layers.shard)
             keep_TB = keep_VB.gather(0, x_TB)
         else:
@@ -210,8 +226,43 @@ class CharLM(nn.Module):
         if not self.training or p == 0:
             return values
         T, B, F_ = values.shape
-        shape = (1 if self.variational else T, B, F_)
+        shape = (1 if self.dropout.variational else T, B, F_)
         return values * dropout_mask(shape, p, values, shard=self.layers.shard)
+
+
+class _MeanSquare(torch.autograd.Function):
+    """The mean of the squares. Its backward pass reads the values once; composed of operators, three times."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        ctx.save_for_backward(values)
+        return torch.linalg.vector_norm(values).square() / values.numel()
+
+    @staticmethod
+    def backward(ctx: Any, d_mean: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        (values,) = ctx.saved_tensors
+        return values * (2 * d_mean / values.numel())
+
+
+def mean_square(values: Tensor) -> Tensor:
+    """The mean of the squares."""
+    mean: Tensor = _MeanSquare.apply(values)  # type: ignore[assignment]
+    return mean
+
+
+def generator_of(models: Sequence[tuple[CharLM, RecurrentState]]) -> Generator | None:
+    """Generates characters from the mean of the models' probabilities, each from its state; None if no kernel can."""
+    layers, decoders = [], []
+    for model, state in models:
+        if not model.select_backend(model.device, training=False).backend.generates:
+            return None
+        table_VE = None if model.embedding is None else model.embedding.weight
+        decoders.append((model.logit_weights(), model.decoder.bias))
+        with model.autocast(model.device):
+            layers += model.layers.generating_layers(state, Lookup(torch.arange(model.vocabulary_size), table_VE))
+    first, _ = models[0]
+    with first.autocast(first.device):
+        return Generator(first.layers.cpu_driver, layers, decoders, residual=first.layers.residual)
 
 
 def overflow() -> DivergenceError:

@@ -18,7 +18,6 @@ struct Generation {
   Index top_k;                    // draw among this many most likely characters; 0: all
   double temperature;             // 0: take the most likely
   double top_p;                   // draw among the most likely that together have this probability
-  double min_p;                   // draw among those at least this share as likely as the most likely; 0: all
   const Arguments* const* layers; // [M, L]: with T = 1, and states [S, 2, B, H]: both halves are the states before the
                                   // call, and overwritten with those after it. The windows of layer 0 are tables of V
                                   // rows, those of the others scratch [1, B, n]
@@ -63,17 +62,14 @@ inline Index choose(const Generation& g, const float* logits, double draw, std::
   if (g.top_k > 0 && g.top_k < g.V) order.resize(g.top_k);
   cumulated.clear();
   double sum = 0;
-  Index likely = 0;  // characters that min-p keeps
   for (Index i : order) {
-    const double ratio = std::exp((double(logits[i]) - logits[order[0]]) / g.temperature);
-    cumulated.push_back(sum += ratio);
-    likely += ratio >= g.min_p;
+    sum += std::exp((double(logits[i]) - logits[order[0]]) / g.temperature);
+    cumulated.push_back(sum);
   }
   for (double& c : cumulated) c /= sum;
-  // The characters that top-p and min-p keep come first, so scaling the draw by their total probability draws among
-  // them.
-  const auto last_likely = cumulated.begin() + std::max<Index>(likely - 1, 0);
-  const auto last = std::min(std::lower_bound(cumulated.begin(), cumulated.end(), g.top_p), last_likely);
+  // The characters that top-p keeps come first, so scaling the draw by their total probability draws among them. The
+  // last sum is exactly 1.
+  const auto last = std::lower_bound(cumulated.begin(), cumulated.end(), g.top_p);
   return order[std::min(std::upper_bound(cumulated.begin(), cumulated.end(), draw * *last), last) - cumulated.begin()];
 }
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm.config import as_data, flatten, load_config
+from charlm.config import flatten, load_config
 from charlm.errors import ConfigError, RunError
 from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, RunSummary, describe_run, find_runs, is_run, run_of
 
@@ -70,7 +70,7 @@ def read_run(path: Path) -> RunRecord:
         splits[split] = {name: np.array([row[name] for row in own], np.float64) for name in (*PLACES, *names)}
     rollbacks = [(row["step"], row["text"]) for row in rows if row["split"] == "rollback"]
     try:
-        options = flatten(load_config(path / CONFIG, find_cell=as_data))
+        options = flatten(load_config(path / CONFIG))
     except ConfigError as error:
         faults.append(f"{CONFIG} cannot be read: {error.faults[0].removeprefix(f'{path / CONFIG}: ')}.")
     samples = _read(path / SAMPLES, _sample, faults)

@@ -1,19 +1,31 @@
-"""The cache folder: encoded texts and compiled kernels; both can be rebuilt."""
+"""The cache folder: encoded texts and compiled kernels. Both can be made again, so each folder has a bound."""
 
+import contextlib
 import errno
-import functools
 import os
+import re
 import stat
 import sys
-import tempfile
+import time
 from pathlib import Path
 from typing import BinaryIO
 
 from platformdirs import user_cache_path
 
 from charlm.errors import DataError
-from charlm.system.console import say
 from charlm.system.files import unlinked
+
+BOUNDS = {"corpora": 10_000_000_000, "kernels": 100_000_000}
+"""Bytes of each folder. A kernel takes 0.1 MB."""
+ADVICE = "any folder with room will do; name one in CHARLM_CACHE"
+
+_OWN_NAMES = {
+    "corpora": re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}.*\.bin|unicode-names.*\.txt"),
+    "kernels": re.compile(r".+-[0-9a-f]{16}\.(so|sha256|log)"),
+}
+"""What charlm writes there; CHARLM_CACHE may name a folder with other files in it."""
+_RECENT_S = 600
+"""A file that was used so recently stays: another process may be about to open it."""
 
 
 def cache_dir() -> Path:
@@ -23,108 +35,74 @@ def cache_dir() -> Path:
     try:
         return user_cache_path("charlm", appauthor=False)
     except RuntimeError as error:
-        raise DataError("cache: this user has no home folder; any folder will do; name one in CHARLM_CACHE") from error
+        raise DataError(f"cache: this user has no home folder; {ADVICE}") from error
 
 
 def cache_folder(name: str) -> Path:
-    """The folder `name` of the cache, which may not exist yet.
+    """The folder `name` of the cache, created for this user alone if it is missing.
 
-    If others can write to it, they could plant code or texts: then this process uses an empty folder of its own.
+    DataError if it cannot be created, or if others could plant code or texts there.
     """
     folder = cache_dir() / name
-    fault = who_else_writes(folder)
-    return _folder_instead_of(folder, fault) if fault else folder
-
-
-def make_cache_folder(name: str) -> Path:
-    """`cache_folder`, created with its parents if they are missing, for this user alone; OSError if it cannot be."""
-    _make(cache_folder(name))
-    return cache_folder(name)  # asked again: someone else may have created it in the meantime
-
-
-def _make(folder: Path) -> None:
-    """Path.mkdir would give `mode` to the last folder only."""
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-    except FileNotFoundError:
-        _make(folder.parent)
-        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fault = _who_else_writes(folder.lstat())
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    if fault:
+        raise DataError(f"{folder}: the cache is not safe: {fault}; {ADVICE}")
+    return folder
+
+
+def unwritable(folder: Path, error: OSError) -> DataError:
+    """The error for a folder of the cache in which nothing can be written."""
+    return DataError(f"{folder}: the cache cannot be written: {error.strerror}; {ADVICE}")
 
 
 def open_private(path: Path) -> BinaryIO:
-    """Open a file of the cache; OSError if it is a link or no file, or others could have written it."""
+    """Open a file of the cache, and mark it as used now; OSError if others could have written it, or it is no file."""
     file = open(path, "rb", opener=unlinked)  # noqa: SIM115
-    status = os.fstat(file.fileno())
-    if sys.platform != "win32" and _fault(status):
+    if fault := _who_else_writes(os.fstat(file.fileno())):
         file.close()
-        raise OSError(errno.EPERM, "others could have written it", str(path))
+        raise OSError(errno.EPERM, fault, str(path))
+    with contextlib.suppress(OSError):  # a cache that this process may only read
+        os.utime(path)
     return file
 
 
-def who_else_writes(folder: Path, links: int = 0) -> str:
-    """Why others could have written the folder, or could put another in its place, in words; "" if they could not.
-
-    A parent may be a link that this user or root has made: its target is checked like the other parents, after `links`
-    links on the way. In a parent with the sticky bit, such as /tmp, others cannot replace files that they do not own.
-    A missing folder is safe.
-    """
+def _who_else_writes(status: os.stat_result) -> str:
+    """Why others could have written a file, or what is in a folder, in words; "" if they could not."""
     if sys.platform == "win32":
         return ""
-    folder = folder.absolute()
-    for entry in (*reversed(folder.parents), folder):
-        is_parent = entry != folder or links > 0
-        try:
-            status = entry.lstat()
-        except OSError:
-            return ""
-        if stat.S_ISLNK(status.st_mode) and is_parent and links < 40 and _is_trusted(status.st_uid):
-            fault = who_else_writes(entry.parent / entry.readlink(), links + 1)
-        else:
-            fault = _fault(status, is_parent=is_parent).format(entry if is_parent else "it")
-        if fault:
-            return fault
-    return ""
-
-
-def _fault(status: os.stat_result, *, is_parent: bool = False) -> str:
-    """Why others could have written a file or folder, or may replace what is in it, with {} for its name."""
-    if not _is_trusted(status.st_uid):
-        return "{} belongs to another user"
+    if status.st_uid not in (0, os.getuid()):
+        return "it belongs to another user"
     if stat.S_ISLNK(status.st_mode):
-        return "{} is a link"
-    others = stat.S_IWOTH if is_parent and _is_own_group(status.st_gid) else stat.S_IWOTH | stat.S_IWGRP
-    if status.st_mode & others and not (is_parent and status.st_mode & stat.S_ISVTX):
-        return "others may write to {} (chmod go-w changes that)"
+        return "it is a link"
+    if status.st_mode & (stat.S_IWOTH | stat.S_IWGRP):
+        return "others may write to it (chmod go-w changes that)"
     return ""
 
 
-def _is_trusted(user: int) -> bool:
-    """Whether a user is this one or root; the owner of / is root, also where a container shows another number."""
-    return sys.platform == "win32" or user in (0, os.getuid(), Path("/").stat().st_uid)
+def cached_files(name: str) -> list[tuple[Path, os.stat_result]]:
+    """charlm's files in a folder of the cache, the least recently used first."""
+    files = []
+    for path in cache_folder(name).iterdir():
+        if _OWN_NAMES[name].fullmatch(path.name):
+            with contextlib.suppress(OSError):  # removed by another process
+                files.append((path, path.lstat()))
+    return sorted(files, key=lambda file: file[1].st_mtime)
 
 
-@functools.cache
-def _is_own_group(group: int) -> bool:
-    """Whether only this user is in the group, which then has the user's name: many systems let it write by default."""
-    if sys.platform == "win32":
-        return False
-    try:
-        import grp
-        import pwd
+def limit_cache(name: str) -> None:
+    """Remove the least recently used files of a folder until it keeps its bound.
 
-        user, entry = pwd.getpwuid(os.getuid()).pw_name, grp.getgrgid(group)
-    except (ImportError, KeyError):
-        return False
-    return entry.gr_name == user and set(entry.gr_mem) <= {user}
-
-
-@functools.cache
-def _folder_instead_of(folder: Path, fault: str) -> Path:
-    _temporary_folders.append(tempfile.TemporaryDirectory(prefix="charlm-", ignore_cleanup_errors=True))
-    private = Path(_temporary_folders[-1].name)
-    say("cache", f"{folder}: not used, because {fault}; name another in CHARLM_CACHE; this process uses {private}")
-    return private
-
-
-_temporary_folders: list[tempfile.TemporaryDirectory[str]] = []
-"""Deleted when the process ends."""
+    What a process has mapped stays readable for it. Windows refuses to remove such a file.
+    """
+    files = cached_files(name)
+    excess = sum(status.st_size for _, status in files) - BOUNDS[name]
+    for path, status in files:
+        if excess <= 0 or time.time() - status.st_mtime < _RECENT_S:
+            break
+        with contextlib.suppress(OSError):
+            path.unlink()
+            excess -= status.st_size

@@ -18,14 +18,23 @@ def speak_for(name: str) -> None:
 
 def say(label: str, message: str, command: str = "") -> None:
     """Print a line: a label of up to eight letters and a message. A command that ends it stays whole, to be copied."""
-    if not _name:
-        _write(f"{label:<8}", message, command, indent=9)
+    if _name:
+        return
+    start = f"{label:<8} {one_line(message)}" if message else f"{label:<8}"
+    text = wrapped(start, terminal_columns(sys.stderr), 9, one_line(command))
+    with contextlib.suppress(OSError):
+        if tqdm := sys.modules.get("tqdm"):  # prints above the progress bar
+            tqdm.tqdm.write(text, file=sys.stderr)
+        else:
+            print(text, file=sys.stderr, flush=True)
 
 
 def say_error(message: str) -> None:
     """Print the error that ends a command."""
+    name = f"{_name}: " if _name else ""
     with contextlib.suppress(OSError):
-        print(_lines("error:", f"{f'{_name}: ' if _name else ''}{message}", indent=7), file=sys.stderr, flush=True)
+        text = wrapped(f"error: {name}{one_line(message)}", terminal_columns(sys.stderr), 7)
+        print(text, file=sys.stderr, flush=True)
 
 
 def terminal_columns(stream: TextIO) -> int | None:
@@ -39,18 +48,3 @@ def terminal_columns(stream: TextIO) -> int | None:
         if (columns := os.get_terminal_size(stream.fileno()).columns) > 0:
             return columns
     return 80
-
-
-def _write(begin: str, message: str, command: str = "", *, indent: int) -> None:
-    with contextlib.suppress(OSError):
-        line = _lines(begin, message, command, indent=indent)
-        if tqdm := sys.modules.get("tqdm"):  # prints above the progress bar
-            tqdm.tqdm.write(line, file=sys.stderr)
-        else:
-            print(line, file=sys.stderr, flush=True)
-
-
-def _lines(begin: str, message: str, command: str = "", *, indent: int) -> str:
-    """One line, wrapped at words if stderr is a terminal."""
-    words = [begin, *(one_line(message).split(" ") if message else []), *([one_line(command)] if command else [])]
-    return wrapped(words, terminal_columns(sys.stderr), indent)

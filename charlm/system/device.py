@@ -5,8 +5,7 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import numpy.typing as npt
 import torch
 
 from charlm.errors import DeviceError
-from charlm.system.console import say
 from charlm.system.formatting import counted
 from charlm.system.host import count_cores, free_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
@@ -25,34 +23,25 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
 
     GPUs are counted as CUDA_VISIBLE_DEVICES leaves them. Several processes on a machine get a GPU each, in order.
     """
-    requested = name
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name == "cpu":
+    if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     kind, _, number = name.partition(":")
-    if torch.cuda._is_in_bad_fork():
-        raise DeviceError(
-            f"device: found {requested} in a process that was forked from one that uses a GPU; allowed here: cpu; "
-            "start processes with multiprocessing's 'spawn' to use a GPU"
-        )
-    if kind != "cuda" or not (number or "0").isdecimal():
+    if kind not in ("auto", "cuda") or not (number or "0").isdecimal():
         raise DeviceError(f"device: found {name}; allowed: auto | cpu | cuda | cuda:1 (the second GPU) and so on")
     if not torch.cuda.is_available():
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
         raise DeviceError(
             f"device: found {name}, but this PyTorch (built {built}) sees no GPU; allowed here: auto | cpu"
         )
-    count, shared = torch.cuda.device_count(), group.local_size > 1 and not group.has_own_gpus
+    count, shared = torch.cuda.device_count(), group.local_size > 1
     if shared and (number or group.local_size > count):
         raise DeviceError(
-            f"device: found {requested} for {group.local_size} processes on a machine with {count} "
-            f"GPU{'s' * (count != 1)}; allowed: cpu, or cuda with at most as many processes as GPUs (--nproc-per-node)"
+            f"device: found {name} for {group.local_size} processes on a machine with {counted(count, 'GPU')}; "
+            "allowed: cpu, or cuda with at most as many processes as GPUs (--nproc-per-node)"
         )
     index = int(number or (group.local_rank if shared else 0))
     if index >= count:
-        names = " | ".join(["auto", "cpu", "cuda", *(f"cuda:{n}" for n in range(count))])
-        raise DeviceError(f"device: found {name}; allowed here: {names}")
+        raise DeviceError(f"device: found {name}; allowed here: auto | cpu | cuda | cuda:0 to cuda:{count - 1}")
     return torch.device("cuda", index)
 
 
@@ -100,46 +89,23 @@ def own_settings() -> Iterator[None]:
 
     These are the random state, the number of threads and, on a machine with GPUs, what `prepare_device` sets.
     """
-    state, threads = torch.get_rng_state(), torch.get_num_threads()
+    state, threads, precisions = torch.get_rng_state(), torch.get_num_threads(), fp32_precision()
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
     try:
-        with _own_precision(), torch.inference_mode(False), torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
         torch.set_rng_state(state)
         torch.set_num_threads(threads)
+        if fp32_precision() != precisions:
+            fp32_precision(precisions)
         if torch.cuda.is_initialized():
             torch.cuda.set_device(gpu)
         if gpus is None:
             torch.cuda.manual_seed_all(torch.initial_seed())  # as if the GPUs' first use came after the block
         else:
             torch.cuda.set_rng_state_all(gpus)
-
-
-@contextlib.contextmanager
-def _own_precision() -> Iterator[None]:
-    """Restore what `fp32_precision` sets, under both of its names where the caller could read both."""
-    if not torch.cuda.is_available():
-        yield
-        return
-    places = (*_PLACES, _backends.mkldnn.matmul)  # set_float32_matmul_precision sets the last one too
-    values = [place.fp32_precision for place in places]
-    restore: list[Callable[[], object]] = []
-    for place in (_backends.cuda.matmul, _backends.cudnn):
-        with contextlib.suppress(RuntimeError):
-            restore.append(partial(setattr, place, "allow_tf32", place.allow_tf32))
-    with contextlib.suppress(RuntimeError):
-        restore.append(partial(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision()))
-    try:
-        yield
-    finally:
-        for call in restore:
-            call()
-        for place, value in zip(places, values, strict=True):
-            place.fp32_precision = "none"
-            if place.fp32_precision != value:  # else it has its value from torch.backends.fp32_precision
-                place.fp32_precision = value
 
 
 def precisions(device: torch.device) -> tuple[str, ...]:
@@ -168,9 +134,9 @@ def set_threads(threads: int) -> None:
 
     0 keeps torch's default, one per core, unless that is more than this process may keep busy.
     """
-    if threads > 1 and _forked:
-        say("threads", f"1 instead of {threads}: this process was forked; one started by 'spawn' has all")
-    elif threads:
+    if _forked:
+        return
+    if threads:
         torch.set_num_threads(threads)
     elif "OMP_NUM_THREADS" not in os.environ and (cores := count_cores()) < torch.get_num_threads():
         torch.set_num_threads(cores)
@@ -184,16 +150,6 @@ def _keep_one_thread() -> None:
     global _forked
     _forked = True
     torch.set_num_threads(1)
-
-
-def check_fork() -> None:
-    """DeviceError if torch's backward pass refuses to run because this process was forked."""
-    if _forked:
-        try:
-            torch.ones((), requires_grad=True).backward()
-        except RuntimeError as error:
-            reason = str(error).partition(". ")[0]
-            raise DeviceError(f"train: {reason}; start processes with multiprocessing's 'spawn' to train") from None
 
 
 if sys.platform != "win32":

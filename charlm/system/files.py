@@ -86,21 +86,11 @@ class NotOwnError(OSError):
 
 def unlinked(name: str, flags: int) -> int:
     """An opener for files in folders that somebody else may have made: NotOwnError for a link, a pipe or a folder."""
-    try:
-        file = os.open(name, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
-    except OSError:
-        refuse_links(Path(name).parent, [Path(name).name])
-        if Path(name).exists() and not Path(name).is_file():
-            raise _no_file(name) from None
-        raise
-    if not stat.S_ISREG(os.fstat(file).st_mode):
-        os.close(file)
-        raise _no_file(name)
-    return file
-
-
-def _no_file(name: str) -> NotOwnError:
-    return NotOwnError(errno.EINVAL, "found no regular file; allowed: a file that charlm wrote; remove this", name)
+    path = Path(name)
+    refuse_links(path.parent, [path.name])
+    if path.exists() and not path.is_file():
+        raise NotOwnError(errno.EINVAL, "found no regular file; allowed: a file that charlm wrote; remove this", name)
+    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
@@ -117,14 +107,3 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
 def nearest_existing(folder: Path) -> Path:
     """The folder, or its nearest parent that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
-
-
-def folder_bytes(folder: Path) -> int:
-    """Bytes of the files in a folder; of hard links once."""
-    sizes: dict[tuple[int, int], int] = {}
-    for path in folder.rglob("*"):
-        with contextlib.suppress(OSError):  # removed by another process
-            status = path.lstat()
-            if stat.S_ISREG(status.st_mode):
-                sizes[status.st_dev, status.st_ino] = status.st_size
-    return sum(sizes.values())

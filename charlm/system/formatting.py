@@ -4,8 +4,9 @@ import html
 import json
 import math
 import re
+import textwrap
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -64,7 +65,14 @@ CONTROLS = re.compile(
 
 def printable(text: str) -> str:
     r"""`text` with control characters as escapes: \x1b, \u202e, and \xff for a byte that is not UTF-8."""
-    return CONTROLS.sub(lambda match: _written_out(match[0]), text)
+    return CONTROLS.sub(_escape, text)
+
+
+def _escape(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if 0xDC80 <= code <= 0xDCFF:  # "surrogateescape" maps byte b to U+DC00 + b
+        code &= 0xFF
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def escaped(text: str) -> str:
@@ -74,10 +82,7 @@ def escaped(text: str) -> str:
 
 def to_json(value: Any, *, ascii: bool = True) -> str:
     """JSON on one line, with null for numbers that are not finite, which JSON lacks. All results are written so."""
-    try:
-        return json.dumps(value, ensure_ascii=ascii, allow_nan=False)
-    except ValueError:
-        return json.dumps(_without_nan(value), ensure_ascii=ascii)
+    return json.dumps(_without_nan(value), ensure_ascii=ascii)
 
 
 def _without_nan(value: Any) -> Any:
@@ -99,21 +104,24 @@ def columns_of(text: str) -> int:
     return len(text) + wide - sum(map(bool, map(unicodedata.combining, text)))
 
 
-def wrapped(words: Iterable[str], columns: int | None, indent: int) -> str:
-    """The words in lines of so many columns, indented from the second on; None: in one line. No word is cut."""
-    first, *others = words
-    lines, filled = [first], columns_of(first)
-    indent = indent if columns is None or indent <= columns // 2 else 2
-    for word in others:
-        width = columns_of(word)
-        if columns is None or filled + 1 + width <= columns:
-            lines[-1] += f" {word}"
-            filled += 1 + width
-        else:
-            lines[-1] = lines[-1].rstrip()
-            lines.append(" " * indent + word)
-            filled = indent + width
-    return "\n".join(lines)
+def wrapped(text: str, columns: int | None, indent: int, command: str = "") -> str:
+    """The text in lines of so many columns, indented from the second on; None: in one line. No word is cut.
+
+    A command that ends the text stays whole, to be copied.
+    """
+    if columns is None:
+        return f"{text} {command}".rstrip()
+    lines = textwrap.wrap(
+        f"{text} {command.replace(' ', _NO_BREAK)}",
+        columns,
+        subsequent_indent=" " * (indent if indent <= columns // 2 else 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace(_NO_BREAK, " ")
+
+
+_NO_BREAK = "\u00a0"
 
 
 def html_table(rows: Mapping[str, str]) -> str:
@@ -122,10 +130,3 @@ def html_table(rows: Mapping[str, str]) -> str:
         f"<tr><th>{html.escape(name)}</th><td>{html.escape(one_line(text))}</td></tr>" for name, text in rows.items()
     )
     return f"<table>{''.join(cells)}</table>"
-
-
-def _written_out(character: str) -> str:
-    code = ord(character)
-    if 0xDC80 <= code <= 0xDCFF:  # "surrogateescape" maps byte b to U+DC00 + b
-        code &= 0xFF
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"

@@ -7,13 +7,11 @@ what only one may do, such as writing files. An error in such a call ends all pr
 import contextlib
 import os
 import re
-import socket
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 import torch
@@ -22,7 +20,7 @@ from torch import Tensor
 
 from charlm.errors import CharlmError, ProcessError
 from charlm.system import console
-from charlm.system.host import count_cores, usable_cores
+from charlm.system.host import count_cores
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -59,12 +57,9 @@ class ProcessGroup:
         """The number of this process on its machine, and how many run there."""
         self.is_distributed = timeout_s is not None
         """Whether torchrun started this process, alone or with others."""
-        self.has_own_gpus = False
-        """Whether this process sees other GPUs than the others of its machine."""
         self._group: Any = None
         self._store: Any = None
-        self._meeting = ""
-        self._announced_share = False
+        self._meeting = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         if timeout_s is not None:
             self._join(timeout_s)
 
@@ -78,13 +73,6 @@ class ProcessGroup:
             self._meeting = self._meet()
             store = dist.PrefixStore(self._meeting, self._store)  # pyright: ignore[reportPrivateImportUsage]
             dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=timeout)
-        locations = self._gather((_host(), usable_cores(), os.environ.get("CUDA_VISIBLE_DEVICES")))
-        host, cores, gpus = locations[self.rank]
-        beside = [location for location in locations if location[0] == host]
-        # Slurm may give each process cores and GPUs of its own; torchrun gives everyone all of them.
-        sharing = sum(not cores.isdisjoint(others) for _, others, _ in beside)
-        self._share = max(1, count_cores() // sharing)
-        self.has_own_gpus = len({location[2] for location in beside}) == len(beside) and gpus is not None
 
     def _meet(self) -> str:
         """A name for this meeting. torchrun's store keeps what processes that it started before have written."""
@@ -119,12 +107,7 @@ class ProcessGroup:
         # torchrun sets this variable to 1 if the user has not set it.
         if requested or self.local_size == 1 or os.environ.get("OMP_NUM_THREADS", "1") != "1":
             return requested
-        if not self._announced_share:
-            self._announced_share = True
-            console.say(
-                "threads", f"{self._share} for each process, its share of the cores; `threads` sets another number"
-            )
-        return self._share
+        return max(1, count_cores() // self.local_size)
 
     def use(self, device: torch.device) -> None:
         """Set the device of the tensors that are exchanged; the same kind in all processes."""
@@ -277,8 +260,7 @@ class ProcessGroup:
     def _is_first_to_report(self) -> bool:
         """False if another process of this meeting prints that one is missing."""
         try:
-            meeting = self._meeting or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-            return self._store.add(f"reported/{meeting}", 1) == 1
+            return self._store.add(f"reported/{self._meeting}", 1) == 1
         except (AttributeError, RuntimeError):  # no store, or its process is the one that is missing
             return True
 
@@ -293,14 +275,6 @@ def _described(error: Exception) -> str:
     return str(error) if isinstance(error, CharlmError) else f"{type(error).__name__}: {error}"
 
 
-def _host() -> str:
-    """Equal for processes on one machine, also in containers."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
-    except (OSError, ValueError):
-        return socket.gethostname()
-
-
 ONE_PROCESS = ProcessGroup()
 
 
@@ -311,15 +285,14 @@ def process_group() -> Iterator[ProcessGroup]:
     Every process except the first prints only errors that the first one does not. ProcessError if the others do not
     come.
     """
-    size, local_size = _number("WORLD_SIZE", 1, least=1), _number("LOCAL_WORLD_SIZE", 1, least=1)
+    size, local_size = _number("WORLD_SIZE", 1, 1), _number("LOCAL_WORLD_SIZE", 1, 1)
     if "RANK" not in os.environ or (size == 1 and "MASTER_ADDR" not in os.environ):
         yield ONE_PROCESS
         return
-    rank, local_rank = _number("RANK", 0, most=size - 1), _number("LOCAL_RANK", 0)
-    timeout_s = _number("CHARLM_TIMEOUT_S", 1800, least=1, most=1_000_000)  # eleven days
+    rank = _number("RANK", 0, most=size - 1)
     if rank:
         console.speak_for(f"process {rank}")
-    group = ProcessGroup(rank, size, local_rank, local_size, timeout_s)
+    group = ProcessGroup(rank, size, _number("LOCAL_RANK", 0), local_size, _number("CHARLM_TIMEOUT_S", 1800, 1))
     failed = True
     try:
         yield group
@@ -328,12 +301,11 @@ def process_group() -> Iterator[ProcessGroup]:
         group.leave(failed=failed)
 
 
-def _number(name: str, default: int, *, least: int = 0, most: int = 2**31 - 1) -> int:
+def _number(name: str, default: int, least: int = 0, most: int = 1_000_000) -> int:
     text = os.environ.get(name, str(default))
-    number = int(text) if text.isdecimal() and len(text) <= len(str(most)) else -1
-    if not least <= number <= most:
+    if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
         raise ProcessError(
             f"{name}: found {text!r} in the environment; allowed: integers from {least} to {most}; set it to one, or "
             "unset it"
         )
-    return number
+    return int(text)

@@ -1,8 +1,9 @@
 """What the sections of a config share: strict checks, and the types of their options."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
+from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic_core import PydanticKnownError, core_schema
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
@@ -30,6 +31,43 @@ class Section(BaseModel):
     )
 
 
-def default_tag(tag: str, default: str) -> BeforeValidator:
-    """Fill in the tag of a section that does not name its kind."""
-    return BeforeValidator(lambda value: {tag: default, **value} if isinstance(value, dict) else value)
+class Kinds:
+    """Annotates an option whose value is a section of one of several kinds, each a class with its own options.
+
+    The context of a validation may give further kinds: a mapping from the kind to a function that makes the section.
+    """
+
+    def __init__(self, tag: str, *classes: type[Section]) -> None:
+        """tag: the option of a section that names its kind, whose default in a class is the kind of that class.
+
+        The first class is for sections that name no kind.
+        """
+        self.tag = tag
+        self.classes = {each.model_fields[tag].default: each for each in classes}
+
+    def read(self, value: Any, info: core_schema.ValidationInfo) -> Any:
+        """The section as an object of the class of its kind; whatever is no mapping is left as it is."""
+        if not isinstance(value, dict):
+            return value
+        kind = value.get(self.tag, next(iter(self.classes)))
+        further = info.context or {}
+        if isinstance(kind, str) and kind in further:
+            return further[kind](value)
+        if isinstance(kind, str) and kind in self.classes:
+            return self.classes[kind].model_validate(value)
+        raise PydanticKnownError("union_tag_not_found", {"discriminator": self.tag})
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        sections = {kind: handler.generate_schema(each) for kind, each in self.classes.items()}
+        return core_schema.with_info_before_validator_function(
+            self.read,
+            handler(source),
+            serialization=core_schema.simple_ser_schema("any"),  # with the options of its class, not of the base class
+            json_schema_input_schema=core_schema.tagged_union_schema(sections, self.tag),
+        )
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        union = handler(schema)
+        for kind, reference in union["discriminator"]["mapping"].items():
+            handler.resolve_ref_schema({"$ref": reference})["properties"][self.tag]["const"] = kind
+        return union

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from charlm.gpu.graphs import Graphs, Launches, Recorder, identity
-from charlm.layers import RecurrentState, as_tuple
-from charlm.model import map_state
+from charlm.layers import RecurrentState
 from charlm.system.device import fp32_precision
 from charlm.training.state import TrainState
 
@@ -29,7 +28,7 @@ class UpdateGraph:
 
     def __init__(self, zero_state: RecurrentState) -> None:
         self._recurrent = zero_state
-        self._device = as_tuple(zero_state)[0].device
+        self._device = zero_state[0].device
         self._inputs: list[Tensor] = []
         self._recorder = Recorder()
         self.graphs = Graphs(self._record, capacity=1)
@@ -48,9 +47,9 @@ class UpdateGraph:
         for place, value in zip(self._inputs, inputs, strict=True):
             place.copy_(value) if isinstance(value, Tensor) else place.fill_(value)
         if state.recurrent is None:
-            state.recurrent = map_state(Tensor.zero_, self._recurrent)
+            state.recurrent = tuple(tensor.zero_() for tensor in self._recurrent)
         self._recurrent = state.recurrent
-        tensors = *self._inputs, state.objective_sum, state.grad_norm, *as_tuple(state.recurrent), *others
+        tensors = *self._inputs, state.objective_sum, state.grad_norm, *state.recurrent, *others
         call = fp32_precision(), identity({"tensors": tensors})  # type: ignore[dict-item]
         self.graphs.run(call, partial(self._launch, update, state), self._device)
         if self._device.type == "cuda":
@@ -72,8 +71,8 @@ class UpdateGraph:
             with torch.autograd.set_multithreading_enabled(False):
                 update(*self._inputs)
             assert state.recurrent is not None
-            results = state.grad_norm, *as_tuple(state.recurrent)
-            for place, result in zip((grad_norm, *as_tuple(recurrent)), results, strict=True):
+            results = state.grad_norm, *state.recurrent
+            for place, result in zip((grad_norm, *recurrent), results, strict=True):
                 place.copy_(result)
         finally:
             state.grad_norm, state.recurrent = grad_norm, recurrent

@@ -1,7 +1,7 @@
 """The training loop: evaluate → sample → save → stop → step → log."""
 
 import math
-import time
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -9,16 +9,14 @@ from typing import Any
 from charlm.checkpoint import newest_whole
 from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError, RunError
-from charlm.inference.evaluation import evaluate, line_quantiles
+from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
-from charlm.model import parameters_by_part
-from charlm.system.clock import Clock
+from charlm.model import count_parameters
 from charlm.system.console import say
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration, nats_to_bits
 from charlm.training.folder import RunFolder
 from charlm.training.metrics import Tracker, metrics_row, train_row
-from charlm.training.pace import Pace
 from charlm.training.progress import ProgressBar
 from charlm.training.sample import draw_sample
 from charlm.training.signals import SIGNALS, catch_signals
@@ -64,10 +62,8 @@ class TrainingLoop:
         corpus: Corpus,
         folder: RunFolder,
         tracker: Tracker,
-        clock: Clock | None = None,
         on_row: OnRow | None = None,
     ) -> None:
-        """clock: the run's minutes, if they have begun; None: they begin now."""
         self.trainer = trainer
         self.config = trainer.config
         self.corpus = corpus
@@ -79,8 +75,8 @@ class TrainingLoop:
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
-        self._pace = Pace(self.config, len(corpus.splits.get("valid", ())), folder.path, clock)
-        self._clock_s = clock.start_of_training_s() if clock else time.perf_counter()
+        self.budget = trainer.budget
+        self.budget.begin(trainer.state, len(corpus.splits.get("valid", ())))
 
     def fit(self) -> Outcome:
         """Train until a limit or a signal; RunError if the folder cannot be written.
@@ -116,7 +112,6 @@ class TrainingLoop:
                 if self._sample_due():
                     self._sample()
                 self._tick()
-                state.starting_s = state.elapsed_s
             while True:
                 if state.unfinished:
                     self._evaluate()
@@ -127,10 +122,11 @@ class TrainingLoop:
                         self._save(best=state.is_best)
                 if reason := self._reason_to_stop():
                     return reason
-                start_s, start_chars = state.elapsed_s, state.chars
+                start_s, start_chars = self.budget.elapsed_s, state.chars
                 self.trainer.update()
                 self._tick()
-                self._pace.count_update(state, state.elapsed_s - start_s, state.chars - start_chars)
+                self.budget.count_update(self.budget.elapsed_s - start_s, state.chars - start_chars)
+                self._say_if_slow()
                 if self._due(every.log_every):
                     self._log()
                 state.unfinished = True
@@ -145,7 +141,7 @@ class TrainingLoop:
             return "max_steps"
         if train.max_epochs and self.trainer.epochs() >= train.max_epochs:
             return "max_epochs"
-        if self.trainer.share_of_minutes() >= 1:
+        if self.budget.share_done() >= 1:
             return "max_minutes"
         if train.patience and state.evaluations_since_best >= train.patience:
             return "patience"
@@ -162,13 +158,20 @@ class TrainingLoop:
         return every > 0 and (step % every == 0 or early)
 
     def _tick(self) -> None:
-        """Bring `elapsed_s`, the signals and the progress bar up to date."""
-        now_s = time.perf_counter()
+        """Bring the time, the signals and the progress bar up to date."""
         state = self.trainer.state
-        state.elapsed_s, self._signals = self.group.agree(state.elapsed_s + now_s - self._clock_s, self._received)
-        self._clock_s = now_s
+        self._signals = self.budget.tick(state, self.group, self._received)
         if state.step:  # before the first update nothing is done, whatever time has passed
-            self.progress.show(state.step, self.trainer.share_done(), state.elapsed_s - state.starting_s)
+            self.progress.show(state.step, self.trainer.share_done(), self.budget.updating_s)
+
+    def _say_if_slow(self) -> None:
+        if slowness := self.budget.slowness(self.trainer.state.step):
+            minutes = 2 * (self.config.train.max_minutes or 0)
+            say(
+                "slow",
+                f"{slowness}; look for other programs that use the processors; to train as long again afterward:",
+                f"charlm train --resume --run-dir {shlex.quote(str(self.folder.path))} --minutes {minutes:g}",
+            )
 
     def _stop_if_signaled(self) -> None:
         """_Stopped if a process has received a signal."""
@@ -179,12 +182,12 @@ class TrainingLoop:
     def _evaluate(self) -> None:
         """Evaluate if it is due at this step."""
         state = self.trainer.state
-        due = self._due(self.config.train.eval_every) and not self._pace.ends_soon(state)
+        due = self._due(self.config.train.eval_every) and self.budget.has_time_to_evaluate()
         if due and state.evaluated_step != state.step and "valid" in self.corpus.splits:
             self._tick()
-            start_s = state.elapsed_s
+            start_s = self.budget.elapsed_s
             improved = self._score()
-            self._pace.count_evaluation(state, state.elapsed_s - start_s)
+            self.budget.count_evaluation(self.budget.elapsed_s - start_s)
             state.count_evaluation(improved)
 
     def _score(self) -> bool:
@@ -195,7 +198,6 @@ class TrainingLoop:
             trainer.evaluated_model,
             self.corpus.splits["valid"],
             trainer.device,
-            per_line=self.group.size == 1,
             group=self.group,
             check=self._stop_if_signaled,
         )
@@ -204,8 +206,7 @@ class TrainingLoop:
         if not math.isfinite(nats):
             raise divergence(state.step, f"a validation score of {nats} nats")
         self._record(metrics_row(state, self.config.train, "valid", nats, None, score.chars_per_s))
-        quantiles = None if score.line_nats is None else line_quantiles(score.line_nats)
-        improved = state.take_score(nats, quantiles)
+        improved = state.take_score(nats)
         per_line = "" if score.nats_per_line is None else f"  {score.nats_per_line:.2f} nats/line"
         say(
             "valid",
@@ -237,20 +238,20 @@ class TrainingLoop:
     def _save(self, best: bool) -> None:
         """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
         self._tick()
-        start_s = self.trainer.state.elapsed_s
+        start_s = self.budget.elapsed_s
         snapshot = take_snapshot(self.trainer)
         self.group.check_equal("weights", lambda: fingerprint(snapshot))
         self.trainer.check_finite(weights=True)
         numbered, keep = self._due(self.config.train.save_every), self.config.train.keep_checkpoints
         self.group.on_first(self.folder.save, snapshot, best=best, numbered=numbered, keep=keep)
         self._tick()
-        self._pace.saving_s = self.trainer.state.elapsed_s - start_s
+        self.budget.count_saving(self.budget.elapsed_s - start_s)
 
     # Log
 
     def _print_header(self) -> None:
         trainer, model = self.trainer, self.config.model
-        count = sum(parameters_by_part(trainer.model).values())
+        count = count_parameters(trainer.config.model, len(trainer.vocabulary))
         say("model", f"{model.description}: {count:,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
         if trainer.no_graph_reason:
@@ -325,7 +326,7 @@ class TrainingLoop:
         state = trainer.state
         self._rolled_back_to = state.step
         self.tracker.rewind(state.rows, state.step)
-        state.rollbacks, state.elapsed_s = diverged.rollbacks + 1, diverged.elapsed_s
+        state.rollbacks = diverged.rollbacks + 1
         state.rows += 1
         row = {"step": state.step, "split": "rollback", "diverged_step": diverged.step, "fault": str(error)}
         self._record(row | {"lr_factor": state.lr_factor})
@@ -347,6 +348,6 @@ class TrainingLoop:
             valid_nats=state.valid_nats,
             best_nats=state.best_nats,
             best_step=state.best_step,
-            parameters=sum(parameters_by_part(self.trainer.model).values()),
+            parameters=count_parameters(self.trainer.config.model, len(self.trainer.vocabulary)),
             best_nats_per_line=per_line,
         )

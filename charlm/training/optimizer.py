@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from charlm.config.optimizers import (
     CosineSchedule,
-    ExponentialSchedule,
     LinearSchedule,
     MuonConfig,
     Optimizer,
@@ -31,8 +30,6 @@ _AdamW = _eager(torch.optim.AdamW)
 _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": _AdamW,
     "adam": _eager(torch.optim.Adam),
-    "nadam": _eager(torch.optim.NAdam),
-    "radam": _eager(torch.optim.RAdam),
     "sgd": _eager(torch.optim.SGD),
     "rmsprop": _eager(torch.optim.RMSprop),
     "adagrad": _eager(torch.optim.Adagrad),
@@ -180,8 +177,6 @@ def _decay(schedule: Schedule, epochs: int, progress: float) -> float:
             return _between(schedule.final_fraction, 0.5 * (1 + math.cos(math.pi * progress)))
         case LinearSchedule():
             return _between(schedule.final_fraction, 1 - progress)
-        case ExponentialSchedule():
-            return schedule.final_fraction**progress
         case StepSchedule():
             return schedule.factor ** max(0, epochs - schedule.after_epochs + 1)
         case _:

@@ -75,14 +75,14 @@ class Cost:
 def measure_cost(
     config: Config,
     group: ProcessGroup = ONE_PROCESS,
-    machine: Machine | None = None,
-    text: CountedSources | None = None,
+    opened: tuple[Machine, CountedSources] | None = None,
 ) -> Cost:
-    """Make the trainer of a config and some updates, and throw them away. Refuses what `start_run` refuses."""
-    machine = machine or choose_machine(config, group)
-    trainer, corpus = prepare(
-        config, group, lambda: (text or CountedSources(config.data)).corpus(split=config.data.split), machine
-    )
+    """Make the trainer of a config and some updates, and throw them away. Refuses what `start_run` refuses.
+
+    opened: the machine and the text for which the settings were chosen, if they were.
+    """
+    machine, text = opened or (choose_machine(config, group), CountedSources(config.data))
+    trainer, corpus = prepare(config, group, lambda: text.corpus(split=config.data.split), machine)
     activations_bytes = _saved_bytes(trainer)
     step_s = _median_s(trainer.update, trainer)
     communication_s = _median_s(lambda: _communicate(trainer), trainer) if group.is_distributed else 0.0
@@ -91,7 +91,7 @@ def measure_cost(
     return Cost(
         splits={name: len(ids) for name, ids in corpus.splits.items()},
         vocabulary=len(corpus.vocabulary),
-        parameters=parameters_by_part(trainer.model),
+        parameters=parameters_by_part(trainer.config.model, len(trainer.vocabulary)),
         weights_bytes=weights_bytes * (3 if trainer.averaged is not None else 2),
         optimizer_bytes=sum(t.nbytes for t in tensors),
         activations_bytes=activations_bytes,
@@ -108,19 +108,31 @@ def measure_cost(
 
 
 def _median_s(function: Callable[[], None], trainer: Trainer) -> float:
-    """Median seconds per call, over about three seconds of calls; as many in all processes."""
+    """Median seconds per call, over about three seconds of calls."""
+    times_s = call_times(function, trainer, _MEASURE_S, least=_MIN_STEPS, warmup=_WARMUP_STEPS)
+    return sorted(times_s)[len(times_s) // 2]
+
+
+def call_times(
+    function: Callable[[], None], trainer: Trainer, enough_s: float, *, least: int, warmup: int
+) -> list[float]:
+    """Seconds of each call of a function that computes with the trainer, until they take `enough_s` in all.
+
+    As many in all processes, `least` or more, after `warmup` calls that are not timed.
+    """
     times: list[float] = []
-    for call in range(10_000):
+    spent_s = 0.0
+    while len(times) < least or spent_s < enough_s:
         start_s = time.perf_counter()
         function()
         if trainer.device.type == "cuda":
             torch.cuda.synchronize(trainer.device)
-        if call >= _WARMUP_STEPS:
+        if warmup:
+            warmup -= 1
+        else:
             times.append(time.perf_counter() - start_s)
         spent_s, _ = trainer.group.agree(sum(times), [])
-        if len(times) >= _MIN_STEPS and spent_s >= _MEASURE_S:
-            break
-    return sorted(times)[len(times) // 2]
+    return times
 
 
 def _communicate(trainer: Trainer) -> None:

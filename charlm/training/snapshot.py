@@ -1,13 +1,14 @@
 """Converts a trainer's complete training state to a checkpoint and back."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from charlm.checkpoint import Checkpoint, digest
 from charlm.errors import CheckpointError
-from charlm.model import load_weights, map_state
+from charlm.model import load_weights
 from charlm.native.build import used_kernels
 from charlm.system.process_group import ONE_PROCESS
 from charlm.training.state import TrainState
@@ -30,7 +31,6 @@ def take_snapshot(trainer: Trainer) -> Checkpoint:
     return Checkpoint(
         config=trainer.config,
         vocabulary=trainer.vocabulary,
-        labels=trainer.labels,
         weights=on_cpu(dict(trainer.model.named_parameters())),
         averaged=on_cpu({} if trainer.averaged is None else dict(trainer.averaged.named_parameters())),
         optimizer=on_cpu(_optimizer_tensors(trainer)),
@@ -65,7 +65,7 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
         raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
     state.threads, state.kernels, state.stop_reason = torch.get_num_threads(), used_kernels(), ""
     if state.recurrent is not None:
-        state.recurrent = map_state(lambda state_LBH: trainer.group.shard.of(state_LBH, dim=1), state.recurrent)
+        state.recurrent = tuple(trainer.group.shard.of(state_LBH, dim=1) for state_LBH in state.recurrent)
     trainer.state = state
     trainer.forget_divergence()
 
@@ -74,14 +74,13 @@ def _check_state(trainer: Trainer, state: TrainState) -> None:
     """ValueError for a state that does not fit the text or the model."""
     if state.position >= trainer.streams.length:
         raise ValueError(f"position: found {state.position}; a stream has {trainer.streams.length}")
-    model, batch_size = trainer.model, trainer.config.train.batch_size
-    for member, own_state in zip(model.members, model.split_state(state.recurrent), strict=True):
-        member.layers.split_state(own_state, batch_size)
-    for name, tensor in state.tensors(ONE_PROCESS).items():
-        expected = getattr(trainer.state, name, None)
-        if expected is None:  # part of the hidden state: its shape was checked above, its dtype is that of the weights
-            expected = tensor.to(trainer.parameters[0].dtype)
-        if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
+    zeros = trainer.model.zero_state(trainer.config.train.batch_size)
+    fitting = replace(trainer.state, recurrent=None if state.recurrent is None else zeros).tensors(ONE_PROCESS)
+    tensors = state.tensors(ONE_PROCESS)
+    if tensors.keys() != fitting.keys():
+        raise ValueError(f"found the tensors {', '.join(tensors)}; the model has {', '.join(fitting)}")
+    for name, tensor in tensors.items():
+        if (tensor.dtype, tensor.shape) != (fitting[name].dtype, fitting[name].shape):
             raise ValueError(f"{name}: found {tensor.dtype} {list(tensor.shape)}")
 
 

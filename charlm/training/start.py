@@ -12,7 +12,6 @@ from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from charlm.config import Config, differences, flatten, ignored_options
 from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, CountedSources, load_unchanged_corpus
-from charlm.data.progress import to_be_done_by
 from charlm.data.sources import check_texts_apart, with_absolute_paths, with_found_paths
 from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
@@ -20,10 +19,10 @@ from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, 
 from charlm.model import Network
 from charlm.native.build import preferring
 from charlm.runs import FOLDER, LAST, check_resumable
-from charlm.system.clock import Clock
 from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
+from charlm.training.budget import Budget
 from charlm.training.folder import (
     RunFolder,
     check_space,
@@ -47,15 +46,15 @@ def start_run(
     *,
     name: str = "run",
     group: ProcessGroup = ONE_PROCESS,
-    machine: Machine | None = None,
-    text: CountedSources | None = None,
-    clock: Clock | None = None,
+    opened: tuple[Machine, CountedSources] | None = None,
+    budget: Budget | None = None,
     on_row: OnRow | None = None,
 ) -> Outcome:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
-    Without `run_dir` the run gets a new folder, runs/<name>-<time>. machine, text: those for which the settings were
-    chosen, if they were. clock: the run's minutes, if they have begun; None: they begin when everything is loaded.
+    Without `run_dir` the run gets a new folder, runs/<name>-<time>. opened: the machine and the text for which the
+    settings were chosen, if they were. budget: the run's minutes, if they have begun; None: they begin when everything
+    is loaded.
 
     Raises ConfigError, DataError, DeviceError, ProcessError, RunError or VocabularyError before it writes to the run's
     folder.
@@ -64,15 +63,14 @@ def start_run(
     def load() -> Corpus:
         if init_from:
             check_same_model(config, init_from)
-        opened = text or CountedSources(config.data)
-        vocabulary = fine_tuned_vocabulary(config, init_from, opened) if init_from else None
-        return opened.corpus(vocabulary, split=config.data.split)
+        text = opened[1] if opened else CountedSources(config.data)
+        vocabulary = fine_tuned_vocabulary(config, init_from, text) if init_from else None
+        return text.corpus(vocabulary, split=config.data.split)
 
     with contextlib.ExitStack() as locks:
         place = run_dir or Path("runs")
         is_new = group.on_first(_check_folder, run_dir, config, locks)
-        with to_be_done_by(clock and clock.ends_s()):
-            trainer, corpus = prepare(config, group, load, machine)
+        trainer, corpus = prepare(config, group, load, opened[0] if opened else None, budget)
         trainer.broadcast_weights()
         if init_from:
             trainer.start_from_weights(_grown_weights(trainer.model, init_from))
@@ -81,7 +79,7 @@ def start_run(
         if is_new:
             run_dir = group.on_first(_make_folder, run_dir, name, locks)
         assert run_dir is not None
-        return _fit(trainer, corpus, run_dir, clock, on_row)
+        return _fit(trainer, corpus, run_dir, on_row)
 
 
 def resume_run(
@@ -117,11 +115,15 @@ def resume_run(
             last = run_dir / FOLDER / LAST
             group.on_first(refusing_os_errors(run_dir)(last.unlink), missing_ok=True)
         say("resume", f"{path}, step {state.step}")
-        return _fit(trainer, corpus, run_dir, None, on_row, resumed=True)
+        return _fit(trainer, corpus, run_dir, on_row, resumed=True)
 
 
 def prepare(
-    config: Config, group: ProcessGroup, load: Callable[[], Corpus], machine: Machine | None = None
+    config: Config,
+    group: ProcessGroup,
+    load: Callable[[], Corpus],
+    machine: Machine | None = None,
+    budget: Budget | None = None,
 ) -> tuple[Trainer, Corpus]:
     """Choose the machine, load the text, and make the trainer; print what was read, and options without effect.
 
@@ -141,7 +143,7 @@ def prepare(
     for line in ignored_options(config):
         say("ignored", line)
     machine.say_precision(config.precision)
-    return group.on_each(Trainer, with_absolute_paths(config), corpus, machine), corpus
+    return group.on_each(Trainer, with_absolute_paths(config), corpus, machine, budget), corpus
 
 
 def _check_splits(config: Config, corpus: Corpus) -> None:
@@ -160,19 +162,12 @@ def _say_text(config: Config, corpus: Corpus) -> None:
     say("data", f"{config.data.source}: {size}; {splits} {config.data.level}s{lines}; {vocabulary}")
 
 
-def _fit(
-    trainer: Trainer,
-    corpus: Corpus,
-    run_dir: Path,
-    clock: Clock | None,
-    on_row: OnRow | None,
-    resumed: bool = False,
-) -> Outcome:
+def _fit(trainer: Trainer, corpus: Corpus, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Outcome:
     group, state = trainer.group, trainer.state
     log = refusing_os_errors(run_dir)(Tracker)
     tracker = group.on_each(log, run_dir, (state.rows, state.step) if resumed else None, writes=group.is_first)
     group.remember("run", str(run_dir.resolve()))
-    return TrainingLoop(trainer, corpus, RunFolder(run_dir), tracker, clock, on_row).fit()
+    return TrainingLoop(trainer, corpus, RunFolder(run_dir), tracker, on_row).fit()
 
 
 def run_of_this_launch(group: ProcessGroup) -> Path | None:
@@ -285,7 +280,7 @@ def settings_of_run(config: Config) -> list[str]:
 
     Dropout is left to the new text.
     """
-    taken = ("data.level", "data.unit", "data.label_separator", "model.")
+    taken = ("data.level", "data.unit", "model.")
     return [
         f"{key}={dump_flow(value)}"
         for key, value in flatten(config).items()
@@ -316,7 +311,6 @@ def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: CountedSo
         raise VocabularyError(
             f"data.source: the checkpoint of --init-from has never seen {listed}; allowed: its "
             f"{counted(len(vocabulary), 'character')}; --set data.grow_vocabulary=true adds the new ones"
-            f"{vocabulary.advice(unknown)}"
         )
     say("grow", f"{counted(len(unknown), 'new character')}: {listed}")
     return vocabulary.extended(unknown)

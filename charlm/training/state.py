@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 import torch
 from torch import Tensor
 
-from charlm.layers import RecurrentState, as_tuple
+from charlm.layers import RecurrentState
 from charlm.model import WindowLoss
 from charlm.system.process_group import ProcessGroup
 
@@ -28,11 +28,12 @@ class TrainState:
     lr: float = 0.0
     """Learning rate of the last update."""
     elapsed_s: float = 0.0
-    """Wall time of all sessions of the run, including evaluation and checkpoints."""
+    """Wall time of all sessions of the run, including evaluation and checkpoints. The `Budget` writes this and the next
+    two, for the next session."""
     starting_s: float = 0.0
-    """The time before the first update. The schedule follows the time after it."""
+    """The time before the first update."""
     ending_s: float = 0.0
-    """Wall time that the last evaluation and checkpoint of a run are expected to take; part of train.max_minutes."""
+    """What the last evaluation and checkpoint are expected to take."""
     threads: int = 0
     """CPU threads of the last session. Another number rounds sums differently."""
     kernels: str = ""
@@ -44,8 +45,6 @@ class TrainState:
     best_step: int = 0
     valid_nats: float | None = None
     """Score of the last evaluation."""
-    line_quantiles: list | None = None  # pyright: ignore[reportMissingTypeArgument]
-    """Nats per character of the lines of the last evaluation, see `line_quantiles`; None unless lines are the unit."""
     evaluated_step: int = 0
     """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
     evaluations_since_best: int = 0
@@ -91,9 +90,9 @@ class TrainState:
         self.objective_sum.zero_()
         self.interval_steps, self.interval_s = 0, 0.0
 
-    def take_score(self, nats: float, line_quantiles: list[float] | None = None) -> bool:
+    def take_score(self, nats: float) -> bool:
         """Note a validation score; True if it is the best so far."""
-        self.valid_nats, self.line_quantiles = nats, line_quantiles
+        self.valid_nats = nats
         improved = self.best_nats is None or nats < self.best_nats
         if improved:
             self.best_nats, self.best_step = nats, self.step
@@ -121,17 +120,17 @@ class TrainState:
 
     def tensors(self, group: ProcessGroup) -> dict[str, Tensor]:
         """The tensors, by name; the hidden state of the streams of all processes, which call this together."""
-        states = () if self.recurrent is None else as_tuple(self.recurrent)
-        numbered = {f"recurrent.{index}": group.all_gather(state, dim=1) for index, state in enumerate(states)}
+        states = enumerate(self.recurrent or ())
+        numbered = {f"recurrent.{index}": group.all_gather(state, dim=1) for index, state in states}
         return {"objective_sum": self.objective_sum, "grad_norm": self.grad_norm, **numbered}
 
     @classmethod
     def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":
         """The inverse of `progress` and `tensors`; ValueError or KeyError for values that they cannot have produced."""
         moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
-        states = tuple(moved[name] for name in sorted(moved) if name.startswith("recurrent."))
+        count = sum(name.startswith("recurrent.") for name in moved)
+        recurrent = tuple(moved[f"recurrent.{index}"] for index in range(count)) or None
         _check_progress(progress)
-        recurrent = None if not states else states[0] if len(states) == 1 else states
         return cls(**progress, objective_sum=moved["objective_sum"], grad_norm=moved["grad_norm"], recurrent=recurrent)
 
 

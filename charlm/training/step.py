@@ -10,13 +10,15 @@ from torch import Tensor
 
 from charlm.checkpoint import all_finite
 from charlm.config import Config
-from charlm.data.corpus import Corpus, reset_id_of
+from charlm.data.corpus import Corpus
+from charlm.data.lines import reset_id_of
 from charlm.data.streams import LineStreams, Streams, Windows
 from charlm.errors import DivergenceError
-from charlm.layers import RecurrentState, as_tuple
-from charlm.model import Network, WindowLoss, build_model, load_weights, map_state, window_loss
+from charlm.layers import RecurrentState
+from charlm.model import Network, WindowLoss, build_model, load_weights
 from charlm.native.build import used_kernels
 from charlm.system.process_group import WHOLE_BATCH, Shard
+from charlm.training.budget import Budget
 from charlm.training.graph import UpdateGraph
 from charlm.training.machine import Machine, check_memory
 from charlm.training.optimizer import (
@@ -42,27 +44,28 @@ class Trainer:
     scores are those of the whole batch, random numbers those of one process.
     """
 
-    def __init__(self, config: Config, corpus: Corpus, machine: Machine) -> None:
+    def __init__(self, config: Config, corpus: Corpus, machine: Machine, budget: Budget | None = None) -> None:
+        """budget: of the run's minutes; None: they have not begun."""
         torch.manual_seed(config.seed)
         device, group = machine.device, machine.group
         self.config = config.model_copy(update={"precision": machine.precision})
         self.device, self.group = device, group
+        self.budget = budget or Budget(config.train.max_minutes)
         self.streams = open_streams(config, corpus, group.shard)
         check_memory(config, len(corpus.vocabulary), machine)
-        self.vocabulary, self.labels = corpus.vocabulary, corpus.labels
-        self.model = build_model(config.model, len(corpus.vocabulary), machine.precision).to(device).train()
+        self.vocabulary = corpus.vocabulary
+        self.model = (
+            build_model(config.model, len(corpus.vocabulary), machine.precision, group.shard).to(device).train()
+        )
         self.model.reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
-        frequencies = torch.from_numpy(corpus.frequencies())
-        for member in self.model.members:
-            member.layers.shard = group.shard
-            member.init_output_bias_(frequencies)
+        self.model.init_output_bias_(torch.from_numpy(corpus.frequencies()))
         self.backend = self.model.select_backend(device).description
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
         averages = [] if self.averaged is None else self.averaged.parameters()
         self._averages = dict(zip(self.parameters, averages, strict=False))
         self.optimizer = build_optimizer(self.model, config.optimizer)
-        self._clipped = [list(member.parameters()) for member in self.model.members]
+        self._clipped = self.model.clipped_together()
         self.state = TrainState(
             corpus.sha256,
             threads=machine.threads,
@@ -97,20 +100,9 @@ class Trainer:
         share = max(
             state.step / train.max_steps if train.max_steps else 0.0,
             self.epochs() / train.max_epochs if train.max_epochs else 0.0,
-            self.share_of_minutes(),
+            self.budget.share_done(),
         )
         return min(share, 1.0)
-
-    def share_of_minutes(self) -> float:
-        """Fraction of the run's minutes that has passed: of those between its first update and its last.
-
-        The last evaluation and checkpoint need time, too.
-        """
-        if not (minutes := self.config.train.max_minutes):
-            return 0.0
-        state = self.state
-        left_s = max(60 * minutes - state.starting_s, 1e-9)
-        return (state.elapsed_s - state.starting_s) / (left_s - min(state.ending_s, _ENDING * left_s))
 
     def learning_rate(self) -> float:
         """Learning rate of the next update."""
@@ -120,7 +112,7 @@ class Trainer:
 
     def checkpoint_bytes(self) -> int:
         """Upper bound of a checkpoint's size."""
-        states = self.config.train.batch_size * sum(tensor.nbytes for tensor in as_tuple(self.model.zero_state(1)))
+        states = self.config.train.batch_size * sum(tensor.nbytes for tensor in self.model.zero_state(1))
         weights = 0
         for group in self.optimizer.param_groups:
             copies = 1 + (self.averaged is not None) + state_copies(self.optimizer, group)
@@ -179,8 +171,7 @@ class Trainer:
     def loss(self, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None) -> WindowLoss:
         """The loss of a window, as the config weighs it."""
         train = self.config.train
-        return window_loss(
-            self.model,
+        return self.model.window_loss(
             x_TB,
             y_TB,
             state,
@@ -226,7 +217,7 @@ class Trainer:
             return self.state.recurrent
         drawn_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device)  # for the streams of all processes
         continues_B1 = self.group.shard.of(drawn_B1, dim=0) >= p
-        return map_state(lambda state_LBH: state_LBH * continues_B1, self.state.recurrent)
+        return tuple(state_LBH * continues_B1 for state_LBH in self.state.recurrent)
 
     def _average_decay(self) -> float:
         """Decay of the running average in the next update: it rises to `ema`, so the first weights soon fade."""
@@ -294,10 +285,6 @@ def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> 
     if corpus.starts is None:
         return Streams(ids, train.batch_size, train.bptt, shard=shard, share=train.read_share)
     return LineStreams(ids, corpus.starts["train"], train.batch_size, train.bptt, shard=shard, seed=config.seed)
-
-
-_ENDING = 0.5
-"""The largest share of a run's minutes, from the first update on, that its last evaluation and checkpoint get."""
 
 
 def divergence(step: int, description: str) -> DivergenceError:

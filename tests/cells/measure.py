@@ -9,13 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charlm.cells import CELLS
-from charlm.layers import RecurrentLayers, RecurrentState, as_tuple
+from charlm.cells import CELLS, Cell
+from charlm.config.schema import Dropout
+from charlm.layers import RecurrentLayers, RecurrentState
 from charlm.layers.backend import Backend
 from charlm.layers.driven import driven_layer
-from charlm.model import map_state
 
 Run = dict[str, Tensor]
+
+
+def layers_of(cell: Cell, input_size: int, num_layers: int = 1, **options: Any) -> RecurrentLayers:
+    """Layers with these options, and places of dropout."""
+    dropout = {name: value for name, value in options.items() if name in Dropout.model_fields}
+    others = {name: value for name, value in options.items() if name not in dropout}
+    return RecurrentLayers(cell, input_size, num_layers, dropout=Dropout(**dropout), **others)
 
 
 @dataclass(frozen=True)
@@ -29,12 +36,12 @@ class Case:
         return "-".join([self.kind, *(f"{name}={value}" for name, value in self.options.items())])
 
     def start(self, input_size: int, hidden_size: int, num_layers: int = 1, **more: Any) -> RecurrentLayers:
-        """A stack as it starts; `more` are options of the cell or of the layers."""
+        """A stack as it starts; `more` are options of the cell or of the layers, or places of dropout."""
         fields = CELLS[self.kind].model_fields
         options = {name: value for name, value in more.items() if name in fields}
         others = {name: value for name, value in more.items() if name not in fields}
         cell = CELLS[self.kind](hidden=hidden_size, **(self.options | options))
-        return RecurrentLayers(cell, input_size, num_layers, **others)
+        return layers_of(cell, input_size, num_layers, **others)
 
     def build(self, input_size: int, hidden_size: int, num_layers: int = 1, **more: Any) -> RecurrentLayers:
         """A stack in float64 in which no parameter, gains and special biases included, is at its default."""
@@ -69,8 +76,7 @@ def random_state(stack: RecurrentLayers, batch_size: int) -> RecurrentState:
     x = 2 * random_input(stack, 2, batch_size).to(next(stack.parameters()))
     with torch.no_grad():
         _, state = stack.forward_reference(x)
-    tensors = [tensor.transpose(0, 1).contiguous().transpose(0, 1) for tensor in as_tuple(state)]
-    return tensors[0] if len(tensors) == 1 else tuple(tensors)
+    return tuple(tensor.transpose(0, 1).contiguous().transpose(0, 1) for tensor in state)
 
 
 def random_input(stack: RecurrentLayers, steps: int, batch_size: int) -> Tensor:
@@ -85,9 +91,9 @@ def run(forward: Callable[..., Any], stack: RecurrentLayers, x: Tensor, state: R
     The gradients from above depend on `seed` alone, so that runs in two precisions can be compared.
     """
     x = x.detach().requires_grad_()
-    first = [tensor.detach().requires_grad_() for tensor in as_tuple(state)]
-    y, last = forward(x, first[0] if len(first) == 1 else tuple(first))
-    outputs = {"y": y} | dict(zip(stack.state_names, as_tuple(last), strict=True))
+    first = [tensor.detach().requires_grad_() for tensor in state]
+    y, last = forward(x, tuple(first))
+    outputs = {"y": y} | dict(zip(stack.state_names, last, strict=True))
     generator = torch.Generator().manual_seed(seed)
     upstream = [torch.randn(o.shape, generator=generator, dtype=torch.float64) for o in outputs.values()]
     inputs = {"dx": x} | {f"d{name}0": tensor for name, tensor in zip(stack.state_names, first, strict=True)}
@@ -144,7 +150,7 @@ def assert_equal_runs(found: Run, expected: Run, tolerance: float = 1e-12) -> No
 
 def in_dtype_of(stack: RecurrentLayers, x: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
     dtype = next(stack.parameters()).dtype
-    return x.to(dtype), map_state(lambda tensor: tensor.to(dtype), state)
+    return x.to(dtype), tuple(tensor.to(dtype) for tensor in state)
 
 
 def rounded(tensor: Tensor) -> Tensor:

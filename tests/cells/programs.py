@@ -27,7 +27,7 @@ from charlm.cells.cell import (
 )
 from charlm.cells.program import Program, scalarized
 from charlm.cells.trace import trace
-from charlm.layers import RecurrentLayers, as_tuple
+from charlm.layers import RecurrentLayers
 from charlm.layers.check_backends import step_by_step
 from charlm.layers.reference import NodeValues
 
@@ -159,7 +159,7 @@ def evaluated(program: Program, parameters: dict[str, Tensor], x: Tensor, states
     outputs = []
     for x_BI in x:
         named = dict(zip(program.states, states, strict=True))
-        step = NodeValues(program, parameters, x.dtype, x=x_BI, states=named)
+        step = NodeValues(program, parameters, {"input": x_BI, "state": named})
         states = tuple(step.value(place) for place in program.results)
         outputs.append(states[0])
     return [torch.stack(outputs), *states]
@@ -178,10 +178,10 @@ def assert_program_is_step(cell: Cell, inputs: int, steps: int = 3, streams: int
 
     program = trace(cell, inputs == cell.hidden)
     first = tuple(state[None] for state in states)
-    y, last = layers.forward_reference(x, first[0] if len(first) == 1 else first)
+    y, last = layers.forward_reference(x, first)
     assert y.isfinite().all()
     for found in (
-        [y, *(tensor[0] for tensor in as_tuple(last))],
+        [y, *(tensor[0] for tensor in last)],
         evaluated(program, parameters, x, states),
         evaluated(scalarized(program), parameters, x, states),
     ):

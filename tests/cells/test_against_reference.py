@@ -12,7 +12,6 @@ from tests.cells.measure import (
     EXTREMES,
     Case,
     Run,
-    as_tuple,
     assert_as_accurate,
     assert_equal_runs,
     by_kernel,
@@ -39,9 +38,9 @@ SIZES = [
 ]
 OPTIONS: list[dict[str, Any]] = [
     {},
-    {"zoneout": 0.4, "state_dropout": 0.3, "weight_dropout": 0.2},
-    {"variational": True, "state_dropout": 0.4, "dropout": 0.2},
-    {"weight_dropout": 0.3, "dropout": 0.2, "residual": True},
+    {"zoneout": 0.4, "state": 0.3, "weights": 0.2},
+    {"variational": True, "state": 0.4, "between_layers": 0.2},
+    {"weights": 0.3, "between_layers": 0.2, "residual": True},
     {"zoneout": 0.3, "residual": True},
 ]
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -68,7 +67,7 @@ def test_the_cpu_kernels(
 @pairwise(
     case=[case for case in CASES if case.kind in ("rnn", "lstm", "gru") and not case.options.get("layer_norm")],
     size=SIZES[:4],
-    options=[{}, {"weight_dropout": 0.3, "dropout": 0.2, "residual": True}],
+    options=[{}, {"weights": 0.3, "between_layers": 0.2, "residual": True}],
 )
 def test_torchs_fused_layers(case: Case, size: Any, options: dict[str, Any]) -> None:
     steps, batch_size, *sizes = size
@@ -163,7 +162,7 @@ def test_gates_far_out_of_their_range(case: Case, backend: str, request: pytest.
         x = x.clone().requires_grad_()
         y, last = forward(x, None)
         (dx,) = torch.autograd.grad((y * upstream).sum(), x)
-        return {"y": y, **dict(zip(stack.state_names, as_tuple(last), strict=True)), "dx": dx}
+        return {"y": y, **dict(zip(stack.state_names, last, strict=True)), "dx": dx}
 
     found = results(by_kernel(stack) if backend == "kernel" else own(stack), x)
     for name, tensor in results(stack.double().forward_reference, x.double()).items():

@@ -12,17 +12,17 @@ from tests.cells.measure import CASES, Case
 from tests.pairwise import pairwise
 
 onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch has no oneDNN here")
-OPTIONS = [{}, {"state_dropout": 0.5}, {"weight_dropout": 0.5}, {"zoneout": 0.5}]
+OPTIONS = [{}, {"state": 0.5}, {"weights": 0.5}, {"zoneout": 0.5}]
 NO_KERNEL = "; no fused CPU kernel: switched off by CHARLM_KERNELS"
 LACKS = f"reference loop{NO_KERNEL}; no fused torch layer: it lacks"
 
 LINES = [
     ("rnn", {}, True, f"fused torch layer (ATen){NO_KERNEL}"),
-    ("gru", {"dropout": 0.5, "weight_dropout": 0.5}, True, f"fused torch layer (ATen){NO_KERNEL}"),
+    ("gru", {"between_layers": 0.5, "weights": 0.5}, True, f"fused torch layer (ATen){NO_KERNEL}"),
     pytest.param("lstm", {}, True, f"fused torch layer (oneDNN){NO_KERNEL}", marks=onednn),
     ("lstm", {"layer_norm": True}, True, f"{LACKS} layer_norm"),
-    ("gru", {"state_dropout": 0.5}, True, f"{LACKS} state_dropout"),
-    ("gru", {"state_dropout": 0.5}, False, f"fused torch layer (ATen){NO_KERNEL}"),  # evaluation needs no mask
+    ("gru", {"state": 0.5}, True, f"{LACKS} dropout.state"),
+    ("gru", {"state": 0.5}, False, f"fused torch layer (ATen){NO_KERNEL}"),  # evaluation needs no mask
     ("gru", {"zoneout": 0.5}, True, f"{LACKS} zoneout"),
     ("gru", {"zoneout": 0.5}, False, f"{LACKS} zoneout"),
     ("rhn", {}, True, f"reference loop{NO_KERNEL}"),

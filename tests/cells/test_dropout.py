@@ -9,7 +9,7 @@ from charlm.layers.backend import LayerCall
 from charlm.layers.reference import reference_layer
 from charlm.native.random import random_mask
 from charlm.system.process_group import Shard
-from tests.cells.measure import CASES, Case, as_tuple, random_input
+from tests.cells.measure import CASES, Case, random_input
 from tests.pairwise import pairwise
 
 
@@ -81,54 +81,54 @@ def test_shards_of_a_mask_make_up_the_whole_and_need_no_compiler(
 
 
 def test_dropout_between_layers() -> None:
-    y = echo(2, dropout=0.5)
+    y = echo(2, between_layers=0.5)
     assert values(y) == [0.0, 2.0]
     assert y.mean().item() == pytest.approx(1.0, abs=0.1)
     assert not torch.equal(y[0], y[1])
     assert not torch.equal(y[:, 0], y[:, 1])
-    y = echo(2, dropout=0.5, variational=True)
+    y = echo(2, between_layers=0.5, variational=True)
     assert values(y) == [0.0, 2.0]
     assert (y == y[0]).all()
     assert not torch.equal(y[0, 0], y[0, 1])
-    assert not torch.equal(y[0], echo(2, dropout=0.5, variational=True)[0])
-    assert (echo(1, dropout=0.5) == 1).all()  # neither the first input nor the last output
+    assert not torch.equal(y[0], echo(2, between_layers=0.5, variational=True)[0])
+    assert (echo(1, between_layers=0.5) == 1).all()  # neither the first input nor the last output
     # x + m x of the second layer, (1 + m′)(1 + m) x of the third, masks m and m′ of 0 and 2.
-    assert values(echo(3, dropout=0.5, residual=True)) == [1.0, 3.0, 9.0]
+    assert values(echo(3, between_layers=0.5, residual=True)) == [1.0, 3.0, 9.0]
 
 
-@pytest.mark.parametrize("name", ["state_dropout", "weight_dropout"])
+@pytest.mark.parametrize("name", ["state", "weights"])
 def test_dropout_of_states_and_of_weights_holds_one_mask_for_all_steps_of_a_call(name: str) -> None:
     stack = Case("rnn").start(1, 30, nonlinearity="relu", **{name: 0.5})  # it repeats its state
     stack.init_uniform_(0.0)
     torch.nn.init.eye_(stack.get_parameter("weight_hh_l0"))
-    x, state = torch.zeros(6, 4, 1), torch.ones(1, 4, 30)
+    x, state = torch.zeros(6, 4, 1), (torch.ones(1, 4, 30),)
     y, _ = stack(x, state)
     assert values(y[0]) == [0.0, 2.0]
     for t in range(6):
         assert torch.equal(y[t], y[0] ** (t + 1))
     # One of all streams for weights.
-    assert torch.equal(y[0, 0], y[0, 1]) == (name == "weight_dropout")
+    assert torch.equal(y[0, 0], y[0, 1]) == (name == "weights")
     assert not torch.equal(stack(x, state)[0][0], y[0])
 
 
 def test_zoneout_holds_other_units_at_every_step_and_is_its_mean_in_evaluation() -> None:
     stack = Case("rnn").start(1, 300, zoneout=0.25)
     stack.init_uniform_(0.0)  # What a step makes is 0.
-    y, _ = stack(torch.zeros(3, 40, 1), torch.ones(1, 40, 300))
+    y, _ = stack(torch.zeros(3, 40, 1), (torch.ones(1, 40, 300),))
     assert values(y) == [0.0, 1.0]
     for t in range(3):
         # Standard error: below √(0.25 · 0.75 / 12,000) = 0.004
         assert y[t].mean().item() == pytest.approx(0.25 ** (t + 1), abs=0.016)
     assert (y[1:] <= y[:-1]).all()
     assert not torch.equal(y[0, 0], y[0, 1])
-    y, _ = stack.eval()(torch.zeros(3, 4, 1), torch.ones(1, 4, 300))
+    y, _ = stack.eval()(torch.zeros(3, 4, 1), (torch.ones(1, 4, 300),))
     assert torch.equal(y, torch.tensor([0.25, 0.25**2, 0.25**3]).view(3, 1, 1).expand(3, 4, 300))
 
 
 def test_masks_are_drawn_from_the_lowest_layer_up(case: Case) -> None:
     """A stack of two layers equals two single layers with masks drawn by hand in the documented order."""
     p, q, r, k = 0.4, 0.3, 0.2, 0.1
-    stack = case.build(3, 6, 2, dropout=p, state_dropout=q, weight_dropout=r, zoneout=k)
+    stack = case.build(3, 6, 2, between_layers=p, state=q, weights=r, zoneout=k)
     x = random_input(stack, 4, 5)
     torch.manual_seed(2)
     y, last = stack(x)
@@ -138,7 +138,7 @@ def test_masks_are_drawn_from_the_lowest_layer_up(case: Case) -> None:
 
     def call(layer: int) -> LayerCall:
         mask = dropout_mask((5, 6), q, like=x)
-        named = dict(zip(stack.parameter_shapes(layer), stack.layer_parameters(layer), strict=True))
+        named = stack.layer_parameters(layer)
         for name in stack.program(layer).recurrent():
             named[name] = named[name] * dropout_mask(tuple(named[name].shape), r, like=x)
         zoned_out = dropout_mask((4, 5, 6 * len(stack.state_names)), k, like=x) == 0
@@ -147,14 +147,14 @@ def test_masks_are_drawn_from_the_lowest_layer_up(case: Case) -> None:
     low, _ = reference_layer(x, call(0))
     expected, last_of_layer = reference_layer(low * dropout_mask((4, 5, 6), p, like=x), call(1))
     assert torch.equal(y, expected)
-    assert all(torch.equal(a[1], b) for a, b in zip(as_tuple(last), last_of_layer, strict=True))
+    assert all(torch.equal(a[1], b) for a, b in zip(last, last_of_layer, strict=True))
 
 
 @pairwise(case=CASES, variational=[False, True])
 def test_no_dropout_and_eval_mode_draw_nothing_and_change_no_bit(case: Case, variational: bool) -> None:
     def stack_of(p: float) -> RecurrentLayers:
         torch.manual_seed(0)
-        return case.build(3, 5, 2, dropout=p, state_dropout=p, weight_dropout=p, variational=variational)
+        return case.build(3, 5, 2, between_layers=p, state=p, weights=p, variational=variational)
 
     plain = stack_of(0.0)
     x = random_input(plain, 4, 2)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from charlm.cells import cell as c
 from charlm.cells.cell import Cell, Parameters
 from charlm.layers import Activations, RecurrentLayers
 from charlm.layers.check_backends import step_by_step
-from tests.cells.measure import CASES, Case, as_tuple, assert_equal_runs, random_input, random_state, run, seeded
+from tests.cells.measure import CASES, Case, assert_equal_runs, random_input, random_state, run, seeded
 
 Weights = dict[str, Tensor]
 Mask = Callable[[Tensor], Tensor]
@@ -24,7 +24,7 @@ class Everything(Cell):
     """Calls all that a step may call; some functions by torch's names."""
 
     states: ClassVar = ("h", "s")
-    kind: Literal["everything"] = "everything"
+    kind: str = "everything"
 
     def step(self, p: Parameters, x: Any, h: Any, s: Any) -> Any:
         a, b = p.product("both", x, 2) + p.vector("bias", 2) * p.product("one", h)
@@ -44,7 +44,7 @@ def test_the_reference_computes_the_step(case: Case | None, inputs: int) -> None
     stack = case.build(inputs, 4) if case else RecurrentLayers(Everything(hidden=4), inputs).double()
 
     def by_step(x_TBI: Tensor, state: Any) -> tuple[Tensor, Any]:
-        y_TBH, last = step_by_step(stack, x_TBI, tuple(tensor[0] for tensor in as_tuple(state)))
+        y_TBH, last = step_by_step(stack, x_TBI, tuple(tensor[0] for tensor in state))
         return y_TBH, tuple(tensor[None] for tensor in last)
 
     x, state = random_input(stack, 5, 3), random_state(stack, 3)
@@ -146,11 +146,11 @@ PAPERS: list[tuple[Case, Callable[..., Any]]] = [
 @pytest.mark.parametrize(("inputs", "training"), [(3, True), (3, False), (4, False)])
 def test_a_layer_follows_its_paper(case: Case, step: Callable[..., Any], inputs: int, training: bool) -> None:
     """State dropout acts on what enters the recurrent products; zoneout mixes old and new states after the step."""
-    stack = case.build(inputs, 4, state_dropout=0.4, zoneout=0.3).train(training)
+    stack = case.build(inputs, 4, state=0.4, zoneout=0.3).train(training)
     weights = {name.removesuffix("_l0"): tensor for name, tensor in stack.named_parameters()}
 
     def by_paper(x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        states = tuple(tensor[0] for tensor in as_tuple(state))
+        states = tuple(tensor[0] for tensor in state)
         call = stack.layer_call(0, states, steps=len(x), training=training)
         assert call.zoneout_TBS is not None
         mask = 1.0 if call.mask_BH is None else call.mask_BH
@@ -172,17 +172,17 @@ def test_a_layer_follows_its_paper(case: Case, step: Callable[..., Any], inputs:
 
 
 def test_gradients_are_those_of_finite_differences(case: Case) -> None:
-    dropouts = {"dropout": 0.3, "weight_dropout": 0.3, "residual": True, "state_dropout": 0.3, "zoneout": 0.3}
+    dropouts = {"between_layers": 0.3, "weights": 0.3, "residual": True, "state": 0.3, "zoneout": 0.3}
     stack = case.build(2, 2, 2, **dropouts)
     x = random_input(stack, 2, 2).requires_grad_()
-    state = tuple(tensor.detach().requires_grad_() for tensor in as_tuple(random_state(stack, 2)))
+    state = tuple(tensor.detach().requires_grad_() for tensor in random_state(stack, 2))
 
     def outputs(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
         # gradcheck moves the inputs, parameters among them, in place; the seed fixes the masks.
         first = rest[: len(state)]
-        y, last = seeded(stack.forward_reference)(x, first[0] if len(first) == 1 else first)
+        y, last = seeded(stack.forward_reference)(x, first)
         # Not internal states: an sLSTM scales its own by e^−m, whose choice has no gradient.
-        states = zip(stack.state_names, as_tuple(last), strict=True)
+        states = zip(stack.state_names, last, strict=True)
         return y, *(tensor for name, tensor in states if name not in stack.cell.internal)
 
     assert torch.autograd.gradcheck(outputs, (x, *state, *stack.parameters()), fast_mode=True)
@@ -211,9 +211,9 @@ def test_the_cells_of_torch(case: Case, theirs: Callable[..., nn.RNNBase]) -> No
     stack, module = case.build(3, 17, 2), module.double()
     module.load_state_dict(stack.state_dict())
     x, state = random_input(stack, 5, 4), random_state(stack, 4)
-    contiguous = tuple(tensor.contiguous() for tensor in as_tuple(state))
+    contiguous = tuple(tensor.contiguous() for tensor in state)
     y, last = module(x, contiguous[0] if len(contiguous) == 1 else contiguous)
-    expected = {"y": y} | dict(zip(stack.state_names, as_tuple(last), strict=True))
+    expected = {"y": y} | dict(zip(stack.state_names, last if isinstance(last, tuple) else (last,), strict=True))
     for forward in (stack, stack.forward_reference):
         found = run(forward, stack, x, state)
         assert_equal_runs({name: found[name] for name in expected}, expected)
@@ -232,7 +232,7 @@ def test_closed_gates_of_a_minlstm_share_out_the_state() -> None:
     with torch.no_grad():
         stack.get_parameter("bias_ih_l0").copy_(torch.tensor([-200.0, -200.0, 0.0]))
         stack.get_parameter("weight_ih_l0").zero_()
-        y, _ = stack.forward_reference(torch.zeros(1, 1, 1), torch.ones(1, 1, 1))
+        y, _ = stack.forward_reference(torch.zeros(1, 1, 1), (torch.ones(1, 1, 1),))
     assert y.item() == 0.5
 
 

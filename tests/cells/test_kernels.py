@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh
 from charlm.cells.cpp import cpp
+from charlm.config.schema import Dropout
 from charlm.layers import Generator, Lookup, RecurrentLayers, RecurrentState, cross_entropy, linear
 from charlm.layers.check_backends import step_by_step
 from charlm.native import build, compiler
@@ -22,10 +23,10 @@ from tests.cells.measure import (
     CASES,
     Case,
     Run,
-    as_tuple,
     by_kernel,
     hold_to_the_rule,
     in_dtype_of,
+    layers_of,
     random_input,
     random_state,
     resets_of,
@@ -47,7 +48,7 @@ def in_float32(stack: RecurrentLayers, steps: int, batch_size: int) -> tuple[Rec
 def assert_same_bits(found: Any, expected: Any) -> None:
     """Of outputs and last states."""
     assert torch.equal(found[0], expected[0])
-    assert all(map(torch.equal, as_tuple(found[1]), as_tuple(expected[1])))
+    assert all(map(torch.equal, found[1], expected[1]))
 
 
 @pairwise(case=CASES, zoneout=[0.0, 0.3], resets=[False, True])
@@ -91,13 +92,13 @@ def test_a_smaller_team_computes_the_same_bits(threads: Any, monkeypatch: pytest
 
 
 def test_no_streams_and_numbers_that_are_not_finite(case: Case) -> None:
-    stack = case.build(3, 20, state_dropout=0.4, zoneout=0.3).float()
+    stack = case.build(3, 20, state=0.4, zoneout=0.3).float()
     y, _ = stack(torch.zeros(4, 0, 3))
     y.sum().backward()
     assert y.shape == (4, 0, 20)
     assert all((parameter.grad == 0).all() for parameter in stack.parameters() if parameter.grad is not None)
     with torch.no_grad():
-        stack.layer_parameters(0)[1].view(-1)[0] = torch.nan
+        stack.get_parameter("weight_hh_l0").view(-1)[0] = torch.nan
     for value in (torch.nan, torch.inf):
         x = torch.full((2, 3, 3), value)
         y, _ = stack.eval()(x)
@@ -140,9 +141,9 @@ def test_an_odd_cell_writes_what_its_layers_do(
     decoder = torch.randn(V, 13), torch.randn(V)
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         y, state = stack(Lookup(torch.randint(V, (4, B)), table_VE))
-        layers = stack.generating_layers(state, B, Lookup(torch.arange(V), table_VE))
+        layers = stack.generating_layers(state, Lookup(torch.arange(V), table_VE))
         generator = Generator(stack.cpu_driver, layers, [decoder], residual=stack.residual)
-        for ids in generator.draw(torch.rand(30, B), temperature=0.0, top_k=0, top_p=1.0, min_p=0.0):
+        for ids in generator.draw(torch.rand(30, B), temperature=0.0, top_k=0, top_p=1.0):
             assert torch.equal(linear(y[-1], *decoder).argmax(-1), ids)
             y, state = stack(Lookup(ids[None], table_VE), state)
 
@@ -153,17 +154,17 @@ def test_a_generator_outlives_a_change_of_threads(threads: Any) -> None:
     draws = torch.rand(9, 300, dtype=torch.float64).t()
     texts = []
     for number in (1, 3):
-        layers = stack.generating_layers(None, 9, Lookup(torch.arange(4), None))
+        layers = stack.generating_layers(stack.zero_state(9), Lookup(torch.arange(4), None))
         generator = Generator(stack.cpu_driver, layers, [decoder], residual=False)
         threads(number)
-        texts.append(generator.draw(draws, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0))
+        texts.append(generator.draw(draws, temperature=1.0, top_k=0, top_p=1.0))
         threads(1)
     assert torch.equal(*texts)
 
 
 # Cells of these tests, in one library
 
-OPTIONS: list[dict[str, Any]] = [{}, {"state_dropout": 0.3}, {"zoneout": 0.3}, {"weight_dropout": 0.2}]
+OPTIONS: list[dict[str, Any]] = [{}, {"state": 0.3}, {"zoneout": 0.3}, {"weights": 0.2}]
 HIDDEN = 19
 
 
@@ -210,7 +211,7 @@ class Bounded(Cell):
 @pytest.mark.usefixtures("poison")
 def test_a_state_known_before_the_products_of_the_old_one_and_gradients_where_branches_meet() -> None:
     """Where two branches of a step meet, the kernels choose as PyTorch does."""
-    ahead = RecurrentLayers(Ahead(hidden=40), 7, state_dropout=0.3).double()
+    ahead = RecurrentLayers(Ahead(hidden=40), 7, dropout=Dropout(state=0.3)).double()
     ties = [RecurrentLayers(kind(hidden=9), 4) for kind in (ElU, Rectified, Bounded)]
     with in_one_library([ahead, *ties]):
         for threads in (1, 4):
@@ -225,10 +226,10 @@ def assert_ties_are_broken_as_by_torch(stack: RecurrentLayers) -> None:
 
     def gradients(outcome: Any) -> list[Any]:
         y, last = outcome
-        total = y.sum() + sum(tensor.square().sum() for tensor in as_tuple(last))
+        total = y.sum() + sum(tensor.square().sum() for tensor in last)
         return list(torch.autograd.grad(total, [x, *stack.parameters()]))
 
-    zeros = tuple(tensor[0] for tensor in as_tuple(stack.zero_state(2)))
+    zeros = tuple(tensor[0] for tensor in stack.zero_state(2))
     expected = gradients(stack.forward_reference(x))
     for found in (gradients(stack(x)), gradients(step_by_step(stack, x, zeros))):
         for one, other in zip(found, expected, strict=True):
@@ -247,7 +248,7 @@ def hold_kernels_to_the_rule(cells: list[Cell]) -> None:
     stacks = []
     for number, cell in enumerate(cells):
         torch.manual_seed(number)
-        stack = RecurrentLayers(cell, (7, HIDDEN)[number % 2], **OPTIONS[number // 2 % len(OPTIONS)]).double()
+        stack = layers_of(cell, (7, HIDDEN)[number % 2], **OPTIONS[number // 2 % len(OPTIONS)]).double()
         with torch.no_grad():
             for parameter in stack.parameters():
                 parameter += 0.2 * torch.randn_like(parameter)

@@ -15,8 +15,8 @@ import yaml
 import charlm
 from charlm.cells import LSTM
 from charlm.cells.stored import StoredCell
-from charlm.config import flatten, override_config, parse_config
-from charlm.errors import ConfigError
+from charlm.config import flatten, load_config, override_config, parse_config
+from charlm.errors import CellError, ConfigError
 from tests.conftest import ROOT
 from tests.runs import rows
 from tests.text import words_text
@@ -183,7 +183,11 @@ def test_settings_are_chosen_around_it(cli, monkeypatch: pytest.MonkeyPatch) -> 
             "found a class Größe; allowed: a name of ASCII letters, not beginning",
         ),
         (LEAKY.replace("leak:", "größe:"), "Leaky", "found an option Leaky.größe; allowed: a name of ASCII letters"),
-        (LEAKY.replace("leak:", "stored:"), "Leaky", "found an option Leaky.stored, which Cell has; allowed: another"),
+        (
+            LEAKY.replace("leak:", "with_programs:"),
+            "Leaky",
+            "found an option Leaky.with_programs, which Cell has; allowed: another",
+        ),
         (LEAKY.replace("leak: float", "leak"), "Leaky", "; allowed: options with a type, as in scale: float = 3.0"),
         (LEAKY.replace("Leaky", "lstm"), "lstm", "found a class lstm, as a built-in kind is called; "),
     ],
@@ -194,7 +198,7 @@ def test_what_is_wrong_with_the_file_is_one_line(source: str | None, name: str, 
         Path("wrong.py").write_text(source, encoding="utf-8")
     kind = f"wrong.py:{name}" if name else "wrong.py"
     with pytest.raises(ConfigError) as raised:
-        parse_config({}, "x", [f"model.cell.kind={kind}"])
+        parse_config({}, "x", [f"model.cell.kind={kind}"], runs_file=True)
     [line] = raised.value.faults
     assert line.startswith(f"--set model.cell.kind={kind}: model.cell.kind: ")
     assert fault in line
@@ -209,14 +213,39 @@ def test_a_step_that_is_no_program_names_its_line(cli) -> None:
     assert refused.error.startswith(expected)
 
 
+def test_only_a_config_that_a_user_typed_runs_a_file() -> None:
+    Path("leaky.py").write_text("raise AssertionError\n")
+    for overrides in ([], ["model.cell.leek=3"]):
+        cell = load_config(Path("own/mine.yaml"), overrides).model.cell
+        assert isinstance(cell, StoredCell)
+        assert cell.options() == {"leak": 0.5} | ({"leek": 3} if overrides else {})
+    with pytest.raises(CellError, match=r"^Leaky: found the options of a cell alone, without its step"):
+        cell.program(square=True)
+
+
+def test_all_faults_are_named_beside_those_of_the_cell() -> None:
+    overrides = ["model.cell.leek=3", "model.cell.hidden=0", "seed=x"]
+    with pytest.raises(ConfigError) as raised:
+        load_config(Path("own/mine.yaml"), overrides, runs_file=True)
+    assert [fault.partition(": ")[2] for fault in raised.value.faults] == [
+        "model.cell.hidden: found 0; allowed: an integer ≥ 1",
+        "model.cell.leek: unknown key; allowed: kind, hidden, leak; did you mean 'leak'?",
+        'seed: found "x"; allowed: an integer ≥ 0 and < 9223372036854775808',
+    ]
+    with pytest.raises(ConfigError) as raised:
+        load_config(Path("own/mine.yaml"), ["model.cell.kind=gone.py", *overrides[1:]], runs_file=True)
+    assert len(raised.value.faults) == 3
+
+
 def test_a_changed_file_is_run_again() -> None:
     for leak in (0, 3):
         Path("leaky.py").write_text(LEAKY.replace("float = 0.0", f"float = {leak}.0"))
-        assert parse_config({}, "x", ["model.cell.kind=leaky.py"]).model.cell.leak == leak  # type: ignore[attr-defined]
+        config = parse_config({}, "x", ["model.cell.kind=leaky.py"], runs_file=True)
+        assert config.model.cell.leak == leak  # type: ignore[attr-defined]
 
 
 def test_other_processes_get_its_programs_instead_of_its_class() -> None:
-    config = parse_config({}, "x", ["model.cell.kind=leaky.py", "model.cell.hidden=7"])
+    config = parse_config({}, "x", ["model.cell.kind=leaky.py", "model.cell.hidden=7"], runs_file=True)
     received = pickle.loads(pickle.dumps(config))
     assert flatten(received) == flatten(config)
     assert isinstance(received.model.cell, StoredCell)
@@ -273,8 +302,8 @@ for words in ("config show leaky", "config options", "cells list", "train --conf
 
 def test_a_kind_inside_of_charlm_is_a_file_a_line_and_a_yaml(folder: Path) -> None:
     shutil.copytree(ROOT / "charlm", "charlm", ignore=shutil.ignore_patterns("__pycache__"))
-    kind = LEAKY.replace("    leak:", '    kind: Literal["leaky"] = "leaky"\n    """A leaky network."""\n    leak:')
-    kind = kind.replace("import Any", "import Any, Literal").replace("charlm.cells import", "charlm.cells.cell import")
+    kind = LEAKY.replace("    leak:", '    kind: str = "leaky"\n    """A leaky network."""\n    leak:')
+    kind = kind.replace("charlm.cells import", "charlm.cells.cell import")
     Path("charlm/cells/leaky.py").write_text(kind, encoding="utf-8")
     registry = Path("charlm/cells/__init__.py")
     source = registry.read_text(encoding="utf-8")

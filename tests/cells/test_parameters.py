@@ -1,6 +1,5 @@
 """Which parameters a stack has, where they start, and what it says of itself."""
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -8,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from charlm.config.schema import Dropout
 from charlm.layers import RecurrentLayers
 from tests.cells.measure import Case, random_input
 
@@ -33,7 +33,8 @@ SHAPES: list[tuple[Case, int, Shapes]] = [
 
 @pytest.mark.parametrize(("case", "inputs", "shapes"), SHAPES, ids=lambda value: str(value)[:20])
 def test_shapes(case: Case, inputs: int, shapes: Shapes) -> None:
-    assert case.start(inputs, 4).parameter_shapes(0) == shapes
+    parameters = case.start(inputs, 4).layer_parameters(0)
+    assert {name: tuple(tensor.shape) for name, tensor in parameters.items()} == shapes
 
 
 def test_every_parameter_takes_part(case: Case) -> None:
@@ -73,12 +74,6 @@ def test_parameters_start_uniform_unless_they_have_a_start(case: Case) -> None:
                 assert (0.009 < largest <= 0.01) if name.startswith("weight") else largest == 0, name
 
 
-@pytest.mark.parametrize("bound", [-0.1, math.inf, math.nan])
-def test_init_uniform_refuses_a_bound_that_is_none(bound: float) -> None:
-    with pytest.raises(ValueError, match=r"^rnn: bound=.*; allowed: 0 ≤ bound < ∞$"):
-        Case("rnn").start(2, 3).init_uniform_(bound)
-
-
 # Kind and options; a parameter of a layer with H = 500, in rows of H; what each row starts with (None: random).
 STARTS: list[tuple[str, dict[str, Any], str, list[float | None]]] = [
     ("lstm", {"forget_bias": -0.5}, "bias_ih", [None, -0.5, None, None]),
@@ -114,7 +109,7 @@ def test_peepholes_of_an_sru_start_with_a_variance_of_one_half() -> None:
 
 
 def test_rhn_learned_carry_starts_as_the_coupled_one() -> None:
-    state, x = torch.randn(1, 2, 4), torch.randn(6, 2, 3)
+    state, x = (torch.randn(1, 2, 4),), torch.randn(6, 2, 3)
     outputs = []
     for couple_gates in (True, False):
         stack = Case("rhn").start(3, 4, couple_gates=couple_gates)
@@ -135,5 +130,5 @@ def test_repr_names_the_options() -> None:
     stack: RecurrentLayers = Case("rhn").start(3, 4, depth=2)
     assert repr(stack) == (
         "RecurrentLayers(rhn, 3, 4, num_layers=1, depth=2, couple_gates=True, gate_bias=-2.0, "
-        "dropout=0.0, state_dropout=0.0, weight_dropout=0.0, variational=False, zoneout=0.0, residual=False)"
+        f"dropout={Dropout()!r}, zoneout=0.0, residual=False)"
     )

@@ -120,7 +120,7 @@ class OfTwo(Cell):
     def of(self, a: Tensor, b: Tensor) -> Tensor:
         """What the program computes."""
         program = trace(self, False)
-        return NodeValues(program, {}, a.dtype, states={"a": a, "b": b}).value(program.results[0])
+        return NodeValues(program, {"w": b}, {"state": {"a": a, "b": b}}).value(program.results[0])
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)

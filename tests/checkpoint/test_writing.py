@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from charlm.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
-from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import CheckpointError, DamagedCheckpointError, RunError
+from charlm.errors import CheckpointError, RunError
 from charlm.inference.loading import load_model
 from charlm.model import build_model, load_weights
 from charlm.runs import BEST, LAST
@@ -36,17 +35,6 @@ def test_everything_comes_back(checkpoint, tmp_path):
         assert torch.equal(model.decoder.weight, (before.averaged or before.weights)["decoder.weight"])
 
 
-def test_labels(checkpoint, tmp_path):
-    lines = parse_config({"data": {"unit": "line", "label_separator": "\t"}}, "test")
-    labels, path = {"é\n\udcff": 3, "": 1}, tmp_path / LAST
-    save_checkpoint(replace(checkpoint, config=lines, labels=labels), path)
-    assert list(read_checkpoint(path).labels.items()) == list(labels.items())
-    for config, others in ((lines, {}), (CONFIG, labels)):
-        save_checkpoint(replace(checkpoint, config=config, labels=others), path)
-        with pytest.raises(DamagedCheckpointError, match=r"labels: found \d, which do not fit data.label_sep"):
-            read_checkpoint(path)
-
-
 @pytest.mark.parametrize("embedding", [3, 2])
 def test_tied_weights_are_stored_once(checkpoint, tmp_path, embedding):
     model_config = CONFIG.model.model_copy(update={"embedding": embedding, "tie_embeddings": True})
@@ -62,13 +50,13 @@ def test_tied_weights_are_stored_once(checkpoint, tmp_path, embedding):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"decoder.bias": torch.zeros(5)}, "weights decoder.bias: found (5,); the model has (7,)"),
-        ({"decoder.bias": None}, "weights decoder.bias: found none; the model has (7,)"),
-        ({"more": torch.zeros(2, 2)}, "weights more: found (2, 2); the model has none"),
+        ({"decoder.bias": torch.zeros(5)}, "decoder.bias: found torch.float32 [5]; the model has torch.float32 [7]"),
+        ({"decoder.bias": None}, "decoder.bias: found none; the model has torch.float32 [7]"),
+        ({"more": torch.zeros(2, 2)}, "more: found torch.float32 [2, 2]; the model has none"),
         *[
             (
                 {"decoder.bias": torch.zeros(7, dtype=dtype)},
-                f"weights decoder.bias: found {dtype}; the model has torch.float32",
+                f"decoder.bias: found {dtype} [7]; the model has torch.float32 [7]",
             )
             for dtype in (torch.int8, torch.float64)
         ],
@@ -80,7 +68,7 @@ def test_weights_of_other_names_shapes_or_types_are_refused(checkpoint, change, 
     weights = {name: tensor for name, tensor in {**checkpoint.weights, **change}.items() if tensor is not None}
     with pytest.raises(CheckpointError) as error:
         load_weights(model, weights)
-    assert str(error.value) == f"{text}; use a checkpoint of the same model section"
+    assert str(error.value) == f"weights {text}; use a checkpoint of the same model section"
     assert {name: bits(weight) for name, weight in model.named_parameters()} == before
 
 

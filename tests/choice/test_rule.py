@@ -1,7 +1,6 @@
-"""What the choice rests on: the rule for models, texts and times, the speed of the machine, and facts of the text."""
+"""What the choice rests on: the rule for models, texts and times, and the speed of the machine."""
 
 import itertools
-import math
 import time
 from dataclasses import replace
 
@@ -9,16 +8,13 @@ import numpy as np
 import pytest
 
 from charlm.choice.families import USUAL, Request
-from charlm.choice.ngram import SimpleScores, heldout_nats, mean_line_chars, simple_scores, spread_simple_scores
-from charlm.choice.rule import EXPECTED_WITHIN, Candidate, dropout, expected_nats, regularization, relative_nats
-from charlm.choice.search import best, is_promising
-from charlm.choice.speed import estimates, measure
+from charlm.choice.rule import Candidate, best, dropout, is_promising, regularization, relative_nats
+from charlm.choice.speed import measure, update_s
 from charlm.config import parse_config
 from charlm.config.schema import Dropout
+from charlm.data.corpus import Corpus
 from charlm.data.vocabulary import Vocabulary
-from charlm.model import count_parameters
 from charlm.training.machine import choose_machine
-from tests.text import MarkovSource, words_text
 
 
 def candidate(parameters=10**6, *, updates=1000, batch_size=16, train_chars=10**6, family=USUAL[0], overrides=(),
@@ -53,7 +49,7 @@ RHN, LONG = USUAL[1], 10**8
         [0.0, *(-strength(updates=updates) for updates in (12_000, 15_000)), -strength(10**7, updates=15_000)],
     ],
 )
-def test_what_lowers_the_expected_nats_or_raises_dropout(falling):
+def test_what_lowers_the_nats_or_raises_dropout(falling):
     assert all(after < before for before, after in itertools.pairwise(falling))
 
 
@@ -97,42 +93,15 @@ def test_dropout_grows_with_passes_up_to_sixteen():
         assert (places.between_layers > 0) == (layers > 1)
 
 
-@pytest.mark.parametrize(
-    ("chars", "parameters", "updates", "simple", "measured"),
-    [
-        (1_115_394, 353_153, 1324, SimpleScores(1.768, 3.332, 2.752), 1.4962),  # plays-all
-        (800_000, 223_708, 1855, SimpleScores(0.542, 3.292, 0.509), 0.2338),  # music-xml: it repeats itself
-        (156_467, 364_709, 1394, SimpleScores(3.041, 4.091, 3.299), 2.3237),  # code-shell
-        (984_809, 354_758, 1576, SimpleScores(1.832, 3.079, 3.274), 1.8157),  # words-english
-    ],
-)
-def test_the_expected_score(chars, parameters, updates, simple, measured):
-    """Measured: benchmarks/other-texts.json."""
-    one = candidate(parameters, train_chars=int(0.9 * chars), updates=updates)
-    assert expected_nats(one, simple) == pytest.approx(measured, abs=EXPECTED_WITHIN)
-
-
-def test_no_score_is_expected_above_that_of_the_frequencies():
-    assert expected_nats(candidate(100, updates=1), SimpleScores(0.69, 0.69, 0.8)) == pytest.approx(0.69, abs=1e-3)
-    assert expected_nats(candidate(), SimpleScores(0.0, 0.0, 0.01)) == 0
-
-
 # Speed
 
 
-def test_what_is_not_measured_follows_a_power_of_the_parameters():
-    family = [candidate(hidden=hidden) for hidden in USUAL[0].hidden]
-    family = [replace(each, parameters=count_parameters(each.config.model, 70)) for each in family]
-    exact = [1e-3 + 1.6e-7 * each.parameters for each in family]
-
-    def measured(*indices):
-        seconds = [exact[n] if n in indices else None for n in range(len(family))]
-        return estimates([replace(each, measured_s=one_s) for each, one_s in zip(family, seconds, strict=True)])
-
-    assert measured() == []
-    one = measured(1)
-    assert one[1:] == pytest.approx([exact[1] * each.parameters / family[1].parameters for each in family[1:]])
-    assert measured(1, 3, 5) == pytest.approx(exact, rel=0.05)
+def test_what_is_not_measured_is_on_lines_between_what_is():
+    """Below the smallest a tenth of its time is overhead; beyond the largest, time is in proportion."""
+    measured = {60_000: 12e-3, 20_000: 4e-3, 100_000: 16e-3}
+    found = [update_s(parameters, measured) for parameters in (10_000, 20_000, 30_000, 80_000, 200_000)]
+    assert found == pytest.approx([2.2e-3, 4e-3, 6e-3, 14e-3, 32e-3])
+    assert [update_s(n, {20_000: 4e-3}) for n in (10_000, 20_000, 40_000)] == pytest.approx([2.2e-3, 4e-3, 8e-3])
 
 
 @pytest.mark.usefixtures("kernels")
@@ -140,50 +109,8 @@ def test_what_is_not_measured_follows_a_power_of_the_parameters():
 def test_measure(family):
     machine = choose_machine(parse_config({"device": "cpu", "threads": 1, "precision": "fp32"}, "test"))
     config, start_s = candidate(family=family).config, time.perf_counter()
-    seconds = measure(config, machine, 64, 0.05)
+    ids = np.zeros(16 * 64 * 8, np.uint8)
+    corpus = Corpus(Vocabulary.of_code_points(np.arange(64)), {"train": ids}, sha256="", size_bytes=1, files=1)
+    seconds = measure(config, corpus, machine, 0.05)
     assert 0 < seconds < time.perf_counter() - start_s
-    assert measure(config, replace(machine, free_bytes=1000), 64, 0.05) is None
-
-
-# Text
-
-
-def facts(text):
-    """Scores of simple models on the last fifth of a text, and the mean length of lines."""
-    vocabulary = Vocabulary.of_code_points(np.unique([ord(character) for character in text]))
-    ids = vocabulary.encode(text)
-    known, unseen = np.split(ids, [len(ids) * 4 // 5])
-    return simple_scores(known, unseen, len(vocabulary)), mean_line_chars(ids, vocabulary)
-
-
-def test_a_source_of_known_entropy():
-    """No model scores less than the source's entropy; five characters of context are enough to come near it."""
-    source = MarkovSource()
-    text = source.text(200_000, seed=3)
-    of_parts = spread_simple_scores(Vocabulary.of_code_points(np.unique([*map(ord, text)])).encode(text), 6)
-    for scores in (facts(text)[0], of_parts):
-        assert source.entropy_nats < scores.deflate < 2 * scores.unigram
-        assert source.entropy_nats * 0.99 < scores.ngram < source.entropy_nats * 1.05
-
-
-def test_characters_drawn_evenly_and_probabilities_that_sum_to_one():
-    ids = np.random.default_rng(1).integers(50, size=(1, 20_000)).astype(np.uint8)
-    assert all(math.log(50) < nats < 1.2 * math.log(50) for nats in heldout_nats(ids[:, :16_000], ids[:, 16_000:], 50))
-    even = simple_scores(ids[0, :16_000], ids[0, 16_000:], 50)
-    assert math.log(50) < even.ngram == even.unigram < even.deflate
-    assert simple_scores(np.zeros_like(ids[0]), np.zeros_like(ids[0]), 1).unigram == 0
-    known = np.random.default_rng(2).integers(4, size=(1, 300)).astype(np.uint8)
-    ends = [np.append(known[0, 100:105], np.uint8(last))[None] for last in range(4)]
-    by_end = np.array([heldout_nats(known, end, 4) for end in ends])
-    assert np.exp(-by_end).sum(axis=0) == pytest.approx(1)
-
-
-@pytest.mark.parametrize("length", [500, 2_001, 60_000])
-def test_lines_and_any_length(length):
-    text = words_text(length)
-    scores, line_chars = facts(text)
-    assert 0 < scores.ngram < math.log(30)
-    assert line_chars == pytest.approx(length / (text.count("\n") + 1), rel=0.1)
-    scores, line_chars = facts("abcdefghij" * length)
-    assert scores.deflate < scores.unigram
-    assert (scores.ngram < 0.1, line_chars) == (True, min(10 * length, 500_000) // 8 * 8)
+    assert measure(config, corpus, replace(machine, free_bytes=1000), 0.05) is None

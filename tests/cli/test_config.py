@@ -6,7 +6,7 @@ from charlm.config import Config, flatten, load_config
 
 
 def test_check(cli, tiny_config):
-    for words in ([tiny_config], ["--config", tiny_config], [tiny_config, "--set", "model.cell.hidden=8"]):
+    for words in ([tiny_config], [tiny_config, "--set", "model.cell.hidden=8"]):
         result = cli("config", "check", *words)
         assert (result.code, result.out, result.err) == (0, f"{tiny_config}: valid\n", "")
 
@@ -20,12 +20,11 @@ def test_what_has_no_effect_is_said(cli, tiny_config, tmp_path):
 
 
 def test_show_can_be_read_back(cli, tiny_config, tmp_path):
-    for words in ([tiny_config], ["--config", tiny_config]):
-        result = cli("config", "show", *words, "--set", "optimizer={name: adam, lr: 1e-7}", "--set", "seed=9")
-        assert (result.code, result.err) == (0, "")
-        (tmp_path / "shown.yaml").write_text(result.out)
-        config = load_config(tmp_path / "shown.yaml")
-        assert config == load_config(tiny_config, ["optimizer={name: adam, lr: 1e-7}", "seed=9"])
+    result = cli("config", "show", tiny_config, "--set", "optimizer={name: adam, lr: 1e-7}", "--set", "seed=9")
+    assert (result.code, result.err) == (0, "")
+    (tmp_path / "shown.yaml").write_text(result.out)
+    config = load_config(tmp_path / "shown.yaml")
+    assert config == load_config(tiny_config, ["optimizer={name: adam, lr: 1e-7}", "seed=9"])
 
 
 def test_schema(cli):

@@ -23,37 +23,27 @@ USAGE = [
     ("train x.txt --resume --run-dir r", "--resume continues with the run's own text"),
     ("train --resume --run-dir r --init-from c",
      "Invalid value: --init-from starts a new run; leave out --init-from or --resume"),
-    ("train x.txt --minutes 1e307", "--minutes: found 1e+307; allowed: a number above 0, and 525,600 at most"),
     ("train --config c --device tpu", "'tpu' is none of 'auto', 'cpu', 'cuda', 'cuda:1' (the second GPU) and so on."),
     ("train --confg c", "No such option: --confg"),
     ("sample", "Missing argument 'CKPT'."),
-    ("sample r --prompt a --prompt-file b", "Invalid value: --prompt and --prompt-file exclude one another"),
     ("sample r --temperature inf", "Invalid value: --temperature: found inf; allowed: a finite number"),
-    ("sample run --unique", "--unique and --novel need a model of lines"),
-    ("sample run --label x", "--label needs a model with labels"),
+    ("sample run --new", "--new needs a model of lines"),
     ("eval r --split test --file f", "Invalid value: --split and --file exclude one another"),
-    ("eval r --dynamic-lr 0.1", "Invalid value: --dynamic-lr needs --dynamic"),
-    ("eval r --dynamic --dynamic-lr inf", "Invalid value: --dynamic-lr: found inf; allowed: a finite number"),
-    ("score run z.txt --sort", "--sort, --above, --below and --label need --lines"),
-    ("score run z.txt --lines --skip-unknown --unknown-as 3", "--skip-unknown and --unknown-as exclude one another"),
-    ("score run z.txt --lines --unknown-as inf", "--unknown-as: found inf; allowed: a finite number"),
-    ("score run z.txt --lines --dynamic-lr 3", "--dynamic-lr needs --dynamic"),
-    ("score run z.txt --dynamic --dynamic-lr inf", "--dynamic-lr: found inf; allowed: a finite number"),
-    ("score run z.txt --lines --per-char", "--per-char with --lines needs --json"),
-    ("score run z.txt --unknown-as 3 --per-char", "--per-char with --unknown-as needs --lines"),
-    ("score run z.txt --lines --above 3 --below 3bits", "--above and --below: no score is between them"),
-    ("score run z.txt --lines --above much", "--above: found 'much'; allowed: bits per character (3.2 or 3.2bits), "
-     "nats per character (2.1nats), or a percentile of the validation lines, p0 to p100 (p99)"),
-    ("score no-such-run z.txt --lines --below p101", "--below: found 'p101'; allowed: bits per character"),
-    ("look run --file z.txt --sample 9", "--file excludes --prompt and --sample"),
-    ("export run --to flax --out a", "Invalid value for '--to': found 'flax'; allowed: 'torch', 'onnx', 'html'"),
+    ("score run z.txt --skip-unknown --unknown-as 3", "--skip-unknown and --unknown-as exclude one another"),
+    ("score run z.txt --unknown-as inf", "--unknown-as: found inf; allowed: a finite number"),
+    ("score run z.txt --per-char", "--per-char needs --json"),
+    ("score run z.txt --above much", "--above: found 'much'; allowed: bits per character (3.2 or 3.2bits), "
+     "nats per character (2.1nats), or a percentile of the lines of a file, p0 to p100 (p99)"),
+    ("score no-such-run z.txt --above p101", "--above: found 'p101'; allowed: bits per character"),
+    ("score run - --above p9", "--above p9: found a pipe; allowed: a file, or a number, such as --above 3.2bits"),
+    ("classify run z.txt", "Missing option '--labels'"),
+    ("export run --to flax --out a", "Invalid value for '--to': found 'flax'; allowed: 'onnx', 'html'"),
     ("compare x.txt --equal params", "'--equal': found 'params'; allowed: 'parameters', 'time', 'updates'"),
     ("plan", "Invalid value: a text is needed, for example my.txt"),
     ("cells show gru --set model.cell.kind=lstm", "--set: found the kind lstm; allowed: gru, as KIND says"),
-    ("config check", "a config is needed, for example lstm; `charlm config list` shows the others"),
-    ("config show a --config b", "found two configs, a and --config b; allowed: one; leave out the other"),
+    ("config check", "Missing argument 'CONFIG'."),
     ("data fetch", "Missing argument 'NAME...'."),
-    ("data info x --level word", "Invalid value: --level: found 'word'; allowed: char | byte"),
+    ("data info x --level word", "Invalid value for '--level': found 'word'; allowed: 'char', 'byte'"),
 ]  # fmt: skip
 
 OUT_OF_RANGE = {
@@ -62,18 +52,13 @@ OUT_OF_RANGE = {
     "sample r --seed": f"-1 {2**63}",
     "sample r --temperature": "-1 nan",
     "sample r --top-p": "1.5 nan",
-    "sample r --min-p": "-0.1 1.5 nan",
     "sample r --top-k": "-1",
     "next r --top": "0",
     "eval r --streams": "0",
-    "eval r --dynamic --dynamic-lr": "-1 nan",
-    "eval r --dynamic --dynamic-decay": "1.5 nan",
-    "eval r --dynamic --dynamic-steps": "0",
-    "train x.txt --minutes": "0 nan",
 }
 
 NAME, SHOWN = f"a{ESC}{RTL}\u2028\n", r"a\x1bc\u202e\u2028\n"
-GZIP = "a.gz: found a gzip file; allowed: text in UTF-8; unpack it: gunzip -k a.gz"
+GZIP = "a.gz: found a gzip file; allowed: text in UTF-8; unpack it, or save it as plain text in its program"
 WRITABLE = "No such file or directory; allowed: a file that can be written"
 LONG = "xxx: File name too long"
 COMMANDS_OF_MODELS = ("sample", "next", "eval", "look", "export --to onnx --out new")
@@ -89,30 +74,25 @@ ERRORS = [
     (f"config check tiny.yaml --set seed={BYTE}", r"--set seed=\xff: unacceptable character #xdcff: "),
     ("sample run --prompt \x1b", r"--prompt: found '\x1b' (U+001B), which the model has never "),
     (f"sample run --prompt {RTL}{BYTE}", r": found '\u202e' (U+202E), '\udcff' (U+DCFF), which the "),
-    (f"sample run --stop {RTL}", r"--stop: found '\u202e' (U+202E), which the model never writes; "),
+    (f"sample run --stop {RTL}", r"--stop: found '\u202e' (U+202E), which the model has never seen; "),
     ("sample run --prompt aZbé", "--prompt: found 'Z' (U+005A), 'b' (U+0062), 'é' (U+00E9), which the model has never "
-                                 f"seen; allowed: {SEEN}; --skip-unknown leaves others out"),
-    (f"sample run --prompt-file {NAME}", f"--prompt-file {SHOWN}: no such file or folder; "),
-    ("sample run --prompt-file folder", "--prompt-file folder: Is a directory; allowed: a text file, or - for stdin"),
-    ("sample run --prompt-file latin.txt", "--prompt-file latin.txt: found no UTF-8 at byte offset 3; allowed: UTF-8"),
-    ("sample run --prompt-file zz.txt", "--prompt-file zz.txt: found 'Z' (U+005A), which the model has never "),
+                                 f"seen; allowed: {SEEN}"),
     (f"sample {'x' * 300}", LONG),
     (f"train --config tiny.yaml --run-dir {'x' * 300}", f"{LONG}; allowed: a folder that can "),
     (f"train --resume --run-dir {'x' * 300}", f"{LONG}; allowed: a folder that can "),
     ("sample run --device cpu --precision tf32",
      "precision: found tf32, which cpu (1 thread) lacks; allowed here: fp32 | bf16"),
-    ("eval run --file odd.txt", r"odd.txt: found '\x1b' (U+001B) × 1, '\u202e' (U+202E) × 1, '😀' (U+1F600) × 1, which "
+    ("eval run --file odd.txt", r"odd.txt: found '\x1b' (U+001B), '\u202e' (U+202E), '😀' (U+1F600), which "
      f"the model has never seen; allowed: {SEEN}; use text without others or a model that knows them; --skip-unknown "
      "leaves them out"),
     ("eval run --file s.txt", "evaluation: found a text of 1 character; allowed: 2 or more"),
     ("eval run --file zz.txt --skip-unknown", "zz.txt: none of its characters is in the model's vocabulary; use "),
     ("eval run --per-char no/scores.csv", f"--per-char no/scores.csv: {WRITABLE}"),
-    ("eval run --dynamic --dynamic-lr 1e38", "; allowed: finite numbers; lower --dynamic-lr"),
     ("eval run --per-char new --file gone", "gone: no such file or folder; "),
     ("look run --file text.txt --out no/page.html", f"--out no/page.html: {WRITABLE}"),
     ("look run --file text.txt --out text.txt", "--out text.txt: exists and is not a page of charlm look; allowed: a "
      "new or empty file, or an earlier page of charlm look"),
-    ("look run --prompt s --out new", "look: found a text of 1 character; allowed: 2 or more"),
+    ("look run --file s.txt --out new", "look: found a text of 1 character; allowed: 2 or more"),
     ("report run --out no/page.html", f"--out no/page.html: {WRITABLE}"),
     *((f"{command} damaged", "damaged: damaged, or not a checkpoint (") for command in COMMANDS_OF_MODELS),
     *((f"{command} folder", "folder: no checkpoint in folder/checkpoints; allowed: the folder of a run, or a checkp")
@@ -132,19 +112,11 @@ ERRORS = [
      "text.txt: text.txt is a file; allowed: a folder that can be written; see --run-dir"),
     ("train --config tiny.yaml --init-from run --set model.cell.hidden=32 --set model.cell.kind=gru",
      "model.cell.kind: found 'gru'; the checkpoint of --init-from has 'lstm'; allowed: the same"),
-    ("train text.txt --labels :",
-     "data.label_separator: found ':' with data.unit: text; allowed: with data.unit: line"),
-    ("train text.txt --lines --labels a\nb", "allowed: 16 characters at most, none of them a line end"),
-    (f"train text.txt --lines --labels {'x' * 17}", "allowed: 16 characters at most, none of them a line end"),
-    ("train --config lstm mac.txt --lines", "mac.txt: found no newline, and 2 carriage returns, which ended lines on "
-     r"old Macs; allowed: lines that end with a newline; convert it: tr '\r' '\n' < mac.txt > lines.txt"),
-    ("classify run text.txt", "the model knows no labels; allowed: one that was trained with data.label_separator"),
     ("config suggest zz.txt", ": found 2 characters; allowed: 500 or more"),
     ("train a.gz --minutes 0.01", GZIP),
     ("config suggest a.gz", GZIP),
     ("eval run --file a.gz", GZIP),
-    ("score run a.gz --lines", GZIP),
-    ("sample run --prompt-file a.gz", GZIP),
+    ("score run a.gz", GZIP),
 ]  # fmt: skip
 
 
@@ -175,7 +147,7 @@ def in_folder(trained_run, text_file, tiny_config, tmp_path, monkeypatch):
     texts = {
         "s.txt": b"s", "damaged": b"not", "z.txt": b"Z", "zz.txt": b"ZZ",
         "odd.txt": "so \x1b\u202e😀".encode(), "latin.txt": b"abc\xff",
-        "mac.txt": b"anna\rhanna\rjo\r", "a.gz": gzip.compress(b"text", mtime=0), "empty.txt": b"",
+        "a.gz": gzip.compress(b"text", mtime=0), "empty.txt": b"",
         "mark.txt": b"\xef\xbb\xbf",
         "abc.txt": b"abc", "lines.txt": b"a\nb\n" * 3,
     }  # fmt: skip
@@ -197,13 +169,9 @@ def test_errors(cli, in_folder, words, text):
     ("words", "stdin", "error"),
     [
         ("score run -", gzip.compress(b"text", mtime=0), "stdin: found a gzip file; allowed: text in UTF-8; unpack it"),
-        (
-            "score run - --lines",
-            gzip.compress(b"text", mtime=0),
-            "stdin: found a gzip file; allowed: text in UTF-8; unpack it",
-        ),
-        ("score run -", b"soZ", "stdin: found 'Z' (U+005A), which the model has never seen"),
-        ("sample run --prompt-file -", b"\xff", "--prompt-file -: found no UTF-8 at byte offset 0; allowed: UTF-8"),
+        ("score run -", b"soZ", "stdin, line 1: found 'Z' (U+005A), which the model has never seen"),
+        ("eval run --file -", b"soZ", "stdin: found 'Z' (U+005A), which the model has never seen"),
+        ("eval run --file -", b"\xff", "stdin: found no UTF-8 at byte offset 0; allowed: UTF-8"),
     ],
 )
 def test_errors_of_stdin(cli, in_folder, words, stdin, error):
@@ -221,7 +189,7 @@ TOO_LARGE = r"memory: the model and a window need at least [\d.,]+ [TE]B; \S+ GB
         ("data.source=mark.txt", "mark.txt: no text in 3 B; at least one character is needed; add text$"),
         ("data.source=abc.txt", "train split: 2 characters; 4 streams of 8 steps need at least 33; lower "
                                 r"train.batch_size or train.bptt, or use more text \(data.split\)$"),
-        ("data.source=latin.txt", r"latin.txt: byte 0xFF at offset 3 is not UTF-8 \(invalid start byte\); data.level: "
+        ("data.source=latin.txt", r"latin.txt: line 1: byte 0xFF is not UTF-8 \(invalid start byte\); data.level: "
                                   "char needs UTF-8 text; convert the file or set data.level: byte$"),
         ("data.split=[0.9997,0.0003,0.0]", "valid split: "),
         ("train.bptt=5000", "train split: "),
@@ -282,7 +250,7 @@ def test_cuda_that_is_not_there(cli, in_folder, command):
     [
         *(("CHARLM_TIMEOUT_S", value, "1 to 1000000") for value in ("0", "1e9", "9" * 5000, "inf", "-1", "", "ten")),
         ("RANK", "2", "0 to 1"),
-        ("WORLD_SIZE", "0", "1 to 2147483647"),
+        ("WORLD_SIZE", "0", "1 to 1000000"),
     ],
 )
 def test_variables_of_processes_that_make_no_sense(cli, tiny_config, monkeypatch, name, value, allowed):

@@ -2,14 +2,12 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
 
 from charlm.inference import TrainedModel, load
-from charlm.inference.evaluation import PERCENTS
-from charlm.inference.lines import limit_nats
-from charlm.inference.options import Limit
 from tests.cli.conftest import LINES
 
 
@@ -34,40 +32,38 @@ def test_samples_are_lines_without_headings(cli, lines_run, model):
     assert all(line.startswith("jo") for line in lines)
     value = json.loads(cli(*words, "--prompt", "jo", "--count", 2, "--json").out)
     assert [one["prompt"] + one["text"] for one in value["samples"]] == lines[:2]
-    for data in (b"jo", b"jo\n", b"jo\r\n"):  # a prompt has no line end but that of its file
-        assert cli(*words, "--prompt-file", "-", stdin=data).out == f"{lines[0]}\n"
-    fault = cli(*words, "--prompt-file", "-", stdin=b"jo\n\n").usage_error
-    assert "--prompt-file -: found a line end; allowed with a model of lines: a part of one line" in fault
+    fault = cli(*words, "--prompt", "jo\n").usage_error
+    assert "--prompt: found a line end; allowed with a model of lines: the beginning of one line" in fault
 
-    unique = cli(*words, "--count", 4, "--unique")
-    lines = unique.out.split("\n")[:-1]
-    assert len(set(lines)) == len(lines) == 4
-    assert unique.err.startswith("dropped  0 lines of the training text, ")
-    novel = cli(*words, "--count", 3, "--novel", "--temperature", 1.5)
-    assert not {*novel.out.split("\n")[:-1]} & {*lines_of(model, "train")}
-    assert ", 0 repeats" in novel.err
-    none = cli(*words, "--count", 2, "--novel", "--temperature", 0)
+    new = cli(*words, "--count", 3, "--new", "--temperature", 1.5)
+    lines = new.out.split("\n")[:-1]
+    assert len(set(lines)) == len(lines) == 3
+    assert not {*lines} & {*lines_of(model, "train")}
+    assert re.search(r"^dropped  \d+ lines? of the training text, \d+ repeats?\n$", new.err, re.MULTILINE)
+    none = cli(*words, "--count", 2, "--new", "--temperature", 0)
     assert (none.code, none.out) == (0, "")
     assert none.err == "dropped  40 lines of the training text, 0 repeats; gave up with 0 of 2\n"
 
 
 def test_a_text_is_scored_line_by_line_whatever_ends_its_lines(cli, lines_run, model, write):
-    bits = np.concatenate(model.score(["anna", "jo"], per_char=True))
+    bits = np.concatenate(model.char_scores(["anna", "jo"]))
     whole = json.loads(cli("eval", lines_run, "--file", write("a.txt", "anna\njo"), "--json").out)
     assert whole["targets"] == len(bits) == 8
     assert whole["bits_per_char"] == pytest.approx(bits.mean(), rel=1e-5)
     assert model.evaluate("anna\njo").bits_per_char == pytest.approx(whole["bits_per_char"], rel=1e-6)
-    expected = cli("score", lines_run, "-", stdin=b"anna\njo\n")
-    assert expected.code == 0
-    assert cli("score", lines_run, "-", stdin=b"anna\r\njo").out == expected.out
-    file = write("a.txt", "anna\r\njo\r\n")
-    assert cli("score", lines_run, file).out.split("\t")[:2] == expected.out.split("\t")[:2]
+    for data in (b"anna\njo\n", b"anna\r\njo", b"anna\r\njo\r\n"):
+        other = json.loads(cli("eval", lines_run, "--file", "-", "--json", stdin=data).out)
+        assert (other["targets"], other["nats_per_char"]) == (8, whole["nats_per_char"])
+        rows = cli("score", lines_run, "-", "--json", stdin=data).out.splitlines()
+        assert [json.loads(row)["text"] for row in rows] == ["anna", "jo"]
+    fault = cli("eval", lines_run, "--dynamic").error
+    assert fault == "dynamic evaluation: found a model of lines; allowed: a model of running text"
 
     assert model.next("jo\nhann") == model.next("hann")
     assert model.next("hann")[0][0] == "a"
     assert model.features(["anna", "jo"]).shape == (2, 24)
     bits = -math.log2(dict(model.next("", k=20))["a"])
-    assert model.score(["a"], per_char=True)[0][0] == pytest.approx(bits, rel=1e-4)
+    assert model.char_scores(["a"])[0][0] == pytest.approx(bits, rel=1e-4)
 
 
 @pytest.mark.usefixtures("quick")
@@ -83,7 +79,7 @@ def test_the_choice_of_settings_takes_lines_too(cli, tmp_path, write):
 def test_training_and_eval_say_nats_per_line(cli, lines_run, model, tmp_path):
     value = json.loads(cli("eval", lines_run, "--json").out)
     lines = lines_of(model, "valid")
-    per_line = sum(bits.sum() for bits in model.score(lines, per_char=True)) * math.log(2) / len(lines)
+    per_line = sum(bits.sum() for bits in model.char_scores(lines)) * math.log(2) / len(lines)
     assert value["lines"] == len(lines)
     assert value["nats_per_line"] == pytest.approx(per_line, rel=1e-5)
     words = ["--config", lines_run / "config.yaml", "--set", "train.max_steps=3", "--run-dir", tmp_path / "run"]
@@ -92,6 +88,3 @@ def test_training_and_eval_say_nats_per_line(cli, lines_run, model, tmp_path):
     assert outcome["best_nats_per_line"] == pytest.approx(outcome["best_nats"] * value["targets"] / len(lines))
     assert f"bits/char  {outcome['best_nats_per_line']:.2f} nats/line  " in result.err
     assert f" per character, {outcome['best_nats_per_line']:.2f} nats per line, at step 3\n" in result.err
-    quantiles = np.quantile(model.score(lines), PERCENTS / 100) * math.log(2)
-    np.testing.assert_allclose(model.progress["line_quantiles"], quantiles, rtol=1e-3)
-    assert limit_nats(Limit.parse("p50"), model, "--above") == pytest.approx(quantiles[59], rel=1e-3)

@@ -32,10 +32,8 @@ def test_validation_text_and_look_html_are_the_default(cli, trained_run, tmp_pat
     assert text_of(tmp_path / "look.html") == valid[start : start + 250]
 
 
-def test_a_prompt_and_stdin(cli, trained_run, tmp_path):
+def test_stdin(cli, trained_run, tmp_path):
     out = tmp_path / "page.html"
-    assert cli("look", trained_run, "--prompt", "so ", "--out", out).code == 0
-    assert text_of(out) == "so "
     written = cli("sample", trained_run, "--prompt", "so ", "--length", 40, "--seed", 3).out
     assert cli("look", trained_run, "--file", "-", "--out", out, stdin=written.encode()).code == 0
     assert text_of(out) == written
@@ -45,7 +43,7 @@ def test_a_model_of_lines(cli, lines_run, tmp_path):
     run, out = lines_run, tmp_path / "page.html"
     assert cli("look", run, "--length", 200, "--out", out).code == 0
     assert len(text_of(out)) == 201  # with the newline that is read first
-    assert cli("look", run, "--prompt", "jo", "--out", out).code == 0
+    assert cli("look", run, "--file", "-", "--out", out, stdin=b"jo").code == 0
     assert text_of(out) == "\njo\n"
 
 
@@ -55,5 +53,5 @@ def test_gradients(cli, trained_run, tmp_path):
     assert looked.code == 0
     assert len(re.findall(r"^look +following gradients back ", looked.err, re.MULTILINE)) == 1
     assert '"gradients":' in out.read_text(encoding="utf-8")
-    refused = cli("look", trained_run, "--prompt", "so", "--gradients", "--out", out)
+    refused = cli("look", trained_run, "--file", "-", "--gradients", "--out", out, stdin=b"so")
     assert refused.error == "gradients: found a text of 2 characters; allowed: 3 or more"

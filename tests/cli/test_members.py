@@ -1,14 +1,11 @@
 """Commands with a model of several members."""
 
-import dataclasses
 import json
 
 import numpy as np
 import pytest
 
-from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.inference import load
-from charlm.runs import FOLDER, LAST, describe_run
 from tests.runs import rows
 
 MEMBERS = ["--set", "model.members=2", "--set", "model.layers=2"]
@@ -31,9 +28,9 @@ def test_one_command_for_all_members(cli, run, text_file):
     sampled = cli("sample", run, "--seed", 3, "--length", 30, "--json")
     model = load(run, device="cpu")
     assert json.loads(sampled.out)["samples"][0]["text"] == model.sample(seed=3, length=30)
-    bits = model.evaluate(text_file.read_text(), streams=1).bits_per_char
-    assert float(cli("score", run, text_file).out.split("\t")[0]) == pytest.approx(bits, abs=1e-4)
-    assert cli("score", run, text_file, "--lines", "--dynamic").code == 0
+    nats = model.evaluate(text_file.read_text()).nats_per_char
+    assert json.loads(cli("eval", run, "--file", text_file, "--json").out)["nats_per_char"] == pytest.approx(nats)
+    assert cli("score", run, text_file).code == 0
     assert cli("next", run, "--prompt", "a").code == 0
     assert model.features(["at", "e"]).shape == (2, 2 * 16)
     assert cli("runs", run).out.splitlines()[1].split("  ")[1].strip() == "lstm 2 × 16, 2 members"
@@ -64,34 +61,14 @@ def test_a_run_of_other_members_is_refused(cli, run, tiny_config, tmp_path):
     assert resumed.error.startswith("model.members: found 1, the run has 2; ")
 
 
-def test_older_checkpoints_know_nothing_of_members(trained_run, tmp_path):
-    checkpoint = read_checkpoint(trained_run / FOLDER / LAST)
-
-    class OlderConfig:
-        model = checkpoint.config.model
-
-        def model_dump(self, mode):
-            values = checkpoint.config.model_dump(mode=mode)
-            del values["model"]["members"]
-            return values
-
-    file = tmp_path / FOLDER / LAST
-    save_checkpoint(dataclasses.replace(checkpoint, config=OlderConfig()), file)
-    assert read_checkpoint(file).config == checkpoint.config
-    assert load(file, device="cpu").sample(seed=1) == load(trained_run / FOLDER / LAST, device="cpu").sample(seed=1)
-    assert describe_run(tmp_path).members == 1
-
-
-def test_labels(cli, write, tmp_path):
+def test_classify(cli, write, tmp_path):
     lines = "".join(f"{label}\t{word * 3}\n" for label, word in [("a", "xyz"), ("b", "uvw")] for _ in range(200))
     options = ["model.members=2", "model.cell.hidden=16", "train.batch_size=4", "train.max_steps=60"]
     words = [word for option in options for word in ("--set", option)]
-    file = write("labeled.txt", lines)
-    trained = cli("train", file, "--lines", "--labels", "\t", "--config", "lstm", "--run-dir", tmp_path / "run", *words)
+    file, run = write("labeled.txt", lines), tmp_path / "run"
+    trained = cli("train", file, "--lines", "--config", "lstm", "--run-dir", run, *words)
     assert trained.code == 0, trained.err
-    model = load(tmp_path / "run", device="cpu")
-    together = model.classify(["xyzxyz", "uvw"]).nats
-    texts = [[f"{label}\t{line}" for label in model.labels] for line in ("xyzxyz", "uvw")]
-    scored = [[model.evaluate(text).nats_sum for text in row] for row in texts]
-    np.testing.assert_allclose(together, scored, rtol=1e-4)
-    assert cli("classify", tmp_path / "run", write("records.txt", "xyzxyz\nuvw\n")).code == 0
+    model = load(run, device="cpu")
+    for line, (label, p) in zip(["xyzxyz", "uvw"], model.classify(["xyzxyz", "uvw"], ["a", "b"]), strict=True):
+        scored = {each: np.exp(-model.evaluate(f"{each}\t{line}").nats_sum) for each in "ab"}
+        assert p == pytest.approx(scored[label] / sum(scored.values()), rel=1e-3)

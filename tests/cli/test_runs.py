@@ -50,25 +50,15 @@ def test_table_and_json(cli, runs, monkeypatch):
     assert len(rows) == 2
     new, old = listed(cli, runs)
     assert list(new) == [
-        "path", "state", "written_s", "used_by", "kind", "layers", "hidden", "members", "parameters", "step",
-        "best_nats", "corpus_sha256",
+        "path", "state", "written_s", "kind", "layers", "hidden", "members", "parameters", "step", "best_nats",
+        "corpus_sha256",
     ]  # fmt: skip
     written_s = new.pop("written_s")
-    assert list(new.values())[:8] == [str(runs / "new"), "finished", None, "lstm", 1, 16, 1, 2014]
+    assert list(new.values())[:7] == [str(runs / "new"), "finished", "lstm", 1, 16, 1, 2014]
     assert old["written_s"] < written_s
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before
     with locked(runs / "new"):  # nothing is locked
         pass
-    monkeypatch.setattr("_pytest.capture.CaptureIO.isatty", lambda _: True)
-    for columns in (80, 40):  # the name on a line of its own
-        monkeypatch.setenv("COLUMNS", str(columns))
-        narrow = cli("runs", runs).out.splitlines()
-        assert narrow[::2] == ["run", str(runs / "new"), str(runs / "by topic" / "Öl-日本")]
-        others = [line.removeprefix(name).split() for line, name in zip(wide, narrow[::2], strict=True)]
-        assert [line.split() for line in narrow[1::2]] == others
-        assert max(map(len, narrow[1::2])) < 80
-    monkeypatch.setenv("COLUMNS", "300")
-    assert cli("runs", runs).out.splitlines() == wide
 
 
 def test_a_run_itself_and_nothing(cli, runs, tmp_path, monkeypatch):
@@ -82,17 +72,11 @@ def test_a_run_itself_and_nothing(cli, runs, tmp_path, monkeypatch):
 
 
 FORGED = {
-    "a huge step": ("progress", '"step": 6', f'"step": {10**400}'),
     "a step that is none": ("progress", '"step": 6', '"step": [6]'),
-    "a huge best": ("progress", '"best_nats": ', '"best_nats": 1e999, "b": '),
-    "a huge time": ("progress", '"elapsed_s": ', f'"elapsed_s": {10**400}, "b": '),
-    "no number": ("progress", '"ending_s": ', '"ending_s": NaN, "b": '),
-    "layers": ("config", '"layers": 1', f'"layers": {10**400}'),
+    "layers": ("config", '"layers": 1', '"layers": [1]'),
     "another version": ("version", "2", "1"),
     "a kind": ("config", '"kind": "lstm"', '"kind": ["lstm"]'),
-    "a reason": ("progress", '"stop_reason": "max_steps"', '"stop_reason": ["max_steps"]'),
-    "a shape": ("weights/decoder.bias", "[14]", f"[{2**62}, {2**62}]"),
-    "more shapes": ("weights/decoder.bias", "[14]", f"[{', '.join(['9' * 4000] * 9)}]"),
+    "a shape": ("weights/decoder.bias", "[14]", "[[14]]"),
 }
 
 
@@ -137,7 +121,6 @@ def test_states_and_headers_that_are_damaged_or_forged(cli, trained_run, tmp_pat
     with locked(folder / "used"):
         runs = {Path(run["path"]).name: run for run in listed(cli, folder)}
     assert {name: run["state"] for name, run in runs.items()} == states
-    assert runs["used"]["used_by"].startswith(f"process {os.getpid()} on ")
     assert runs["damaged"]["kind"] is None
     assert "—" in cli("runs", folder / "damaged").out
     assert len(cli("runs", folder).out.splitlines()) == 1 + len(states)

@@ -41,7 +41,7 @@ def test_stop(cli, trained_run):
 
 
 def test_the_likeliest_characters_need_no_luck(cli, trained_run):
-    options = (["--temperature", 0], ["--temperature", 0], ["--top-k", 1], ["--top-p", 0], ["--min-p", 1])
+    options = (["--temperature", 0], ["--temperature", 0], ["--top-k", 1], ["--top-p", 0])
     assert len({cli("sample", trained_run, "--length", 30, *option).out for option in options}) == 1
     for prompt in ("so ", "e", ""):
         words = [trained_run, "--prompt", prompt]
@@ -76,21 +76,6 @@ def test_novelty_of_less_than_a_window_and_of_bytes(cli, trained_run, bytes_run)
     assert json.loads(cli(*words, "--json").out)["samples"][0]["novelty"]["windows_share"] is None
     told = cli("sample", bytes_run, "--length", 40, "--temperature", 0, "--novelty").err
     assert re.search(r"[\d.]+% of its windows of 20 bytes; at most \d+ bytes? in a row: '", told)
-
-
-@pytest.mark.parametrize("command", [["sample", "--seed", 1], ["next"]])
-def test_unknown_characters_of_the_prompt_are_skipped(cli, trained_run, command):
-    skipped = cli(*command, trained_run, "--prompt", "aZbés", "--skip-unknown")
-    assert (skipped.code, skipped.err) == (0, "skipped  --prompt: 'Z' (U+005A), 'b' (U+0062), 'é' (U+00E9)\n")
-    assert skipped.out == cli(*command, trained_run, "--prompt", "as").out
-
-
-def test_prompt_file_and_stdin(cli, trained_run, write):
-    words = ["sample", trained_run, "--length", 5, "--seed", 1]
-    expected = cli(*words, "--prompt", "so\ntee").out
-    for data in (b"so\ntee", b"\xef\xbb\xbfso\ntee"):
-        assert cli(*words, "--prompt-file", write("prompt.txt", data)).out == expected
-        assert cli(*words, "--prompt-file", "-", stdin=data).out == expected
 
 
 def test_a_terminal_gets_no_control_characters(cli, bytes_run, monkeypatch):

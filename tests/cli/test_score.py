@@ -1,7 +1,5 @@
 """`charlm score`."""
 
-import csv
-import io
 import json
 import math
 import re
@@ -9,8 +7,6 @@ import re
 import pytest
 
 from charlm.inference import load
-from charlm.inference.lines import limit_nats
-from charlm.inference.options import Limit
 from tests.text import SEEN
 
 LINES = ["so tee", "", "mmmmmmmm", "a tee so.", "lll"]
@@ -27,7 +23,7 @@ def columns(out):
 
 
 def test_lines_of_a_file_and_of_stdin(cli, trained_run, candidates):
-    words = ["score", trained_run, "--lines"]
+    words = ["score", trained_run]
     result = cli(*words, candidates)
     assert (result.code, result.err) == (0, "")
     rows = columns(result.out)
@@ -51,80 +47,52 @@ def test_lines_of_a_file_and_of_stdin(cli, trained_run, candidates):
 
 
 def test_sort_and_limits(cli, trained_run, candidates):
-    words = ["score", trained_run, candidates, "--lines"]
+    words = ["score", trained_run, candidates]
     rows = columns(cli(*words).out)
     assert columns(cli(*words, "--sort").out) == sorted(rows, key=lambda row: row[0])
     middle = sorted(row[0] for row in rows)[2]
-    above, below = columns(cli(*words, "--above", middle).out), columns(cli(*words, "--below", f"{middle}bits").out)
-    assert all(row[0] >= middle for row in above)
-    assert all(row[0] <= middle for row in below)
-    assert len(above) + len(below) == 5
-    between = cli(*words, "--above", middle - 0.0002, "--below", f"{(middle + 0.0002) * math.log(2)}nats").out
-    assert [row[0] for row in columns(between)] == [middle]
-    limit = limit_nats(Limit.parse("p60"), load(trained_run), "--above") / math.log(2)
-    assert columns(cli(*words, "--above", "p60").out) == [row for row in rows if row[0] > limit]
+    for limit in (middle - 0.0002, f"{middle - 0.0002}bits", f"{(middle - 0.0002) * math.log(2)}nats"):
+        assert columns(cli(*words, "--above", limit).out) == [row for row in rows if row[0] >= middle]
+    assert columns(cli(*words, "--above", f"{middle + 0.0002}bits").out) == [row for row in rows if row[0] > middle]
 
 
-def test_a_whole_text_is_scored_as_by_eval(cli, trained_run, candidates):
-    value = json.loads(cli("eval", trained_run, "--file", candidates, "--json").out)
-    words = ["score", trained_run, candidates]
-    result = cli(*words)
-    assert (result.code, result.err) == (0, "")
-    [(per_char, bits, name)] = columns(result.out)
-    assert name == candidates
-    assert per_char == pytest.approx(value["bits_per_char"], abs=1e-4)
-    assert bits == pytest.approx(value["bits_per_char"] * value["targets"], abs=1e-2)
-    text = "".join(f"{line}\n" for line in LINES)
-    [(from_stdin, _, name)] = columns(cli("score", trained_run, "-", stdin=text.encode()).out)
-    assert (from_stdin, name) == (per_char, "stdin")
-    whole = json.loads(cli(*words, "--json", "--per-char").out)
-    assert list(whole) == ["checkpoint", "text", "bits_per_char", "bits", "chars", "per_char"]
-    assert whole["chars"] == value["targets"] == len(whole["per_char"])
-    assert sum(whole["per_char"]) == pytest.approx(whole["bits"], abs=1e-2)
-    header, *rows = csv.reader(io.StringIO(cli(*words, "--per-char").out, newline=""))
-    assert header == ["position", "character", "nats", "bits"]
-    assert [row[1] for row in rows] == list(text)[1:]
+def test_percentiles_are_those_of_the_file(cli, trained_run, candidates, write):
+    words = ["score", trained_run]
+    rows = sorted(columns(cli(*words, candidates).out))
+    for percent, count in ((0, 4), (50, 2), (60, 1), (100, 0)):
+        assert sorted(columns(cli(*words, candidates, "--above", f"p{percent}").out)) == rows[5 - count :]
+    assert cli(*words, write("none.txt", ""), "--above", "p99").out == ""
+    refused = cli(*words, "-", "--above", "p99", stdin=b"so\n").usage_error
+    assert "--above p99: found a pipe; allowed: a file, or a number, such as --above 3.2bits" in refused
 
 
-def test_dynamic(cli, trained_run, write):
-    words = ["score", trained_run, write("log.txt", "mmm lll rrr\n" * 1500)]
-    static, dynamic = (cli(*words, "--lines", *more) for more in ([], ["--dynamic"]))
-    assert dynamic.code == 0
-    assert static.out.splitlines()[:16] == dynamic.out.splitlines()[:16]
-    assert columns(dynamic.out)[-1][0] < columns(static.out)[-1][0]
-    [(whole, _, _)], [(learned, _, _)] = (columns(cli(*words, *more).out) for more in ([], ["--dynamic"]))
-    assert learned < whole
-    diverged = cli(*words, "--lines", "--dynamic", "--dynamic-lr", 1e38)
-    assert re.search(r"found a loss of (nan|inf) nats; allowed: finite numbers; lower --dynamic-lr\n$", diverged.err)
-    assert diverged.code == 1
+def test_a_frequent_line_is_not_above_its_own_score(cli, trained_run, write):
+    """Its occurrences differ in the last bits, because other lines are read beside them."""
+    lines = [line for n in range(200) for line in ["so tee", "so tee", "so tee", "mmmm"[: n % 5]]]
+    above = columns(cli("score", trained_run, write("log.txt", "\n".join(lines)), "--above", "p50").out)
+    assert "so tee" not in [line for _, _, line in above]
+    assert above
 
 
 def test_characters_that_the_model_does_not_know(cli, trained_run, write):
-    text = "so\ntee\nZe\nso\n"
-    file = write("log.txt", text)
+    file = write("log.txt", "so\ntee\nZe\nso\n")
     words = ["score", trained_run, file]
-    result = cli(*words, "--lines")
+    result = cli(*words)
     assert result.code == 1
     assert [line for _, _, line in columns(result.out)] == ["so", "tee"]
     assert result.err == (
         f"error: {file}, line 3: found 'Z' (U+005A), which the model has never seen; allowed: {SEEN}; "
         "--skip-unknown leaves others out, --unknown-as BITS counts them\n"
     )
-    skipped = columns(cli(*words, "--lines", "--skip-unknown").out)
-    counted = columns(cli(*words, "--lines", "--unknown-as", 20).out)
+    skipped = columns(cli(*words, "--skip-unknown").out)
+    counted = columns(cli(*words, "--unknown-as", 20).out)
     assert counted[2][1] == pytest.approx(skipped[2][1] + 20)
     assert counted[2][0] == pytest.approx(counted[2][1] / 3, abs=0.01)
     assert counted[3] == skipped[3]
-    assert cli(*words).error.startswith(f"{file}: found 'Z' (U+005A) × 1, which the model has never seen")
-    skipped = cli(*words, "--skip-unknown")
-    assert skipped.err.splitlines()[-1] == f"skipped  {file}: 1 character: 'Z' (U+005A)"
-    for name in (file, "-"):
-        counted = cli("score", trained_run, name, "--unknown-as", 20, stdin=text.encode())
-        assert columns(counted.out)[0][1] == pytest.approx(columns(skipped.out)[0][1] + 20)
 
 
 def test_a_pipe_gets_the_exact_bytes_and_json_readable_text(cli, trained_run, monkeypatch):
-    words = ["score", trained_run, "-", "--lines", "--unknown-as", 8]
+    words = ["score", trained_run, "-", "--unknown-as", 8]
     result = cli(*words, stdin="so\x1b[2J\r\nté\n".encode())
     assert [line.split("\t")[2] for line in result.out.split("\n")[:-1]] == ["so\x1b[2J\r", "té"]
     assert json.loads(cli(*words, "--json", stdin=b"t\xff\n").out)["text"] == "t\ufffd"

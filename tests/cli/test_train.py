@@ -29,7 +29,7 @@ def test_train_eval_resume(cli, tiny_config, tmp_path):
     assert "%|" not in result.err
     told = result.err.splitlines()
     assert [line.split()[0] for line in told] == [
-        *["data"] * 3, "model", "device", "run", "sample", "valid", "sample", "valid", "sample", "done", "sample",
+        *["data"] * 2, "model", "device", "run", "sample", "valid", "sample", "valid", "sample", "done", "sample",
     ]  # fmt: skip
     done = r"done     max_steps at step 6, \d+\.\d s; best \d\.\d{4} nats \(\d\.\d{4} bits\) per character at step [36]"
     assert re.fullmatch(done, told[-2])
@@ -117,8 +117,7 @@ def test_a_text_alone_takes_the_model_of_the_run(cli, trained_run, tmp_path):
     result = cli(*words, "--run-dir", run, "--set", "train.bptt=16", "--json")
     assert result.code == 0
     assert json.loads(result.out)["step"] > 0
-    assert f"lstm, 1 × 16 units, 2,014 parameters: the model of {trained_run}, which is trained on\n" in result.err
-    assert "expect" not in result.err
+    assert "lstm, 1 × 16 units, 2,014 parameters: the model of the run that it starts from\n" in result.err
     old, new = (load_config(each / "config.yaml") for each in (trained_run, run))
     assert new.model.model_copy(update={"dropout": old.model.dropout}) == old.model
     assert (new.data.source, new.train.bptt, new.train.max_minutes) == (str(more), 16, 0.02)
@@ -168,43 +167,13 @@ def test_unseen_characters_and_a_grown_vocabulary(cli, tiny_config, trained_run,
 LOWER = "; lower model.cell.hidden, train.batch_size or train.bptt"
 
 
-@pytest.mark.parametrize(
-    ("fault", "line"),
-    [
-        (
-            torch.OutOfMemoryError(
-                "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.15 GiB of which "
-                "1.10 GiB is free. Including non-PyTorch memory, this process has 78.05 GiB memory in use."
-            ),
-            f"out of memory: 2.00 GiB more were needed, 1.10 GiB are free{LOWER}",
-        ),
-        (MemoryError(), f"out of memory{LOWER}"),
-        (
-            ImportError("libtorch.so: failed to map segment from shared object"),
-            "out of memory: a library cannot be loaded (libtorch.so: failed to map segment from shared object); free "
-            "some, or raise the limit (`ulimit -v`)",
-        ),
-    ],
-)
-def test_memory_that_runs_out_is_one_line(cli, tiny_config, monkeypatch, fault, line):
+@pytest.mark.parametrize("fault", [torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), MemoryError()])
+def test_memory_that_runs_out_is_one_line(cli, tiny_config, monkeypatch, fault):
     def update(trainer):
         raise fault
 
     with monkeypatch.context() as patch:
         patch.setattr(Trainer, "update", update)
-        assert cli("plan", "--config", tiny_config).error == line
+        assert cli("plan", "--config", tiny_config).error == f"out of memory{LOWER}"
     monkeypatch.setattr("charlm.training.machine.available_bytes", lambda _: None)
-    too_large = cli("plan", "--config", tiny_config, "--set", "model.cell.hidden=400000").error
-    assert too_large == f"out of memory: 2560000000000 bytes more were needed{LOWER}"
-
-
-def test_no_thread_is_one_line_and_leaves_no_folder(cli, tiny_config, tmp_path, monkeypatch):
-    def refused(*_, **options):
-        raise RuntimeError("can't start new thread")
-
-    monkeypatch.setattr("charlm.training.start.Trainer", refused)
-    assert cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run").err.splitlines()[-1] == (
-        "error: can't start new thread; allowed: as many as the system's limit (`ulimit -u`); end other processes, or "
-        "raise it"
-    )
-    assert not (tmp_path / "run").exists()
+    assert cli("plan", "--config", tiny_config, "--set", "model.cell.hidden=400000").error == f"out of memory{LOWER}"

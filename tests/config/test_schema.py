@@ -95,5 +95,5 @@ def test_table_has_every_option_with_a_meaning_and_tells_the_kinds_apart():
     meaning = "Added to the denominator, so that it is never 0."
     assert [line for line in table.splitlines() if line.startswith("| `optimizer.eps`")] == [
         f"| `optimizer.eps` | `1e-10` | a number > 0 | (adagrad) {meaning} |",
-        f"| `optimizer.eps` | `1e-08` | a number > 0 | (adam, nadam, radam, adamw, muon, rmsprop) {meaning} |",
+        f"| `optimizer.eps` | `1e-08` | a number > 0 | (adam, adamw, muon, rmsprop) {meaning} |",
     ]

@@ -63,10 +63,10 @@ def test_a_missing_one_names_the_nearest(given, near):
 
 def test_commands_take_a_name_and_name_the_nearest(cli, tmp_path, monkeypatch, write):
     monkeypatch.chdir(tmp_path)
-    for command in ("config check", "config show --config", "plan --config", "train --config"):
+    for command in ("config check", "config show", "plan --config", "train --config"):
         assert cli(*command.split(), "lsmt").error == f"lsmt: {ALLOWED}; did you mean 'lstm' or 'slstm'?"
     assert cli("config", "check", "lstm").out == "lstm: valid\n"
-    assert cli("config", "show", "rhn").out == cli("config", "show", "--config", CONFIGS["rhn"]).out
+    assert cli("config", "show", "rhn").out == cli("config", "show", CONFIGS["rhn"]).out
     write("my.txt", "How now, brown cow? " * 200)
     small = ["model.cell.hidden=8", "train.max_steps=1", "data.source=my.txt"]
     assert cli("train", "--config", "lstm", *(word for option in small for word in ("--set", option))).code == 0

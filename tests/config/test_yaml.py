@@ -1,7 +1,5 @@
 """YAML as people expect it: the traps of PyYAML, and every way to be no plain YAML."""
 
-import math
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,8 +9,8 @@ from charlm.config.yaml import dump_yaml, load_yaml
 from charlm.errors import ConfigError
 
 VALUES = {
-    "3e-4": 0.0003, "1e3": 1000.0, ".5": 0.5, "-1.5": -1.5, ".inf": math.inf, "-.Inf": -math.inf,
-    "010": 10, "0o10": 8, "0x1F": 31, "true": True, "null": None, "~": None, "": None, "no": "no",
+    "3e-4": 0.0003, "1e3": 1000.0, ".5": 0.5, "-1.5": -1.5, ".inf": ".inf",
+    "010": 10, "0o10": "0o10", "0x1F": "0x1F", "true": True, "null": None, "~": None, "": None, "no": "no",
     "yes": "yes", "y": "y", "tRUE": "tRUE", "1:30": "1:30", "1_000": "1_000", "0o8": "0o8",
     "2001-02-03": "2001-02-03", "1.2.3": "1.2.3", ".": ".", "٣": "٣", "=": "=", "'3e-4'": "3e-4",
     '"no"': "no", "[1, 2.0, x]": [1, 2.0, "x"], "{b: {c: 010}}": {"b": {"c": 10}},
@@ -24,7 +22,6 @@ def test_value_and_type(text, value):
     found = load_yaml(f"a: {text}", "f")["a"]
     assert (type(found), found) == (type(value), value)
     assert load_yaml("a: &x 1\n<<: {b: 2}", "f") == {"a": 1, "<<": {"b": 2}}  # a lone anchor, and no merge key
-    assert math.isnan(load_yaml("a: .nan", "f")["a"])
 
 
 TAG = "found a tag (!name); write the plain value"
@@ -43,7 +40,6 @@ REFUSED = {
     "a: b\n c: d": "line 2, column 3: mapping values are not allowed here",
     "a:\n\tb: 1": "line 2, column 1: found character '\\t' that cannot start any token",
     "seed: 1" + "0" * 100: "line 1, column 7: found an integer of 101 characters",
-    "seed: 0x" + "f" * 5000: "line 1, column 7: found an integer of 5002 characters",
 }
 
 

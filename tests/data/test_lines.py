@@ -1,4 +1,4 @@
-"""Texts of lines: their splits and their labels."""
+"""Texts of lines: their splits."""
 
 import itertools
 from collections import Counter
@@ -8,13 +8,11 @@ import pytest
 
 from charlm.data import hashes, lines
 from charlm.data.hashes import line_hashes
-from charlm.data.lines import labels_from_json
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import CheckpointError, DataError, VocabularyError
+from charlm.errors import DataError
 from tests.corpora import load_corpus
 
 SHARES = (0.7, 0.2, 0.1)
-LABELED = [f"{'abcdefg'[n % 7] * (n % 5)}::{n * 7919 % 1009}:::{n}" for n in range(400)]
 
 
 @pytest.fixture(params=[1 << 18, 7])
@@ -118,73 +116,3 @@ def test_the_hash_of_a_line_does_not_depend_on_its_place(monkeypatch, piece):
     ends = np.cumsum([len(line) for line in text])
     assert line_hashes(np.concatenate(text), ends, vocabulary).tolist() == alone
     assert len(set(alone)) == len(text)
-
-
-# Labels
-
-
-def load(source, separator="::", **options):
-    return load_corpus(source, split=(0.6, 0.3, 0.1), unit="line", label_separator=separator, **options)
-
-
-@pytest.mark.usefixtures("chunk")
-@pytest.mark.parametrize("separator", ["::", ":", ":::"])
-def test_labels_of_the_training_lines_are_counted(write, separator):
-    file = write("a.txt", "\n".join(LABELED))
-    corpus, plain = load(file, separator), load(file, None)
-    training = corpus.vocabulary.decode(corpus.splits["train"]).split("\n")[1:-1]
-    expected = Counter(line.split(separator)[0] for line in training)
-    assert list(corpus.labels.items()) == sorted(expected.items(), key=lambda pair: (-pair[1], pair[0]))
-    assert plain.labels == {}
-    assert all(np.array_equal(ids, plain.splits[name]) for name, ids in corpus.splits.items())
-    assert load(file, separator).labels == corpus.labels
-
-
-def test_other_sources_are_checked_and_not_counted(write):
-    train = write("train.txt", "\n".join(LABELED))
-    assert "new" not in load(train, valid_source=write("valid.txt", "new::12\n")).labels
-    with pytest.raises(DataError, match=r"valid.txt: line 2: found '12'; allowed: "):
-        load(train, valid_source=write("valid.txt", "new::12\n12\n"))
-
-
-def test_labels_of_bytes(write):
-    file = write("a.bin", b"\xff\xc3\xa9\tx\n" * 20 + b"\xc3\xa9\ty\n")
-    corpus = load_corpus(file, level="byte", split=(1, 0, 0), unit="line", label_separator="\t")
-    assert corpus.labels == {"\udcffé": 20, "é": 1}
-
-
-@pytest.mark.usefixtures("chunk")
-@pytest.mark.parametrize(
-    ("place", "line", "found"),
-    [
-        (0, "none", "line 1: found 'none'; allowed: a label, '::' and the record in every line; correct the line; "),
-        (300, "", "line 301: found ''; allowed: "),
-        (400, "a:b" * 30, f"line 401: found '{('a:b' * 30)[:60]}' …; allowed: "),
-        (7, "a" * 101 + "::b", "with a label of more than 100 characters; allowed: 100 at most; "),
-    ],
-)
-def test_a_line_without_a_label_is_named(write, place, line, found):
-    file = write("a.txt", "\n".join([*LABELED[:place], line, *LABELED[place:]]))
-    with pytest.raises(DataError) as refused:
-        load(file)
-    assert str(refused.value).startswith(f"{file}: line {place + 1:,}: found ")
-    assert found in str(refused.value)
-    assert str(refused.value).endswith("; is data.label_separator right?")
-
-
-def test_too_many_labels(write):
-    many = [f"{n}::x" for n in range(1001)]
-    with pytest.raises(DataError, match=r"found more than 1,000 labels, among them '0', '1', '2'; allowed: 1,000 at"):
-        load(write("a.txt", "\n".join(many)))
-    assert len(load(write("b.txt", "\n".join(many[:1000] * 2))).labels) < 1000
-
-
-def test_a_given_vocabulary_that_lacks_a_character(write):
-    with pytest.raises(VocabularyError):
-        load(write("a.txt", "a::b\n"), vocabulary=Vocabulary("char", "\nab"))
-
-
-@pytest.mark.parametrize("value", [[], "a", {"a": 0}, {"a": True}, {"a": 1.0}, None])
-def test_labels_that_no_checkpoint_holds(value):
-    with pytest.raises(CheckpointError):
-        labels_from_json(value)

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,8 @@ def test_a_file_is_itself_even_if_hidden_or_named_like_a_glob(write):
 def test_folders_and_globs_are_sorted_and_leave_out_hidden_files(tree, pattern, expected, monkeypatch):
     listed = sources._listed
     for reverse in (False, True):  # whatever the order of the file system
-        monkeypatch.setattr(sources, "_listed", lambda folder, reverse=reverse: sorted(listed(folder), reverse=reverse))
+        order = partial(sorted, key=lambda entry: entry.name, reverse=reverse)
+        monkeypatch.setattr(sources, "_listed", lambda folder, order=order: order(listed(folder)))
         assert names(tree / pattern, tree) == expected
 
 
@@ -79,18 +81,15 @@ def test_a_relative_glob_and_a_tilde_work(tree, monkeypatch):
 
 
 @pytest.mark.parametrize("pattern", ["", "/**", "/**/*.txt"])
-def test_links_neither_repeat_a_file_nor_lead_around_for_ever(pattern, tree, write, capsys):
+def test_links_to_folders_do_not_lead_around_for_ever(pattern, tree, write, capsys):
     expected = names(f"{tree}{pattern}", tree)
     target = Path(write("elsewhere/real.txt", "x"))
     for name, place in {"x": tree, "a/up": tree, "y": target.parent, "broken": "nowhere"}.items():
         (tree / name).symlink_to(place)
-    (tree / "b-again.txt").symlink_to("b.txt")
     (tree / "link.txt").symlink_to(target)
-    os.link(tree / "a/z.txt", tree / "a/zz.txt")
     os.mkfifo(tree / "pipe.txt")
-    again = names(f"{tree}{pattern}", tree)
-    assert [name.replace("b-again", "b") for name in again] == sorted([*expected, "link.txt"])
-    assert f"leaves out {tree}/a/up (a link to a folder), {tree}/x (a link to a folder)" in capsys.readouterr().err
+    assert names(f"{tree}{pattern}", tree) == sorted([*expected, "link.txt"])
+    assert f"leaves out {tree}/a/up, {tree}/x, {tree}/y: links to folders, or what c" in capsys.readouterr().err
     assert names(f"{tree}/[y]*/*.txt", tree) == ["y/real.txt"]  # but a star follows a link
 
 
@@ -119,8 +118,8 @@ def test_an_escaped_name_in_a_glob_is_that_name(write, tmp_path, monkeypatch):
         ("a/?", "no file matches; a glob names files, `**` any depth of folders; check the pattern"),
         ("loop", "cannot be read: Too many levels of symbolic links; a source needs all its files; make it readable or "
          "name another"),
-        *((name, f"{kind}, which cannot be read twice; {KINDS}; write its text to a file first")
-          for name, kind in (("pipe", "a pipe"), ("socket", "a socket"), ("/dev/null", "a device"))),
+        *((name, "no regular file, so it cannot be read twice; write its text to a file first")
+          for name in ("pipe", "socket", "/dev/null")),
         ("builtin:zzz", "unknown builtin; allowed: python-stdlib, unicode-names"),
         ("builtin:python", "unknown builtin; allowed: python-stdlib, unicode-names; did you mean "
          "'builtin:python-stdlib'?"),

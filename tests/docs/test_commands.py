@@ -33,7 +33,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     texts = {
         **dict.fromkeys(["data/tinyshakespeare.txt", "my.txt", "more.txt", "names.txt", "library/code.py"], TEXT),
         **dict.fromkeys(["candidates.txt", "app.log", "book.txt"], TEXT),
-        **dict.fromkeys(["lines.txt", "held-out.txt"], "".join(labeled)),
+        "lines.txt": "".join(labeled),
         "new.txt": "import os\nint x = 1;\n",
         "leaky.py": blocks(ROOT / "docs/cells/own.md", "python")[0],
     }
@@ -52,9 +52,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def train_runs(cli, runs: set[str]) -> None:
     """Runs that a page uses without training them."""
     for run in runs:
-        lines = ["lines.txt", "--lines", "--labels", "\\t"]
-        source = lines if run == "runs/lines" else ["--set", "data.source=data/tinyshakespeare.txt"]
+        source = ["lines.txt", "--lines"] if run == "runs/lines" else ["--set", "data.source=data/tinyshakespeare.txt"]
         assert cli(*shortened(["train", "--config", "lstm", *source, "--run-dir", run])).code == 0
+
+
+def _without_escapes(line: str) -> str:
+    """The line with the text that the shell makes of each $'…'."""
+    return re.sub(r"\$'([^']*)'", lambda quoted: shlex.quote(quoted[1].encode().decode("unicode_escape")), line)
 
 
 def shortened(words: list[str]) -> list[str]:
@@ -74,9 +78,12 @@ def test_commands_run_in_the_order_of_the_page(name, cli):
     trained = [line.split("--run-dir ")[1].split()[0] for line in lines if re.search(r"charlm train .*--run-dir", line)]
     train_runs(cli, set(re.findall(r"runs/\w+", "\n".join(lines))) - set(trained))
     for line in lines:
-        words, _, target = line.partition(" > ")
-        result = cli(*shortened(shlex.split(words)[1:]))
-        assert result.code == 0, f"{line}\n{result.err}"
+        words, _, target = _without_escapes(line).partition(" > ")
+        piped = b""
+        for command in words.split(" | "):
+            result = cli(*shortened(shlex.split(command)[1:]), stdin=piped)
+            assert result.code == 0, f"{line}\n{result.err}"
+            piped = result.out.encode()
         if target:
             Path(target).write_text(result.out, encoding="utf-8")
         if "--json" in words:

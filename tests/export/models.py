@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from charlm.config import parse_config
-from charlm.data.corpus import reset_id_of
+from charlm.data.lines import reset_id_of
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference import TrainedModel
 from charlm.model import build_model

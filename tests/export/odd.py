@@ -1,6 +1,6 @@
 """A cell that charlm does not have."""
 
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from charlm.cells import Cell
 from charlm.cells.cell import (
@@ -31,7 +31,7 @@ class Odd(Cell):
     states: ClassVar = ("y", "lambda", "norm")
     internal: ClassVar = ("norm",)
 
-    kind: Literal["odd"] = "odd"
+    kind: str = "odd"
 
     def step(self, p: Parameters, x: Any, y: Any, other: Any, norm: Any) -> Any:
         gate = 2 * sigmoid(p.product("q", y, size="I") + p.vector("q_bias", size="I"))

@@ -53,7 +53,7 @@ def until(view, condition: str) -> None:
 
 
 def written(view, **fields: object) -> str:
-    """What the page writes with these fields; `label` and `series` are chosen by their text."""
+    """What the page writes with these fields; `series` is chosen by its text."""
     for name, value in ({"seed": 1, "length": 60} | fields).items():
         view.fill(f"#{name.replace('_', '-')}", str(value))
     view.click("#write")
@@ -65,8 +65,7 @@ CHOICES = [  # Each stays in its fields until it is replaced.
     {"temperature": 0},
     {"temperature": 0.9, "top_p": 0.6},
     {"temperature": 1.2, "top_p": 1, "top_k": 3},
-    {"temperature": 1, "top_k": 0, "min_p": 0.3},
-    {"temperature": 1.5, "top_k": 5, "top_p": 0.9, "min_p": 0.1},
+    {"temperature": 1.5, "top_k": 5, "top_p": 0.9},
 ]
 
 
@@ -126,20 +125,12 @@ def test_the_stop_text_and_faults(page):
     assert view.text_content("#paper") == f"ab{trained.sample('ab', length=900, seed=4, stop='ab')}"
 
 
-def with_labels(*labels: str) -> TrainedModel:
+def test_a_model_of_lines_writes_lines(page):
     trained = model_of("lstm", unit="line")
-    data = trained.config.data.model_copy(update={"label_separator": " "})
-    return replace(trained, labels=dict.fromkeys(labels, 1), config=trained.config.model_copy(update={"data": data}))
-
-
-def test_a_model_of_lines_writes_lines_of_the_label(page):
-    trained = with_labels("aa", "bé")
     view = page(trained)
-    for label in (None, "aa", "bé"):
-        view.select_option("#label", label=label or "none")
-        lines = [f"c{trained.sample('c', length=40, seed=seed, label=label)}" for seed in (5, 6, 7)]
-        assert written(view, prompt="c", count=3, length=40, seed=5) == "\n".join(lines)
-        assert view.locator("#paper .line").count() == 3
+    lines = [f"c{trained.sample('c', length=40, seed=seed)}" for seed in (5, 6, 7)]
+    assert written(view, prompt="c", count=3, length=40, seed=5) == "\n".join(lines)
+    assert view.locator("#paper .line").count() == 3
     view.fill("#prompt", "a\nb")
     view.click("#write")
     assert view.text_content("#write-fault") == "Prompt: found a line end; allowed: a part of one line"
@@ -197,7 +188,7 @@ def test_a_unit_colors_the_text(page):
     view.wait_for_selector("#paper span", state="attached")
     for unit in (0, 1, 2):
         text = written(view, length=200, seed=unit)
-        [outputs_TH] = trained.features([f"\n{text}"], pool=None)
+        [outputs_TH] = trained.char_features([f"\n{text}"])
         shades = np.rint(16 * outputs_TH[1:, unit]).astype(int)
         assert signs(view) == "".join("0+-"[np.sign(shade)] for shade in shades)
         assert view.text_content("#unit-name") == f"h {unit}"
@@ -239,7 +230,7 @@ def test_units_have_the_names_that_look_gives_them(opened, model, tmp_path):
     view.select_option("#series", labels[named.index(unit)])
     done(view)
     text = view.text_content("#paper")
-    [outputs_TH] = model.features([f"\n{text}"], pool=None)
+    [outputs_TH] = model.char_features([f"\n{text}"])
     values = np.abs(outputs_TH[1:, unit["unit"]])
     far = values > 0.1  # int8 weights
     expected = np.sign(outputs_TH[1:, unit["unit"]])
@@ -277,7 +268,7 @@ def test_pointing_at_written_text_tells_what_else_could_have_come(page):
     before, character = "ab" + wrote[:place], wrote[place]
     view.mouse.move(*center(text, place + 2))
     assert view.locator("#alternatives .glyph").all_text_contents()[:5] == names(trained.next(before, 5))
-    [bits] = trained.score([before + character], per_char=True)
+    [bits] = trained.char_scores([before + character])
     assert view.text_content("#alternatives p >> nth=1").startswith(f"{bits[-1]:.2f} bits (")
     assert view.text_content("#alternatives mark") == character
     frame, point = view.locator("#frame").bounding_box(), center(text, place + 2)
@@ -298,7 +289,7 @@ def test_the_text_is_shaded_by_its_surprise(page):
     trained = with_bias(model_of("gru"), "a", 3)
     view = page(trained)
     text = written(view, length=200)
-    [bits] = trained.score([f"\n{text}"], per_char=True)
+    [bits] = trained.char_scores([f"\n{text}"])
     alphas = view.eval_on_selector_all(
         "#paper .line",
         """lines => lines.flatMap(line => [...line.childNodes].flatMap(part => Array.from(part.textContent).map(() =>
@@ -316,9 +307,7 @@ def test_it_begins_simply_and_writes_at_a_pace_that_can_be_read(opened, tmp_path
         name for name in ("prompt", "wildness", "temperature", "write", "pace") if view.locator(f"#{name}").is_visible()
     ]
     assert len(fields) == 5
-    assert not any(
-        view.locator(f"#{name}").is_visible() for name in ("length", "top-k", "top-p", "min-p", "seed", "stop-text")
-    )
+    assert not any(view.locator(f"#{name}").is_visible() for name in ("length", "top-k", "top-p", "seed", "stop-text"))
     assert (
         view.text_content("#story")
         == "A network that has not been trained yet. It writes: every next character is drawn from its guesses."
@@ -482,16 +471,13 @@ def test_copies_are_underlined(page, monkeypatch):
 
 
 def test_a_hostile_model_does_nothing(page):
-    trained = with_labels("</script><script>window.broken=1</script>", "<img src=x onerror=window.broken=1>")
+    trained = model_of("lstm", unit="line")
     hostile = f"\u202e{HOSTILE}"
-    vocabulary = Vocabulary(
-        "char", "".join(sorted({*hostile, *trained.vocabulary.characters, *"".join(trained.labels)}))
-    )
+    vocabulary = Vocabulary("char", "".join(sorted({*hostile, *trained.vocabulary.characters})))
     network = build_model(trained.config.model, len(vocabulary)).eval()
     network.reset_id = int(vocabulary.encode("\n")[0])
     path = Path("runs/<script>window.broken=1/checkpoints/x")
     view = page(replace(trained, vocabulary=vocabulary, network=network, path=path))
-    view.select_option("#label", index=2)
     assert written(view, prompt=hostile).startswith(printable(hostile))
     view.click("#complete-tab")
     view.fill("#typed", hostile)

@@ -111,7 +111,7 @@ def test_states_and_gates_that_people_look_at(engine, case):
         torch.testing.assert_close(torch.tensor(values), expected[name][0], atol=1e-5, rtol=0, msg=name)
 
 
-IN_JAVASCRIPT = {"top_k": "topK", "top_p": "topP", "min_p": "minP"}
+IN_JAVASCRIPT = {"top_k": "topK", "top_p": "topP"}
 
 
 def in_javascript(choice: dict[str, Any]) -> dict[str, Any]:
@@ -141,7 +141,6 @@ def test_choices_are_those_of_charlm(engine):
             "temperature": random.choice([0.0, 0.3, 1.0, 5.0]),
             "top_k": random.choice([0, 1, 3, 1000]),
             "top_p": random.choice([0.0, 0.4711, 0.8917, 1.0]),
-            "min_p": random.choice([0.0, 0.1, 1.0]),
         }
         # Closer to 1, the rounding of sums decides among unlikely ids.
         draw = random.choice([0.0, random.random(), 1 - (2**-53 if V <= 7 else 1e-9)])

@@ -11,7 +11,6 @@ import torch
 from charlm.errors import ExportError, PackageError
 from charlm.export import export, onnx_graph, onnx_layer
 from charlm.inference import TrainedModel
-from charlm.layers import as_tuple
 from tests.export.models import CELLS_TO_EXPORT, HIDDEN, every_model, extreme_model_of, model_of, rounding_of, some_ids
 
 VOCABULARY = {"level": "char", "characters": "\n abcdefghé😀", "unit": "text"}
@@ -40,15 +39,15 @@ def test_onnx_computes_what_charlm_does(session, options):
     trained = model_of(**options)
     opened, names = session(trained), trained.network.layers.state_names
     for streams in (1, 5):
-        state = last = as_tuple(trained.network.layers.zero_state(streams))
+        state = last = trained.network.layers.zero_state(streams)
         for steps in (13, 1, 1, 4):
             ids = some_ids(trained, steps, streams)
             inputs = {name: np.asarray(part) for name, part in zip(names, last, strict=True)}
             ours, *last = opened.run(None, {"ids": ids.numpy(), **inputs})
             with torch.no_grad():
-                logits, state = trained.network(ids, state if len(names) > 1 else as_tuple(state)[0])
+                logits, state = trained.network(ids, state)
             np.testing.assert_allclose(ours, logits, rtol=1e-4, atol=1e-4)
-            for one, other in zip(last, as_tuple(state), strict=True):
+            for one, other in zip(last, state, strict=True):
                 np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 

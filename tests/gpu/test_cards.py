@@ -84,7 +84,7 @@ def test_kernels_are_launched_on_the_card_of_the_tensors(
         def __missing__(self, name: str) -> Function:
             return Function()
 
-    stack = case.build(5, 17, 1, zoneout=0.3, state_dropout=0.2).float()
+    stack = case.build(5, 17, 1, zoneout=0.3, state=0.2).float()
     x_TBI = random_input(stack, 3, 2).float()
     monkeypatch.setattr(kernels, "compiled", lambda passes, options: Compiled())
     monkeypatch.setattr(TensorRecurrence, "steps", lambda driver, window: kernels.TritonSteps(window))

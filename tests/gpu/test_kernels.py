@@ -11,9 +11,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from charlm.cells import Cell
-from charlm.gpu.products import product
-from charlm.layers import RecurrentLayers
+from charlm.cells import Cell, sigmoid, tanh, where
+from charlm.native.linear import torch_product
 from tests.cells.measure import (
     CASES,
     Case,
@@ -22,6 +21,7 @@ from tests.cells.measure import (
     error,
     hold_to_the_rule,
     in_dtype_of,
+    layers_of,
     own,
     random_input,
     random_state,
@@ -36,14 +36,14 @@ from tests.conftest import ROOT
 from tests.pairwise import pairwise
 
 needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="no Triton")
-OPTIONS = [{"zoneout": 0.3, "residual": True}, {"state_dropout": 0.4, "weight_dropout": 0.2, "zoneout": 0.3}, {}]
+OPTIONS = [{"zoneout": 0.3, "residual": True}, {"state": 0.4, "weights": 0.2, "zoneout": 0.3}, {}]
 SIZES = [(6, 3, 5, 7), (1, 1, 1, 1), (4, 2, 7, 7), (5, 4, 11, 3)]  # T, B, I, H
 
 
 def two_ways(cell: Cell, size: tuple[int, ...], options: dict[str, Any], resets: bool, dtype: torch.dtype) -> list[Run]:
     """One window by the reference loop and by the loop of GPUs."""
     T, B, inputs, H = size
-    stack = RecurrentLayers(cell.model_copy(update={"hidden": H}), inputs, **options).to(dtype)
+    stack = layers_of(cell.model_copy(update={"hidden": H}), inputs, **options).to(dtype)
     with torch.no_grad():
         for parameter in stack.parameters():
             parameter += 0.2 * torch.randn_like(parameter)
@@ -56,6 +56,22 @@ def two_ways(cell: Cell, size: tuple[int, ...], options: dict[str, Any], resets:
 @given(cells(), st.sampled_from(SIZES), st.sampled_from(OPTIONS), st.booleans())
 def test_both_passes_of_random_cells(cell: Cell, size: tuple[int, ...], options: Any, resets: bool) -> None:
     expected, found = two_ways(cell, size, options, resets, torch.float64)
+    assert_equal_runs(found, expected)
+
+
+class Choice(Cell):
+    """Its backward pass loads a choice between two values, and the condition that it was made by."""
+
+    kind: Any = "choice"
+
+    def step(self, p: Any, x: Any, h: Any) -> Any:
+        v, g = p.product("weight_hh", h, 2) + p.product("weight_ih", x, 2)
+        y = where(v > 0.1, v, -0.4) * sigmoid(g)
+        return y * 0.5 + tanh(y)
+
+
+def test_a_choice_and_its_condition_are_both_saved() -> None:
+    expected, found = two_ways(Choice(), (5, 3, 4, 4), {}, False, torch.float64)
     assert_equal_runs(found, expected)
 
 
@@ -161,7 +177,7 @@ def test_sums_of_bf16_operands_are_not_rounded(device: str) -> None:
     truth, exact = rounded(a).double() @ rounded(b).double(), a.double() @ b.double()
     for one, other in ((a, b), (a.t().contiguous().t(), b.t().contiguous().t())):
         for out in (None, torch.empty(17, 40, device=device)):
-            found = product(one, other, bf16=True, out=out)
+            found = torch_product(one, other, bf16=True, out=out)
             assert found.dtype == torch.float32
             assert out is None or found is out
             assert error(found, truth) < 1e-3 < error(found, exact)

@@ -16,7 +16,8 @@ from torch import Tensor
 from charlm.cells.passes import Passes
 from charlm.cells.triton import kernels
 from charlm.cells.triton_kernel import Options
-from charlm.gpu.recurrence import Steps, TensorRecurrence, Window
+from charlm.gpu.recurrence import Steps, TensorRecurrence
+from charlm.native.recurrence import Window
 from tests.cells.measure import CASES, Case, own
 from tests.pairwise import pairwise
 
@@ -30,7 +31,7 @@ BATCHES = [
     (LAST - 1) // H,  # the units alone do not, but the end of the last block does
     LAST // H + 1000,
 ]
-OPTIONS = [{"state_dropout": 0.4, "zoneout": 0.3}, {}]
+OPTIONS = [{"state": 0.4, "zoneout": 0.3}, {}]
 
 
 class Lanes(np.ndarray):

@@ -137,7 +137,7 @@ def test_a_rate_that_is_too_high():
     before = [weight.detach().clone() for weight in model.parameters()]
     with pytest.raises(
         DivergenceError,
-        match=r"dynamic evaluation: found a loss of (nan|inf) nats; allowed: finite numbers; lower --dynamic-lr",
+        match=r"dynamic evaluation: found a loss of (nan|inf) nats; allowed: finite numbers; lower the learning rate",
     ):
         dynamically(model, ids(300), lr=1e38)
     assert all(torch.equal(weight, origin) for weight, origin in zip(model.parameters(), before, strict=True))

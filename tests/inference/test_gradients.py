@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from charlm.cells import CELLS
 from charlm.errors import DataError
 from charlm.inference.gradients import gradient_norms
-from charlm.layers import as_tuple
 from tests.inference.models import H, ids, model_of
 
 
@@ -36,9 +35,9 @@ def test_norms_are_those_of_finite_differences(kind):
 
     def loss(window, read, moved, step):
         x = model.embedding(torch.from_numpy(window[:-1]))[:, None]
-        state = as_tuple(layers.forward_reference(x[:read])[1])
+        state = layers.forward_reference(x[:read])[1]
         state[moved[0]][moved[1], 0, moved[2]] += step
-        outputs, _ = layers.forward_reference(x[read:], state[0] if len(state) == 1 else state)
+        outputs, _ = layers.forward_reference(x[read:], state)
         return F.cross_entropy(model.logits(outputs[-1]), torch.from_numpy(window[-1:])).item()
 
     seen = [index for index, name in enumerate(layers.state_names) if name not in layers.cell.internal]

@@ -12,7 +12,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DivergenceError, VocabularyError
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import SampleText, StepByStep, choose, read_ids, sample_ids, sample_text
-from charlm.model import build_model, generator_of, map_state
+from charlm.model import build_model
 from tests.cells.measure import own
 from tests.pairwise import all_pairs
 from tests.recordable import CheckedGraphs
@@ -68,17 +68,10 @@ TWO_SQUARED = [*(PROBABILITIES[:2] ** 2 / (PROBABILITIES[:2] ** 2).sum()).tolist
         ({"top_p": 0.4}, ONE),
         ({"top_p": 0.7}, TWO),
         ({"top_p": 0.0}, ONE),
-        ({"min_p": 0.59}, TWO),
-        ({"min_p": 0.61}, ONE),
-        ({"min_p": 1.0}, ONE),
-        ({"min_p": 0.05}, ALL),
-        # At temperature 0.5 the second is (0.3 / 0.5)² = 0.36 times as likely as the first.
-        ({"temperature": 0.5, "min_p": 0.35}, TWO_SQUARED),
-        ({"temperature": 0.5, "min_p": 0.37}, ONE),
-        # Of several limits the strictest holds.
-        ({"top_k": 2, "top_p": 0.99, "min_p": 0.01}, TWO),
-        ({"top_k": 3, "top_p": 0.7, "min_p": 0.01}, TWO),
-        ({"top_k": 3, "top_p": 0.99, "min_p": 0.5}, TWO),
+        ({"temperature": 0.5, "top_p": 0.7}, TWO_SQUARED),
+        # Of two limits the stricter holds.
+        ({"top_k": 2, "top_p": 0.99}, TWO),
+        ({"top_k": 3, "top_p": 0.7}, TWO),
     ],
 )
 def test_draws_follow_the_probabilities_within_the_limits(limits, expected):
@@ -90,7 +83,7 @@ def test_extreme_draws():
     for draw in (0.0, 1 - 2**-53):
         assert choose(logits, options(), torch.tensor([draw], dtype=torch.float64)).item() in (0, 2)
     alike = torch.zeros(3, 4, dtype=torch.float64)
-    assert choose(alike, options(min_p=1.0), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 2, 3]
+    assert choose(alike, options(), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 2, 3]
     assert choose(alike, options(top_p=0.5), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 1, 1]  # exactly two
 
 
@@ -169,10 +162,9 @@ LIMITS = [
     {"temperature": 0.7, "top_k": 3},
     {"top_p": 0.6},
     {"temperature": 0},
-    {"temperature": 5e-324, "min_p": 0.5},
+    {"temperature": 5e-324},
     {"top_k": 100},
-    {"min_p": 0.1},
-    {"temperature": 1.3, "top_k": 6, "top_p": 0.9, "min_p": 0.05},
+    {"temperature": 1.3, "top_k": 6, "top_p": 0.9},
 ]
 
 
@@ -188,16 +180,17 @@ def test_the_kernel_draws_what_the_loop_over_characters_does(cell, others, monke
     config = parse_config({"model": {"cell": cell | {"hidden": hidden}, "members": members, **model}}, "test").model
     model = build_model(config, 11, precision).eval()
     with torch.no_grad():
-        for member in model.members:
-            member.decoder.weight *= 8
+        for name, parameter in model.named_parameters():
+            if name.endswith("decoder.weight"):
+                parameter *= 8
     torch.set_num_threads(threads)
 
     def draw(limits):
         return ids_after(model, [1, 2], [3, 4, 3, 5, 6, 7, 8], length=100, **limits)
 
-    assert generator_of(model, model.zero_state(1)) is not None
+    assert model.generator(model.zero_state(1)) is not None
     found = [draw(limits) for limits in LIMITS]
-    monkeypatch.setattr("charlm.inference.sampling.generator_of", lambda model, state: None)
+    monkeypatch.setattr(type(model), "generator", lambda model, state: None)
     # A draw may fall between two roundings of a probability; from there on that stream has another text.
     same = [(ids == draw(limits)).all(0) for limits, ids in zip(LIMITS, found, strict=True)]
     assert torch.stack(same).float().mean() > 0.9
@@ -212,9 +205,10 @@ def test_logits_that_are_not_finite_are_refused(temperature, with_kernel, member
     for bias in (3.4e38, torch.nan, -torch.inf):
         model = model_of(members=members)
         with torch.no_grad():
-            for member in model.members:
-                member.decoder.weight[3], member.decoder.bias[3] = 3.4e38, bias
-        assert (generator_of(model, model.zero_state(1)) is not None) == with_kernel
+            for name, parameter in model.named_parameters():
+                if "decoder" in name:
+                    parameter[3] = bias if name.endswith("bias") else 3.4e38
+        assert (model.generator(model.zero_state(1)) is not None) == with_kernel
         with pytest.raises(
             DivergenceError, match=r"^logits: found numbers that are not finite; use another checkpoint"
         ):
@@ -234,7 +228,7 @@ def test_a_graph_can_record_a_step(cell, model, limits, monkeypatch):
     _, state = model.features(torch.tensor([[1]]))
     output = torch.randn(1, 3, 21)
     draws = torch.rand(9, 3, dtype=torch.float64)
-    state = map_state(lambda part: part.expand(-1, 3, -1).contiguous(), state)
+    state = tuple(part.expand(-1, 3, -1).contiguous() for part in state)
     with torch.inference_mode():
         wanted = StepByStep(model, output, state, options(**limits))(draws)
         checked = StepByStep(model, output, state, options(**limits))

@@ -1,4 +1,4 @@
-"""Scores, features and labels: every text is read as if it were alone, whatever is read beside it."""
+"""Scores and features: every text is read as if it were alone, whatever is read beside it."""
 
 import copy
 import itertools
@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 from charlm.cells import CELLS
-from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
-from charlm.inference import evaluation, labels
+from charlm.inference import evaluation
 from charlm.inference.evaluation import STREAMS, WARMUP, evaluate
-from charlm.inference.labels import Classification, label_nats
 from charlm.inference.texts import char_features, score_texts, text_features
 from tests.inference.models import CPU, V, alone, ids, model_of
 
@@ -108,47 +106,3 @@ def test_mode_is_restored_and_dropout_is_off():
     for length in (0, 1):
         with pytest.raises(DataError, match=f"evaluation: found a text of {length} characters?; allowed: 2 or more"):
             evaluate(model, ids(length), CPU)
-
-
-VOCABULARY = Vocabulary("char", "\n:abcdefgh")
-PREFIXES = ["a:", "abc:", ":", "b:", "hgfedcba:"]
-
-
-@pytest.mark.parametrize(("kind", "together"), [*zip(CELLS, itertools.cycle([1, 4096]), strict=False)])
-def test_labels_have_the_scores_of_whole_lines(kind, together, monkeypatch):
-    """At most four times as far from the truth, in float64, as the reference in float32."""
-    monkeypatch.setattr(labels, "_TOGETHER", together)
-    monkeypatch.setattr(evaluation, "STREAMS", 7)
-    model, draw = model_of(kind, len(VOCABULARY)), np.random.default_rng(1)
-    lengths = [*draw.integers(0, 31, size=8), 300, 0]
-    lines = ["".join(draw.choice(list(":abcdefgh"), size=length)) for length in lengths]
-    single, double = (
-        np.array(
-            [
-                [alone(m, VOCABULARY.encode(f"\n{prefix}{line}\n"))[1].sum(dtype=np.float64) for prefix in PREFIXES]
-                for line in lines
-            ]
-        )
-        for m in (model, copy.deepcopy(model).double())
-    )
-    model.reset_id = 0
-    nats = label_nats(model, VOCABULARY, PREFIXES, [VOCABULARY.encode(f"{line}\n") for line in lines], CPU)
-    assert nats.dtype == np.float64
-    np.testing.assert_allclose(nats, double, rtol=0, atol=4 * np.abs(single - double).max() + 1e-6)
-
-
-def test_what_a_classification_says():
-    classification = Classification(("a", "b", "c"), np.array([[3.0, 1.0, 2.0], [900.0, 900.0, 905.0]]))
-    assert len(classification) == 2
-    assert classification.best == ["b", "a"]
-    assert classification.margin_bits.tolist() == pytest.approx([1 / math.log(2), 0])
-    total = 1 + math.exp(-1) + math.exp(-2)
-    p = classification.probabilities
-    assert p[0].tolist() == pytest.approx([math.exp(-2) / total, 1 / total, math.exp(-1) / total])
-    assert p.sum(1).tolist() == pytest.approx([1, 1])
-    assert [[label for label, _ in row] for row in classification.top(2)] == [["b", "c"], ["a", "b"]]
-    assert classification.top(9)[0] == [("abc"[k], pytest.approx(p[0, k])) for k in (1, 2, 0)]
-    single = Classification(("a",), np.array([[3.0]]))
-    assert (single.best, single.margin_bits.tolist(), single.top(2)) == (["a"], [math.inf], [[("a", 1.0)]])
-    none = Classification(tuple(PREFIXES), np.zeros((0, 5)))
-    assert (none.best, none.top(2), len(none.margin_bits)) == ([], [], 0)

@@ -45,8 +45,7 @@ def test_samples_are_those_of_the_command(model, cli, trained_run):
     assert model.sample(seed=1) != model.sample(seed=2)
     assert model.sample("so ", **WORDS, stop=text[20:23]).endswith(text[20:23])
     assert model.novelty([words_text(20_000)[100:160]])[0].windows_share == 1
-    assert model.sample("sZo É", **WORDS, skip_unknown=True) == text
-    pieces = model.sample("so ", stream=True, **WORDS)
+    pieces = model.stream("so ", **WORDS)
     first = next(pieces)
     assert len(first) == 1
     assert first + "".join(pieces) == text
@@ -88,7 +87,7 @@ def test_scores_are_those_of_the_command(model, cli, trained_run):
 
 def test_the_score_of_a_text_is_its_mean_in_bits(model):
     lines = [*words_text(2000).splitlines(), "", "a", words_text(700)]
-    scores, per_char = model.score(lines), model.score(lines, per_char=True)
+    scores, per_char = model.score(lines), model.char_scores(lines)
     assert (scores.shape, scores.dtype) == ((len(lines),), np.float64)
     for line, score, bits in zip(lines, scores, per_char, strict=True):
         assert (len(bits), bits.dtype) == (max(len(line) - 1, 0), np.float64)
@@ -100,7 +99,8 @@ def test_the_score_of_a_text_is_its_mean_in_bits(model):
 
 
 def test_features_are_what_the_probabilities_come_from(model):
-    [last], [mean], [every] = (model.features(["so tee"], pool=pool) for pool in ("last", "mean", None))
+    [last], [mean] = (model.features(["so tee"], pool=pool) for pool in ("last", "mean"))
+    [every] = model.char_features(["so tee"])
     logits = last @ model.network.decoder.weight.detach().numpy().T + model.network.decoder.bias.detach().numpy()
     assert model.vocabulary.characters[int(logits.argmax())] == model.next("so tee", k=1)[0][0]
     assert every.shape == (6, 16)
@@ -141,12 +141,12 @@ def test_an_untrained_model_has_the_weights_that_the_seed_draws(model):
 def test_a_byte_model_counts_bytes(model):
     network = build_model(model.config.model, 256).eval()
     model = replace(model, network=network, vocabulary=Vocabulary.of_bytes())
-    assert [len(bits) for bits in model.score(["é", "aé", "a", ""], per_char=True)] == [1, 2, 0, 0]
-    assert [len(each) for each in model.features(["é", ""], pool=None)] == [2, 0]
+    assert [len(bits) for bits in model.char_scores(["é", "aé", "a", ""])] == [1, 2, 0, 0]
+    assert [len(each) for each in model.char_features(["é", ""])] == [2, 0]
 
 
 def test_mistakes(model, tmp_path, monkeypatch):
-    for use in (model.sample, model.next, model.evaluate, lambda text: model.sample(text, stream=True)):
+    for use in (model.sample, model.next, model.evaluate, model.stream):
         with pytest.raises(VocabularyError, match=r"^found 'Z' \(U\+005A\), which the model has never seen"):
             use("so Z")
     for use in (model.score, model.features, model.novelty):
@@ -158,10 +158,10 @@ def test_mistakes(model, tmp_path, monkeypatch):
         model.evaluate("s")
     with pytest.raises(ValueError, match="k: found 0; allowed: an integer ≥ 1"):
         model.next(k=0)
-    with pytest.raises(ValueError, match="pool: found 'max'; allowed: 'last', 'mean' or None"):
+    with pytest.raises(ValueError, match="pool: found 'max'; allowed: 'last' or 'mean'"):
         model.features(["so"], pool="max")
     for option, wrong in {
-        "length": -1, "temperature": float("nan"), "top_k": -1, "top_p": 1.5, "min_p": -0.1,
+        "length": -1, "temperature": float("nan"), "top_k": -1, "top_p": 1.5,
     }.items():  # fmt: skip
         with pytest.raises(ValueError, match=f"{option}: found .*; allowed: "):
             model.sample("so", **{option: wrong})
@@ -176,9 +176,11 @@ def test_mistakes(model, tmp_path, monkeypatch):
 
 
 def test_what_is_no_text(model):
-    labeled = replace(model, labels={"a": 1})
-    for method in (model.score, model.features, model.novelty, labeled.classify):
-        name = "lines" if method == labeled.classify else "texts"
+    def classify(lines):
+        return model.classify(lines, ["so"])
+
+    for method in (model.score, model.features, model.novelty, classify):
+        name = "lines" if method == classify else "texts"
         for wrong in (None, float("nan"), ("so",), b"so"):
             with pytest.raises(TypeError, match=rf"^{name}\[1\]: found {type(wrong).__name__}; allowed: str$"):
                 method(["so", wrong])
@@ -201,13 +203,13 @@ def test_what_is_no_text(model):
 def test_lists_of_texts_of_every_kind(model):
     texts = ["so ", "teeso"]
     for make in (tuple, iter, np.array, lambda texts: np.array(texts, object)):
-        for method in (model.score, model.features, lambda texts: model.score(texts, per_char=True)[1]):
+        for method in (model.score, model.features, lambda texts: model.char_scores(texts)[1]):
             np.testing.assert_array_equal(method(make(texts)), method(texts))
         assert model.novelty(make(texts)) == model.novelty(texts)
     assert model.next(np.str_("so")) == model.next("so")
     assert model.score([]).shape == (0,)
     assert model.features([]).shape == model.features([], pool="mean").shape == (0, 16)
-    assert model.score([], per_char=True) == model.features([], pool=None) == model.novelty([]) == []
+    assert model.char_scores([]) == model.char_features([]) == model.novelty([]) == []
 
 
 @pytest.mark.parametrize(("kernels", "team"), [(True, 1), (True, 3), (False, 1)])
@@ -228,7 +230,7 @@ def test_eight_threads_get_what_one_gets(model, kernels, team, threads, request)
             model.features(own, pool="mean"),
             model.next(own[0]),
             model.sample(own[0], length=100, seed=n % 4),
-            list(model.sample(own[0], length=50, seed=n % 4, stream=True)),
+            list(model.stream(own[0], length=50, seed=n % 4)),
         )
 
     by_one = [use(n) for n in range(4)]

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 import charlm
 from charlm import cells
 from charlm.layers import RecurrentLayers
-from charlm.layers.stack import as_tuple
 from charlm.model import CharLM
 from tests.learn.notebook import LESSON, NOTEBOOK, code_cells, notebook
 from tests.text import words_text
@@ -60,11 +59,11 @@ def test_loss_states_and_gradients_are_charlms(lesson, kind):
 
     tensors = tuple(torch.tensor(s)[None] for s in state)
     x_TB, y_TB = torch.tensor(ids[:-1]), torch.tensor(ids[1:])
-    their_logits, their_last = model(x_TB, tensors if len(tensors) > 1 else tensors[0])
+    their_logits, their_last = model(x_TB, tensors)
     their_loss = F.cross_entropy(their_logits.flatten(0, 1), y_TB.flatten(), reduction="sum") / B
     their_loss.backward()
     assert loss == pytest.approx(their_loss.item(), abs=1e-9)
-    for ours, tensor in zip(last, as_tuple(their_last), strict=True):
+    for ours, tensor in zip(last, their_last, strict=True):
         np.testing.assert_allclose(ours, tensor[0].detach(), atol=1e-9)
     parameters = dict(model.named_parameters())
     assert {named(name) for name in gradients} == parameters.keys()

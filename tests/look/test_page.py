@@ -31,7 +31,7 @@ def test_the_page_says_what_the_model_says(model):
     assert data["text"] == text
     bits = unpacked(data["reading"]["bits"])
     assert bits[0] == 65535
-    expected = model.score([text], per_char=True)[0]
+    expected = model.char_scores([text])[0]
     np.testing.assert_allclose(bits[1:] / 1000, expected, atol=1e-3)
     assert data["bits"] == pytest.approx(expected.mean(), abs=1e-5)
     likeliest = model.next(text[:200], 5)
@@ -65,7 +65,7 @@ def test_units_that_go_with_something(model, monkeypatch):
     unit = units[0]
     assert sorted(curve["name"] for curve in unit["curves"]) == ["c", "f", "g", "h", "i", "o"]
     h = next(curve for curve in unit["curves"] if curve["name"] == "h")
-    expected = model.features([text], pool=None)[0][:, unit["unit"]]
+    expected = model.char_features([text])[0][:, unit["unit"]]
     np.testing.assert_allclose(unpacked(h) * h["scale"], expected, atol=h["scale"] * 0.51)  # eight bits
     monkeypatch.setattr(features, "LEAST_CORRELATION", 1.1)
     assert data_of(look_page(model, text))["units"] == []
@@ -92,7 +92,7 @@ def test_a_model_of_lines_and_a_comparison(model):
     data = data_of(look_page(model, text))
     assert data["text"] == f"\n{text}\n"
     bits = unpacked(data["reading"]["bits"])
-    np.testing.assert_allclose(bits[1:] / 1000, model.score([text], per_char=True)[0], atol=1e-3)
+    np.testing.assert_allclose(bits[1:] / 1000, model.char_scores([text])[0], atol=1e-3)
     assert len(unpacked(data["units"][0]["curves"][0])) == len(bits)
     with pytest.raises(DataError, match=r"^--compare: found a model with other symbols; "):
         look_page(model, text, of_text)

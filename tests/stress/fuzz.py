@@ -165,8 +165,8 @@ class Targets:
         return out.getvalue()
 
 
-FLAGS = ["--json", "--novelty", "--skip-unknown"]
-OPTIONS = [*FLAGS, "--prompt", "--prompt-file", "--temperature", "--top-k", "--top-p", "--min-p", "--seed", "--stop"]
+FLAGS = ["--json", "--novelty", "--new"]
+OPTIONS = [*FLAGS, "--prompt", "--temperature", "--top-k", "--top-p", "--seed", "--stop"]
 OPTIONS += ["--device", ""]
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -270,7 +270,7 @@ def good_inputs(checkpoint: Path) -> dict[str, list[bytes]]:
             b'{"step": 1, "chars": 8, "elapsed_s": 0.5, "split": "train", "nats": 2.0}\n'
             b'{"step": 1, "split": "rollback", "lr_factor": 0.5, "text": "ab", "bits": [1, null]}\n'
         ],
-        "sample": [options(prompt="to be", temperature="0.5", seed="1"), options(top_k="3", min_p="0.1", json="")],
+        "sample": [options(prompt="to be", temperature="0.5", seed="1"), options(top_k="3", top_p="0.9", json="")],
     }
 
 

@@ -105,7 +105,7 @@ def test_override_horrors(override, told):
 
 
 @pytest.mark.parametrize(
-    ("words", "length"), [(["--prompt", "\x1b" + "x" * 100_000], 500), (["--prompt-file", "x" * 5000], 2010)]
+    ("words", "length"), [(["--prompt", "\x1b" + "x" * 100_000], 500), (["--stop", "\x1b" + "x" * 5000], 500)]
 )
 def test_long_words_make_no_long_errors(cli, trained_run, words, length):
     error = cli("sample", trained_run, *words).error

@@ -40,17 +40,16 @@ def test_printable(text, shown):
 @pytest.mark.parametrize(
     ("columns", "lines"),
     [
-        (None, ["data     a text of words: 中文 x"]),
-        (80, ["data     a text of words: 中文 x"]),
-        (30, ["data     a text of words: 中文", "         x"]),
-        (29, ["data     a text of words:", "         中文 x"]),
-        (20, ["data     a text of", "         words: 中文", "         x"]),
-        (10, ["data     a", "  text of", "  words:", "  中文 x"]),
-        (1, ["data", "  a", "  text", "  of", "  words:", "  中文", "  x"]),
+        (None, ["data     a text of words: x"]),
+        (80, ["data     a text of words: x"]),
+        (26, ["data     a text of words:", "         x"]),
+        (20, ["data     a text of", "         words: x"]),
+        (10, ["data     a", "  text of", "  words: x"]),
+        (1, ["data", "  a", "  text", "  of", "  words:", "  x"]),
     ],
 )
 def test_lines_break_between_words(columns, lines):
-    assert wrapped(["data    ", "a", "text", "of", "words:", "中文", "x"], columns, 9).splitlines() == lines
+    assert wrapped("data     a text of words: x", columns, 9).splitlines() == lines
 
 
 def test_on_a_terminal_a_message_is_wrapped_and_its_command_stays_whole(monkeypatch, capsys):

@@ -10,7 +10,7 @@ import torch
 
 from charlm.system import host
 from charlm.system.device import set_threads
-from charlm.system.host import count_cores, describe_cpu, limit_spinning, limit_threads, torch_fault
+from charlm.system.host import count_cores, describe_cpu, limit_spinning, limit_threads
 
 FEW, MANY = "2000", "100000"
 VIRTUAL = "processor\t: 0\nflags\t\t: fpu sse2 hypervisor lahf_lm\nbogomips\t: 5200.00\n"
@@ -53,10 +53,6 @@ def test_threads_spin_longer_on_a_virtual_machine_without_other_work(cpuinfo, ru
         ({"job/a/cpu.max": "9900000 100000\n"}, 8),
         *(({"job/a/cpu.max": text}, 8) for text in ("", "300000\n", "a b\n", "300000 0\n")),
         ({"job/b/cpu.max": "300000 100000\n"}, 8),
-        ({"cpu/job/a/cpu.cfs_quota_us": "-1\n", "cpu/job/a/cpu.cfs_period_us": "100000\n"}, 8),
-        ({"cpu/job/a/cpu.cfs_quota_us": "250000\n", "cpu/job/a/cpu.cfs_period_us": "50000\n"}, 5),
-        ({"cpu/cpu.cfs_quota_us": "200000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 2),
-        ({"cpu/job/a/cpu.cfs_quota_us": "250000\n"}, 8),
     ],
 )
 def test_as_many_cores_as_the_quotas_of_the_control_groups_allow(files, cores, monkeypatch, tmp_path):
@@ -132,26 +128,3 @@ def test_set_before_torch_is_imported(program):
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
     ).stdout
     assert output.splitlines()[-1] in (f"{FEW} False", f"{MANY} False")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="starts a shell script")
-@pytest.mark.parametrize(
-    ("cpuinfo", "import_torch", "fault"),
-    [
-        ("flags: fpu sse2\n\nflags: avx", "kill -ILL $$", "PyTorch: this CPU has no AVX, which this build of PyTorch"),
-        ("flags: fpu sse2", "exit 0", ""),
-        ("flags: fpu sse2", "exit 1", ""),
-        ("flags: fpu avx avx2", "kill -ILL $$", ""),
-        ("Features: fp asimd", "kill -ILL $$", ""),
-        (None, "kill -ILL $$", ""),
-    ],
-)
-def test_a_cpu_for_which_pytorch_is_not_built(cpuinfo, import_torch, fault, monkeypatch, tmp_path):
-    (tmp_path / "proc").mkdir()
-    if cpuinfo is not None:
-        (tmp_path / "proc/cpuinfo").write_text(cpuinfo)
-    python = tmp_path / "python"
-    python.write_text(f"#!/bin/sh\n{import_torch}\n")
-    python.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(python))
-    assert torch_fault(tmp_path).partition(" needs;")[0] == fault

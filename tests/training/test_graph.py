@@ -11,8 +11,7 @@ from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.errors import DivergenceError
 from charlm.gpu.graphs import Graphs, inside_graph
 from charlm.layers import RecurrentLayers
-from charlm.model import map_state
-from charlm.native.call import Kernel
+from charlm.native.build import Kernel
 from charlm.system.process_group import ONE_PROCESS
 from charlm.training.graph import UpdateGraph
 from charlm.training.loop import TrainingLoop
@@ -33,7 +32,7 @@ class Launched:
 
     def run(self, update, state, inputs, others):
         if state.recurrent is None:
-            state.recurrent = map_state(torch.clone, self.zero_state)
+            state.recurrent = tuple(tensor.clone() for tensor in self.zero_state)
         update(*map(torch.as_tensor, inputs))
 
 
@@ -110,7 +109,7 @@ def test_replayed_updates_have_the_bits_of_launched_ones(build, kind, name, mode
     assert_replays_are_launches(build, model=model, optimizer={"name": name, **clip}, train=train, unit=unit)
 
 
-@pytest.mark.parametrize("name", ["adam", "rmsprop", "nadam", "radam"])
+@pytest.mark.parametrize("name", ["adam", "rmsprop"])
 def test_other_optimizers_are_replayed_too(build, name):
     assert_replays_are_launches(build, optimizer={"name": name}, train={"ema": 0.9})
 

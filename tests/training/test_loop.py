@@ -11,11 +11,12 @@ import charlm.training.step
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.data.corpus import load_corpus
-from charlm.inference import SamplingOptions, sample_text
+from charlm.inference import SamplingOptions
 from charlm.inference.evaluation import evaluate
+from charlm.inference.sampling import sample_text
 from charlm.model import build_model, load_weights
-from charlm.system.clock import Clock
-from charlm.training.pace import Pace
+from charlm.system.process_group import ONE_PROCESS
+from charlm.training.budget import Budget
 from charlm.training.start import start_run
 from charlm.training.state import TrainState
 from tests.runs import rows
@@ -94,11 +95,17 @@ def test_limits(tmp_path, config_of, limits, reason):
     assert start_run(config_of(train=limits), tmp_path / "run").reason == reason
 
 
+def planned_budget(minutes, begun_s, updates):
+    budget = Budget(minutes, begun_s)
+    budget.plan(updates)
+    return budget
+
+
 @pytest.mark.parametrize(("eval_every", "least_s", "most_s"), [(0, 18, 34), (20, 25, 30.6)])
 def test_minutes_include_the_last_evaluation_and_checkpoints(tmp_path, config_of, clock, eval_every, least_s, most_s):
     """30 s are asked for. Without an evaluation before, its time is guessed."""
     config = config_of(train={"max_steps": None, "max_minutes": 0.5, "eval_every": eval_every, "sample_every": 0})
-    outcome = start_run(config, tmp_path / "run", clock=Clock(0.5, clock.now_s - 2))
+    outcome = start_run(config, tmp_path / "run", budget=Budget(0.5, clock.now_s - 2))
     assert least_s < outcome.elapsed_s <= most_s
     assert outcome.reason == "max_minutes"
     last = [row for row in rows(tmp_path / "run") if row["split"] == "valid"][-1]
@@ -115,7 +122,7 @@ def test_the_minutes_are_kept_when_the_machine_becomes_five_times_slower(
         train={"max_steps": None, "max_minutes": 1, "eval_every": 50, "sample_every": 0, "save_every": 0},
         optimizer={"lr": 0.01, "schedule": {"name": "linear", "final_fraction": 0}},
     )
-    outcome = start_run(config, tmp_path / "run", clock=Clock(1, clock.now_s, 600))
+    outcome = start_run(config, tmp_path / "run", budget=planned_budget(1, clock.now_s, 600))
     assert 55 < outcome.elapsed_s < 61.2
     valid = [row for row in rows(tmp_path / "run") if row["split"] == "valid"]
     assert valid[-1]["step"] == outcome.step > valid[0]["step"]
@@ -139,22 +146,27 @@ def test_a_run_that_is_far_slower_than_planned_says_so_once_and_early(
     config = config_of(
         train={"max_steps": None, "max_minutes": 0.5, "eval_every": 60, "sample_every": 0, "save_every": 0}
     )
-    start_run(config, tmp_path / "run", clock=Clock(0.5, clock.now_s, planned))
+    start_run(config, tmp_path / "run", budget=planned_budget(0.5, clock.now_s, planned))
     told = [text for text in capsys.readouterr().err.splitlines() if text.startswith(("slow ", "valid "))]
     assert [text[9:].startswith(line or "never") for text in told] == [line is not None, *[False] * (len(told) - 1)]
     assert line is None or told[0].endswith(f": charlm train --resume --run-dir {tmp_path}/run --minutes 1")
 
 
-def test_the_times_of_evaluations_are_averaged_whatever_the_size_of_windows(tmp_path, config_of):
-    pace, state = Pace(config_of(train={"max_minutes": 1}), 1000, tmp_path, Clock(1, updates=1200)), TrainState("")
-    pace.saving_s = 0.5
+def test_the_times_of_evaluations_are_averaged_whatever_the_size_of_windows():
+    budget, state = planned_budget(1, None, 1200), TrainState("")
+    budget.begin(state, valid_chars=1000)
+    budget.count_saving(0.5)
+
+    def ending_s():
+        budget.tick(state, ONE_PROCESS, [])
+        return state.ending_s
+
     for chars in [1000] * 20 + [30]:
-        pace.count_update(state, 0.1, chars)
-    pace.count_evaluation(state, 3.0)
+        budget.count_update(0.1, chars)
     at_half_speed_s = 2 * 0.5 + 0.15  # two checkpoints, and a slower exit
-    assert state.ending_s == pytest.approx(3 + at_half_speed_s)
-    pace.count_evaluation(state, 5.0)
-    assert state.ending_s == pytest.approx(4 + at_half_speed_s)
+    for seconds, mean_s in ((3.0, 3), (5.0, 4)):
+        budget.count_evaluation(seconds)
+        assert ending_s() == pytest.approx(mean_s + at_half_speed_s, rel=1e-3)
 
 
 @pytest.fixture
@@ -177,10 +189,10 @@ def clock(monkeypatch):
 
         monkeypatch.setattr(module, name, slow)
 
-    slowed("window_loss", charlm.training.step, 0.1, 1)
+    slowed("loss", charlm.training.step.Trainer, 0.1, 1)
     slowed("evaluate", charlm.training.loop, 2.0, 1.25)
     slowed("save_checkpoint", charlm.training.folder, 1.0, 0)
-    monkeypatch.setattr(charlm.training.loop.time, "perf_counter", lambda: Clock.now_s)
+    monkeypatch.setattr(time, "perf_counter", lambda: Clock.now_s)
     return Clock
 
 

@@ -106,11 +106,6 @@ def _v1(group, limit, used, inactive=0):
         ({"memory.max": GB, "memory.current": 2 * GB, "memory.stat": "inactive_file 0\n"}, 0),
         ({"memory.max": "none"}, 8 * GB),
         ({"job/memory.max": "max", "memory.max": 2 * GB, "memory.current": GB, "memory.stat": "inactive_file 0"}, GB),
-        (_v1("job/a", 3 * GB, 2 * GB, 7), GB + 7),
-        (_v1("job/a", UNLIMITED, GB) | _v1("job", 2 * GB, GB) | _v1("", 9 * GB, GB), GB),
-        (_v1("", 2 * GB, GB), GB),
-        (_v1("", UNLIMITED, GB) | {"memory/memory.stat": "none"}, 8 * GB),
-        (_v1("job/b", GB, 0), 8 * GB),
     ],
 )
 def test_a_container_has_what_its_group_leaves_it(tmp_path, files, bytes_):

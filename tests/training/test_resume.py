@@ -20,9 +20,9 @@ from tests.text import words_text
 
 LAST = "checkpoints/last.safetensors"
 DROPOUT = {"embedding": 0.1, "input": 0.1, "state": 0.2, "between_layers": 0.2, "output": 0.2}
-OPTIMIZERS = ["adamw", "adam", "nadam", "radam", "sgd", "rmsprop", "adagrad", "muon"]
+OPTIMIZERS = ["adamw", "adam", "sgd", "rmsprop", "adagrad", "muon"]
 CASES = {
-    f"{kind}-{OPTIMIZERS[number % 8]}": {
+    f"{kind}-{OPTIMIZERS[number % len(OPTIMIZERS)]}": {
         "model": {
             "cell": {"kind": kind, "hidden": 12},
             "layers": 2,
@@ -30,10 +30,10 @@ CASES = {
         },
         "train": {"max_steps": 14, "ema": 0.9, "sample_every": 2},
         "optimizer": {
-            "name": OPTIMIZERS[number % 8],
+            "name": OPTIMIZERS[number % len(OPTIMIZERS)],
             "lr": 0.01,
             "schedule": {"name": "cosine"},
-            **({"momentum": 0.9} if OPTIMIZERS[number % 8] == "sgd" else {}),
+            **({"momentum": 0.9} if OPTIMIZERS[number % len(OPTIMIZERS)] == "sgd" else {}),
         },
     }
     for number, kind in enumerate(CELLS)
@@ -170,7 +170,7 @@ def test_a_run_that_ended_goes_on_as_if_it_had_not(tmp_path, config_of, train):
 )
 def test_whether_a_run_is_finished_or_resumable(tmp_path, config_of, monkeypatch, train, more):
     """A signal leaves it resumable, and so do a last evaluation that fails and a higher limit."""
-    monkeypatch.setattr("charlm.training.pace.EVALUATION_COST", 1e9)
+    monkeypatch.setattr("charlm.training.budget.EVALUATION_COST", 1e9)
     run, config = tmp_path / "run", config_of(train={"eval_every": 0, **train})
     with interrupted_after(7):
         start_run(config, run)

@@ -37,7 +37,7 @@ def test_every_character_has_the_bits_of_its_score(tmp_path, config_of, level, u
     if level == "char":
         trained = load(tmp_path / "run/checkpoints/last.safetensors", "cpu")
         read_first = {"text": "\n", "line": ""}[unit]
-        [expected] = trained.score([read_first + text], per_char=True)
+        [expected] = trained.char_scores([read_first + text])
         if unit == "line":  # the newline that ends the line is scored, but no part of the sample
             expected = expected[:-1]
         np.testing.assert_allclose(bits, expected, atol=0.006)

@@ -1,6 +1,5 @@
 """What a new run checks and writes before its first step."""
 
-import os
 import re
 import shutil
 import subprocess
@@ -11,7 +10,7 @@ import pytest
 
 from charlm.checkpoint import read_checkpoint
 from charlm.errors import CharlmError, DataError, RunError
-from charlm.system.lock import lock_holder, locked
+from charlm.system.lock import is_locked, locked
 from charlm.training.start import resume_run, start_run
 from tests.runs import contents, interrupted_after, with_max_steps
 
@@ -74,10 +73,9 @@ def test_a_second_process_is_refused_and_told_of_the_first(config_of, run):
         for again in (lambda: start_run(config_of(), run), lambda: resume_run(run, with_max_steps(20))):
             with pytest.raises(RunError) as caught:
                 again()
-            assert re.fullmatch(
-                rf"{run}: in use by process {os.getpid()} on \S+ since [-\d]+ [:\d]+; allowed: one process at a time; "
-                "wait for it or stop it, or take another --run-dir",
-                str(caught.value),
+            assert str(caught.value) == (
+                f"{run}: in use by another process; allowed: one process at a time; wait for it or stop it, or take "
+                "another --run-dir"
             )
     assert contents(run) == before
     assert resume_run(run, with_max_steps(14)).step == 14
@@ -92,13 +90,6 @@ def test_a_run_goes_on_where_open_files_cannot_be_replaced(windows, config_of, t
     assert "cannot be" not in capsys.readouterr().err
 
 
-def test_what_a_lock_says_leaves_out_the_byte_that_windows_locks(tmp_path):
-    (tmp_path / ".lock").write_bytes(b"x")
-    with locked(tmp_path):
-        assert (tmp_path / ".lock").read_bytes().startswith(f"xprocess {os.getpid()} on ".encode())
-        assert str(lock_holder(tmp_path)).startswith(f"process {os.getpid()} on ")
-
-
 def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
     program = (
         "import sys, time; from pathlib import Path; from charlm.system.lock import locked\n"
@@ -107,8 +98,9 @@ def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
     with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        with pytest.raises(RunError, match=f"in use by process {process.pid} on "), locked(tmp_path):
+        with pytest.raises(RunError, match="in use by another process"), locked(tmp_path):
             pass
         process.kill()
+    assert not is_locked(tmp_path)
     with locked(tmp_path):
-        pass
+        assert is_locked(tmp_path)

@@ -52,9 +52,9 @@ const ROUNDING = 1e-9; // more than a sum of probabilities errs by
  * The ids on which the choice can depend, not in order: those at least some share as likely as the likeliest. To sort
  * only these is what makes large vocabularies fast. ratios: the share of each id; sum: of all ratios.
  */
-function eligible(ratios, sum, { topK, topP, minP }, draw) {
+function eligible(ratios, sum, { topK, topP }, draw) {
   // A draw without limits depends on ids up to this share of the probability.
-  const needed = topP < 1 ? topP : minP === 0 ? draw : 1;
+  const needed = topP < 1 ? topP : draw;
   for (let lowest = 1 / 4; ; lowest = lowest > 1e-9 ? lowest ** 2 : 0) {
     const ids = [];
     let covered = 0;
@@ -63,36 +63,32 @@ function eligible(ratios, sum, { topK, topP, minP }, draw) {
       ids.push(id);
       covered += ratios[id];
     }
-    const enough = topK > 0 ? ids.length >= topK : lowest <= minP || covered > (needed + ROUNDING) * sum;
+    const enough = topK > 0 ? ids.length >= topK : covered > (needed + ROUNDING) * sum;
     if (enough || lowest === 0) return ids;
   }
 }
 
 /**
  * An id, drawn by inverting the cumulative probabilities in order of probability. draw: uniform in [0, 1). The limits
- * are those of charlm sample: temperature 0 takes the likeliest, topK 0 and minP 0 and topP 1 keep all.
+ * are those of charlm sample: temperature 0 takes the likeliest, topK 0 and topP 1 keep all.
  */
-export function choose(logits, { temperature = 1, topK = 0, topP = 1, minP = 0 }, draw) {
+export function choose(logits, { temperature = 1, topK = 0, topP = 1 }, draw) {
   const first = likeliest(logits);
   if (temperature === 0) return first;
   const ratios = new Float64Array(logits.length);
   let sum = 0;
   for (let id = 0; id < ratios.length; id++) sum += ratios[id] = Math.exp((logits[id] - logits[first]) / temperature);
-  let order = byLikelihood(logits, eligible(ratios, sum, { topK, topP, minP }, draw));
+  let order = byLikelihood(logits, eligible(ratios, sum, { topK, topP }, draw));
   if (topK > 0) order = order.subarray(0, topK);
   const cumulated = new Float64Array(order.length);
   let covered = 0;
-  let likely = 0; // ids that min-p keeps
   for (let index = 0; index < order.length; index++) {
-    const ratio = ratios[order[index]];
-    cumulated[index] = covered += ratio;
-    if (ratio >= minP) likely++;
+    cumulated[index] = covered += ratios[order[index]];
   }
   if (topK > 0 || order.length === ratios.length) sum = covered;
   for (let index = 0; index < cumulated.length; index++) cumulated[index] /= sum;
-  // The ids that top-p and min-p keep come first, so scaling the draw by their total probability draws among them.
-  const lastLikely = Math.max(likely - 1, 0);
-  const last = Math.min(firstIndex(cumulated, (share) => share >= topP), lastLikely);
-  const scaledDraw = topP < 1 || minP > 0 ? draw * cumulated[last] : draw;
+  // The ids that top-p keeps come first, so scaling the draw by their total probability draws among them.
+  const last = Math.min(firstIndex(cumulated, (share) => share >= topP), cumulated.length - 1);
+  const scaledDraw = topP < 1 ? draw * cumulated[last] : draw;
   return order[Math.min(firstIndex(cumulated, (share) => share > scaledDraw), last)];
 }

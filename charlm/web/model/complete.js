@@ -13,8 +13,8 @@ import { LIKELIEST, likeliestIds } from "./likeliest.js";
 const AHEAD = 48; // characters that are written ahead
 
 export class CompleteTab {
-  constructor({ data, model, vocabulary, prefix }) {
-    Object.assign(this, { data, model, vocabulary, prefix });
+  constructor({ data, model, vocabulary }) {
+    Object.assign(this, { data, model, vocabulary });
     this.context = new Context(model);
     this.field = byId("typed");
     this.ahead = ""; // the continuation
@@ -40,7 +40,7 @@ export class CompleteTab {
     const text = this.before();
     this.lastText = text;
     this.show("", []);
-    const { ids, unknown } = idsBefore(this.vocabulary, this.prefix(), text);
+    const { ids, unknown } = idsBefore(this.vocabulary, text);
     const fault = byId("complete-fault");
     fault.replaceChildren();
     if (unknown.length) tellUnknown(fault, this.field, unknown, () => this.update());

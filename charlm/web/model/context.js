@@ -56,9 +56,9 @@ export class Context {
   }
 }
 
-/** The ids that are read before a text goes on after `prefix` and `text`, as charlm sample does, and unknown characters. */
-export function idsBefore(vocabulary, prefix, text) {
-  const { ids, unknown } = vocabulary.encode(prefix + text);
+/** The ids that are read before a text goes on after `text`, as charlm sample does, and unknown characters. */
+export function idsBefore(vocabulary, text) {
+  const { ids, unknown } = vocabulary.encode(text);
   if (vocabulary.begins !== null) return { ids: [vocabulary.begins, ...ids], unknown };
   return { ids: ids.length ? ids : [vocabulary.firstRead], unknown };
 }

@@ -1,6 +1,6 @@
 // Puts the page together.
 
-import { byId, element } from "../shared/elements.js";
+import { byId } from "../shared/elements.js";
 import { story } from "../shared/story.js";
 import { whole } from "../look/data.js";
 import { CompleteTab } from "./complete.js";
@@ -17,14 +17,11 @@ async function start() {
   tellAbout(data);
   const [model, copies] = await Promise.all([openModel(data.model), openCopies(data.copies)]);
   const vocabulary = new Vocabulary(data.vocabulary);
-  const prefix = () => (byId("label").value === "" ? "" : data.labels[byId("label").value] + data.separator);
-  const shared = { data, model, vocabulary, copies, prefix };
+  const shared = { data, model, vocabulary, copies };
   const write = new WriteTab(shared);
   const complete = new CompleteTab(shared);
   new ScoreTab(shared);
   byId("backend").textContent = `Runs in this browser (${model.backend}); nothing is sent anywhere.`;
-  fillLabels(data.labels);
-  byId("label").addEventListener("change", () => complete.update());
   followTabs((name) => name === "complete" && complete.update());
   document.documentElement.dataset.ready = "yes";
   write.write(FIRST_SEED);
@@ -57,14 +54,6 @@ function scoreOf({ validNats, nats, scored, symbol }) {
   const score = (value) => `${(value / Math.LN2).toFixed(3)} bits per ${symbol}`;
   if (validNats) return `${score(validNats)} of validation text`;
   return nats ? `${score(nats)} of ${whole(scored)} of validation text` : "";
-}
-
-function fillLabels(labels) {
-  byId("label-field").hidden = !labels.length;
-  byId("label").append(
-    element("option", { value: "", textContent: "none" }),
-    ...labels.map((label, index) => element("option", { value: index, textContent: label })),
-  );
 }
 
 /** Tabs by click and by arrow keys; onChoice(name). */

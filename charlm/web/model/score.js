@@ -12,8 +12,8 @@ import { Reading } from "./reading.js";
 import { Slices } from "./slices.js";
 
 export class ScoreTab {
-  constructor({ data, model, vocabulary, prefix }) {
-    Object.assign(this, { data, model, vocabulary, prefix });
+  constructor({ data, model, vocabulary }) {
+    Object.assign(this, { data, model, vocabulary });
     this.turn = 0;
     this.symbols = Array.from({ length: model.size }, (_, id) => vocabulary.name(id));
     byId("score").addEventListener("click", () => this.score());
@@ -69,23 +69,14 @@ export class ScoreTab {
     this.show(reading, shownCharacters(this.vocabulary, shown.map(({ id }) => id)));
   }
 
-  /**
-   * What is read, in order: [{ id, shown }]. A model of lines reads a line end first, and scores the one after each line;
-   * a label stands before each line.
-   */
+  /** What is read, in order: [{ id, shown }]. A model of lines reads a line end first, and scores the one after each line. */
   toRead(text) {
     const { vocabulary } = this;
     const { begins } = vocabulary;
     const { ids } = vocabulary.encode(text);
     if (begins === null) return ids.map((id) => ({ id, shown: true }));
-    const prefix = vocabulary.encode(this.prefix()).ids.map((id) => ({ id, shown: false }));
     const lines = ids.at(-1) === begins ? ids : [...ids, begins];
-    const read = [{ id: begins, shown: false }, ...prefix];
-    lines.forEach((id, index) => {
-      read.push({ id, shown: true });
-      if (id === begins && index < lines.length - 1) read.push(...prefix);
-    });
-    return read;
+    return [{ id: begins, shown: false }, ...lines.map((id) => ({ id, shown: true }))];
   }
 
   show(reading, characters) {

@@ -13,9 +13,8 @@ import { Writer } from "./writer.js";
 const SEEDS = 2 ** 32;
 
 export class WriteTab {
-  /** prefix(): what is read before the prompt. */
-  constructor({ data, model, vocabulary, copies, prefix }) {
-    Object.assign(this, { data, vocabulary, copies, prefix });
+  constructor({ data, model, vocabulary, copies }) {
+    Object.assign(this, { data, vocabulary, copies });
     this.lines = vocabulary.begins !== null;
     this.running = false;
     this.watch = new Watch(model, data.units, () => this.writer.recolor());
@@ -77,7 +76,6 @@ export class WriteTab {
     const seed = seedIn("seed");
     const count = this.lines ? numberIn("count") : 1;
     return {
-      prefix: this.prefix(),
       prompt,
       seeds: Array.from({ length: count }, (_, number) => seed + BigInt(number)),
       length: numberIn("length"),
@@ -86,7 +84,6 @@ export class WriteTab {
         temperature: numberIn("temperature"),
         topK: numberIn("top-k"),
         topP: numberIn("top-p"),
-        minP: numberIn("min-p"),
       },
     };
   }

@@ -41,14 +41,14 @@ export class Writer {
 
   /**
    * Writes one sample for each seed, a line each if the model is one of lines; to the end unless `stop` is called.
-   * settings: prefix, prompt, seeds, length, stop and choice; onProgress() after every slice.
+   * settings: prompt, seeds, length, stop and choice; onProgress() after every slice.
    */
   async write(settings, onProgress) {
     const { vocabulary } = this;
     this.clear();
     const turn = this.turn;
-    const { ids } = idsBefore(vocabulary, settings.prefix, settings.prompt);
-    const hidden = ids.length - vocabulary.encode(settings.prompt).ids.length; // a newline and a label, or what is read first
+    const { ids } = idsBefore(vocabulary, settings.prompt);
+    const hidden = ids.length - vocabulary.encode(settings.prompt).ids.length; // a newline, or what is read first
     const start = await this.context.read(ids, (index) => {
       this.share = index / ids.length;
       onProgress();

@@ -1,0 +1,111 @@
+"""Labels as text: `charlm classify`, and samples of a label."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from charlm.inference import TrainedModel, load
+from tests.cli.conftest import LABELED
+
+LINES = ["maria luca", "hans", "gerd hans", "luca", "", "maria"]
+
+
+@pytest.fixture(scope="module")
+def model(labels_run) -> TrainedModel:
+    return load(labels_run)
+
+
+def probabilities(model, line, labels, *, equal_priors):
+    """From the scores of whole lines, with and without that of the label."""
+    bits = np.array([model.char_scores([f"{label}\t{line}"])[0].sum() for label in labels])
+    if equal_priors:
+        bits -= [model.char_scores([f"{label}\t"])[0][:-1].sum() for label in labels]
+    return np.exp2(-bits) / np.exp2(-bits).sum()
+
+
+def test_samples_of_a_label(cli, labels_run):
+    lines = cli("sample", labels_run, "--prompt", "de\t", "--seed", 1, "--temperature", 0.3, "--count", 20).out
+    words = [line.removeprefix("de\t").split() for line in lines.splitlines()]
+    assert sum(set(names) <= set(LABELED["de"]) for names in words) > 15
+
+
+@pytest.mark.parametrize("equal_priors", [False, True])
+def test_the_probability_is_that_of_the_whole_line(model, equal_priors):
+    labels = ["it", "de", "i"]
+    answers = model.classify(iter(LINES), labels, equal_priors=equal_priors)
+    for line, (label, p) in zip(LINES, answers, strict=True):
+        expected = probabilities(model, line, labels, equal_priors=equal_priors)
+        assert (label, p) == (labels[expected.argmax()], pytest.approx(expected.max(), rel=1e-4))
+    assert model.classify([], labels) == []
+    assert model.classify(["hans"], ["it"]) == [("it", 1.0)]
+
+
+def test_equal_priors_take_the_advantage_of_the_frequent_label(model):
+    [(_, prior)] = model.classify([""], ["it", "de"])
+    [(label, p)] = model.classify(["hans"], ["it", "de"])
+    [(equal_label, equal_p)] = model.classify(["hans"], ["it", "de"], equal_priors=True)
+    assert (label, equal_label) == ("de", "de")
+    assert prior > 0.5
+    assert equal_p > p
+
+
+def test_lines_get_labels(cli, labels_run, model, write):
+    file, words = write("a.txt", "\n".join(LINES)), ["--labels", "it,de"]
+    answers = model.classify(LINES, ["it", "de"])
+    assert [label for label, _ in answers[:4]] == ["it", "de", "de", "it"]
+    result = cli("classify", labels_run, file, *words)
+    assert (result.code, result.err) == (0, "")
+    expected = [f"{label}\t{p:.4f}\t{line}" for (label, p), line in zip(answers, LINES, strict=True)]
+    assert result.out.splitlines() == expected
+    assert cli("classify", labels_run, "-", *words, stdin="\n".join(LINES).encode()).out == result.out
+    values = [json.loads(row) for row in cli("classify", labels_run, file, *words, "--json").out.splitlines()]
+    assert [list(value) for value in values] == [["label", "probability", "line"]] * len(LINES)
+    assert [(value["label"], value["line"]) for value in values] == [
+        (label, line) for (label, _), line in zip(answers, LINES, strict=True)
+    ]
+    other = cli("classify", labels_run, file, *words, "--separator", r"\t", "--equal-priors")
+    assert other.out != result.out
+
+
+def test_none_below(cli, labels_run, model, write):
+    file, words = write("a.txt", "\n".join(LINES)), ["--labels", "it,de", "--none-below"]
+    answers = model.classify(LINES, ["it", "de"])
+    limit = sorted(p for _, p in answers)[2]
+    assert [label for label, _ in model.classify(LINES, ["it", "de"], none_below=limit)].count(None) == 2
+    rows = [row.split("\t") for row in cli("classify", labels_run, file, *words, limit).out.splitlines()]
+    assert [row[0] == "none" for row in rows] == [p < limit for _, p in answers]
+    values = map(json.loads, cli("classify", labels_run, file, *words, limit, "--json").out.splitlines())
+    assert [value["label"] is None for value in values] == [p < limit for _, p in answers]
+    assert "--none-below" in cli("classify", labels_run, file, *words, "1.5").usage_error
+
+
+def test_unknown_characters(cli, labels_run, write):
+    file = write("a.txt", "hans\nluca é\nZ\n")
+    words = ["classify", labels_run, file, "--labels", "it,de"]
+    fault = cli(*words).error
+    assert fault.startswith(f"{file}: line 2: found 'é' (U+00E9), which the model has never seen; allowed: ")
+    result = cli(*words, "--skip-unknown")
+    assert [line.split("\t")[2] for line in result.out.splitlines()] == ["hans", "luca é", "Z"]
+    assert result.err == f"skipped  {file}: 'Z' (U+005A), 'é' (U+00E9)\n"
+    assert cli("classify", labels_run, file, "--labels", "it,FR").error.startswith("labels[1]: found 'F' (U+0046)")
+
+
+def test_mistakes(cli, model, labels_run, write):
+    file = write("a.txt", "hans\n")
+    assert (
+        "labels: found ['it', 'it']; allowed: one or more, all different"
+        in cli("classify", labels_run, file, "--labels", "it,it").usage_error
+    )
+    for lines, labels, separator in ((["a\nb"], ["it"], "\t"), (["a"], ["i\nt"], "\t"), (["a"], ["it"], "\n")):
+        with pytest.raises(ValueError, match="found a line end in a line, label or separator; allowed: lines without"):
+            model.classify(lines, labels, separator)
+
+
+def test_a_model_of_running_text_scores_lines_too(model, trained_run):
+    text = load(trained_run)
+    [(label, p)] = text.classify(["so tee"], ["so", "tee"], " ")
+    nats = [text.evaluate(f"\n{each} so tee\n", streams=1).nats_sum for each in ("so", "tee")]
+    assert p == pytest.approx(1 / (1 + math.exp(-abs(nats[0] - nats[1]))), rel=1e-4)
+    assert label == ("so" if nats[0] < nats[1] else "tee")
