@@ -22,7 +22,6 @@ from charlm.new_run import (
     say_if_stopped,
     start,
 )
-from charlm.system.formatting import format_duration, html_table
 from charlm.system.host import limit_spinning, limit_threads
 
 if TYPE_CHECKING:
@@ -92,10 +91,6 @@ def train(
         return _train(new, on_log, began_s)
 
 
-class _LogError(Exception):
-    """`on_log` has raised the exception that this holds."""
-
-
 def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began_s: float) -> "Run":
     new.check()
     _import_torch()
@@ -104,20 +99,10 @@ def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began
     from charlm.system.lock import one_training
     from charlm.system.process_group import process_group
 
-    def on_row(row: dict[str, Any]) -> None:
-        assert on_log
-        try:
-            on_log(row)
-        except Exception as error:  # the loop would take an OSError for a fault of the run's folder
-            raise _LogError(error) from None
-
-    try:
-        loaded_s = time.perf_counter() - began_s
-        with one_training(), own_settings(), process_group() as group:
-            check_fork()
-            outcome = start(new, group, time.perf_counter() - loaded_s, on_log and on_row)
-    except _LogError as wrapped:
-        raise wrapped.args[0] from None
+    loaded_s = time.perf_counter() - began_s
+    with one_training(), own_settings(), process_group() as group:
+        check_fork()
+        outcome = start(new, group, time.perf_counter() - loaded_s, on_log)
     say_if_stopped(outcome)
     return Run(Path(outcome.run_dir), outcome)
 
@@ -131,12 +116,11 @@ def compare(
     seeds: int = 1,
     overrides: Iterable[str] | Mapping[str, Any] = (),
     folder: str | Path | None = None,
-) -> Any:
+) -> list[dict[str, Any]]:
     """Compare kinds of cells on a text, as `charlm compare` does: a table with a row for each, the best first.
 
-    A pandas DataFrame where pandas is installed, else a list of dicts; `charlm.comparison.compare.Row` describes the
-    columns. folder: default comparisons/<text>; a comparison that was stopped goes on in its folder, also by the same
-    `charlm compare`, which writes the page too.
+    `charlm.comparison.compare.Row` describes the columns. folder: default comparisons/<text>; a comparison that was
+    stopped goes on in its folder, also by the same `charlm compare`, which writes the page too.
 
     KeyboardInterrupt after a signal; ComparisonError for a folder with another comparison, or for what cannot be
     compared, such as one kind. For other errors see `train`.
@@ -158,18 +142,7 @@ def compare(
         compared, signal = compare(plan, Path(folder or comparison_folder(str(text))))
     if signal:
         raise KeyboardInterrupt
-    return _table([asdict(kind.row) for kind in compared])
-
-
-def _table(rows: list[dict[str, Any]]) -> Any:
-    """A pandas DataFrame where pandas is installed, else the rows."""
-    import importlib
-
-    try:
-        pandas = importlib.import_module("pandas")
-    except ImportError:
-        return rows
-    return pandas.DataFrame(rows)
+    return [asdict(kind.row) for kind in compared]
 
 
 @dataclass(frozen=True, repr=False)
@@ -182,37 +155,20 @@ class Run:
     """How it ended: reason, step, best_nats (nats per character), elapsed_s and more."""
 
     @property
-    def metrics(self) -> Any:
-        """The rows of metrics.jsonl: a pandas DataFrame where pandas is installed, else a list of dicts.
-
-        docs/training.md describes the columns. RunError if the file cannot be read.
-        """
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl; docs/training.md describes the columns. RunError if the file cannot be read."""
         from charlm.training.metrics import read_rows
 
-        return _table(read_rows(self.path))
+        return read_rows(self.path)
 
     def load(self, device: str = "auto", precision: str = "auto") -> "TrainedModel":
         """The run's model, from its best checkpoint; see `charlm.load`."""
         return load(self.path, device, precision)
 
     def __repr__(self) -> str:
-        return f"<Run {self.path}: {self._end()}>"
-
-    def _end(self) -> str:
         best_nats = self.outcome.best_nats
         best = "" if best_nats is None else f", best {best_nats:.4f} nats per character"
-        return f"{self.outcome.reason} at step {self.outcome.step:,}{best}"
-
-    def _repr_html_(self) -> str:
-        """A table for notebooks."""
-        return html_table(
-            {
-                "run": str(self.path),
-                "end": self._end(),
-                "read": f"{self.outcome.chars:,} characters in {format_duration(self.outcome.elapsed_s)}",
-                "parameters": f"{self.outcome.parameters:,}",
-            }
-        )
+        return f"<Run {self.path}: {self.outcome.reason} at step {self.outcome.step:,}{best}>"
 
 
 def _import_torch() -> None:

@@ -190,6 +190,8 @@ def plan(
     if not group.is_first:
         return
     if json:
-        print_json(result.as_json())
+        print_json(result)
     else:
-        print_table(result.as_table())
+        from charlm.training.plan import cost_table
+
+        print_table(cost_table(result))

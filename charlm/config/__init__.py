@@ -157,26 +157,18 @@ def override_config(config: Config, where: str, overrides: Iterable[str]) -> Con
 
 def ignored_options(config: Config) -> list[str]:
     """One line for each option that is set but has no effect."""
-    model, dropout = config.model, config.model.dropout
+    model, values = config.model, flatten(config)
     ignored: dict[str, str] = {}
-    if model.layers == 1 and model.residual:
+    if model.layers == 1:
         ignored["model.residual"] = "with one layer; set model.layers above 1"
-    # Equal values may come from a single number, which sets both places.
-    if model.layers == 1 and dropout.between_layers not in (0, dropout.output):
-        ignored["model.dropout.between_layers"] = "with one layer; set model.layers above 1"
-    between_layers = model.layers > 1 and dropout.between_layers
-    if dropout.variational and not (dropout.embedding or dropout.input or dropout.output or between_layers):
-        ignored["model.dropout.variational"] = (
-            "without dropout; set embedding, input, output, or between_layers with 2 layers or more"
-        )
-    values = flatten(config)
     if not model.cell.program(square=True).recurrent():
-        because = f"with cell.kind: {model.cell.name}; it has no recurrent matrices"
-        of_matrices = ("model.dropout.state", "model.dropout.weights", "model.orthogonal")
-        ignored |= {key: because for key in of_matrices if values[key]}
-    if config.data.unit == "line" and config.train.read_share < 1:
-        ignored["train.read_share"] = "with data.unit: line; lines come in random order"
-    return [f"{key}: found {show(values[key])}, which has no effect {reason}" for key, reason in ignored.items()]
+        for key in ("model.dropout.state", "model.dropout.weights", "model.orthogonal"):
+            ignored[key] = f"with cell.kind: {model.cell.name}; it has no recurrent matrices"
+    return [
+        f"{key}: found {show(values[key])}, which has no effect {reason}"
+        for key, reason in ignored.items()
+        if values[key]
+    ]
 
 
 def dump_config(config: Config) -> str:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import TextIO
 
 from charlm.system.formatting import one_line, wrapped
@@ -20,6 +21,12 @@ def say(label: str, message: str, command: str = "") -> None:
     """Print a line: a label of up to eight letters and a message. A command that ends it stays whole, to be copied."""
     if not _name:
         _write(f"{label:<8}", message, command, indent=9)
+
+
+def say_all(messages: Mapping[str, str]) -> None:
+    """Print a line for each label."""
+    for label, message in messages.items():
+        say(label, message)
 
 
 def say_error(message: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from charlm.checkpoint import newest_whole
 from charlm.data.corpus import Corpus
-from charlm.errors import DivergenceError, RunError
+from charlm.errors import DivergenceError
 from charlm.inference.evaluation import evaluate, line_quantiles
 from charlm.inference.options import SamplingOptions
 from charlm.model import count_parameters
@@ -79,7 +79,7 @@ class TrainingLoop:
         self.budget.begin(trainer.state, len(corpus.splits.get("valid", ())))
 
     def fit(self) -> Outcome:
-        """Train until a limit or a signal; RunError if the folder cannot be written.
+        """Train until a limit or a signal; RunError if a checkpoint cannot be written.
 
         After a divergence, return to an earlier checkpoint if the config allows it.
         """
@@ -94,9 +94,6 @@ class TrainingLoop:
                         return self._outcome(self._finish(self._train()))
                     except DivergenceError as error:
                         self._roll_back(error)
-        except OSError as error:
-            fault = error.strerror or error
-            raise RunError(f"{self.folder.path}: cannot be written ({fault}); {self.folder.last_good()}") from None
         finally:
             self.progress.close()
             self.tracker.close()
@@ -186,12 +183,12 @@ class TrainingLoop:
         if due and state.evaluated_step != state.step and "valid" in self.corpus.splits:
             self._tick()
             start_s = self.budget.elapsed_s
-            improved = self._score()
+            self._score()
             self.budget.count_evaluation(self.budget.elapsed_s - start_s)
-            state.count_evaluation(improved)
+            state.count_evaluation()
 
-    def _score(self) -> bool:
-        """Evaluate and log the score; True if it is the best so far. DivergenceError if it is not finite."""
+    def _score(self) -> None:
+        """Evaluate and log the score. DivergenceError if it is not finite."""
         trainer, state = self.trainer, self.trainer.state
         trainer.check_finite()
         score = evaluate(
@@ -208,14 +205,13 @@ class TrainingLoop:
             raise divergence(state.step, f"a validation score of {nats} nats")
         self._record(metrics_row(state, self.config.train, "valid", nats, None, score.chars_per_s))
         quantiles = None if score.line_nats is None else line_quantiles(score.line_nats)
-        improved = state.take_score(nats, quantiles)
+        state.take_score(nats, quantiles)
         per_line = "" if score.nats_per_line is None else f"  {score.nats_per_line:.2f} nats/line"
         say(
             "valid",
             f"step {state.step:>6}  {nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_line}  "
-            f"{format_duration(state.elapsed_s)}{'  best' if improved else ''}",
+            f"{format_duration(state.elapsed_s)}{'  best' if state.is_best else ''}",
         )
-        return improved
 
     def _sample(self) -> None:
         """Log a sample, and its first characters to stderr; _Stopped if a signal comes first."""
@@ -261,9 +257,6 @@ class TrainingLoop:
         say("run", str(self.folder.path))
         if rollbacks := trainer.state.rollbacks:
             say("rollback", f"{rollbacks} so far: learning rate × {trainer.state.lr_factor:g}")
-        if reason := self._reason_to_stop():
-            limit = f"train.{reason}={getattr(self.config.train, reason)}"
-            say("limit", f"{limit} is already reached; to train on, raise it: --set train.{reason}=…")
 
     def _log(self) -> None:
         self.group.on_first(self.folder.check)
@@ -291,21 +284,19 @@ class TrainingLoop:
         Saving comes first, so a fault in the final evaluation costs nothing. The final rows are not counted in
         `rows`: a longer run that resumes from here drops them and gets the metrics of a run that never stopped.
         """
-        state, signaled = self.trainer.state, reason in SIGNALS
-        evaluates = not signaled and "valid" in self.corpus.splits and state.evaluated_step != state.step
-        state.stop_reason = "" if signaled or evaluates else reason
+        state = self.trainer.state
         self._save(best=state.is_best)
-        if not signaled:
-            if state.interval_steps:
-                self._record_train()
+        if reason in SIGNALS:
+            return reason
+        if state.interval_steps:
+            self._record_train()
+        if "valid" in self.corpus.splits and state.evaluated_step != state.step:
             try:
-                if evaluates:
-                    improved = self._score()
-                    state.stop_reason = reason
-                    self._save(best=improved)
+                self._score()
             except _Stopped:
                 return self._signals[0]
-        self._tick()
+        state.stop_reason = reason
+        self._save(best=state.is_best)
         return reason
 
     def _roll_back(self, error: DivergenceError) -> None:
@@ -322,7 +313,7 @@ class TrainingLoop:
         if not earlier:
             times = f"; rolled back {counted(diverged.rollbacks, 'time')} before" if diverged.rollbacks else ""
             none = f"; there is no checkpoint before step {before_step}" if allowed else ""
-            fault = DivergenceError(f"{error}{times}{none}; {self.folder.last_good()}")
+            fault = DivergenceError(f"{error}{times}{none}; last good checkpoint: {self.folder.last}")
             raise self.group.shared_error(fault) from None
         restore_snapshot(trainer, earlier[1])
         state = trainer.state

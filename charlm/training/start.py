@@ -27,7 +27,6 @@ from charlm.training.budget import Budget
 from charlm.training.folder import (
     RunFolder,
     check_space,
-    check_writable,
     claim,
     claim_new,
     new_folder,
@@ -196,7 +195,6 @@ def _check_folder(run_dir: Path | None, config: Config, locks: contextlib.ExitSt
     if run_dir is not None and not is_new:
         check_texts_apart(config.data, run_dir)
         claim_new(run_dir, locks)
-    check_writable(place)
     return is_new
 
 

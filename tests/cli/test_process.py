@@ -48,7 +48,7 @@ def test_errors_need_no_utf8_terminal_and_arguments_are_bytes(tmp_path):
         ([b"bad.yaml"], b"error: bad.yaml: seed: found -1; allowed: an integer \\u2265 0 and < 9223372036854775808\n"),
         ([b"\xff\x1b\xc2\x9b.yaml", b"--set", b"a\xe2\x80\xae=\xff"], rb"error: \xff\x1b\x9b.yaml: found no such file"),
     ):
-        command = [*COMMAND[:-1], "check", *words]
+        command = [*COMMAND[:-1], "show", *words]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
         assert (done.returncode, done.stdout) == (1, b"")
         assert done.stderr.startswith(error)

@@ -16,7 +16,6 @@ from charlm.config import (
     override_config,
     parse_config,
 )
-from charlm.config.commented import commented_yaml
 from charlm.config.yaml import load_yaml
 from charlm.errors import ConfigError
 
@@ -249,21 +248,6 @@ def test_dump_and_parse_give_the_same_config(lr, eps, source, valid, seed):
         {"data": {"source": source, "valid_source": valid}, "optimizer": optimizer, "seed": seed}, "f"
     )
     assert parse(dump_config(config)) == config
-    assert parse(commented_yaml(config, f"for {source}", {"data.source": f"is {source}"})) == config
-
-
-def test_defaults_are_left_out_and_comments_stand_beside_their_options():
-    config = parse("{model: {cell: {kind: lstm, hidden: 64}}, train: {max_epochs: 3}}")
-    comments = {"model.cell": "small", "model.layers": "", "train.max_epochs": "enough"}
-    assert commented_yaml(config, "two\nlines", comments) == (
-        "# two\n"
-        "# lines\n"
-        "model:\n"
-        "  cell: {kind: lstm, hidden: 64}    # small\n"
-        "  layers: 1\n"
-        "train:\n"
-        "  max_epochs: 3.0                   # enough\n"
-    )
 
 
 def test_a_section_that_is_set_keeps_its_other_options_unless_it_may_change_its_kind():

@@ -71,7 +71,7 @@ def test_yaml_horrors(tmp_path, cli, name):
     [line] = bounded_refusal(lambda: load_config(path))
     assert line.startswith(f"{path}: ")
     assert told in line
-    shown = cli("config", "check", path).error
+    shown = cli("config", "show", path).error
     assert len(shown) <= 2010
     assert not COMMANDS.search(shown)
 
