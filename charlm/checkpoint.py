@@ -10,15 +10,14 @@ import hashlib
 import json
 import math
 import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from charlm.cells.cell import is_in_file
@@ -33,7 +32,7 @@ from charlm.system.files import move, replace_file, temporary_beside
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of one file. Tensors are on the CPU and may be views of the mapped file: copy them to change them."""
+    """The content of one file. Tensors are on the CPU; a trainer's may share its memory."""
 
     config: Config
     vocabulary: Vocabulary
@@ -103,44 +102,27 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if not path.is_file():
         raise DamagedCheckpointError(f"{path}: no such file; allowed: a run's folder or a checkpoint in its {FOLDER}/")
     try:
-        with _in_utf8(path) as name, safe_open(name, framework="pt", device="cpu") as file:
-            header = file.metadata() or {}
-            if header.get("format") != FORMAT:
-                raise DamagedCheckpointError(
-                    f"{path}: a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote"
-                )
-            if header.get("version") != str(VERSION):
-                raise CheckpointError(
-                    f"{path}: written in format version {header.get('version')}; allowed: {VERSION}; "
-                    "use the charlm that wrote it, or train anew"
-                )
-            tensors = {name: _kept(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+        data = path.read_bytes()
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     except (SafetensorError, OSError) as error:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({' '.join(str(error).split())}); use another one of the run"
         ) from None
+    if header.get("format") != FORMAT:
+        raise DamagedCheckpointError(
+            f"{path}: a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote"
+        )
+    if header.get("version") != str(VERSION):
+        raise CheckpointError(
+            f"{path}: written in format version {header.get('version')}; allowed: {VERSION}; "
+            "use the charlm that wrote it, or train anew"
+        )
     if header.get("sha256") != digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
         raise DamagedCheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")
     if fault := next((name for name, tensor in tensors.items() if not all_finite(tensor)), None):
         raise DamagedCheckpointError(f"{path}: {fault} holds numbers that are not finite; use another one of the run")
     return _parse(path, header, tensors)
-
-
-def _kept(mapped: Tensor) -> Tensor:
-    """The tensor itself; on Windows a copy, because the next checkpoint could not replace a file that is mapped."""
-    return mapped.clone() if sys.platform == "win32" else mapped
-
-
-@contextlib.contextmanager
-def _in_utf8(path: Path) -> Iterator[str]:
-    """A name of the file in UTF-8, because safetensors reads no other: the path, or that of the opened file."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        with path.open("rb") as opened:
-            yield f"/dev/fd/{opened.fileno()}"
-    else:
-        yield str(path)
 
 
 def all_finite(tensor: Tensor) -> bool:

@@ -177,9 +177,14 @@ def dump_config(config: Config) -> str:
 
 
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """The options that differ: {"train.max_steps": (2000, 4000)}."""
+    """The options that differ: {"train.max_steps": (2000, 4000)}; of cells of different kinds only the kind."""
     before, after = flatten(old), flatten(new)
-    return {key: (before.get(key), after.get(key)) for key in before | after if before.get(key) != after.get(key)}
+    different = {}
+    for key in before | after:
+        is_other_cell = key.startswith("model.cell.") and old.model.cell.kind != new.model.cell.kind
+        if before.get(key) != after.get(key) and (key == "model.cell.kind" or not is_other_cell):
+            different[key] = before.get(key), after.get(key)
+    return different
 
 
 def flatten(values: Config | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -99,6 +99,7 @@ class Tracker:
         for split in CHARTS:
             (self._folder / split).mkdir(exist_ok=True)
             self._charts[split] = self._folder / split / name
+            self._charts[split].touch()
             self._append(self._charts[split], _encoded(*events))
 
     def rewind(self, rows: int, step: int) -> None:
@@ -147,7 +148,7 @@ class Tracker:
             self._attempt(self._write, file)
 
     def _write(self, file: Path) -> None:
-        with open(file, "ab", buffering=0, opener=unlinked) as opened:
+        with open(file, "ab", buffering=0, opener=_existing) as opened:
             while self._waiting[file]:
                 written = opened.write(self._waiting[file])
                 self._waiting[file] = self._waiting[file][written:]
@@ -181,6 +182,11 @@ _TEXTS = {
 def _described(made: Any, about: str) -> Any:
     made.value[0].metadata.summary_description = about
     return made
+
+
+def _existing(name: str, flags: int) -> int:
+    """An opener that makes no file: where the run's folder was replaced, none of the run's belongs."""
+    return unlinked(name, flags & ~os.O_CREAT)
 
 
 def _line(row: Mapping[str, Any]) -> bytes:

@@ -126,7 +126,7 @@ ERRORS = [
     ("train --config tiny.yaml --run-dir run",
      "run: already holds a run; allowed: --resume to continue it, or another --run-dir"),
     ("train --config tiny.yaml --run-dir text.txt",
-     "text.txt: text.txt is a file; allowed: a folder that can be written; see --run-dir"),
+     "text.txt: File exists; allowed: a folder that can be written; see --run-dir"),
     ("train --config tiny.yaml --init-from run --set model.cell.hidden=32 --set model.cell.kind=gru",
      "model.cell.kind: found 'gru'; the checkpoint of --init-from has 'lstm'; allowed: the same"),
     ("train text.txt --labels :",

@@ -224,9 +224,6 @@ def test_flatten_and_differences():
     assert differences(old, old) == {}
     assert differences(old, new) == {
         "model.cell.kind": ("rhn", "gru"),
-        "model.cell.depth": (3, None),
-        "model.cell.couple_gates": (True, None),
-        "model.cell.gate_bias": (-2.0, None),
         "model.dropout.between_layers": (0.0, 0.5),
         "model.dropout.output": (0.0, 0.5),
         "train.max_steps": (5, 6),

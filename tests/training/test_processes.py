@@ -533,7 +533,7 @@ def test_a_plan_is_for_the_whole_batch_which_must_be_shared_evenly(processes: Te
         assert "processes, " in found.as_table()["speed"]
     assert "processes" not in planned(ONE_PROCESS, raw).as_table()["speed"]
     raw["train"]["batch_size"] = 11
-    refused = "train.batch_size: found 11 for 2 processes; allowed: multiples of 2; take 10 or 12"
+    refused = "train.batch_size: found 11 for 2 processes; allowed: multiples of 2"
     assert processes(planned, raw) == [refused] * 2
 
 
