@@ -9,7 +9,6 @@ import contextlib
 import hashlib
 import json
 import math
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +26,7 @@ from charlm.data.lines import Labels, labels_from_json
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header
-from charlm.system.files import move, replace_file, temporary_beside
+from charlm.system.files import replace_file
 
 
 @dataclass(frozen=True)
@@ -74,27 +73,15 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
         header["labels"] = json.dumps(checkpoint.labels)
     header["sha256"] = digest(header, tensors)
     # `path` comes last: a run killed before this resumes from the older file and writes the other names again.
-    first, *others = *also_as, path
     try:
         path.parent.mkdir(exist_ok=True)  # but not the run's folder, if the user removed it
-        replace_file(first, save(tensors, header))
-        for name in others:
-            _link(first, name)
+        data = save(tensors, header)
+        for name in (*also_as, path):
+            replace_file(name, data)
     except OSError as error:
         raise RunError(
             f"{path}: cannot be written ({error}); earlier checkpoints are whole; free space or check permissions"
         ) from None
-
-
-def _link(path: Path, name: Path) -> None:
-    """Give `path` a second name, which may exist already; a copy if the file system has no hard links."""
-    temporary = temporary_beside(name)
-    try:
-        os.link(path, temporary)
-        move(temporary, name)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        replace_file(name, path.read_bytes())
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -101,9 +101,8 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
         if initial:
             request = group.on_each(_with_model_of, request, initial, str(path))
         budget = Budget(request.minutes, began_s)
-        config, reasons, updates, opened, vocabulary = suggest(request, group, budget)
+        config, reasons, _, opened, vocabulary = suggest(request, group, budget)
         say_all(reasons)
-        budget.plan(updates)
         if initial:
             initial = replace(initial, vocabulary=vocabulary)
         name = run_name(request.source)

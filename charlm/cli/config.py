@@ -1,4 +1,4 @@
-"""charlm config: list, show, suggest, schema, options."""
+"""charlm config: list, show, suggest, schema."""
 
 import json
 from pathlib import Path
@@ -88,16 +88,3 @@ def schema() -> None:
     from charlm.config.schema import Config
 
     typer.echo(json.dumps(Config.model_json_schema(), indent=2, ensure_ascii=False))
-
-
-@app.command()
-def options() -> None:
-    """Print all options as a Markdown table: key, default, allowed values, meaning.
-
-    \b
-    Example:
-      charlm config options
-    """
-    from charlm.config.options import options_table
-
-    typer.echo(options_table(), nl=False)

@@ -1,7 +1,6 @@
 """The training loop: evaluate → sample → save → stop → step → log."""
 
 import math
-import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -123,7 +122,6 @@ class TrainingLoop:
                 self.trainer.update()
                 self._tick()
                 self.budget.count_update(self.budget.elapsed_s - start_s, state.chars - start_chars)
-                self._say_if_slow()
                 if self._due(every.log_every):
                     self._log()
                 state.unfinished = True
@@ -160,15 +158,6 @@ class TrainingLoop:
         self._signals = self.budget.tick(state, self.group, self._received)
         if state.step:  # before the first update nothing is done, whatever time has passed
             self.progress.show(state.step, self.trainer.share_done(), self.budget.updating_s)
-
-    def _say_if_slow(self) -> None:
-        if slowness := self.budget.slowness(self.trainer.state.step):
-            minutes = 2 * (self.config.train.max_minutes or 0)
-            say(
-                "slow",
-                f"{slowness}; look for other programs that use the processors; to train as long again afterward:",
-                f"charlm train --resume --run-dir {shlex.quote(str(self.folder.path))} --minutes {minutes:g}",
-            )
 
     def _stop_if_signaled(self) -> None:
         """_Stopped if a process has received a signal."""
@@ -252,8 +241,6 @@ class TrainingLoop:
         count = count_parameters(trainer.config.model, len(trainer.vocabulary))
         say("model", f"{model.description}: {count:,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
-        if trainer.no_graph_reason:
-            say("graph", f"none for whole updates: {trainer.no_graph_reason}; their kernels are launched one by one")
         say("run", str(self.folder.path))
         if rollbacks := trainer.state.rollbacks:
             say("rollback", f"{rollbacks} so far: learning rate × {trainer.state.lr_factor:g}")

@@ -18,7 +18,7 @@ from charlm.system.console import say
 from charlm.system.device import available_bytes, keep_freed_memory, prepare_device, resolve_device, set_threads
 from charlm.system.formatting import format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
-from charlm.training.optimizer import least_copies
+from charlm.training.optimizer import LEAST_COPIES
 
 
 @dataclass(frozen=True)
@@ -92,6 +92,6 @@ def least_bytes(config: Config, vocabulary_size: int, machine: Machine) -> int:
     parameters = count_parameters(model, vocabulary_size)
     # Numbers per character: what the layers save for the backward pass, and logits with their gradient.
     per_char = model.members * (least_saved(model.cell) * model.layers * model.cell.hidden + 2 * vocabulary_size)
-    copies = 2 + least_copies(config.optimizer) + (train.ema > 0)
+    copies = 2 + LEAST_COPIES[config.optimizer.name] + (train.ema > 0)
     of_process = 4 * (copies * parameters + train.batch_size // group.size * train.bptt * per_char)
     return of_process * (group.local_size if machine.device.type == "cpu" else 1)

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import socket
-import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -110,36 +109,24 @@ class Tracker:
             self._attempt(self._begin_charts, step + 1)
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Log a row of metrics, or an event that the row's `split` names, to the file and to TensorBoard."""
+        """Log a row of metrics, to the file and to TensorBoard, or an event that the row's `split` names."""
         self._append(self._folder / METRICS, _line(row))
-        if row["split"] not in CHARTS:
-            values = {name: value for name, value in row.items() if name not in ("step", "split")}
-            self._append_text(row["split"], to_json(values), row["step"])
-            return
-        charts = [
-            _described(summary.scalar(tag, row[name]), about)
-            for tag, (name, about) in _CHARTS.items()
-            if row["split"] == "train" or not tag.startswith("training/")
-        ]
-        self._append_events(row["split"], *(Event(step=row["step"], summary=each) for each in charts))
+        if row["split"] in self._charts:
+            events = [
+                Event(step=row["step"], summary=summary.scalar(tag, row[name]))
+                for tag, name in _CHARTS.items()
+                if row["split"] == "train" or not tag.startswith("training/")
+            ]
+            self._append(self._charts[row["split"]], _encoded(*events))
 
     def sample(self, sample: Mapping[str, Any], step: int) -> None:
-        """Log a sample, see `draw_sample`; TensorBoard gets its text."""
+        """Log a sample, see `draw_sample`."""
         self._append(self._folder / SAMPLES, _line({"step": step, **sample}))
-        self._append_text("sample", sample["text"], step)
 
     def close(self) -> None:
         """Try once more to write what waits."""
         for file in self._waiting:
             self._append(file, b"")
-
-    def _append_text(self, tag: str, text: str, step: int) -> None:
-        indented = textwrap.indent(text, "    ")  # so that TensorBoard's Markdown shows it unchanged
-        self._append_events("train", Event(step=step, summary=_described(summary.text(tag, indented), _TEXTS[tag])))
-
-    def _append_events(self, split: str, *events: Event) -> None:
-        if self._writes:
-            self._append(self._charts[split], _encoded(*events))
 
     def _append(self, file: Path, data: bytes) -> None:
         """Append to a file what waits for it and the data. No file stays open: Windows could not replace it."""
@@ -165,23 +152,14 @@ class Tracker:
 
 
 _CHARTS = {
-    "loss/nats_per_char": ("nats", "Cross-entropy in nats per character; lower is better."),
-    "other_units/bits_per_char": ("bpc", "The same in bits: nats / ln 2."),
-    "other_units/window_loss": ("loss", "What is minimized: nats summed over the steps of a window, per stream."),
-    "training/lr": ("lr", "Learning rate of the last update."),
-    "training/grad_norm": ("grad_norm", "Norm of the last gradient before clipping."),
-    "training/chars_per_s": ("chars_per_s", "Characters read per second."),
+    "loss/nats_per_char": "nats",
+    "other_units/bits_per_char": "bpc",
+    "other_units/window_loss": "loss",
+    "training/lr": "lr",
+    "training/grad_norm": "grad_norm",
+    "training/chars_per_s": "chars_per_s",
 }
-"""TensorBoard's tag → the field of a row, and what the chart says of it. The page sorts by tag."""
-_TEXTS = {
-    "sample": "Text that the model wrote at this step.",
-    "rollback": "The update that was not finite, and the learning rate's factor after the run went back.",
-}
-
-
-def _described(made: Any, about: str) -> Any:
-    made.value[0].metadata.summary_description = about
-    return made
+"""TensorBoard's tag → the field of a row. The page sorts by tag."""
 
 
 def _existing(name: str, flags: int) -> int:

@@ -291,7 +291,7 @@ def test_python_takes_a_class_and_an_object() -> None:
 COMMANDS = """
 import sys
 from charlm.cli import main
-for words in ("config show leaky", "config options", "cells list", "train --config leaky --run-dir run"):
+for words in ("config show leaky", "config schema", "cells list", "train --config leaky --run-dir run"):
     sys.argv = ["charlm", *words.split()]
     try:
         main()

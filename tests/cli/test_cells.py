@@ -79,13 +79,13 @@ def test_check_compares_all_cells_of_a_file(cli) -> None:
 
 
 def test_check_prints_what_it_knows_before_an_error(cli) -> None:
-    second = "from charlm.cells import exp\n\n\nclass Infinite(Cell):\n    def step(self, p, x, h):\n        return exp(1e9 * p.linear(x, h))\n"
-    Path("two.py").write_text(f"{LEAKY}\n\n{second}")
+    second = "class Infinite(Cell):\n    def step(self, p, x, h):\n        return exp(1e9 * p.linear(x, h))\n"
+    Path("two.py").write_text(f"{LEAKY}\n\nfrom charlm.cells import exp\n\n\n{second}")
     checked = cli("cells", "check", "two.py")
     assert checked.code == 1
     assert "error: Infinite: y is not finite; allowed: steps whose exp, log, sqrt and ÷ stay finite" in checked.err
     leaky, infinite = checked.out.split("\n\nInfinite  ")
-    assert "I = H, reference loop in float32  largest difference " in leaky
+    assert "I = H, reference loop in float32" in leaky
     assert infinite.splitlines()[0].strip() == "without a docstring"
 
 

@@ -2,7 +2,7 @@
 
 import json
 
-from charlm.config import Config, flatten, load_config
+from charlm.config import Config, load_config
 
 
 def test_what_has_no_effect_is_said(cli, tiny_config, tmp_path):
@@ -25,9 +25,3 @@ def test_schema(cli):
     result = cli("config", "schema")
     assert (result.code, result.err) == (0, "")
     assert json.loads(result.out) == Config.model_json_schema()
-
-
-def test_options(cli):
-    result = cli("config", "options")
-    assert (result.code, result.err) == (0, "")
-    assert all(f"| `{key}` |" in result.out for key in flatten(Config()))

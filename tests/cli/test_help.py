@@ -15,7 +15,7 @@ COMMANDS = [
     "train", "sample", "next", "classify", "eval", "look", "score", "export", "plan", "compare",
     "runs", "report", "doctor", "cells list", "cells show", "cells check",
     "config list", "config show", "config suggest", "config schema",
-    "config options", "data list", "data info", "data fetch", "data cache",
+    "data list", "data info", "data fetch", "data cache",
 ]  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def test_what_does_not_wait_for_torch(trained_run, tiny_config, tmp_path):
     before = sorted(tmp_path.iterdir())
     quick = ["runs run", "--help", "config --help", "data --help", *(f"{command} --help" for command in COMMANDS)]
     lists = [
-        "config show tiny.yaml", "config options", "cells list", "cells show lstm",
+        "config show tiny.yaml", "cells list", "cells show lstm",
         "data list",
     ]  # fmt: skip
     asked = [[words.split() for words in quick], [words.split() for words in (*lists, *MISSING)], [*CALLS]]

@@ -62,12 +62,12 @@ def test_a_closed_stdin_holds_nothing(cli, trained_run, monkeypatch):
 
 
 def test_an_unexpected_error_keeps_its_traceback(cli, monkeypatch):
-    def broken() -> str:
+    def broken(config) -> str:
         raise RuntimeError("a bug of charlm")
 
-    monkeypatch.setattr("charlm.config.options.options_table", broken)
+    monkeypatch.setattr("charlm.config.dump_config", broken)
     with pytest.raises(RuntimeError, match="a bug of charlm"):
-        cli("config", "options")
+        cli("config", "show", "lstm")
 
 
 def test_the_shell_completes_configs_and_runs(trained_run, tmp_path, monkeypatch):

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from charlm.config import Config, ignored_options
-from charlm.config.options import options_table
 from charlm.config.schema import Dropout
 from tests.config.test_config import parse
+from tests.docs.options import options_table
 
 SCHEMA = Config.model_json_schema()
 
