@@ -82,27 +82,29 @@ def train(
     began_s = time.perf_counter()
     from charlm.cells.file import registered as cell_options
 
+    _check_text(text)
+    if text is None and config is None:
+        raise ConfigError("train: found neither text nor config; allowed: either, or both")
     with cell_options(cell) as options:
-        settings = [*_settings(options), *_settings(overrides)]
-        _check(text, config)
-        paths = (None if path is None else Path(path) for path in (config, init_from, run_dir))
-        config, init_from, run_dir = paths
-        new = NewRun(None if text is None else str(text), minutes, config, settings, init_from, run_dir)
-        return _train(new, on_log, began_s)
+        new = NewRun(
+            text=None if text is None else str(text),
+            minutes=minutes,
+            config=_path(config),
+            settings=[*_settings(options), *_settings(overrides)],
+            init_from=_path(init_from),
+            run_dir=_path(run_dir),
+        )
+        new.check()
+        _import_torch()
 
+        from charlm.system.device import check_fork, own_settings
+        from charlm.system.lock import one_training
+        from charlm.system.process_group import process_group
 
-def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began_s: float) -> "Run":
-    new.check()
-    _import_torch()
-
-    from charlm.system.device import check_fork, own_settings
-    from charlm.system.lock import one_training
-    from charlm.system.process_group import process_group
-
-    loaded_s = time.perf_counter() - began_s
-    with one_training(), own_settings(), process_group() as group:
-        check_fork()
-        outcome = start(new, group, time.perf_counter() - loaded_s, on_log)
+        loaded_s = time.perf_counter() - began_s
+        with one_training(), own_settings(), process_group() as group:
+            check_fork()
+            outcome = start(new, group, time.perf_counter() - loaded_s, on_log)
     say_if_stopped(outcome)
     return Run(Path(outcome.run_dir), outcome)
 
@@ -127,7 +129,7 @@ def compare(
     """
     if isinstance(cells, str):
         raise TypeError("cells: found a string; allowed: a list of kinds")
-    _check(text, None)
+    _check_text(text)
     settings = _settings(overrides)
     plan = Plan(str(text), minutes, tuple(cells), equal, seeds, tuple(settings))
     check_minutes(minutes, settings)
@@ -196,9 +198,10 @@ def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
     return [f"{key}={dump_flow(list(value) if isinstance(value, tuple) else value)}" for key, value in plain.items()]
 
 
-def _check(text: str | Path | None, config: str | Path | None) -> None:
-    """ConfigError or TypeError for arguments that are not allowed, or not together."""
+def _path(place: str | Path | None) -> Path | None:
+    return None if place is None else Path(place)
+
+
+def _check_text(text: str | Path | None) -> None:
     if not isinstance(text, str | Path | None):
         raise TypeError(f"text: found {type(text).__name__}; allowed: one path, of a file or a folder, or a glob")
-    if text is None and config is None:
-        raise ConfigError("train: found neither text nor config; allowed: either, or both")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -46,7 +47,7 @@ def test_a_run_from_a_config_is_that_of_the_command(cli, tiny_config, tmp_path, 
     words = ["--config", tiny_config, "--run-dir", tmp_path / "other", "--set", "seed=2", "--json"]
     outcome = json.loads(cli("train", *words).out)
     assert run.path == tmp_path / "run"
-    assert run.outcome.as_json() | {"run_dir": 0, "elapsed_s": 0} == outcome | {"run_dir": 0, "elapsed_s": 0}
+    assert asdict(run.outcome) | {"run_dir": 0, "elapsed_s": 0} == outcome | {"run_dir": 0, "elapsed_s": 0}
     assert run.metrics == rows
     assert [(row["split"], row["step"]) for row in rows] == [
         ("train", 2), ("valid", 3), ("train", 4), ("train", 6), ("valid", 6),

@@ -4,6 +4,7 @@ The speed of a few models is measured (`speed`), which says how many updates eac
 says which one is then best (`rule`), and all other settings follow from it (`recipe`).
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
@@ -79,16 +80,15 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     training_s = group.on_first(budget.training_s)
     speeds = speed.measure_families(by_family, corpus, machine, training_s, limit_s)
 
-    def split(chars_read: int) -> tuple[int, int]:
-        return _split(request, base, corpus, chars_read)
+    split = functools.partial(_split, request, base, corpus)
 
     def choose() -> tuple[Config, dict[str, str], int]:
         training_s = budget.training_s()
-        candidates = [
-            _with_training(candidate, speed.update_s(candidate.parameters, measured), training_s, split)
-            for family, measured in zip(by_family, speeds, strict=True)
-            for candidate in (family if measured else [])
-        ]
+        candidates: list[Candidate] = []
+        for family, measured in zip(by_family, speeds, strict=True):
+            for candidate in family if measured else []:
+                update_s = speed.update_s(candidate.parameters, measured)
+                candidates.append(_with_training(candidate, update_s, training_s, split))
         if not candidates:
             raise DeviceError(f"memory: not even a small model could be trained ({machine.device.type}); free some")
         chosen = _with_members(best(candidates), request, training_s, split, fits)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shlex
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -130,7 +131,7 @@ def _leaving_s(loading_s: float) -> float:
 def _print_outcome(outcome: Any, json: bool) -> None:
     stopped = say_if_stopped(outcome)  # before the result: stdout may be a terminal that was closed
     if json:
-        print_json(outcome.as_json())
+        print_json(asdict(outcome))
     if stopped:
         raise typer.Exit(SIGNALS[outcome.reason])
     done = f"{outcome.reason} at step {outcome.step}, {format_duration(outcome.elapsed_s)}"

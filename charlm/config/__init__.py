@@ -1,7 +1,7 @@
 """The config of a run: read from YAML, changed by overrides, and checked as a whole."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -198,35 +198,38 @@ def flatten(values: Config | Mapping[str, Any], prefix: str = "") -> dict[str, A
 # Overrides
 
 
-def valid_overrides(overrides: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Each override with the path and the value of each option that it sets; `parse_config` names those at fault."""
-    for override, path, value in _parse_overrides(overrides)[0]:
-        if isinstance(value, dict) and _is_merged(path):
-            yield from ((override, (*path, key), value[key]) for key in value)
-        else:
-            yield override, path, value
+Override = tuple[str, tuple[str, ...], Any]
+"""KEY=VALUE, the path of an option that it sets, and the value."""
 
 
-def _is_merged(path: tuple[str, ...]) -> bool:
-    """Whether a section that is set keeps its other options: one that names a kind is replaced."""
-    return not any(kind[:-1] == path for kind in _KINDS)
+def valid_overrides(overrides: Iterable[str]) -> list[Override]:
+    """The options that overrides set; `parse_config` names the overrides at fault."""
+    return _parse_overrides(overrides)[0]
 
 
-def _parse_overrides(overrides: Iterable[str]) -> tuple[list[tuple[str, tuple[str, ...], Any]], list[str]]:
-    """Each override with its path and its value, and the faults of those that have none."""
-    parsed, faults = [], []
+def _parse_overrides(overrides: Iterable[str]) -> tuple[list[Override], list[str]]:
+    """The options that overrides set, and the faults of those that set none.
+
+    A section that is set keeps its other options, but one that names a kind is replaced.
+    """
+    parsed: list[Override] = []
+    faults: list[str] = []
+    replaced = [kind[:-1] for kind in _KINDS]
     for override in overrides:
         try:
-            parsed.append((override, *_parse_override(override)))
+            path, value = _parse_override(override)
         except ConfigError as error:
             faults += error.faults
+            continue
+        if isinstance(value, dict) and path not in replaced:
+            parsed += [(override, (*path, key), value[key]) for key in value]
+        else:
+            parsed.append((override, path, value))
     return parsed, faults
 
 
 def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
     """The path and the value of KEY=VALUE; the key may be that of a whole section. ConfigError if it is neither."""
-    if len(override) > MAX_BYTES:
-        raise ConfigError(f"--set {override[:60]}...: found {len(override)} characters; allowed: {MAX_BYTES}")
     key, equals, text = override.partition("=")
     path = tuple(key.strip().split("."))
     if not equals or not all(path) or len(path) > MAX_DEPTH:
@@ -262,9 +265,5 @@ def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) 
             name = ".".join(path[:depth])
             fault = f"found {name}: {show(section)}, which has no keys; allowed: --set {name}=VALUE"
             raise ConfigError(f"--set {override}: {fault}")
-    before = section.get(path[-1])
-    if isinstance(before, dict) and isinstance(value, dict) and _is_merged(path):
-        before |= value
-        return [(*path, key) for key in value]
     section[path[-1]] = value
     return created

@@ -26,6 +26,11 @@ _FIRST_UPDATES = 3
 _WINDOW, _WINDOW_S, _MOST_WINDOW = 0.02, 2.0, 0.1
 """The time of updates is averaged over about 2 % of the minutes and 2 seconds, but at most 10 % of the minutes."""
 
+_EVALUATION_SLOWER = 1 / 4
+"""If updates take s times as long because of other programs, evaluations take about s times s to this power as long.
+
+On two cores, where updates took six times as long, evaluations took 8 to 16 times as long."""
+
 
 class Budget:
     """The minutes of a run: how long its parts may take, and how much of them is over.
@@ -50,6 +55,7 @@ class Budget:
         self._evaluation_cost = 0.0  # as EVALUATION_COST; 0 before the first evaluation
         self._updates = -_FIRST_UPDATES
         self._recent_s, self._recent_chars = 0.0, 0.0  # sums that fade
+        self._fastest_s = math.inf  # a character at the best speed so far
 
     # Before the training
 
@@ -100,6 +106,7 @@ class Budget:
         kept = math.exp(-seconds / self._window_s)
         self._recent_s = kept * self._recent_s + seconds
         self._recent_chars = kept * self._recent_chars + chars
+        self._fastest_s = min(self._fastest_s, self._recent_s / self._recent_chars)
         self._expect_ending()
 
     def count_evaluation(self, seconds: float) -> None:
@@ -136,8 +143,9 @@ class Budget:
         return self.elapsed_s + 2 * self._ending_s <= self.run_s
 
     def _evaluation_s(self, cost: float) -> float:
-        """Seconds of an evaluation at the present speed, for its cost."""
-        return cost * self._valid_chars * self._recent_s / self._recent_chars
+        """Seconds of an evaluation at the present speed, for its cost on a machine without other load."""
+        char_s = self._recent_s / self._recent_chars
+        return cost * self._valid_chars * char_s * (char_s / self._fastest_s) ** _EVALUATION_SLOWER
 
     def _expect_ending(self) -> None:
         """Expect the last evaluation at the present speed; a run saves twice after its last update."""

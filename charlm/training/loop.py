@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from charlm.checkpoint import newest_whole
@@ -47,9 +47,6 @@ class Outcome:
     parameters: int
     best_nats_per_line: float | None = None
     """None unless lines are the unit."""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class TrainingLoop:

@@ -14,7 +14,6 @@ from charlm.native.build import KernelError, load
 from charlm.native.fused import fused
 from charlm.native.precision import choose_precision
 from charlm.native.shared import SHARED_KERNELS
-from charlm.system.console import say
 from charlm.system.device import available_bytes, keep_freed_memory, prepare_device, resolve_device, set_threads
 from charlm.system.formatting import format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
@@ -37,12 +36,6 @@ class Machine:
     """Free memory of the device before the run takes any; None if the system does not say."""
     has_kernels: bool
     """Whether the CPU kernels compile; True on a GPU, which needs none."""
-
-    def say_precision(self, requested: str) -> None:
-        """Print why the precision is the one asked for, or is another one."""
-        if self.precision_reason:
-            label = "auto" if requested == "auto" else "slow"
-            say(label, f"precision {self.precision}: {self.precision_reason}")
 
 
 def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Iterable[Cell] = ()) -> Machine:

@@ -139,7 +139,9 @@ def prepare(
     _say_text(config, corpus)
     for line in ignored_options(config):
         say("ignored", line)
-    machine.say_precision(config.precision)
+    if machine.precision_reason:
+        label = "auto" if config.precision == "auto" else "slow"
+        say(label, f"precision {machine.precision}: {machine.precision_reason}")
     return group.on_each(Trainer, with_absolute_paths(config), corpus, machine, budget), corpus
 
 

@@ -317,6 +317,6 @@ def test_a_kind_inside_of_charlm_is_a_file_a_line_and_a_yaml(folder: Path) -> No
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "kind: leaky\n    hidden: 12\n    leak: 0.5" in done.stdout
-    assert "`model.cell.leak`" in done.stdout
+    assert "Initial value of the parameter." in done.stdout
     assert "leaky      h           A leaky network" in done.stdout
     assert "done     max_steps" in done.stderr

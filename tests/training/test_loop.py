@@ -109,14 +109,14 @@ def test_minutes_include_the_last_evaluation_and_checkpoints(tmp_path, config_of
 def test_the_minutes_are_kept_when_the_machine_becomes_five_times_slower(
     tmp_path, config_of, clock, before_update, slow_from
 ):
-    """A minute with an evaluation before, at step 50. The last one takes 15 s instead of 2, and 10 are expected."""
+    """A minute with an evaluation before, at step 50. The last one takes 15 s instead of 2."""
     before_update(slow_from, lambda trainer: setattr(clock, "slower", 5))
     config = config_of(
         train={"max_steps": None, "max_minutes": 1, "eval_every": 50, "sample_every": 0, "save_every": 0},
         optimizer={"lr": 0.01, "schedule": {"name": "linear", "final_fraction": 0}},
     )
     outcome = start_run(config, tmp_path / "run", budget=Budget(1, clock.now_s))
-    assert 45 < outcome.elapsed_s < 66
+    assert 55 < outcome.elapsed_s < 62
     valid = [row for row in rows(tmp_path / "run") if row["split"] == "valid"]
     assert valid[-1]["step"] == outcome.step > valid[0]["step"]
     assert read_checkpoint(tmp_path / "run" / LAST).progress["lr"] < 0.01 * 0.03
