@@ -111,13 +111,13 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
 
 def resume_with(run_dir: Path, config: Path | None, settings: list[str], group: "ProcessGroup") -> "Outcome":
     """Continue a run with a config, or with its own, after the settings."""
-    from charlm.config import Config, load_config, override_config
+    from charlm.config import Config, load_config, parse_config
     from charlm.runs import CONFIG
     from charlm.training.start import resume_run
 
     def change(saved: Config) -> Config:
         if config is None:
-            return override_config(saved, str(run_dir / CONFIG), settings)
+            return parse_config(saved.model_dump(mode="json"), str(run_dir / CONFIG), settings, cell=saved.model.cell)
         return load_config(config, settings, cell=saved.model.cell)
 
     return resume_run(run_dir, change, group)
@@ -137,13 +137,14 @@ def cost_of(new: NewRun, group: "ProcessGroup") -> "dict[str, Any]":
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
     """The request with the model of a run; ConfigError if the user's options do not fit it."""
-    from charlm.config import override_config
+    from charlm.config import parse_config
     from charlm.training.start import check_same_model, settings_of_run
 
     taken = settings_of_run(initial.config)
     request = replace(request, initial=initial)
     config = request.config({"data": {"source": request.source}}, taken)
-    check_same_model(override_config(config, name, request.overrides), initial)
+    raw = config.model_dump(mode="json")
+    check_same_model(parse_config(raw, name, request.overrides, cell=config.model.cell), initial)
     return replace(request, overrides=[*taken, *request.overrides])
 
 

@@ -19,8 +19,8 @@ from charlm.errors import CellError, ConfigError
 from charlm.system.section import Section
 
 __all__ = [
-    "Config", "differences", "dump_config", "flatten", "ignored_options", "load_config", "override_config",
-    "parse_config", "read_config_file", "valid_overrides",
+    "Config", "differences", "dump_config", "flatten", "ignored_options", "load_config", "parse_config",
+    "valid_overrides",
 ]  # fmt: skip
 
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
@@ -32,15 +32,10 @@ def load_config(
     file: Path, overrides: Iterable[str] = (), *, cell: Cell | None = None, runs_file: bool = False
 ) -> Config:
     """Read a config file, or the shipped config of this name, and apply `a.b=VALUE` overrides; see `parse_config`."""
-    folder = find_config(file).parent
-    return parse_config(read_config_file(file), str(file), overrides, folder=folder, cell=cell, runs_file=runs_file)
-
-
-def read_config_file(file: Path) -> Any:
-    """Read a file or shipped config as YAML; ConfigError if it cannot be read or is not YAML."""
     allowed = "allowed: a YAML file, or a name from `charlm config list`"
+    path = find_config(file)
     try:
-        with find_config(file).open("rb") as stream:
+        with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         near = " or ".join(map(repr, nearest_configs(file)))
@@ -54,7 +49,8 @@ def read_config_file(file: Path) -> Any:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: found bytes that are not UTF-8 at offset {error.start}; allowed: UTF-8") from None
-    return load_yaml(text, str(file))
+    raw = load_yaml(text, str(file))
+    return parse_config(raw, str(file), overrides, folder=path.parent, cell=cell, runs_file=runs_file)
 
 
 def parse_config(
@@ -148,11 +144,6 @@ def _schema_with(own_cell: Cell | None) -> Schema:
     kinds = schema["properties"]["model"]["properties"]["cell"]["discriminator"]["mapping"]
     kinds[own_cell.kind] = {"properties": options}
     return schema
-
-
-def override_config(config: Config, where: str, overrides: Iterable[str]) -> Config:
-    """Apply overrides to a config from `where`, which keeps its cell if that is not built in; see `parse_config`."""
-    return parse_config(config.model_dump(mode="json"), where, overrides, cell=config.model.cell)
 
 
 def ignored_options(config: Config) -> list[str]:

@@ -83,7 +83,7 @@ class TrainingLoop:
         try:
             with catch_signals(patient=self.group.is_distributed) as self._received:
                 if not self.group.on_first(self.folder.last.exists):
-                    self._save(best=False)  # from here on the run can be resumed
+                    self._save()  # from here on the run can be resumed
                 self.group.on_first(self.folder.write_config, self.config)
                 while True:
                     try:
@@ -112,7 +112,7 @@ class TrainingLoop:
                         self._sample()
                     state.unfinished = False
                     if state.is_best or self._due(every.save_every):
-                        self._save(best=state.is_best)
+                        self._save()
                 if reason := self._reason_to_stop():
                     return reason
                 start_s, start_chars = self.budget.elapsed_s, state.chars
@@ -120,7 +120,9 @@ class TrainingLoop:
                 self._tick()
                 self.budget.count_update(self.budget.elapsed_s - start_s, state.chars - start_chars)
                 if self._due(every.log_every):
-                    self._log()
+                    self.group.on_first(self.folder.check)
+                    self._record_train()
+                    state.count_row()
                 state.unfinished = True
         except _Stopped:
             return self._signals[0]
@@ -219,15 +221,15 @@ class TrainingLoop:
             say("sample", f"step {step:>6}  {sample['text'][:80]!r}")
             self._tick()
 
-    def _save(self, best: bool) -> None:
-        """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
+    def _save(self) -> None:
+        """Write the `last` checkpoint, `best` if this step has the best score, and the numbered one if it is due."""
         self._tick()
         start_s = self.budget.elapsed_s
         snapshot = take_snapshot(self.trainer)
         self.group.check_equal("weights", lambda: fingerprint(snapshot))
         self.trainer.check_finite(weights=True)
         numbered, keep = self._due(self.config.train.save_every), self.config.train.keep_checkpoints
-        self.group.on_first(self.folder.save, snapshot, best=best, numbered=numbered, keep=keep)
+        self.group.on_first(self.folder.save, snapshot, best=self.trainer.state.is_best, numbered=numbered, keep=keep)
         self._tick()
         self.budget.count_saving(self.budget.elapsed_s - start_s)
 
@@ -239,13 +241,6 @@ class TrainingLoop:
         say("model", f"{model.description}: {count:,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
         say("run", str(self.folder.path))
-        if rollbacks := trainer.state.rollbacks:
-            say("rollback", f"{rollbacks} so far: learning rate × {trainer.state.lr_factor:g}")
-
-    def _log(self) -> None:
-        self.group.on_first(self.folder.check)
-        self._record_train()
-        self.trainer.state.count_row()
 
     def _record_train(self) -> None:
         """Log the metrics since the last row; DivergenceError if an update was not finite."""
@@ -269,7 +264,7 @@ class TrainingLoop:
         `rows`: a longer run that resumes from here drops them and gets the metrics of a run that never stopped.
         """
         state = self.trainer.state
-        self._save(best=state.is_best)
+        self._save()
         if reason in SIGNALS:
             return reason
         if state.interval_steps:
@@ -280,7 +275,7 @@ class TrainingLoop:
             except _Stopped:
                 return self._signals[0]
         state.stop_reason = reason
-        self._save(best=state.is_best)
+        self._save()
         return reason
 
     def _roll_back(self, error: DivergenceError) -> None:
@@ -308,7 +303,7 @@ class TrainingLoop:
         row = {"step": state.step, "split": "rollback", "diverged_step": diverged.step, "fault": str(error)}
         self._record(row | {"lr_factor": state.lr_factor})
         say("rollback", f"{error}; back to step {state.step}, learning rate × {state.lr_factor:g} from now on")
-        self._save(best=False)
+        self._save()
         self.group.on_first(self.folder.drop_after, state.step)
 
     def _outcome(self, reason: str) -> Outcome:

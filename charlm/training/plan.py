@@ -5,14 +5,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from charlm.config import Config
 from charlm.data.corpus import CountedSources
 from charlm.model import parameters_by_part
 from charlm.system.formatting import counted, format_bytes, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
-from charlm.training.machine import Machine, choose_machine
+from charlm.training.machine import Machine, choose_machine, least_bytes
 from charlm.training.start import prepare
 from charlm.training.step import Trainer
 
@@ -28,26 +27,20 @@ def measure_cost(
 ) -> dict[str, Any]:
     """Sizes of data and model, memory, and the speed of some updates of a new trainer; refuses what `start_run` does.
 
-    peak_bytes: the most that a GPU held at a time, with scratch memory and what the allocator keeps; None on the CPU.
-    activations_bytes: tensors that one window saves for the backward pass. communication_s: the part of a step that
-    processes spend on each other.
+    least_bytes: see `machine.least_bytes`. peak_bytes: the most that a GPU held at a time, with scratch memory and what
+    the allocator keeps; None on the CPU. communication_s: the part of a step that processes spend on each other.
 
     opened: the machine and the text for which the settings were chosen, if they were.
     """
     machine, text = opened or (choose_machine(config, group), CountedSources(config.data))
     trainer, corpus = prepare(config, group, lambda: text.corpus(split=config.data.split), machine)
-    activations_bytes = _saved_bytes(trainer)
     step_s = _median_s(trainer.update, trainer)
     communication_s = _median_s(lambda: _communicate(trainer), trainer) if group.is_distributed else 0.0
-    weights_bytes = sum(p.nbytes for p in trainer.parameters)
-    tensors = [t for state in trainer.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
     return {
         "splits": {name: len(ids) for name, ids in corpus.splits.items()},
         "vocabulary": len(corpus.vocabulary),
         "parameters": parameters_by_part(trainer.config.model, len(trainer.vocabulary)),
-        "weights_bytes": weights_bytes * (3 if trainer.averaged is not None else 2),
-        "optimizer_bytes": sum(t.nbytes for t in tensors),
-        "activations_bytes": activations_bytes,
+        "least_bytes": least_bytes(trainer.config, len(corpus.vocabulary), machine),
         "peak_bytes": torch.cuda.max_memory_reserved(trainer.device) if trainer.device.type == "cuda" else None,
         "available_bytes": machine.free_bytes,
         "steps_per_epoch": trainer.streams.windows_per_epoch,
@@ -63,11 +56,7 @@ def measure_cost(
 def cost_table(cost: Mapping[str, Any]) -> dict[str, str]:
     """What `measure_cost` has found, for people: label → text."""
     parts = ", ".join(f"{name} {count:,}" for name, count in cost["parameters"].items())
-    weights, optimizer, activations = cost["weights_bytes"], cost["optimizer_bytes"], cost["activations_bytes"]
-    memory = (
-        f"{format_bytes(weights + optimizer + activations)}: weights and gradients {format_bytes(weights)}, "
-        f"optimizer {format_bytes(optimizer)}, activations {format_bytes(activations)}"
-    )
+    memory = f"at least {format_bytes(cost['least_bytes'])}"
     if cost["peak_bytes"]:
         memory += f"; at the peak {format_bytes(cost['peak_bytes'])}"
     if cost["available_bytes"]:
@@ -120,21 +109,3 @@ def _communicate(trainer: Trainer) -> None:
     zero = torch.zeros((), device=trainer.device)
     trainer.all_reduce_gradients(zero, zero)
     trainer.group.agree(0.0, [])
-
-
-def _saved_bytes(trainer: Trainer) -> int:
-    """Bytes that autograd saves in the forward pass of one window, without weights."""
-    storages: dict[int, int] = {}
-    weights = {p.untyped_storage().data_ptr() for p in trainer.parameters}
-
-    def count(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    train = trainer.config.train
-    x_TB, y_TB = trainer.streams.read(0, train.bptt, trainer.device)
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        trainer.loss(x_TB, y_TB, None)
-    return sum(storages.values())

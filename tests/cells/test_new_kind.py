@@ -15,7 +15,7 @@ import yaml
 import charlm
 from charlm.cells import LSTM
 from charlm.cells.stored import StoredCell
-from charlm.config import flatten, load_config, override_config, parse_config
+from charlm.config import flatten, load_config, parse_config
 from charlm.errors import CellError, ConfigError
 from tests.conftest import ROOT
 from tests.runs import rows
@@ -250,7 +250,9 @@ def test_other_processes_get_its_programs_instead_of_its_class() -> None:
     assert flatten(received) == flatten(config)
     assert isinstance(received.model.cell, StoredCell)
     assert received.model.cell.program(square=False) == config.model.cell.program(square=False)
-    assert flatten(override_config(received, "x", ["seed=3"])) == flatten(config) | {"seed": 3}
+    assert flatten(
+        parse_config(received.model_dump(mode="json"), "x", ["seed=3"], cell=received.model.cell)
+    ) == flatten(config) | {"seed": 3}
 
 
 def test_two_cells_with_the_same_kernel_may_note_other_gates(cli) -> None:

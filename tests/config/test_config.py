@@ -13,7 +13,6 @@ from charlm.config import (
     dump_config,
     flatten,
     load_config,
-    override_config,
     parse_config,
 )
 from charlm.config.yaml import load_yaml
@@ -176,6 +175,10 @@ def test_an_override_of_the_kind_keeps_the_options_that_all_kinds_have():
     assert line.startswith(
         "--set model.cell.layer_norm=true: model.cell.layer_norm: unknown key; allowed: kind, hidden"
     )
+
+
+def override_config(config, where, overrides):
+    return parse_config(config.model_dump(mode="json"), where, overrides, cell=config.model.cell)
 
 
 def test_a_saved_config_takes_another_kind():
