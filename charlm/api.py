@@ -22,7 +22,6 @@ from charlm.new_run import (
     say_if_stopped,
     start,
 )
-from charlm.system.formatting import format_duration, html_table
 from charlm.system.host import limit_spinning, limit_threads
 
 if TYPE_CHECKING:
@@ -83,40 +82,28 @@ def train(
     began_s = time.perf_counter()
     from charlm.cells.file import registered as cell_options
 
+    _check_text(text)
+    if text is None and config is None:
+        raise ConfigError("train: found neither text nor config; allowed: either, or both")
     with cell_options(cell) as options:
-        settings = [*_settings(options), *_settings(overrides)]
-        _check(text, config)
-        paths = (None if path is None else Path(path) for path in (config, init_from, run_dir))
-        config, init_from, run_dir = paths
-        new = NewRun(None if text is None else str(text), minutes, config, settings, init_from, run_dir)
-        return _train(new, on_log, began_s)
+        new = NewRun(
+            text=None if text is None else str(text),
+            minutes=minutes,
+            config=_path(config),
+            settings=[*_settings(options), *_settings(overrides)],
+            init_from=_path(init_from),
+            run_dir=_path(run_dir),
+        )
+        new.check()
+        _import_torch()
 
+        from charlm.system.device import own_settings
+        from charlm.system.lock import one_training
+        from charlm.system.process_group import process_group
 
-class _LogError(Exception):
-    """`on_log` has raised the exception that this holds."""
-
-
-def _train(new: NewRun, on_log: Callable[[dict[str, Any]], object] | None, began_s: float) -> "Run":
-    new.check()
-    _import_torch()
-
-    from charlm.system.device import own_settings
-    from charlm.system.lock import one_training
-    from charlm.system.process_group import process_group
-
-    def on_row(row: dict[str, Any]) -> None:
-        assert on_log
-        try:
-            on_log(row)
-        except Exception as error:  # the loop would take an OSError for a fault of the run's folder
-            raise _LogError(error) from None
-
-    try:
         loaded_s = time.perf_counter() - began_s
         with one_training(), own_settings(), process_group() as group:
-            outcome = start(new, group, time.perf_counter() - loaded_s, on_log and on_row)
-    except _LogError as wrapped:
-        raise wrapped.args[0] from None
+            outcome = start(new, group, time.perf_counter() - loaded_s, on_log)
     say_if_stopped(outcome)
     return Run(Path(outcome.run_dir), outcome)
 
@@ -130,19 +117,18 @@ def compare(
     seeds: int = 1,
     overrides: Iterable[str] | Mapping[str, Any] = (),
     folder: str | Path | None = None,
-) -> Any:
+) -> list[dict[str, Any]]:
     """Compare kinds of cells on a text, as `charlm compare` does: a table with a row for each, the best first.
 
-    A pandas DataFrame where pandas is installed, else a list of dicts; docs/compare.md describes the columns.
-    folder: default comparisons/<text>; a comparison that was stopped goes on in its folder, also by the same
-    `charlm compare`, which writes the page too.
+    docs/compare.md describes the columns. folder: default comparisons/<text>; a comparison that was stopped goes on in
+    its folder, also by the same `charlm compare`, which writes the page too.
 
     KeyboardInterrupt after a signal; ComparisonError for a folder with another comparison, or for what cannot be
     compared, such as one kind. For other errors see `train`.
     """
     if isinstance(cells, str):
         raise TypeError("cells: found a string; allowed: a list of kinds")
-    _check(text, None)
+    _check_text(text)
     settings = _settings(overrides)
     plan = Plan(str(text), minutes, tuple(cells), equal, seeds, tuple(settings))
     check_minutes(minutes, settings)
@@ -156,18 +142,7 @@ def compare(
         compared, signal = compare(plan, Path(folder or comparison_folder(str(text))))
     if signal:
         raise KeyboardInterrupt
-    return _table([row for row, _, _ in compared])
-
-
-def _table(rows: list[dict[str, Any]]) -> Any:
-    """A pandas DataFrame where pandas is installed, else the rows."""
-    import importlib
-
-    try:
-        pandas = importlib.import_module("pandas")
-    except ImportError:
-        return rows
-    return pandas.DataFrame(rows)
+    return [row for row, _, _ in compared]
 
 
 @dataclass(frozen=True, repr=False)
@@ -180,37 +155,20 @@ class Run:
     """How it ended: reason, step, best_nats (nats per character), elapsed_s and more."""
 
     @property
-    def metrics(self) -> Any:
-        """The rows of metrics.jsonl: a pandas DataFrame where pandas is installed, else a list of dicts.
-
-        docs/training.md describes the columns. RunError if the file cannot be read.
-        """
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl; docs/training.md describes the columns. RunError if the file cannot be read."""
         from charlm.training.metrics import read_rows
 
-        return _table(read_rows(self.path))
+        return read_rows(self.path)
 
     def load(self, device: str = "auto", precision: str = "auto") -> "TrainedModel":
         """The run's model, from its best checkpoint; see `charlm.load`."""
         return load(self.path, device, precision)
 
     def __repr__(self) -> str:
-        return f"<Run {self.path}: {self._end()}>"
-
-    def _end(self) -> str:
         best_nats = self.outcome.best_nats
         best = "" if best_nats is None else f", best {best_nats:.4f} nats per character"
-        return f"{self.outcome.reason} at step {self.outcome.step:,}{best}"
-
-    def _repr_html_(self) -> str:
-        """A table for notebooks."""
-        return html_table(
-            {
-                "run": str(self.path),
-                "end": self._end(),
-                "read": f"{self.outcome.chars:,} characters in {format_duration(self.outcome.elapsed_s)}",
-                "parameters": f"{self.outcome.parameters:,}",
-            }
-        )
+        return f"<Run {self.path}: {self.outcome.reason} at step {self.outcome.step:,}{best}>"
 
 
 def _import_torch() -> None:
@@ -238,9 +196,10 @@ def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
     return [f"{key}={dump_flow(list(value) if isinstance(value, tuple) else value)}" for key, value in plain.items()]
 
 
-def _check(text: str | Path | None, config: str | Path | None) -> None:
-    """ConfigError or TypeError for arguments that are not allowed, or not together."""
+def _path(place: str | Path | None) -> Path | None:
+    return None if place is None else Path(place)
+
+
+def _check_text(text: str | Path | None) -> None:
     if not isinstance(text, str | Path | None):
         raise TypeError(f"text: found {type(text).__name__}; allowed: one path, of a file or a folder, or a glob")
-    if text is None and config is None:
-        raise ConfigError("train: found neither text nor config; allowed: either, or both")

@@ -9,16 +9,15 @@ import contextlib
 import hashlib
 import json
 import math
-import os
-import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from charlm.cells.cell import is_in_file
@@ -27,12 +26,12 @@ from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.runs import FOLDER, FORMAT, VERSION, read_header
-from charlm.system.files import move, replace_file, temporary_beside
+from charlm.system.files import replace_file
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The content of one file. Tensors are on the CPU and may be views of the mapped file: copy them to change them."""
+    """The content of one file. Tensors are on the CPU; a trainer's may share its memory."""
 
     config: Config
     vocabulary: Vocabulary
@@ -70,27 +69,15 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
         header["cell"] = as_json(checkpoint.config.model.cell)
     header["sha256"] = digest(header, tensors)
     # `path` comes last: a run killed before this resumes from the older file and writes the other names again.
-    first, *others = *also_as, path
     try:
         path.parent.mkdir(exist_ok=True)  # but not the run's folder, if the user removed it
-        replace_file(first, save(tensors, header))
-        for name in others:
-            _link(first, name)
+        data = save(tensors, header)
+        for name in (*also_as, path):
+            replace_file(name, data)
     except OSError as error:
         raise RunError(
             f"{path}: cannot be written ({error}); earlier checkpoints are whole; free space or check permissions"
         ) from None
-
-
-def _link(path: Path, name: Path) -> None:
-    """Give `path` a second name, which may exist already; a copy if the file system has no hard links."""
-    temporary = temporary_beside(name)
-    try:
-        os.link(path, temporary)
-        move(temporary, name)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        replace_file(name, path.read_bytes())
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -98,44 +85,27 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if not path.is_file():
         raise DamagedCheckpointError(f"{path}: no such file; allowed: a run's folder or a checkpoint in its {FOLDER}/")
     try:
-        with _in_utf8(path) as name, safe_open(name, framework="pt", device="cpu") as file:
-            header = file.metadata() or {}
-            if header.get("format") != FORMAT:
-                raise DamagedCheckpointError(
-                    f"{path}: a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote"
-                )
-            if header.get("version") != str(VERSION):
-                raise CheckpointError(
-                    f"{path}: written in format version {header.get('version')}; allowed: {VERSION}; "
-                    "use the charlm that wrote it, or train anew"
-                )
-            tensors = {name: _kept(file.get_tensor(name)) for name in file.keys()}  # noqa: SIM118
+        data = path.read_bytes()
+        tensors = load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
     except (SafetensorError, OSError) as error:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({' '.join(str(error).split())}); use another one of the run"
         ) from None
+    if header.get("format") != FORMAT:
+        raise DamagedCheckpointError(
+            f"{path}: a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote"
+        )
+    if header.get("version") != str(VERSION):
+        raise CheckpointError(
+            f"{path}: written in format version {header.get('version')}; allowed: {VERSION}; "
+            "use the charlm that wrote it, or train anew"
+        )
     if header.get("sha256") != digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
         raise DamagedCheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")
     if fault := next((name for name, tensor in tensors.items() if not all_finite(tensor)), None):
         raise DamagedCheckpointError(f"{path}: {fault} holds numbers that are not finite; use another one of the run")
     return _parse(path, header, tensors)
-
-
-def _kept(mapped: Tensor) -> Tensor:
-    """The tensor itself; on Windows a copy, because the next checkpoint could not replace a file that is mapped."""
-    return mapped.clone() if sys.platform == "win32" else mapped
-
-
-@contextlib.contextmanager
-def _in_utf8(path: Path) -> Iterator[str]:
-    """A name of the file in UTF-8, because safetensors reads no other: the path, or that of the opened file."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        with path.open("rb") as opened:
-            yield f"/dev/fd/{opened.fileno()}"
-    else:
-        yield str(path)
 
 
 def all_finite(tensor: Tensor) -> bool:
@@ -171,7 +141,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
             cell = config.model.cell.with_programs(header.get("cell", ""))
             config = config.model_copy(update={"model": config.model.model_copy(update={"cell": cell})})
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
-        progress = json.loads(header["progress"])
+        progress = _progress(header["progress"])
         return Checkpoint(
             config=config,
             vocabulary=vocabulary,
@@ -181,6 +151,24 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:
         reason = str(error).replace("\n", "; ")
         raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({reason})") from None
+
+
+def _progress(text: str) -> dict[str, Any]:
+    """The progress in a header; ValueError for what charlm does not write, such as numbers that are not finite."""
+    progress = json.loads(text)
+    if not isinstance(progress, dict):
+        raise ValueError(f"progress: found {type(progress).__name__}; allowed: a table")
+    for name, kinds in _PROGRESS.items():
+        if name in progress and type(progress[name]) not in kinds:
+            raise ValueError(f"progress: {name}: found {type(progress[name]).__name__}")
+    for name, value in progress.items():
+        if isinstance(value, int | float) and not abs(value) < 2**63:
+            raise ValueError(f"progress: {name}: found {value:.3g}; allowed: finite numbers below 2^63")
+    return progress
+
+
+_PROGRESS = {"step": (int,), "best_nats": (int, float, NoneType), "stop_reason": (str,)}
+"""Numbers of a run that are shown before it is resumed, and their types."""
 
 
 def digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

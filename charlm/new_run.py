@@ -3,18 +3,17 @@
 Functions import what takes long when they run, so that the checks wait for neither torch nor pydantic.
 """
 
-import functools
 import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from charlm.errors import ConfigError
 from charlm.runs import find_checkpoint
-from charlm.system.console import say
+from charlm.system.console import say, say_all
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from charlm.config import Config
     from charlm.system.process_group import ProcessGroup
     from charlm.training.loop import OnRow, Outcome
-    from charlm.training.plan import Cost
 
 DEFAULT_MINUTES = 5.0
 """How long a run takes whose settings are chosen."""
@@ -51,21 +49,14 @@ class NewRun:
         check_minutes(self.minutes, self.settings, default=None if self.config else DEFAULT_MINUTES)
         if "RANK" not in os.environ:
             # A run that starts from another's weights takes its cell, which is not read yet.
-            parsed = self.parsed if self.config else self.request().base()
+            parsed = self.parse() if self.config else self.request().base()
             check_there(options={"--init-from": self.init_from}, config=parsed)
-            run_dir = self.run_dir
-            if run_dir and os.path.isdir(run_dir):  # noqa: PTH112 (Path.is_dir raises for a path that is too long)
-                from charlm.data.sources import check_texts_apart
 
-                check_texts_apart(parsed.data, run_dir)
+    def parse(self, cell: "Cell | None" = None) -> "Config":
+        """The config with the text and the settings; with minutes, these are the run's only limit.
 
-    @functools.cached_property
-    def parsed(self) -> "Config":
-        """The config with the text and the settings; with minutes, these are the run's only limit."""
-        return self.parsed_with(None)
-
-    def parsed_with(self, cell: "Cell | None") -> "Config":
-        """The same with the cell of `init_from`, without which one's own cell has only its options."""
+        cell: that of `init_from`, without which one's own cell has only its options.
+        """
         from charlm.config import load_config
         from charlm.config.yaml import dump_flow
 
@@ -101,60 +92,59 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
         return resume_run(again, group=group, on_row=on_row)
     path = new.init_from
     initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
-    run = functools.partial(start_run, run_dir=new.run_dir, group=group, on_row=on_row)
+    opened = None
     if new.config is not None:
-        config = group.on_first(lambda: new.parsed_with(initial.config.model.cell) if initial else new.parsed)
-        budget = Budget(new.minutes, began_s) if new.minutes else None
-        return run(config, init_from=initial, name=new.config.stem, budget=budget)
-
-    request = new.request()
-    if initial:
-        request = group.on_each(_with_model_of, request, initial, str(path))
-    budget = Budget(request.minutes, began_s)
-    suggestion = suggest(request, group, budget)
-    suggestion.say_reasons()
-    budget.plan(suggestion.updates)
-    if initial:
-        initial = replace(initial, vocabulary=suggestion.vocabulary)
-    name = run_name(request.source)
-    return run(suggestion.config, init_from=initial, name=name, opened=suggestion.opened, budget=budget)
+        config = group.on_first(new.parse, initial and initial.config.model.cell)
+        name, budget = new.config.stem, Budget(new.minutes, began_s) if new.minutes else None
+    else:
+        request = new.request()
+        if initial:
+            request = group.on_each(_with_model_of, request, initial, str(path))
+        budget = Budget(request.minutes, began_s)
+        config, reasons, _, opened, vocabulary = suggest(request, group, budget)
+        say_all(reasons)
+        if initial:
+            initial = replace(initial, vocabulary=vocabulary)
+        name = run_name(request.source)
+    return start_run(config, new.run_dir, initial, name=name, group=group, opened=opened, budget=budget, on_row=on_row)
 
 
 def resume_with(run_dir: Path, config: Path | None, settings: list[str], group: "ProcessGroup") -> "Outcome":
     """Continue a run with a config, or with its own, after the settings."""
-    from charlm.config import Config, load_config, override_config
+    from charlm.config import Config, load_config, parse_config
     from charlm.runs import CONFIG
     from charlm.training.start import resume_run
 
     def change(saved: Config) -> Config:
         if config is None:
-            return override_config(saved, str(run_dir / CONFIG), settings)
+            return parse_config(saved.model_dump(mode="json"), str(run_dir / CONFIG), settings, cell=saved.model.cell)
         return load_config(config, settings, cell=saved.model.cell)
 
     return resume_run(run_dir, change, group)
 
 
-def cost_of(new: NewRun, group: "ProcessGroup") -> "Cost":
+def cost_of(new: NewRun, group: "ProcessGroup") -> "dict[str, Any]":
     """What the run that `start` would train will cost."""
     from charlm.choice.suggest import suggest
     from charlm.training.plan import measure_cost
 
     if new.config is not None:
-        return measure_cost(group.on_first(lambda: new.parsed), group)
+        return measure_cost(group.on_first(new.parse), group)
     suggestion = suggest(new.request(), group)
-    suggestion.say_reasons()
+    say_all(suggestion.reasons)
     return measure_cost(suggestion.config, group, suggestion.opened)
 
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
     """The request with the model of a run; ConfigError if the user's options do not fit it."""
-    from charlm.config import override_config
+    from charlm.config import parse_config
     from charlm.training.start import check_same_model, settings_of_run
 
     taken = settings_of_run(initial.config)
     request = replace(request, initial=initial)
     config = request.config({"data": {"source": request.source}}, taken)
-    check_same_model(override_config(config, name, request.overrides), initial)
+    raw = config.model_dump(mode="json")
+    check_same_model(parse_config(raw, name, request.overrides, cell=config.model.cell), initial)
     return replace(request, overrides=[*taken, *request.overrides])
 
 

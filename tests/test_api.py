@@ -3,8 +3,7 @@
 import json
 import subprocess
 import sys
-import types
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -24,11 +23,6 @@ def quick(monkeypatch):
     monkeypatch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-8 * config.model.cell.hidden**2)
 
 
-@pytest.fixture
-def no_pandas(monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", None)
-
-
 pytestmark = pytest.mark.usefixtures("kernels")
 
 
@@ -46,7 +40,6 @@ def test_every_public_name_exists_and_types_are_shipped():
     assert (ROOT / "charlm/py.typed").is_file()
 
 
-@pytest.mark.usefixtures("no_pandas")
 def test_a_run_from_a_config_is_that_of_the_command(cli, tiny_config, tmp_path, capsys):
     rows = []
     run = charlm.train(config=tiny_config, run_dir=tmp_path / "run", overrides={"seed": 2}, on_log=rows.append)
@@ -54,7 +47,7 @@ def test_a_run_from_a_config_is_that_of_the_command(cli, tiny_config, tmp_path, 
     words = ["--config", tiny_config, "--run-dir", tmp_path / "other", "--set", "seed=2", "--json"]
     outcome = json.loads(cli("train", *words).out)
     assert run.path == tmp_path / "run"
-    assert run.outcome.as_json() | {"run_dir": 0, "elapsed_s": 0} == outcome | {"run_dir": 0, "elapsed_s": 0}
+    assert asdict(run.outcome) | {"run_dir": 0, "elapsed_s": 0} == outcome | {"run_dir": 0, "elapsed_s": 0}
     assert run.metrics == rows
     assert [(row["split"], row["step"]) for row in rows] == [
         ("train", 2), ("valid", 3), ("train", 4), ("train", 6), ("valid", 6),
@@ -64,8 +57,6 @@ def test_a_run_from_a_config_is_that_of_the_command(cli, tiny_config, tmp_path, 
     assert model.progress["step"] == run.outcome.best_step
     best = f"max_steps at step 6, best {run.outcome.best_nats:.4f} nats per character"
     assert repr(run) == f"<Run {tmp_path / 'run'}: {best}>"
-    assert f"<th>end</th><td>{best}</td>" in run._repr_html_()
-    assert replace(run, outcome=replace(run.outcome, best_nats=None))._end() == "max_steps at step 6"
 
 
 @pytest.mark.usefixtures("quick")
@@ -106,13 +97,6 @@ def test_from_the_weights_of_a_run(trained_run, tiny_config, text_file, tmp_path
     assert run.load("cpu").vocabulary == first.vocabulary
 
 
-def test_metrics_are_a_data_frame_where_there_is_pandas(trained_run, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pandas", types.SimpleNamespace(DataFrame=lambda rows: ("frame", rows)))
-    name, rows = charlm.Run(trained_run, None).metrics
-    assert (name, rows[0]["split"], rows[0]["step"]) == ("frame", "train", 2)
-
-
-@pytest.mark.usefixtures("no_pandas")
 def test_metrics_that_cannot_be_read(tmp_path):
     run = charlm.Run(tmp_path, None)
     with pytest.raises(RunError, match=r"metrics\.jsonl: cannot be read \(.*No such file.*\); allowed: that of a run"):

@@ -5,12 +5,9 @@ import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-
-_PLATFORM = SimpleNamespace(platform="win32")
 
 
 @pytest.fixture
@@ -18,7 +15,6 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file that this process has open or mapped is renamed, replaced or removed."""
     for name in ("rename", "replace", "unlink", "remove"):
         monkeypatch.setattr(os, name, _refusing(getattr(os, name)))
-    monkeypatch.setattr("charlm.checkpoint.sys", _PLATFORM)
     monkeypatch.setattr("charlm.native.compiler._DESCRIPTORS", Path("nowhere"))
 
 

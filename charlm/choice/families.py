@@ -66,7 +66,7 @@ PLAIN = Family("lstm", 1, _SMALL, 1.2e-2, forget_bias_updates=2000, multiplier=0
                cell={"forget_bias": None})
 """One more family where there are no kernels: PyTorch's own operator computes it several times as fast as a loop in
 Python computes the normalized LSTM and the RHN."""
-_ON_REQUEST = {
+ON_REQUEST = {
     "gru": Family("gru", 1, (128, 192, 256, 384, 512, 768), 8e-3, lr_hidden=256, multiplier=0.7),
     "rnn": Family("rnn", 2, _LARGE, 1.5e-3, lr_hidden=512, multiplier=0.2),
     "slstm": Family("slstm", 1, _SMALL, 8e-3),
@@ -137,7 +137,7 @@ class Request:
             if cell.kind == family.kind:
                 found.append((family, cell))
             elif cell.kind not in {usual.kind for usual in USUAL}:
-                found.append((_ON_REQUEST.get(cell.kind) or Family(cell.kind, 1, _SMALL, 3e-3), cell))
+                found.append((ON_REQUEST.get(cell.kind) or Family(cell.kind, 1, _SMALL, 3e-3), cell))
         if not found:
             raise faults[0]
         return found

@@ -4,7 +4,7 @@ import copy
 import math
 from typing import Any
 
-from charlm.choice.rule import DROPOUT_PASSES, MOST_EPOCHS, Candidate, dropout, regularization
+from charlm.choice.rule import MOST_EPOCHS, Candidate, dropout, regularization
 from charlm.training.budget import EVALUATION_COST
 
 _SHORT = 2000
@@ -101,29 +101,3 @@ def _round_up(number: float) -> int:
     number = max(math.ceil(number), 1)
     unit = 10 ** max(len(str(number)) - 2, 0)
     return math.ceil(number / unit) * unit
-
-
-def comments(candidate: Candidate, settings: dict[str, Any]) -> dict[str, str]:
-    """Option or section → why it has its value, for those that are set."""
-    reasons = {
-        "data.split": f"training, validation, test; about {candidate.train_chars:,} characters to learn from",
-        "model.cell": f"{candidate.parameters:,} parameters",
-        "model.members": "networks that learn side by side: one learns nothing from more passes over the text",
-        "model.dropout": f"about {candidate.epochs:.1f} passes over the text; more passes, up to "
-        f"{DROPOUT_PASSES:.0f}, need more dropout",
-        "train.batch_size": "streams of the text that are read side by side",
-        "train.bptt": "characters per window; gradients flow back this far",
-        "train.reset_state": "samples start from the zero state, so train it too",
-        "train.read_share": "a pass reads pieces from all over the text: there is no time for all of it",
-        "train.max_minutes": f"about {candidate.updates:,} updates, {candidate.chars_per_s:,.0f} characters/s on this "
-        "machine",
-        "train.max_epochs": "more passes would teach little",
-        "optimizer.lr": "higher for larger batches and short runs, lower for wide models and long runs",
-        "optimizer.schedule": "the learning rate follows the clock to the end of the run",
-    }
-
-    def is_set(key: str) -> bool:
-        section, _, option = key.rpartition(".")
-        return settings[section].get(option) not in (None, 0)
-
-    return {key: reason for key, reason in reasons.items() if is_set(key)}

@@ -4,21 +4,22 @@ The speed of a few models is measured (`speed`), which says how many updates eac
 says which one is then best (`rule`), and all other settings follow from it (`recipe`).
 """
 
+import functools
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from charlm.choice import speed
 from charlm.choice.families import PLAIN, Family, Request
-from charlm.choice.recipe import all_settings, comments
+from charlm.choice.recipe import all_settings
 from charlm.choice.rule import MOST_EPOCHS, Candidate, best, is_promising
 from charlm.config import Config
 from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError, DataError, DeviceError
 from charlm.model import count_parameters
-from charlm.system.console import say
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
@@ -41,13 +42,10 @@ Split = Callable[[int], tuple[int, int]]
 """Characters for training and validation in a run that reads so many."""
 
 
-@dataclass(frozen=True)
-class Suggestion:
+class Suggestion(NamedTuple):
     """The settings that were chosen for a text."""
 
     config: Config
-    comments: dict[str, str]
-    """Option or section → why it has its value."""
     reasons: dict[str, str]
     """What was found out and chosen: label → text."""
     updates: int
@@ -55,10 +53,6 @@ class Suggestion:
     opened: tuple[Machine, CountedSources]
     """The machine and the text for which they were chosen."""
     vocabulary: Vocabulary
-
-    def say_reasons(self) -> None:
-        for label, reason in self.reasons.items():
-            say(label, reason)
 
 
 def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget | None = None) -> Suggestion:
@@ -85,16 +79,15 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     training_s = group.on_first(budget.training_s)
     speeds = speed.measure_families(by_family, corpus, machine, training_s, limit_s)
 
-    def split(chars_read: int) -> tuple[int, int]:
-        return _split(request, base, corpus, chars_read)
+    split = functools.partial(_split, request, base, corpus)
 
-    def choose() -> tuple[Config, dict[str, str], dict[str, str], int]:
+    def choose() -> tuple[Config, dict[str, str], int]:
         training_s = budget.training_s()
-        candidates = [
-            _with_training(candidate, speed.update_s(candidate.parameters, measured), training_s, split)
-            for family, measured in zip(by_family, speeds, strict=True)
-            for candidate in (family if measured else [])
-        ]
+        candidates: list[Candidate] = []
+        for family, measured in zip(by_family, speeds, strict=True):
+            for candidate in family if measured else []:
+                update_s = speed.update_s(candidate.parameters, measured)
+                candidates.append(_with_training(candidate, update_s, training_s, split))
         if not candidates:
             raise DeviceError(f"memory: not even a small model could be trained ({machine.device.type}); free some")
         chosen = _with_members(best(candidates), request, training_s, split, fits)
@@ -104,9 +97,8 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
             share = float(f"{share:.2g}")
             shares = [round(1 - share, 8), share, 0.0]
         settings = all_settings(chosen, request.minutes, shares)
-        why = comments(chosen, settings)
         settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
-        return request.config(settings), why, _reasons(request, corpus, chosen, machine), chosen.updates
+        return request.config(settings), _reasons(request, corpus, chosen, machine), chosen.updates
 
     return Suggestion(*group.on_first(choose), (machine, text), corpus.vocabulary)
 

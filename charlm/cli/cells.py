@@ -73,7 +73,7 @@ def check(
 ) -> None:
     """Check the cells of a Python file: trace each step, print its equations, and compare all ways to compute it.
 
-    The step on tensors and every backend must give the results and gradients of the reference loop: in float64 up to
+    Every backend must give the results and gradients of the reference loop: in float64 up to
     rounding, in float32 with at most four times its errors. Runs the file.
 
     \b

@@ -1,31 +1,21 @@
-"""charlm config: list, check, show, suggest, schema, options."""
+"""charlm config: list, show, suggest, schema."""
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_table
-from charlm.new_run import DEFAULT_MINUTES, NewRun
-from charlm.system.console import say
-from charlm.system.formatting import one_line
+from charlm.new_run import NewRun
+from charlm.system.console import say, say_all
 
-if TYPE_CHECKING:
-    from charlm.config import Config
-
-app = usage.command_group("List, check, resolve and document configs.", "charlm config check lstm")
+app = usage.command_group("List, check, resolve and document configs.", "charlm config show lstm")
 
 Argument = Annotated[
     Path, typer.Argument(metavar="CONFIG", help=usage.CONFIG_HELP, autocompletion=usage.complete_config)
 ]
-
-
-def _load(file: Path, overrides: list[str] | None) -> "Config":
-    from charlm.config import load_config
-
-    return load_config(file, overrides or [], runs_file=True)
 
 
 @app.command("list")
@@ -42,31 +32,19 @@ def list_configs() -> None:
 
 
 @app.command()
-def check(file: Argument, overrides: usage.Overrides = None) -> None:
-    """Check a config and list all its faults at once.
-
-    \b
-    Example:
-      charlm config check mine.yaml --set model.cell.hidden=1024
-    """
-    from charlm.config import ignored_options
-
-    for line in ignored_options(_load(file, overrides)):
-        say("ignored", line)
-    typer.echo(f"{one_line(str(file))}: valid")
-
-
-@app.command()
 def show(file: Argument, overrides: usage.Overrides = None) -> None:
-    """Print the whole config: the file, the defaults and the overrides.
+    """Print the whole config: the file, the defaults and the overrides. Names all its faults at once.
 
     \b
     Example:
       charlm config show rhn --set model.cell.depth=10 > mine.yaml
     """
-    from charlm.config import dump_config
+    from charlm.config import dump_config, ignored_options, load_config
 
-    typer.echo(dump_config(_load(file, overrides)), nl=False)
+    config = load_config(file, overrides or [], runs_file=True)
+    for line in ignored_options(config):
+        say("ignored", line)
+    typer.echo(dump_config(config), nl=False)
 
 
 @app.command()
@@ -78,7 +56,7 @@ def suggest(
     lines: usage.Lines = False,
     overrides: usage.Overrides = None,
 ) -> None:
-    """Choose the settings of `charlm train TEXT --minutes M` for this machine, and print them as commented YAML.
+    """Choose the settings of `charlm train TEXT --minutes M` for this machine, say why, and print them as YAML.
 
     Measures the speed of a few models each time, which takes at most about five seconds.
 
@@ -90,12 +68,11 @@ def suggest(
     given.check()
 
     from charlm.choice.suggest import suggest as choose
-    from charlm.config.commented import commented_yaml
+    from charlm.config import dump_config
 
     suggestion = choose(given.request())
-    suggestion.say_reasons()
-    heading = f"Settings for {minutes or DEFAULT_MINUTES:g} minutes on {text}, chosen by `charlm config suggest`."
-    typer.echo(commented_yaml(suggestion.config, heading, suggestion.comments), nl=False)
+    say_all(suggestion.reasons)
+    typer.echo(dump_config(suggestion.config), nl=False)
 
 
 @app.command()
@@ -110,16 +87,3 @@ def schema() -> None:
     from charlm.config.schema import Config
 
     typer.echo(json.dumps(Config.model_json_schema(), indent=2, ensure_ascii=False))
-
-
-@app.command()
-def options() -> None:
-    """Print all options as a Markdown table: key, default, allowed values, meaning.
-
-    \b
-    Example:
-      charlm config options
-    """
-    from charlm.config.options import options_table
-
-    typer.echo(options_table(), nl=False)

@@ -4,6 +4,7 @@ import contextlib
 import os
 import shlex
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -128,7 +129,7 @@ def _leaving_s(loading_s: float) -> float:
 def _print_outcome(outcome: Any, json: bool) -> None:
     stopped = say_if_stopped(outcome)  # before the result: stdout may be a terminal that was closed
     if json:
-        print_json(outcome.as_json())
+        print_json(asdict(outcome))
     if stopped:
         raise typer.Exit(SIGNALS[outcome.reason])
     done = f"{outcome.reason} at step {outcome.step}, {format_duration(outcome.elapsed_s)}"
@@ -187,6 +188,8 @@ def plan(
     if not group.is_first:
         return
     if json:
-        print_json(result.as_json())
+        print_json(result)
     else:
-        print_table(result.as_table())
+        from charlm.training.plan import cost_table
+
+        print_table(cost_table(result))

@@ -1,7 +1,7 @@
 """The config of a run: read from YAML, changed by overrides, and checked as a whole."""
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from charlm.errors import CellError, ConfigError
 from charlm.system.section import Section
 
 __all__ = [
-    "Config", "differences", "dump_config", "flatten", "ignored_options", "load_config", "override_config",
-    "parse_config", "read_config_file", "valid_overrides",
+    "Config", "differences", "dump_config", "flatten", "ignored_options", "load_config", "parse_config",
+    "valid_overrides",
 ]  # fmt: skip
 
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
@@ -32,15 +32,10 @@ def load_config(
     file: Path, overrides: Iterable[str] = (), *, cell: Cell | None = None, runs_file: bool = False
 ) -> Config:
     """Read a config file, or the shipped config of this name, and apply `a.b=VALUE` overrides; see `parse_config`."""
-    folder = find_config(file).parent
-    return parse_config(read_config_file(file), str(file), overrides, folder=folder, cell=cell, runs_file=runs_file)
-
-
-def read_config_file(file: Path) -> Any:
-    """Read a file or shipped config as YAML; ConfigError if it cannot be read or is not YAML."""
     allowed = "allowed: a YAML file, or a name from `charlm config list`"
+    path = find_config(file)
     try:
-        with find_config(file).open("rb") as stream:
+        with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except FileNotFoundError:
         near = " or ".join(map(repr, nearest_configs(file)))
@@ -54,7 +49,8 @@ def read_config_file(file: Path) -> Any:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: found bytes that are not UTF-8 at offset {error.start}; allowed: UTF-8") from None
-    return load_yaml(text, str(file))
+    raw = load_yaml(text, str(file))
+    return parse_config(raw, str(file), overrides, folder=path.parent, cell=cell, runs_file=runs_file)
 
 
 def parse_config(
@@ -150,33 +146,20 @@ def _schema_with(own_cell: Cell | None) -> Schema:
     return schema
 
 
-def override_config(config: Config, where: str, overrides: Iterable[str]) -> Config:
-    """Apply overrides to a config from `where`, which keeps its cell if that is not built in; see `parse_config`."""
-    return parse_config(config.model_dump(mode="json"), where, overrides, cell=config.model.cell)
-
-
 def ignored_options(config: Config) -> list[str]:
     """One line for each option that is set but has no effect."""
-    model, dropout = config.model, config.model.dropout
+    model, values = config.model, flatten(config)
     ignored: dict[str, str] = {}
-    if model.layers == 1 and model.residual:
+    if model.layers == 1:
         ignored["model.residual"] = "with one layer; set model.layers above 1"
-    # Equal values may come from a single number, which sets both places.
-    if model.layers == 1 and dropout.between_layers not in (0, dropout.output):
-        ignored["model.dropout.between_layers"] = "with one layer; set model.layers above 1"
-    between_layers = model.layers > 1 and dropout.between_layers
-    if dropout.variational and not (dropout.embedding or dropout.input or dropout.output or between_layers):
-        ignored["model.dropout.variational"] = (
-            "without dropout; set embedding, input, output, or between_layers with 2 layers or more"
-        )
-    values = flatten(config)
     if not model.cell.program(square=True).recurrent():
-        because = f"with cell.kind: {model.cell.name}; it has no recurrent matrices"
-        of_matrices = ("model.dropout.state", "model.dropout.weights", "model.orthogonal")
-        ignored |= {key: because for key in of_matrices if values[key]}
-    if config.data.unit == "line" and config.train.read_share < 1:
-        ignored["train.read_share"] = "with data.unit: line; lines come in random order"
-    return [f"{key}: found {show(values[key])}, which has no effect {reason}" for key, reason in ignored.items()]
+        for key in ("model.dropout.state", "model.dropout.weights", "model.orthogonal"):
+            ignored[key] = f"with cell.kind: {model.cell.name}; it has no recurrent matrices"
+    return [
+        f"{key}: found {show(values[key])}, which has no effect {reason}"
+        for key, reason in ignored.items()
+        if values[key]
+    ]
 
 
 def dump_config(config: Config) -> str:
@@ -185,9 +168,14 @@ def dump_config(config: Config) -> str:
 
 
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """The options that differ: {"train.max_steps": (2000, 4000)}."""
+    """The options that differ: {"train.max_steps": (2000, 4000)}; of cells of different kinds only the kind."""
     before, after = flatten(old), flatten(new)
-    return {key: (before.get(key), after.get(key)) for key in before | after if before.get(key) != after.get(key)}
+    different = {}
+    for key in before | after:
+        is_other_cell = key.startswith("model.cell.") and old.model.cell.kind != new.model.cell.kind
+        if before.get(key) != after.get(key) and (key == "model.cell.kind" or not is_other_cell):
+            different[key] = before.get(key), after.get(key)
+    return different
 
 
 def flatten(values: Config | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -201,35 +189,38 @@ def flatten(values: Config | Mapping[str, Any], prefix: str = "") -> dict[str, A
 # Overrides
 
 
-def valid_overrides(overrides: Iterable[str]) -> Iterator[tuple[str, tuple[str, ...], Any]]:
-    """Each override with the path and the value of each option that it sets; `parse_config` names those at fault."""
-    for override, path, value in _parse_overrides(overrides)[0]:
-        if isinstance(value, dict) and _is_merged(path):
-            yield from ((override, (*path, key), value[key]) for key in value)
-        else:
-            yield override, path, value
+Override = tuple[str, tuple[str, ...], Any]
+"""KEY=VALUE, the path of an option that it sets, and the value."""
 
 
-def _is_merged(path: tuple[str, ...]) -> bool:
-    """Whether a section that is set keeps its other options: one that names a kind is replaced."""
-    return not any(kind[:-1] == path for kind in _KINDS)
+def valid_overrides(overrides: Iterable[str]) -> list[Override]:
+    """The options that overrides set; `parse_config` names the overrides at fault."""
+    return _parse_overrides(overrides)[0]
 
 
-def _parse_overrides(overrides: Iterable[str]) -> tuple[list[tuple[str, tuple[str, ...], Any]], list[str]]:
-    """Each override with its path and its value, and the faults of those that have none."""
-    parsed, faults = [], []
+def _parse_overrides(overrides: Iterable[str]) -> tuple[list[Override], list[str]]:
+    """The options that overrides set, and the faults of those that set none.
+
+    A section that is set keeps its other options, but one that names a kind is replaced.
+    """
+    parsed: list[Override] = []
+    faults: list[str] = []
+    replaced = [kind[:-1] for kind in _KINDS]
     for override in overrides:
         try:
-            parsed.append((override, *_parse_override(override)))
+            path, value = _parse_override(override)
         except ConfigError as error:
             faults += error.faults
+            continue
+        if isinstance(value, dict) and path not in replaced:
+            parsed += [(override, (*path, key), value[key]) for key in value]
+        else:
+            parsed.append((override, path, value))
     return parsed, faults
 
 
 def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:
     """The path and the value of KEY=VALUE; the key may be that of a whole section. ConfigError if it is neither."""
-    if len(override) > MAX_BYTES:
-        raise ConfigError(f"--set {override[:60]}...: found {len(override)} characters; allowed: {MAX_BYTES}")
     key, equals, text = override.partition("=")
     path = tuple(key.strip().split("."))
     if not equals or not all(path) or len(path) > MAX_DEPTH:
@@ -265,9 +256,5 @@ def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) 
             name = ".".join(path[:depth])
             fault = f"found {name}: {show(section)}, which has no keys; allowed: --set {name}=VALUE"
             raise ConfigError(f"--set {override}: {fault}")
-    before = section.get(path[-1])
-    if isinstance(before, dict) and isinstance(value, dict) and _is_merged(path):
-        before |= value
-        return [(*path, key) for key in value]
     section[path[-1]] = value
     return created

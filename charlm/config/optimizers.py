@@ -61,7 +61,7 @@ class Optimizer(Section):
     weight_decay: NonNegative = 0.0
     """L2 penalty on the weights, but not on biases and normalization gains."""
     clip_norm: NonNegative = 1.0
-    """Scale the gradient down to this L2 norm if it is larger; 0: off. With `loss: sum` the norm grows with `bptt`."""
+    """Scale the gradient down to this L2 norm if it is larger; 0: off. The norm grows with `bptt`."""
     clip_value: NonNegative = 0.0
     """Clip every element of the gradient to ±x; 0: off."""
     schedule: Annotated[Schedule, _SCHEDULES] = ConstantSchedule()

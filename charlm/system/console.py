@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+from collections.abc import Mapping
 from typing import TextIO
 
 from charlm.system.formatting import one_line, wrapped
@@ -27,6 +28,12 @@ def say(label: str, message: str, command: str = "") -> None:
             tqdm.tqdm.write(text, file=sys.stderr)
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+def say_all(messages: Mapping[str, str]) -> None:
+    """Print a line for each label."""
+    for label, message in messages.items():
+        say(label, message)
 
 
 def say_error(message: str) -> None:

@@ -23,7 +23,7 @@ class Section(BaseModel):
     """A mapping in the YAML file. Types are strict, unknown keys are refused, and nothing changes after reading.
 
     The text below an option is its help: it becomes the description in the JSON Schema (`charlm config schema`) and
-    the meaning in the table of options (`charlm config options`).
+    the meaning in docs/options.md.
     """
 
     model_config = ConfigDict(

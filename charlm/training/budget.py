@@ -25,14 +25,7 @@ _FIRST_UPDATES = 3
 """Updates of a session that are not timed: they allocate memory, and on a GPU the third one is recorded as a graph."""
 _WINDOW, _WINDOW_S, _MOST_WINDOW = 0.02, 2.0, 0.1
 """The time of updates is averaged over about 2 % of the minutes and 2 seconds, but at most 10 % of the minutes."""
-_WATCHED = 2
-"""Windows that a run is watched before it counts as slow: other load may soon be over."""
-_SLOW = 2.0
-"""How many times slower than planned a slow run is."""
-_AFTER_S = 0.15
-"""Seconds at the planned speed in which a command writes its sample and exits, which a slower machine needs longer for.
 
-Beside five busy programs the end took 0.75 s longer, with updates six times slower."""
 _EVALUATION_SLOWER = 1 / 4
 """If updates take s times as long because of other programs, evaluations take about s times s to this power as long.
 
@@ -53,7 +46,6 @@ class Budget:
         self.begun_s = begun_s
         self.elapsed_s = 0.0
         """Of all sessions, as of the last `tick`."""
-        self._planned_updates = 0  # 0: not known
         self._starting_s = 0.0  # before the first update
         self._ending_s = 0.0  # expected from the last update to the end
         self._tick_s = 0.0
@@ -61,9 +53,9 @@ class Budget:
         self._valid_chars = 0
         self._saving_s = 0.0
         self._evaluation_cost = 0.0  # as EVALUATION_COST; 0 before the first evaluation
-        self._updates, self._updates_s = -_FIRST_UPDATES, 0.0
-        self._recent_s, self._recent_chars, self._recent_updates = 0.0, 0.0, 0.0  # sums that fade
-        self._said_slow = False
+        self._updates = -_FIRST_UPDATES
+        self._recent_s, self._recent_chars = 0.0, 0.0  # sums that fade
+        self._fastest_s = math.inf  # a character at the best speed so far
 
     # Before the training
 
@@ -79,10 +71,6 @@ class Budget:
         passed_s = 0.0 if ends_s is None else self.run_s - (ends_s - time.perf_counter()) + _AFTER_CHOICE_S
         starting_s = min(max(_START_S, passed_s), _LONGEST_START * self.run_s)
         return _UPDATES * (self.run_s - starting_s)
-
-    def plan(self, updates: int) -> None:
-        """Note how many updates the measured speed promises."""
-        self._planned_updates = updates
 
     # While it trains
 
@@ -115,11 +103,10 @@ class Budget:
         self._updates += 1
         if self._updates <= 0:
             return
-        self._updates_s += seconds
         kept = math.exp(-seconds / self._window_s)
         self._recent_s = kept * self._recent_s + seconds
         self._recent_chars = kept * self._recent_chars + chars
-        self._recent_updates = kept * self._recent_updates + 1
+        self._fastest_s = min(self._fastest_s, self._recent_s / self._recent_chars)
         self._expect_ending()
 
     def count_evaluation(self, seconds: float) -> None:
@@ -155,36 +142,11 @@ class Budget:
         """Whether there is time for an evaluation beside the last one."""
         return self.elapsed_s + 2 * self._ending_s <= self.run_s
 
-    def slowness(self, step: int) -> str:
-        """How much slower than planned the run is, once, if it is slow; else "". step: its updates so far."""
-        is_watched = self._updates_s >= _WATCHED * self._window_s
-        if self._said_slow or not is_watched or not self._planned_updates:
-            return ""
-        times_slower = min(self._times_slower(self._updates_s, self._updates), self._recently_slower())
-        if times_slower <= _SLOW:
-            return ""
-        self._said_slow = True
-        left_s = max(self.run_s - self._ending_s - self.elapsed_s, 0)
-        updates = step + left_s * self._recent_updates / self._recent_s
-        return (
-            f"{self._recently_slower():.1f} times slower than measured: about {updates:,.0f} updates instead of "
-            f"{self._planned_updates:,}"
-        )
-
-    def _times_slower(self, seconds: float, updates: float) -> float:
-        """How many times longer than planned so many updates took; 0 without a plan."""
-        return self._planned_updates * seconds / updates / max(self.run_s - self._starting_s, 1e-9)
-
-    def _recently_slower(self) -> float:
-        """The same for the last updates; 1 at least."""
-        return max(self._times_slower(self._recent_s, self._recent_updates), 1.0)
-
     def _evaluation_s(self, cost: float) -> float:
         """Seconds of an evaluation at the present speed, for its cost on a machine without other load."""
-        training_s = self._valid_chars * self._recent_s / self._recent_chars
-        return cost * training_s * self._recently_slower() ** _EVALUATION_SLOWER
+        char_s = self._recent_s / self._recent_chars
+        return cost * self._valid_chars * char_s * (char_s / self._fastest_s) ** _EVALUATION_SLOWER
 
     def _expect_ending(self) -> None:
         """Expect the last evaluation at the present speed; a run saves twice after its last update."""
-        evaluation_s = self._evaluation_s(self._evaluation_cost or EVALUATION_COST)
-        self._ending_s = evaluation_s + 2 * self._saving_s + _AFTER_S * (self._recently_slower() - 1)
+        self._ending_s = self._evaluation_s(self._evaluation_cost or EVALUATION_COST) + 2 * self._saving_s

@@ -9,7 +9,6 @@ train/ valid/  TensorBoard events
 
 import contextlib
 import math
-import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -29,8 +28,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.checkpoints = path / FOLDER
-        self.last = self.checkpoints / LAST
+        self.last = path / FOLDER / LAST
         self._is_begun = self.last.exists()
 
     def check(self) -> None:
@@ -42,7 +40,8 @@ class RunFolder:
             )
 
     def write_config(self, config: Config) -> None:
-        replace_file(self.path / CONFIG, dump_config(config).encode())
+        with refusing_os_errors(self.path):
+            replace_file(self.path / CONFIG, dump_config(config).encode())
 
     def save(self, checkpoint: Checkpoint, *, best: bool, numbered: bool, keep: int) -> None:
         """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones.
@@ -51,26 +50,21 @@ class RunFolder:
         """
         self.check()
         names = [BEST] * best + [_numbered(checkpoint.progress["step"])] * numbered
-        save_checkpoint(checkpoint, self.last, [self.checkpoints / name for name in names])
-        for old in self._numbered_files()[:-keep]:
-            old.unlink(missing_ok=True)
+        save_checkpoint(checkpoint, self.last, [self.path / FOLDER / name for name in names])
         self._is_begun = True
+        self._remove(self._numbered_files()[:-keep])
 
     def drop_after(self, step: int) -> None:
         """Remove the numbered checkpoints of later steps."""
-        for path in self._numbered_files():
-            if path.name > _numbered(step):
-                path.unlink(missing_ok=True)
+        self._remove([path for path in self._numbered_files() if path.name > _numbered(step)])
 
     def _numbered_files(self) -> list[Path]:
-        return sorted(self.checkpoints.glob("step-*.safetensors"))
+        return sorted((self.path / FOLDER).glob("step-*.safetensors"))
 
-    def last_good(self) -> str:
-        """The last checkpoint, for error messages."""
-        with contextlib.suppress(OSError):
-            if self.last.exists():
-                return f"last good checkpoint: {self.last}"
-        return "no checkpoint was written"
+    def _remove(self, files: list[Path]) -> None:
+        with refusing_os_errors(self.path):
+            for file in files:
+                file.unlink(missing_ok=True)
 
 
 def _numbered(step: int) -> str:
@@ -99,17 +93,8 @@ def claim_new(folder: Path, locks: contextlib.ExitStack) -> None:
         if (folder / CONFIG).exists() or any((folder / FOLDER).glob("*.safetensors")):
             raise RunError(f"{folder}: already holds a run; allowed: --resume to continue it, or another --run-dir")
         for file in (folder / METRICS, folder / SAMPLES):
-            if file.exists() and not _is_log(file):
+            if file.exists() and file.stat().st_size:
                 raise RunError(f"{file}: exists, and the run would write to it; allowed: another --run-dir")
-
-
-def _is_log(file: Path) -> bool:
-    """Whether a file is empty, or begins with a row that a run has written."""
-    begin = b'{"step": '
-    if not file.is_file():  # opening a named pipe would wait for a writer
-        return False
-    with file.open("rb") as opened:
-        return opened.read(len(begin)) in (b"", begin)
 
 
 def new_folder(name: str) -> Path:
@@ -123,16 +108,6 @@ def new_folder(name: str) -> Path:
         except FileExistsError:
             number += 1
             path = first.with_name(f"{first.name}-{number}")
-
-
-def check_writable(folder: Path) -> None:
-    """RunError unless files can be written in the folder, or the folder can be made."""
-    with refusing_os_errors(folder):
-        nearest = nearest_existing(folder)
-        if not nearest.is_dir():
-            raise RunError(_unwritable(folder, f"{nearest} is a file"))
-        if not os.access(nearest, os.W_OK):
-            raise RunError(_unwritable(folder, f"{nearest} is read-only"))
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:
@@ -154,8 +129,5 @@ def refusing_os_errors(folder: Path) -> Iterator[None]:
     except NotOwnError as error:
         raise RunError(f"{error.filename}: {error.strerror}") from None
     except OSError as error:
-        raise RunError(_unwritable(folder, error.strerror or str(error))) from None
-
-
-def _unwritable(folder: Path, fault: str) -> str:
-    return f"{folder}: {fault}; allowed: a folder that can be written; see --run-dir"
+        fault = error.strerror or error
+        raise RunError(f"{folder}: {fault}; allowed: a folder that can be written; see --run-dir") from None

@@ -1,14 +1,13 @@
 """The training loop: evaluate → sample → save → stop → step → log."""
 
 import math
-import shlex
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from charlm.checkpoint import newest_whole
 from charlm.data.corpus import Corpus
-from charlm.errors import DivergenceError, RunError
+from charlm.errors import DivergenceError
 from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.model import count_parameters
@@ -49,9 +48,6 @@ class Outcome:
     best_nats_per_line: float | None = None
     """None unless lines are the unit."""
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class TrainingLoop:
     """`fit` trains until a limit is reached or a signal arrives."""
@@ -79,7 +75,7 @@ class TrainingLoop:
         self.budget.begin(trainer.state, len(corpus.splits.get("valid", ())))
 
     def fit(self) -> Outcome:
-        """Train until a limit or a signal; RunError if the folder cannot be written.
+        """Train until a limit or a signal; RunError if a checkpoint cannot be written.
 
         After a divergence, return to an earlier checkpoint if the config allows it.
         """
@@ -87,16 +83,13 @@ class TrainingLoop:
         try:
             with catch_signals(patient=self.group.is_distributed) as self._received:
                 if not self.group.on_first(self.folder.last.exists):
-                    self._save(best=False)  # from here on the run can be resumed
+                    self._save()  # from here on the run can be resumed
                 self.group.on_first(self.folder.write_config, self.config)
                 while True:
                     try:
                         return self._outcome(self._finish(self._train()))
                     except DivergenceError as error:
                         self._roll_back(error)
-        except OSError as error:
-            fault = error.strerror or error
-            raise RunError(f"{self.folder.path}: cannot be written ({fault}); {self.folder.last_good()}") from None
         finally:
             self.progress.close()
             self.tracker.close()
@@ -119,16 +112,17 @@ class TrainingLoop:
                         self._sample()
                     state.unfinished = False
                     if state.is_best or self._due(every.save_every):
-                        self._save(best=state.is_best)
+                        self._save()
                 if reason := self._reason_to_stop():
                     return reason
                 start_s, start_chars = self.budget.elapsed_s, state.chars
                 self.trainer.update()
                 self._tick()
                 self.budget.count_update(self.budget.elapsed_s - start_s, state.chars - start_chars)
-                self._say_if_slow()
                 if self._due(every.log_every):
-                    self._log()
+                    self.group.on_first(self.folder.check)
+                    self._record_train()
+                    state.count_row()
                 state.unfinished = True
         except _Stopped:
             return self._signals[0]
@@ -164,15 +158,6 @@ class TrainingLoop:
         if state.step:  # before the first update nothing is done, whatever time has passed
             self.progress.show(state.step, self.trainer.share_done(), self.budget.updating_s)
 
-    def _say_if_slow(self) -> None:
-        if slowness := self.budget.slowness(self.trainer.state.step):
-            minutes = 2 * (self.config.train.max_minutes or 0)
-            say(
-                "slow",
-                f"{slowness}; look for other programs that use the processors; to train as long again afterward:",
-                f"charlm train --resume --run-dir {shlex.quote(str(self.folder.path))} --minutes {minutes:g}",
-            )
-
     def _stop_if_signaled(self) -> None:
         """_Stopped if a process has received a signal."""
         self._tick()
@@ -186,12 +171,12 @@ class TrainingLoop:
         if due and state.evaluated_step != state.step and "valid" in self.corpus.splits:
             self._tick()
             start_s = self.budget.elapsed_s
-            improved = self._score()
+            self._score()
             self.budget.count_evaluation(self.budget.elapsed_s - start_s)
-            state.count_evaluation(improved)
+            state.count_evaluation()
 
-    def _score(self) -> bool:
-        """Evaluate and log the score; True if it is the best so far. DivergenceError if it is not finite."""
+    def _score(self) -> None:
+        """Evaluate and log the score. DivergenceError if it is not finite."""
         trainer, state = self.trainer, self.trainer.state
         trainer.check_finite()
         score = evaluate(
@@ -206,14 +191,13 @@ class TrainingLoop:
         if not math.isfinite(nats):
             raise divergence(state.step, f"a validation score of {nats} nats")
         self._record(metrics_row(state, self.config.train, "valid", nats, None, score.chars_per_s))
-        improved = state.take_score(nats)
+        state.take_score(nats)
         per_line = "" if score.nats_per_line is None else f"  {score.nats_per_line:.2f} nats/line"
         say(
             "valid",
             f"step {state.step:>6}  {nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_line}  "
-            f"{format_duration(state.elapsed_s)}{'  best' if improved else ''}",
+            f"{format_duration(state.elapsed_s)}{'  best' if state.is_best else ''}",
         )
-        return improved
 
     def _sample(self) -> None:
         """Log a sample, and its first characters to stderr; _Stopped if a signal comes first."""
@@ -235,15 +219,15 @@ class TrainingLoop:
             say("sample", f"step {step:>6}  {sample['text'][:80]!r}")
             self._tick()
 
-    def _save(self, best: bool) -> None:
-        """Write the `last` checkpoint, the numbered one if it is due, and `best` on request."""
+    def _save(self) -> None:
+        """Write the `last` checkpoint, `best` if this step has the best score, and the numbered one if it is due."""
         self._tick()
         start_s = self.budget.elapsed_s
         snapshot = take_snapshot(self.trainer)
         self.group.check_equal("weights", lambda: fingerprint(snapshot))
         self.trainer.check_finite(weights=True)
         numbered, keep = self._due(self.config.train.save_every), self.config.train.keep_checkpoints
-        self.group.on_first(self.folder.save, snapshot, best=best, numbered=numbered, keep=keep)
+        self.group.on_first(self.folder.save, snapshot, best=self.trainer.state.is_best, numbered=numbered, keep=keep)
         self._tick()
         self.budget.count_saving(self.budget.elapsed_s - start_s)
 
@@ -254,19 +238,7 @@ class TrainingLoop:
         count = count_parameters(trainer.config.model, len(trainer.vocabulary))
         say("model", f"{model.description}: {count:,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
-        if trainer.no_graph_reason:
-            say("graph", f"none for whole updates: {trainer.no_graph_reason}; their kernels are launched one by one")
         say("run", str(self.folder.path))
-        if rollbacks := trainer.state.rollbacks:
-            say("rollback", f"{rollbacks} so far: learning rate × {trainer.state.lr_factor:g}")
-        if reason := self._reason_to_stop():
-            limit = f"train.{reason}={getattr(self.config.train, reason)}"
-            say("limit", f"{limit} is already reached; to train on, raise it: --set train.{reason}=…")
-
-    def _log(self) -> None:
-        self.group.on_first(self.folder.check)
-        self._record_train()
-        self.trainer.state.count_row()
 
     def _record_train(self) -> None:
         """Log the metrics since the last row; DivergenceError if an update was not finite."""
@@ -289,21 +261,19 @@ class TrainingLoop:
         Saving comes first, so a fault in the final evaluation costs nothing. The final rows are not counted in
         `rows`: a longer run that resumes from here drops them and gets the metrics of a run that never stopped.
         """
-        state, signaled = self.trainer.state, reason in SIGNALS
-        evaluates = not signaled and "valid" in self.corpus.splits and state.evaluated_step != state.step
-        state.stop_reason = "" if signaled or evaluates else reason
-        self._save(best=state.is_best)
-        if not signaled:
-            if state.interval_steps:
-                self._record_train()
+        state = self.trainer.state
+        self._save()
+        if reason in SIGNALS:
+            return reason
+        if state.interval_steps:
+            self._record_train()
+        if "valid" in self.corpus.splits and state.evaluated_step != state.step:
             try:
-                if evaluates:
-                    improved = self._score()
-                    state.stop_reason = reason
-                    self._save(best=improved)
+                self._score()
             except _Stopped:
                 return self._signals[0]
-        self._tick()
+        state.stop_reason = reason
+        self._save()
         return reason
 
     def _roll_back(self, error: DivergenceError) -> None:
@@ -320,7 +290,7 @@ class TrainingLoop:
         if not earlier:
             times = f"; rolled back {counted(diverged.rollbacks, 'time')} before" if diverged.rollbacks else ""
             none = f"; there is no checkpoint before step {before_step}" if allowed else ""
-            fault = DivergenceError(f"{error}{times}{none}; {self.folder.last_good()}")
+            fault = DivergenceError(f"{error}{times}{none}; last good checkpoint: {self.folder.last}")
             raise self.group.shared_error(fault) from None
         restore_snapshot(trainer, earlier[1])
         state = trainer.state
@@ -331,7 +301,7 @@ class TrainingLoop:
         row = {"step": state.step, "split": "rollback", "diverged_step": diverged.step, "fault": str(error)}
         self._record(row | {"lr_factor": state.lr_factor})
         say("rollback", f"{error}; back to step {state.step}, learning rate × {state.lr_factor:g} from now on")
-        self._save(best=False)
+        self._save()
         self.group.on_first(self.folder.drop_after, state.step)
 
     def _outcome(self, reason: str) -> Outcome:

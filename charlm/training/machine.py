@@ -13,11 +13,10 @@ from charlm.model import count_parameters
 from charlm.native.build import KernelError, load
 from charlm.native.fused import SHARED_KERNELS, fused
 from charlm.native.precision import choose_precision
-from charlm.system.console import say
 from charlm.system.device import available_bytes, keep_freed_memory, prepare_device, resolve_device, set_threads
 from charlm.system.formatting import format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
-from charlm.training.optimizer import least_copies
+from charlm.training.optimizer import LEAST_COPIES
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,6 @@ class Machine:
     """Free memory of the device before the run takes any; None if the system does not say."""
     has_kernels: bool
     """Whether the CPU kernels compile; True on a GPU, which needs none."""
-
-    def say_precision(self, requested: str) -> None:
-        """Print why the precision is the one asked for, or is another one."""
-        if self.precision_reason:
-            label = "auto" if requested == "auto" else "slow"
-            say(label, f"precision {self.precision}: {self.precision_reason}")
 
 
 def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Iterable[Cell] = ()) -> Machine:
@@ -91,6 +84,6 @@ def least_bytes(config: Config, vocabulary_size: int, machine: Machine) -> int:
     parameters = count_parameters(model, vocabulary_size)
     # Numbers per character: what the layers save for the backward pass, and logits with their gradient.
     per_char = model.members * (least_saved(model.cell) * model.layers * model.cell.hidden + 2 * vocabulary_size)
-    copies = 2 + least_copies(config.optimizer) + (train.ema > 0)
+    copies = 2 + LEAST_COPIES[config.optimizer.name] + (train.ema > 0)
     of_process = 4 * (copies * parameters + train.batch_size // group.size * train.bptt * per_char)
     return of_process * (group.local_size if machine.device.type == "cpu" else 1)

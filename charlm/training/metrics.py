@@ -10,7 +10,6 @@ import json
 import math
 import os
 import socket
-import textwrap
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -70,69 +69,76 @@ class Tracker:
 
     def __init__(self, folder: Path, resume: tuple[int, int] | None = None, *, writes: bool = True) -> None:
         self._folder = folder
+        self._writes = writes
         self._faults: set[str] = set()
-        self._files: dict[str, _Log] = {}
+        self._waiting: dict[Path, bytes] = {}
+        self._charts: dict[str, Path] = {}
         if not writes:
             return
         if resume:
-            rows, step = resume
-            _truncate(folder / METRICS, step, rows)
-            _truncate(folder / SAMPLES, step or -1)
-        self._files = {name: _Log(folder / name) for name in (METRICS, SAMPLES)}
+            self._truncate(*resume)
+        for name in (METRICS, SAMPLES):
+            open(folder / name, "ab", opener=unlinked).close()
         self._begin_charts(resume[1] + 1 if resume else None)
+
+    def _truncate(self, rows: int, step: int) -> None:
+        _truncate(self._folder / METRICS, step, rows)
+        _truncate(self._folder / SAMPLES, step or -1)
 
     def _begin_charts(self, first_step: int | None) -> None:
         """Begin new files of events; of older ones TensorBoard drops what they have from `first_step` on.
 
-        There is one per split: TensorBoard draws equal tags from several folders into one chart.
+        There is one per split: TensorBoard draws equal tags from several folders into one chart. It reads the files of
+        a folder in the order of their names.
         """
-        start = Event(step=first_step, session_log=SessionLog(status=SessionLog.START))
+        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        events = [Event(file_version="brain.Event:2")]
+        if first_step is not None:
+            events.append(Event(step=first_step, session_log=SessionLog(status=SessionLog.START)))
         for split in CHARTS:
             (self._folder / split).mkdir(exist_ok=True)
-            new = _event_file(self._folder / split, *([] if first_step is None else [start]))
-            if split in self._files:
-                self._attempt(self._files[split].close)
-            self._files[split] = new
-            self._attempt(new.append)
+            self._charts[split] = self._folder / split / name
+            self._charts[split].touch()
+            self._append(self._charts[split], _encoded(*events))
 
     def rewind(self, rows: int, step: int) -> None:
         """Drop later rows, samples and events, as a run that resumes at `step` does."""
-        if self._files:
-            self._attempt(self._files[METRICS].rewind, step, rows)
-            self._attempt(self._files[SAMPLES].rewind, step or -1)
+        if self._writes:
+            self.close()
+            self._attempt(self._truncate, rows, step)
             self._attempt(self._begin_charts, step + 1)
 
     def record(self, row: Mapping[str, Any]) -> None:
-        """Log a row of metrics, or an event that the row's `split` names, to the file and to TensorBoard."""
-        self._append(METRICS, _line(row))
-        if row["split"] not in CHARTS:
-            values = {name: value for name, value in row.items() if name not in ("step", "split")}
-            self._append_text(row["split"], to_json(values), row["step"])
-            return
-        charts = [
-            _described(summary.scalar(tag, row[name]), about)
-            for tag, (name, about) in _CHARTS.items()
-            if row["split"] == "train" or not tag.startswith("training/")
-        ]
-        self._append(row["split"], _events(*(Event(step=row["step"], summary=each) for each in charts)))
+        """Log a row of metrics, to the file and to TensorBoard, or an event that the row's `split` names."""
+        self._append(self._folder / METRICS, _line(row))
+        if row["split"] in self._charts:
+            events = [
+                Event(step=row["step"], summary=summary.scalar(tag, row[name]))
+                for tag, name in _CHARTS.items()
+                if row["split"] == "train" or not tag.startswith("training/")
+            ]
+            self._append(self._charts[row["split"]], _encoded(*events))
 
     def sample(self, sample: Mapping[str, Any], step: int) -> None:
-        """Log a sample, see `draw_sample`; TensorBoard gets its text."""
-        self._append(SAMPLES, _line({"step": step, **sample}))
-        self._append_text("sample", sample["text"], step)
+        """Log a sample, see `draw_sample`."""
+        self._append(self._folder / SAMPLES, _line({"step": step, **sample}))
 
     def close(self) -> None:
-        for file in self._files.values():
-            self._attempt(file.close)
+        """Try once more to write what waits."""
+        for file in self._waiting:
+            self._append(file, b"")
 
-    def _append_text(self, tag: str, text: str, step: int) -> None:
-        indented = textwrap.indent(text, "    ")  # so that TensorBoard's Markdown shows it unchanged
-        made = _described(summary.text(tag, indented), _TEXTS[tag])
-        self._append("train", _events(Event(step=step, summary=made)))
+    def _append(self, file: Path, data: bytes) -> None:
+        """Append to a file what waits for it and the data. No file stays open: Windows could not replace it."""
+        if self._writes:
+            self._waiting[file] = self._waiting.get(file, b"") + data
+            self._attempt(self._write, file)
 
-    def _append(self, file: str, data: bytes) -> None:
-        if self._files:
-            self._attempt(self._files[file].append, data)
+    def _write(self, file: Path) -> None:
+        with open(file, "ab", buffering=0, opener=_existing) as opened:
+            while self._waiting[file]:
+                written = opened.write(self._waiting[file])
+                self._waiting[file] = self._waiting[file][written:]
 
     def _attempt(self, write: Callable[..., object], *arguments: object) -> None:
         """Report an OSError, once per cause, and go on."""
@@ -146,71 +152,31 @@ class Tracker:
 
 
 _CHARTS = {
-    "loss/nats_per_char": ("nats", "Cross-entropy in nats per character; lower is better."),
-    "other_units/bits_per_char": ("bpc", "The same in bits: nats / ln 2."),
-    "other_units/window_loss": ("loss", "What is minimized: nats summed over the steps of a window, per stream."),
-    "training/lr": ("lr", "Learning rate of the last update."),
-    "training/grad_norm": ("grad_norm", "Norm of the last gradient before clipping."),
-    "training/chars_per_s": ("chars_per_s", "Characters read per second."),
+    "loss/nats_per_char": "nats",
+    "other_units/bits_per_char": "bpc",
+    "other_units/window_loss": "loss",
+    "training/lr": "lr",
+    "training/grad_norm": "grad_norm",
+    "training/chars_per_s": "chars_per_s",
 }
-"""TensorBoard's tag → the field of a row, and what the chart says of it. The page sorts by tag."""
-_TEXTS = {
-    "sample": "Text that the model wrote at this step.",
-    "rollback": "The update that was not finite, and the learning rate's factor after the run went back.",
-}
+"""TensorBoard's tag → the field of a row. The page sorts by tag."""
 
 
-def _described(made: Any, about: str) -> Any:
-    made.value[0].metadata.summary_description = about
-    return made
-
-
-class _Log:
-    """Appends to a file. Data that cannot be written waits for the next attempt."""
-
-    def __init__(self, path: Path, waiting: bytes = b"") -> None:
-        self._path, self._waiting = path, waiting
-        self._file: Any = self._opened()
-
-    def _opened(self) -> Any:
-        return open(self._path, "ab", buffering=0, opener=unlinked)
-
-    def append(self, data: bytes = b"") -> None:
-        self._waiting += data
-        if self._file.closed:
-            self._file = self._opened()
-        while self._waiting:
-            self._waiting = self._waiting[self._file.write(self._waiting) :]
-
-    def rewind(self, step: int, rows: int | None = None) -> None:
-        """Keep the first lines only, see `_truncate`."""
-        self.close()  # Windows cannot replace an open file
-        _truncate(self._path, step, rows)
-        self.append()
-
-    def close(self) -> None:
-        try:
-            self.append()
-        finally:
-            self._file.close()
+def _existing(name: str, flags: int) -> int:
+    """An opener that makes no file: where the run's folder was replaced, none of the run's belongs."""
+    return unlinked(name, flags & ~os.O_CREAT)
 
 
 def _line(row: Mapping[str, Any]) -> bytes:
     return to_json(row).encode() + b"\n"
 
 
-def _events(*events: Event) -> bytes:
+def _encoded(*events: Event) -> bytes:
     data = io.BytesIO()
     for event in events:
         event.wall_time = time.time()
         RecordWriter(data).write(event.SerializeToString())
     return data.getvalue()
-
-
-def _event_file(folder: Path, *events: Event) -> _Log:
-    """A new file of events. TensorBoard reads the files of a folder in the order of their names."""
-    name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
-    return _Log(folder / name, _events(Event(file_version="brain.Event:2"), *events))
 
 
 def read_rows(folder: Path) -> list[dict[str, Any]]:

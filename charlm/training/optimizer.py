@@ -35,6 +35,9 @@ _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adagrad": _eager(torch.optim.Adagrad),
 }
 _FUSED = {"adamw", "adam", "sgd"}
+LEAST_COPIES = {"adamw": 2, "adam": 2, "muon": 1, "sgd": 0, "rmsprop": 1, "adagrad": 1}
+"""Tensors of a parameter's shape in the optimizer's state, at least; with momentum one more."""
+MOST_COPIES = 2
 
 
 def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimizer:
@@ -149,21 +152,6 @@ def step_and_average(
             average.lerp_(weight, 1 - decay)
 
 
-def state_copies(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> int:
-    """Number of tensors of a parameter's shape in its optimizer state, found by one step on a single number."""
-    parameter = nn.Parameter(torch.zeros(1, 1))
-    parameter.grad = torch.zeros(1, 1)
-    trial = type(optimizer)([{**group, "params": [parameter], "lr": 0.0, "capturable": False}])  # type: ignore[call-arg]
-    trial.step()
-    return sum(value.dim() == 2 for value in trial.state[parameter].values() if isinstance(value, Tensor))
-
-
-def least_copies(config: Optimizer) -> int:
-    """Lower bound of `state_copies` over all groups."""
-    optimizer = build_optimizer(nn.LayerNorm(1), config)  # LayerNorm draws no random numbers
-    return min(state_copies(optimizer, group) for group in optimizer.param_groups)
-
-
 def learning_rate(config: Optimizer, *, step: int, epochs: int, progress: float) -> float:
     """Learning rate of the next update, after `step` updates and `epochs` whole epochs; `progress` is 0 to 1."""
     schedule = config.schedule
@@ -174,17 +162,14 @@ def learning_rate(config: Optimizer, *, step: int, epochs: int, progress: float)
 def _decay(schedule: Schedule, epochs: int, progress: float) -> float:
     match schedule:
         case CosineSchedule():
-            return _between(schedule.final_fraction, 0.5 * (1 + math.cos(math.pi * progress)))
+            share = 0.5 * (1 + math.cos(math.pi * progress))
+            return schedule.final_fraction + (1 - schedule.final_fraction) * share
         case LinearSchedule():
-            return _between(schedule.final_fraction, 1 - progress)
+            return schedule.final_fraction + (1 - schedule.final_fraction) * (1 - progress)
         case StepSchedule():
             return schedule.factor ** max(0, epochs - schedule.after_epochs + 1)
         case _:
             return 1.0
-
-
-def _between(low: float, share: float) -> float:
-    return low + (1 - low) * share
 
 
 def skip_step_unless(finite: Tensor, optimizer: torch.optim.Optimizer) -> None:

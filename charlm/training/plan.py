@@ -1,19 +1,17 @@
 """`charlm plan`: what a config will cost, measured on some updates."""
 
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from charlm.config import Config
 from charlm.data.corpus import CountedSources
 from charlm.model import parameters_by_part
 from charlm.system.formatting import counted, format_bytes, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
-from charlm.training.machine import Machine, choose_machine
+from charlm.training.machine import Machine, choose_machine, least_bytes
 from charlm.training.start import prepare
 from charlm.training.step import Trainer
 
@@ -22,89 +20,60 @@ _MIN_STEPS = 3
 _MEASURE_S = 3.0
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Sizes of data and model, memory in bytes, and measured speed."""
-
-    splits: dict[str, int]
-    vocabulary: int
-    parameters: dict[str, int]
-    weights_bytes: int
-    """Weights, gradients, and the running average if there is one."""
-    optimizer_bytes: int
-    activations_bytes: int
-    """Tensors that one window saves for the backward pass."""
-    peak_bytes: int | None
-    """The most that a GPU held at a time, with scratch memory and what the allocator keeps; None on the CPU."""
-    available_bytes: int | None
-    """Free on the device beforehand; None if the system does not say."""
-    steps_per_epoch: int
-    step_s: float
-    chars_per_s: float
-    epoch_s: float
-    backend: str
-    """What computes the recurrent layers."""
-    processes: int
-    communication_s: float
-    """The part of a step that processes spend on each other; 0 for a single one."""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    def as_table(self) -> dict[str, str]:
-        """For people: label → text."""
-        components = ", ".join(f"{name} {count:,}" for name, count in self.parameters.items())
-        memory = self.weights_bytes + self.optimizer_bytes + self.activations_bytes
-        peak = f"; at the peak {format_bytes(self.peak_bytes)}" if self.peak_bytes else ""
-        shared = f"; {self.processes} processes, {self.communication_s / self.step_s:.0%} communication"
-        available = f"; available {format_bytes(self.available_bytes)}" if self.available_bytes else ""
-        return {
-            **{name: counted(count, "character") for name, count in self.splits.items()},
-            "vocabulary": f"{self.vocabulary:,}",
-            "parameters": f"{sum(self.parameters.values()):,} ({components})",
-            "memory": f"{format_bytes(memory)}: weights and gradients {format_bytes(self.weights_bytes)}, "
-            f"optimizer {format_bytes(self.optimizer_bytes)}, activations {format_bytes(self.activations_bytes)}"
-            f"{peak}{available}",
-            "layers": self.backend,
-            "speed": f"{self.chars_per_s:,.0f} characters/s, {1000 * self.step_s:.1f} ms a step"
-            f"{shared if self.communication_s else ''}",
-            "epoch": f"{counted(self.steps_per_epoch, 'step')}, {format_duration(self.epoch_s)} without evaluation",
-        }
-
-
 def measure_cost(
     config: Config,
     group: ProcessGroup = ONE_PROCESS,
     opened: tuple[Machine, CountedSources] | None = None,
-) -> Cost:
-    """Make the trainer of a config and some updates, and throw them away. Refuses what `start_run` refuses.
+) -> dict[str, Any]:
+    """Sizes of data and model, memory, and the speed of some updates of a new trainer; refuses what `start_run` does.
+
+    least_bytes: see `machine.least_bytes`. peak_bytes: the most that a GPU held at a time, with scratch memory and what
+    the allocator keeps; None on the CPU. communication_s: the part of a step that processes spend on each other.
 
     opened: the machine and the text for which the settings were chosen, if they were.
     """
     machine, text = opened or (choose_machine(config, group), CountedSources(config.data))
     trainer, corpus = prepare(config, group, lambda: text.corpus(split=config.data.split), machine)
-    activations_bytes = _saved_bytes(trainer)
     step_s = _median_s(trainer.update, trainer)
     communication_s = _median_s(lambda: _communicate(trainer), trainer) if group.is_distributed else 0.0
-    weights_bytes = sum(p.nbytes for p in trainer.parameters)
-    tensors = [t for state in trainer.optimizer.state.values() for t in state.values() if isinstance(t, Tensor)]
-    return Cost(
-        splits={name: len(ids) for name, ids in corpus.splits.items()},
-        vocabulary=len(corpus.vocabulary),
-        parameters=parameters_by_part(trainer.config.model, len(trainer.vocabulary)),
-        weights_bytes=weights_bytes * (3 if trainer.averaged is not None else 2),
-        optimizer_bytes=sum(t.nbytes for t in tensors),
-        activations_bytes=activations_bytes,
-        peak_bytes=torch.cuda.max_memory_reserved(trainer.device) if trainer.device.type == "cuda" else None,
-        available_bytes=machine.free_bytes,
-        steps_per_epoch=trainer.streams.windows_per_epoch,
-        step_s=step_s,
-        chars_per_s=config.train.batch_size * config.train.bptt / step_s,
-        epoch_s=step_s * trainer.streams.windows_per_epoch,
-        backend=trainer.backend,
-        processes=group.size,
-        communication_s=communication_s,
-    )
+    return {
+        "splits": {name: len(ids) for name, ids in corpus.splits.items()},
+        "vocabulary": len(corpus.vocabulary),
+        "parameters": parameters_by_part(trainer.config.model, len(trainer.vocabulary)),
+        "least_bytes": least_bytes(trainer.config, len(corpus.vocabulary), machine),
+        "peak_bytes": torch.cuda.max_memory_reserved(trainer.device) if trainer.device.type == "cuda" else None,
+        "available_bytes": machine.free_bytes,
+        "steps_per_epoch": trainer.streams.windows_per_epoch,
+        "step_s": step_s,
+        "chars_per_s": config.train.batch_size * config.train.bptt / step_s,
+        "epoch_s": step_s * trainer.streams.windows_per_epoch,
+        "backend": trainer.backend,
+        "processes": group.size,
+        "communication_s": communication_s,
+    }
+
+
+def cost_table(cost: Mapping[str, Any]) -> dict[str, str]:
+    """What `measure_cost` has found, for people: label → text."""
+    parts = ", ".join(f"{name} {count:,}" for name, count in cost["parameters"].items())
+    memory = f"at least {format_bytes(cost['least_bytes'])}"
+    if cost["peak_bytes"]:
+        memory += f"; at the peak {format_bytes(cost['peak_bytes'])}"
+    if cost["available_bytes"]:
+        memory += f"; available {format_bytes(cost['available_bytes'])}"
+    speed = f"{cost['chars_per_s']:,.0f} characters/s, {1000 * cost['step_s']:.1f} ms a step"
+    if cost["communication_s"]:
+        share = cost["communication_s"] / cost["step_s"]
+        speed += f"; {cost['processes']} processes, {share:.0%} communication"
+    return {
+        **{name: counted(count, "character") for name, count in cost["splits"].items()},
+        "vocabulary": f"{cost['vocabulary']:,}",
+        "parameters": f"{sum(cost['parameters'].values()):,} ({parts})",
+        "memory": memory,
+        "layers": cost["backend"],
+        "speed": speed,
+        "epoch": f"{counted(cost['steps_per_epoch'], 'step')}, {format_duration(cost['epoch_s'])} without evaluation",
+    }
 
 
 def _median_s(function: Callable[[], None], trainer: Trainer) -> float:
@@ -140,21 +109,3 @@ def _communicate(trainer: Trainer) -> None:
     zero = torch.zeros((), device=trainer.device)
     trainer.all_reduce_gradients(zero, zero)
     trainer.group.agree(0.0, [])
-
-
-def _saved_bytes(trainer: Trainer) -> int:
-    """Bytes that autograd saves in the forward pass of one window, without weights."""
-    storages: dict[int, int] = {}
-    weights = {p.untyped_storage().data_ptr() for p in trainer.parameters}
-
-    def count(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    train = trainer.config.train
-    x_TB, y_TB = trainer.streams.read(0, train.bptt, trainer.device)
-    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        trainer.loss(x_TB, y_TB, None)
-    return sum(storages.values())

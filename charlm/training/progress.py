@@ -1,7 +1,6 @@
 """The progress bar on stderr."""
 
 import contextlib
-import itertools
 import sys
 import time
 from collections.abc import Mapping
@@ -27,28 +26,25 @@ class ProgressBar:
             desc="? left",
             unit="step 0",
         )
-        self._scores: list[str] = []
+        self._scores = ""
         self._shown_s = 0.0
 
     def note(self, row: Mapping[str, Any]) -> None:
         """Show the scores of this row of metrics."""
-        nats, bits = f"{row['nats']:.3f} nats", f"{row['bpc']:.3f} bits/char"
-        self._scores = [nats, f"{row['chars_per_s']:,.0f} chars/s", bits]
+        self._scores = f" · {row['nats']:.3f} nats · {row['chars_per_s']:,.0f} chars/s · {row['bpc']:.3f} bits/char"
 
     def show(self, step: int, share: float, elapsed_s: float) -> None:
-        """Move the bar to `share`, 0 to 1, at most every `_REFRESH_S`. Scores that do not fit are left out."""
+        """Move the bar to `share`, 0 to 1, at most every `_REFRESH_S`. tqdm cuts what does not fit."""
         now_s = time.perf_counter()
         if self._bar.disable or now_s - self._shown_s < _REFRESH_S:
             return
         self._shown_s = now_s
-        left = f"{format_duration(elapsed_s * (1 - share) / share) if share > 0 else '?'} left"
+        left = format_duration(elapsed_s * (1 - share) / share) if share > 0 else "?"
         self._bar.n = min(share, 1.0)
         self._bar.ncols = terminal_columns(sys.stderr)
-        room = (self._bar.ncols or 80) - len(f"{left} 100%|{' ' * 10}| ")
-        texts = itertools.accumulate([f"step {step}", *self._scores], "{} · {}".format)
+        self._bar.unit = f"step {step}{self._scores}"
         with contextlib.suppress(OSError):
-            self._bar.unit = max((text for text in texts if len(text) <= room), key=len, default="")
-            self._bar.set_description_str(left)
+            self._bar.set_description_str(f"{left} left")
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

@@ -1,16 +1,15 @@
 """Converts a trainer's complete training state to a checkpoint and back."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from charlm.checkpoint import Checkpoint, digest
 from charlm.errors import CheckpointError
+from charlm.layers import RecurrentState
 from charlm.model import load_weights
 from charlm.native.build import used_kernels
-from charlm.system.process_group import ONE_PROCESS
 from charlm.training.state import TrainState
 from charlm.training.step import Trainer
 
@@ -57,7 +56,8 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
         if trainer.device.type == "cuda" and cuda_state is not None:
             torch.cuda.set_rng_state(cuda_state, trainer.device)
         state = TrainState.restored(checkpoint.progress, carried, trainer.device)
-        _check_state(trainer, state)
+        if state.recurrent is not None:
+            _check_shapes(state.recurrent, trainer.model.zero_state(trainer.config.train.batch_size))
         load_weights(trainer.model, checkpoint.weights)
         if trainer.averaged is not None:
             load_weights(trainer.averaged, checkpoint.averaged or checkpoint.weights)
@@ -70,25 +70,18 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
     trainer.forget_divergence()
 
 
-def _check_state(trainer: Trainer, state: TrainState) -> None:
-    """ValueError for a state that does not fit the text or the model."""
-    if state.position >= trainer.streams.length:
-        raise ValueError(f"position: found {state.position}; a stream has {trainer.streams.length}")
-    zeros = trainer.model.zero_state(trainer.config.train.batch_size)
-    fitting = replace(trainer.state, recurrent=None if state.recurrent is None else zeros).tensors(ONE_PROCESS)
-    tensors = state.tensors(ONE_PROCESS)
-    if tensors.keys() != fitting.keys():
-        raise ValueError(f"found the tensors {', '.join(tensors)}; the model has {', '.join(fitting)}")
-    for name, tensor in tensors.items():
-        if (tensor.dtype, tensor.shape) != (fitting[name].dtype, fitting[name].shape):
-            raise ValueError(f"{name}: found {tensor.dtype} {list(tensor.shape)}")
+def _check_shapes(states: RecurrentState, fitting: RecurrentState) -> None:
+    """ValueError for states that kernels would read past their end."""
+    found, needed = ([(tensor.dtype, tensor.shape) for tensor in each] for each in (states, fitting))
+    if found != needed:
+        raise ValueError(f"recurrent: found {found}; the model has {needed}")
 
 
 def _restore_optimizer(trainer: Trainer, tensors: Mapping[str, Tensor]) -> None:
-    """Copy the tensors into the optimizer's state; ValueError unless all are there in its shapes.
+    """Copy the tensors into the optimizer's state; KeyError or RuntimeError unless all are there in its shapes.
 
-    A step without gradients makes the state, because fused optimizers do not check what they are given. Momentum that
-    the resumed run switches on starts from zero. The weights are restored after this.
+    A step without gradients makes the state. Momentum that the resumed run switches on starts from zero. The weights
+    are restored after this.
     """
     optimizer = trainer.optimizer
     optimizer.state.clear()
@@ -98,12 +91,10 @@ def _restore_optimizer(trainer: Trainer, tensors: Mapping[str, Tensor]) -> None:
         parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     for name, tensor in _optimizer_tensors(trainer).items():
-        stored = tensors.get(name)
-        if stored is None and name.startswith("momentum_buffer/"):
-            stored = torch.zeros_like(tensor)
-        if stored is None or stored.shape != tensor.shape or not stored.is_floating_point():
-            raise ValueError(f"optimizer {name}: missing, or not {list(tensor.shape)} numbers")
-        tensor.copy_(stored)
+        if name.startswith("momentum_buffer/") and name not in tensors:
+            tensor.zero_()
+        else:
+            tensor.copy_(tensors[name])
 
 
 def _optimizer_tensors(trainer: Trainer) -> dict[str, Tensor]:

@@ -4,7 +4,6 @@ import contextlib
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -26,7 +25,6 @@ from charlm.training.budget import Budget
 from charlm.training.folder import (
     RunFolder,
     check_space,
-    check_writable,
     claim,
     claim_new,
     new_folder,
@@ -102,13 +100,12 @@ def resume_run(
         trainer, corpus = prepare(config, group, load)
         group.on_each(restore_snapshot, trainer, checkpoint)
         state = trainer.state
-        if (threads := checkpoint.progress.get("threads")) != state.threads:
-            say(
-                "threads", f"found {state.threads}, the run had {threads}: results differ in the last bits; see threads"
-            )
+        threads, differ = checkpoint.progress["threads"], "results differ in the last bits"
+        if threads != state.threads:
+            say("threads", f"found {state.threads}, the run had {threads}: {differ}; see threads")
         if kernels != state.kernels and trainer.device.type == "cpu":
             found, had = state.kernels or "none", kernels or "none"
-            say("kernels", f"found {found}, the run had {had}: results differ in the last bits; see CHARLM_KERNELS")
+            say("kernels", f"found {found}, the run had {had}: {differ}; see CHARLM_KERNELS")
         del checkpoint  # as large as the model and its optimizer state
         group.on_first(check_space, run_dir, trainer.checkpoint_bytes())
         if path.name != LAST:  # damaged: the loop writes a new one as it starts
@@ -131,10 +128,8 @@ def prepare(
     """
     B, W = config.train.batch_size, group.size
     if B % W:
-        nearest = " or ".join(str(size) for size in (B // W * W, (B // W + 1) * W) if size)
-        raise group.shared_error(
-            ConfigError(f"train.batch_size: found {B} for {W} processes; allowed: multiples of {W}; take {nearest}")
-        )
+        fault = ConfigError(f"train.batch_size: found {B} for {W} processes; allowed: multiples of {W}")
+        raise group.shared_error(fault)
     machine = machine or choose_machine(config, group)
     corpus = group.local_first(load)
     group.check_equal("text", lambda: (corpus.sha256, corpus.vocabulary.to_json()))
@@ -142,7 +137,9 @@ def prepare(
     _say_text(config, corpus)
     for line in ignored_options(config):
         say("ignored", line)
-    machine.say_precision(config.precision)
+    if machine.precision_reason:
+        label = "auto" if config.precision == "auto" else "slow"
+        say(label, f"precision {machine.precision}: {machine.precision_reason}")
     return group.on_each(Trainer, with_absolute_paths(config), corpus, machine, budget), corpus
 
 
@@ -194,7 +191,6 @@ def _check_folder(run_dir: Path | None, config: Config, locks: contextlib.ExitSt
     if run_dir is not None and not is_new:
         check_texts_apart(config.data, run_dir)
         claim_new(run_dir, locks)
-    check_writable(place)
     return is_new
 
 
@@ -227,47 +223,27 @@ def _claim_run(run_dir: Path, locks: contextlib.ExitStack) -> tuple[Path, Checkp
             return newest
 
 
+_FIXED = ("data.", "model.", "seed", "train.batch_size", "train.bptt", "train.read_share", "optimizer.name")
+_FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_source")
+
+
 def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: Path) -> Config:
+    """The config to continue with; ConfigError if it changes an option that would make it another run."""
     saved = with_found_paths(saved, run_dir)
     config = with_absolute_paths(change(saved))
     if config.precision == "auto":
         config = config.model_copy(update={"precision": saved.precision})
-    _check_resumable(saved, config)
-    return config
-
-
-_FIXED_SECTIONS = ("data.", "model.")
-_FIXED = (
-    "seed",
-    "train.batch_size",
-    "train.bptt",
-    "train.read_share",
-    "optimizer.name",
-)
-_FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_source")
-
-
-def _check_resumable(old: Config, new: Config) -> None:
-    """Print the options that change; ConfigError for those that would make it another run."""
-    changed = _changed(old, new)
+    changed = differences(saved, config)
     faults = [
         f"{key}: found {after!r}, the run has {before!r}; allowed on --resume: the same; start a new run"
         for key, (before, after) in changed.items()
-        if (key in _FIXED or key.startswith(_FIXED_SECTIONS)) and key not in _FREE
+        if key.startswith(_FIXED) and key not in _FREE
     ]
     if faults:
         raise ConfigError(*faults)
     for key, (before, after) in changed.items():
         say("change", f"{key}: {before!r} → {after!r}")
-
-
-def _changed(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
-    """Options that differ. If the kind of cell differs, only the kind is listed."""
-    changed = differences(old, new)
-    if kinds := changed.get("model.cell.kind"):
-        changed = {key: both for key, both in changed.items() if not key.startswith("model.cell.")}
-        changed["model.cell.kind"] = kinds
-    return changed
+    return config
 
 
 # From another run's weights
@@ -290,7 +266,7 @@ def settings_of_run(config: Config) -> list[str]:
 
 def check_same_model(config: Config, init_from: Checkpoint) -> None:
     """ConfigError unless the config's model can take the checkpoint's weights."""
-    changed = _changed(init_from.config, config)
+    changed = differences(init_from.config, config)
     free = (*_FREE_TO_DIFFER, *(f"model.cell.{name}" for name in config.model.cell.initial))
     faults = [
         f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"

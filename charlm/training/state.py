@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, get_type_hints
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -90,19 +90,17 @@ class TrainState:
         self.objective_sum.zero_()
         self.interval_steps, self.interval_s = 0, 0.0
 
-    def take_score(self, nats: float) -> bool:
-        """Note a validation score; True if it is the best so far."""
+    def take_score(self, nats: float) -> None:
+        """Note a validation score."""
         self.valid_nats = nats
-        improved = self.best_nats is None or nats < self.best_nats
-        if improved:
+        if self.best_nats is None or nats < self.best_nats:
             self.best_nats, self.best_step = nats, self.step
-        return improved
 
-    def count_evaluation(self, improved: bool) -> None:
+    def count_evaluation(self) -> None:
         """Count a scheduled evaluation, whose row of metrics a resumed run keeps."""
         self.rows += 1
         self.evaluated_step = self.step
-        self.evaluations_since_best = 0 if improved else self.evaluations_since_best + 1
+        self.evaluations_since_best = 0 if self.is_best else self.evaluations_since_best + 1
 
     @property
     def is_best(self) -> bool:
@@ -126,21 +124,11 @@ class TrainState:
 
     @classmethod
     def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":
-        """The inverse of `progress` and `tensors`; ValueError or KeyError for values that they cannot have produced."""
+        """The inverse of `progress` and `tensors`; TypeError or KeyError if something is missing or unknown."""
         moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
         count = sum(name.startswith("recurrent.") for name in moved)
         recurrent = tuple(moved[f"recurrent.{index}"] for index in range(count)) or None
-        _check_progress(progress)
         return cls(**progress, objective_sum=moved["objective_sum"], grad_norm=moved["grad_norm"], recurrent=recurrent)
 
 
 _TENSORS = ("objective_sum", "grad_norm", "recurrent")
-
-
-def _check_progress(progress: Mapping[str, Any]) -> None:
-    """ValueError for a value of the wrong type or an impossible number."""
-    for name, kind in get_type_hints(TrainState).items():
-        value = progress.get(name)
-        number = isinstance(value, int | float)
-        if name in progress and not (isinstance(value, kind) and (not number or 0 <= value < 2**63)):
-            raise ValueError(f"{name}: found {value!r}")

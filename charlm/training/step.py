@@ -22,12 +22,12 @@ from charlm.training.budget import Budget
 from charlm.training.graph import UpdateGraph
 from charlm.training.machine import Machine, check_memory
 from charlm.training.optimizer import (
+    MOST_COPIES,
     build_optimizer,
     clip_gradients,
     keep_on_device,
     learning_rate,
     skip_step_unless,
-    state_copies,
     step_and_average,
 )
 from charlm.training.state import TrainState
@@ -76,11 +76,9 @@ class Trainer:
         # Reading a number from a GPU makes the host wait for it, so the check for finite numbers is deferred there.
         self._defers_checks = device.type != "cpu"
         self._diverged_step = torch.full((), -1, device=device)
-        self.no_graph_reason = self._why_no_graph() if self._defers_checks else ""
-        """Why an update on a GPU is not one CUDA graph; "" if it is, and on a CPU."""
-        self._graph = None
-        if self._defers_checks and not self.no_graph_reason:
-            self._graph = UpdateGraph(self.model.zero_state(config.train.batch_size))
+        # Processes add up their gradients between launches; some optimizers count their steps on the host.
+        has_graph = self._defers_checks and not group.is_distributed and keep_on_device(self.optimizer)
+        self._graph = UpdateGraph(self.model.zero_state(config.train.batch_size)) if has_graph else None
 
     # Where the run stands
 
@@ -113,11 +111,8 @@ class Trainer:
     def checkpoint_bytes(self) -> int:
         """Upper bound of a checkpoint's size."""
         states = self.config.train.batch_size * sum(tensor.nbytes for tensor in self.model.zero_state(1))
-        weights = 0
-        for group in self.optimizer.param_groups:
-            copies = 1 + (self.averaged is not None) + state_copies(self.optimizer, group)
-            weights += copies * sum(parameter.nbytes for parameter in group["params"])
-        return weights + states + 2**20
+        copies = 1 + (self.averaged is not None) + MOST_COPIES
+        return copies * sum(parameter.nbytes for parameter in self.parameters) + states + 2**20
 
     # The update
 
@@ -162,12 +157,6 @@ class Trainer:
         optimizer = (value for state in self.optimizer.state.values() for value in state.values())
         return [*self.parameters, *self._averages.values(), self._diverged_step, *optimizer]
 
-    def _why_no_graph(self) -> str:
-        """Why an update cannot be recorded; "" if it can. Prepares the optimizer for it."""
-        if self.group.is_distributed:
-            return "several processes add up their gradients"
-        return "" if keep_on_device(self.optimizer) else f"{self.config.optimizer.name} counts its steps on the host"
-
     def loss(self, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None) -> WindowLoss:
         """The loss of a window, as the config weighs it."""
         train = self.config.train
@@ -202,10 +191,6 @@ class Trainer:
             parameter.grad = gradient.view_as(parameter)
         return tuple(score[0] for score in sums[len(self.parameters) :])
 
-    def _optimizer_precision(self) -> contextlib.AbstractContextManager[object]:
-        """The context of Muon's products: as the model's on a GPU, float32 on a CPU, where bfloat16 is mostly slow."""
-        return contextlib.nullcontext() if self.device.type == "cpu" else self.model.autocast(self.device)
-
     def _carried_state(self) -> RecurrentState | None:
         """The hidden state of the last window, set to zero in randomly chosen streams.
 
@@ -228,7 +213,9 @@ class Trainer:
         """Make the optimizer's step, and add the weights to their running average."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
-        with self._optimizer_precision():
+        # Muon's products: as the model's on a GPU, float32 on a CPU, where bfloat16 is mostly slow.
+        on_cpu = self.device.type == "cpu"
+        with contextlib.nullcontext() if on_cpu else self.model.autocast(self.device):
             step_and_average(self.optimizer, self._averages, decay)
 
     def start_from_weights(self, weights: dict[str, Tensor]) -> None:

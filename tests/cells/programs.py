@@ -28,8 +28,8 @@ from charlm.cells.cell import (
 from charlm.cells.program import Program, scalarized
 from charlm.cells.trace import trace
 from charlm.layers import RecurrentLayers
-from charlm.layers.check_backends import step_by_step
 from charlm.layers.reference import NodeValues
+from tests.cells.on_tensors import step_by_step
 
 Bounded = tuple[Any, float]
 """A value and a bound of its size, so that no value of a random cell grows."""

@@ -13,8 +13,8 @@ from charlm.cells import LSTM, Mogrifier
 from charlm.cells import cell as c
 from charlm.cells.cell import Cell, Parameters
 from charlm.layers import Activations, RecurrentLayers
-from charlm.layers.check_backends import step_by_step
 from tests.cells.measure import CASES, Case, assert_equal_runs, random_input, random_state, run, seeded
+from tests.cells.on_tensors import step_by_step
 
 Weights = dict[str, Tensor]
 Mask = Callable[[Tensor], Tensor]

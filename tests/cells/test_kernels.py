@@ -16,7 +16,6 @@ from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid,
 from charlm.cells.cpp import cpp
 from charlm.config.schema import Dropout
 from charlm.layers import Generator, Lookup, RecurrentLayers, RecurrentState, cross_entropy, linear
-from charlm.layers.check_backends import step_by_step
 from charlm.native import build, compiler
 from charlm.native.fused import FusedDriver
 from tests.cells.measure import (
@@ -33,6 +32,7 @@ from tests.cells.measure import (
     run,
     seeded,
 )
+from tests.cells.on_tensors import step_by_step
 from tests.cells.programs import drawn
 from tests.export.odd import Odd
 from tests.pairwise import pairwise

@@ -41,7 +41,7 @@ USAGE = [
     ("compare x.txt --equal params", "'--equal': found 'params'; allowed: 'parameters', 'time', 'updates'"),
     ("plan", "Invalid value: a text is needed, for example my.txt"),
     ("cells show gru --set model.cell.kind=lstm", "--set: found the kind lstm; allowed: gru, as KIND says"),
-    ("config check", "Missing argument 'CONFIG'."),
+    ("config show", "Missing argument 'CONFIG'."),
     ("data fetch", "Missing argument 'NAME...'."),
     ("data info x --level word", "Invalid value for '--level': found 'word'; allowed: 'char', 'byte'"),
 ]  # fmt: skip
@@ -63,15 +63,15 @@ WRITABLE = "No such file or directory; allowed: a file that can be written"
 LONG = "xxx: File name too long"
 COMMANDS_OF_MODELS = ("sample", "next", "eval", "look", "export --to onnx --out new")
 ERRORS = [
-    (f"config check {NAME}{BYTE}", rf"{SHOWN}\xff: found no such file; allowed: a YAML file, "),
+    (f"config show {NAME}{BYTE}", rf"{SHOWN}\xff: found no such file; allowed: a YAML file, "),
     (f"data fetch {NAME}", f"{SHOWN}: found no such text; allowed: "),
     (f"data info {NAME}{BYTE}", rf"{SHOWN}\xff: no such file or folder; "),
     (f"train --resume --run-dir {NAME}", f"{SHOWN}: no such file or folder; "),
-    (f"config check tiny.yaml --set {NAME}", f"--set {SHOWN}: found no KEY=VALUE; "),
-    (f"config check tiny.yaml --set {NAME}=1", rf"--set {SHOWN}=1: a\x1bc\u202e: unknown key; "),
-    (f"config check tiny.yaml --set {BYTE}=1", r': found "\xff", which is not Unicode text; '),
-    (f"config check tiny.yaml --set seed='{RTL}'", r"--set seed='\u202e': seed: found "),
-    (f"config check tiny.yaml --set seed={BYTE}", r"--set seed=\xff: unacceptable character #xdcff: "),
+    (f"config show tiny.yaml --set {NAME}", f"--set {SHOWN}: found no KEY=VALUE; "),
+    (f"config show tiny.yaml --set {NAME}=1", rf"--set {SHOWN}=1: a\x1bc\u202e: unknown key; "),
+    (f"config show tiny.yaml --set {BYTE}=1", r': found "\xff", which is not Unicode text; '),
+    (f"config show tiny.yaml --set seed='{RTL}'", r"--set seed='\u202e': seed: found "),
+    (f"config show tiny.yaml --set seed={BYTE}", r"--set seed=\xff: unacceptable character #xdcff: "),
     ("sample run --prompt \x1b", r"--prompt: found '\x1b' (U+001B), which the model has never "),
     (f"sample run --prompt {RTL}{BYTE}", r": found '\u202e' (U+202E), '\udcff' (U+DCFF), which the "),
     (f"sample run --stop {RTL}", r"--stop: found '\u202e' (U+202E), which the model has never seen; "),
@@ -109,7 +109,7 @@ ERRORS = [
     ("train --config tiny.yaml --run-dir run",
      "run: already holds a run; allowed: --resume to continue it, or another --run-dir"),
     ("train --config tiny.yaml --run-dir text.txt",
-     "text.txt: text.txt is a file; allowed: a folder that can be written; see --run-dir"),
+     "text.txt: File exists; allowed: a folder that can be written; see --run-dir"),
     ("train --config tiny.yaml --init-from run --set model.cell.hidden=32 --set model.cell.kind=gru",
      "model.cell.kind: found 'gru'; the checkpoint of --init-from has 'lstm'; allowed: the same"),
     ("config suggest zz.txt", ": found 2 characters; allowed: 500 or more"),
@@ -211,7 +211,7 @@ def test_plan_refuses_what_train_refuses(cli, in_folder, setting, fault):
     assert not os.path.lexists("r")
 
 
-@pytest.mark.parametrize("command", ["config check", "config show", "plan --config", "train --config"])
+@pytest.mark.parametrize("command", ["config show", "plan --config", "train --config"])
 def test_all_faults_of_a_config_have_a_line_each(cli, command, tmp_path):
     path = tmp_path / "bad.yaml"
     path.write_text("model: {cell: {kind: rhn, dept: 3}}\nseed: true\n")

@@ -26,7 +26,6 @@ def test_characters_that_a_terminal_obeys(cli, tmp_path):
         ["eval", run],
         ["eval", run, "--file", text, "--json"],
         ["plan", "--config", config, *overrides],
-        ["config", "check", config],
         ["data", "info", text],
         ["runs", folder],
         ["config", "show", config],

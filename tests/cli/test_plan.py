@@ -30,7 +30,7 @@ def test_table_and_json(cli, tiny_config, tmp_path):
     assert (result.code, result.out.count("\n")) == (0, 1)
     value = json.loads(result.out)
     assert list(value) == [
-        "splits", "vocabulary", "parameters", "weights_bytes", "optimizer_bytes", "activations_bytes",
+        "splits", "vocabulary", "parameters", "least_bytes",
         "peak_bytes", "available_bytes", "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "backend",
         "processes", "communication_s",
     ]  # fmt: skip
@@ -39,7 +39,7 @@ def test_table_and_json(cli, tiny_config, tmp_path):
     assert value["splits"] == {"train": 18_000, "valid": 1000, "test": 1000}
     assert value["steps_per_epoch"] == (17_999 // 4) // 16
     assert value["chars_per_s"] == pytest.approx(4 * 16 / value["step_s"])
-    assert value["weights_bytes"] == 2 * 4 * sum(value["parameters"].values())
+    assert value["least_bytes"] > 4 * 4 * sum(value["parameters"].values())
 
 
 @pytest.mark.usefixtures("quick")
@@ -60,4 +60,4 @@ def test_of_a_text_it_is_what_train_would_choose(cli, text_file):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_gpu_tells_what_it_held(cli, tiny_config):
     value = json.loads(cli("plan", "--config", tiny_config, "--set", "device=cuda", "--json").out)
-    assert value["weights_bytes"] + value["activations_bytes"] < value["peak_bytes"] < value["available_bytes"]
+    assert value["least_bytes"] < value["peak_bytes"] < value["available_bytes"]

@@ -39,7 +39,7 @@ def test_errors_need_no_utf8_terminal_and_arguments_are_bytes(tmp_path):
         ([b"bad.yaml"], b"error: bad.yaml: seed: found -1; allowed: an integer \\u2265 0 and < 9223372036854775808\n"),
         ([b"\xff\x1b\xc2\x9b.yaml", b"--set", b"a\xe2\x80\xae=\xff"], rb"error: \xff\x1b\x9b.yaml: found no such file"),
     ):
-        command = [*COMMAND[:-1], "check", *words]
+        command = [*COMMAND[:-1], "show", *words]
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
         assert (done.returncode, done.stdout) == (1, b"")
         assert done.stderr.startswith(error)
@@ -53,12 +53,12 @@ def test_a_closed_stdin_holds_nothing(cli, trained_run, monkeypatch):
 
 
 def test_an_unexpected_error_keeps_its_traceback(cli, monkeypatch):
-    def broken() -> str:
+    def broken(config) -> str:
         raise RuntimeError("a bug of charlm")
 
-    monkeypatch.setattr("charlm.config.options.options_table", broken)
+    monkeypatch.setattr("charlm.config.dump_config", broken)
     with pytest.raises(RuntimeError, match="a bug of charlm"):
-        cli("config", "options")
+        cli("config", "show", "lstm")
 
 
 def test_the_shell_completes_configs_and_runs(trained_run, tmp_path, monkeypatch):

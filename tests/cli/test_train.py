@@ -77,8 +77,8 @@ def test_resume_with_other_options(cli, copied_run, tiny_config):
         f"error: train.bptt: found 9, the run has 8; {REFUSED}\n"
     )
     assert cli(*resume, "--set", "optimizer.name=sgd", "--set", "model.cell.kind=gru").err == (
-        f"error: optimizer.name: found 'sgd', the run has 'adamw'; {REFUSED}\n"
         f"error: model.cell.kind: found 'gru', the run has 'lstm'; {REFUSED}\n"
+        f"error: optimizer.name: found 'sgd', the run has 'adamw'; {REFUSED}\n"
     )
     assert cli(*resume, "--set", "optimizer.schedule.name=cosine", "--set", "train.max_steps=7").code == 0
     result = cli(*resume, "--set", "optimizer.schedule.name=constant", "--set", "train.max_steps=8")

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from charlm.config import Config, ignored_options
-from charlm.config.options import options_table
 from charlm.config.schema import Dropout
 from tests.config.test_config import parse
+from tests.docs.options import options_table
 
 SCHEMA = Config.model_json_schema()
 
@@ -40,11 +40,6 @@ def test_schema_allows_a_number_in_place_of_the_dropouts():
 
 
 RESIDUAL = "model.residual: found true, which has no effect with one layer; set model.layers above 1"
-BETWEEN = "model.dropout.between_layers: found 0.2, which has no effect with one layer; set model.layers above 1"
-VARIATIONAL = (
-    "model.dropout.variational: found true, which has no effect without dropout; set embedding, input, output, or "
-    "between_layers with 2 layers or more"
-)
 MATRICES = [
     f"model.{option}, which has no effect with cell.kind: sru; it has no recurrent matrices"
     for option in ("dropout.state: found 0.1", "dropout.weights: found 0.2", "orthogonal: found true")
@@ -55,18 +50,9 @@ MATRICES = [
     ("text", "lines"),
     [
         ("model: {residual: true, layers: 2}", []),
-        ("model: {dropout: 0.2}", []),
-        ("model: {dropout: {between_layers: 0.2}, layers: 2}", []),
-        ("model: {dropout: {variational: true, state: 0.1, weights: 0.1}}", [VARIATIONAL]),
-        ("model: {dropout: {variational: true, between_layers: 0.2}, residual: true}",
-         [RESIDUAL, BETWEEN, VARIATIONAL]),
-        ("model: {dropout: {variational: true, between_layers: 0.2}, layers: 2}", []),
-        *((f"model: {{dropout: {{variational: true, {p}: 0.2}}}}", []) for p in ("embedding", "input", "output")),
+        ("model: {residual: true}", [RESIDUAL]),
         ("model: {cell: {kind: sru}, dropout: {state: 0.1, weights: 0.2}, orthogonal: true}", MATRICES),
         ("model: {cell: {kind: mogrifier}, dropout: {state: 0.1, weights: 0.2}, orthogonal: true}", []),
-        ("{data: {unit: text}, train: {read_share: 0.5}}", []),
-        ("{data: {unit: line}, train: {read_share: 0.5}}",
-         ["train.read_share: found 0.5, which has no effect with data.unit: line; lines come in random order"]),
     ],
 )  # fmt: skip
 def test_what_has_no_effect_is_named(text, lines):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from charlm.config import read_config_file
+from charlm.config import load_config, parse_config
 from charlm.config.yaml import dump_yaml, load_yaml
 from charlm.errors import ConfigError
 
@@ -88,14 +88,14 @@ def test_file(tmp_path, content, value):
     file = tmp_path / "c.yaml"
     file.write_bytes(content)
     if not isinstance(value, str):
-        assert read_config_file(file) == value
+        assert load_config(file) == parse_config(value, "x")
         return
     with pytest.raises(ConfigError) as refusal:
-        read_config_file(file)
+        load_config(file)
     assert str(refusal.value) == f"{file}: {value}"
     for folder, reason in ((tmp_path / "no.yaml", "found no such file"), (tmp_path, "Is a directory")):
         with pytest.raises(ConfigError) as refusal:
-            read_config_file(folder)
+            load_config(folder)
         assert str(refusal.value) == f"{folder}: {reason}; allowed: a YAML file, or a name from `charlm config list`"
 
 

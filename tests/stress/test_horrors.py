@@ -71,7 +71,7 @@ def test_yaml_horrors(tmp_path, cli, name):
     [line] = bounded_refusal(lambda: load_config(path))
     assert line.startswith(f"{path}: ")
     assert told in line
-    shown = cli("config", "check", path).error
+    shown = cli("config", "show", path).error
     assert len(shown) <= 2010
     assert not COMMANDS.search(shown)
 
@@ -88,7 +88,6 @@ def test_more_faults_than_anyone_reads(tmp_path):
 @pytest.mark.parametrize(
     ("override", "told"),
     [
-        ("k" * 10**7 + "=1", "found 10000002 characters; allowed: 100000"),
         ("a." * 40_000 + "b=1", "found no KEY=VALUE; allowed: for example --set train.max_steps=500"),
         ("seed=" + "[" * 99_000, TOO_DEEP),
         ("seed=[&a [1], *a]", f"column 10: {ALIAS}"),

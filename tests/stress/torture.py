@@ -1,7 +1,7 @@
 """Kills a run again and again, resumes it, and compares it with one that was left alone; run by scripts/stress torture.
 
 Every second kill comes at a random moment, the others at a random step of the writing of a checkpoint: before, during
-and after the file's data, before and after each flush, link and renaming.
+and after the file's data, before and after each flush and renaming.
 """
 
 import argparse
@@ -66,7 +66,6 @@ class InParts:
 
 files.open = InParts
 os.fsync = around(os.fsync)
-os.link = around(os.link)
 for name in ("replace", "unlink"):
     setattr(Path, name, around(getattr(Path, name)))
 

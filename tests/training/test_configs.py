@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from charlm.cells import CELLS
-from charlm.choice.families import on_request
+from charlm.choice.families import ON_REQUEST
 from charlm.config import load_config
 from charlm.model import count_parameters
 from charlm.training.start import start_run
@@ -34,7 +34,7 @@ def test_one_for_each_kind_and_two_papers():
 
 @pytest.mark.parametrize("kind", ["mingru", "minlstm", "sru"])
 def test_deep_kinds_have_the_layers_that_charlm_chooses(kind):
-    family, config = on_request(kind), recipe(kind)
+    family, config = ON_REQUEST[kind], recipe(kind)
     assert (config.model.layers, config.model.residual) == (family.layers, family.residual)
     assert {name: getattr(config.model.cell, name) for name in family.cell} == family.cell
     assert (config.train.activation_penalty > 0) == family.activation_penalty

@@ -95,12 +95,6 @@ def test_limits(tmp_path, config_of, limits, reason):
     assert start_run(config_of(train=limits), tmp_path / "run").reason == reason
 
 
-def planned_budget(minutes, begun_s, updates):
-    budget = Budget(minutes, begun_s)
-    budget.plan(updates)
-    return budget
-
-
 @pytest.mark.parametrize(("eval_every", "least_s", "most_s"), [(0, 18, 34), (20, 25, 30.6)])
 def test_minutes_include_the_last_evaluation_and_checkpoints(tmp_path, config_of, clock, eval_every, least_s, most_s):
     """30 s are asked for. Without an evaluation before, its time is guessed."""
@@ -122,38 +116,15 @@ def test_the_minutes_are_kept_when_the_machine_becomes_five_times_slower(
         train={"max_steps": None, "max_minutes": 1, "eval_every": 50, "sample_every": 0, "save_every": 0},
         optimizer={"lr": 0.01, "schedule": {"name": "linear", "final_fraction": 0}},
     )
-    outcome = start_run(config, tmp_path / "run", budget=planned_budget(1, clock.now_s, 600))
-    assert 55 < outcome.elapsed_s < 61.2
+    outcome = start_run(config, tmp_path / "run", budget=Budget(1, clock.now_s))
+    assert 55 < outcome.elapsed_s < 62
     valid = [row for row in rows(tmp_path / "run") if row["split"] == "valid"]
     assert valid[-1]["step"] == outcome.step > valid[0]["step"]
     assert read_checkpoint(tmp_path / "run" / LAST).progress["lr"] < 0.01 * 0.03
 
 
-@pytest.mark.parametrize(
-    ("planned", "slower", "line"),
-    [
-        (1400, 1, "4.8 times slower than measured: about 258 updates instead of 1,400; look for"),
-        (500, 1, None),
-        (290, 5, None),  # only the first 2 s
-    ],
-)
-def test_a_run_that_is_far_slower_than_planned_says_so_once_and_early(
-    tmp_path, config_of, clock, before_update, capsys, planned, slower, line
-):
-    """After a checkpoint of 1 s, 10 updates a second make 290 in half a minute, less what the end takes."""
-    clock.slower = slower
-    before_update(6, lambda trainer: setattr(clock, "slower", 1))
-    config = config_of(
-        train={"max_steps": None, "max_minutes": 0.5, "eval_every": 60, "sample_every": 0, "save_every": 0}
-    )
-    start_run(config, tmp_path / "run", budget=planned_budget(0.5, clock.now_s, planned))
-    told = [text for text in capsys.readouterr().err.splitlines() if text.startswith(("slow ", "valid "))]
-    assert [text[9:].startswith(line or "never") for text in told] == [line is not None, *[False] * (len(told) - 1)]
-    assert line is None or told[0].endswith(f": charlm train --resume --run-dir {tmp_path}/run --minutes 1")
-
-
 def test_the_times_of_evaluations_are_averaged_whatever_the_size_of_windows():
-    budget, state = planned_budget(1, None, 1200), TrainState("")
+    budget, state = Budget(1), TrainState("")
     budget.begin(state, valid_chars=1000)
     budget.count_saving(0.5)
 
@@ -163,10 +134,9 @@ def test_the_times_of_evaluations_are_averaged_whatever_the_size_of_windows():
 
     for chars in [1000] * 20 + [30]:
         budget.count_update(0.1, chars)
-    at_half_speed_s = 2 * 0.5 + 0.15  # two checkpoints, and a slower exit
     for seconds, mean_s in ((3.0, 3), (5.0, 4)):
         budget.count_evaluation(seconds)
-        assert ending_s() == pytest.approx(mean_s + at_half_speed_s, rel=1e-3)
+        assert ending_s() == pytest.approx(mean_s + 2 * 0.5, rel=1e-3)  # two checkpoints
 
 
 @pytest.fixture

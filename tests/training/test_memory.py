@@ -14,7 +14,6 @@ from charlm.inference.loading import load_model
 from charlm.model import build_model, count_parameters
 from charlm.system.host import free_bytes
 from charlm.training.machine import check_memory, choose_machine, least_bytes
-from charlm.training.plan import _saved_bytes
 from charlm.training.step import Trainer
 from tests.corpora import load_corpus
 
@@ -125,3 +124,21 @@ def test_a_checkpoint_cannot_ask_for_a_model_larger_than_its_weights(trained_run
     huge = parse_config(checkpoint.config.model_dump(mode="json"), "test", ["model.cell.hidden=10000000000"])
     with pytest.raises(CheckpointError, match=r"^weights: found [\d,]+; the model has [\d,]+; use a checkpoint of its"):
         load_model(dataclasses.replace(checkpoint, config=huge), machine.device)
+
+
+def _saved_bytes(trainer: Trainer) -> int:
+    """Bytes that autograd saves in the forward pass of one window, without weights."""
+    storages: dict[int, int] = {}
+    weights = {p.untyped_storage().data_ptr() for p in trainer.parameters}
+
+    def count(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    train = trainer.config.train
+    x_TB, y_TB = trainer.streams.read(0, train.bptt, trainer.device)
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        trainer.loss(x_TB, y_TB, None)
+    return sum(storages.values())

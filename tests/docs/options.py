@@ -1,7 +1,8 @@
-"""The table of all options, generated from the schema."""
+"""docs/options.md, generated from the schema: `python -m tests.docs.options` writes it."""
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 from charlm.config.faults import Schema, allowed_text, json_schema
 from charlm.config.schema import Config
@@ -47,3 +48,9 @@ def _union(key: str, node: Schema) -> Iterator[tuple[str, ...]]:
             owners = [kind for kind, others in sections.items() if others.get(name) == child]
             note = "" if len(owners) == len(sections) else f"({', '.join(owners)}) "
             yield from _rows(f"{key}.{name}", child, note)
+
+
+if __name__ == "__main__":
+    page = Path("docs/options.md")
+    before = page.read_text(encoding="utf-8").partition("| option |")[0]
+    page.write_text(before + options_table(), encoding="utf-8")
