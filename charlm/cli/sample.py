@@ -97,10 +97,10 @@ def sample(
         show("\n")
         rows.append({"seed": own_seed, "prompt": readable(prompt), "text": readable(text)})
         if novelty:
-            [copied] = trained.novelty([text])
-            rows[-1]["novelty"] = vars(copied)
+            [(longest, stretch, share)] = trained.novelty([text])
+            rows[-1]["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
             if not json:
-                say("novelty", _novelty_line(own_seed, copied, trained.vocabulary.level))
+                say("novelty", f"seed {own_seed}; {_described(longest, stretch, share, trained.vocabulary.level)}")
     if json:
         print_json({"checkpoint": str(trained.path), "samples": rows})
     if dropped is not None:
@@ -128,14 +128,12 @@ def _samples(
         yield own_seed, [text]
 
 
-def _novelty_line(seed: int, copied: Any, level: str) -> str:
+def _described(longest: int, stretch: str, share: float | None, level: str) -> str:
     unit = "bytes" if level == "byte" else "characters"
-    share = copied.windows_share
-    windows = f"shorter than 20 {unit}" if share is None else f"{share:.1%} of its windows of 20 {unit}"
-    return (
-        f"seed {seed}; verbatim in the training text: {windows}; "
-        f"at most {copied.longest} {unit} in a row: {copied.stretch!r}"
-    )
+    if share is None:
+        return f"shorter than a window of 20 {unit}"
+    line = f"{share:.1%} of its windows of 20 {unit} occur in the training text"
+    return f"{line}; the longest copy has {longest} {unit}: {stretch!r}" if longest else line
 
 
 def next_characters(

@@ -22,7 +22,7 @@ from charlm.errors import DataError, VocabularyError
 from charlm.inference.dynamic import Adaptation, check_running_text, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.gradients import LONGEST, gradient_norms
-from charlm.inference.novelty import Verbatim, copied_share, longest_copy
+from charlm.inference.novelty import copied_stretches, copied_windows
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text, valid_text
 from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
@@ -159,14 +159,20 @@ class TrainedModel:
         values, ids = probabilities.sort(descending=True, stable=True)
         return [(self.vocabulary.symbol(id), p) for id, p in zip(ids[:k].tolist(), values[:k].tolist(), strict=True)]
 
-    def novelty(self, texts: Iterable[str]) -> list[Verbatim]:
-        """Compare texts with the training text; DataError if that has changed or is gone."""
-        train_ids, copies = self.training_splits("novelty")["train"], []
+    def novelty(self, texts: Iterable[str]) -> list[tuple[int, str, float | None]]:
+        """How much of each text is copied from the training text; DataError if that has changed or is gone.
+
+        A stretch is copied if all its windows of 20 characters occur in the training text. For each text: the length of
+        the longest such stretch, in characters (bytes for a byte model), the stretch, and the share of the text's
+        windows that occur, None without windows.
+        """
+        train_ids, answers = self.training_splits("novelty")["train"], []
         for ids in self._ids_of_all(texts):
-            start, length = longest_copy(ids, train_ids)
+            copied = copied_windows(ids, train_ids)
+            start, length = max(copied_stretches(copied), key=lambda stretch: stretch[1], default=(0, 0))
             stretch = self.vocabulary.decode(ids[start : start + length].tolist())
-            copies.append(Verbatim(length, stretch, copied_share(ids, train_ids)))
-        return copies
+            answers.append((length, stretch, float(copied.mean()) if len(copied) else None))
+        return answers
 
     # Scoring
 

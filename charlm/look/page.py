@@ -11,7 +11,7 @@ from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
 from charlm.inference import TrainedModel
-from charlm.inference.novelty import copied_stretches
+from charlm.inference.novelty import copied_stretches, copied_windows
 from charlm.look.features import Tracked, correlations, features_of, most_telling, tracked
 from charlm.look.gradients import influence_data, norms_data
 from charlm.look.hardest import better_words, hardest_lines, hardest_words
@@ -166,7 +166,7 @@ def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
     except DataError as error:
         say("skipped", str(error))
         return {"stretches": [], "why_not": "The training text has changed or is gone, so copies were not looked for."}
-    return {"stretches": copied_stretches(ids, corpus), "why_not": None}
+    return {"stretches": copied_stretches(copied_windows(ids, corpus)), "why_not": None}
 
 
 def tracking_units(trained: TrainedModel, ids: Ids, count: int) -> list[dict[str, Any]]:

@@ -44,7 +44,7 @@ def test_samples_are_those_of_the_command(model, cli, trained_run):
     assert len(model.sample()) == 500
     assert model.sample(seed=1) != model.sample(seed=2)
     assert model.sample("so ", **WORDS, stop=text[20:23]).endswith(text[20:23])
-    assert model.novelty([words_text(20_000)[100:160]])[0].windows_share == 1
+    assert model.novelty([words_text(20_000)[100:160]])[0][2] == 1
     pieces = model.stream("so ", **WORDS)
     first = next(pieces)
     assert len(first) == 1
@@ -135,7 +135,7 @@ def test_an_untrained_model_has_the_weights_that_the_seed_draws(model):
     assert not untrained.network.training
     assert (untrained.progress["step"], untrained.progress["best_nats"]) == (0, None)
     assert untrained.evaluate(words_text(2000)).nats_per_char > model.evaluate(words_text(2000)).nats_per_char
-    assert untrained.novelty([words_text(20_000)[100:160]])[0].windows_share == 1
+    assert untrained.novelty([words_text(20_000)[100:160]])[0][2] == 1
 
 
 def test_a_byte_model_counts_bytes(model):
