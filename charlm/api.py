@@ -27,7 +27,7 @@ from charlm.system.host import limit_spinning, limit_threads
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
-    from charlm.inference import TrainedModel
+    from charlm.inference.trained import TrainedModel
     from charlm.training.loop import Outcome
 
 
@@ -36,11 +36,11 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> "Tr
 
     device: auto, cpu, cuda or cuda:N. precision: fp32, tf32 or bf16 for matrix products; auto: that of the training.
     CheckpointError if there is no usable checkpoint, DeviceError if there is no such GPU, or if it lacks the precision.
-    `help(charlm.inference.TrainedModel)` describes what the model can do.
+    `help(charlm.inference.trained.TrainedModel)` describes what the model can do.
     """
     check_there(runs=[path])
     _import_torch()
-    from charlm.inference import load
+    from charlm.inference.loading import load
 
     return load(path, device, precision)
 

@@ -18,7 +18,8 @@ from charlm.comparison.settings import hidden_for
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ComparisonError, ConfigError
-from charlm.inference import TrainedModel, load
+from charlm.inference.loading import load
+from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM, count_parameters
 from charlm.report import read_run

@@ -17,9 +17,7 @@ if TYPE_CHECKING:
 
 app = usage.command_group("List, check, resolve and document configs.", "charlm config check lstm")
 
-Argument = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help=usage.CONFIG_HELP, autocompletion=usage.complete_config)
-]
+Argument = Annotated[Path, typer.Argument(metavar="CONFIG", help=usage.CONFIG_HELP)]
 
 
 def _load(file: Path, overrides: list[str] | None) -> "Config":

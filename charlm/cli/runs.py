@@ -84,7 +84,7 @@ def _ago(seconds: float) -> str:
 
 Runs = Annotated[
     list[Path],
-    typer.Argument(metavar="RUN...", help="Runs, or folders that hold some.", autocompletion=usage.complete_run),
+    typer.Argument(metavar="RUN...", help="Runs, or folders that hold some."),
 ]
 
 
@@ -125,7 +125,7 @@ def look(
     ] = 5000,
     compare: Annotated[
         Path | None,
-        usage.option("CKPT", "Show where this model is better or worse.", autocompletion=usage.complete_run),
+        usage.option("CKPT", "Show where this model is better or worse."),
     ] = None,
     units: Annotated[int, usage.option("N", "How many units to show.", min=1, max=1000)] = 24,
     gradients: Annotated[

@@ -15,6 +15,13 @@ from charlm.system.console import say
 from charlm.system.formatting import counted
 
 Prompt = Annotated[str, usage.option("TEXT", "Text to continue; with a model of lines, the beginning of a line.")]
+Length = Annotated[int, usage.option("N", "Characters to write; bytes for a byte model.")]
+Temperature = Annotated[
+    float, usage.option("X", "Below 1 is safer, above 1 is wilder; 0 always takes the likeliest character.")
+]
+TopK = Annotated[int, usage.option("K", "Draw from the K likeliest characters only; 0 for all.")]
+TopP = Annotated[float, usage.option("P", "Draw from the likeliest characters that together have probability P.")]
+Stop = Annotated[str, usage.option("TEXT", "End the sample as soon as it contains this text.")]
 Count = Annotated[int, usage.option("N", "How many samples to write.", min=1, max=10_000)]
 Seed = Annotated[
     int | None,
@@ -39,12 +46,14 @@ New = Annotated[
 ]
 
 
-@usage.with_options(SamplingOptions)
 def sample(
     checkpoint: usage.Checkpoint,
     prompt: Prompt = "",
-    *,
-    options: SamplingOptions,
+    length: Length = 500,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    stop: Stop = "",
     count: Count = 1,
     seed: Seed = None,
     novelty: Novelty = False,
@@ -69,6 +78,11 @@ def sample(
       charlm sample runs/titles --prompt $'horror\\t' --count 10
     """
     usage.refuse_if(new and novelty, "--novelty and --new exclude one another")
+    try:
+        options = SamplingOptions(length, temperature, top_k, top_p, stop)
+    except ValueError as refused:
+        name, _, fault = str(refused).partition(":")
+        raise usage.error(f"--{name.replace('_', '-')}:{fault}") from None
     trained = open_model(checkpoint, device, precision, samples=True)
 
     from charlm.data.vocabulary import readable
@@ -78,7 +92,7 @@ def sample(
     if writes_lines and "\n" in prompt:
         raise usage.error("--prompt: found a line end; allowed with a model of lines: the beginning of one line")
     prompt = known_text(trained, prompt, "--prompt")
-    options = replace(options, stop=known_text(trained, options.stop, "--stop"))
+    options = replace(options, stop=known_text(trained, stop, "--stop"))
     if novelty:
         trained.training_splits("--novelty")  # fail now, not after the sample
     if seed is None:

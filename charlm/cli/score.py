@@ -79,7 +79,7 @@ def evaluate(
     trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.outputs import SCORES, check_output
-    from charlm.inference import Adaptation
+    from charlm.inference.dynamic import Adaptation
 
     if per_char is not None:
         check_output(per_char, "--per-char", SCORES)

@@ -24,7 +24,6 @@ RunDir = Annotated[
         "DIR",
         "The run's folder.  [default: runs/<name of the config or text>-<time>]",
         "--run-dir",
-        autocompletion=usage.complete_run,
     ),
 ]
 InitFrom = Annotated[
@@ -33,7 +32,6 @@ InitFrom = Annotated[
         "CKPT",
         "Start from the weights and vocabulary of a checkpoint; without --config, with its model.",
         "--init-from",
-        autocompletion=usage.complete_run,
     ),
 ]
 
@@ -149,7 +147,7 @@ def _print_outcome(outcome: Any, json: bool) -> None:
 
 def _print_sample(run_dir: Path) -> None:
     from charlm.config import load_config
-    from charlm.inference import load
+    from charlm.inference.loading import load
 
     model = load(run_dir, load_config(run_dir / CONFIG).device).for_sampling()
     for seed in range(1, 11) if model.network.is_line_model else [1]:

@@ -11,8 +11,9 @@ from charlm.comparison.compare import Compared
 from charlm.comparison.plan import Plan, short_name
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids
-from charlm.inference import SamplingOptions, TrainedModel
 from charlm.inference.many_samples import sample_many
+from charlm.inference.options import SamplingOptions
+from charlm.inference.trained import TrainedModel
 from charlm.look import opening, shaded_units, shown_text
 from charlm.look.predictions import read
 from charlm.report import report_data, sample_data

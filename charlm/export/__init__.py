@@ -16,7 +16,7 @@ from typing import Any
 from charlm.data.outputs import ONNX_EXPORT, check_output, page_of, write_output
 from charlm.export.html import html_file
 from charlm.export.onnx_graph import onnx_file
-from charlm.inference import TrainedModel
+from charlm.inference.trained import TrainedModel
 from charlm.system.formatting import format_bytes
 
 FORMATS: dict[str, tuple[str, Callable[..., tuple[bytes, str]]]] = {

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from charlm.errors import ExportError
-from charlm.inference import TrainedModel
+from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM
 
 TOLERANCE = 1e-4

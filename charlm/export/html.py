@@ -12,9 +12,9 @@ import numpy.typing as npt
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, ExportError
 from charlm.export.html_model import packed_model
-from charlm.inference import TrainedModel
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.novelty import WINDOW
+from charlm.inference.trained import TrainedModel
 from charlm.look.page import UNITS, model_facts, opening, tracking_units
 from charlm.model import overflow
 from charlm.system.formatting import format_bytes

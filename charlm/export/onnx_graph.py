@@ -15,7 +15,7 @@ from torch import Tensor
 from charlm.errors import ExportError, PackageError
 from charlm.export.check_export import check_agreement, vocabulary_json
 from charlm.export.onnx_layer import Nodes, OnnxLayer
-from charlm.inference import TrainedModel
+from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM
 
 OPSET = 18

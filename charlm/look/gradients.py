@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 
 from charlm.data.vocabulary import Ids
-from charlm.inference import TrainedModel
 from charlm.inference.gradients import influences
+from charlm.inference.trained import TrainedModel
 from charlm.system.console import say
 from charlm.web.page import packed
 

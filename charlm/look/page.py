@@ -10,8 +10,8 @@ from charlm.data.lines import as_records
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
-from charlm.inference import TrainedModel
 from charlm.inference.novelty import copied_stretches, copied_windows
+from charlm.inference.trained import TrainedModel
 from charlm.look.features import Tracked, correlations, features_of, most_telling, tracked
 from charlm.look.gradients import influence_data, norms_data
 from charlm.look.hardest import better_words, hardest_lines, hardest_words

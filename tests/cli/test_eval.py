@@ -9,8 +9,7 @@ import pytest
 
 from charlm import load
 from charlm.checkpoint import read_checkpoint, save_checkpoint
-from charlm.inference import Adaptation
-from charlm.inference.dynamic import evaluate_dynamically
+from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from tests.text import words_text
 
 KEYS = ("checkpoint", "step", "text", "precision", "nats_per_char", "bits_per_char", "targets", "chars_per_s")

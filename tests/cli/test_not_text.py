@@ -9,7 +9,7 @@ import zipfile
 
 import pytest
 
-from charlm.inference import load
+from charlm.inference.loading import load
 from tests.cli.conftest import train
 
 ENGLISH = "the cat sat on the mat – ‘meow’.\n" * 300

@@ -12,7 +12,7 @@ import torch
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.export import export
-from charlm.inference import TrainedModel
+from charlm.inference.trained import TrainedModel
 from charlm.look import look_page, opening
 from charlm.model import build_model
 from charlm.system.formatting import printable

@@ -15,8 +15,8 @@ from charlm.errors import DataError, ExportError
 from charlm.export import export, html
 from charlm.export.html import copies_of
 from charlm.export.html_model import int8_matrix, packed_model
-from charlm.inference import TrainedModel
 from charlm.inference.evaluation import evaluate
+from charlm.inference.trained import TrainedModel
 from charlm.web import page as web
 from tests.browser import data_of, unpacked
 from tests.conftest import ROOT

@@ -10,7 +10,7 @@ import torch
 
 from charlm.errors import ExportError, PackageError
 from charlm.export import export, onnx_graph, onnx_layer
-from charlm.inference import TrainedModel
+from charlm.inference.trained import TrainedModel
 from tests.export.models import CELLS_TO_EXPORT, HIDDEN, every_model, extreme_model_of, model_of, rounding_of, some_ids
 
 VOCABULARY = {"level": "char", "characters": "\n abcdefghé😀", "unit": "text"}

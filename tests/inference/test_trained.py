@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-import charlm.inference
 from charlm.data.vocabulary import Vocabulary, readable
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
-from charlm.inference import Adaptation, SamplingOptions, load
+from charlm.inference.dynamic import Adaptation
 from charlm.inference.gradients import gradient_norms
+from charlm.inference.loading import load
+from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import valid_text
 from charlm.model import build_model
 from tests.text import words_text
@@ -34,7 +35,6 @@ def test_loaded_from_a_run_or_a_file(model, trained_run):
     assert "<th>trained</th><td>6 steps</td>" in table
     other = replace(model, path=Path("<a\n&b>"), vocabulary=Vocabulary.of_bytes(), progress={})._repr_html_()
     assert all(f"<td>{each}</td>" in other for each in (r"&lt;a\n&amp;b&gt;", "bytes", "—"))
-    assert all(hasattr(charlm.inference, name) for name in charlm.inference.__all__)
 
 
 def test_samples_are_those_of_the_command(model, cli, trained_run):

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from charlm.inference import load
 from charlm.inference.gradients import influences
+from charlm.inference.loading import load
 from charlm.look import look_page
 from tests.browser import unnamed
 from tests.text import words_text
