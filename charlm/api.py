@@ -22,7 +22,6 @@ from charlm.new_run import (
     say_if_stopped,
     start,
 )
-from charlm.system.formatting import format_duration, html_table
 from charlm.system.host import limit_spinning, limit_threads
 
 if TYPE_CHECKING:
@@ -200,17 +199,6 @@ class Run:
         best_nats = self.outcome.best_nats
         best = "" if best_nats is None else f", best {best_nats:.4f} nats per character"
         return f"{self.outcome.reason} at step {self.outcome.step:,}{best}"
-
-    def _repr_html_(self) -> str:
-        """A table for notebooks."""
-        return html_table(
-            {
-                "run": str(self.path),
-                "end": self._end(),
-                "read": f"{self.outcome.chars:,} characters in {format_duration(self.outcome.elapsed_s)}",
-                "parameters": f"{self.outcome.parameters:,}",
-            }
-        )
 
 
 def _import_torch() -> None:

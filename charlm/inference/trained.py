@@ -25,10 +25,10 @@ from charlm.inference.gradients import LONGEST, gradient_norms
 from charlm.inference.novelty import copied_stretches, copied_windows
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text, valid_text
-from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
+from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
 from charlm.model import Network, build_model
 from charlm.system.console import say
-from charlm.system.formatting import counted, html_table, nats_to_bits
+from charlm.system.formatting import nats_to_bits
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,21 +50,6 @@ class TrainedModel:
 
     def __repr__(self) -> str:
         return f"<TrainedModel {self.path}: {self.kind}, {self.device}>"
-
-    def _repr_html_(self) -> str:
-        """A table for notebooks."""
-        best_nats = self.progress.get("best_nats")
-        symbols = "bytes" if self.vocabulary.level == "byte" else counted(len(self.vocabulary), "character")
-        return html_table(
-            {
-                "model": f"{self.kind}, {self.parameters:,} parameters",
-                "vocabulary": symbols,
-                "trained": f"{self.progress.get('step', 0):,} steps",
-                "best score": "—" if best_nats is None else f"{best_nats:.4f} nats per character",
-                "checkpoint": str(self.path),
-                "device": f"{self.device}, {self.precision}",
-            }
-        )
 
     @property
     def kind(self) -> str:
@@ -210,17 +195,11 @@ class TrainedModel:
         """
         if pool not in ("last", "mean"):
             raise ValueError(f"pool: found {pool!r}; allowed: 'last' or 'mean'")
-        return text_features(self.network, self._begun(texts), self.device, pool)
-
-    def char_features(self, texts: Iterable[str]) -> list[npt.NDArray[np.float32]]:
-        """The same outputs after every character: [length, H] for each text.
-
-        [length + 1, H] from a model of lines, which reads a newline first.
-        """
-        return char_features(self.network, self._begun(texts), self.device)
+        ids = [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
+        return text_features(self.network, ids, self.device, pool)
 
     def evaluate_dynamically(
-        self, text: str | Ids, adaptation: Adaptation | None = None, *, streams: int = 1, per_char: bool = False
+        self, text: str | Ids, adaptation: Adaptation | None = None, *, per_char: bool = False
     ) -> Evaluation:
         """Score a text while the model learns from what it has scored; afterwards the model is as it was.
 
@@ -229,8 +208,8 @@ class TrainedModel:
         """
         check_running_text(self.network)
         ids, train_ids = self._ids(text), self.training_splits("dynamic evaluation")["train"]
-        options = {"streams": streams, "per_char": per_char}
-        return evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation or Adaptation(), **options)
+        adaptation = adaptation or Adaptation()
+        return evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation, per_char=per_char)
 
     def gradient_norms(self, text: str | Ids, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂h_{t−k} for each layer and k = 1 … K: [L, K].
@@ -257,10 +236,6 @@ class TrainedModel:
     def unseen_ids(self) -> int:
         """How many of the `scored_ids` stand before the text: 1 for a model of lines, else 0."""
         return int(self.network.is_line_model)
-
-    def _begun(self, texts: Iterable[str]) -> list[Ids]:
-        """The ids of each text, after a newline for a model of lines."""
-        return [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
 
     def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
         """The ids of each text; VocabularyError, with the text's position, for unknown characters."""

@@ -54,7 +54,6 @@ OUT_OF_RANGE = {
     "sample r --top-p": "1.5 nan",
     "sample r --top-k": "-1",
     "next r --top": "0",
-    "eval r --streams": "0",
 }
 
 NAME, SHOWN = f"a{ESC}{RTL}\u2028\n", r"a\x1bc\u202e\u2028\n"

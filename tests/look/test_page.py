@@ -20,6 +20,7 @@ from charlm.look import page as look
 from charlm.look.predictions import Series, activations
 from charlm.web import page as web
 from tests.browser import HOSTILE, data_of, unpacked
+from tests.inference.models import outputs_of
 from tests.text import words_text
 
 FOLDER = Path(web.__file__).parent / "look"
@@ -70,7 +71,7 @@ def test_units_that_go_with_something(model, monkeypatch):
     unit = units["shown"][0]
     assert sorted(curve["name"] for curve in unit["curves"]) == ["c", "f", "g", "h", "i", "o"]
     h = next(curve for curve in unit["curves"] if curve["name"] == "h")
-    expected = model.char_features([text])[0][:, unit["unit"]]
+    expected = outputs_of(model, text)[:, unit["unit"]]
     np.testing.assert_allclose(unpacked(h) * h["scale"], expected, atol=h["scale"] * 0.51)  # eight bits
     monkeypatch.setattr(look, "LEAST_CORRELATION", 1.1)
     assert data_of(look_page(model, text))["units"] == {
