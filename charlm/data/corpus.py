@@ -21,7 +21,7 @@ import numpy.typing as npt
 from charlm.config.schema import DataConfig
 from charlm.data.cache import find_entry, store_entry
 from charlm.data.lines import line_starts, write_splits
-from charlm.data.reading import ProgressLines, Unit, read_symbols
+from charlm.data.reading import Unit, read_symbols
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary
 from charlm.errors import DataError, VocabularyError
@@ -31,6 +31,8 @@ from charlm.system.formatting import counted, format_bytes
 SPLITS = ("train", "valid", "test")
 _FREQUENCY_CHARS, _PIECES = 2_000_000, 8
 """How much of the text tells the frequencies of its characters, and from how many places samples come."""
+_MUCH_BYTES = 1_000_000_000
+"""Reading more takes ten seconds or longer, so a line says so."""
 _FORMAT = 3
 """Part of every cache key: raise it when the content of cached files changes its meaning."""
 
@@ -70,15 +72,11 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
     """Count the characters of a source; DataError if it has no text or is not UTF-8."""
     paths = resolve(source)
     sizes = [path.stat().st_size for path in paths]
-    hasher, progress = hashlib.sha256(), ProgressLines(sum(sizes), f"{source}: reading")
-    counts = np.zeros(CODE_POINTS, np.int64)
-
-    def see(chunk: bytes) -> None:
-        hasher.update(chunk)
-        progress.passed(len(chunk))
-
+    if sum(sizes) > _MUCH_BYTES:
+        say("data", f"{source}: reading {format_bytes(sum(sizes))}")
+    hasher, counts = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
     for path in paths:
-        for symbols in read_symbols(path, level, unit, see):
+        for symbols in read_symbols(path, level, unit, hasher.update):
             of_chunk = np.bincount(symbols)
             counts[: len(of_chunk)] += of_chunk
     symbols = np.flatnonzero(counts)
@@ -268,8 +266,7 @@ def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool 
     if ids is None:
         name = source.source
         say("data", f"{name}: encoding {counted(length, 'character')} over a vocabulary of {len(vocabulary):,}")
-        blocks = ProgressLines(length, f"{name}: encoding").of(_encoded(source, vocabulary, skipping=bool(unknown)))
-        ids = store_entry(key, vocabulary.dtype, blocks)
+        ids = store_entry(key, vocabulary.dtype, _encoded(source, vocabulary, skipping=bool(unknown)))
     return ids
 
 

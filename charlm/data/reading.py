@@ -7,46 +7,20 @@ import re
 import select
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from charlm.data.vocabulary import CodePoints, Level, code_points
 from charlm.errors import DataError
-from charlm.system.console import say
 
 CHUNK_BYTES = 1 << 18
 """As much is read at once; of a pipe, what there is."""
 
 Unit = Literal["text", "line"]
 NEWLINE = "\n"
-EVERY_S = 5.0
-Block = TypeVar("Block", bound=npt.NDArray[Any])
-
-
-class ProgressLines:
-    """Says every few seconds how much of `total` is done."""
-
-    def __init__(self, total: int, doing: str) -> None:
-        self._total, self._doing, self._done = total, doing, 0
-        self._said_s = time.perf_counter()
-
-    def passed(self, count: int) -> None:
-        """Count more as done."""
-        self._done += count
-        if time.perf_counter() >= self._said_s + EVERY_S:
-            self._said_s = time.perf_counter()
-            say("data", f"{self._doing}: {self._done / self._total:.0%}")
-
-    def of(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """The blocks; each has passed by its length when the next is taken."""
-        for block in blocks:
-            yield block
-            self.passed(len(block))
 
 
 def read_symbols(

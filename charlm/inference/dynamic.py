@@ -59,7 +59,7 @@ def evaluate_dynamically(
     *,
     per_char: bool = False,
 ) -> Evaluation:
-    """`evaluate` in one stream while the weights follow the text [N]; afterwards they are as before, also after an error.
+    """`evaluate` in one stream while the weights follow the text [N]; then, or after an error, they are as before.
 
     Every window is scored before the model learns from it, so a score depends only on the text before the character.
 

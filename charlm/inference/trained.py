@@ -16,7 +16,6 @@ from charlm.config import Config
 from charlm.data.corpus import load_unchanged_corpus
 from charlm.data.lines import as_records, newline_of
 from charlm.data.reading import NEWLINE
-from charlm.data.sources import with_found_paths
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.dynamic import Adaptation, check_running_text, evaluate_dynamically
@@ -310,8 +309,7 @@ class TrainedModel:
 
     @functools.cached_property
     def _splits(self) -> Mapping[str, Ids]:
-        data = with_found_paths(self.config, self.path.parent).data
-        return load_unchanged_corpus(data, self.vocabulary, self.progress).splits
+        return load_unchanged_corpus(self.config.data, self.vocabulary, self.progress).splits
 
     # Characters
 

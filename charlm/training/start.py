@@ -12,7 +12,7 @@ from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from charlm.config import Config, differences, flatten, ignored_options
 from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, CountedSources, load_unchanged_corpus
-from charlm.data.sources import check_texts_apart, with_absolute_paths, with_found_paths
+from charlm.data.sources import check_texts_apart, with_absolute_paths
 from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
@@ -228,7 +228,6 @@ def _claim_run(run_dir: Path, locks: contextlib.ExitStack) -> tuple[Path, Checkp
 
 
 def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: Path) -> Config:
-    saved = with_found_paths(saved, run_dir)
     config = with_absolute_paths(change(saved))
     if config.precision == "auto":
         config = config.model_copy(update={"precision": saved.precision})
