@@ -136,7 +136,7 @@ def compare(
     columns. folder: default comparisons/<text>; a comparison that was stopped goes on in its folder, also by the same
     `charlm compare`, which writes the page too.
 
-    KeyboardInterrupt after a signal; ComparisonError for a folder with another comparison, or for what cannot be
+    KeyboardInterrupt after a signal; ConfigError for a folder with another comparison, or for what cannot be
     compared, such as one kind. For other errors see `train`.
     """
     if isinstance(cells, str):

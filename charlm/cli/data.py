@@ -1,18 +1,17 @@
-"""charlm data: list, info, fetch, cache."""
+"""charlm data: list, info, fetch."""
 
 import sys
-from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import print_json, print_table
+from charlm.cli.common import print_table
 from charlm.errors import DataError
-from charlm.system.formatting import counted, format_bytes, one_line
+from charlm.system.formatting import format_bytes, one_line
 
-app = usage.command_group("List, inspect and download texts; show and clear the cache.", "charlm data list")
+app = usage.command_group("List, inspect and download texts.", "charlm data list")
 
 Folder = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Folder for downloads.")]
 
@@ -102,36 +101,3 @@ def fetch(
     for name in names:
         path = str(download(CATALOG[name], data_dir, progress=True))
         typer.echo(one_line(path) if sys.stdout.isatty() else path)
-
-
-@app.command()
-def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
-    json: usage.Json = False,
-) -> None:
-    """Show or clear the cache: encoded texts and compiled kernels, which are made again when they are needed.
-
-    Above its bound each folder loses what was not used for the longest time.
-
-    \b
-    Examples:
-      charlm data cache
-      charlm data cache --clear
-    """
-    from charlm.system.cache import BOUNDS, cache_dir, cached_files
-
-    report: dict[str, Any] = {"folder": str(cache_dir())}
-    rows = {"folder": str(cache_dir())}
-    for name, bound_bytes in BOUNDS.items():
-        files = cached_files(name)
-        size = sum(status.st_size for _, status in files)
-        report[name] = {"files": len(files), "bytes": size, "bound_bytes": bound_bytes, "cleared": clear}
-        rows[name] = f"{counted(len(files), 'file')} of {format_bytes(size)}, "
-        rows[name] += "now removed" if clear else f"at most {format_bytes(bound_bytes)}"
-        for path, _ in files if clear else ():
-            with suppress(OSError):  # Windows refuses to remove what is open
-                path.unlink()
-    if json:
-        print_json(report)
-    else:
-        print_table(rows)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from charlm.errors import ComparisonError
+from charlm.errors import ConfigError
 
 KINDS = ("rnn", "lstm", "gru", "rhn", "sru")
 """The kinds that are compared unless others are named."""
@@ -20,7 +20,7 @@ EQUAL: tuple[str, ...] = get_args(Equal)
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared. ComparisonError for what cannot be."""
+    """What is compared. ConfigError for what cannot be."""
 
     text: str
     minutes: float
@@ -35,23 +35,23 @@ class Plan:
     def __post_init__(self) -> None:
         if len(self.cells) < 2:
             found = ", ".join(self.cells) or "none"
-            raise ComparisonError(f"cells: found {found}; allowed: two kinds or more, for example rnn, lstm")
+            raise ConfigError(f"cells: found {found}; allowed: two kinds or more, for example rnn, lstm")
         names: dict[str, str] = {}
         for cell in self.cells:
             if (name := short_name(cell)) in names:
                 both = f"{names[name]} and {cell}"
-                raise ComparisonError(f"cells: found {both}, which are both called {name!r}; allowed: each name once")
+                raise ConfigError(f"cells: found {both}, which are both called {name!r}; allowed: each name once")
             names[name] = cell
         if self.equal not in EQUAL:
-            raise ComparisonError(f"equal: found {self.equal!r}; allowed: {', '.join(EQUAL)}")
+            raise ConfigError(f"equal: found {self.equal!r}; allowed: {', '.join(EQUAL)}")
         if not isinstance(self.seeds, int) or self.seeds < 1:
-            raise ComparisonError(f"seeds: found {self.seeds}; allowed: whole numbers from 1 on")
+            raise ConfigError(f"seeds: found {self.seeds}; allowed: whole numbers from 1 on")
         decided = {"model.cell.kind": "cells", "seed": "seeds"}
         if self.equal != "time":
             decided["model.cell.hidden"] = f"equal {self.equal}"
         for option in self.options():
             if option in decided:
-                raise ComparisonError(f"set {option}: found an option that --{decided[option]} decides; leave it out")
+                raise ConfigError(f"set {option}: found an option that --{decided[option]} decides; leave it out")
 
     def options(self) -> dict[str, Any]:
         """Option → the value that it keeps in all trainings."""

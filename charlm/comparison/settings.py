@@ -11,7 +11,7 @@ from charlm.choice.families import Request
 from charlm.choice.suggest import suggest
 from charlm.comparison.plan import Plan
 from charlm.config import Config, parse_config
-from charlm.errors import ComparisonError, ConfigError
+from charlm.errors import ConfigError
 from charlm.model import count_parameters
 from charlm.system.console import say
 from charlm.system.files import replace_file
@@ -27,7 +27,7 @@ EVALUATIONS = 10
 def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
     """The config of each kind: those of the folder, or chosen now and kept there.
 
-    ComparisonError for a folder with another comparison, ConfigError for a text without a validation share.
+    ConfigError for a folder with another comparison, ConfigError for a text without a validation share.
     """
     path = folder / FILE
     asked = json.loads(to_json(asdict(plan) | {"overrides": plan.options()}))
@@ -35,7 +35,7 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
         kept = _kept(path)
         if kept["plan"] != asked:
             other = [f"{key}: {kept['plan'].get(key)}" for key in asked if kept["plan"].get(key) != asked[key]]
-            raise ComparisonError(
+            raise ConfigError(
                 f"{folder}: found a comparison with {', '.join(other)}; allowed: the same, or another --out"
             )
         return {name: parse_config(raw, f"{path}: {name}", runs_file=True) for name, raw in kept["configs"].items()}
@@ -53,7 +53,7 @@ def _kept(path: Path) -> dict[str, Any]:
             return kept
     except (OSError, ValueError, KeyError, TypeError):
         pass
-    raise ComparisonError(f"{path}: damaged; allowed: the file of a comparison; delete it, or take another --out")
+    raise ConfigError(f"{path}: damaged; allowed: the file of a comparison; delete it, or take another --out")
 
 
 def _chosen(plan: Plan) -> list[Config]:

@@ -30,7 +30,7 @@ def export(trained: TrainedModel, to: str, out: Path, **options: Any) -> str:
     """Write the model to a file in one of FORMATS, once it is checked; the size and what was found, in words.
 
     Replaces an earlier export in this format and nothing else. DataError if something else is there or the file cannot
-    be written, ExportError if the copy does not compute what charlm computes, PackageError if a package is missing.
+    be written, CharlmError if a package is missing or the copy does not compute what charlm computes.
     """
     kind, file_of = FORMATS[to]
     check_output(out, "--out", kind)

@@ -56,7 +56,7 @@ def start_run(
     settings were chosen, if they were. budget: the run's minutes, if they have begun; None: they begin when everything
     is loaded.
 
-    Raises ConfigError, DataError, DeviceError, ProcessError, RunError or VocabularyError before it writes to the run's
+    Raises ConfigError, DataError, DeviceError, CharlmError, RunError or VocabularyError before it writes to the run's
     folder.
     """
 
@@ -127,7 +127,7 @@ def prepare(
 ) -> tuple[Trainer, Corpus]:
     """Choose the machine, load the text, and make the trainer; print what was read, and options without effect.
 
-    DataError if a split is too short for one window; ProcessError unless all processes have read the same.
+    DataError if a split is too short for one window; CharlmError unless all processes have read the same.
     """
     B, W = config.train.batch_size, group.size
     if B % W:

@@ -15,7 +15,7 @@ COMMANDS = [
     "train", "sample", "next", "classify", "eval", "look", "score", "export", "plan", "compare",
     "runs", "report", "doctor", "cells list", "cells show", "cells check",
     "config list", "config check", "config show", "config suggest", "config schema",
-    "config options", "data list", "data info", "data fetch", "data cache",
+    "config options", "data list", "data info", "data fetch",
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from charlm.errors import DataError, ExportError
+from charlm.errors import CharlmError, DataError
 from charlm.export import export, html
 from charlm.export.html import copies_of
 from charlm.export.html_model import int8_matrix, packed_model
@@ -76,7 +76,7 @@ def test_the_page_of_a_model_on_a_gpu_is_scored_on_the_cpu(model, tmp_path):
 
 def test_weights_that_lose_too_much_are_refused(model, tmp_path, monkeypatch):
     monkeypatch.setattr(html, "MOST_LOSS", -1.0)
-    with pytest.raises(ExportError, match=r"html: int8 weights raise the loss .* allowed: -100\.0%; use --float32"):
+    with pytest.raises(CharlmError, match=r"html: int8 weights raise the loss .* allowed: -100\.0%; use --float32"):
         export(model, "html", tmp_path / "a.html")
     assert [*tmp_path.iterdir()] == []
 
