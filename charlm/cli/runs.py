@@ -98,7 +98,7 @@ def report(runs: Runs, out: usage.PageFile = Path("report.html")) -> None:
     Example:
       charlm report runs/mine runs/other --out report.html
     """
-    from charlm.data.outputs import check_output, page_of
+    from charlm.data.outputs import check_output
     from charlm.report import read_run, report_page, runs_in
 
     paths = {path.resolve(): path for given in runs for path in runs_in(given)}
@@ -111,7 +111,7 @@ def report(runs: Runs, out: usage.PageFile = Path("report.html")) -> None:
             f"{records[0].path}: nothing to show; allowed: a run with rows in its metrics.jsonl; "
             "training writes one every train.log_every steps"
         )
-    check_output(out, "--out", page_of("report"))
+    check_output(out, "--out")
     write_page(out, report_page(records))
 
 
@@ -147,10 +147,10 @@ def look(
     check_there(runs=[checkpoint], options={"--compare": compare}, texts=[file])
     trained = load(checkpoint, "cpu", "fp32")
 
-    from charlm.data.outputs import check_output, page_of
+    from charlm.data.outputs import check_output
     from charlm.look import look_page, opening
 
-    check_output(out, "--out", page_of("look"))
+    check_output(out, "--out")
     other = None if compare is None else load(compare, "cpu", "fp32")
     if file is not None:
         ids = encode_text(trained, file, skip_unknown)

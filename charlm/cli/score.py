@@ -67,11 +67,11 @@ def evaluate(
     usage.refuse_if(split is not None and file is not None, "--split and --file exclude one another")
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.outputs import SCORES, check_output
+    from charlm.data.outputs import check_output
     from charlm.inference.dynamic import Adaptation
 
     if per_char is not None:
-        check_output(per_char, "--per-char", SCORES)
+        check_output(per_char, "--per-char")
     if dynamic:
         trained.training_splits("--dynamic")  # fail now, not after the text is read
     name = str(file or split or "valid")

@@ -22,8 +22,14 @@ Ids = npt.NDArray[np.integer[Any]]
 def describe_characters(characters: Iterable[str], limit: int = 8) -> str:
     """Quote characters with their code points for an error message: "'é' (U+00E9), …"."""
     listed = list(characters)
-    shown = ", ".join(f"{c!r} (U+{ord(c):04X})" for c in listed[:limit])
+    shown = ", ".join(map(_described, listed[:limit]))
     return shown + (f" and {len(listed) - limit} more" if len(listed) > limit else "")
+
+
+def _described(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # "surrogateescape" makes these of bytes that are not UTF-8
+        return f"byte 0x{ord(character) - 0xDC00:02X} (not UTF-8)"
+    return f"{character!r} (U+{ord(character):04X})"
 
 
 @dataclass(frozen=True)
@@ -79,17 +85,14 @@ class Vocabulary:
         forms = (text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD")))
         return min(forms, key=lambda form: len(self.unknown(form)))
 
-    def unknown_error(
-        self, unknown: Iterable[str], where: str = "", ways_out: str = "", *, listed: str = ""
-    ) -> VocabularyError:
+    def unknown_error(self, unknown: Iterable[str], where: str = "", ways_out: str = "") -> VocabularyError:
         """The error for characters that have no id.
 
-        where: begins the message. ways_out: "; …", what else the user can do. listed: the characters for people;
-        default: as `describe_characters` has them.
+        where: begins the message. ways_out: "; …", what else the user can do.
         """
         return VocabularyError(
-            f"{where}{': ' if where else ''}found {listed or describe_characters(unknown)}, which the model has never "
-            f"seen; allowed: its {counted(len(self), 'character')}{ways_out}"
+            f"{where}{': ' if where else ''}found {describe_characters(unknown)}, which the model has never seen; "
+            f"allowed: its {counted(len(self), 'character')}{ways_out}"
         )
 
     def encode(self, text: str) -> npt.NDArray[np.integer]:

@@ -8,8 +8,7 @@ import numpy.typing as npt
 
 from charlm.data.lines import as_records
 from charlm.data.reading import as_in_training, whole_lines
-from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary, code_points, describe_characters
-from charlm.errors import VocabularyError
+from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary, code_points
 from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel
 
@@ -62,7 +61,9 @@ def score_lines(
             text = line.decode("utf-8", "surrogateescape")
             line_ids, is_known = _ids(text, vocabulary)
             if not (is_tolerant or is_known.all()):
-                error = _unknown(vocabulary, f"{name}, line {number + len(ids) + 1}", text)
+                where = f"{name}, line {number + len(ids) + 1}"
+                ways_out = "; --skip-unknown leaves others out, --unknown-as BITS counts them"
+                error = vocabulary.unknown_error(vocabulary.unknown(text), where, ways_out)
                 break
             texts.append(text)
             ids.append(as_records(line_ids[is_known].astype(vocabulary.dtype), newline))
@@ -86,17 +87,6 @@ def _ids(line: str, vocabulary: Vocabulary) -> tuple[Ids, npt.NDArray[np.bool_]]
         return ids, np.ones(len(ids), bool)
     ids = vocabulary.id_of_code_point[code_points(line)]
     return ids, ids != UNKNOWN
-
-
-def _unknown(vocabulary: Vocabulary, where: str, line: str) -> VocabularyError:
-    """The error for a line's unknown characters; "surrogateescape" has made U+DC80 … U+DCFF of bytes not UTF-8."""
-    unknown = vocabulary.unknown(line)
-    raw = [f"byte 0x{ord(c) - 0xDC00:02X} (not UTF-8)" for c in unknown if "\udc80" <= c <= "\udcff"]
-    others = [c for c in unknown if not "\udc80" <= c <= "\udcff"]
-    more = f" and {len(raw) - 8} more such bytes" if len(raw) > 8 else ""
-    listed = ", ".join([*([describe_characters(others)] if others else []), *raw[:8]]) + more
-    ways_out = "; --skip-unknown leaves others out, --unknown-as BITS counts them"
-    return vocabulary.unknown_error(unknown, where, ways_out, listed=listed)
 
 
 def above_percentile(lines: list[LineScore], percentile: float) -> list[LineScore]:

@@ -89,8 +89,8 @@ ERRORS = [
     ("eval run --per-char no/scores.csv", f"--per-char no/scores.csv: {WRITABLE}"),
     ("eval run --per-char new --file gone", "gone: no such file or folder; "),
     ("look run --file text.txt --out no/page.html", f"--out no/page.html: {WRITABLE}"),
-    ("look run --file text.txt --out text.txt", "--out text.txt: exists and is not a page of charlm look; allowed: a "
-     "new or empty file, or an earlier page of charlm look"),
+    ("look run --file text.txt --out text.txt", "--out text.txt: exists and is another file; allowed: a new or empty "
+     "file, or one that charlm wrote"),
     ("look run --file s.txt --out new", "look: found a text of 1 character; allowed: 2 or more"),
     ("report run --out no/page.html", f"--out no/page.html: {WRITABLE}"),
     *((f"{command} damaged", "damaged: damaged, or not a checkpoint (") for command in COMMANDS_OF_MODELS),
