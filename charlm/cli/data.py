@@ -36,11 +36,8 @@ def list_corpora(data_dir: Folder = Path("data")) -> None:
 
 @app.command()
 def info(
-    source: Annotated[
-        str, typer.Argument(help="A file, a folder, a glob, builtin:NAME, or a name from `charlm data list`.")
-    ],
+    source: Annotated[str, typer.Argument(help="A file, a folder, a glob, or builtin:NAME.")],
     level: Annotated[Literal["char", "byte"], typer.Option(help="What a symbol is.")] = "char",
-    data_dir: Folder = Path("data"),
 ) -> None:
     """Show what a text contains: files, size, characters, vocabulary.
 
@@ -48,24 +45,14 @@ def info(
     Examples:
       charlm data info builtin:python-stdlib
       charlm data info my-texts/
-      charlm data info tinyshakespeare
     """
-    from charlm.data.catalog import CATALOG
     from charlm.data.corpus import count_source
 
-    rows = {}
-    if download := CATALOG.get(source):
-        rows = {"what": download.summary, "from": download.url, "file": str(data_dir / download.filename)}
-        if not (data_dir / download.filename).is_file():
-            print_table(rows | {"size": format_bytes(download.size), "fetch": f"charlm data fetch {source}"})
-            return
-        source = str(data_dir / download.filename)
     text = count_source(source, level)
     named = (lambda symbol: bytes([symbol])) if level == "byte" else chr
     often = sorted(zip(text.counts.tolist(), text.symbols.tolist(), strict=True), reverse=True)[:12]
     print_table(
-        rows
-        | {
+        {
             "files": f"{len(text.paths):,}",
             "size": f"{text.size_bytes:,} bytes",
             "length": f"{text.length:,} {level}s",
@@ -81,7 +68,7 @@ def fetch(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Texts to download; see `charlm data list`.")],
     data_dir: Folder = Path("data"),
 ) -> None:
-    """Download texts and check their SHA-256. An interrupted download resumes.
+    """Download texts and check their SHA-256.
 
     \b
     Examples:

@@ -3,13 +3,12 @@
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import known_text, open_model, print_exactly, print_json, print_table
+from charlm.cli.common import check_known, open_model, print_exactly, print_json, print_table
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
 from charlm.system.formatting import counted
@@ -83,7 +82,7 @@ def sample(
     except ValueError as refused:
         name, _, fault = str(refused).partition(":")
         raise usage.error(f"--{name.replace('_', '-')}:{fault}") from None
-    trained = open_model(checkpoint, device, precision, samples=True)
+    trained = open_model(checkpoint, device, precision)
 
     from charlm.data.vocabulary import readable
 
@@ -91,8 +90,8 @@ def sample(
     usage.refuse_if(new and not writes_lines, "--new needs a model of lines (`charlm train TEXT --lines`)")
     if writes_lines and "\n" in prompt:
         raise usage.error("--prompt: found a line end; allowed with a model of lines: the beginning of one line")
-    prompt = known_text(trained, prompt, "--prompt")
-    options = replace(options, stop=known_text(trained, stop, "--stop"))
+    check_known(trained, prompt, "--prompt")
+    check_known(trained, stop, "--stop")
     if novelty:
         trained.training_splits("--novelty")  # fail now, not after the sample
     if seed is None:
@@ -170,7 +169,7 @@ def next_characters(
 
     from charlm.data.vocabulary import readable
 
-    prompt = known_text(trained, prompt, "--prompt")
+    check_known(trained, prompt, "--prompt")
     likeliest, name = trained.next(prompt, k=top), "character"
     if trained.vocabulary.level == "byte":
         name, likeliest = "byte", [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]

@@ -166,11 +166,13 @@ def score(
         raise usage.error(f"--above {above}: found a pipe; allowed: a file, or a number, such as --above 3.2bits")
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import arriving
+    from charlm.data.reading import arriving_lines
     from charlm.inference.lines import above_percentile, score_lines
 
-    name, unknown_nats = "stdin" if file == "-" else file, None if unknown_as is None else bits_to_nats(unknown_as)
-    blocks = score_lines(trained, arriving(file), name, skip_unknown=skip_unknown, unknown_nats=unknown_nats)
+    name = "stdin" if file == "-" else file
+    unknown_nats = None if unknown_as is None else bits_to_nats(unknown_as)
+    arriving = arriving_lines(file, trained.vocabulary.level, trained.config.data.unit)
+    blocks = score_lines(trained, arriving, name, skip_unknown=skip_unknown, unknown_nats=unknown_nats)
     if unit == "p":
         blocks = [above_percentile([*itertools.chain(*blocks)], limit)]
     elif above is not None:

@@ -149,7 +149,7 @@ def _print_sample(run_dir: Path) -> None:
     from charlm.config import load_config
     from charlm.inference.loading import load
 
-    model = load(run_dir, load_config(run_dir / CONFIG).device).for_sampling()
+    model = load(run_dir, load_config(run_dir / CONFIG).device)
     for seed in range(1, 11) if model.network.is_line_model else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}\n")
 

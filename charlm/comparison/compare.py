@@ -87,7 +87,7 @@ def compare(plan: Plan, folder: Path, prompt: str = "") -> tuple[list[Compared],
     configs = configs_of(plan, folder)
     if prompt:
         vocabulary = load_corpus(next(iter(configs.values())).data).vocabulary
-        if unknown := vocabulary.unknown(vocabulary.normalized(prompt)):
+        if unknown := vocabulary.unknown(prompt):
             raise vocabulary.unknown_error(unknown, "--prompt")
     trainings = [(seed, name) for seed in range(1, plan.seeds + 1) for name in configs]
     for place, (seed, name) in enumerate(trainings, 1):

@@ -34,7 +34,6 @@ def comparison_page(plan: Plan, compared: Sequence[Compared], prompt: str = "") 
     models = [kind.model for kind in compared]
     vocabulary, hidden = models[0].vocabulary, models[0].unseen_ids
     ids = opening(models[0], _NAMED_BY)
-    prompt = vocabulary.normalized(prompt)
     if not prompt and not hidden:  # a model of lines writes lines of its own
         passage = vocabulary.decode(ids[hidden : hidden + PASSAGE], "ignore")
         prompt = passage.lstrip("\r\n").partition("\n")[0][:_PROMPT].rstrip("\r")

@@ -157,9 +157,10 @@ class CountedSources:
         """
         data, sources = self._data, list(self.sources.values())
         if vocabulary is None and data.level == "byte":
-            vocabulary = Vocabulary.of_bytes()
+            vocabulary = Vocabulary("byte")
         elif vocabulary is None:
-            vocabulary = Vocabulary.of_code_points(np.unique(np.concatenate([source.symbols for source in sources])))
+            codes = np.unique(np.concatenate([source.symbols for source in sources]))
+            vocabulary = Vocabulary("char", "".join(map(chr, codes.tolist())))
         shares = {
             name: 1.0 if whole else share
             for name, share in zip(SPLITS, split or data.split, strict=True)
@@ -187,9 +188,9 @@ class CountedSources:
         )
 
 
-def load_corpus(data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False) -> Corpus:
+def load_corpus(data: DataConfig, vocabulary: Vocabulary | None = None) -> Corpus:
     """Load the corpus of a config's `data` section, see `CountedSources`."""
-    return CountedSources(data).corpus(vocabulary, whole=whole)
+    return CountedSources(data).corpus(vocabulary)
 
 
 def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any]) -> Corpus:

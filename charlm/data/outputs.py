@@ -1,4 +1,4 @@
-"""The files that charlm writes where the user says: they are never part of a folder's text, and replace no other file."""
+"""The files that charlm writes where the user says: no text of a folder, and they replace no other file."""
 
 import re
 from pathlib import Path

@@ -1,7 +1,6 @@
 """Characters ↔ ids. Symbols are Unicode code points, sorted, or bytes."""
 
 import functools
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -43,15 +42,6 @@ class Vocabulary:
     level: Level
     characters: str = ""
 
-    @classmethod
-    def of_bytes(cls) -> "Vocabulary":
-        return cls("byte")
-
-    @classmethod
-    def of_code_points(cls, codes: npt.NDArray[np.integer]) -> "Vocabulary":
-        """The vocabulary of these code points, sorted."""
-        return cls("char", "".join(map(chr, sorted(int(code) for code in codes))))
-
     def __len__(self) -> int:
         return 256 if self.level == "byte" else len(self.characters)
 
@@ -77,13 +67,6 @@ class Vocabulary:
         if self.level == "byte":
             return ""
         return "".join(sorted(set(text) - set(self.characters)))
-
-    def normalized(self, text: str) -> str:
-        """The text, or its composed (NFC) or decomposed (NFD) form if the model knows more of that."""
-        if not self.unknown(text):
-            return text
-        forms = (text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD")))
-        return min(forms, key=lambda form: len(self.unknown(form)))
 
     def unknown_error(self, unknown: Iterable[str], where: str = "", ways_out: str = "") -> VocabularyError:
         """The error for characters that have no id.

@@ -7,7 +7,6 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.lines import as_records
-from charlm.data.reading import as_in_training, whole_lines
 from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary, code_points
 from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel
@@ -38,13 +37,13 @@ class LineScore:
 
 def score_lines(
     trained: TrainedModel,
-    blocks: Iterable[bytes],
+    blocks: Iterable[list[str]],
     name: str,
     *,
     skip_unknown: bool = False,
     unknown_nats: float | None = None,
 ) -> Iterator[list[LineScore]]:
-    """Yield the scores of the lines that end in each block of bytes, in order.
+    """Yield the scores of the lines of each block, in order; the lines are without their ends, see `whole_lines`.
 
     Every character counts, the newline that ends the line too. The model reads a newline before each line, from the
     zero state, even if it was trained on running text; VocabularyError if it has never seen one.
@@ -55,10 +54,9 @@ def score_lines(
     """
     vocabulary, newline = trained.vocabulary, trained.newline
     is_tolerant, number = skip_unknown or unknown_nats is not None, 0
-    for lines in whole_lines(as_in_training(blocks, vocabulary.level, trained.config.data.unit, name)):
+    for lines in blocks:
         texts, ids, known, error = [], [], [], None
-        for line in lines:
-            text = line.decode("utf-8", "surrogateescape")
+        for text in lines:
             line_ids, is_known = _ids(text, vocabulary)
             if not (is_tolerant or is_known.all()):
                 where = f"{name}, line {number + len(ids) + 1}"

@@ -26,7 +26,6 @@ from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text, valid_text
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
 from charlm.model import Network, build_model
-from charlm.system.console import say
 from charlm.system.formatting import nats_to_bits
 
 
@@ -98,16 +97,6 @@ class TrainedModel:
 
     # Writing
 
-    def for_sampling(self) -> "TrainedModel":
-        """The model where it writes fastest: on the CPU, in float32, if it is small and a kernel can generate there."""
-        if self.device.type == "cpu" or self.parameters > _CPU_PARAMETERS:
-            return self
-        writer = self.on_cpu_in_float32()
-        if not writer.network.select_backend(writer.device, training=False).backend.generates:
-            return self
-        say("device", "cpu, which writes faster with a model of this size; --device cuda takes the GPU all the same")
-        return writer
-
     def sample(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> str:
         """Write text after the prompt, and return it without the prompt: `charlm sample` prints prompt + text.
 
@@ -122,8 +111,8 @@ class TrainedModel:
     def stream(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> Iterator[str]:
         """The same text in pieces, which come as they are written."""
         chosen = SamplingOptions(**options)
-        chosen = replace(chosen, stop=self.vocabulary.normalized(one_text(chosen.stop, "stop")))
-        prompt = self.vocabulary.normalized(one_text(prompt, "prompt"))
+        one_text(chosen.stop, "stop")
+        one_text(prompt, "prompt")
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
         return valid_text(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
 
@@ -138,8 +127,7 @@ class TrainedModel:
         """
         if k < 1:
             raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
-        prompt = self.vocabulary.normalized(one_text(prompt, "prompt"))
-        probabilities = next_probabilities(self.network, self.vocabulary, prompt)
+        probabilities = next_probabilities(self.network, self.vocabulary, one_text(prompt, "prompt"))
         values, ids = probabilities.sort(descending=True, stable=True)
         return [(self.vocabulary.symbol(id), p) for id, p in zip(ids[:k].tolist(), values[:k].tolist(), strict=True)]
 
@@ -333,7 +321,3 @@ class TrainedModel:
         if unknown and not skip_unknown:
             raise self.vocabulary.unknown_error(unknown, where, "; --skip-unknown leaves others out")
         return "".join(c for c in text if c not in unknown) if unknown else text
-
-
-_CPU_PARAMETERS = 10_000_000
-"""Up to so many, a few hundred microseconds per character, the CPU writes faster than a GPU: an estimate."""

@@ -37,20 +37,6 @@ def test_info_of_a_file(cli, tmp_path):
     assert rows["most often"] == r"b'b' 37.5%  b'a' 25.0%  b'\xc3' 12.5%  b'\xa9' 12.5%  b'\n' 12.5%"
 
 
-def test_info_of_a_corpus_that_is_not_here(cli, tmp_path):
-    result = cli("data", "info", "enwik8", "--data-dir", tmp_path)
-    assert result.code == 0
-    assert "charlm data fetch enwik8" in result.out
-    assert CATALOG["enwik8"].url in result.out
-
-
-def test_info_of_tinyshakespeare(cli, tinyshakespeare):
-    out = cli("data", "info", "tinyshakespeare", "--data-dir", tinyshakespeare.parent).out
-    rows = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
-    assert (rows["length"], rows["vocabulary"]) == ("1,115,394 chars", "65")
-    assert rows["sha256"] == CATALOG["tinyshakespeare"].sha256
-
-
 def test_fetch_of_what_is_here_prints_its_path(cli, tinyshakespeare):
     result = cli("data", "fetch", "tinyshakespeare", "--data-dir", tinyshakespeare.parent)
     assert (result.code, result.out, result.err) == (0, f"{tinyshakespeare}\n", "")

@@ -62,7 +62,7 @@ def test_next_is_what_the_whole_text_says(model):
         assert probability == pytest.approx(expected[model.vocabulary.characters.index(character)], abs=1e-6)
     assert model.next(prompt) == likeliest[:5]
     assert likeliest[0][1] == max(probability for _, probability in likeliest)
-    vocabulary = Vocabulary.of_bytes()  # half of é is a lone surrogate, and both halves are é
+    vocabulary = Vocabulary("byte")  # half of é is a lone surrogate, and both halves are é
     assert vocabulary.encode("".join(map(vocabulary.symbol, "é".encode()))).tolist() == list("é".encode())
 
 
@@ -135,7 +135,7 @@ def test_an_untrained_model_has_the_weights_that_the_seed_draws(model):
 
 def test_a_byte_model_counts_bytes(model):
     network = build_model(model.config.model, 256).eval()
-    model = replace(model, network=network, vocabulary=Vocabulary.of_bytes())
+    model = replace(model, network=network, vocabulary=Vocabulary("byte"))
     assert [len(bits) for bits in model.char_scores(["é", "aé", "a", ""])] == [1, 2, 0, 0]
 
 
@@ -147,7 +147,7 @@ def test_mistakes(model, tmp_path, monkeypatch):
         with pytest.raises(VocabularyError, match=r"^texts\[1\]: found 'Z' \(U\+005A\), which the model has never"):
             use(["so", "Z", "É"])
     with pytest.raises(VocabularyError, match=r"^U\+D800: not a character; it has no bytes$"):
-        Vocabulary.of_bytes().encode("a\ud800")
+        Vocabulary("byte").encode("a\ud800")
     with pytest.raises(DataError, match="evaluation: found a text of 1 character; allowed: 2 or more"):
         model.evaluate("s")
     with pytest.raises(ValueError, match="k: found 0; allowed: an integer ≥ 1"):
@@ -234,19 +234,3 @@ def test_eight_threads_get_what_one_gets(model, kernels, team, threads, request)
             np.testing.assert_allclose(features, by_one[n % 4][1], rtol=1e-4, atol=1e-6)
             assert [c for c, _ in following] == [c for c, _ in by_one[n % 4][2]]
             assert written == list(by_one[n % 4][3:])
-
-
-@pytest.mark.parametrize("kernels", [True, False])
-def test_a_small_model_on_a_gpu_writes_on_the_cpu_if_a_kernel_can(model, kernels, request, capsys):
-    request.getfixturevalue("needs_kernels" if kernels else "no_kernels")
-    text = model.sample("a", seed=1)
-    model = replace(model, device=torch.device("meta"))
-    model.network.precision = "bf16"
-    writer = model.for_sampling()
-    assert model.network.precision == "bf16"
-    if kernels:
-        assert (writer.device.type, writer.network.precision) == ("cpu", "fp32")
-        assert capsys.readouterr().err.startswith("device   cpu, which writes faster with a model of this size; ")
-        assert writer.sample("a", seed=1) == text
-    else:
-        assert writer is model
