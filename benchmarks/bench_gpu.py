@@ -11,8 +11,8 @@ from bench_uses import bare_update, generated_text, make_corpus
 from torch import Tensor
 
 from charlm.config import parse_config
-from charlm.gpu.products import product
 from charlm.layers import RecurrentLayers
+from charlm.native.linear import torch_product
 from charlm.system.device import prepare_device
 from charlm.training.machine import choose_machine
 from charlm.training.step import Trainer
@@ -142,14 +142,14 @@ def _products_alone(stack: RecurrentLayers, B: int, *, bf16: bool) -> Way:
     x_NI, h_NH, d_NG = new(T * B, H).to(dtype), new(T * B, H).to(dtype), new(T * B, G).to(dtype)
 
     def call() -> None:
-        product(x_NI, w_ih.t(), bf16=bf16)
+        torch_product(x_NI, w_ih.t(), bf16=bf16)
         for _ in range(T):
             for w_GH in weights:
-                product(h_BH, w_GH.t(), bf16=bf16)
-                product(d_BG, w_GH, bf16=bf16)
+                torch_product(h_BH, w_GH.t(), bf16=bf16)
+                torch_product(d_BG, w_GH, bf16=bf16)
         for _ in range(D):
-            product(d_NG.t(), h_NH, bf16=bf16)
-        product(d_NG.t(), x_NI, bf16=bf16)
-        product(d_NG, w_ih, bf16=bf16)
+            torch_product(d_NG.t(), h_NH, bf16=bf16)
+        torch_product(d_NG.t(), x_NI, bf16=bf16)
+        torch_product(d_NG, w_ih, bf16=bf16)
 
     return call

@@ -1,13 +1,11 @@
 """Takes the pictures of pages in docs/, all but results.png.
 
     .venv/bin/python benchmarks/picture.py runs
-    .venv/bin/python benchmarks/picture.py comparisons/tinyshakespeare/comparison.html
 
-The first takes those of a folder of runs. `shakespeare` is in charlm.png, which is the README's too, browser.png and
-phones.png, and with `other` in report.png. Make them with `charlm train data/tinyshakespeare.txt --minutes 1
---set model.cell.kind=lstm --run-dir runs/shakespeare`, and a gru for the other. `rnn`, `lstm` and `rhn` are in
-gradients.png; docs/look.md has the commands. The second takes compare.png, of a page that
-`charlm compare` has written. Needs Playwright, Chromium, and Pillow, which comes with matplotlib.
+`shakespeare` is in charlm.png, which is the README's too, browser.png and phones.png, and with `other` in report.png.
+Make them with `charlm train data/tinyshakespeare.txt --minutes 1 --set model.cell.kind=lstm --run-dir runs/shakespeare`
+and with a gru for the other. `rnn`, `lstm` and `rhn` are in gradients.png; docs/look.md has the commands. Needs
+Playwright, Chromium, and Pillow, which comes with matplotlib.
 """
 
 import io
@@ -94,27 +92,10 @@ def take_runs(runs: Path) -> None:
         save(beside(cards), "gradients")
 
 
-def take_comparison(page: Path) -> None:
-    """Take the picture of a comparison: the table, and what the first kinds make of the passage."""
-
-    def leave_first(view: Page) -> None:
-        for part in (".bar", ".charts", "#keys", "#units article:nth-child(n + 4)"):
-            view.eval_on_selector_all(part, "elements => elements.forEach((each) => each.remove())")
-        for card in ("#passages", "#continued"):
-            view.locator(card).locator("xpath=..").evaluate("card => card.remove()")
-        last = view.locator("#units").locator("xpath=..")
-        last.evaluate("card => { while (card.nextElementSibling) card.nextElementSibling.remove(); }")
-
-    with shots() as shot:
-        picture = shot(page.absolute().as_uri(), leave_first, whole=True, **WIDE)
-        save(picture, "compare", 256, Image.Quantize.MAXCOVERAGE)
-
-
 def leave_norms(view: Page) -> None:
     """Leave the chart of gradients alone on the page, below the kind of the model."""
     view.evaluate("""() => {
         const card = document.getElementById("gradients-card");
-        card.querySelectorAll("#gradients ~ *").forEach((influence) => influence.remove());
         card.querySelector("h2").textContent = JSON.parse(document.getElementById("data").textContent).kind;
         document.body.replaceChildren(card);
     }""")
@@ -146,12 +127,11 @@ def point_at_loss(view: Page) -> None:
     view.hover("#chart-loss .area")
 
 
-def save(picture: Image.Image, name: str, colors: int = 128, method: Image.Quantize = Image.Quantize.MEDIANCUT) -> None:
-    """Save a picture in few colors; MAXCOVERAGE keeps those of small areas."""
-    few = picture.convert("RGB").quantize(colors, method, dither=Image.Dither.NONE)
+def save(picture: Image.Image, name: str) -> None:
+    """Save a picture in few colors."""
+    few = picture.convert("RGB").quantize(128, dither=Image.Dither.NONE)
     few.save(DOCS / f"{name}.png", optimize=True)
 
 
 if __name__ == "__main__":
-    path = Path(sys.argv[1])
-    take_comparison(path) if path.suffix == ".html" else take_runs(path)
+    take_runs(Path(sys.argv[1]))

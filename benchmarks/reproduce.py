@@ -238,14 +238,14 @@ def table_of_cells(compared: dict[str, Any]) -> str:
         "parameters",
         "characters/s",
         "nats",
-        "after equal updates",
+        "after equal characters",
         "memory",
         "gradient",
     ]
     heading = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
     lines = [
         f"| {row['cell']}, {row['layers']} × {row['hidden']} | {row['parameters']:,} | {row['chars_per_s']:,.0f} "
-        f"| {row['nats']:.4f} | {row['nats_after_updates']:.4f} | {row['memory']} | {row['gradient']:.1e} |\n"
+        f"| {row['nats']:.4f} | {row['nats_after_chars']:.4f} | {row['memory']} | {row['gradient']:.1e} |\n"
         for row in sorted(compared["rows"], key=lambda row: row["nats"])
     ]
     return heading + "".join(lines)

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -132,11 +132,11 @@ def compare(
 ) -> Any:
     """Compare kinds of cells on a text, as `charlm compare` does: a table with a row for each, the best first.
 
-    A pandas DataFrame where pandas is installed, else a list of dicts; `charlm.comparison.compare.Row` describes the
-    columns. folder: default comparisons/<text>; a comparison that was stopped goes on in its folder, also by the same
+    A pandas DataFrame where pandas is installed, else a list of dicts; docs/compare.md describes the columns.
+    folder: default comparisons/<text>; a comparison that was stopped goes on in its folder, also by the same
     `charlm compare`, which writes the page too.
 
-    KeyboardInterrupt after a signal; ConfigError for a folder with another comparison, or for what cannot be
+    KeyboardInterrupt after a signal; ConfigError for a folder with another comparison; ValueError for what cannot be
     compared, such as one kind. For other errors see `train`.
     """
     if isinstance(cells, str):
@@ -155,7 +155,7 @@ def compare(
         compared, signal = compare(plan, Path(folder or comparison_folder(str(text))))
     if signal:
         raise KeyboardInterrupt
-    return _table([asdict(kind.row) for kind in compared])
+    return _table([row for row, _, _ in compared])
 
 
 def _table(rows: list[dict[str, Any]]) -> Any:

@@ -2,7 +2,7 @@
 
 CharlmError             base class: the command line prints the message and exits with 1; raised itself for an export
 │                       that fails, a package that is not installed, and another process that ended or differs
-├── ConfigError         the YAML file, an override, options that contradict each other, a comparison that cannot be made
+├── ConfigError         the YAML file, an override, options that contradict each other, another comparison's folder
 ├── CellError           a cell whose step charlm cannot derive its kernels from
 ├── DataError           the corpus: missing, empty, too small, not UTF-8, a failed download
 ├── VocabularyError     characters that the model has never seen

@@ -66,8 +66,7 @@ class Kernels(BuildHookInterface):
 def compile_kernels(platform: Platform, folder: Path) -> None:
     """The library of threads in `folder`, and all others in a folder for each level."""
     from charlm.native.build import THREADS, shipped_path
-    from charlm.native.fused import fused
-    from charlm.native.shared import SHARED_KERNELS
+    from charlm.native.fused import SHARED_KERNELS, fused
     from charlm.system.host import count_cores
 
     with tempfile.TemporaryDirectory() as temporary:

@@ -112,7 +112,7 @@ def compiled() -> Path:
     Without a compiler the tests run without kernels.
     """
     from charlm.native.build import KernelError, load
-    from charlm.native.shared import SHARED_KERNELS
+    from charlm.native.fused import SHARED_KERNELS
     from tests.cells.measure import CASES
 
     of_kinds = {kernel for case in CASES if (kernel := case.start(1, 2).cpu_driver)}
@@ -209,11 +209,11 @@ def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def needs_kernels(kernels: None) -> None:
     """For tests of what kernels do."""
-    from charlm.native.build import KernelError
+    from charlm.native.build import KernelError, load
     from charlm.native.linear import PRODUCT
 
     try:
-        PRODUCT.check()
+        load(PRODUCT)
     except KernelError as error:
         if "no C++ compiler" in str(error):
             pytest.skip(str(error))

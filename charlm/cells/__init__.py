@@ -5,18 +5,16 @@
     trace.py        runs a step on symbols: its program
     program.py      Program: a step as data
     loop.py         splits a program: before the loop over time, and the loop
-    passes.py       the forward and backward pass over a step of the loop, as data
+    passes.py       the forward and backward pass over a step of the loop, as data, and their stages
     derivative.py   derives the passes, by reverse mode
-    stages.py       splits a pass at its products
     cpp.py          the passes in C++; cpp_class.py: the frame of its classes
     triton.py       the passes as Triton kernels; triton_kernel.py writes one of them
     file.py         a cell in a Python file of the user
     check.py        checks a program
     stored.py       a cell as a checkpoint holds it
-    lines.py        a program as lines of text, in any notation
+    lines.py        a program as lines of text, and their notation
     equations.py    its equations for people
     markdown.py     a page about a cell, from its program
-    javascript.py   a program as JSON, for exported pages
 
 Nothing here imports torch. To add a kind: a file here, its class in `CELLS`, and a YAML in configs/.
 
@@ -56,32 +54,3 @@ CELLS: dict[str, type[Cell]] = {
     **{"mingru": MinGRU, "minlstm": MinLSTM, "sru": SRU, "mogrifier": Mogrifier},
 }
 """Every kind by its name."""
-
-__all__ = [
-    "CELLS",
-    "GRU",
-    "LSTM",
-    "RHN",
-    "RNN",
-    "SLSTM",
-    "SRU",
-    "Cell",
-    "MinGRU",
-    "MinLSTM",
-    "Mogrifier",
-    "Parameters",
-    "exp",
-    "log",
-    "log_sigmoid",
-    "maximum",
-    "minimum",
-    "normalize",
-    "relu",
-    "rms_normalize",
-    "sigmoid",
-    "softplus",
-    "sqrt",
-    "stop_gradient",
-    "tanh",
-    "where",
-]

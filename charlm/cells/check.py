@@ -129,12 +129,15 @@ def _check_ends(program: Program, square: bool) -> None:
     require(len(program.results) == len(program.states), f"{len(program.results)} results")
     kinds = when(program.nodes)
     hidden = ("H", "I") if square else ("H",)
-    for name, place in (*zip(program.states, program.results, strict=True), *program.gates, *program.shown):
+    looked_at = (*program.gates, *program.shown)
+    for name in (*program.states, *(name for name, _ in looked_at)):
         require(is_name(name), f"a name {name[:40]!r}")
+    states = [(f"the new state {name}", place) for name, place in zip(program.states, program.results, strict=True)]
+    for name, place in (*states, *looked_at):
         require(0 <= place < len(program.nodes), f"{name}: no operation {place}")
         node = program.nodes[place]
-        require(node.count == 1 and node.size in hidden, f"{name}: {node.count} vectors of size {node.size!r}")
+        require(node.count == 1 and node.size in hidden, f"{name} with {node.count} × {node.size}; allowed: 1 × H")
         require(not is_condition(program, node), f"{name}: a comparison")
-    require(
-        all(kinds[place] != STATIC for place in program.results), "a new state that depends on neither input nor state"
-    )
+    for name, place in states:
+        depends = kinds[place] != STATIC
+        require(depends, f"{name}, which depends neither on x nor on a state; allowed: states that do")

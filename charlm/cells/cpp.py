@@ -5,11 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 
-from charlm.cells.cpp_class import ClassText, LoopText, moments_of, norm_sizes, store_row, units
+from charlm.cells.cpp_class import ClassText, LoopText, norm_sizes, units
 from charlm.cells.loop import Before, before_loop
-from charlm.cells.passes import Passes, Rows
+from charlm.cells.passes import ANYWHERE, Normalization, Operand, Passes, Rows
 from charlm.cells.program import Node, Size
-from charlm.cells.stages import ANYWHERE
 
 
 def cpp(programs: Sequence[Passes]) -> str:
@@ -66,7 +65,7 @@ class _OfPasses(ClassText):
             stored = derived.stored_operands.index(node.index)
             return f"load({loop.row(f'operand{stored}', self.operand_row(stored, size))} + u, n)"
         if node.op == "normalized":
-            moments = moments_of(len(self.norms), node.index)
+            moments = self.moments(node.index)
             scale = loop.row(f"saved_scale{node.index}", f"{moments}[0]", "const float")
             mean = loop.row(f"saved_mean{node.index}", f"{moments}[1]", "const float")
             return f"({loop.value(node.args[0])} - {mean}) * {scale}"
@@ -83,39 +82,40 @@ class _OfPasses(ClassText):
 
 class _Forward(_OfPasses):
     name = "Forward"
+    begin = "turn ^= 1;\n"
+    functions = "    Index operand_step(Index t) const { return a.saved_steps > 1 ? t : turn; }\n"
 
     def __init__(self, derived: Passes) -> None:
         forward = derived.forward
-        saved = [(size, slot, place) for size, places in forward.saved.items() for slot, place in enumerate(places)]
-        ends = [*forward.states.values(), *(place for _, _, place in saved), *(o.node for o in derived.operands)]
-        super().__init__(derived, forward.nodes, ends)
-        self.members = ["const Zoneout zoneout;", "int turn = 1;"]
-        self.functions = "    Index operand_step(Index t) const { return a.saved_steps > 1 ? t : turn; }\n"
-        self.initial = [f"zoneout(a, {len(self.states)})"]
-        self.begin = "turn ^= 1;\n"
+        super().__init__(derived, forward.nodes, derived.forward_ends)
+        self.declare("const Zoneout zoneout", f"a, {len(self.states)}")
+        self.members.append("int turn = 1;")
         self.normalizations()
-        _declare_products(self, derived)
+        for k, operand in enumerate(derived.operands):
+            mask = "a.mask" if operand.size == "H" else "nullptr"
+            self.declare(f"Copies<Operand> copies{k}", f"a.B, {units(operand.size)}, {mask}, a.copies[{k}]")
+        for place, p in self.products.items():
+            self.declare_product(p, self.nodes[place], derived.operands[derived.products[p].operand].size, p)
         for k, operand in enumerate(derived.operands):
             if operand.state:
                 s = self.states.index(operand.state)
                 self.constructed.append(f"copies{k}.begin(slice_H, a.state({s}, 0, 0));")
             else:
                 self.put(operand.node, operand.size, functools.partial(self.put_operand, k))
-        for size, slot, place in saved:
-            self.put(place, size, functools.partial(self.put_saved, size, slot))
+        for size, places in forward.saved.items():
+            for slot, place in enumerate(places):
+                self.put(place, size, functools.partial(self.put_saved, size, slot))
         for place in (place for place in self.home if self.nodes[place].op == "normalize"):
             self.measure(place)
         for s, (name, place) in enumerate(forward.states.items()):
-            stage = max(self.home.get(place, 0), self.stage_of_products(name))
+            # No earlier stage may overwrite the copy of a state that members still multiply.
+            multiply = [at for at, p in self.products.items() if self.operand_of(p).state == name]
+            stage = max([self.home.get(place, 0), *(self.home[at] for at in multiply)])
             stage = stage if self.nodes[place].op not in ANYWHERE else len(self.stages) - 1
             self.put(place, "H", functools.partial(self.put_state, s, name), stage=stage, last=True)
 
-    def stage_of_products(self, state: str) -> int:
-        """The last stage that multiplies a state: no earlier stage may overwrite the copy that members still read."""
-        operands = [operand.state for operand in self.derived.operands]
-        products = [place for place, node in enumerate(self.nodes) if node.op == "product"]
-        pairs = zip(products, self.derived.products, strict=True)
-        return max((self.home[place] for place, product in pairs if operands[product.operand] == state), default=0)
+    def operand_of(self, p: int) -> Operand:
+        return self.derived.operands[self.derived.products[p].operand]
 
     def put_state(self, s: int, name: str, loop: LoopText, value: str) -> str:
         put = f"put_state(a, zoneout, {s}, t, b, u, n, {value})"
@@ -136,9 +136,8 @@ class _Forward(_OfPasses):
         if node.op == "normalize":
             index = self.normalized[place]
             size, k = self.of_size(index)
-            moments = f"{moments_of(len(self.norms), index)}"
             store = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b]"
-            loop = f"for (Index b = 0; b < a.B; b++) {{ float* m = {moments}; {store}; }}"
+            loop = f"for (Index b = 0; b < a.B; b++) {{ float* m = {self.moments(index)}; {store}; }}"
             return [*self.merge(place), f"if (member.id == 0) {loop}"]
         p = self.products[place]
         k = self.derived.products[p].operand
@@ -157,27 +156,21 @@ class _Backward(_OfPasses):
 
     def __init__(self, derived: Passes) -> None:
         back = derived.backward
-        stores = (back.products, back.windows, back.vectors)
-        rows = [row for gradients in stores for vectors in gradients.values() for row in vectors]
         inner = [place for place, node in enumerate(back.nodes) if node.op == "normalize_back"]
-        super().__init__(derived, back.nodes, [*back.states.values(), *rows])
+        super().__init__(derived, back.nodes, derived.backward_ends)
         self.functions = (
             "    Index operand_step(Index t) const { return a.saved_steps > 1 ? t : 0; }\n"
             "    Floats masked(Floats d, Index b, Index u, Index n) const {\n"
             "      return a.mask ? d * load(a.mask + b * a.H + u, n) : d;\n    }\n"
         )
-        self.members = ["const StateGradients gradients;"]
-        self.initial = [f"gradients(a, {len(self.states)}, slice_H, scratch)"]
+        self.declare("const StateGradients gradients", f"a, {len(self.states)}, slice_H, scratch")
         self.normalizations()
         for p, product in enumerate(derived.products):
             operand = derived.operands[product.operand]
             width = f"{product.gates} * {units(product.size)}"
-            self.members += [f"Copies<Operand> copies{p};", f"const Product<Operand> product{p};"]
-            self.initial.append(f"copies{p}(a.B, {width}, nullptr, a.copies[{p}])")
-            weights = f"a.weights[{p}], scratch"
-            self.initial.append(
-                f"product{p}(Product<Operand>::backward(a.B, {width}, slice_{self.key(operand.size)}, {weights}))"
-            )
+            self.declare(f"Copies<Operand> copies{p}", f"a.B, {width}, nullptr, a.copies[{p}]")
+            matrix = f"slice_{self.key(operand.size)}, a.weights[{p}], scratch"
+            self.declare(f"const Product<Operand> product{p}", f"Product<Operand>::backward(a.B, {width}, {matrix})")
             for k, place in enumerate(back.products[p]):
                 self.put(place, product.size, functools.partial(self.put_product, p, k))
         windows = {k: vectors for k, vectors in back.windows.items() if k not in derived.like_windows}
@@ -185,8 +178,7 @@ class _Backward(_OfPasses):
             whole = derived.split.program.nodes[derived.split.windows[index]]
             for k, place in enumerate(vectors):
                 row = f"a.d_windows[{index}] + (t * a.B + b) * {whole.count} * {units(whole.size)}"
-                put = functools.partial(store_row, f"d_window{index}", row, f"{k} * {units(whole.size)}")
-                self.put(place, whole.size, put)
+                self.put_row(place, whole.size, f"d_window{index}", row, f"{k} * {units(whole.size)}")
         self.sums: dict[Size, int] = {}
         for index, vectors in back.vectors.items():
             if index not in derived.like_vectors:
@@ -292,8 +284,7 @@ class _Backward(_OfPasses):
         last = [self.multiply(p) for products in self.derived.through.values() for p in products]
         self.end += "\n".join(["member.meet();", *last] if last else []) + "\n"
         for size, count in self.sums.items():
-            self.members.append(f"const StageBuffer sums_{size};")
-            self.initial.append(f"sums_{size}(1, {count}, slice_{size}, scratch)")
+            self.declare(f"const StageBuffer sums_{size}", f"1, {count}, slice_{size}, scratch")
             self.begin += f"sums_{size}.clear(1);\n"
         lines = []
         for s, name in enumerate(self.states):
@@ -314,34 +305,27 @@ class _BeforeLoop(ClassText):
 
     def __init__(self, derived: Passes, before: Before) -> None:
         nodes, self.split = before.program.nodes, derived.split
-        norms = [(node.size, node.number, not node.index) for node in before.norms]
+        norms = [Normalization(node.size, node.number, not node.index) for node in before.norms]
         super().__init__(nodes, norms, before.program.results, mixes_sizes=derived.mixes_sizes)
         self.normalizations(len(norm_sizes(derived.normalizations)))
         self.operands = before.operands
         for k, place in enumerate(self.operands):
             size = nodes[place].size
             if nodes[place].op == "input":
-                self.members.append(f"OwnCopy<Operand> copies{k};")
-                self.initial.append(f"copies{k}(a.B, {units(size)}, scratch)")
+                self.declare(f"OwnCopy<Operand> copies{k}", f"a.B, {units(size)}, scratch")
             else:
-                self.members.append(f"Copies<Operand> copies{k};")
                 buffer = f"a.copies[{k + len(derived.operands)}]"
-                self.initial.append(f"copies{k}(a.B, {units(size)}, nullptr, {buffer}, true)")
+                self.declare(f"Copies<Operand> copies{k}", f"a.B, {units(size)}, nullptr, {buffer}, true")
                 self.put(place, size, lambda _, value, k=k: f"copies{k}.put(b, u, n, {value});")
         for p, place in enumerate(before.products):
-            node = nodes[place]
-            self.members.append(f"const Product<Operand> product{p};")
-            matrix = f"slice_{self.key(node.size)}, {node.count}, a.weights[{p + len(derived.products)}], scratch"
-            columns = units(nodes[node.args[0]].size)
-            self.initial.append(f"product{p}(Product<Operand>::forward(a.B, {columns}, {matrix}))")
+            self.declare_product(p, nodes[place], nodes[nodes[place].args[0]].size, p + len(derived.products))
         for place in (place for place in self.home if nodes[place].op == "normalize"):
             self.measure(place)
         rows = iter(before.program.results)
         for index, whole in enumerate(derived.split.program.nodes[place] for place in derived.split.windows):
             for k in range(whole.count):
                 row = f"const_cast<float*>(a.windows[{index}]) + b * {whole.count} * {units(whole.size)}"
-                put = functools.partial(store_row, f"window{index}", row, f"{k} * {units(whole.size)}")
-                self.put(next(rows), whole.size, put)
+                self.put_row(next(rows), whole.size, f"window{index}", row, f"{k} * {units(whole.size)}")
 
     def leaf(self, loop: LoopText, node: Node, part: int) -> str | None:
         if node.op == "input":
@@ -363,16 +347,3 @@ class _BeforeLoop(ClassText):
         return any(
             self.nodes[place].op != "product" or self.nodes[self.nodes[place].args[0]].op != "input" for place in places
         )
-
-
-def _declare_products(owner: _Forward, derived: Passes) -> None:
-    """The operands and products of the forward pass."""
-    for k, operand in enumerate(derived.operands):
-        owner.members.append(f"Copies<Operand> copies{k};")
-        mask = "a.mask" if operand.size == "H" else "nullptr"
-        owner.initial.append(f"copies{k}(a.B, {units(operand.size)}, {mask}, a.copies[{k}])")
-    for p, product in enumerate(derived.products):
-        owner.members.append(f"const Product<Operand> product{p};")
-        columns = units(derived.operands[product.operand].size)
-        matrix = f"slice_{owner.key(product.size)}, {product.gates}, a.weights[{p}], scratch"
-        owner.initial.append(f"product{p}(Product<Operand>::forward(a.B, {columns}, {matrix}))")

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from charlm.cells.passes import numbered
+from charlm.cells.passes import Normalization, numbered, stages
 from charlm.cells.program import BINARY, UNARY, Node, Size
-from charlm.cells.stages import stages
 
 Put = Callable[["LoopText", str], str]
 """(loop, name of a value) → the statement that stores it."""
-Norm = tuple[Size, float, bool]
-"""A normalization, see passes.py."""
 
 
 def units(size: Size) -> str:
@@ -19,9 +16,9 @@ def units(size: Size) -> str:
     return f"a.{size}" if isinstance(size, str) else str(size)
 
 
-def norm_sizes(norms: Iterable[Norm]) -> list[Size]:
+def norm_sizes(norms: Iterable[Normalization]) -> list[Size]:
     """The distinct sizes of normalizations, in the order of the table `partials`."""
-    return list(dict.fromkeys(size for size, *_ in norms))
+    return list(dict.fromkeys(size for size, _, _ in norms))
 
 
 class ClassText:
@@ -35,7 +32,9 @@ class ClassText:
     begin = ""
     end = ""
 
-    def __init__(self, nodes: Sequence[Node], norms: Sequence[Norm], ends: Iterable[int], *, mixes_sizes: bool) -> None:
+    def __init__(
+        self, nodes: Sequence[Node], norms: Sequence[Normalization], ends: Iterable[int], *, mixes_sizes: bool
+    ) -> None:
         self.nodes, self.norms = nodes, norms
         self.products, self.normalized = numbered(nodes, "product"), numbered(nodes, "normalize")
         self.stages = stages(nodes, ends)
@@ -64,10 +63,26 @@ class ClassText:
 
     # Building
 
+    def declare(self, member: str, arguments: str) -> None:
+        """Declare a member, which the constructor makes from these arguments."""
+        self.members.append(f"{member};")
+        self.initial.append(f"{member.split()[-1]}({arguments})")
+
+    def declare_product(self, p: int, node: Node, columns: Size, weights: int) -> None:
+        """Declare a product with a matrix, a.weights[weights], that has `node.count` rows per unit."""
+        matrix = f"slice_{self.key(node.size)}, {node.count}, a.weights[{weights}], scratch"
+        self.declare(
+            f"const Product<Operand> product{p}", f"Product<Operand>::forward(a.B, {units(columns)}, {matrix})"
+        )
+
     def put(self, place: int, size: Size, put: Put, *, stage: int | None = None, last: bool = False) -> None:
         """Store a value in the stage in which it is computed, or in a later one."""
         at = self.home.get(place, 0) if stage is None else stage
         (self.last if last else self.puts).setdefault((at, self.key(size)), []).append((place, put))
+
+    def put_row(self, place: int, size: Size, name: str, row: str, offset: str) -> None:
+        """Store a value as a vector of the row `name`."""
+        self.put(place, size, lambda loop, v: f"store({loop.row(name, row, 'float*')} + {offset} + u, {v}, n);")
 
     def append(self, node: Node, stage: int) -> int:
         """Add a node to this stage."""
@@ -129,16 +144,19 @@ class ClassText:
     def normalizations(self, offset: int = 0) -> None:
         """Declare the `Partials` of normalizations."""
         for index, size in enumerate(norm_sizes(self.norms)):
-            count = sum(norm[0] == size for norm in self.norms)
-            self.members.append(f"Partials partials_{size};")
+            count = sum(norm.size == size for norm in self.norms)
             shared = f"a.partials[{index + offset}]"
-            self.initial.append(f"partials_{size}(member, {count}, a.B, {units(size)}, {shared}, scratch)")
+            self.declare(f"Partials partials_{size}", f"member, {count}, a.B, {units(size)}, {shared}, scratch")
             self.begin += f"partials_{size}.turn();\n"
 
     def of_size(self, index: int) -> tuple[Size, int]:
         """The size of a normalization, and its index among those of this size."""
-        size = self.norms[index][0]
-        return size, sum(norm[0] == size for norm in self.norms[:index])
+        size = self.norms[index].size
+        return size, sum(norm.size == size for norm in self.norms[:index])
+
+    def moments(self, index: int) -> str:
+        """The address of the saved moments of a normalization."""
+        return f"(a.moments + (a.saved_row(t, b) * {len(self.norms)} + {index}) * 2)"
 
     def measure(self, place: int) -> None:
         """Exchange the moments of a normalization's argument, in the stage before it."""
@@ -166,11 +184,6 @@ class ClassText:
         p = self.products[place]
         row = loop.row(f"sums{p}", f"product{p}.row(b)")
         return f"load({row} + (i * {self.nodes[place].count} + {part}) * W)"
-
-
-def store_row(name: str, row: str, offset: str, loop: LoopText, value: str) -> str:
-    """Store a vector of the row `name`."""
-    return f"store({loop.row(name, row, 'float*')} + {offset} + u, {value}, n);"
 
 
 class LoopText:
@@ -286,16 +299,12 @@ class LoopText:
         size, k = owner.of_size(node.index)
         d = f"load({self.stage_buffer(owner.key(size), owner.slot(node.args[0]))} + i * W)"
         x = self.value(node.args[1])
-        scale = self.row(f"saved_scale{node.index}", f"{moments_of(len(owner.norms), node.index)}[0]", "const float")
+        scale = self.row(f"saved_scale{node.index}", f"{owner.moments(node.index)}[0]", "const float")
         first = self.row(f"mean_d{node.index}", f"partials_{size}.first({k})[b]", "const float")
         second = self.row(f"mean_dx{node.index}", f"partials_{size}.second({k})[b]", "const float")
-        centered = f" - {first}" if owner.norms[node.index][2] else ""
+        centered = f" - {first}" if owner.norms[node.index].centered else ""
         return f"({d}{centered} - {x} * {second}) * {scale}"
 
 
 _OPERATORS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "greater": ">"}
 _FUNCTIONS = {"max": "maximum", "min": "minimum", "sqrt": "square_root"}
-
-
-def moments_of(count: int, index: int) -> str:
-    return f"(a.moments + (a.saved_row(t, b) * {count} + {index}) * 2)"

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from charlm.cells.derivative import passes
-from charlm.cells.lines import ATOM, Lines
+from charlm.cells.lines import ATOM, SYMBOL, Lines, Notation
 from charlm.cells.loop import split
 from charlm.cells.passes import Passes, numbered
 from charlm.cells.program import BINARY, UNARY, Builder, Node, Program, scalars
@@ -24,12 +24,19 @@ from charlm.cells.program import BINARY, UNARY, Builder, Node, Program, scalars
 
 def equations(program: Program) -> list[str]:
     """A line for each equation, such as `cₜ = f ⊙ cₜ₋₁ + i ⊙ g`."""
-    return [f"{name} = {text}" for name, text in _Unicode(program).lines()]
+    return [f"{name} = {text}" for name, text in Lines(program, Notation()).lines()]
 
 
 def derivative(program: Program) -> list[str]:
     """The equations of the backward pass, such as `dcₜ₋₁ = dc ⊙ f`, with the names of the forward equations."""
-    return [f"{name} = {text}" for name, text in _UnicodeBack(program).lines()]
+    return [f"{name} = {text}" for name, text in _Back(program, Notation()).lines()]
+
+
+def latex(program: Program, *, backward: bool = False) -> str:
+    """The equations of the forward or backward pass as an `aligned` environment for display math."""
+    written = (_Back if backward else Lines)(program, _Latex())
+    lines = " \\\\\n".join(rf"  {name} &= {text}" for name, text in written.lines())
+    return f"\\begin{{aligned}}\n{lines}\n\\end{{aligned}}"
 
 
 def notes(lines: Iterable[str]) -> list[str]:
@@ -46,89 +53,22 @@ _FUNCTIONS = {
 }
 
 
-def latex(program: Program, *, backward: bool = False) -> str:
-    """The equations of the forward or backward pass as an `aligned` environment for display math."""
-    written = _LatexBack(program) if backward else _Latex(program)
-    lines = " \\\\\n".join(rf"  {name} &= {text}" for name, text in written.lines())
-    return f"\\begin{{aligned}}\n{lines}\n\\end{{aligned}}"
-
-
-class _Unicode(Lines):
+class _Latex(Notation):
     templates: ClassVar = {
-        "greater": "{0} > {1}", "add": "{0} + {1}", "sub": "{0} − {1}", "neg": "−{0}", "scale": "{0} {1}",
-        "mul": "{0} ⊙ {1}", "div": "{0} / {1}", "product": "{matrix} {0}", "sigmoid": "σ({0})", "sqrt": "√({0})",
-        "log_sigmoid": "log σ({0})", "where": "({1} where {0}, else {2})", "square": "{0}²",
-    }  # fmt: skip
-    letters = "abeklmpquvy"  # papers call gates, candidates and states by the others
-    input, now, past, minus, prime = "xₜ", "ₜ", "ₜ₋₁", "−", "′"
-
-    def __init__(self, program: Program, ends: Iterable[int] = ()) -> None:
-        super().__init__(program, ends)
-        # Arguments of normalizations get a line, so that the derivative can name their vectors.
-        normalized = [node for node in self.nodes if node.op.endswith("normalize") and node.count > 1]
-        self.own_line |= {arg for node in normalized for arg in node.args}
-
-    def before(self, state: str) -> str:
-        return self.symbol(state, self.past)
-
-    def after(self, state: str) -> str:
-        return self.symbol(state, self.now)
-
-    def looked_at(self, name: str) -> str:
-        return self.symbol(name)
-
-    def number(self, number: float) -> str:
-        return f"{number:.6g}".replace("-", self.minus)
-
-    def part(self, whole: str, index: int) -> str:
-        return self.symbol(whole, str(index + 1))
-
-    def row(self, node: Node) -> str:
-        """A parameter's symbol, W_ih for weight_ih, with the number of the matrix or row if it has several."""
-        declared = self.parameters[node.name]
-        letter = "w" if declared.columns == "" else "W"
-        name = self.symbol(re.sub("^weight", letter, re.sub("^bias", "b", node.name)))
-        if node.op == "product":
-            return self.numbered(name, node.index + 1) if declared.stack else name
-        if node.count == declared.gates * max(declared.stack, 1):
-            return name
-        return self.numbered(name, node.index // node.count + 1)
-
-    def reserved(self) -> set[str]:
-        parameters = {self.row(node) for node in self.nodes if node.name in self.parameters}
-        return {"d", self.input, *map(self.symbol, self.program.states), *parameters}
-
-    def numbered(self, name: str, number: int) -> str:
-        return f"{name}[{number}]"
-
-    def transposed(self, matrix: str) -> str:
-        return f"{matrix}ᵀ"
-
-    def symbol(self, name: str, *below: str) -> str:
-        """A name with subscripts: its own digits and words after a `_`, then those in `below`."""
-        text, *words = _SYMBOL.findall(name)
-        for word in (*words, *below):
-            lowered = word.translate(_LOWERED)
-            comma = "," if text[-1] in _DIGITS else ""
-            text += f"_{lowered}" if word in words and not word.isdigit() else comma + lowered
-        return text
-
-
-_SYMBOL = re.compile(r"^_*[^\W\d_]+|\d+$|[^_]+")
-_DIGITS = "₀₁₂₃₄₅₆₇₈₉"
-_LOWERED = str.maketrans("0123456789", _DIGITS)
-
-
-class _Latex(_Unicode):
-    templates: ClassVar = {
-        **_Unicode.templates, "sub": "{0} - {1}", "neg": "-{0}", "scale": r"{0} \, {1}", "mul": r"{0} \odot {1}",
+        **Notation.templates, "sub": "{0} - {1}", "neg": "-{0}", "scale": r"{0} \, {1}", "mul": r"{0} \odot {1}",
         "div": r"\frac{{{0}}}{{{1}}}", "product": r"{matrix} \, {0}",
         "sigmoid": r"\sigma({0})", "sqrt": r"\sqrt{{{0}}}", "log_sigmoid": r"\log \sigma({0})",
         "square": "{{{0}}}^{{2}}",
         "where": r"\begin{{cases}} {1} & \text{{if }} {0} \\ {2} & \text{{else}} \end{{cases}}",
     }  # fmt: skip
-    binds: ClassVar = {**Lines.binds, "div": (ATOM, 0, 0)}
+    binds: ClassVar = {**Notation.binds, "div": (ATOM, 0, 0)}
     input, now, past, minus, prime = "x_{t}", "t", "t-1", "-", "'"
+
+    def symbol(self, name: str, *below: str) -> str:
+        head, *words = SYMBOL.findall(name)
+        lowered = f"_{{{','.join((*words, *below))}}}" if words or below else ""
+        letter = r"\delta" if head == "δ" else head
+        return (letter if len(head) == 1 else rf"\mathit{{{head}}}") + lowered
 
     def function(self, op: str) -> str:
         return rf"\operatorname{{{op.replace('_', '-')}}}"
@@ -142,20 +82,14 @@ class _Latex(_Unicode):
     def transposed(self, matrix: str) -> str:
         return rf"{{{matrix}}}^{{\top}}"
 
-    def symbol(self, name: str, *below: str) -> str:
-        head, *words = _SYMBOL.findall(name)
-        lowered = f"_{{{','.join((*words, *below))}}}" if words or below else ""
-        return (head if len(head) == 1 else rf"\mathit{{{head}}}") + lowered
 
-
-class _Back(_Unicode):
+class _Back(Lines):
     """The backward pass. Values that the forward equations name become `known` nodes."""
 
-    notation: ClassVar[type[_Unicode]]
     leaves: ClassVar = (*Lines.leaves, "known", "d_state")
 
-    def __init__(self, program: Program) -> None:
-        derived, forward, builder = passes(split(program)), self.notation(program), Builder()
+    def __init__(self, program: Program, notation: Notation) -> None:
+        derived, forward, builder = passes(split(program)), Lines(program, notation), Builder()
         back = derived.backward
         used_names = {name for name, _ in forward.lines()}
         whole = scalars(builder, program.nodes)
@@ -163,7 +97,8 @@ class _Back(_Unicode):
         known: dict[int, str] = {}
         self.rows: dict[tuple[str, ...], str] = {}
         for place, name in forward.names.items():
-            names = [forward.part(name, k) for k in range(len(whole[place]))] if len(whole[place]) > 1 else [name]
+            count = len(whole[place])
+            names = [notation.part(name, k) for k in range(count)] if count > 1 else [name]
             known = dict(zip(whole[place], names, strict=True)) | known
             self.rows[tuple(f"d{each}" for each in names)] = f"d{name}"
         results = []
@@ -173,13 +108,11 @@ class _Back(_Unicode):
             terms += [through[product] for product in derived.through[state]]
             places = [behind[place][0] for place in terms] or [builder.constant(0.0)]
             results.append(functools.reduce(functools.partial(builder.apply, "add"), places))
-        by_kind = (back.products, back.windows, back.vectors)
-        ends = [row for gradients in by_kind for rows in gradients.values() for row in rows]
         nodes = [Node("known", name=known[k]) if k in known else node for k, node in enumerate(builder.nodes)]
         program = program._replace(nodes=tuple(nodes), results=tuple(results), gates=(), shown=())
-        super().__init__(program, [behind[row][0] for row in ends])
+        super().__init__(program, notation, [behind[row][0] for row in derived.gradient_rows])
         self.used_names |= used_names
-        after = {forward.after(state): self.symbol(state) for state in program.states}
+        after = {forward.after(state): notation.symbol(state) for state in program.states}
         for named in (("known",), ("vector", "input"), UNARY):
             for place, gradient in back.gradients.items():
                 node = self.nodes[ahead[place][0]]
@@ -193,11 +126,11 @@ class _Back(_Unicode):
         self.numbers = itertools.count(1)
 
     def after(self, state: str) -> str:
-        return f"d{self.before(state)}"
+        return f"d{self.notation.symbol(state, self.notation.past)}"
 
     def leaf(self, node: Node) -> tuple[str, int]:
         if node.op == "d_state":
-            return f"d{self.symbol(node.name, self.now)}", ATOM
+            return f"d{self.notation.symbol(node.name, self.notation.now)}", ATOM
         return (node.name, ATOM) if node.op == "known" else super().leaf(node)
 
     def formula(self, place: int) -> tuple[str, int]:
@@ -206,12 +139,12 @@ class _Back(_Unicode):
             return super().formula(place)
         rows = tuple(self.text(arg, ATOM if len(node.args) == 1 else 0) for arg in node.args)
         whole = self.rows.get(rows) or (rows[0] if len(rows) == 1 else f"({', '.join(rows)})")
-        matrix = self.transposed(self.row(replace(node, op="product")))
-        return self.templates["product"].format(whole, matrix=matrix), self.binds["product"][0]
+        matrix = self.notation.transposed(self.row(replace(node, op="product")))
+        return self.notation.templates["product"].format(whole, matrix=matrix), self.notation.binds["product"][0]
 
     def function(self, op: str) -> str:
         name = super().function(op.removesuffix("_back"))
-        return f"{name}{self.prime}" if op.endswith("_back") else name
+        return f"{name}{self.notation.prime}" if op.endswith("_back") else name
 
     def repeats(self, place: int) -> bool:
         """Repeat a single operation on named values."""
@@ -220,18 +153,7 @@ class _Back(_Unicode):
         return named and not node.op.endswith("_back")
 
     def unnamed(self, place: int, fresh: Iterator[str]) -> str:
-        return self.symbol("δ", str(next(self.numbers))) if place in self.gradients else next(fresh)
-
-
-class _UnicodeBack(_Back):
-    notation = _Unicode
-
-
-class _LatexBack(_Back, _Latex):
-    notation = _Latex
-
-    def symbol(self, name: str, *below: str) -> str:
-        return super().symbol(name, *below).replace("δ", r"\delta")
+        return self.notation.symbol("δ", str(next(self.numbers))) if place in self.gradients else next(fresh)
 
 
 Rows = list[list[int]]

@@ -1,7 +1,7 @@
-"""A cell's program as lines `name = expression`, in any notation."""
+"""A cell's program as lines `name = expression`."""
 
 import itertools
-import string
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -11,55 +11,90 @@ from charlm.cells.program import Node, Program, needed
 
 ATOM = 5
 """The precedence of a name or a call; no operation has a higher one."""
+_LONGEST = 100
+"""The most characters of an expression within another."""
+SYMBOL = re.compile(r"^_*[^\W\d_]+|\d+$|[^_]+")
+_DIGITS = "₀₁₂₃₄₅₆₇₈₉"
+_LOWERED = str.maketrans("0123456789", _DIGITS)
+
+
+class Notation:
+    """How lines are written: here in Unicode, as a paper writes equations."""
+
+    templates: ClassVar[dict[str, str]] = {
+        "greater": "{0} > {1}", "add": "{0} + {1}", "sub": "{0} − {1}", "neg": "−{0}", "scale": "{0} {1}",
+        "mul": "{0} ⊙ {1}", "div": "{0} / {1}", "product": "{matrix} {0}", "sigmoid": "σ({0})", "sqrt": "√({0})",
+        "log_sigmoid": "log σ({0})", "where": "({1} where {0}, else {2})", "square": "{0}²",
+    }  # fmt: skip
+    """Operation → its text; a missing one is written as a call of `function`."""
+    binds: ClassVar[dict[str, tuple[int, ...]]] = {
+        "greater": (1, 2, 2), "add": (2, 2, 3), "sub": (2, 2, 3), "neg": (2, 3), "mul": (3, 3, 4), "scale": (3, 4, 4),
+        "div": (3, 3, 4), "product": (4, ATOM), "square": (4, ATOM),
+    }  # fmt: skip
+    """Operation → its precedence, and the precedence that each argument needs to stand without parentheses. Arguments
+    of a missing operation never need any."""
+    letters = "abeklmpquvy"
+    """What names of unnamed values are made of: papers call gates, candidates and states by the others."""
+    input, now, past, minus, prime = "xₜ", "ₜ", "ₜ₋₁", "−", "′"
+
+    def symbol(self, name: str, *below: str) -> str:
+        """A name with subscripts: its own digits and words after a `_`, then those in `below`."""
+        text, *words = SYMBOL.findall(name)
+        for word in (*words, *below):
+            lowered = word.translate(_LOWERED)
+            comma = "," if text[-1] in _DIGITS else ""
+            text += f"_{lowered}" if word in words and not word.isdigit() else comma + lowered
+        return text
+
+    def number(self, number: float) -> str:
+        return f"{number:.6g}".replace("-", self.minus)
+
+    def function(self, op: str) -> str:
+        return op
+
+    def part(self, whole: str, index: int) -> str:
+        """One of several vectors side by side."""
+        return self.symbol(whole, str(index + 1))
+
+    def numbered(self, name: str, number: int) -> str:
+        """One of a parameter's matrices or vectors."""
+        return f"{name}[{number}]"
+
+    def transposed(self, matrix: str) -> str:
+        return f"{matrix}ᵀ"
 
 
 class Lines:
-    """Writes what the new states need. A subclass is a notation.
+    """Writes what the new states need.
 
     A value gets a line of its own if it is a new state, if people look at it (then it has the name they see), if it is
     used more than once, if it has several vectors that are used one by one, or if it is long. All others become parts
     of these expressions.
     """
 
-    templates: ClassVar[dict[str, str]]
-    """Operation → its text; a missing one is written as a call of `function`."""
-    binds: ClassVar[dict[str, tuple[int, ...]]] = {
-        "greater": (1, 2, 2),
-        "add": (2, 2, 3),
-        "sub": (2, 2, 3),
-        "neg": (2, 3),
-        "mul": (3, 3, 4),
-        "scale": (3, 4, 4),
-        "div": (3, 3, 4),
-        "product": (4, ATOM),
-        "square": (4, ATOM),
-    }
-    """Operation → its precedence, and the precedence that each argument needs to stand without parentheses. Arguments
-    of a missing operation never need any."""
     leaves: ClassVar[tuple[str, ...]] = ("input", "state", "constant", "vector", "part")
     """Operations that never get a line."""
-    longest: ClassVar[int] = 100
-    """The most characters of an expression within another."""
-    letters: ClassVar = string.ascii_lowercase
-    """What names of unnamed values are made of."""
 
-    def __init__(self, program: Program, ends: Iterable[int] = ()) -> None:
+    def __init__(self, program: Program, notation: Notation, ends: Iterable[int] = ()) -> None:
         """ends: nodes besides the results that get a line."""
-        self.program = program
+        self.program, self.notation = program, notation
         self.parameters = {parameter.name: parameter for parameter in program.parameters}
-        self.nodes, same = _readable(program.nodes)
-        self.results = [same[place] for place in program.results]
-        self.ends = {same[place] for place in ends}
-        self.places = needed(self.nodes, (*self.results, *self.ends))
-        uses = [arg for place in self.places for arg in self.nodes[place].args]
-        self.uses = Counter(uses)
-        unpacked = {self.nodes[place].args[0] for place in self.places if self.nodes[place].op == "part"}
-        self.preferred = {same[place]: self.looked_at(name) for name, place in (*program.gates, *program.shown)}
+        self.nodes, self.same = _readable(program.nodes)
+        self.results = [self.same[place] for place in program.results]
+        ends = {self.same[place] for place in ends}
+        self.places = needed(self.nodes, (*self.results, *ends))
+        self.uses = Counter(arg for place in self.places for arg in self.nodes[place].args)
+        looked_at = (*program.gates, *program.shown)
+        self.preferred = {self.same[place]: notation.symbol(name) for name, place in looked_at}
         self.preferred |= {place: self.after(name) for name, place in zip(program.states, self.results, strict=True)}
-        self.own_line = {*self.preferred, *unpacked, *self.ends}
-        self.same = same
+        self.own_line = {*self.preferred, *ends}
+        self.own_line |= {self.nodes[place].args[0] for place in self.places if self.nodes[place].op == "part"}
+        # Arguments of normalizations get a line, so that the derivative can name their vectors.
+        normalized = [node for node in self.nodes if node.op.endswith("normalize") and node.count > 1]
+        self.own_line |= {arg for node in normalized for arg in node.args}
         self.names: dict[int, str] = {}
-        self.used_names = {"", *self.reserved()}
+        parameters = {self.row(node) for node in self.nodes if node.name in self.parameters}
+        self.used_names = {"", "d", notation.input, *map(notation.symbol, program.states), *parameters}
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Names and their expressions, in the order of computation."""
@@ -69,7 +104,7 @@ class Lines:
                 continue
             text, _ = self.formula(place)
             again = self.uses[place] > 1 and not self.repeats(place)
-            if place in self.own_line or again or len(text) > self.longest:
+            if place in self.own_line or again or len(text) > _LONGEST:
                 name = self.preferred.get(place, "")
                 self.names[place] = name if name not in self.used_names else self.unnamed(place, fresh)
                 self.used_names.add(self.names[place])
@@ -92,72 +127,56 @@ class Lines:
         node = self.nodes[place]
         if node.op in self.leaves:
             return self.leaf(node)
-        binds, *lowest = self.binds.get(node.op, (ATOM, *[0] * len(node.args)))
+        binds, *lowest = self.notation.binds.get(node.op, (ATOM, *[0] * len(node.args)))
         args = [self.text(arg, each) for arg, each in zip(node.args, lowest, strict=True)]
         if node.op in ("add", "mul") and self.nodes[node.args[1]].op == node.op:  # a + (b + c)
             args[1] = self.text(node.args[1], binds)
-        if node.op not in self.templates:
+        if node.op not in self.notation.templates:
             return f"{self.function(node.op)}({', '.join(args)})", binds
         matrix = self.row(node) if node.op == "product" else ""
-        return self.templates[node.op].format(*args, matrix=matrix, node=node), binds
+        return self.notation.templates[node.op].format(*args, matrix=matrix), binds
 
     def leaf(self, node: Node) -> tuple[str, int]:
         match node.op:
             case "input":
-                return self.input, ATOM
+                return self.notation.input, ATOM
             case "state":
-                return self.before(node.name), ATOM
+                return self.notation.symbol(node.name, self.notation.past), ATOM
             case "constant":
-                return self.number(node.number), ATOM if node.number >= 0 else self.binds["neg"][0]
+                return self.notation.number(node.number), ATOM if node.number >= 0 else self.notation.binds["neg"][0]
             case "part":
-                return self.part(self.text(node.args[0]), node.index), ATOM
+                return self.notation.part(self.text(node.args[0]), node.index), ATOM
         return self.row(node), ATOM
+
+    def function(self, op: str) -> str:
+        return self.notation.function(op)
+
+    def after(self, state: str) -> str:
+        """The name of a result."""
+        return self.notation.symbol(state, self.notation.now)
+
+    def row(self, node: Node) -> str:
+        """What a product or vector takes from its parameter: W_ih for weight_ih, with a number if it has several."""
+        declared = self.parameters[node.name]
+        letter = "w" if declared.columns == "" else "W"
+        name = self.notation.symbol(re.sub("^weight", letter, re.sub("^bias", "b", node.name)))
+        if node.op == "product":
+            return self.notation.numbered(name, node.index + 1) if declared.stack else name
+        if node.count == declared.gates * max(declared.stack, 1):
+            return name
+        return self.notation.numbered(name, node.index // node.count + 1)
 
     def fresh(self) -> Iterator[str]:
         """Short names that are free."""
+        letters = self.notation.letters
         initials = {name[0] for name in (*self.used_names, *self.preferred.values()) if name}
-        yield from (letter for letter in self.letters if letter not in initials)
-        longer = (word for length in itertools.count(2) for word in itertools.product(self.letters, repeat=length))
-        yield from (name for word in longer if (name := self.looked_at("".join(word))) not in self.used_names)
+        yield from (letter for letter in letters if letter not in initials)
+        longer = ("".join(word) for length in itertools.count(2) for word in itertools.product(letters, repeat=length))
+        yield from (name for name in map(self.notation.symbol, longer) if name not in self.used_names)
 
     def unnamed(self, place: int, fresh: Iterator[str]) -> str:
         """The name of a value that has none; `fresh` are free names."""
         return next(fresh)
-
-    # The notation
-
-    input: ClassVar[str]
-
-    def before(self, state: str) -> str:
-        """A state before the step."""
-        raise NotImplementedError
-
-    def after(self, state: str) -> str:
-        """A state after the step."""
-        raise NotImplementedError
-
-    def looked_at(self, name: str) -> str:
-        """The name of a gate."""
-        return name
-
-    def function(self, op: str) -> str:
-        """The name of a function."""
-        return op
-
-    def number(self, number: float) -> str:
-        raise NotImplementedError
-
-    def part(self, whole: str, index: int) -> str:
-        """One of several vectors side by side."""
-        raise NotImplementedError
-
-    def row(self, node: Node) -> str:
-        """The matrix or rows that a product or vector takes from its parameter."""
-        raise NotImplementedError
-
-    def reserved(self) -> set[str]:
-        """Names that are taken."""
-        raise NotImplementedError
 
 
 def _readable(nodes: Iterable[Node]) -> tuple[list[Node], list[int]]:

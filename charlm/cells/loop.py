@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from charlm.cells.program import STATIC, WINDOW, Builder, Node, Program, scalarized, when
+from charlm.cells.program import STATIC, WINDOW, Builder, Node, Program, needed, scalarized, when
 
 
 class Split(NamedTuple):
@@ -62,24 +62,17 @@ def _cut(
 
     leaf: the operation, window or static, that stands for a node; None to go on to its arguments.
     """
-    leaf_ops: dict[int, str | None] = {}
-    ready = list(ends)
-    while ready:
-        place = ready.pop()
-        if place not in leaf_ops:
-            leaf_ops[place] = leaf(place)
-            ready += () if leaf_ops[place] else nodes[place].args
-    leaves = {op: tuple(place for place in sorted(leaf_ops) if leaf_ops[place] == op) for op in ("window", "static")}
+    ops = {place: op for place in range(len(nodes)) if (op := leaf(place))}
+    places = needed(nodes, ends, leaves=ops)
+    leaves = {op: tuple(place for place in places if ops.get(place) == op) for op in ("window", "static")}
+    new = {place: k for k, place in enumerate(places)}
     built: list[Node] = []
-    new: dict[int, int] = {}
-    for place, op in sorted(leaf_ops.items()):
+    for place in places:
         node = nodes[place]
-        if op:
-            node = Node(op, (), node.count, node.size, index=leaves[op].index(place))
+        if op := ops.get(place):
+            built.append(Node(op, (), node.count, node.size, index=leaves[op].index(place)))
         else:
-            node = replace(node, args=tuple(new[arg] for arg in node.args))
-        new[place] = len(built)
-        built.append(node)
+            built.append(replace(node, args=tuple(new[arg] for arg in node.args)))
     return built, new, leaves
 
 

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
+from charlm.cells.lstm import LSTM
 from charlm.cells.program import Size
 from charlm.system.section import CountOrNever
 
@@ -10,16 +11,9 @@ from charlm.system.section import CountOrNever
 class Mogrifier(Cell):
     """An LSTM before whose step x_t and h_{t−1} scale each other in turn, r times; with r = 0 the LSTM itself."""
 
-    states: ClassVar = ("h", "c")
-    initial: ClassVar = ("forget_bias",)
-    meanings: ClassVar = {
-        "h": ("output",),
-        "c": ("memory",),
-        "i": ("input gate", "blocks", "lets in"),
-        "f": ("forget gate", "forgets", "keeps"),
-        "g": ("new value",),
-        "o": ("output gate", "hides", "shows"),
-    }
+    states: ClassVar = LSTM.states
+    initial: ClassVar = LSTM.initial
+    meanings: ClassVar = LSTM.meanings
 
     kind: str = "mogrifier"
     """LSTM whose input and state first scale each other (Melis et al. 2020)."""

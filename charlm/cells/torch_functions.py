@@ -1,6 +1,8 @@
 """The functions and methods of torch that a step may call besides charlm's own, as operations of a program."""
 
 import functools
+import operator
+from collections.abc import Callable
 from typing import Any
 
 from charlm.cells.program import BINARY, UNARY
@@ -14,45 +16,16 @@ def _do(op: str, *operands: Any) -> Any:
     return next(operand for operand in operands if hasattr(operand, "tracing")).tracing.apply(op, *operands)
 
 
-def _add(a: Any, b: Any, *, alpha: float = 1) -> Any:
-    return _do("add", a, alpha * b)
-
-
-def _sub(a: Any, b: Any, *, alpha: float = 1) -> Any:
-    return _do("sub", a, alpha * b)
-
-
-def _neg(v: Any) -> Any:
-    return 0.0 - v
-
-
-def _abs(v: Any) -> Any:
-    return _do("max", v, 0.0 - v)
-
-
-def _square(v: Any) -> Any:
-    return v * v
-
-
-def _pow(v: Any, exponent: Any) -> Any:
+def _power(v: Any, exponent: Any) -> Any:
     allowed = (0.5, *range(1, MOST_FACTORS + 1))
     if not isinstance(exponent, int | float) or abs(exponent) not in allowed:
         exponent_text = exponent if isinstance(exponent, int | float) else f"a {type(exponent).__name__}"
         v.tracing.fail(
             f"found {exponent_text} as an exponent; allowed: ±0.5, ±1, …, ±{MOST_FACTORS}; or use exp(b * log(v))"
         )
-    if abs(exponent) == 0.5:
-        return _do("sqrt", v) if exponent > 0 else _rsqrt(v)
-    power = functools.reduce(lambda a, b: a * b, [v] * int(abs(exponent)))
+    factors = [_do("sqrt", v)] if abs(exponent) == 0.5 else [v] * int(abs(exponent))
+    power = functools.reduce(operator.mul, factors)
     return power if exponent > 0 else 1 / power
-
-
-def _reciprocal(v: Any) -> Any:
-    return 1 / v
-
-
-def _rsqrt(v: Any) -> Any:
-    return 1 / _do("sqrt", v)
 
 
 def _clamp(v: Any, min: Any = None, max: Any = None) -> Any:
@@ -60,28 +33,8 @@ def _clamp(v: Any, min: Any = None, max: Any = None) -> Any:
     return v if max is None else _do("min", v, max)
 
 
-def _lerp(start: Any, end: Any, weight: Any) -> Any:
-    return start + weight * (end - start)
-
-
-def _log_sigmoid(v: Any) -> Any:
-    return 0.0 - _do("softplus", 0.0 - v)
-
-
 def _softplus(v: Any, beta: float = 1) -> Any:
     return _do("softplus", v) if beta == 1 else _do("softplus", beta * v) / beta
-
-
-def _relu(v: Any, inplace: bool = False) -> Any:
-    return _do("relu", v)
-
-
-def _silu(v: Any, inplace: bool = False) -> Any:
-    return v * _do("sigmoid", v)
-
-
-def _leaky_relu(v: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
-    return _do("where", v > 0, v, negative_slope * v)
 
 
 def _elu(v: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
@@ -89,24 +42,37 @@ def _elu(v: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
     return _do("where", v > 0, v, alpha * (_do("exp", _do("min", v, 0.0)) - 1))
 
 
-def _detach(v: Any) -> Any:
-    return v.tracing.over_units("stop", v)
-
-
-FUNCTIONS = {
-    **{op: functools.partial(_do, op) for op in (*UNARY, *BINARY) if op != "greater"},
-    **{"maximum": functools.partial(_do, "max"), "minimum": functools.partial(_do, "min")},
-    **{"multiply": functools.partial(_do, "mul"), "where": functools.partial(_do, "where")},
-    **dict.fromkeys(("divide", "true_divide"), functools.partial(_do, "div")),
-    **{"add": _add, "sub": _sub, "subtract": _sub, "neg": _neg, "negative": _neg, "abs": _abs, "absolute": _abs},
-    **{"gt": lambda a, b: a > b, "greater": lambda a, b: a > b, "lt": lambda a, b: a < b, "less": lambda a, b: a < b},
-    **{"ge": lambda a, b: a >= b, "greater_equal": lambda a, b: a >= b},
-    **{"le": lambda a, b: a <= b, "less_equal": lambda a, b: a <= b},
-    **{"square": _square, "pow": _pow, "reciprocal": _reciprocal, "rsqrt": _rsqrt, "clamp": _clamp, "clip": _clamp},
-    **{"lerp": _lerp, "logsigmoid": _log_sigmoid, "log_sigmoid": _log_sigmoid, "softplus": _softplus, "relu": _relu},
-    **{"silu": _silu, "leaky_relu": _leaky_relu, "elu": _elu, "detach": _detach},
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{op: functools.partial(_do, op) for op in (*UNARY, *BINARY, "where") if op != "greater"},
+    "add": lambda a, b, *, alpha=1: _do("add", a, alpha * b),
+    "sub": lambda a, b, *, alpha=1: _do("sub", a, alpha * b),
+    "neg": lambda v: 0.0 - v,
+    "abs": lambda v: _do("max", v, 0.0 - v),
+    "square": lambda v: v * v,
+    "pow": _power,
+    "reciprocal": lambda v: 1 / v,
+    "rsqrt": lambda v: 1 / _do("sqrt", v),
+    "clamp": _clamp,
+    "lerp": lambda start, end, weight: start + weight * (end - start),
+    "log_sigmoid": lambda v: 0.0 - _do("softplus", 0.0 - v),
+    "softplus": _softplus,
+    "relu": lambda v, inplace=False: _do("relu", v),
+    "silu": lambda v, inplace=False: v * _do("sigmoid", v),
+    "leaky_relu": lambda v, negative_slope=0.01, inplace=False: _do("where", v > 0, v, negative_slope * v),
+    "elu": _elu,
+    "detach": lambda v: v.tracing.over_units("stop", v),
+    "gt": lambda a, b: a > b,
+    "lt": lambda a, b: a < b,
+    "ge": lambda a, b: a >= b,
+    "le": lambda a, b: a <= b,
 }
 """Functions by the name that torch gives them."""
+_ALIASES = {
+    **{"maximum": "max", "minimum": "min", "multiply": "mul", "divide": "div", "true_divide": "div"},
+    **{"subtract": "sub", "negative": "neg", "absolute": "abs", "clip": "clamp", "logsigmoid": "log_sigmoid"},
+    **{"greater": "gt", "less": "lt", "greater_equal": "ge", "less_equal": "le"},
+}
+FUNCTIONS |= {alias: FUNCTIONS[name] for alias, name in _ALIASES.items()}
 
 INSTEAD = {
     **dict.fromkeys(("linear", "matmul", "mm", "addmm", "bmm", "einsum"), "p.product(name, v)"),

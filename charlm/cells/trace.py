@@ -4,7 +4,7 @@ import functools
 import inspect
 import sys
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from charlm.cells.cell import Cell, Parameters
 from charlm.cells.check import check
-from charlm.cells.program import BINARY, STATIC, UNARY, Builder, Node, Parameter, Program, Size, when
+from charlm.cells.program import BINARY, UNARY, Builder, Node, Parameter, Program, Size
 from charlm.cells.torch_functions import FUNCTIONS, INSTEAD
 from charlm.errors import CellError
 
@@ -61,12 +61,6 @@ def _traced(cell: Cell, square: bool) -> Program:
     if not tracing.declared:
         tracing.fail("step uses no parameters; allowed: at least one")
     places = [tracing.value(result).place for result in results]
-    for name, place in zip(cell.states, places, strict=True):
-        node = tracing.builder.nodes[place]
-        if node.count != 1 or tracing.joined("H", node.size) is None:
-            tracing.fail(f"the new state {name} is {node.count} × {node.size}; allowed: 1 × H")
-        if when(tracing.builder.nodes)[place] == STATIC:
-            tracing.fail(f"the new state {name} depends neither on x nor on a state; allowed: states that do")
     matrices = [parameter for parameter in tracing.declared.values() if parameter.columns != ""]
     vectors = [parameter for parameter in tracing.declared.values() if parameter.columns == ""]
     program = Program(
@@ -242,6 +236,15 @@ class _Tracing(Parameters):
             self.fail(f"the parameter {parameter.name} is declared twice, with {both}; allowed: two names")
 
 
+def _operator(op: str, *, reflected: bool = False) -> "Callable[[Value, Any], Value]":
+    """The method of an operator; reflected: of the value on its right."""
+
+    def method(self: "Value", other: Any) -> "Value":
+        return self.tracing.apply(op, *((other, self) if reflected else (self, other)))
+
+    return method
+
+
 class Value:
     """A symbolic vector, or several side by side: how it is computed, without numbers."""
 
@@ -289,11 +292,8 @@ class Value:
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __gt__(self, other: Any) -> "Value":
-        return self.tracing.apply("greater", self, other)
-
-    def __lt__(self, other: Any) -> "Value":
-        return self.tracing.apply("greater", other, self)
+    __gt__ = _operator("greater")
+    __lt__ = _operator("greater", reflected=True)
 
     def __ge__(self, other: Any) -> "Value":
         return Condition(self.tracing, self.tracing.apply("greater", other, self).place, inverted=True)
@@ -301,29 +301,14 @@ class Value:
     def __le__(self, other: Any) -> "Value":
         return Condition(self.tracing, self.tracing.apply("greater", self, other).place, inverted=True)
 
-    def __add__(self, other: Any) -> "Value":
-        return self.tracing.apply("add", self, other)
-
-    def __radd__(self, other: Any) -> "Value":
-        return self.tracing.apply("add", other, self)
-
-    def __sub__(self, other: Any) -> "Value":
-        return self.tracing.apply("sub", self, other)
-
-    def __rsub__(self, other: Any) -> "Value":
-        return self.tracing.apply("sub", other, self)
-
-    def __mul__(self, other: Any) -> "Value":
-        return self.tracing.apply("mul", self, other)
-
-    def __rmul__(self, other: Any) -> "Value":
-        return self.tracing.apply("mul", other, self)
-
-    def __truediv__(self, other: Any) -> "Value":
-        return self.tracing.apply("div", self, other)
-
-    def __rtruediv__(self, other: Any) -> "Value":
-        return self.tracing.apply("div", other, self)
+    __add__ = _operator("add")
+    __radd__ = _operator("add", reflected=True)
+    __sub__ = _operator("sub")
+    __rsub__ = _operator("sub", reflected=True)
+    __mul__ = _operator("mul")
+    __rmul__ = _operator("mul", reflected=True)
+    __truediv__ = _operator("div")
+    __rtruediv__ = _operator("div", reflected=True)
 
     def __pow__(self, exponent: Any) -> "Value":
         return FUNCTIONS["pow"](self, exponent)

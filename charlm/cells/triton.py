@@ -8,9 +8,8 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-from charlm.cells.passes import Passes, numbered
+from charlm.cells.passes import ANYWHERE, Passes, numbered, stages
 from charlm.cells.program import UNARY, Node, Size
-from charlm.cells.stages import ANYWHERE, stages
 from charlm.cells.triton_kernel import Argument, Options, TritonKernel, Vector, Writer
 
 
@@ -42,9 +41,15 @@ from charlm.gpu.functions import (
 @functools.lru_cache(maxsize=64)
 def kernels(passes: Passes, options: Options) -> Kernels:
     """The kernels of both passes."""
-    forward, backward = _Forward(passes, options), _Backward(passes, options)
-    orders = forward.stages(), backward.stages()
-    return Kernels("\n\n".join([_HEAD, *forward.texts, *backward.texts]), *orders)
+    products = numbered(passes.forward.nodes, "product")
+    forward = TritonPass("forward", passes, options, passes.forward.nodes, passes.forward_ends, products)
+    products = {place: node.index for place, node in enumerate(passes.backward.nodes) if node.op == "product_back"}
+    backward = TritonPass("backward", passes, options, passes.backward.nodes, passes.backward_ends, products)
+    forward.write(_forward_stores(forward))
+    backward.write(_backward_stores(backward))
+    through = tuple(index for indices in passes.through.values() for index in indices)
+    source = "\n\n".join([_HEAD, *forward.texts, *backward.texts])
+    return Kernels(source, forward.stages, [*backward.stages, TritonStage(through, ())])
 
 
 _LEAVES = (*ANYWHERE, "product", "product_back")
@@ -59,34 +64,34 @@ class Store(NamedTuple):
     """The node of the value; −1 if it is not one node."""
     stage: int
     size: Size
-    write: Callable[["Writer"], None]
+    write: Callable[[Writer], None]
 
 
-class _Pass:
-    """The kernels of one pass, by its stages."""
+class TritonPass:
+    """The kernels of one pass, stage by stage. products: the index of each product, by its place."""
 
-    name = ""
-
-    def __init__(self, passes: Passes, options: Options, nodes: list[Node], ends: list[int]) -> None:
-        self.passes, self.options, self.nodes = passes, options, nodes
+    def __init__(
+        self, name: str, passes: Passes, options: Options, nodes: list[Node], ends: list[int], products: dict[int, int]
+    ) -> None:
+        self.name, self.passes, self.options, self.nodes, self.products = name, passes, options, nodes, products
         self.names, self.internal = passes.split.loop.states, passes.split.loop.internal
         self.levels = stages(nodes, ends, split_norms=False, anywhere=ANYWHERE)
         self.at = {place: k for k, level in enumerate(self.levels) for place in (*level.begins, *level.nodes)}
         self.stored: dict[int, Vector] = {}
         """Values that earlier kernels have stored."""
+        self.stages: list[TritonStage] = []
         self.texts: list[str] = []
 
-    def stages(self) -> list[TritonStage]:
-        all_stores = self.stores()
-        result = []
+    def write(self, all_stores: list[Store]) -> None:
+        """Write the kernels of all stages."""
         for stage, level in enumerate(self.levels):
             computed = [place for place in level.nodes if not self.is_leaf(place)]
             stores = [store for store in all_stores if store.stage == stage]
             sizes = [*(self.nodes[place].size for place in computed), *(store.size for store in stores)]
             sizes = [size for size in dict.fromkeys(map(self.unified, sizes)) if size != ""]
-            products = tuple(self.product(place) for place in level.begins)
-            result.append(TritonStage(products, tuple(self.kernel(stage, size, computed, stores) for size in sizes)))
-        return result
+            products = tuple(self.products[place] for place in level.begins)
+            of_stage = tuple(self.kernel(stage, size, computed, stores) for size in sizes)
+            self.stages.append(TritonStage(products, of_stage))
 
     def kernel(self, stage: int, size: Size, computed: list[int], stores: list[Store]) -> TritonKernel:
         places = [place for place in computed if self.unified(self.nodes[place].size) == size]
@@ -127,113 +132,83 @@ class _Pass:
         calls = [functools.partial(store, place=place, count=len(rows), k=k) for k, place in enumerate(rows)]
         return [Store(place, self.at[place], size, call) for place, call in zip(rows, calls, strict=True)]
 
-    def product(self, place: int) -> int:
-        """The index in `Passes.products` of a product that begins a stage."""
-        raise NotImplementedError
 
-    def stores(self) -> list[Store]:
-        raise NotImplementedError
+def _forward_stores(of: TritonPass) -> list[Store]:
+    passes, options = of.passes, of.options
 
-
-class _Forward(_Pass):
-    name = "forward"
-
-    def __init__(self, passes: Passes, options: Options) -> None:
-        super().__init__(passes, options, passes.forward.nodes, passes.forward_ends)
-        self.products = numbered(self.nodes, "product")
-
-    def product(self, place: int) -> int:
-        return self.products[place]
-
-    def stores(self) -> list[Store]:
-        passes, stores = self.passes, []
-        for k, (size, rows) in enumerate(passes.forward.saved.items()):
-            stores += self.each(rows, size, functools.partial(Writer.store_value, argument=Argument("saved", k)))
-        for index in passes.stored_operands:
-            place = passes.operands[index].node
-            put = functools.partial(self.put_operand, index)
-            stores.append(Store(place, self.at[place], passes.operands[index].size, put))
-        for s, place in enumerate(passes.forward.states.values()):
-            stores.append(Store(place, self.at[place], "H", functools.partial(self.put_state, s, place)))
-        return stores
-
-    def put_operand(self, index: int, writer: Writer) -> None:
-        place = self.passes.operands[index].node
-        writer.store_value(Argument("operand", index), place)
-        self.copy(index, writer.value(place), writer)
-
-    def copy(self, index: int, value: str, writer: Writer) -> None:
+    def copy(index: int, value: str, writer: Writer) -> None:
         """Copy an operand for its products."""
-        size = self.passes.operands[index].size
-        if self.options.bf16 or (self.options.mask and size == "H"):
+        size = passes.operands[index].size
+        if options.bf16 or (options.mask and size == "H"):
             writer.store(Argument("copy", index), writer.masked(value, size))
 
-    def put_state(self, s: int, place: int, writer: Writer) -> None:
+    def put_operand(index: int, writer: Writer) -> None:
+        place = passes.operands[index].node
+        writer.store_value(Argument("operand", index), place)
+        copy(index, writer.value(place), writer)
+
+    def put_state(s: int, place: int, writer: Writer) -> None:
         value = writer.value(place)
-        if self.options.zoneout or self.options.resets:
+        if options.zoneout or options.resets:
             writer.store(Argument("pre_zoneout", s), value)
-        if self.zones_out(s):
+        if of.zones_out(s):
             share, old = writer.share(s), writer.read("before", s)
             value = writer.let(f"new_{s}", f"{share} * {old} + (1 - {share}) * {value}")
-        if self.options.resets:
+        if options.resets:
             if s == 0:
                 writer.store(Argument("outputs"), value)
             value = writer.let(f"next_{s}", writer.with_resets(value))
         writer.store(Argument("after", s), value)
-        for index, operand in enumerate(self.passes.operands):
-            if operand.state == self.names[s]:
-                self.copy(index, value, writer)
+        for index, operand in enumerate(passes.operands):
+            if operand.state == of.names[s]:
+                copy(index, value, writer)
+
+    stores: list[Store] = []
+    for k, (size, rows) in enumerate(passes.forward.saved.items()):
+        stores += of.each(rows, size, functools.partial(Writer.store_value, argument=Argument("saved", k)))
+    for index in passes.stored_operands:
+        operand = passes.operands[index]
+        put = functools.partial(put_operand, index)
+        stores.append(Store(operand.node, of.at[operand.node], operand.size, put))
+    for s, place in enumerate(passes.forward.states.values()):
+        stores.append(Store(place, of.at[place], "H", functools.partial(put_state, s, place)))
+    return stores
 
 
-class _Backward(_Pass):
-    name = "backward"
+def _backward_stores(of: TritonPass) -> list[Store]:
+    passes, back, nodes = of.passes, of.passes.backward, of.passes.split.program.nodes
 
-    def __init__(self, passes: Passes, options: Options) -> None:
-        super().__init__(passes, options, passes.backward.nodes, passes.backward_ends)
-
-    def product(self, place: int) -> int:
-        return self.nodes[place].index
-
-    def stages(self) -> list[TritonStage]:
-        through = tuple(index for indices in self.passes.through.values() for index in indices)
-        return [*super().stages(), TritonStage(through, ())]
-
-    def stores(self) -> list[Store]:
-        passes, back, program = self.passes, self.passes.backward, self.passes.split.program
-        stores: list[Store] = []
-        for s, name in enumerate(self.names):
-            place = back.states.get(name, -1)
-            last = self.at.get(place, 0)
-            for stage in {0, last} if self.zones_out(s) else {last}:
-                stored_place = place if stage == last else -1
-                stores.append(
-                    Store(stored_place, stage, "H", functools.partial(self.put_state, s, stored_place, stage))
-                )
-        for index, rows in back.products.items():
-            stores += self.each(rows, passes.products[index].size, functools.partial(self.put_product, index))
-        for index in back.windows.keys() - passes.like_windows.keys():
-            size = program.nodes[passes.split.windows[index]].size
-            store = functools.partial(Writer.store_value, argument=Argument("d_window", index))
-            stores += self.each(back.windows[index], size, store)
-        for index in back.vectors.keys() - passes.like_vectors.keys():
-            size = program.nodes[passes.split.vectors[index]].size
-            stores += self.each(back.vectors[index], size, functools.partial(self.add_to_vector, index))
-        return stores
-
-    def put_state(self, s: int, place: int, stage: int, writer: Writer) -> None:
+    def put_state(s: int, place: int, stage: int, writer: Writer) -> None:
         """The gradient of a state before the step; place: −1 for zoneout's bypass alone."""
         terms = [] if place == -1 else [writer.value(place)]
-        if stage == 0 and (self.zones_out(s) or Node("d_state", name=self.names[s]) in self.nodes):
+        if stage == 0 and (of.zones_out(s) or Node("d_state", name=of.names[s]) in of.nodes):
             writer.d_state(s)  # it loads what is overwritten below
-        if self.zones_out(s):
+        if of.zones_out(s):
             terms.append(writer.read("d_state", s) if stage else f"bypass_{s}")
         writer.store(Argument("d_state", s), " + ".join(terms) or "0.0")
 
-    def put_product(self, index: int, writer: Writer, place: int, count: int, k: int) -> None:
+    def put_product(index: int, writer: Writer, place: int, count: int, k: int) -> None:
         writer.store_value(Argument("d_product", index), place, count, k)
-        if self.options.bf16:
+        if of.options.bf16:
             writer.store(Argument("d_copy", index), writer.value(place), count, k)
 
-    def add_to_vector(self, index: int, writer: Writer, place: int, count: int, k: int) -> None:
+    def add_to_vector(index: int, writer: Writer, place: int, count: int, k: int) -> None:
         total = f"{writer.read('d_vector', index, count, k)} + {writer.value(place)}"
         writer.store(Argument("d_vector", index), total, count, k)
+
+    stores: list[Store] = []
+    for s, name in enumerate(of.names):
+        place = back.states.get(name, -1)
+        last = of.at.get(place, 0)
+        for stage in {0, last} if of.zones_out(s) else {last}:
+            stored_place = place if stage == last else -1
+            stores.append(Store(stored_place, stage, "H", functools.partial(put_state, s, stored_place, stage)))
+    for index, rows in back.products.items():
+        stores += of.each(rows, passes.products[index].size, functools.partial(put_product, index))
+    for index in back.windows.keys() - passes.like_windows.keys():
+        store = functools.partial(Writer.store_value, argument=Argument("d_window", index))
+        stores += of.each(back.windows[index], nodes[passes.split.windows[index]].size, store)
+    for index in back.vectors.keys() - passes.like_vectors.keys():
+        store = functools.partial(add_to_vector, index)
+        stores += of.each(back.vectors[index], nodes[passes.split.vectors[index]].size, store)
+    return stores

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-from charlm.cells.passes import Passes, numbered
-from charlm.cells.program import UNARY, Node, Size
+from charlm.cells.passes import numbered
+from charlm.cells.program import UNARY, Size
+
+if TYPE_CHECKING:
+    from charlm.cells.triton import TritonPass
 
 
 class Options(NamedTuple):
@@ -65,24 +68,10 @@ _SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "greater": ">"}
 _FUNCTIONS = {**{op: op for op in UNARY}, "max": "maximum", "min": "minimum", "where": "tl.where"}
 
 
-class KernelsOfPass(Protocol):
-    """What a kernel needs to know about its pass."""
-
-    passes: Passes
-    options: Options
-    nodes: list[Node]
-    names: tuple[str, ...]
-    stored: dict[int, Vector]
-    """Values that earlier kernels have stored."""
-
-    def zones_out(self, s: int) -> bool: ...
-    def product(self, place: int) -> int: ...
-
-
 class Writer:
     """Writes one kernel. whole_rows: each program computes all units of a stream."""
 
-    def __init__(self, of: KernelsOfPass, whole_rows: bool) -> None:
+    def __init__(self, of: TritonPass, whole_rows: bool) -> None:
         self.of, self.whole_rows = of, whole_rows
         self.lines: list[str] = []
         self.arguments: dict[Argument, None] = {}
@@ -203,7 +192,7 @@ class Writer:
             case "operand" | "window":
                 return self.read(node.op, node.index, node.count, k)
             case "product" | "product_back":
-                value = self.read("product", self.of.product(place), node.count, k)
+                value = self.read("product", self.of.products[place], node.count, k)
                 return value if node.op == "product" else self.masked(value, node.size)
         raise AssertionError(node)
 

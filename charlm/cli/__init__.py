@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from charlm import IMPORTED_S, __version__
-from charlm.cli import cells, classify, compare, config, data, doctor, runs, sample, score, train
+from charlm.cli import cells, classify, compare, config, data, doctor, export, look, runs, sample, score, train
 from charlm.cli.common import open_output
 from charlm.cli.usage import UsageError, worded
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory
@@ -75,9 +75,9 @@ app.command("sample")(sample.sample)
 app.command("next")(sample.next_characters)
 app.command("classify")(classify.classify)
 app.command("eval")(score.evaluate)
-app.command("look")(runs.look)
+app.command("look")(look.look)
 app.command("score")(score.score)
-app.command("export")(runs.export)
+app.command("export")(export.export)
 app.command("plan", short_help="Measure what a config will cost before it runs.")(train.plan)
 app.command("compare")(compare.compare)
 app.command("runs")(runs.runs)

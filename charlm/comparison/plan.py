@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
-
-from charlm.errors import ConfigError
+from typing import Literal, get_args
 
 KINDS = ("rnn", "lstm", "gru", "rhn", "sru")
 """The kinds that are compared unless others are named."""
@@ -20,7 +18,7 @@ EQUAL: tuple[str, ...] = get_args(Equal)
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared. ConfigError for what cannot be."""
+    """What is compared. ValueError for what cannot be."""
 
     text: str
     minutes: float
@@ -35,39 +33,26 @@ class Plan:
     def __post_init__(self) -> None:
         if len(self.cells) < 2:
             found = ", ".join(self.cells) or "none"
-            raise ConfigError(f"cells: found {found}; allowed: two kinds or more, for example rnn, lstm")
-        names: dict[str, str] = {}
-        for cell in self.cells:
-            if (name := short_name(cell)) in names:
-                both = f"{names[name]} and {cell}"
-                raise ConfigError(f"cells: found {both}, which are both called {name!r}; allowed: each name once")
-            names[name] = cell
+            raise ValueError(f"cells: found {found}; allowed: two kinds or more, for example rnn, lstm")
+        names = [*map(short_name, self.cells)]
+        for name, cell in zip(names, self.cells, strict=True):
+            if names.count(name) > 1:
+                raise ValueError(f"cells: found {cell} and another {name!r}; allowed: each name once")
         if self.equal not in EQUAL:
-            raise ConfigError(f"equal: found {self.equal!r}; allowed: {', '.join(EQUAL)}")
+            raise ValueError(f"equal: found {self.equal!r}; allowed: {', '.join(EQUAL)}")
         if not isinstance(self.seeds, int) or self.seeds < 1:
-            raise ConfigError(f"seeds: found {self.seeds}; allowed: whole numbers from 1 on")
+            raise ValueError(f"seeds: found {self.seeds}; allowed: whole numbers from 1 on")
         decided = {"model.cell.kind": "cells", "seed": "seeds"}
         if self.equal != "time":
             decided["model.cell.hidden"] = f"equal {self.equal}"
-        for option in self.options():
-            if option in decided:
-                raise ConfigError(f"set {option}: found an option that --{decided[option]} decides; leave it out")
-
-    def options(self) -> dict[str, Any]:
-        """Option → the value that it keeps in all trainings."""
         from charlm.config import flatten, valid_overrides
 
-        options: dict[str, Any] = {}
-        for _, path, value in valid_overrides(self.overrides):
-            options |= flatten({".".join(path): value})
-        return options
-
-    def run_dir(self, folder: Path, cell: str, seed: int) -> Path:
-        """The folder of a training."""
-        return folder / f"{short_name(cell)}-{seed}"
+        options = flatten({".".join(path): value for _, path, value in valid_overrides(self.overrides)})
+        for option in options.keys() & decided.keys():
+            raise ValueError(f"set {option}: found an option that --{decided[option]} decides; leave it out")
 
 
 def short_name(cell: str) -> str:
-    """How a kind is called; a cell of one's own by its class, if that is given, or by its file."""
+    """How a kind and the folders of its runs are called; an own cell by its class, if that is given, or by its file."""
     file, is_named, class_name = cell.partition(".py:")
     return class_name if is_named else Path(file).stem

@@ -1,10 +1,10 @@
 """The settings of the kinds that are compared: chosen for each, made equal in what the plan asks for."""
 
+import bisect
 import json
 import statistics
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from charlm import __version__
 from charlm.choice.families import Request
@@ -27,33 +27,29 @@ EVALUATIONS = 10
 def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
     """The config of each kind: those of the folder, or chosen now and kept there.
 
-    ConfigError for a folder with another comparison, ConfigError for a text without a validation share.
+    ConfigError for a folder with another comparison, or a text without a validation share.
     """
     path = folder / FILE
-    asked = json.loads(to_json(asdict(plan) | {"overrides": plan.options()}))
-    if path.is_file():
-        kept = _kept(path)
-        if kept["plan"] != asked:
-            other = [f"{key}: {kept['plan'].get(key)}" for key in asked if kept["plan"].get(key) != asked[key]]
-            raise ConfigError(
-                f"{folder}: found a comparison with {', '.join(other)}; allowed: the same, or another --out"
-            )
-        return {name: parse_config(raw, f"{path}: {name}", runs_file=True) for name, raw in kept["configs"].items()}
-    configs = dict(zip(plan.cells, _chosen(plan), strict=True))
-    folder.mkdir(parents=True, exist_ok=True)
-    raw = {name: config.model_dump(mode="json") for name, config in configs.items()}
-    replace_file(path, to_json({"charlm": __version__, "plan": asked, "configs": raw}).encode())
-    return configs
-
-
-def _kept(path: Path) -> dict[str, Any]:
+    asked = json.loads(to_json(asdict(plan)))
+    if not path.is_file():
+        configs = dict(zip(plan.cells, _chosen(plan), strict=True))
+        folder.mkdir(parents=True, exist_ok=True)
+        raw = {name: config.model_dump(mode="json") for name, config in configs.items()}
+        replace_file(path, to_json({"charlm": __version__, "plan": asked, "configs": raw}).encode())
+        return configs
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(kept["plan"], dict) and isinstance(kept["configs"], dict):
-            return kept
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    raise ConfigError(f"{path}: damaged; allowed: the file of a comparison; delete it, or take another --out")
+        others = [f"{key}: {kept['plan'].get(key)}" for key in asked if kept["plan"].get(key) != asked[key]]
+        raw = {name: kept["configs"][name] for name in plan.cells if not others}
+        for name, config in raw.items():  # the folder is data: a Python file is run only if the plan names it
+            config["model"]["cell"]["kind"] = name
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise ConfigError(
+            f"{path}: damaged; allowed: the file of a comparison; delete it, or take another --out"
+        ) from None
+    if others:
+        raise ConfigError(f"{folder}: found a comparison with {', '.join(others)}; allowed: the same, or another --out")
+    return {name: parse_config(raw[name], f"{path}: {name}", runs_file=True) for name in plan.cells}
 
 
 def _chosen(plan: Plan) -> list[Config]:
@@ -91,7 +87,8 @@ def _chosen(plan: Plan) -> list[Config]:
     if plan.equal == "parameters":
         return [config for config, _, _ in sized]
     steps = max(1, min(updates for _, updates, _ in sized))
-    return [_for_steps(config, steps) for config, _, _ in sized]
+    limits = {"max_steps": steps, "max_minutes": None, "max_epochs": None}
+    return [config.model_copy(update={"train": config.train.model_copy(update=limits)}) for config, _, _ in sized]
 
 
 def hidden_for(config: Config, vocabulary_size: int, parameters: int) -> int:
@@ -101,15 +98,5 @@ def hidden_for(config: Config, vocabulary_size: int, parameters: int) -> int:
         cell = config.model.cell.model_copy(update={"hidden": hidden})
         return count_parameters(config.model.model_copy(update={"cell": cell}), vocabulary_size)
 
-    low, high = 1, 2
-    while count(high) < parameters:
-        low, high = high, 2 * high
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if count(middle) < parameters else (low, middle)
-    return min(low, high, key=lambda hidden: abs(count(hidden) - parameters))
-
-
-def _for_steps(config: Config, steps: int) -> Config:
-    train = config.train.model_copy(update={"max_steps": steps, "max_minutes": None, "max_epochs": None})
-    return config.model_copy(update={"train": train})
+    high = 1 + bisect.bisect_left(range(1, 100_000), parameters, key=count)
+    return min(max(high - 1, 1), high, key=lambda hidden: abs(count(hidden) - parameters))

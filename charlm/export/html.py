@@ -15,7 +15,7 @@ from charlm.export.html_model import packed_model
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.novelty import WINDOW
 from charlm.inference.trained import TrainedModel
-from charlm.look.page import UNITS, model_facts, opening, tracking_units
+from charlm.look.page import model_facts, opening, tracking_units
 from charlm.model import overflow
 from charlm.system.formatting import format_bytes
 from charlm.web.page import html_page, packed
@@ -70,7 +70,7 @@ def html_file(trained: TrainedModel, *, int8: bool = True, novelty: bool = False
 def _named_units(trained: TrainedModel) -> list[dict[str, Any]]:
     """The units that go with a feature of the text, as a page of charlm look names them; none if that text is gone."""
     try:
-        return tracking_units(trained, opening(trained, _UNITS_LENGTH), UNITS)
+        return [*tracking_units(trained, opening(trained, _UNITS_LENGTH)).values()]
     except DataError:
         return []
 

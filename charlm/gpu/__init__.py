@@ -1,1 +1,1 @@
-"""Recurrent layers on GPUs: the driver, a step in PyTorch's operators or in Triton's kernels, matrix products."""
+"""Recurrent layers on GPUs: the driver and a step in PyTorch's operators or in Triton's kernels."""

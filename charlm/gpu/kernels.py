@@ -2,6 +2,7 @@
 
 import functools
 import linecache
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,8 +13,9 @@ from charlm.cells.passes import Operand, Passes
 from charlm.cells.program import Size
 from charlm.cells.triton import TritonStage, kernels
 from charlm.cells.triton_kernel import Argument, Options, TritonKernel
-from charlm.gpu.products import product
-from charlm.gpu.steps import Steps, Window
+from charlm.gpu.steps import Steps
+from charlm.native.linear import torch_product
+from charlm.native.recurrence import Window
 
 _BLOCK = 256
 
@@ -62,7 +64,7 @@ class TritonSteps(Steps):
             self._copies = {k: self._new(operand.size, 2, w.bf16).view(2, w.B, -1) for k, operand in copied}
             for k, operand in copied:
                 if operand.state:
-                    self._copies[k][0] = w.masked(self._state(operand.state, 0), operand.size)
+                    self._copies[k][0] = self.masked(self._state(operand.state, 0), operand.size)
         else:
             self._d_states = w.d_last.clone(memory_format=torch.contiguous_format)
             self._products = [self._new(p.operands[one.operand].size).zero_() for one in p.products]
@@ -81,7 +83,7 @@ class TritonSteps(Steps):
         w = self.w
         for name, d_BH in zip(w.passes.split.loop.states, self._d_states, strict=True):
             for index in w.passes.through[name]:
-                d_BH += w.masked(self._products[index], "H")
+                d_BH += self.masked(self._products[index], "H")
         w.d_first.copy_(self._d_states)  # type: ignore[union-attr]
         for total, sums in zip(w.d_vectors, self._d_vectors, strict=True):
             if total is not None and sums is not None:
@@ -91,13 +93,13 @@ class TritonSteps(Steps):
         w = self.w
         for stage in stages:
             for index in stage.products:
-                matrix = w.weights[index].t() if w.d_last is None else w.weights[index]
-                product(self._operand(index, t), matrix, bf16=w.bf16, out=self._products[index])
+                matrix = self.weights[index].t() if w.d_last is None else self.weights[index]
+                torch_product(self._operand(index, t), matrix, bf16=w.bf16, out=self._products[index])
             for kernel in stage.kernels:
                 self._launch(kernel, t)
 
     def _launch(self, kernel: TritonKernel, t: int) -> None:
-        units = self.w.units(kernel.size)
+        units = self.units(kernel.size)
         arguments = [self._argument(argument, t) for argument in kernel.arguments]
         block = shape(kernel, units)
         grid = (self.w.B,) if kernel.whole_rows else (-(-self.w.B * units // _BLOCK),)
@@ -114,56 +116,48 @@ class TritonSteps(Steps):
         operand = w.passes.operands[number]
         if number in self._copies:
             return self._copies[number][t % 2 if operand.state else 0]
-        return self._state(operand.state, t) if operand.state else w.stored_operand(number, t)
+        return self._state(operand.state, t) if operand.state else self.stored_operand(number, t)
 
     def _is_copied(self, operand: Operand) -> bool:
         return self.w.bf16 or (self.w.mask is not None and operand.size == "H")
 
     def _argument(self, argument: Argument, t: int) -> Tensor | int:
         """The value of a kernel's argument at step t."""
-        w: Any = self.w
-        k, row = argument.index, w.row(t)
-        match argument.kind:
-            case "window" | "d_product" | "d_window":
-                return getattr(w, f"{argument.kind}s")[k][t]
-            case "outputs" | "d_outputs":
-                return getattr(w, argument.kind)[t]
-            case "before":
-                return w.states[k, t]
-            case "after":
-                return w.states[k, t + 1]
-            case "pre_zoneout":
-                return w.states_after(t)[k]
-            case "operand":
-                return w.stored_operand(k, t)
-            case "vector":
-                return w.vectors[k]
-            case "saved":
-                return w.saved[k][row]
-            case "moments":
-                return w.moments[row]
-            case "mask":
-                return w.mask
-            case "zoneout":
-                return w.zoneout[t % len(w.zoneout)]
-            case "zoneout_row":
-                return 0 if w.zoneout.shape[1] == 1 else w.zoneout.shape[2]
-            case "node":
-                if argument not in self._node_values:
-                    self._node_values[argument] = self._new(argument.size)
-                return self._node_values[argument]
-            case "copy":
-                return self._copies[k][(t + 1) % 2 if w.passes.operands[k].state else 0]
-            case "d_copy":
-                return self._copies[k]
-            case "carry":
-                return self._carry[t]
-            case _:  # product, d_state, d_vector
-                return getattr(self, f"_{argument.kind}s")[k]
+        if argument.kind != "node":
+            return _ARGUMENTS[argument.kind](self, argument.index, t)
+        if argument not in self._node_values:
+            self._node_values[argument] = self._new(argument.size)
+        return self._node_values[argument]
 
     def _new(self, size: Size, count: int = 1, bf16: bool = False) -> Tensor:
         dtype = self.BF16 if bf16 else self.w.states.dtype
-        return self.w.states.new_empty(self.w.B, count * self.w.units(size), dtype=dtype)
+        return self.w.states.new_empty(self.w.B, count * self.units(size), dtype=dtype)
 
     def _state(self, name: str, t: int) -> Tensor:
         return self.w.states[self.w.passes.split.loop.states.index(name), t]
+
+
+_ARGUMENTS: dict[str, Callable[[Any, int, int], Tensor | int]] = {
+    "window": lambda steps, k, t: steps.w.windows[k][t],
+    "vector": lambda steps, k, t: steps.w.vectors[k],
+    "mask": lambda steps, k, t: steps.w.mask,
+    "zoneout": lambda steps, k, t: steps.w.zoneout[t % len(steps.w.zoneout)],
+    "zoneout_row": lambda steps, k, t: 0 if steps.w.zoneout.shape[1] == 1 else steps.w.zoneout.shape[2],
+    "carry": lambda steps, k, t: steps._carry[t],
+    "before": lambda steps, k, t: steps.w.states[k, t],
+    "after": lambda steps, k, t: steps.w.states[k, t + 1],
+    "pre_zoneout": lambda steps, k, t: steps.states_after(t)[k],
+    "outputs": lambda steps, k, t: steps.w.outputs[t],
+    "saved": lambda steps, k, t: steps.w.saved[k][steps.row(t)],
+    "moments": lambda steps, k, t: steps.w.moments[steps.row(t)],
+    "operand": lambda steps, k, t: steps.stored_operand(k, t),
+    "product": lambda steps, k, t: steps._products[k],
+    "copy": lambda steps, k, t: steps._copies[k][(t + 1) % 2 if steps.w.passes.operands[k].state else 0],
+    "d_outputs": lambda steps, k, t: steps.w.d_outputs[t],
+    "d_state": lambda steps, k, t: steps._d_states[k],
+    "d_product": lambda steps, k, t: steps.w.d_products[k][t],
+    "d_copy": lambda steps, k, t: steps._copies[k],
+    "d_window": lambda steps, k, t: steps.w.d_windows[k][t],
+    "d_vector": lambda steps, k, t: steps._d_vectors[k],
+}
+"""The value of an argument at step t, by its kind: of `TritonSteps`, its index, and t."""

@@ -8,31 +8,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charlm.cells.passes import Passes
 from charlm.gpu.buffers import BufferCache
 from charlm.gpu.graphs import Graphs, identity, inside_graph, stream_of
-from charlm.gpu.products import device_linear, matmul
-from charlm.gpu.steps import Steps, Window
-from charlm.native.call import without_autocast
-from charlm.native.recurrence import BuffersOf, Driver, Values
+from charlm.gpu.steps import Steps
+from charlm.native.autograd import without_autocast
+from charlm.native.linear import linear_by, torch_matmul
+from charlm.native.recurrence import BuffersOf, Driver, Window
 from charlm.system.device import fp32_precision
 
 
 class TensorRecurrence(Driver):
     """The driver of all cells, on any device, in the dtype of the state."""
 
+    linear = staticmethod(functools.partial(linear_by, torch_matmul))
+    matmul = staticmethod(torch_matmul)
+
     def __init__(self) -> None:
         self.graphs = Graphs()
 
-    def run(self, function: str, passes: Passes, values: Values) -> None:
-        fields = {name: value for name, value in values.items() if name in Window.__dataclass_fields__}
-        device = values["states"].device  # type: ignore[union-attr]
+    def run(self, window: Window) -> None:
+        device = window.states.device
 
         def launches() -> None:
-            window = Window(passes, **fields)  # type: ignore[arg-type]
             with without_autocast(device):
                 steps = self.steps(window)
-                if function == "recurrence_forward":
+                if window.d_last is None:
                     for t in range(window.T):
                         steps.forward(t)
                 else:
@@ -41,9 +41,9 @@ class TensorRecurrence(Driver):
                     steps.finish()
 
         # Triton launches on this thread's current device, whichever holds the tensors.
-        with torch.cuda.device_of(values["states"]):
+        with torch.cuda.device_of(window.states):
             if self.takes_graphs(device):
-                self.graphs.run((function, passes, fp32_precision(), identity(fields)), launches, device)
+                self.graphs.run((fp32_precision(), identity(vars(window))), launches, device)
             else:
                 launches()
 
@@ -54,7 +54,7 @@ class TensorRecurrence(Driver):
         with torch.cuda.device(device):
             return not torch.cuda.is_current_stream_capturing()
 
-    def steps(self, window: "Window") -> "Steps":
+    def steps(self, window: Window) -> Steps:
         """What computes the steps of a window: Triton's kernels on a GPU, if they can."""
         on_gpu = window.states.device.type == "cuda" and window.states.dtype == torch.float32
         kernels = triton_steps() if on_gpu else None
@@ -73,15 +73,6 @@ class TensorRecurrence(Driver):
         passes, input_size, *_ = numbers
         # Buffers of another stream may be in use.
         return cache.buffers_of((self, numbers, stream_of(device), *shapes), layer_kind=(passes, input_size))
-
-    def linear(self, x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-        return device_linear(x, w_NK, bias_N)
-
-    def gradient_of_rows(self, d_rows_TBN: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
-        return d_rows_TBN
-
-    def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
-        matmul(a_MK, b_KN, bf16=bf16, out=out)
 
 
 @functools.cache

@@ -5,84 +5,16 @@ They also run on the CPU, where the tests compare them with the reference.
 
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from charlm.cells.passes import Normalization, Passes, numbered
+from charlm.cells.passes import Normalization, numbered
 from charlm.cells.program import Node, Size, needed, units
-from charlm.gpu.products import product
-
-
-@dataclass
-class Window:
-    """The values of `Driver.run` that the steps use, see `Arguments` in recurrence.h."""
-
-    passes: Passes
-    T: int
-    B: int
-    H: int
-    I: int  # noqa: E741
-    bf16: bool
-    saved_steps: int
-    states: Tensor
-    weights: list[Tensor]
-    windows: list[Tensor]
-    vectors: list[Tensor]
-    saved: list[Tensor]
-    operands: list[Tensor]
-    mask: Tensor | None = None
-    zoneout: Tensor | None = None
-    carry: Tensor | None = None
-    outputs: Tensor | None = None
-    pre_zoneout: Tensor | None = None
-    moments: Tensor | None = None
-    d_outputs: Tensor | None = None
-    d_last: Tensor | None = None
-    d_products: Sequence[Tensor] = ()
-    d_windows: Sequence[Tensor] = ()
-    d_vectors: Sequence[Tensor | None] = ()
-    d_first: Tensor | None = None
-
-    def __post_init__(self) -> None:
-        if self.bf16:
-            self.weights = [weight.bfloat16() for weight in self.weights]  # once for all steps
-
-    def units(self, size: Size) -> int:
-        return units(size, self.H, self.I)
-
-    def row(self, t: int) -> int:
-        """The row of the saved tensors that step t writes."""
-        return t if self.saved_steps > 1 else 0
-
-    def stored_operand(self, index: int, t: int) -> Tensor:
-        """An operand that is not a state."""
-        return self.operands[self.passes.stored_operands.index(index)][self.row(t)]
-
-    def states_after(self, t: int) -> Tensor:
-        """The states after step t, before zoneout and resets, [S, B, H]."""
-        return self.states[:, t + 1] if self.pre_zoneout is None else self.pre_zoneout[:, self.row(t)]
-
-    def zoneout_shares(self, t: int) -> list[Tensor | None]:
-        """Zoneout's share of each state before the step, [B, H] or [1, H]."""
-        loop = self.passes.split.loop
-        shares = (
-            [None] * len(loop.states)
-            if self.zoneout is None
-            else self.zoneout[t % len(self.zoneout)].split(self.H, dim=1)
-        )
-        return [None if name in loop.internal else one for name, one in zip(loop.states, shares, strict=True)]
-
-    def carry_to(self, t: int) -> Tensor | None:
-        """[B, 1]: 0 where the states are reset before step t, else 1; None without resets."""
-        return None if self.carry is None or not 0 < t < self.T else self.carry[t, :, None]
-
-    def masked(self, operand: Tensor, size: Size) -> Tensor:
-        """An operand of a product, or its gradient, with the mask of state dropout."""
-        return operand if self.mask is None or size != "H" else operand * self.mask
+from charlm.native.linear import torch_product
+from charlm.native.recurrence import Window
 
 
 def _extreme(function: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
@@ -109,36 +41,38 @@ class Steps:
 
     def __init__(self, window: Window) -> None:
         self.w = window
+        # Rounded once for all steps.
+        self.weights = [weight.bfloat16() for weight in window.weights] if window.bf16 else window.weights
         self._d_states = [] if window.d_last is None else list(window.d_last.unbind())
 
     def forward(self, t: int) -> None:
         """The states after step t."""
-        w, p, row = self.w, self.w.passes, self.w.row(t)
+        w, p, row = self.w, self.w.passes, self.row(t)
         values = self._values(p.forward.nodes, p.forward_ends, t)
         for saved, rows in zip(w.saved, p.forward.saved.values(), strict=True):
             for k, place in enumerate(rows):
                 saved[row][:, k] = values[place]
         for index in p.stored_operands:
-            w.stored_operand(index, t).copy_(values[p.operands[index].node])
+            self.stored_operand(index, t).copy_(values[p.operands[index].node])
         after = torch.stack([values[place].expand(w.B, w.H) for place in p.forward.states.values()])
         if w.pre_zoneout is not None:
             w.pre_zoneout[:, row] = after
-        for new, old, share in zip(after, w.states[:, t], w.zoneout_shares(t), strict=True):
+        for new, old, share in zip(after, w.states[:, t], self._zoneout_shares(t), strict=True):
             if share is not None:
                 new.lerp_(old, share)
         if w.outputs is not None:
             w.outputs[t] = after[0]
-        carry_B1 = w.carry_to(t + 1)
+        carry_B1 = self._carry_to(t + 1)
         w.states[:, t + 1] = after if carry_B1 is None else after * carry_B1
 
     def backward(self, t: int) -> None:
         """The gradients of products, windows and vectors in step t."""
         w, p, back = self.w, self.w.passes, self.w.passes.backward
-        carry_B1 = w.carry_to(t + 1)
+        carry_B1 = self._carry_to(t + 1)
         total = self._d_states if carry_B1 is None else [d_BH * carry_B1 for d_BH in self._d_states]
         total[0] = total[0] + w.d_outputs[t]  # type: ignore[index]
         names = p.split.loop.states
-        zoned = list(zip(names, total, w.zoneout_shares(t), strict=True))
+        zoned = list(zip(names, total, self._zoneout_shares(t), strict=True))
         d_after = {name: d_BH if share is None else (1 - share) * d_BH for name, d_BH, share in zoned}
         through = {node.index: place for place, node in enumerate(back.nodes) if node.op == "product_back"}
         values = self._values(back.nodes, (*p.backward_ends, *through.values()), t, d_after)
@@ -160,11 +94,42 @@ class Steps:
         """The gradients of the states before the first step."""
         torch.stack(self._d_states, out=self.w.d_first)
 
+    def row(self, t: int) -> int:
+        """The row of the saved tensors that step t writes."""
+        return t if self.w.saved_steps > 1 else 0
+
+    def units(self, size: Size) -> int:
+        return units(size, self.w.H, self.w.I)
+
+    def stored_operand(self, index: int, t: int) -> Tensor:
+        """An operand that is not a state."""
+        return self.w.operands[self.w.passes.stored_operands.index(index)][self.row(t)]
+
+    def states_after(self, t: int) -> Tensor:
+        """The states after step t, before zoneout and resets, [S, B, H]."""
+        return self.w.states[:, t + 1] if self.w.pre_zoneout is None else self.w.pre_zoneout[:, self.row(t)]
+
+    def masked(self, operand: Tensor, size: Size) -> Tensor:
+        """An operand of a product, or its gradient, with the mask of state dropout."""
+        return operand if self.w.mask is None or size != "H" else operand * self.w.mask
+
+    def _zoneout_shares(self, t: int) -> list[Tensor | None]:
+        """Zoneout's share of each state before the step, [B, H] or [1, H]."""
+        loop, zoneout = self.w.passes.split.loop, self.w.zoneout
+        if zoneout is None:
+            return [None] * len(loop.states)
+        shares = zoneout[t % len(zoneout)].split(self.w.H, dim=1)
+        return [None if name in loop.internal else one for name, one in zip(loop.states, shares, strict=True)]
+
+    def _carry_to(self, t: int) -> Tensor | None:
+        """[B, 1]: 0 where the states are reset before step t, else 1; None without resets."""
+        return None if self.w.carry is None or not 0 < t < self.w.T else self.w.carry[t, :, None]
+
     def _values(
         self, nodes: Sequence[Node], ends: Iterable[int], t: int, d_after: Mapping[str, Tensor] | None = None
     ) -> dict[int, Tensor]:
         """The values of nodes in step t, [B, count · units]; d_after: of `d_state`."""
-        w, p, row = self.w, self.w.passes, self.w.row(t)
+        w, p, row = self.w, self.w.passes, self.row(t)
         names, products, norms = p.split.loop.states, numbered(nodes, "product"), numbered(nodes, "normalize")
         values: dict[int, Tensor] = {}
         for place in needed(nodes, ends):
@@ -180,21 +145,21 @@ class Steps:
                 case "state" | "before":
                     value = w.states[names.index(node.name), t]
                 case "after":
-                    value = w.states_after(t)[names.index(node.name)]
+                    value = self.states_after(t)[names.index(node.name)]
                 case "saved":
                     value = w.saved[list(p.forward.saved).index(node.size)][row][:, node.index]
                 case "operand":
-                    value = w.stored_operand(node.index, t)
+                    value = self.stored_operand(node.index, t)
                 case "d_state":
                     value = d_after[node.name]  # type: ignore[index]
                 case "part":
                     value = args[0].chunk(nodes[node.args[0]].count, dim=-1)[node.index]
                 case "product":
-                    operand = w.masked(args[0], nodes[node.args[0]].size)
-                    value = product(operand, w.weights[products[place]].t(), bf16=w.bf16)
+                    operand = self.masked(args[0], nodes[node.args[0]].size)
+                    value = torch_product(operand, self.weights[products[place]].t(), bf16=w.bf16)
                 case "product_back":
                     d_BG = self._joined(node.args, values, p.products[node.index].size)
-                    value = w.masked(product(d_BG, w.weights[node.index], bf16=w.bf16), node.size)
+                    value = self.masked(torch_product(d_BG, self.weights[node.index], bf16=w.bf16), node.size)
                 case "normalize":
                     value, w.moments[row, :, norms[place]] = _normalize(args[0], node)  # type: ignore[index]
                 case "normalized":
@@ -210,7 +175,7 @@ class Steps:
 
     def _joined(self, rows: Sequence[int], values: Mapping[int, Tensor], size: Size) -> Tensor:
         """Vectors side by side, [B, count · units]."""
-        shape = self.w.B, self.w.units(size)
+        shape = self.w.B, self.units(size)
         return torch.cat([values[row].expand(shape) for row in rows], dim=1)
 
 

@@ -19,6 +19,6 @@ nothing.
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
     texts.py        score_texts, text_features: many texts, each by itself
     lines.py        score_lines: lines as they come, each by itself
-    gradients.py    gradient_norms, influences: what flows back to earlier states and inputs
+    gradients.py    gradient_norms: what flows back to earlier states
     novelty.py      copied_windows: how much of a sample occurs in the training text
 """

@@ -219,11 +219,6 @@ class TrainedModel:
         is_ended = len(ids) > 0 and ids[-1] == self.network.reset_id
         return as_records(ids, self.network.reset_id, ended=not is_ended)
 
-    @property
-    def unseen_ids(self) -> int:
-        """How many of the `scored_ids` stand before the text: 1 for a model of lines, else 0."""
-        return int(self.network.is_line_model)
-
     def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
         """The ids of each text; VocabularyError, with the text's position, for unknown characters."""
         all_ids = []

@@ -11,10 +11,10 @@ Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D
 import torch
 
 from charlm.cells import CELLS
-from charlm.gpu.products import linear
 from charlm.layers.backend import Activations, Backend, Selection
 from charlm.layers.stack import NO_DROPOUT, RecurrentLayers, RecurrentState
 from charlm.native.generate import Generator
+from charlm.native.linear import linear
 from charlm.native.lookup import Lookup
 from charlm.native.loss import cross_entropy
 from charlm.native.random import dropout_mask

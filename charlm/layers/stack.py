@@ -18,13 +18,12 @@ from charlm.layers.backend import Activations, Backend, LayerCall, LayerState, S
 from charlm.layers.driven import driven_layer, generating_layer
 from charlm.layers.reference import REFERENCE
 from charlm.layers.torch_operator import torch_backend
+from charlm.native.autograd import autocasts_to_bf16
 from charlm.native.build import KernelError, load
-from charlm.native.call import autocasts_to_bf16
-from charlm.native.fused import FusedDriver, fused
+from charlm.native.fused import SHARED_KERNELS, FusedDriver, fused
 from charlm.native.generate import GeneratingLayer
 from charlm.native.lookup import Lookup
 from charlm.native.random import dropout_mask
-from charlm.native.shared import SHARED_KERNELS
 from charlm.system.process_group import WHOLE_BATCH
 
 RecurrentState = tuple[Tensor, ...]

@@ -6,11 +6,10 @@ page = look_page(charlm.load("runs/mine"), "To be, or not to be")
 
 predictions.py  how a model predicts every character, its activations, and its loss by length of context
 features.py     simple features of a text, and the units that track them
-gradients.py    what flows back to earlier states and characters
-hardest.py      the words and lines that surprised most
+hardest.py      the words that surprised most
 page.py         look_page: all of it as one page; charlm/web/look/ shows it
 """
 
-from charlm.look.page import look_page, opening, shaded_units, shown_text
+from charlm.look.page import look_page, opening, shown_text
 
-__all__ = ["look_page", "opening", "shaded_units", "shown_text"]
+__all__ = ["look_page", "opening", "shown_text"]

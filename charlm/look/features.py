@@ -5,17 +5,31 @@ correlation that is reported is that over the second half, so it is not the best
 """
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import numpy.typing as npt
 
+from charlm.data.vocabulary import Ids
 from charlm.look.hardest import IDEOGRAPH
-from charlm.look.predictions import Floats, Series
+from charlm.look.predictions import Floats, Series, activations
+from charlm.model import CharLM
 
 Values = npt.NDArray[np.float64]
+Unit = tuple[Series, int]
+"""One state of a layer, and the number of the unit."""
+Tracked = tuple[str, float]
+"""A feature, and the correlation over the second half of the text, which had no part in the choice of the feature."""
 
+LEAST_CORRELATION = 0.3
+"""A weaker correlation, positive or negative, is taken for noise."""
+_LEAST_LENGTH = 200
+"""A shorter text says nothing about what units track."""
+_LEAST = 1e-12
+"""A variance below this is rounding: the value does not change."""
+
+_WORD = re.compile(rf"{IDEOGRAPH}|(?:(?!{IDEOGRAPH})[^\W\d_])+")
 _ENDS = ".!?。！？…؟۔।"
 """Ends of sentences."""
 _OPENING = {"(": ")", "[": "]", "{": "}"}
@@ -60,14 +74,10 @@ def _since(text: str, test: Callable[[str], bool]) -> Values:
 
 def _word_positions(text: str) -> Values:
     """1 for the first letter of a word, 0 between words. An ideograph is a word."""
-    alone = re.compile(IDEOGRAPH)
-    positions, position, starts = [], 0, True
-    for character in text:
-        ideograph = alone.match(character) is not None
-        position = 0 if not character.isalpha() else 1 if starts or ideograph else position + 1
-        starts = ideograph
-        positions.append(float(position))
-    return np.array(positions, np.float64)
+    positions_N = np.zeros(len(text))
+    for word in _WORD.finditer(text):
+        positions_N[word.start() : word.end()] = np.arange(1, len(word[0]) + 1)
+    return positions_N
 
 
 def _lasts(position_N: Values) -> Values:
@@ -114,17 +124,16 @@ def _indentations(text: str) -> Values:
     return np.array(depths, np.float64)
 
 
-@dataclass(frozen=True)
-class Tracked:
-    """What a unit seems to track."""
-
-    feature: str
-    correlation: float
-    """Over the second half of the text, which had no part in the choice of the feature."""
+def tracked_units(model: CharLM, ids: Ids, text: str) -> dict[Unit, Tracked]:
+    """What the units of a model track in the text of these ids; none for a text that is too short to say."""
+    features = features_of(text)
+    if len(text) < _LEAST_LENGTH or not features:
+        return {}
+    return chosen_features(*correlations(activations(model, ids), np.array([*features.values()])), [*features])
 
 
 def correlations(
-    stretches: Iterator[dict[Series, Floats]], features_FN: Values
+    stretches: Iterable[dict[Series, Floats]], features_FN: Values
 ) -> tuple[dict[Series, Values], dict[Series, Values]]:
     """Correlations [F, H] of every state with every feature [F, N], over the first half and over the second.
 
@@ -133,14 +142,14 @@ def correlations(
     middle, start = features_FN.shape[1] // 2, 0
     halves: tuple[dict[Series, Values], dict[Series, Values]] = ({}, {})
     for stretch in stretches:
-        states = {series: values_TH for series, values_TH in stretch.items() if not series.gate}
-        end = start + len(next(iter(states.values())))
-        for sums, begin, until in zip(halves, (start, max(start, middle)), (min(end, middle), end), strict=True):
-            if begin < until:
-                for series, values_TH in states.items():
-                    own_TH = values_TH[begin - start : until - start].astype(np.float64)
-                    sums[series] = sums.get(series, 0) + _moments(features_FN[:, begin:until], own_TH)
-        start = end
+        length = len(next(iter(stretch.values())))
+        cut = min(max(middle - start, 0), length)
+        for sums, part in zip(halves, (slice(cut), slice(cut, None)), strict=True):
+            f_FT = features_FN[:, start : start + length][:, part]
+            for series, values_TH in stretch.items():
+                if not series.gate:
+                    sums[series] = sums.get(series, 0) + _moments(f_FT, values_TH[part].astype(np.float64))
+        start += length
     first, second = ({series: _pearson(sums_FH) for series, sums_FH in half.items()} for half in halves)
     return first, second
 
@@ -161,39 +170,31 @@ def _pearson(moments: Values) -> Values:
     return (mean[1 : F + 1, 1 : H + 1] - np.outer(f_F, x_H)) / np.sqrt(np.outer(var_f_F, var_x_H))
 
 
-_LEAST = 1e-12
-"""A variance below this is rounding: the value does not change."""
+def chosen_features(first: dict[Series, Values], second: dict[Series, Values], names: list[str]) -> dict[Unit, Tracked]:
+    """The feature of each unit with the strongest correlation in the first half, with that of the second."""
+    units = {}
+    for series, first_FH in first.items():
+        strength_FH = np.nan_to_num(np.abs(first_FH))
+        for unit, best in enumerate(strength_FH.argmax(0)):
+            correlation = float(second[series][best, unit])
+            if strength_FH[best, unit] > 0 and abs(correlation) >= LEAST_CORRELATION:
+                units[series, unit] = names[best], correlation
+    return units
 
 
-def tracked(
-    first: dict[Series, Values], second: dict[Series, Values], names: list[str]
-) -> dict[tuple[Series, int], Tracked]:
-    """What each unit tracks; units that change with no feature are left out."""
-    units_tracked = {}
-    for series, chosen_FH in first.items():
-        for unit in range(chosen_FH.shape[1]):
-            strength_F = np.abs(chosen_FH[:, unit])
-            if np.isnan(strength_F).all() or series not in second:
-                continue
-            best = int(np.nanargmax(strength_F))
-            reported = float(second[series][best, unit])
-            if not np.isnan(reported):
-                units_tracked[series, unit] = Tracked(names[best], reported)
-    return units_tracked
-
-
-def most_telling(units_tracked: dict[tuple[Series, int], Tracked], count: int) -> list[tuple[Series, int]]:
+def most_telling(units: dict[Unit, Tracked], count: int) -> dict[Unit, Tracked]:
     """The `count` units to show: the best unit of each feature, then the second best of each, and so on.
 
     They are sorted by correlation, the strongest first. Each unit comes with its state of the strongest correlation.
     """
-    by_feature: dict[str, list[tuple[Series, int]]] = {}
-    best: dict[tuple[int, int], tuple[Series, int]] = {}
-    for series, unit in sorted(units_tracked, key=lambda unit: -abs(units_tracked[unit].correlation)):
-        best.setdefault((series.layer, unit), (series, unit))
-    ranked = list(best.values())
-    for unit in ranked:
-        by_feature.setdefault(units_tracked[unit].feature, []).append(unit)
-    turn = {unit: rank for units in by_feature.values() for rank, unit in enumerate(units)}
-    chosen = sorted(ranked, key=lambda unit: turn[unit])[:count]
-    return sorted(chosen, key=lambda unit: -abs(units_tracked[unit].correlation))
+    strongest: dict[tuple[int, int], Unit] = {}
+    for series, unit in sorted(units, key=lambda unit: -abs(units[unit][1])):
+        strongest.setdefault((series.layer, unit), (series, unit))
+    turns: dict[Unit, int] = {}
+    of_feature: Counter[str] = Counter()
+    for unit in strongest.values():
+        feature, _ = units[unit]
+        turns[unit] = of_feature[feature]
+        of_feature[feature] += 1
+    chosen = {*sorted(turns, key=turns.__getitem__)[:count]}
+    return {unit: units[unit] for unit in strongest.values() if unit in chosen}

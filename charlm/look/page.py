@@ -1,94 +1,68 @@
 """The page of a text: everything that charlm/web/look/ shows, computed and packed."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from charlm.cells import Cell
-from charlm.data.lines import as_records
-from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.novelty import copied_stretches, copied_windows
 from charlm.inference.trained import TrainedModel
-from charlm.look.features import Tracked, correlations, features_of, most_telling, tracked
-from charlm.look.gradients import influence_data, norms_data
-from charlm.look.hardest import better_words, hardest_lines, hardest_words
+from charlm.look.features import Unit, most_telling, tracked_units
+from charlm.look.hardest import hardest_words
 from charlm.look.predictions import Predictions, Series, activations, context_curve, read
 from charlm.system.console import say
 from charlm.system.formatting import counted, printable
-from charlm.web.page import html_page, packed
+from charlm.web.page import html_page, packed, text_name
 
-UNITS = 24
-"""How many units the page shows."""
-_WITH_GATES = 6
-"""For how many of them it has the gates too, and the other states, such as those after each depth."""
-_LEAST_TO_TRACK = 200
-"""A shorter text says nothing about what units track."""
-_NEAREST = 4
-LEAST_CORRELATION = 0.3
-"""A weaker correlation, positive or negative, is taken for noise."""
+UNITS = 8
+"""How many units a page names."""
 _MOST_BITS = 65.0
+_LEAST_SAVED = 0.5
+"""Bits; a smaller difference between two models on a word means nothing."""
 
 
 def look_page(
-    trained: TrainedModel,
-    text: str | Ids,
-    other: TrainedModel | None = None,
-    *,
-    units: int = UNITS,
-    gradients: bool = False,
+    trained: TrainedModel, text: str | Ids, other: TrainedModel | None = None, *, gradients: bool = False
 ) -> str:
     """A page of HTML about what the model does with the text, and where another does better.
 
-    text: a text, or its ids as `TrainedModel.scored_ids` gives them. gradients: with what flows back to the states and
-    characters before each prediction. The models compute on the CPU in float32.
+    text: a text, or its ids as `TrainedModel.scored_ids` gives them. gradients: with what flows back to the states
+    before each prediction. The models compute on the CPU in float32.
     VocabularyError if a model does not know a character, DataError for less than two characters.
     """
     trained = trained.first_member("look").on_cpu_in_float32()
     ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
     if len(ids) < 2:
         raise DataError(f"look: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
-    hidden = trained.unseen_ids
-    shown = shown_text(trained, ids[hidden:])
-    as_read = read(trained.network, ids)
-    predictions = as_read.of_text(hidden)
-    data = _predicted(trained, predictions) | {
+    shown = shown_text(trained, ids)
+    predictions = read(trained.network, ids)
+    data = _described(trained, ids, predictions, gradients=gradients) | {
         "text": shown,
-        "words": hardest_words(shown, predictions.bits_N),
-        "lines": hardest_lines(shown, predictions.bits_N),
-        "memory": _context(trained, ids, as_read.bits_N),
-        "copied": _copied(trained, ids[hidden:]),
-        "units": _units(trained, ids, hidden, shown, units),
+        "words": hardest_words(shown, predictions.bits_N, 20),
+        "copied": _copied(trained, ids),
+        "units": _units(trained, ids),
     }
     if other is not None:
-        data["compare"] = _compared(trained, ids[hidden:], other, shown, predictions, gradients=gradients)
-    if gradients:
-        data["gradients"] = norms_data(trained, ids) | {"influence": influence_data(trained, ids, hidden)}
+        data["compare"] = _compared(trained, ids, other, shown, predictions, gradients=gradients)
     return html_page("look", f"{data['name']} · charlm look", data)
 
 
 def opening(trained: TrainedModel, length: int) -> Ids:
     """The beginning of the validation text: at most `length` characters, from the first start of a line on.
 
-    With a model of lines, and the newline that it reads first. DataError if there is no validation text.
+    From a model of lines with the newline that it reads first. DataError if there is no validation text.
     """
-    valid, train = trained.split("valid"), trained.split("train")
+    valid = trained.split("valid")
     if trained.network.is_line_model:
         return valid[: length + 1]
     vocabulary = trained.vocabulary
-    if vocabulary.unknown(NEWLINE):
-        return valid[:length]
-    ends = [vocabulary.encode(end)[0] for end in ("\r", NEWLINE) if not vocabulary.unknown(end)]
-    skipped = 0 if train[-1] == ends[-1] else _line_start(valid[:length], ends)
-    return valid[skipped : skipped + length]
-
-
-def _line_start(ids: Ids, ends: list[int]) -> int:
-    """The first character after the first line ends, the last of which is a newline; 0 if there is none."""
-    newlines = np.flatnonzero(ids == ends[-1])
-    return int(newlines[0] + (~np.isin(ids[newlines[0] :], ends)).argmax()) if len(newlines) else 0
+    ends = [vocabulary.encode(end)[0] for end in "\r\n" if not vocabulary.unknown(end)]
+    is_end = np.isin(valid[:length], ends)
+    first_end = int(is_end.argmax())
+    start = first_end + int((~is_end[first_end:]).argmax())
+    return valid[start : start + length]
 
 
 def shown_text(trained: TrainedModel, ids: Ids) -> str:
@@ -106,25 +80,27 @@ def model_facts(trained: TrainedModel) -> dict[str, Any]:
         "name": printable(trained.path.absolute().parent.parent.name or trained.path.name),
         "kind": trained.kind,
         "parameters": trained.parameters,
-        "source": _source_name(trained.config.data.source),
+        "source": text_name(trained.config.data.source),
         "step": trained.progress.get("step"),
         "elapsed": trained.progress.get("elapsed_s"),
         "symbol": "byte" if trained.vocabulary.level == "byte" else "character",
     }
 
 
-def _source_name(source: str) -> str:
-    """How people call a text: its file or folder; a name with ":" or a pattern as it is."""
-    return printable(source if ":" in source or "*" in source else Path(source).name or source)
-
-
-def _predicted(trained: TrainedModel, predictions: Predictions) -> dict[str, Any]:
-    """The facts of a model and its predictions."""
-    return model_facts(trained) | {
+def _described(trained: TrainedModel, ids: Ids, predictions: Predictions, *, gradients: bool) -> dict[str, Any]:
+    """What the page says of each of two models: facts, predictions, memory, and norms of gradients [L][K]."""
+    curve, positions = context_curve(trained.network.first_member("look"), ids)
+    described = model_facts(trained) | {
         "bits": float(np.nanmean(predictions.bits_N)),
         "symbols": _symbols(trained),
         "reading": _packed(predictions, len(trained.vocabulary)),
+        "memory": {"curve": curve, "whole": float(np.mean(predictions.bits_N[positions])) if curve else None},
     }
+    if gradients:
+        say("look", "following gradients back through the layers, in the model and in one with random weights ...")
+        models = {"trained": trained, "untrained": trained.untrained()}
+        described["gradients"] = {name: model.gradient_norms(ids).tolist() for name, model in models.items()}
+    return described
 
 
 def _symbols(trained: TrainedModel) -> list[str]:
@@ -153,90 +129,46 @@ def _packed(predictions: Predictions, vocabulary_size: int) -> dict[str, Any]:
     }
 
 
-def _context(trained: TrainedModel, ids: Ids, bits_N: np.ndarray) -> dict[str, Any]:
-    """The loss by length of context; bits_N: of all `ids`."""
-    curve, positions = context_curve(trained.network.first_member("look"), ids)
-    whole = float(np.mean(bits_N[positions])) if curve else None
-    return {"curve": curve, "whole": whole, "targets": len(positions)}
-
-
-def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
+def _copied(trained: TrainedModel, ids: Ids) -> list[tuple[int, int]]:
     try:
         corpus = trained.training_splits("copied stretches")["train"]
     except DataError as error:
         say("skipped", str(error))
-        return {"stretches": [], "why_not": "The training text has changed or is gone, so copies were not looked for."}
-    return {"stretches": copied_stretches(copied_windows(ids, corpus)), "why_not": None}
+        return []
+    return copied_stretches(copied_windows(ids, corpus))
 
 
-def tracking_units(trained: TrainedModel, ids: Ids, count: int) -> list[dict[str, Any]]:
-    """The units that go most with a feature of the text, `count` at most, as `_named` tells of each."""
-    hidden = trained.unseen_ids
-    units, _ = _tracked(trained, ids, hidden, shown_text(trained, ids[hidden:]))
-    return [_named(series, unit, units[series, unit]) for series, unit in most_telling(units, count)]
+def tracking_units(trained: TrainedModel, ids: Ids) -> dict[Unit, dict[str, Any]]:
+    """The units that go most with a feature of the text: how the page names each, and what it tracks."""
+    named = {}
+    units = tracked_units(trained.network.first_member("look"), ids, shown_text(trained, ids))
+    for (series, unit), (feature, correlation) in most_telling(units, UNITS).items():
+        name = {"layer": series.layer + 1, "state": series.name, "unit": unit}
+        named[series, unit] = name | {"feature": feature, "correlation": correlation}
+    return named
 
 
-def shaded_units(trained: TrainedModel, ids: Ids, count: int, length: int) -> list[dict[str, Any]]:
-    """The same units, each with "meaning" and "shades": how far its state is from its mean over a part of the text.
-
-    The part is the first `length` characters.
-    """
-    hidden = trained.unseen_ids
-    units, _ = _tracked(trained, ids, hidden, shown_text(trained, ids[hidden:]))
-    chosen = most_telling(units, count)
-    curves = _curves(trained, ids[: hidden + length], hidden, chosen)
-    states, cell = [curve[series] for (series, _), curve in zip(chosen, curves, strict=True)], trained.config.model.cell
+def _units(trained: TrainedModel, ids: Ids) -> list[dict[str, Any]]:
+    """The same units, each with the curves of its states and gates over the text."""
+    named = tracking_units(trained, ids)
+    values: dict[Unit, dict[Series, list[np.ndarray]]] = {unit: {} for unit in named}
+    for stretch in activations(trained.network.first_member("look"), ids):
+        for (state, unit), own in values.items():
+            for series, values_TH in stretch.items():
+                if series.layer == state.layer:
+                    own.setdefault(series, []).append(values_TH[:, unit].copy())
+    cell = trained.config.model.cell
     return [
-        _named(series, unit, units[series, unit])
-        | {"meaning": meaning(cell, series.name), "shades": _quantized(values_N - values_N.mean())}
-        for (series, unit), values_N in zip(chosen, states, strict=True)
+        named[unit] | {"curves": [_curve(cell, series, np.concatenate(parts)) for series, parts in own.items()]}
+        for unit, own in values.items()
     ]
 
 
-def _units(trained: TrainedModel, ids: Ids, hidden: int, shown: str, count: int) -> dict[str, Any]:
-    """The units that track something, with their activations, and how many were left out."""
-    units, changing = _tracked(trained, ids, hidden, shown)
-    if changing is None:
-        why_not = f"To find what units track takes {_LEAST_TO_TRACK} characters of text."
-        return {"shown": [], "left_out": 0, "why_not": why_not}
-    if not units:
-        why_not = f"No unit goes with a feature: no correlation is {LEAST_CORRELATION} or more."
-        return {"shown": [], "left_out": changing, "why_not": why_not}
-    chosen, cell = most_telling(units, count), trained.config.model.cell
-    curves = _curves(trained, ids, hidden, chosen)
-    nearest = _nearest(np.array([curves[index][series] for index, (series, _) in enumerate(chosen)]))
-    shown_units = [
-        _named(series, unit, units[series, unit])
-        | {
-            "like": nearest[index],
-            "curves": [
-                {"name": each.name, "gate": each.gate, "meaning": meaning(cell, each.name)} | _quantized(values_N)
-                for each, values_N in curves[index].items()
-            ],
-        }
-        for index, (series, unit) in enumerate(chosen)
-    ]
-    return {"shown": shown_units, "left_out": changing - len(shown_units), "why_not": None}
-
-
-def _tracked(
-    trained: TrainedModel, ids: Ids, hidden: int, shown: str
-) -> tuple[dict[tuple[Series, int], Tracked], int | None]:
-    """What units track, if it is more than noise, and the number of units that change; None for a short text."""
-    features = features_of(shown)
-    if len(shown) < _LEAST_TO_TRACK or not features:
-        return {}, None
-    # The newline that a model of lines reads first gets the features of the next character.
-    features_FN = np.array([np.concatenate([values[:hidden], values]) for values in features.values()])
-    units = tracked(*correlations(activations(trained.network.first_member("look"), ids), features_FN), list(features))
-    changing = len({(series.layer, unit) for series, unit in units})
-    return {unit: each for unit, each in units.items() if abs(each.correlation) >= LEAST_CORRELATION}, changing
-
-
-def _named(series: Series, unit: int, tracks: Tracked) -> dict[str, Any]:
-    """The name of a unit's state, and what it tracks."""
-    named = {"layer": series.layer + 1, "state": series.name, "unit": unit}
-    return named | {"feature": tracks.feature, "correlation": tracks.correlation}
+def _curve(cell: Cell, series: Series, values_N: np.ndarray) -> dict[str, Any]:
+    """A state or gate over the text, in eight bits: value = byte · scale."""
+    scale = max(float(np.abs(values_N).max()), 1e-9) / 127
+    named = {"name": series.name, "gate": series.gate, "meaning": meaning(cell, series.name), "scale": scale}
+    return named | packed(np.round(values_N / scale).astype(np.int8))
 
 
 def meaning(cell: Cell, name: str) -> tuple[str, ...]:
@@ -244,58 +176,21 @@ def meaning(cell: Cell, name: str) -> tuple[str, ...]:
     return cell.meanings.get(name) or cell.meanings.get(name.rstrip("0123456789"), ())
 
 
-def _curves(
-    trained: TrainedModel, ids: Ids, hidden: int, chosen: list[tuple[Series, int]]
-) -> list[dict[Series, np.ndarray]]:
-    """For each chosen unit its state over the text, [N]; for the first of them its other states and its gates too."""
-    curves: list[dict[Series, list[np.ndarray]]] = [{series: []} for series, _ in chosen]
-    for stretch in activations(trained.network.first_member("look"), ids):
-        for index, (series, unit) in enumerate(chosen):
-            for each, values_TH in stretch.items():
-                if each == series or (index < _WITH_GATES and each.layer == series.layer):
-                    curves[index].setdefault(each, []).append(values_TH[:, unit].copy())
-    return [{series: np.concatenate(values)[hidden:] for series, values in unit.items()} for unit in curves]
-
-
-def _quantized(values_N: np.ndarray) -> dict[str, Any]:
-    """Eight bits a value: value = byte · scale."""
-    scale = max(float(np.abs(values_N).max()), 1e-9) / 127
-    return packed(np.round(values_N / scale).astype(np.int8)) | {"scale": scale}
-
-
-def _nearest(values_UN: np.ndarray) -> list[list[tuple[int, float]]]:
-    """For each unit, the others that correlate most with it over the whole text, positively or negatively."""
-    if len(values_UN) < 2:
-        return [[] for _ in values_UN]
-    centered_UN = values_UN.astype(np.float64) - values_UN.mean(1, keepdims=True)
-    centered_UN /= np.maximum(np.linalg.norm(centered_UN, axis=1, keepdims=True), 1e-12)
-    nearest = []
-    for unit, row_U in enumerate(centered_UN @ centered_UN.T):
-        order = [int(other) for other in np.argsort(-np.abs(row_U), kind="stable") if other != unit]
-        alike = [other for other in order if abs(row_U[other]) >= LEAST_CORRELATION]
-        nearest.append([(other, float(row_U[other])) for other in alike[:_NEAREST]])
-    return nearest
-
-
 def _compared(
     trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, predictions: Predictions, *, gradients: bool
 ) -> dict[str, Any]:
     """The second model's predictions of the same characters, and the words where each of the two is better."""
-    if other.vocabulary.level != trained.vocabulary.level:
+    reads, other_reads = ((model.vocabulary.level, model.network.is_line_model) for model in (trained, other))
+    if other_reads != reads:
         raise DataError(
-            f"--compare: found a model of level {other.vocabulary.level}; allowed: one of level "
-            f"{trained.vocabulary.level}, as the first"
+            "--compare: found a model with other symbols; allowed: one with the first's data.level and unit"
         )
     other = other.first_member("--compare").on_cpu_in_float32()
     try:
         same = other.vocabulary.encode(trained.vocabulary.decode(ids.tolist(), "surrogateescape"))
     except VocabularyError as error:
         raise VocabularyError(f"--compare: {error}; use text without them or a second model that knows them") from None
-    same = as_records(same, other.network.reset_id, ended=False)
-    as_read = read(other.network, same)
-    second = as_read.of_text(other.unseen_ids)
-    return _predicted(other, second) | {
-        "memory": _context(other, same, as_read.bits_N),
-        "words": better_words(shown, predictions.bits_N, second.bits_N),
-        "gradients": norms_data(other, same) if gradients else None,
-    }
+    second = read(other.network, same)
+    saved_N = second.bits_N - predictions.bits_N
+    words = [hardest_words(shown, each_N, 12, _LEAST_SAVED) for each_N in (saved_N, -saved_N)]
+    return _described(other, same, second, gradients=gradients) | {"words": words}

@@ -47,10 +47,6 @@ class Predictions:
     """The likeliest characters, the likeliest first."""
     top_p_NK: npt.NDArray[np.float64]
 
-    def of_text(self, hidden: int) -> "Predictions":
-        """The predictions without the first `hidden` characters that the model reads."""
-        return Predictions(*(values[hidden:] for values in vars(self).values()))
-
 
 @torch.inference_mode()
 def read(model: Network, ids: Ids) -> Predictions:
@@ -98,13 +94,13 @@ def activations(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
 
 
 @torch.inference_mode()
-def context_curve(model: CharLM, ids: Ids, longest: int = _LONGEST) -> tuple[list[tuple[int, float]], np.ndarray]:
+def context_curve(model: CharLM, ids: Ids) -> tuple[list[tuple[int, float]], np.ndarray]:
     """(characters of context, bits per character) for lengths 1, 2, 4, …, and the places of the scored characters.
 
     The state is zero before the context. The longest context is at most a quarter of the text; every length scores the
     same characters, from the other three quarters. Empty for a text of fewer than 8 characters.
     """
-    longest = min(longest, len(ids) // 4)
+    longest = min(_LONGEST, len(ids) // 4)
     lengths = [2**power for power in range(longest.bit_length())] if longest >= 2 else []
     if not lengths:
         return [], np.zeros(0, np.int64)

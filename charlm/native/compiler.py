@@ -1,4 +1,4 @@
-"""Compiles libraries for this machine, and keeps them in the cache."""
+"""Libraries of kernels: compiled for this machine, and kept in the cache."""
 
 import contextlib
 import ctypes
@@ -14,21 +14,31 @@ import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from charlm.errors import DataError
-from charlm.native.library import KernelError, Library, Outcomes
 from charlm.system.cache import cache_folder, limit_cache, open_private
 from charlm.system.clock import count_compilation
 from charlm.system.console import say
 from charlm.system.files import move, remove_leftovers, replace_file, temporary_beside
 from charlm.system.host import count_cores, free_bytes
 
+if TYPE_CHECKING:
+    from charlm.native.build import Kernel
+
 _FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
 _TIMEOUT_S = 300
 
 
-def compiled(libraries: list[Library]) -> Outcomes:
+class KernelError(Exception):
+    """A short reason why this machine cannot run a kernel."""
+
+
+Outcomes = dict["Kernel", ctypes.CDLL | KernelError]
+"""For each library what it became."""
+
+
+def compiled(libraries: "list[Kernel]") -> Outcomes:
     """Each library from the cache, or compiled now; KernelErrors where that fails."""
     try:
         command = [*find_compiler(), *_FLAGS, *_machine_flags()]
@@ -39,18 +49,14 @@ def compiled(libraries: list[Library]) -> Outcomes:
     except KernelError as error:
         return dict.fromkeys(libraries, error)
     except (OSError, TypeError, ValueError, DataError, subprocess.SubprocessError) as error:
-        return dict.fromkeys(libraries, _fault(error))
+        return dict.fromkeys(libraries, _fault(f"the kernel could not be built: {error}"))
 
 
-def _fault(error: Exception) -> KernelError:
-    return KernelError(f"the kernel could not be built: {error}{_remedy()}")
+def _fault(what: str) -> KernelError:
+    return KernelError(what + ("; fix or unset CXX" if os.environ.get("CXX") else ""))
 
 
-def _remedy() -> str:
-    return "; fix or unset CXX" if os.environ.get("CXX") else ""
-
-
-def _find(library: Library, path: Path) -> ctypes.CDLL | KernelError | None:
+def _find(library: "Kernel", path: Path) -> ctypes.CDLL | KernelError | None:
     """The library from the cache; None if it is missing or damaged, or if others could have written it."""
     try:
         with open_private(path) as file, open_private(path.with_suffix(".sha256")) as checksum:
@@ -65,7 +71,7 @@ def _find(library: Library, path: Path) -> ctypes.CDLL | KernelError | None:
 _DIGEST_BYTES = 64
 
 
-def _open(library: Library, file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
+def _open(library: "Kernel", file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
     """Load the library from the opened file, even if another file has taken its name."""
     try:
         if _DESCRIPTORS.is_dir():
@@ -77,7 +83,7 @@ def _open(library: Library, file: BinaryIO, data: bytes) -> ctypes.CDLL | Kernel
                 copy.write_bytes(data)
                 opened = ctypes.CDLL(str(copy))
     except OSError as error:
-        return _fault(error)
+        return _fault(f"the kernel could not be built: {error}")
     return library.checked(opened)
 
 
@@ -105,7 +111,7 @@ def _machine_flags() -> list[str]:
     return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
 
 
-def _paths(libraries: list[Library], command: list[str]) -> dict[Library, Path]:
+def _paths(libraries: "list[Kernel]", command: list[str]) -> "dict[Kernel, Path]":
     """The file of each library. Its name contains a digest of everything that determines the result.
 
     That is the library's own digest, the command, and the compiler's predefined macros, which identify its version and
@@ -127,7 +133,7 @@ def _cannot_store(folder: Path, error: OSError) -> KernelError:
     return KernelError(f"{folder}: kernels cannot be stored there ({error}); set CHARLM_CACHE to another folder")
 
 
-def _compile_all(libraries: list[Library], command: list[str], paths: dict[Library, Path]) -> Outcomes:
+def _compile_all(libraries: "list[Kernel]", command: list[str], paths: "dict[Kernel, Path]") -> Outcomes:
     """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
     remove_leftovers(next(iter(paths.values())).parent, _TIMEOUT_S)
     say("compile", f"for this CPU, once: {', '.join(library.name for library in libraries)} ...")
@@ -152,7 +158,7 @@ _COMPILER_BYTES = 400_000_000
 """g++ 12 takes up to 350 MB for a kernel."""
 
 
-def _compile(library: Library, command: list[str], path: Path) -> ctypes.CDLL | KernelError:
+def _compile(library: "Kernel", command: list[str], path: Path) -> ctypes.CDLL | KernelError:
     """Build the library and its checksum, move each to its place in one step, and load it."""
     compiled = temporary_beside(path)
     options = ["-include", str(library.source), "-x", "c++", "-", "-o", str(compiled)]
@@ -178,7 +184,7 @@ def _compile(library: Library, command: list[str], path: Path) -> ctypes.CDLL | 
     except OSError as error:
         return _cannot_store(path.parent, error)
     except subprocess.SubprocessError as error:
-        return _fault(error)
+        return _fault(f"the kernel could not be built: {error}")
     finally:
         with contextlib.suppress(OSError):
             compiled.unlink(missing_ok=True)
@@ -191,4 +197,4 @@ def _compiler_fault(result: "subprocess.CompletedProcess[str]", log: Path) -> Ke
     with contextlib.suppress(OSError):
         log.write_text(f"{shlex.join(result.args)}\n{result.stderr}", encoding="utf-8")
         first += f"; see {log}"
-    return KernelError(f"{result.args[0]} failed on the kernel: {first}{_remedy()}")
+    return _fault(f"{result.args[0]} failed on the kernel: {first}")

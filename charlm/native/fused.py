@@ -14,16 +14,18 @@ from charlm.cells.derivative import passes_of
 from charlm.cells.passes import Passes
 from charlm.cells.program import units
 from charlm.errors import CellError
-from charlm.native.build import KernelError
-from charlm.native.call import Kernel
-from charlm.native.linear import LOOKUP, linear, matmul
-from charlm.native.recurrence import Driver, Values
+from charlm.native.build import Kernel, KernelError
+from charlm.native.linear import LOOKUP, PRODUCT, linear, matmul
+from charlm.native.loss import LOSS
+from charlm.native.random import RANDOM
+from charlm.native.recurrence import Driver, Window
 from charlm.native.structs import Struct
+from charlm.native.update import UPDATE
 
 _HERE = Path(__file__).parent
-_WIDEST = 16  # the largest W of vector.h
 
-
+SHARED_KERNELS = (PRODUCT, LOOKUP, RANDOM, LOSS, UPDATE)
+"""The kernels that training needs besides the kind's own."""
 MOST_OPERATIONS = 1000
 """Longest step that becomes a kernel: compiling a longer one takes minutes."""
 
@@ -60,6 +62,9 @@ class FusedDriver(Kernel, Driver):
     """In float32 on the CPU, with products in float32 or bfloat16."""
 
     takes_ids = True
+    padding = 16  # the largest W of vector.h
+    linear = staticmethod(linear)
+    matmul = staticmethod(matmul)
 
     def __init__(self, name: str, programs: list[Passes], text: str) -> None:
         structs = Struct(_HERE / "recurrence.h"), Struct(_HERE / "generate.h", "Generation")
@@ -67,12 +72,10 @@ class FusedDriver(Kernel, Driver):
         self.variants = [passes.split for passes in programs]
         self._known: dict[int, tuple[Passes, int]] = {}
 
-    def padded(self, units: int) -> int:
-        return -(-units // _WIDEST) * _WIDEST
-
-    def run(self, function: str, passes: Passes, values: Values) -> None:
-        scratch = self.scratch(passes, values, forward=function == "recurrence_forward")
-        self.call(function, self.filled(passes, {**values, **scratch}))
+    def run(self, window: Window) -> None:
+        function = "recurrence_forward" if window.d_last is None else "recurrence_backward"
+        scratch = self.scratch(window)
+        self.call(function, self.filled(window, scratch))
 
     def variant(self, passes: Passes) -> int:
         """The index of the library's cell that computes these passes."""
@@ -80,20 +83,22 @@ class FusedDriver(Kernel, Driver):
             self._known[id(passes)] = (passes, self.variants.index(passes.split))
         return self._known[id(passes)][1]
 
-    def filled(self, passes: Passes, values: Values) -> ctypes.Structure:
-        """The struct of a call. Its tensors must outlive it."""
-        return self.structs[0].fill(**values, variant=self.variant(passes))
+    def filled(self, window: Window, scratch: dict[str, list[Tensor | None]]) -> ctypes.Structure:
+        """The struct of a call. The tensors must outlive it."""
+        fields = {name: value for name, value in vars(window).items() if name != "passes"}
+        rows = 0 if window.zoneout is None else window.zoneout.shape[0] * window.zoneout.shape[1]
+        return self.structs[0].fill(**fields, **scratch, zoneout_rows=rows, variant=self.variant(window.passes))
 
-    def scratch(self, passes: Passes, values: Values, *, forward: bool) -> dict[str, list[Tensor | None]]:
+    def scratch(self, window: Window) -> dict[str, list[Tensor | None]]:
         """Scratch that the threads of a call share."""
-        B, H, inputs = (int(values[name]) for name in ("B", "H", "I"))  # type: ignore[arg-type]
-        if forward:
-            copied = values["bf16"] or values.get("mask") is not None
+        passes, B = window.passes, window.B
+        if window.d_last is None:
+            copied = window.bf16 or window.mask is not None
             read = [(1, operand.size) for operand in passes.operands]
         else:
-            copied = values["bf16"]
+            copied = window.bf16
             read = [(product.gates, product.size) for product in passes.products]
-        widths = [count * units(size, H, inputs) if copied else 0 for count, size in read]
+        widths = [count * units(size, window.H, window.I) if copied else 0 for count, size in read]
         threads = torch.get_num_threads()
         norms = [norm.size for norm in passes.normalizations]
         # Copies are in float32, or in bfloat16 padded to a multiple of 32 elements; the padding must be 0.
@@ -104,9 +109,6 @@ class FusedDriver(Kernel, Driver):
             ],
         }
 
-    def linear(self, x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-        return linear(x, w_NK, bias_N)
-
     def gradient_of_rows(self, d_rows_TBN: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
         if ids_TB is None:
             return d_rows_TBN
@@ -114,6 +116,3 @@ class FusedDriver(Kernel, Driver):
         sizes = {"N": ids_TB.numel(), "V": V, "columns": d_rows_TBN.shape[-1]}
         LOOKUP("lookup_gradient", **sizes, ids=ids_TB, d_rows=d_rows_TBN, d_table=d_rows_VN)
         return d_rows_VN
-
-    def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
-        matmul(a_MK, b_KN, bf16=bf16, out=out)

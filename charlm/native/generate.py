@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from charlm.cells.passes import Passes
-from charlm.native.call import autocasts_to_bf16
+from charlm.native.autograd import autocasts_to_bf16
 from charlm.native.fused import FusedDriver
-from charlm.native.recurrence import Buffers, Values, numbers, saved_for_backward
+from charlm.native.recurrence import Buffers, Window, saved_for_backward
 
 
 class GeneratingLayer(NamedTuple):
@@ -59,8 +59,9 @@ class Generator:
         (V, H), M = weights[0].shape, len(decoders)
         B, L = len(layers[0].state[0]), len(layers) // M
         self._batch_size, self._ids = B, torch.zeros(B, dtype=torch.int64)
-        fields = [self._fields(layer, None if place % L else self._ids) for place, layer in enumerate(layers)]
-        structs = [driver.filled(layer.passes, values) for layer, values in zip(layers, fields, strict=True)]
+        windows = [self._window(layer, None if place % L else self._ids) for place, layer in enumerate(layers)]
+        scratch = [self._scratch(layer, window) for layer, window in zip(layers, windows, strict=True)]
+        structs = [driver.filled(*each) for each in zip(windows, scratch, strict=True)]
         logits = weights[0].new_empty(M, B, V)
         bf16 = autocasts_to_bf16()
         self._sizes = {"B": B, "M": M, "H": H, "V": V, "L": L, "residual": residual, "bf16": bf16}
@@ -69,28 +70,30 @@ class Generator:
         self._tensors = {"weights": weights, "biases": biases, "logits": logits, "ids": self._ids}
         self._layers = (ctypes.c_void_p * len(structs))(*map(ctypes.addressof, structs))
         # The structs hold addresses only.
-        self._kept_alive = (fields, structs)
+        self._kept_alive = (windows, scratch, structs)
 
-    def _fields(self, layer: GeneratingLayer, ids_B: Tensor | None) -> Values:
-        """The fields of `Arguments` for single steps; states are [S, 2, B, H]."""
-        passes, driver, like = layer.passes, self._driver, layer.state[0]
-        values: Values = {
-            **numbers(layer.input_size, 1, like, layer.zoneout_11S, steps=1, bf16=autocasts_to_bf16()),
-            **saved_for_backward(
-                driver, passes, layer.input_size, Buffers(), like, 1, pre_zoneout=layer.zoneout_11S is not None
-            ),
-            "weights": [weight.detach().contiguous() for weight in layer.weights],
-            "vectors": [vector.detach().contiguous() for vector in layer.vectors],
-            "windows": [window.detach().contiguous() for window in layer.windows],
-            "ids": ids_B,
-            "zoneout": layer.zoneout_11S,
-            "states": torch.stack([torch.stack([tensor, tensor]) for tensor in layer.state]),
-        }
-        scratch = driver.scratch(passes, values, forward=True)
-        scratch["copies"] += [torch.zeros(2, self._batch_size, width + 16) for width in layer.before_widths]
+    def _window(self, layer: GeneratingLayer, ids_B: Tensor | None) -> Window:
+        """A window of a single step; states are [S, 2, B, H]."""
+        like, zoneout = layer.state[0], layer.zoneout_11S
+        B, H = like.shape
+        saved = saved_for_backward(
+            self._driver, layer.passes, layer.input_size, Buffers(), like, 1, pre_zoneout=zoneout is not None
+        )
+        return Window(
+            layer.passes, 1, B, H, layer.input_size, autocasts_to_bf16(), 1, **saved,
+            states=torch.stack([torch.stack([tensor, tensor]) for tensor in layer.state]),
+            weights=[weight.detach().contiguous() for weight in layer.weights],
+            vectors=[vector.detach().contiguous() for vector in layer.vectors],
+            windows=[window.detach().contiguous() for window in layer.windows],
+            ids=ids_B, zoneout=zoneout,
+        )  # fmt: skip
+
+    def _scratch(self, layer: GeneratingLayer, window: Window) -> dict[str, list[Tensor | None]]:
+        scratch = self._driver.scratch(window)
+        scratch["copies"] += [torch.zeros(2, window.B, width + 16) for width in layer.before_widths]
         threads = torch.get_num_threads()
-        scratch["partials"] += [torch.empty(2, threads, count, 2, self._batch_size) for count in layer.before_norms]
-        return values | scratch
+        scratch["partials"] += [torch.empty(2, threads, count, 2, window.B) for count in layer.before_norms]
+        return scratch
 
     def draw(self, draws_NB: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
         """The next N characters of every stream, [N, B], drawn with uniform random numbers [N, B] in [0, 1).

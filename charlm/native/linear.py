@@ -1,4 +1,4 @@
-"""Matrix products over whole windows, in the kernels' own micro-kernel."""
+"""Matrix products over whole windows: on the CPU in the kernels' own micro-kernel, elsewhere by PyTorch."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,21 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from charlm.native.call import Kernel, autocasts_to_bf16, first_derivative
+from charlm.native.autograd import autocasts_to_bf16, first_derivative, without_autocast
+from charlm.native.build import Kernel
 
 PRODUCT = Kernel(Path(__file__).with_name("product.cpp"))
 LOOKUP = Kernel(Path(__file__).with_name("lookup.cpp"))
 
 
-def matmul(
-    a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False, out: Tensor | None = None
-) -> Tensor:
-    """a b + bias, [M, N], for float32 matrices of any strides; written to `out` if given. No gradients."""
+def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:
+    """a b + bias, [M, N], for float32 matrices of any strides. No gradients."""
     (M, K), N = a_MK.shape, b_KN.shape[1]
     assert b_KN.shape[0] == K, (a_MK.shape, b_KN.shape)
     assert bias_N is None or bias_N.shape == (N,), bias_N.shape
     assert all(_is_for_kernels(operand) for operand in (a_MK, b_KN)), (a_MK.dtype, b_KN.dtype)
-    c_MN = a_MK.new_empty(M, N) if out is None else out
+    c_MN = a_MK.new_empty(M, N)
     strides = dict(zip(("a_row", "a_column", "b_row", "b_column"), (*a_MK.stride(), *b_KN.stride()), strict=True))
     pointers = {"a": a_MK.data_ptr(), "b": b_KN.data_ptr()}
     bias = None if bias_N is None else bias_N.contiguous()
@@ -30,12 +29,36 @@ def matmul(
     return c_MN
 
 
+def torch_product(a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor | None = None) -> Tensor:
+    """a b, [M, N], by PyTorch; with `bf16` the operands are rounded to bfloat16, the result is not. No gradients.
+
+    Call it under `without_autocast`.
+    """
+    if not bf16:
+        return torch.mm(a_MK, b_KN, out=out)
+    a_MK, b_KN = a_MK.bfloat16(), b_KN.bfloat16()
+    if a_MK.device.type == "cpu":  # has no such operator; for tests
+        return torch.mm(a_MK.float(), b_KN.float(), out=out)
+    if out is None:
+        return torch.mm(a_MK, b_KN, out_dtype=torch.float32)
+    return torch.mm(a_MK, b_KN, out_dtype=torch.float32, out=out)
+
+
+def torch_matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:
+    """`matmul` by PyTorch on any device, in any dtype, under any autocast."""
+    with without_autocast(a_MK.device):
+        c_MN = torch_product(a_MK, b_KN, bf16=bf16)
+        return c_MN if bias_N is None else c_MN.add_(bias_N)
+
+
 def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
     """x wᵀ + bias over the last dimension of x, as `F.linear`; on the CPU by a faster kernel, if it compiles.
 
-    Under autocast to bfloat16 the kernel sums in float32 and returns float32.
+    Under autocast to bfloat16 the operands are rounded; sums and result are float32.
     """
     operands = [x, w_NK] if bias_N is None else [x, w_NK, bias_N]
+    if x.device.type != "cpu":
+        return linear_by(torch_matmul, x, w_NK, bias_N)
     if not x.shape[-1] or not all(map(_is_for_kernels, operands)) or not PRODUCT.works():
         return F.linear(x, w_NK, bias_N)
     return linear_by(matmul, x, w_NK, bias_N)

@@ -7,7 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from charlm.native.call import Kernel, first_derivative
+from charlm.native.autograd import first_derivative
+from charlm.native.build import Kernel
 from charlm.native.lookup import check_ids
 
 LOSS = Kernel(Path(__file__).with_name("loss.cpp"))

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from charlm.native.call import Kernel
+from charlm.native.build import Kernel
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
 RANDOM = Kernel(Path(__file__).with_name("random.cpp"))

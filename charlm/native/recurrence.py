@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -9,8 +10,7 @@ from torch import Tensor
 
 from charlm.cells.passes import Passes
 from charlm.cells.program import units
-from charlm.native.call import autocasts_to_bf16, first_derivative
-from charlm.native.structs import Value
+from charlm.native.autograd import autocasts_to_bf16, first_derivative
 
 
 class LoopInputs(NamedTuple):
@@ -47,35 +47,62 @@ class Buffers:
 BuffersOf = Callable[[str], Buffers]
 """Phase → its buffers. Those of "window" live until the backward pass is over, those of "forward" and "backward" only
 during that pass."""
-Values = dict[str, Value]
-"""The fields of `Arguments` in recurrence.h."""
+
+
+@dataclass(eq=False)
+class Window:
+    """What a pass over the T steps of a window reads and writes: fields of `Arguments` in recurrence.h."""
+
+    passes: Passes
+    T: int
+    B: int
+    H: int
+    I: int  # noqa: E741
+    bf16: bool
+    saved_steps: int
+    states: Tensor
+    weights: list[Tensor]
+    """The matrix of each product."""
+    windows: list[Tensor]
+    vectors: list[Tensor]
+    saved: list[Tensor]
+    operands: list[Tensor]
+    ids: Tensor | None = None
+    mask: Tensor | None = None
+    zoneout: Tensor | None = None
+    carry: Tensor | None = None
+    outputs: Tensor | None = None
+    pre_zoneout: Tensor | None = None
+    moments: Tensor | None = None
+    d_outputs: Tensor | None = None
+    """None in a forward pass, as all that follow."""
+    d_last: Tensor | None = None
+    d_products: Sequence[Tensor] = ()
+    d_windows: Sequence[Tensor] = ()
+    d_vectors: Sequence[Tensor | None] = ()
+    d_first: Tensor | None = None
 
 
 class Driver:
     """Computes a window's steps and their gradients. All drivers share the autograd function around them."""
 
-    def padded(self, units: int) -> int:
-        """Length of a row of `saved`, whose layout the driver chooses."""
-        return units
-
-    def run(self, function: str, passes: Passes, values: Values) -> None:
-        """Run recurrence_forward or recurrence_backward."""
-        raise NotImplementedError
-
     takes_ids = False
     """Whether `windows` may be tables, of which each step reads a row by its id."""
+    padding = 1
+    """The length of a row of `saved` is a multiple of it. The driver chooses the layout of a row."""
 
-    def linear(self, x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-        """x wᵀ + bias over the last dimension of x, as `F.linear`. The result is float32 under autocast too."""
+    linear: Callable[..., Tensor]
+    """linear(x, w_NK, bias_N=None): x wᵀ + bias over the last dimension of x, in float32 under autocast too."""
+    matmul: Callable[..., Tensor]
+    """matmul(a_MK, b_KN, bf16=…): a b, in float32."""
+
+    def run(self, window: Window) -> None:
+        """Run the forward pass, or the backward pass of a window with gradients."""
         raise NotImplementedError
 
     def gradient_of_rows(self, d_rows_TBN: Tensor, ids_TB: Tensor | None, V: int) -> Tensor:
         """The gradient of a table [V, N], from the gradients of the rows that the steps read; without ids unchanged."""
-        raise NotImplementedError
-
-    def matmul(self, a_MK: Tensor, b_KN: Tensor, *, bf16: bool, out: Tensor) -> None:
-        """out = a b, [M, N]."""
-        raise NotImplementedError
+        return d_rows_TBN
 
     def buffers_of(self, numbers: tuple[Any, ...], tensors: Sequence[Tensor | None], cache: object) -> BuffersOf:
         """The buffers of a call with these numbers and tensors. cache: see `layer`."""
@@ -98,11 +125,10 @@ class Driver:
         """
         if carry_TB is not None:
             state = tuple(tensor * carry_TB[0, :, None] for tensor in state)
-        names = tuple(dict.fromkeys(product.name for product in passes.products))
-        weights = [inputs.weights[name] for name in names]
+        weights = matrices(passes, inputs.weights)
         numbers = passes, inputs.input_size, inputs.steps, torch.is_grad_enabled(), autocasts_to_bf16(state[0].device)
         tensors = (inputs.ids_TB, mask_BH, zoneout_TBS, carry_TB, *inputs.windows, *inputs.vectors, *weights, *state)
-        call = _Call(self, *numbers, names, self.buffers_of(numbers, tensors, cache))
+        call = _Call(self, *numbers, self.buffers_of(numbers, tensors, cache))
         y_TBH, *last = _Sequence.apply(call, *tensors)  # type: ignore[misc]
         return y_TBH, tuple(last)
 
@@ -116,19 +142,7 @@ class _Call(NamedTuple):
     steps: int
     with_backward: bool
     bf16: bool
-    names: tuple[str, ...]
-    """Names of the matrices."""
     buffers_of: BuffersOf
-
-    def split_tensors(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
-        """Windows, vectors, matrices and states."""
-        remaining = iter(tensors)
-        counts = len(self.passes.split.windows), len(self.passes.split.vectors), len(self.names)
-        return (*(list(itertools.islice(remaining, count)) for count in counts), list(remaining))
-
-    def matrices(self, weights: Sequence[Tensor]) -> list[Tensor]:
-        """The matrix of each product, from the tensors of `names`."""
-        return matrices(self.passes, dict(zip(self.names, weights, strict=True)))
 
 
 def matrix(weights: Tensor, index: int) -> Tensor:
@@ -137,39 +151,32 @@ def matrix(weights: Tensor, index: int) -> Tensor:
 
 
 def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
-    """The matrix of each product in the loop."""
-    return [matrix(weights[product.name], product.index) for product in passes.products]
+    """The matrix of each product in the loop. Autograd stacks the gradients of a stack once."""
+    stacks = {name: tensor.unbind() if tensor.dim() == 3 else [tensor] for name, tensor in weights.items()}
+    return [stacks[product.name][product.index] for product in passes.products]
 
 
 def saved_for_backward(
     driver: Driver, passes: Passes, input_size: int, buffers: Buffers, like: Tensor, steps: int, *, pre_zoneout: bool
-) -> Values:
-    """The tensors that the backward pass needs, for this many steps. like: a state.
+) -> dict[str, Any]:
+    """The fields of a `Window` that the backward pass needs, for this many steps. like: a state.
 
     They are written without a backward pass too, so that outputs have the same bits with and without gradients.
     """
     B, H = like.shape
-    operands = {k: units(passes.operands[k].size, H, input_size) for k in passes.stored_operands}
-    saved = {size: (len(rows), units(size, H, input_size)) for size, rows in passes.forward.saved.items()}
     norms = len(passes.normalizations)
-    return {
-        # At least two steps: without a backward pass one is written while other threads still read the other.
-        "operands": [buffers.new(f"operands{k}", like, max(steps, 2), B, n) for k, n in operands.items()],
-        "saved": [
-            buffers.new(f"saved{size}", like, steps, B, count, driver.padded(n)) for size, (count, n) in saved.items()
-        ],
-        "pre_zoneout": (
-            buffers.new("pre_zoneout", like, len(passes.split.loop.states), steps, B, H) if pre_zoneout else None
-        ),
-        "moments": buffers.new("moments", like, steps, B, norms, 2) if norms else None,
-    }
-
-
-def numbers(input_size: int, T: int, like: Tensor, zoneout_TBS: Tensor | None, *, steps: int, bf16: bool) -> Values:
-    """The numbers in `Arguments`. like: a state; steps: as in `saved_for_backward`."""
-    B, H = like.shape
-    rows = 0 if zoneout_TBS is None else zoneout_TBS.shape[0] * zoneout_TBS.shape[1]
-    return {"T": T, "B": B, "H": H, "I": input_size, "bf16": bf16, "saved_steps": steps, "zoneout_rows": rows}
+    # At least two steps: without a backward pass one is written while other threads still read the other.
+    operands = [
+        buffers.new(f"operands{k}", like, max(steps, 2), B, units(passes.operands[k].size, H, input_size))
+        for k in passes.stored_operands
+    ]
+    saved = []
+    for size, rows in passes.forward.saved.items():
+        padded = -(-units(size, H, input_size) // driver.padding) * driver.padding
+        saved.append(buffers.new(f"saved{size}", like, steps, B, len(rows), padded))
+    after = buffers.new("pre_zoneout", like, len(passes.split.loop.states), steps, B, H) if pre_zoneout else None
+    moments = buffers.new("moments", like, steps, B, norms, 2) if norms else None
+    return {"operands": operands, "saved": saved, "pre_zoneout": after, "moments": moments}
 
 
 class _Sequence(torch.autograd.Function):
@@ -183,30 +190,36 @@ class _Sequence(torch.autograd.Function):
         carry_TB: Tensor | None,
         *tensors: Tensor,
     ) -> tuple[Tensor, ...]:
-        passes, window, passing = call.passes, call.buffers_of("window"), call.buffers_of("forward")
-        windows, vectors, weights, state = call.split_tensors(tensors)
-        T = call.steps
+        passes, lasting, passing = call.passes, call.buffers_of("window"), call.buffers_of("forward")
+        remaining = iter(tensors)
+        counts = len(passes.split.windows), len(passes.split.vectors), len(passes.products)
+        windows, vectors, weights = (list(itertools.islice(remaining, count)) for count in counts)
+        state = list(remaining)
+        T, (B, H) = call.steps, state[0].shape
         masks = {"mask": mask_BH, "zoneout": zoneout_TBS, "carry": carry_TB}
-        masks = {name: None if mask is None else window.read(name, mask) for name, mask in masks.items()}
-        weights, vectors = _read(window, "weights", weights), _read(window, "vectors", vectors)
-        windows = _read(window if passes.reads_windows else passing, "windows", windows)
-        states = window.new("states", state[0], len(state), 1 + T, *state[0].shape)
+        masks = {name: None if mask is None else lasting.read(name, mask) for name, mask in masks.items()}
+        states = lasting.new("states", state[0], len(state), 1 + T, B, H)
         for first, tensor in zip(states[:, 0], state, strict=True):
             first.copy_(tensor)
         steps, pre_zoneout = T if call.with_backward else 1, zoneout_TBS is not None or carry_TB is not None
         saved = saved_for_backward(
-            call.driver, passes, call.input_size, window, state[0], steps, pre_zoneout=pre_zoneout
+            call.driver, passes, call.input_size, lasting, state[0], steps, pre_zoneout=pre_zoneout
         )
-        outputs = None if carry_TB is None else passing.new("outputs", states, *states.shape[1:]).narrow(0, 0, T)
-        counts = numbers(call.input_size, T, state[0], zoneout_TBS, steps=steps, bf16=call.bf16)
-        values = {**counts, **masks, **saved, "ids": ids_TB, "vectors": vectors}
-        values |= {"weights": call.matrices(weights), "windows": windows, "states": states, "outputs": outputs}
-        call.driver.run("recurrence_forward", passes, values)
-        ctx.call, ctx.window, ctx.V = call, window, len(windows[0]) if windows else 0
-        reads = {"windows": windows if passes.reads_windows else [], "vectors": vectors, "weights": weights}
-        _save(ctx, {**masks, **saved, **reads, "ids": ids_TB, "states": states})
+        window = Window(
+            passes, T, B, H, call.input_size, call.bf16, steps, states,
+            _read(lasting, "weights", weights),
+            _read(lasting if passes.reads_windows else passing, "windows", windows),
+            _read(lasting, "vectors", vectors),
+            ids=ids_TB,
+            outputs=None if carry_TB is None else passing.new("outputs", states, 1 + T, B, H).narrow(0, 0, T),
+            **masks, **saved,
+        )  # fmt: skip
+        call.driver.run(window)
         # Clones: views would hold the states of the whole window in memory.
-        return passing.result(states[0, 1:] if outputs is None else outputs), *states[:, -1].clone()
+        results = passing.result(states[0, 1:] if window.outputs is None else window.outputs), *states[:, -1].clone()
+        ctx.call, ctx.buffers, ctx.V = call, lasting, len(windows[0]) if windows else 0
+        _save(ctx, replace(window, outputs=None, windows=window.windows if passes.reads_windows else []))
+        return results
 
     @staticmethod
     @first_derivative
@@ -214,59 +227,47 @@ class _Sequence(torch.autograd.Function):
         ctx: Any, dy_TBH: Tensor, *d_last: Tensor
     ) -> tuple[Tensor | None, ...]:
         call: _Call = ctx.call
-        saved, passes, buffers = _saved(ctx), call.passes, call.buffers_of("backward")
-        weights, states, ids_TB = saved.pop("weights"), saved["states"], saved["ids"]
+        window, passes, buffers = _saved(ctx), call.passes, call.buffers_of("backward")
         T, B, H = dy_TBH.shape
+        like, like_windows, like_vectors = window.states, passes.like_windows, passes.like_vectors
+        window.d_outputs = buffers.read("d_outputs", dy_TBH)
+        window.d_last = buffers.read("d_last", torch.stack(d_last))
+        window.d_first = d_first = buffers.new("d_first", like, len(like), B, H)
         widths = [product.gates * units(product.size, H, call.input_size) for product in passes.products]
-        d_products = [buffers.new(f"d_products{k}", states, T, B, width) for k, width in enumerate(widths)]
-        d_first = buffers.new("d_first", states, len(states), B, H)
-        like_windows, like_vectors = passes.like_windows, passes.like_vectors
+        window.d_products = [buffers.new(f"d_products{k}", like, T, B, width) for k, width in enumerate(widths)]
         nodes = [passes.split.program.nodes[place] for place in passes.split.windows]
         widths = [node.count * units(node.size, H, call.input_size) for node in nodes]
-        d_windows = [
-            d_products[like_windows[k]] if k in like_windows else buffers.new(f"d_windows{k}", states, T, B, width)
+        window.d_windows = [
+            window.d_products[like_windows[k]] if k in like_windows else buffers.new(f"d_windows{k}", like, T, B, width)
             for k, width in enumerate(widths)
         ]
-        d_vectors = [
-            None if k in like_vectors else buffers.new(f"d_vectors{k}", states, *vector.shape).zero_()
-            for k, vector in enumerate(saved["vectors"])
+        window.d_vectors = [
+            None if k in like_vectors else buffers.new(f"d_vectors{k}", like, *vector.shape).zero_()
+            for k, vector in enumerate(window.vectors)
         ]
-        call.driver.run("recurrence_backward", passes, {
-            **numbers(call.input_size, T, d_first[0], saved["zoneout"], steps=T, bf16=call.bf16),
-            **saved, "weights": call.matrices(weights),
-            "d_outputs": buffers.read("d_outputs", dy_TBH), "d_last": buffers.read("d_last", torch.stack(d_last)),
-            "d_products": d_products, "d_windows": d_windows, "d_vectors": d_vectors, "d_first": d_first,
-        })  # fmt: skip
-        d_rows = [call.driver.gradient_of_rows(buffers.result(one), ids_TB, ctx.V) for one in d_windows]
+        call.driver.run(window)
+        d_rows = [call.driver.gradient_of_rows(buffers.result(one), window.ids, ctx.V) for one in window.d_windows]
         d_vectors = [
-            d_products[like_vectors[k]].sum((0, 1)) if one is None else buffers.result(one)
-            for k, one in enumerate(d_vectors)
+            window.d_products[like_vectors[k]].sum((0, 1)) if one is None else buffers.result(one)
+            for k, one in enumerate(window.d_vectors)
         ]
-        d_weights = _matrix_gradients(call, weights, d_products, saved)
+        d_weights = _matrix_gradients(call.driver, window)
         return None, None, None, None, None, *d_rows, *d_vectors, *d_weights, *buffers.result(d_first)
 
 
-def _matrix_gradients(
-    call: _Call, weights: list[Tensor], d_products: list[Tensor], saved: dict[str, Any]
-) -> list[Tensor]:
-    """The gradients of the matrices: each product's output gradient times its operand, summed over steps."""
-    passes, states, mask_BH = call.passes, saved["states"], saved["mask"]
-    d_weights, written = [torch.empty_like(weight) for weight in weights], set()
-    for product, d_TBG, d_matrix in zip(passes.products, d_products, call.matrices(d_weights), strict=True):
+def _matrix_gradients(driver: Driver, window: Window) -> list[Tensor]:
+    """The gradient of each product's matrix: its output gradient times its operand, summed over steps."""
+    passes, gradients = window.passes, []
+    for product, d_TBG in zip(passes.products, window.d_products, strict=True):
         operand = passes.operands[product.operand]
         if operand.state:
-            v_TBK = states[passes.split.loop.states.index(operand.state), :-1]
+            v_TBK = window.states[passes.split.loop.states.index(operand.state), :-1]
         else:
-            v_TBK = saved["operands"][passes.stored_operands.index(product.operand)][: len(d_TBG)]
-        if mask_BH is not None and operand.size == "H":
-            v_TBK = v_TBK * mask_BH
-        again = (product.name, product.index) in written
-        written.add((product.name, product.index))
-        out = torch.empty_like(d_matrix) if again else d_matrix
-        call.driver.matmul(d_TBG.flatten(0, 1).t(), v_TBK.flatten(0, 1), bf16=call.bf16, out=out)
-        if again:
-            d_matrix += out
-    return d_weights
+            v_TBK = window.operands[passes.stored_operands.index(product.operand)][: window.T]
+        if window.mask is not None and operand.size == "H":
+            v_TBK = v_TBK * window.mask
+        gradients.append(driver.matmul(d_TBG.flatten(0, 1).t(), v_TBK.flatten(0, 1), bf16=window.bf16))
+    return gradients
 
 
 def _read(buffers: Buffers, name: str, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -274,17 +275,19 @@ def _read(buffers: Buffers, name: str, tensors: Sequence[Tensor]) -> list[Tensor
     return [buffers.read(f"{name}{k}", tensor) for k, tensor in enumerate(tensors)]
 
 
-def _save(ctx: Any, values: Values) -> None:
-    """Save tensors, and lists of them, for the backward pass."""
-    ctx.lengths = {name: len(value) if isinstance(value, list) else None for name, value in values.items()}
-    lists = (value if isinstance(value, list) else [value] for value in values.values())
-    ctx.save_for_backward(*(tensor for tensors in lists for tensor in tensors))
+def _save(ctx: Any, window: Window) -> None:
+    """Save a window for the backward pass: its tensors through autograd, which notices when one is changed."""
+    fields = vars(window)
+    ctx.lists = {name: len(value) for name, value in fields.items() if isinstance(value, list)}
+    ctx.names = [name for name, value in fields.items() if isinstance(value, Tensor)]
+    ctx.others = {name: value for name, value in fields.items() if name not in ctx.lists and name not in ctx.names}
+    of_lists = (tensor for name in ctx.lists for tensor in fields[name])
+    ctx.save_for_backward(*(fields[name] for name in ctx.names), *of_lists)
 
 
-def _saved(ctx: Any) -> dict[str, Any]:
+def _saved(ctx: Any) -> Window:
     """The inverse of `_save`."""
     tensors = iter(ctx.saved_tensors)
-    return {
-        name: next(tensors) if length is None else [next(tensors) for _ in range(length)]
-        for name, length in ctx.lengths.items()
-    }
+    fields: dict[str, Any] = ctx.others | {name: next(tensors) for name in ctx.names}
+    fields |= {name: list(itertools.islice(tensors, length)) for name, length in ctx.lists.items()}
+    return Window(**fields)

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from charlm.native.call import Kernel
+from charlm.native.build import Kernel
 
 UPDATE = Kernel(Path(__file__).with_name("update.cpp"))
 

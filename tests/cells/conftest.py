@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.gpu.recurrence import Steps, TensorRecurrence, Window
+from charlm.gpu.recurrence import Steps, TensorRecurrence
+from charlm.native.recurrence import Window
 from tests.cells.measure import CASES, Case
 
 

@@ -213,7 +213,7 @@ def test_the_cells_of_torch(case: Case, theirs: Callable[..., nn.RNNBase]) -> No
     x, state = random_input(stack, 5, 4), random_state(stack, 4)
     contiguous = tuple(tensor.contiguous() for tensor in state)
     y, last = module(x, contiguous[0] if len(contiguous) == 1 else contiguous)
-    expected = {"y": y} | dict(zip(stack.state_names, last, strict=True))
+    expected = {"y": y} | dict(zip(stack.state_names, last if isinstance(last, tuple) else (last,), strict=True))
     for forward in (stack, stack.forward_reference):
         found = run(forward, stack, x, state)
         assert_equal_runs({name: found[name] for name in expected}, expected)

@@ -211,11 +211,11 @@ FAULTS: list[tuple[Step, str]] = [
         "found one vector where several are expected; allowed: products and vectors ",
     ),
     (lambda self, p, x, h: p.product("w", p.vector("b", 2)), "w: the operand has 2 vectors; allowed: 1, and no "),
-    (lambda self, p, x, h: p.product("w", h, size=7), "the new state h is 1 × 7; allowed: 1 × H"),
-    (lambda self, p, x, h: p.product("w", h, 2), "the new state h is 2 × H; allowed: 1 × H"),
+    (lambda self, p, x, h: p.product("w", h, size=7), "found the new state h with 1 × 7; allowed: 1 × H"),
+    (lambda self, p, x, h: p.product("w", h, 2), "found the new state h with 2 × H; allowed: 1 × H"),
     (
         lambda self, p, x, h: p.vector("b"),
-        "the new state h depends neither on x nor on a state; allowed: states ",
+        "found the new state h, which depends neither on x nor on a state; allowed: states ",
     ),
     # Results
     (lambda self, p, x, h: (h, h), "the number of values that step returns is 2; allowed: 1: h"),

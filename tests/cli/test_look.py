@@ -16,7 +16,7 @@ def text_of(file) -> str:
 def test_a_file(cli, trained_run, tmp_path, write):
     out = tmp_path / "page.html"
     text = words_text(700)
-    result = cli("look", trained_run, "--file", write("a.txt", text), "--length", 300, "--units", 2, "--out", out)
+    result = cli("look", trained_run, "--file", write("a.txt", text), "--length", 300, "--out", out)
     assert (result.code, result.out) == (0, "")
     lines = result.err.splitlines()
     assert f"text     {tmp_path / 'a.txt'}: the first 300 of 700 characters; --length takes more" in lines
@@ -26,25 +26,32 @@ def test_a_file(cli, trained_run, tmp_path, write):
 
 def test_validation_text_and_look_html_are_the_default(cli, trained_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli("look", trained_run, "--length", 250, "--units", 1, "--compare", trained_run).code == 0
+    assert cli("look", trained_run, "--length", 250, "--compare", trained_run).code == 0
     valid = words_text(20_000)[18_000:]
     start = valid.index("\n") + 1  # the split begins within a line
     assert text_of(tmp_path / "look.html") == valid[start : start + 250]
 
 
+def test_stdin(cli, trained_run, tmp_path):
+    out = tmp_path / "page.html"
+    written = cli("sample", trained_run, "--prompt", "so ", "--length", 40, "--seed", 3).out
+    assert cli("look", trained_run, "--file", "-", "--out", out, stdin=written.encode()).code == 0
+    assert text_of(out) == written
+
+
 def test_a_model_of_lines(cli, lines_run, tmp_path):
     run, out = lines_run, tmp_path / "page.html"
-    assert cli("look", run, "--length", 200, "--units", 1, "--out", out).code == 0
-    assert len(text_of(out)) == 200
+    assert cli("look", run, "--length", 200, "--out", out).code == 0
+    assert len(text_of(out)) == 201  # with the newline that is read first
     assert cli("look", run, "--file", "-", "--out", out, stdin=b"jo").code == 0
-    assert text_of(out) == "jo\n"
+    assert text_of(out) == "\njo\n"
 
 
 def test_gradients(cli, trained_run, tmp_path):
     out = tmp_path / "page.html"
     looked = cli("look", trained_run, "--length", 250, "--gradients", "--out", out)
     assert looked.code == 0
-    assert len(re.findall(r"^look +following gradients back ", looked.err, re.MULTILINE)) == 2
-    assert '"influence":' in out.read_text(encoding="utf-8")
+    assert len(re.findall(r"^look +following gradients back ", looked.err, re.MULTILINE)) == 1
+    assert '"gradients":' in out.read_text(encoding="utf-8")
     refused = cli("look", trained_run, "--file", "-", "--gradients", "--out", out, stdin=b"so")
     assert refused.error == "gradients: found a text of 2 characters; allowed: 3 or more"

@@ -11,7 +11,7 @@ def words(command, run, out):
     """A command that writes to `out`."""
     return {
         "eval": ["eval", run, "--per-char", out],
-        "look": ["look", run, "--length", 100, "--units", 1, "--out", out],
+        "look": ["look", run, "--length", 100, "--out", out],
         "report": ["report", run, "--out", out],
         "export": ["export", run, "--to", "html", "--out", out],
     }[command]

@@ -24,10 +24,11 @@ def test_report_html_is_the_default(cli, trained_run, tmp_path, monkeypatch):
 def test_runs_without_metrics_are_named(cli, trained_run, tmp_path):
     empty, out = tmp_path / "empty", tmp_path / "page.html"
     shutil.copytree(trained_run, empty)
-    (empty / "metrics.jsonl").write_text("")
+    (empty / "metrics.jsonl").write_text("x\n")
     result = cli("report", empty, trained_run, "--out", out)
     assert result.code == 0
-    assert result.err.splitlines()[0] == f"note     {empty}: metrics.jsonl has no rows yet."
+    assert (
+        result.err.splitlines()[0] == f"note     {empty}: metrics.jsonl: 1 of 1 lines cannot be read and are left out."
+    )
     assert len(data_of(out.read_text())["runs"]) == 2
-    error = cli("report", empty, "--out", out).error
-    assert error.startswith(f"{empty}: nothing to show; allowed: a run with rows in its metrics.jsonl; ")
+    assert cli("report", empty, "--out", out).code == 0

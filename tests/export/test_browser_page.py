@@ -220,7 +220,7 @@ def test_another_color_is_on_all_letters_at_once_while_it_writes(page):
 
 def test_units_have_the_names_that_look_gives_them(opened, model, tmp_path):
     export(model, "html", tmp_path / "a.html")
-    shown = data_of(look_page(model, opening(model, 5000)))["units"]["shown"]
+    shown = data_of(look_page(model, opening(model, 5000)))["units"]
     named = data_of((tmp_path / "a.html").read_text(encoding="utf-8"))["units"]
     assert len(named) > 3
     assert named == [{name: unit[name] for name in named[0]} for unit in shown]

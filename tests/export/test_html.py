@@ -111,9 +111,9 @@ def test_only_an_earlier_page_is_replaced(cli, command, trained_run):
     assert "years of work" in Path("a.html").read_text(encoding="utf-8")
     Path("a.html").unlink()
     assert [command()[0].code for _ in range(2)] == [0, 0]
-    for option in ("--int8", "--float32", "--novelty"):
+    for option in ("--float32", "--novelty"):
         result = cli("export", trained_run, "--to", "onnx", "--out", "a", option)
-        assert result.usage_error.endswith("--int8, --float32 and --novelty need --to html")
+        assert result.usage_error.endswith("--float32 and --novelty need --to html")
 
 
 def test_every_window_is_in_its_bucket(monkeypatch):

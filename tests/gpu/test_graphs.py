@@ -13,7 +13,7 @@ from torch import Tensor
 from charlm.gpu.buffers import BufferCache
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.layers import RecurrentLayers
-from charlm.native.recurrence import Values
+from charlm.native.recurrence import Window
 from tests.cells.measure import CASES, Case, own, random_input, random_state
 from tests.pairwise import pairwise
 from tests.recordable import CheckedGraphs, Recordable
@@ -162,24 +162,23 @@ def test_every_window_from_the_third_on_is_replayed_with_the_same_results(
 def test_another_cell_or_precision_on_the_same_tensors_is_another_call(recorder: Recorder) -> None:
     """A window reads what the tensors hold at the time."""
     driver = RecurrentLayers.gpu_driver
-    by_tanh, by_relu = (Case("rnn", {"nonlinearity": name}).start(1, 5).passes(0) for name in ("tanh", "relu"))
+    passes = [Case("rnn", {"nonlinearity": name}).start(1, 5).passes(0) for name in ("tanh", "relu")]
     T, B, H = 3, 2, 5
     weights_HH, inputs_TBH, states = torch.empty(H, H), torch.empty(T, B, H), torch.randn(1, 1 + T, B, H)
-    values: Values = {"T": T, "B": B, "H": H, "I": 0, "bf16": False, "saved_steps": T, "states": states}
-    values |= {"weights": [weights_HH], "windows": [inputs_TBH], "vectors": [], "saved": [], "operands": []}
+    tanh, relu = (Window(p, T, B, H, 0, False, T, states, [weights_HH], [inputs_TBH], [], [], []) for p in passes)
     for _ in range(4):
         inputs_TBH.normal_()
         weights_HH.normal_()
-        driver.run("recurrence_forward", by_tanh, values)
+        driver.run(tanh)
         h_BH = states[0, 0]
         for a_BH in inputs_TBH:
             h_BH = torch.tanh(a_BH + h_BH @ weights_HH.t())
         torch.testing.assert_close(states[0, -1], h_BH)
-    driver.run("recurrence_forward", by_relu, values)
+    driver.run(relu)
     assert states[0, 1:].min() >= 0
     torch.backends.cuda.matmul.fp32_precision = "tf32"  # by its newer name alone, so allow_tf32 cannot be read
     try:
-        driver.run("recurrence_forward", by_tanh, values)
+        driver.run(tanh)
     finally:
         torch.backends.cuda.matmul.fp32_precision = "none"
     assert (recorder.recorded, recorder.replayed) == (1, 2)

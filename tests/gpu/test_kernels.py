@@ -11,8 +11,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from charlm.cells import Cell
-from charlm.gpu.products import product
+from charlm.cells import Cell, sigmoid, tanh, where
+from charlm.native.linear import torch_product
 from tests.cells.measure import (
     CASES,
     Case,
@@ -56,6 +56,22 @@ def two_ways(cell: Cell, size: tuple[int, ...], options: dict[str, Any], resets:
 @given(cells(), st.sampled_from(SIZES), st.sampled_from(OPTIONS), st.booleans())
 def test_both_passes_of_random_cells(cell: Cell, size: tuple[int, ...], options: Any, resets: bool) -> None:
     expected, found = two_ways(cell, size, options, resets, torch.float64)
+    assert_equal_runs(found, expected)
+
+
+class Choice(Cell):
+    """Its backward pass loads a choice between two values, and the condition that it was made by."""
+
+    kind: Any = "choice"
+
+    def step(self, p: Any, x: Any, h: Any) -> Any:
+        v, g = p.product("weight_hh", h, 2) + p.product("weight_ih", x, 2)
+        y = where(v > 0.1, v, -0.4) * sigmoid(g)
+        return y * 0.5 + tanh(y)
+
+
+def test_a_choice_and_its_condition_are_both_saved() -> None:
+    expected, found = two_ways(Choice(), (5, 3, 4, 4), {}, False, torch.float64)
     assert_equal_runs(found, expected)
 
 
@@ -161,7 +177,7 @@ def test_sums_of_bf16_operands_are_not_rounded(device: str) -> None:
     truth, exact = rounded(a).double() @ rounded(b).double(), a.double() @ b.double()
     for one, other in ((a, b), (a.t().contiguous().t(), b.t().contiguous().t())):
         for out in (None, torch.empty(17, 40, device=device)):
-            found = product(one, other, bf16=True, out=out)
+            found = torch_product(one, other, bf16=True, out=out)
             assert found.dtype == torch.float32
             assert out is None or found is out
             assert error(found, truth) < 1e-3 < error(found, exact)

@@ -16,7 +16,8 @@ from torch import Tensor
 from charlm.cells.passes import Passes
 from charlm.cells.triton import kernels
 from charlm.cells.triton_kernel import Options
-from charlm.gpu.recurrence import Steps, TensorRecurrence, Window
+from charlm.gpu.recurrence import Steps, TensorRecurrence
+from charlm.native.recurrence import Window
 from tests.cells.measure import CASES, Case, own
 from tests.pairwise import pairwise
 

@@ -1,4 +1,4 @@
-"""Gradients with respect to earlier states and inputs, against closed forms and finite differences."""
+"""Gradients with respect to earlier states, against closed forms and finite differences."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from charlm.cells import CELLS
 from charlm.errors import DataError
-from charlm.inference.gradients import gradient_norms, influences
+from charlm.inference.gradients import gradient_norms
 from tests.inference.models import H, ids, model_of
 
 
@@ -49,42 +49,6 @@ def test_norms_are_those_of_finite_differences(kind):
             squares += ((up - down) / 2e-6) ** 2
         expected[layer, k] += np.sqrt(squares) / 2
     np.testing.assert_allclose(norms, expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("embedding", [0, 6])
-@pytest.mark.parametrize("reset_id", [None, 3])
-def test_influences_are_those_of_finite_differences(monkeypatch, embedding, reset_id):
-    """log p of a character changes by influence · ε if the input of an earlier one grows by the factor 1 + ε."""
-    monkeypatch.setattr("charlm.inference.gradients._AT_ONCE", 7)
-    model, text = model_of("lstm", embedding=embedding).double(), ids(30)
-    model.reset_id = reset_id
-    found = influences(model, text, reach=5)
-    assert found.shape == (30, 5)
-    x = torch.from_numpy(text.astype(np.int64))[:, None]
-    table = torch.eye(model.vocabulary_size, dtype=torch.float64) if embedding == 0 else model.embedding.weight.detach()
-    resets = None if reset_id is None else x == reset_id
-
-    def log_p(scale):
-        with torch.no_grad():
-            outputs, _ = model.layers.forward_reference(table[x] * scale, None, resets)
-            return model.logits(outputs)[:-1, 0].log_softmax(-1).gather(-1, x[1:])[:, 0].numpy()
-
-    expected = np.zeros((30, 5))
-    for place in range(29):
-        ends = []
-        for step in (1e-6, -1e-6):
-            scale = torch.ones(30, 1, 1, dtype=torch.float64)
-            scale[place] += step
-            ends.append(log_p(scale))
-        change = (ends[0] - ends[1]) / 2e-6
-        for target in range(place + 1, min(place + 6, 30)):
-            expected[target, target - place - 1] = change[target - 1]
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-8)
-
-
-def test_the_kernels_give_the_same_influences():
-    model, text = model_of("lstm"), ids(300)
-    np.testing.assert_allclose(influences(model, text), influences(model.double(), text), atol=2e-5)
 
 
 def test_a_text_too_short():

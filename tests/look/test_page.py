@@ -1,6 +1,7 @@
 """The page's data, packed and safe."""
 
 import base64
+import copy
 import hashlib
 import re
 from dataclasses import replace
@@ -13,11 +14,10 @@ import torch
 from charlm.cells import CELLS, RHN
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
-from charlm.inference.gradients import gradient_norms, influences
+from charlm.inference.gradients import gradient_norms
 from charlm.inference.trained import TrainedModel
-from charlm.look import look_page, opening, shaded_units, shown_text
+from charlm.look import features, look_page, opening, shown_text
 from charlm.look import page as look
-from charlm.look.predictions import Series, activations
 from charlm.web import page as web
 from tests.browser import HOSTILE, data_of, unpacked
 from tests.inference.models import outputs_of
@@ -28,7 +28,7 @@ FOLDER = Path(web.__file__).parent / "look"
 
 def test_the_page_says_what_the_model_says(model):
     text = words_text(400)
-    data = data_of(look_page(model, text, units=3))
+    data = data_of(look_page(model, text))
     assert data["text"] == text
     bits = unpacked(data["reading"]["bits"])
     assert bits[0] == 65535
@@ -40,45 +40,36 @@ def test_the_page_says_what_the_model_says(model):
     assert "".join(data["symbols"][index] for index in top) == "".join(character for character, _ in likeliest)
     p = unpacked(data["reading"]["p"]).reshape(-1, 5)[200]
     np.testing.assert_allclose(p / 65535, [share for _, share in likeliest], atol=1e-5)
-    assert data["copied"] == {"stretches": [[0, 400]], "why_not": None}
-    assert len(data["units"]["shown"]) == 3
-    assert data["units"]["left_out"] == 13
+    assert data["copied"] == [[0, 400]]
 
 
 @pytest.mark.parametrize(
-    ("before", "valid", "shown"),
+    ("valid", "shown"),
     [
-        ("ab", "cd\n\nef\ngh", "ef\ngh"),
-        ("ab\n", "cd\nef", "cd\nef"),  # the split begins with a line
-        ("ab", "cdefgh", "cdefgh"),  # no line begins there
-        ("ab", "cd\nefghijk", "efghij"),
-        ("ab", "c\r\n\r\nef\r\ng", "ef\r\ng"),
+        ("cd\n\nef\ngh", "ef\ngh"),
+        ("cdefgh", "cdefgh"),  # no line begins there
+        ("cd\nefghijk", "efghij"),
+        ("c\r\n\r\nef\r\ng", "ef\r\ng"),
     ],
 )
-def test_the_validation_text_is_shown_from_the_start_of_a_line(of_characters, monkeypatch, before, valid, shown):
+def test_the_validation_text_is_shown_from_the_start_of_a_line(of_characters, monkeypatch, valid, shown):
     trained = of_characters("\n\rabcdefghijk")
-    splits = {"train": trained.vocabulary.encode(before), "valid": trained.vocabulary.encode(valid)}
-    monkeypatch.setattr(TrainedModel, "split", lambda _, name: splits[name])
+    monkeypatch.setattr(TrainedModel, "split", lambda *_: trained.vocabulary.encode(valid))
     assert shown_text(trained, opening(trained, 6)) == shown
 
 
 def test_units_that_go_with_something(model, monkeypatch):
     text = words_text(400)
-    units = data_of(look_page(model, text, units=16))["units"]
-    shown = [unit["correlation"] for unit in units["shown"]] + [r for unit in units["shown"] for _, r in unit["like"]]
-    assert min(map(abs, shown)) >= 0.3
-    assert len(units["shown"]) + units["left_out"] == 16
-    unit = units["shown"][0]
+    units = data_of(look_page(model, text))["units"]
+    assert min(abs(unit["correlation"]) for unit in units) >= 0.3
+    assert len(units) <= 8
+    unit = units[0]
     assert sorted(curve["name"] for curve in unit["curves"]) == ["c", "f", "g", "h", "i", "o"]
     h = next(curve for curve in unit["curves"] if curve["name"] == "h")
     expected = outputs_of(model, text)[:, unit["unit"]]
     np.testing.assert_allclose(unpacked(h) * h["scale"], expected, atol=h["scale"] * 0.51)  # eight bits
-    monkeypatch.setattr(look, "LEAST_CORRELATION", 1.1)
-    assert data_of(look_page(model, text))["units"] == {
-        "shown": [],
-        "left_out": 16,
-        "why_not": "No unit goes with a feature: no correlation is 1.1 or more.",
-    }
+    monkeypatch.setattr(features, "LEAST_CORRELATION", 1.1)
+    assert data_of(look_page(model, text))["units"] == []
 
 
 @pytest.mark.parametrize(
@@ -91,28 +82,31 @@ def test_every_kind_says_what_its_states_and_gates_are(cell):
     assert all(look.meaning(cell, name) for name in dict(program.gates))
 
 
-def test_a_model_of_lines_and_a_comparison_with_a_text_model(model):
+def test_a_model_of_lines_and_a_comparison(model):
     text = words_text(300).replace(".", "\n").strip("\n")
-    plain = data_of(look_page(model, text, model, units=2))
+    plain = data_of(look_page(model, text, model))
     assert plain["compare"]["words"] == [[], []]
     assert plain["compare"]["reading"] == plain["reading"]
     assert plain["compare"]["memory"] == plain["memory"]
+    of_text = replace(model, network=copy.deepcopy(model.network))
     model.network.reset_id = int(model.vocabulary.encode("\n")[0])
-    data = data_of(look_page(model, text, units=2))
-    assert data["text"] == f"{text}\n"
+    data = data_of(look_page(model, text))
+    assert data["text"] == f"\n{text}\n"
     bits = unpacked(data["reading"]["bits"])
-    np.testing.assert_allclose(bits / 1000, model.char_scores([text])[0], atol=1e-3)
-    assert len(unpacked(data["units"]["shown"][0]["curves"][0])) == len(bits)
+    np.testing.assert_allclose(bits[1:] / 1000, model.char_scores([text])[0], atol=1e-3)
+    assert len(unpacked(data["units"][0]["curves"][0])) == len(bits)
+    with pytest.raises(DataError, match=r"^--compare: found a model with other symbols; "):
+        look_page(model, text, of_text)
 
 
 def test_short_texts_and_no_training_text(model, of_characters):
     data = data_of(look_page(model, "so"))
-    assert data["units"]["shown"] == []
+    assert data["units"] == data["words"] == data["copied"] == []
     assert data["memory"]["curve"] == []
     with pytest.raises(DataError, match="found a text of 1 character;"):
         look_page(model, "s")
     stranger = of_characters("abc", path=Path("x/run/checkpoints/best.safetensors"))
-    assert "gone" in data_of(look_page(stranger, "abcabc"))["copied"]["why_not"]
+    assert data_of(look_page(stranger, "abcabc"))["copied"] == []
 
 
 def test_bytes_of_a_character_are_shown_by_the_last(model):
@@ -166,41 +160,15 @@ def test_modules_are_listed_small_and_joined_without_imports(name):
             assert earlier, f"{module} imports {imported}, which comes later"
 
 
-def test_gradients_and_influences(model):
+def test_gradients(model):
     text = words_text(300)
     assert "gradients" not in data_of(look_page(model, text))
     torch.manual_seed(5)
     before = torch.get_rng_state()
     data = data_of(look_page(model, text, model, gradients=True))
     assert torch.equal(torch.get_rng_state(), before)
-    ids = model.vocabulary.encode(text)
     trained, untrained = (np.array(data["gradients"][name]) for name in ("trained", "untrained"))
-    np.testing.assert_allclose(trained, gradient_norms(model.network, ids), rtol=1e-5)
+    np.testing.assert_allclose(trained, gradient_norms(model.network, model.vocabulary.encode(text)), rtol=1e-5)
     assert trained.shape == untrained.shape == (1, 100)
     assert not np.isclose(trained, untrained, rtol=0.05).all()
-    assert data["compare"]["gradients"] == {name: data["gradients"][name] for name in ("trained", "untrained")}
-    found = unpacked(data["gradients"]["influence"]["values"]).reshape(300, 64)
-    expected = influences(model.network, ids)
-    strongest = np.abs(expected).max(1, keepdims=True)
-    np.testing.assert_allclose(found[1:] / 127, (expected / np.maximum(strongest, 1e-30))[1:], atol=0.6 / 127)
-    assert (found[0] == 0).all()
-
-
-def test_influences_of_a_model_of_lines_are_those_of_its_text(model):
-    text = words_text(120)
-    model.network.reset_id = int(model.vocabulary.encode(" ")[0])
-    influence = data_of(look_page(model, text, gradients=True))["gradients"]["influence"]
-    expected = influences(model.network, model.scored_ids(model.vocabulary.encode(text)))[1:]
-    found = unpacked(influence["values"]).reshape(-1, influence["reach"])
-    assert len(found) == len(expected)
-    assert (np.sign(found) * np.sign(expected) >= 0).all()
-    assert (np.abs(found).argmax(1) == np.abs(expected).argmax(1)).mean() > 0.9
-
-
-def test_shades_of_a_unit_are_its_states(model):
-    ids = model.vocabulary.encode(words_text(300))
-    [unit, _] = shaded_units(model, ids, 2, 100)
-    [states] = activations(model.network, ids[:100])
-    values = states[Series(unit["layer"] - 1, unit["state"], False)][:, unit["unit"]]
-    scale = unit["shades"]["scale"]
-    np.testing.assert_allclose(unpacked(unit["shades"]) * scale, values - values.mean(), atol=0.6 * scale)
+    assert data["compare"]["gradients"] == data["gradients"]

@@ -20,8 +20,7 @@ import torch
 from charlm.cells import RHN
 from charlm.layers import RecurrentLayers
 from charlm.native import build, compiler
-from charlm.native.build import KernelError
-from charlm.native.call import Kernel
+from charlm.native.build import Kernel, KernelError
 from charlm.native.structs import Struct
 from charlm.system import cache as cache_module
 
@@ -74,7 +73,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[Kernel], list[str]]:
     def said(kernel: Kernel) -> list[str]:
         new_process()
         capsys.readouterr()
-        kernel.check()
+        build.load(kernel)
         return [line.split(" in ")[0] for line in capsys.readouterr().err.splitlines()]
 
     return said
@@ -95,7 +94,7 @@ def ship(kernel: Kernel, threads: Path, cache: Path, monkeypatch: pytest.MonkeyP
     """Makes the kernel come with charlm for levels of CPU, all of which this one has."""
 
     def ship(levels: list[str]) -> None:
-        kernel.check()
+        build.load(kernel)
         new_process()
         library = next((cache / "kernels").glob("adding*.so")).read_bytes()
         shutil.rmtree(cache / "kernels")
@@ -155,7 +154,7 @@ def test_a_kernel_is_compiled_where_open_files_cannot_be_replaced(
 def test_a_library_that_is_damaged_or_not_ones_own_is_made_again(
     kernel: Kernel, cache: Path, suffix: str, damage: str, lines: Any
 ) -> None:
-    kernel.check()
+    build.load(kernel)
     (path,) = (path for path in (cache / "kernels").iterdir() if path.suffix == suffix)
     data = path.read_bytes()
     path.unlink()  # This process has it mapped.
@@ -175,14 +174,14 @@ def test_above_its_bound_the_cache_loses_the_kernel_that_was_not_used_for_the_lo
     for other in others:
         other.source.write_text(SOURCE)
     for age_s, used in ((900, kernel), (800, others[0]), (700, kernel)):
-        used.check()
+        build.load(used)
         new_process()
         for path in (cache / "kernels").iterdir():
             if path.stat().st_mtime > time.time() - 60:
                 os.utime(path, (time.time() - age_s,) * 2)
     size = sum(path.stat().st_size for path in (cache / "kernels").iterdir())
     monkeypatch.setitem(cache_module.BOUNDS, "kernels", size)
-    others[1].check()
+    build.load(others[1])
     assert compiled(cache) == ["adding.sha256", "adding.so", "third.sha256", "third.so"]
 
 
@@ -190,14 +189,14 @@ def test_a_folder_that_others_can_write_to_is_not_used(kernel: Kernel, cache: Pa
     (cache / "kernels").mkdir(parents=True)
     (cache / "kernels").chmod(0o777)
     with pytest.raises(KernelError, match=r"kernels: the cache is not safe: others may write to it \(chmod go-w"):
-        kernel.check()
+        build.load(kernel)
 
 
 @pytest.mark.parametrize("descriptors", ["/proc/self/fd", "/nowhere"])
 def test_the_library_that_was_checked_is_loaded_whatever_has_its_name_by_then(
     kernel: Kernel, cache: Path, monkeypatch: pytest.MonkeyPatch, descriptors: str
 ) -> None:
-    kernel.check()
+    build.load(kernel)
     (library,) = (cache / "kernels").glob("*.so")
     load = ctypes.CDLL
 
@@ -210,7 +209,7 @@ def test_the_library_that_was_checked_is_loaded_whatever_has_its_name_by_then(
     monkeypatch.setattr(compiler, "_DESCRIPTORS", Path(descriptors))
     monkeypatch.setattr(ctypes, "CDLL", swapped)
     new_process()
-    kernel.check()
+    build.load(kernel)
     assert library.read_text() == "planted"
 
 
@@ -223,7 +222,7 @@ def test_threads_that_need_a_kernel_at_once_compile_it_once(kernel: Kernel, capf
 
 @pytest.mark.slow
 def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
-    code = "import pathlib, sys; from charlm.native.call import Kernel; Kernel(pathlib.Path(sys.argv[1])).check()"
+    code = "import pathlib, sys; from charlm.native.build import Kernel, load; load(Kernel(pathlib.Path(sys.argv[1])))"
     command = [sys.executable, "-c", code, str(kernel.source)]
     env = {**os.environ, "CHARLM_KERNELS": "compile"}
     running = [subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -259,14 +258,14 @@ def test_why_nothing_can_be_compiled(
     for name, value in variables.items():
         monkeypatch.setenv(name, value.replace("FILE", str(kernel.source)))
     with pytest.raises(KernelError, match=error):
-        kernel.check()
+        build.load(kernel)
     assert not kernel.works()
 
 
 def test_a_library_with_another_layout_is_not_called(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Struct, "layout", property(lambda struct: [48, 0, 8, 24, 16, 32]))
     with pytest.raises(KernelError, match=r"^the compiler lays out struct Arguments of adding.cpp in another way$"):
-        kernel.check()
+        build.load(kernel)
 
 
 def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel: Kernel, tmp_path: Path, cache: Path) -> None:
@@ -342,9 +341,9 @@ def test_the_kernels_that_a_run_had_are_preferred(
 
 def test_after_a_run_with_other_kernels_the_fastest_are_used_again(kernel: Kernel, ship: Any) -> None:
     ship(["x86-64-v9", "x86-64-v8"])
-    kernel.check()
+    build.load(kernel)
     with build.preferring("x86-64-v8"):
-        kernel.check()
+        build.load(kernel)
     assert Path(build.load(kernel)[0]._name).parent.name == "x86-64-v9"
 
 
@@ -361,7 +360,7 @@ def test_another_thread_may_load_kernels_while_a_run_changes_them(
         return get(libraries)
 
     monkeypatch.setattr(build, "_get", interrupted)
-    kernel.check()
+    build.load(kernel)
 
 
 def test_threads_that_the_system_refuses_to_load_count_as_missing(
@@ -388,7 +387,7 @@ def test_leftovers_of_a_killed_compilation_go(kernel: Kernel, cache: Path) -> No
     for file in (old, new):
         file.touch()
     os.utime(old, (0, 0))
-    kernel.check()
+    build.load(kernel)
     assert [path.exists() for path in (old, new)] == [False, True]
 
 

@@ -132,6 +132,8 @@ def test_every_axis_has_two_labels(opened, run_of):
     rows = [train_row(step, 2 - step / 1e4, lr=1e-3 * 0.93**step, grad_norm=3.1 + step / 100, chars_per_s=1e5 + step)
             for step in range(20, 31)]  # fmt: skip
     view = opened(report_page([read_run(run_of("narrow", rows, []))]))
+    assert lines(view, kind="raw") == 0  # so few points are not smoothed
+    assert view.locator("#legend").is_hidden()  # of one run
     for width in (1300, 390):
         view.set_viewport_size({"width": width, "height": 800})
         for log in (False, True):
@@ -159,9 +161,7 @@ def test_scores_are_ranked_on_the_same_text_only(opened, learning):
     view = opened(report_page([*records.values()]))
     assert view.locator("#scores .best").all_text_contents() == ["1.0200"]
     assert view.text_content("#scores thead th >> nth=1") == "text"
-    texts = view.locator("#scores tbody tr td:nth-of-type(1)").all_text_contents()
-    assert texts[0] == texts[2] == texts[3] != texts[1]
-    assert all(text.endswith("text.txt") for text in texts)
+    assert view.locator("#scores tbody tr td:nth-of-type(1)").all_text_contents() == ["text.txt"] * 4
     assert view.locator("#ranked").is_visible()
 
 
@@ -274,9 +274,7 @@ def test_damaged_and_empty_runs_have_their_line(opened, run_of, learning):
     (empty / "config.yaml").write_text("model: 3")
     view = opened(report_page([read_run(run) for run in (empty, alone, learning())]))
     notes = view.text_content("#notes")
-    assert "empty metrics.jsonl has no rows yet." in notes
     assert "empty config.yaml cannot be read" in notes
-    assert "alone No validation scores yet" in notes
     assert view.locator("#differing").is_hidden()
     view.check("#log-x")
     for chart in ("loss", "lr", "grad", "speed"):
@@ -290,7 +288,7 @@ def test_damaged_and_empty_runs_have_their_line(opened, run_of, learning):
 def test_a_hostile_run_does_nothing(opened, run_of):
     mark = "</script><script>window.broken=1</script><img src=x onerror=window.broken=1>"
     run = run_of("<script>window.broken=1", [train_row(1), {"step": 1, "split": mark}],
-                 [{"step": 1, "text": mark, "bits": None}])  # fmt: skip
+                 [{"step": 1, "text": mark, "bits": [1.0] * len(mark)}])  # fmt: skip
     config = run / "config.yaml"
     config.write_text(re.sub("source: .*", f"source: {json.dumps(mark)}", config.read_text()))
     view = opened(report_page([read_run(run)]))

@@ -55,11 +55,11 @@ def test_curves_are_those_of_the_rows(learning):
     assert unpacked(valid["at"]["step"]).tolist() == [50, 100, 150, 200]
     assert "low" not in train["nats"]
     assert set(valid) == {"rows", "at", "nats"}
-    [rollback] = [event for event in shown["events"] if event["kind"] == "rollback"]
+    [rollback] = shown["rollbacks"]
     assert rollback["at"] == {"step": 100, "chars": 4000, "elapsed_s": 10}
     assert shown["scores"] == {
-        "state": "finished", "parameters": 2014, "step": 6, "chars": 8000, "elapsed_s": 20, "best_nats": 1.02,
-        "best_step": 200, "last_nats": 1.02, "train_nats": 1.015, "chars_per_s": 1000,
+        "state": "finished", "parameters": 2014, "step": 200, "chars": 8000, "elapsed_s": 20, "best_nats": 1.02,
+        "last_nats": 1.02, "train_nats": 1.015, "chars_per_s": 1000,
     }  # fmt: skip
 
 
@@ -91,9 +91,9 @@ def test_many_rows_and_samples_are_thinned(run_of):
     assert curve["rows"] == 20_000
     assert unpacked(curve["at"]["step"])[-1] == 20_000
     assert unpacked(curve["nats"]["high"]).max() == np.float32(max(row["nats"] for row in rows))
-    assert len(shown["samples"]) == SAMPLES
-    assert [sample["step"] for sample in shown["samples"]][:10] == [0, 1, 2, 3, 4, 5, 6, 7, 8, 16]
-    assert shown["samples"][-1]["step"] == 98
+    steps = [sample["step"] for sample in shown["samples"]]
+    assert SAMPLES - 4 <= len(steps) <= SAMPLES
+    assert (steps[:4], steps[-2:]) == ([0, 1, 2, 3], [77, 98])
     first = shown["samples"][0]
     assert (len(first["text"]), first["left_out"]) == (SAMPLE_LENGTH, 7)
     assert unpacked(first["bits"])[:4].tolist() == [255, 3, 254, 10]

@@ -11,7 +11,7 @@ from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.errors import DivergenceError
 from charlm.gpu.graphs import Graphs, inside_graph
 from charlm.layers import RecurrentLayers
-from charlm.native.call import Kernel
+from charlm.native.build import Kernel
 from charlm.system.process_group import ONE_PROCESS
 from charlm.training.graph import UpdateGraph
 from charlm.training.loop import TrainingLoop

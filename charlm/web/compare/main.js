@@ -3,17 +3,13 @@
 import { loadData, unpackedAll, unpackedTexts } from "../report/data.js";
 import { showRuns } from "../report/show.js";
 import { byId } from "../shared/elements.js";
-import { unpackArray } from "../shared/unpack.js";
 import { fillGradients } from "./gradients.js";
-import { fillTexts, fillUnits } from "./passages.js";
+import { fillTexts } from "./passages.js";
 import { comparisonStory, fillComparison } from "./table.js";
 
 async function start() {
   const data = await loadData();
-  const [passages, continued] = await Promise.all([data.passages, data.continued].map(unpackedTexts));
-  const unpackedUnits = (units) =>
-    Promise.all(units.map(async (unit) => ({ ...unit, shades: await unpackArray(unit.shades) })));
-  const units = await Promise.all(data.units.map(unpackedUnits));
+  const [passages, written] = await Promise.all([data.passages, data.written].map(unpackedTexts));
   const gradients = await Promise.all(data.gradients.map(unpackedAll));
   byId("name").textContent = `${data.runs.length} kinds of cells compared`;
   byId("facts").textContent = `charlm ${data.version}`;
@@ -23,8 +19,7 @@ async function start() {
   fillGradients(byId("gradients"), data.runs, gradients, data.symbol);
   showRuns(data);
   fillTexts(byId("passages"), data.runs, passages, "The passage");
-  fillTexts(byId("continued"), data.runs, continued, "The beginning, continued");
-  fillUnits(byId("units"), data.runs, passages, units);
+  fillTexts(byId("written"), data.runs, written, "What it writes");
   document.documentElement.dataset.ready = "yes";
 }
 

@@ -5,8 +5,6 @@ import { cell, heading, runHeading } from "../report/tables.js";
 import { element } from "../shared/elements.js";
 import { timeSpan } from "../shared/story.js";
 
-const AFTER = ["nats_after_updates", "nats_after_chars", "nats_after_time"];
-
 const SAME = {
   parameters: "All have about the same number of parameters.",
   time: "Each has the size that charlm chose for it.",
@@ -30,12 +28,8 @@ function gradientText(gradient) {
 
 /** A row for each run, with the best of every score in bold; what the text below explains comes first. */
 export function fillComparison(table, { runs, rows, symbol }) {
-  const tall = (name) => Object.assign(heading(name), { rowSpan: 2 });
-  const scores = Object.assign(heading("surprise after equal", "colgroup"), { colSpan: AFTER.length });
-  const measures = ["kind", `surprise, nats per ${symbol}`, `memory, ${symbol}s`, "gradient left"];
+  const names = ["kind", `surprise, nats per ${symbol}`, `memory, ${symbol}s`, "gradient left", `surprise after equal ${symbol}s`];
   const others = [`${symbol}s read per second`, "parameters", "layers × units"];
-  const first = element("tr", {}, ...measures.map(tall), scores, ...others.map(tall));
-  const second = element("tr", {}, ...["updates", `${symbol}s`, "time"].map((name) => heading(name)));
   const score = (row, key) => {
     const spread = key === "nats" && row.spread !== null ? ` ± ${row.spread.toFixed(3)}` : "";
     const text = row[key] === null ? "—" : `${row[key].toFixed(3)}${spread}`;
@@ -50,11 +44,12 @@ export function fillComparison(table, { runs, rows, symbol }) {
       score(row, "nats"),
       cell(whole(row.memory)),
       cell(gradientText(row.gradient)),
-      ...AFTER.map((key) => score(row, key)),
+      score(row, "nats_after_chars"),
       cell(whole(row.chars_per_s)),
       cell(whole(row.parameters)),
       cell(`${row.layers} × ${row.hidden}`),
     ),
   );
-  table.replaceChildren(element("thead", {}, first, second), element("tbody", {}, ...body));
+  const head = element("tr", {}, ...[...names, ...others].map((name) => heading(name)));
+  table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...body));
 }

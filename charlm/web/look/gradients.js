@@ -1,80 +1,11 @@
-// What flows back: the norm of the gradient by steps back, and what led to the prediction of one character.
+// What flows back: the norm of the gradient by steps back.
 
-import { shadeColor, signedShade } from "./colors.js";
-import { byId, element, svg } from "../shared/elements.js";
-import { nameOf } from "./data.js";
-import { unpackArray } from "../shared/unpack.js";
+import { element, svg } from "../shared/elements.js";
 
 const DECADES = 8; // below the largest norm; smaller ones leave the chart
-const STRONGEST = 5; // influences that are listed
-
-/** Add the view of influences and the card of gradients, if the page has them. */
-export async function addGradients(data, views, text, strip) {
-  if (!data.gradients) return;
-  const { reach, values: packedValues } = data.gradients.influence;
-  const values = await unpackArray(packedValues);
-  const influenceAt = (index) => {
-    const back = text.selected - index;
-    return back >= 1 && back <= reach ? values[text.selected * reach + back - 1] / 127 : 0;
-  };
-  const list = element("ol", { className: "chips" });
-  const label = "Orange made the selected character likelier, blue less likely";
-  views.influence = {
-    label: "Influence",
-    signed: true,
-    value: () => influenceAt,
-    shade: signedShade,
-    words: ["less likely", "likelier"],
-    says: "Influence on the selected character over the text",
-    color: `The color shows what led to the guess at the box. ${label}.`,
-  };
-  const tell = text.onSelect;
-  text.onSelect = (index) => {
-    tell(index);
-    list.replaceChildren(...strongestBefore(data.characters, index, influenceAt, reach));
-    const button = byId("views").querySelector("[value=influence]");
-    if (button?.getAttribute("aria-checked") !== "true") return;
-    // Cells keep their place, so that a click on one that was just pointed at arrives.
-    for (const cell of text.rows.querySelectorAll("[data-index]")) {
-      cell.style.backgroundColor = shadeColor(signedShade(influenceAt(Number(cell.dataset.index))));
-    }
-    strip.show(influenceAt, true);
-  };
-  const card = element(
-    "section",
-    { className: "card", id: "gradients-card" },
-    element("h2", { textContent: "Gradients" }),
-    element("p", { className: "quiet about", textContent: "The norm of the gradient of one loss with respect to the memory before it. It fades or grows with every step back. Dashed: untrained." }),
-    element("div", { id: "gradients" }),
-    element("h3", { textContent: `Influences on this ${data.symbol}` }),
-    list,
-    element("p", { className: "quiet", textContent: `${label}. Relative to the strongest of ${reach} ${data.symbol}s.` }),
-  );
-  byId("memory").closest(".card").after(card);
-  const models = data.compare ? [data, data.compare] : [data];
-  drawNorms(card.querySelector("#gradients"), models, data.symbol);
-}
-
-/** The characters with the most influence on the one at `selected`, the strongest first. */
-function strongestBefore(characters, selected, influenceAt, reach) {
-  const near = [];
-  for (let index = Math.max(0, selected - reach); index < selected; index++) {
-    if (influenceAt(index) !== 0) near.push(index);
-  }
-  near.sort((a, b) => Math.abs(influenceAt(b)) - Math.abs(influenceAt(a)));
-  return near.slice(0, STRONGEST).map((index) => {
-    const amount = influenceAt(index).toFixed(2).replace("-", "−");
-    return element(
-      "li",
-      {},
-      element("span", { className: "what", textContent: `${nameOf(characters[index])}, ${selected - index} back` }),
-      element("span", { className: "number", textContent: ` ${amount}` }),
-    );
-  });
-}
 
 /** Norms over steps back, on a logarithmic scale: a chart for each layer; trained models drawn through, others dashed. */
-function drawNorms(box, models, symbol) {
+export function drawNorms(box, models, symbol) {
   const layers = Math.max(...models.map(({ gradients }) => gradients.trained.length));
   const all = models.flatMap(({ gradients }) => [gradients.trained, gradients.untrained].flat(2));
   const high = Math.ceil(Math.log10(Math.max(...all, 1e-30)));

@@ -18,7 +18,7 @@ export async function loadData() {
   const data = JSON.parse(document.getElementById("data").textContent);
   data.characters = Array.from(data.text);
   data.reading = await unpackedReading(data.reading);
-  data.units.shown = await Promise.all(data.units.shown.map(unpackedUnit));
+  data.units = await Promise.all(data.units.map(unpackedUnit));
   if (data.compare) data.compare.reading = await unpackedReading(data.compare.reading);
   return data;
 }

@@ -6,9 +6,8 @@ import { bitsAt, nameOf, whole } from "./data.js";
 import { sentence, showPrediction } from "./details.js";
 import { story } from "../shared/story.js";
 import { loadData } from "./load.js";
-import { advantage, copiedMarks, fillCompared, fillCopied, fillMemory } from "./panels.js";
-import { fillStretches, hundredths, tenths } from "./panels.js";
-import { addGradients } from "./gradients.js";
+import { advantage, copiedMarks, fillCompared, fillCopied, fillMemory, fillStretches, tenths } from "./panels.js";
+import { drawNorms } from "./gradients.js";
 import { Strip } from "./strip.js";
 import { TextView } from "./text.js";
 import { Units } from "./units.js";
@@ -22,12 +21,12 @@ async function start() {
   let view = "";
   let selected = null; // a part of the text
 
-  const units = new Units(data.units.shown, () => {
+  const units = new Units(data.units, () => {
     setView("unit");
     toText();
   });
   const strip = new Strip(byId("strip"), length, selectRange, (index) => text.show(index, true));
-  const marks = copiedMarks(length, data.copied.stretches);
+  const marks = copiedMarks(length, data.copied);
   const text = new TextView(byId("text"), byId("printed"), data.characters, marks, tell, (sight) => strip.look(sight), select);
   text.isSurprise = (index) => bitsAt(data.reading, index) >= scale.surprising;
 
@@ -65,9 +64,8 @@ async function start() {
       color: `${guesses} blue: it was less surprised than ${data.compare?.name}; orange: more.`,
     },
   };
-  if (!data.units.shown.length) delete views.unit;
+  if (!data.units.length) delete views.unit;
   if (!data.compare) delete views.compare;
-  await addGradients(data, views, text, strip);
 
   function tell(index) {
     document.body.classList.remove("no-details");
@@ -145,14 +143,12 @@ async function start() {
   }
 
   byId("name").textContent = data.name;
-  document.querySelector(".unit-name").textContent = data.symbol;
   const facts = [
     data.kind,
     `${whole(data.parameters)} parameters`,
     data.step ? `${whole(data.step)} steps` : "",
     `${data.bits.toFixed(3)} bits per ${data.symbol} of this text`,
     data.compare ? `${data.compare.name}: ${data.compare.bits.toFixed(3)} bits` : "",
-    `perplexity ${(2 ** data.bits).toFixed(2)}`,
     `${whole(length)} ${data.symbol}s`,
   ];
   byId("facts").textContent = facts.filter(Boolean).join(" · ");
@@ -173,7 +169,7 @@ async function start() {
     text.render(true);
   });
   byId("close-details").addEventListener("click", () => document.body.classList.add("no-details"));
-  byId("copies").checked = text.underlines = data.copied.stretches.length > 0;
+  byId("copies").checked = text.underlines = data.copied.length > 0;
   byId("copies").parentElement.hidden = !text.underlines;
   addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
@@ -183,19 +179,22 @@ async function start() {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => strip.measure());
   byId("text").setAttribute("aria-label", `The text, ${whole(length)} ${data.symbol}s`);
   fillStretches(byId("words"), data.characters, data.words, tenths, go);
-  fillStretches(byId("lines"), data.characters, data.lines, hundredths, go);
-  fillMemory(byId("memory"), models, data.symbol);
   fillCopied(byId("copied"), byId("copied-note"), data, go);
-  const left = data.units.left_out;
-  byId("units-note").textContent =
-    data.units.why_not ??
-    `Correlation: 1 always together, −1 always opposite, 0 unrelated. The feature was found in the first half of the text, the number is that of the second.${left ? ` ${whole(left)} others left out.` : ""}`;
-  byId("unit-search").hidden = !data.units.shown.length;
+  if (data.memory.curve.length) fillMemory(byId("memory"), models, data.symbol);
+  if (data.gradients) drawNorms(byId("gradients"), models, data.symbol);
   if (data.compare) {
-    byId("compare-card").hidden = false;
     document.body.classList.add("two");
     fillCompared(byId("compared"), data, go);
   }
+  const hasCard = {
+    units: data.units.length,
+    compared: data.compare,
+    words: data.words.length,
+    memory: data.memory.curve.length,
+    gradients: data.gradients,
+    copied: data.copied.length,
+  };
+  for (const [name, has] of Object.entries(hasCard)) byId(`${name}-card`).hidden = !has;
   setView(data.compare ? "compare" : "surprise");
   selectRange(null);
   text.select(strongest(data.reading, text.sight(uncovered(byId("text")))));

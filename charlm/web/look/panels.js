@@ -1,4 +1,4 @@
-// The cards beside the text: hardest words and lines, memory, copies, and the comparison.
+// The cards beside the text: hardest words, memory, copies, and the comparison.
 
 import { element, svg } from "../shared/elements.js";
 import { bitsAt, excerpt } from "./data.js";
@@ -26,15 +26,9 @@ export function fillStretches(list, characters, stretches, unit, go) {
 }
 
 export const tenths = (bits) => bits.toFixed(1);
-export const hundredths = (bits) => bits.toFixed(2);
 
 /** The loss of each model by length of context, as curves with a sentence for those who cannot see them. */
-export function fillMemory(box, all, symbol) {
-  const models = all.filter(({ memory }) => memory.curve.length);
-  if (!models.length) {
-    box.replaceChildren(element("p", { className: "quiet", textContent: "The text is too short to measure it." }));
-    return;
-  }
+export function fillMemory(box, models, symbol) {
   const [{ memory: first }] = models;
   const [width, height, left, bottom, top] = [320, 170, 34, 30, 12];
   const bits = models.flatMap(({ memory }) => [...memory.curve.map(([, value]) => value), memory.whole]);
@@ -85,7 +79,7 @@ export function memorySentence(memory, symbol) {
   const [first, alone] = memory.curve[0];
   return (
     `From ${alone.toFixed(2)} bits with ${first} ${symbol} of context to ${bits.toFixed(2)} with ${enough}; ` +
-    `longer contexts help by less than 0.02 bits. The same ${memory.targets} ${symbol}s for every length; it begins with an empty memory each time.`
+    `longer contexts help by less than 0.02 bits.`
   );
 }
 
@@ -96,15 +90,12 @@ export function copiedMarks(length, stretches) {
   return marks;
 }
 
-export function fillCopied(list, note, data, go) {
-  const { stretches, why_not: whyNot } = data.copied;
-  const longest = [...stretches].sort((a, b) => b[1] - a[1]).slice(0, 12);
-  fillStretches(list, data.characters, longest, (_, length) => `${length} ${data.symbol}s`, go);
-  const total = stretches.reduce((sum, [, length]) => sum + length, 0);
-  const share = ((100 * total) / data.characters.length).toFixed(1);
-  const label = `Stretches of 20 ${data.symbol}s or more that stand in the training text word for word`;
-  note.textContent =
-    whyNot ?? (stretches.length ? `${label}: ${stretches.length}, ${share} % of this text.` : `${label}: none.`);
+export function fillCopied(list, note, { characters, copied, symbol }, go) {
+  const longest = [...copied].sort((a, b) => b[1] - a[1]).slice(0, 12);
+  fillStretches(list, characters, longest, (_, length) => `${length} ${symbol}s`, go);
+  const total = copied.reduce((sum, [, length]) => sum + length, 0);
+  const share = ((100 * total) / characters.length).toFixed(1);
+  note.textContent = `Stretches of 20 ${symbol}s or more that stand in the training text word for word: ${copied.length}, ${share} % of this text.`;
 }
 
 /** Difference in bits, positive where the second model is more surprised. */

@@ -1,4 +1,4 @@
-// Units: a list to search, a slider, and the curve that the text is colored by.
+// Units: a list to search, and the curve that the text is colored by.
 
 import { element } from "../shared/elements.js";
 
@@ -44,13 +44,10 @@ export class Units {
     this.chosen = 0;
     this.curve = "";
     this.differences = null; // of each unit, if a part of the text is selected
-    this.slider = document.getElementById("unit-slider");
     this.select = document.getElementById("gate");
     this.says = document.getElementById("unit-says");
     this.list = document.getElementById("unit-list");
     this.search = document.getElementById("unit-search");
-    this.slider.max = Math.max(0, shown.length - 1);
-    this.slider.addEventListener("input", () => this.choose(Number(this.slider.value)));
     this.select.addEventListener("change", () => this.chooseCurve(this.select.value));
     this.search.addEventListener("input", () => this.fillList());
     if (!shown.length) return;
@@ -127,8 +124,6 @@ export class Units {
   }
 
   describe() {
-    this.slider.value = this.chosen;
-    this.slider.setAttribute("aria-valuetext", `${unitName(this.unit)}, ${unitSays(this.unit)}`);
     const option = (curve) => {
       const { name, meaning } = curve;
       const depth = name.match(/\d+$/); // of an RHN's g3
@@ -137,27 +132,9 @@ export class Units {
     };
     this.select.replaceChildren(...this.unit.curves.map(option));
     this.select.value = this.curve;
-    const withMore = this.shown.filter(({ curves }) => curves.length > 1).length;
-    const alone = this.unit.curves.length === 1;
-    this.select.disabled = alone;
-    this.select.parentElement.hidden = !withMore; // there is no choice
-    this.select.title = alone ? `The page has the gates of the first ${withMore} units only.` : "";
-    const like = this.unit.like.map(([other, correlation]) => {
-      const text = `${unitName(this.shown[other])} (${rounded(correlation)})`;
-      return element("button", {
-        type: "button",
-        className: "link",
-        textContent: text,
-        onclick: () => this.choose(other),
-      });
-    });
+    this.select.parentElement.hidden = this.unit.curves.length === 1; // there is no choice
     const strong = element("strong", { textContent: unitName(this.unit) });
-    this.says.replaceChildren(
-      strong,
-      `: ${unitSays(this.unit)}.`,
-      ...(like.length ? [" Units like this one: ", ...spaced(like), "."] : []),
-      ...(alone && withMore ? [` ${this.select.title}`] : []),
-    );
+    this.says.replaceChildren(strong, `: ${unitSays(this.unit)}.`);
   }
 
   fillList() {
@@ -180,8 +157,4 @@ export class Units {
     const nothing = element("li", { className: "quiet", textContent: "No unit or feature has these words." });
     this.list.replaceChildren(...(rows.length ? rows : [nothing]));
   }
-}
-
-function spaced(nodes) {
-  return nodes.flatMap((node, index) => (index ? [" ", node] : [node]));
 }

@@ -1,4 +1,4 @@
-// A layer of a recurrent cell, computed from the cell's program: see charlm/cells/javascript.py and program.py.
+// A layer of a recurrent cell, computed from the cell's program: see charlm/cells/program.py.
 //
 // Every node of the program has its own array, and a loop over its units that fills it. Parts, and rows of
 // parameters, are views. So a page runs any cell without code of its own, and without eval.

@@ -9,6 +9,7 @@ import { chartWords, curveName } from "./words.js";
 
 const MARGIN = { left: 62, right: 24, top: 10, bottom: 38 };
 const DOTS = 80; // points of a curve up to which each is a dot
+const SMOOTHED = 30; // points from which on a curve is smoothed
 const NEAR = 0.02; // share of the axis within which the cursor finds the end of a curve
 const [ROW, COLUMN, MOST_COLUMNS] = [21, 260, 3]; // the box at the cursor, in pixels
 const DRAG = 6; // pixels below which a drag is a click
@@ -128,7 +129,7 @@ export class Chart {
     const [left, right] = [MARGIN.left, this.width - MARGIN.right];
     this.x = makeScale(...widened(across, logX, 0), left, right, logX);
     for (const curve of this.curves) {
-      const width = this.what.smooth && !curve.dots ? smooth / 100 : 0;
+      const width = this.what.smooth && !curve.dots && curve.at.length >= SMOOTHED ? smooth / 100 : 0;
       curve.line = smoothed(curve.at.map(this.x.share), curve.mean, width);
     }
     const up = extent(this.curves.flatMap((curve) => seenValues(curve, this.x)), this.log);
@@ -223,11 +224,11 @@ export class Chart {
     const nodes = [];
     for (const run of this.runs) {
       if (this.view.hidden.has(run.number)) continue;
-      for (const { kind, text, at } of run.events) {
+      for (const { text, at } of run.rollbacks) {
         const value = at[this.view.axis];
         if (!(value >= this.x.low && value <= this.x.high)) continue;
         const pixel = this.x.pixel(value);
-        const mark = kind === "end" ? `M${pixel - 4} ${y}h8v8h-8z` : `M${pixel - 5} ${y}h10l-5 9z`;
+        const mark = `M${pixel - 5} ${y}h10l-5 9z`;
         const line = svg("line", { x1: pixel, x2: pixel, y1: y, y2: y + height, class: `note ${runClass(run)}` });
         nodes.push(svg("g", {}, svg("title", {}, `${run.name}: ${text}`), line, svg("path", { d: mark, class: `mark ${runClass(run)}` })));
       }

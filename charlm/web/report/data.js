@@ -19,12 +19,12 @@ async function unpackedCurves({ rows, at, ...curves }) {
 
 /** Texts with their bits unpacked. */
 export function unpackedTexts(texts) {
-  return Promise.all(texts.map(async (text) => ({ ...text, bits: text.bits && (await unpackArray(text.bits)) })));
+  return Promise.all(texts.map(async (text) => ({ ...text, bits: await unpackArray(text.bits) })));
 }
 
 async function unpackedRun(run, number) {
   const [train, valid] = await Promise.all([run.curves.train, run.curves.valid].map(unpackedCurves));
-  return { ...run, number, curves: { train, valid }, samples: await unpackedTexts(run.samples) };
+  return { ...run, number, curves: { train, valid } };
 }
 
 /** All data, ready to use; `number` of a run is its index among the runs. */

@@ -1,8 +1,10 @@
 // The page of charlm report.
 
 import { byId } from "../shared/elements.js";
-import { loadData } from "./data.js";
+import { loadData, unpackedTexts } from "./data.js";
+import { Samples } from "./samples.js";
 import { showRuns } from "./show.js";
+import { fillNotes, fillScores } from "./tables.js";
 
 /** What the page shows, for those who meet it for the first time. */
 function reportStory({ runs, settings }) {
@@ -16,11 +18,15 @@ function reportStory({ runs, settings }) {
 
 async function start() {
   const data = await loadData();
+  for (const run of data.runs) run.samples = await unpackedTexts(run.samples);
   const [only, ...others] = data.runs;
   byId("name").textContent = others.length ? `${data.runs.length} runs` : only.name;
   byId("facts").textContent = [others.length ? "" : only.model, `charlm ${data.version}`].filter(Boolean).join(" · ");
   byId("story").textContent = reportStory(data);
-  showRuns(data);
+  byId("ranked").hidden = new Set(data.runs.map(({ ranked }) => ranked)).size < 2;
+  fillNotes(byId("notes"), data.runs);
+  const samples = new Samples(data.runs);
+  showRuns(data, (hidden) => samples.show(hidden), (unit) => fillScores(byId("scores"), data.runs, unit));
   document.documentElement.dataset.ready = "yes";
 }
 

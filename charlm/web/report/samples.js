@@ -14,19 +14,15 @@ function shadeOf(tenths) {
   return tenths === 255 ? 0 : Math.round(SHADES * Math.sqrt(Math.min(tenths / 10 / MOST_BITS, 1)));
 }
 
-/** A text shaded by its bits. */
+/** A text shaded by its bits. Neighbors with the same shade become one element. */
 export function shadedText({ text, bits }) {
-  return bits ? shadedSpans(text, (index) => shadeOf(bits[index])) : [printable(text)];
-}
-
-/** A text shaded by shade(index), −16 to 16. Neighbors with the same shade become one element. */
-export function shadedSpans(text, shade) {
   const characters = Array.from(text);
   const spans = [];
   for (let start = 0, end = 0; start < characters.length; start = end) {
-    for (end = start + 1; end < characters.length && shade(end) === shade(start); ) end++;
+    const shade = shadeOf(bits[start]);
+    for (end = start + 1; end < characters.length && shadeOf(bits[end]) === shade; ) end++;
     const span = element("span", { textContent: printable(characters.slice(start, end).join("")) });
-    span.style.backgroundColor = shadeColor(shade(start));
+    span.style.backgroundColor = shadeColor(shade);
     spans.push(span);
   }
   return spans;
@@ -41,9 +37,8 @@ export function textBox(label, ...spans) {
 }
 
 export class Samples {
-  constructor(runs, view) {
+  constructor(runs) {
     this.runs = runs;
-    this.view = view;
     this.slider = document.getElementById("sample-slider");
     this.label = document.getElementById("sample-step");
     this.box = document.getElementById("samples");
@@ -52,11 +47,12 @@ export class Samples {
     document.getElementById("sample-bar").hidden = !this.steps.length;
     this.slider.max = Math.max(this.steps.length - 1, 0);
     this.slider.value = this.slider.max;
-    this.slider.addEventListener("input", () => this.show());
-    this.show();
+    this.slider.addEventListener("input", () => this.show(this.hidden));
   }
 
-  show() {
+  /** The samples of all runs except those with the hidden numbers. */
+  show(hidden) {
+    this.hidden = hidden;
     if (!this.steps.length) {
       this.box.replaceChildren(element("p", { className: "quiet", textContent: "These runs kept no samples." }));
       return;
@@ -64,7 +60,7 @@ export class Samples {
     const step = this.steps[Number(this.slider.value)];
     this.label.textContent = `step ${whole(step)}`;
     this.slider.setAttribute("aria-valuetext", this.label.textContent);
-    const visible = this.runs.filter(({ number }) => !this.view.hidden.has(number));
+    const visible = this.runs.filter(({ number }) => !this.hidden.has(number));
     const [shown, without] = [true, false].map((has) => visible.filter(({ samples }) => samples.length > 0 === has));
     document.getElementById("no-samples").textContent = without.length
       ? `Without samples: ${without.map(({ name }) => name).join(", ")}.`

@@ -1,17 +1,16 @@
-// What a page shows of runs: charts with what they share, controls and keys, scores, samples, settings.
+// What a page shows of runs: charts with what they share, controls and keys, settings.
 
 import { Chart } from "./chart.js";
 import { byId, element } from "../shared/elements.js";
 import { choice } from "./choice.js";
 import { swatch } from "./data.js";
 import { AXES, lossIn, short, whole } from "./numbers.js";
-import { Samples } from "./samples.js";
-import { fillNotes, fillScores, fillSettings } from "./tables.js";
+import { fillSettings } from "./tables.js";
 
 const WIDE = 30; // largest over least value from which on an axis starts out logarithmic
 
-/** Fills curves.html and details.html with what data.js has loaded. */
-export function showRuns({ runs, settings }) {
+/** Fills curves.html and settings.html; onHidden(numbers of the runs), onUnit("nats" | "bits"): at once, and when it changes. */
+export function showRuns({ runs, settings }, onHidden = () => {}, onUnit = () => {}) {
   const view = {
     axis: "step",
     logX: false,
@@ -42,7 +41,6 @@ export function showRuns({ runs, settings }) {
     { ...plain, id: "speed", name: "Characters per second", log: false, curves: curves("chars_per_s") },
   ];
   const charts = kinds.map((what) => new Chart(byId(`chart-${what.id}`), runs, what, view, point, zoom));
-  const samples = new Samples(runs, view);
 
   function draw() {
     for (const chart of charts) chart.draw();
@@ -63,14 +61,12 @@ export function showRuns({ runs, settings }) {
   function toggle(run) {
     if (!view.hidden.delete(run.number)) view.hidden.add(run.number);
     fillLegend();
-    samples.show();
     draw();
   }
 
   function only(run) {
     view.hidden = new Set(runs.filter((other) => other !== run).map(({ number }) => number));
     fillLegend();
-    samples.show();
     draw();
   }
 
@@ -84,6 +80,7 @@ export function showRuns({ runs, settings }) {
     });
     byId("legend").replaceChildren(...buttons);
     buttons[focused]?.focus();
+    onHidden(view.hidden);
   }
 
   function onCheck(id, change) {
@@ -130,7 +127,7 @@ export function showRuns({ runs, settings }) {
   });
   choice(byId("unit"), [["nats", "nats"], ["bits", "bits"]], view.unit, (unit) => {
     view.unit = unit;
-    fillScores(byId("scores"), runs, unit);
+    onUnit(unit);
     draw();
   });
   onCheck("log-x", (checked) => {
@@ -154,8 +151,7 @@ export function showRuns({ runs, settings }) {
   byId("zoomed").addEventListener("click", () => zoom(null));
 
   fillLegend();
-  byId("ranked").hidden = new Set(runs.map(({ ranked }) => ranked)).size < 2;
-  fillNotes(byId("notes"), runs);
+  byId("legend").hidden = runs.length === 1;
   fillAllSettings(runs, settings);
 }
 

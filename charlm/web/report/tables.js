@@ -19,7 +19,7 @@ const STATES = { "in use": "training", resumable: "stopped" };
 /** One row for each run; of the runs on the same text, the best validation score is bold. */
 export function fillScores(table, runs, unit) {
   const names = ["run", "text", "model", "parameters", "steps", "characters read", "time", `best validation, ${unit}`];
-  const more = ["at step", "last validation", "last training", "characters/s, median", "state"];
+  const more = ["last validation", "last training", "characters/s, median", "state"];
   const rows = runs.map((run) => {
     const { scores } = run;
     const first = cell(lossText(unit, scores.best_nats));
@@ -35,7 +35,6 @@ export function fillScores(table, runs, unit) {
       cell(scores.chars === null ? "—" : compact(scores.chars)),
       cell(duration(scores.elapsed_s)),
       first,
-      cell(whole(scores.best_step)),
       cell(lossText(unit, scores.last_nats)),
       cell(lossText(unit, scores.train_nats)),
       cell(whole(scores.chars_per_s)),
@@ -70,11 +69,11 @@ export function fillSettings(table, runs, settings) {
 /** Lines about runs: what happened, what is missing. */
 export function fillNotes(list, runs) {
   const rows = runs.flatMap((run) => [
-    ...run.events.map(({ kind, text, at }) => [run, `step ${whole(at.step)}: ${text}`, kind]),
+    ...run.rollbacks.map(({ text, at }) => [run, `step ${whole(at.step)}: ${text}`, ""]),
     ...run.faults.map((text) => [run, text, "fault"]),
   ]);
-  const lines = rows.map(([run, text, kind]) =>
-    element("li", { className: kind }, swatch(run), element("b", { textContent: ` ${run.name} ` }), text),
+  const lines = rows.map(([run, text, className]) =>
+    element("li", { className }, swatch(run), element("b", { textContent: ` ${run.name} ` }), text),
   );
   list.replaceChildren(...lines);
 }

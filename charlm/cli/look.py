@@ -1,0 +1,57 @@
+"""charlm look."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from charlm.api import load
+from charlm.cli import usage
+from charlm.cli.common import encode_text, write_page
+from charlm.new_run import check_there
+from charlm.system.console import say
+
+
+def look(
+    checkpoint: usage.Checkpoint,
+    file: Annotated[
+        Path | None, usage.option("FILE", "Look at this text; - is stdin.  [default: validation text]")
+    ] = None,
+    length: Annotated[
+        int, usage.option("N", "Characters of the text at most, from its beginning.", min=2, max=1_000_000)
+    ] = 5000,
+    compare: Annotated[
+        Path | None,
+        usage.option("CKPT", "Show where this model is better or worse."),
+    ] = None,
+    gradients: Annotated[bool, typer.Option("--gradients", help="Show how far gradients reach.")] = False,
+    out: usage.PageFile = Path("look.html"),
+    skip_unknown: usage.SkipUnknown = False,
+) -> None:
+    """Write a page of HTML that shows what a model does with a text.
+
+    Every character shaded by its surprise, what single units respond to, how far back the model looks, and what is
+    copied from the training text. One file: open it in a browser, offline.
+
+    \b
+    Examples:
+      charlm look runs/mine --file my.txt --compare runs/other
+      charlm sample runs/mine --length 2000 | charlm look runs/mine --file -
+    """
+    check_there(runs=[checkpoint], options={"--compare": compare}, texts=[file])
+    trained = load(checkpoint, "cpu", "fp32")
+
+    from charlm.data.outputs import check_output
+    from charlm.look import look_page, opening
+
+    check_output(out, "--out")
+    other = None if compare is None else load(compare, "cpu", "fp32")
+    if file is not None:
+        ids = encode_text(trained, file, skip_unknown)
+        if len(ids) > length:
+            say("text", f"{file}: the first {length:,} of {len(ids):,} characters; --length takes more")
+        ids = trained.scored_ids(ids[:length])
+    else:
+        ids = opening(trained, length)
+    say("look", f"reading {len(ids):,} characters, and looking for what units track and what is copied ...")
+    write_page(out, look_page(trained, ids, other, gradients=gradients))
