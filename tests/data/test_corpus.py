@@ -190,7 +190,7 @@ def test_characters_that_the_vocabulary_lacks_are_refused_and_counted(write):
 
 def test_a_vocabulary_of_the_other_level_is_refused(write):
     path = write("text", "abc")
-    for level, vocabulary in (("char", Vocabulary.of_bytes()), ("byte", Vocabulary("char", "abc"))):
+    for level, vocabulary in (("char", Vocabulary("byte")), ("byte", Vocabulary("char", "abc"))):
         message = refused(VocabularyError, load_corpus, path, level=level, split=WHOLE, vocabulary=vocabulary)
         assert message == (
             f"{path}: read at data.level: {level}; the model's vocabulary is of level {vocabulary.level}; "

@@ -110,7 +110,7 @@ def test_short_texts_and_no_training_text(model, of_characters):
 
 
 def test_bytes_of_a_character_are_shown_by_the_last(model):
-    bytewise = replace(model, vocabulary=Vocabulary.of_bytes())
+    bytewise = replace(model, vocabulary=Vocabulary("byte"))
     for text, shown in {"aé€😀": "a·é··€···😀", "a\udcff\udce2b": "a\ufffd\ufffdb", "": ""}.items():
         assert shown_text(bytewise, bytewise.vocabulary.encode(text)) == shown
 
