@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from charlm.cells import LSTM
 from charlm.config import Config, parse_config
 from charlm.data.corpus import Corpus
-from charlm.data.vocabulary import Vocabulary, code_points
+from charlm.data.vocabulary import Vocabulary
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import read_ids, sample_ids
 from charlm.layers import Lookup
@@ -128,7 +128,7 @@ def generated_text() -> str:
 
 def make_corpus(text: str) -> Corpus:
     """A corpus in memory, which leaves nothing in the user's cache."""
-    vocabulary = Vocabulary.of_code_points(np.unique(code_points(text)))
+    vocabulary = Vocabulary("char", "".join(sorted(set(text))))
     ids = vocabulary.encode(text).astype(vocabulary.dtype)
     return Corpus(vocabulary, {"train": ids}, sha256="", size_bytes=len(text.encode()), files=1)
 

@@ -170,15 +170,16 @@ def read_run(run: Path, seed: int, score: dict[str, Any]) -> Run:
 
     from charlm.runs import read_header
 
-    here, header = cpu(), read_header(run / "checkpoints/best.safetensors")
+    here = cpu()
+    config, _, parameters = read_header(run / "checkpoints/best.safetensors")
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     return Run(
         seed=seed,
         cpu=re.sub(r"[(](R|TM)[)]| Processor", "", here["cpu"]),
         cores=here["cores"],
-        precision=header.config["precision"],
-        model=header.config["model"],
-        parameters=header.parameters,
+        precision=config["precision"],
+        model=config["model"],
+        parameters=parameters,
         chars_per_s=statistics.median(row["chars_per_s"] for row in rows if row["split"] == "train"),
         nats=score["nats_per_char"],
         dynamic_nats=score.get("dynamic", {}).get("nats_per_char"),

@@ -26,7 +26,7 @@ from charlm.system.host import limit_spinning, limit_threads
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
-    from charlm.inference import TrainedModel
+    from charlm.inference.trained import TrainedModel
     from charlm.training.loop import Outcome
 
 
@@ -35,11 +35,11 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> "Tr
 
     device: auto, cpu, cuda or cuda:N. precision: fp32, tf32 or bf16 for matrix products; auto: that of the training.
     CheckpointError if there is no usable checkpoint, DeviceError if there is no such GPU, or if it lacks the precision.
-    `help(charlm.inference.TrainedModel)` describes what the model can do.
+    `help(charlm.inference.trained.TrainedModel)` describes what the model can do.
     """
     check_there(runs=[path])
     _import_torch()
-    from charlm.inference import load
+    from charlm.inference.loading import load
 
     return load(path, device, precision)
 
@@ -123,7 +123,7 @@ def compare(
     docs/compare.md describes the columns. folder: default comparisons/<text>; a comparison that was stopped goes on in
     its folder, also by the same `charlm compare`, which writes the page too.
 
-    KeyboardInterrupt after a signal; ComparisonError for a folder with another comparison, or for what cannot be
+    KeyboardInterrupt after a signal; ConfigError for a folder with another comparison; ValueError for what cannot be
     compared, such as one kind. For other errors see `train`.
     """
     if isinstance(cells, str):

@@ -1,7 +1,8 @@
 """The errors that a user can cause. Each message is one line: where; what was found; what is allowed; what to do.
 
-CharlmError             base class: the command line prints the message and exits with 1
-├── ConfigError         the YAML file, an override, or options that contradict each other
+CharlmError             base class: the command line prints the message and exits with 1; raised itself for an export
+│                       that fails, a package that is not installed, and another process that ended or differs
+├── ConfigError         the YAML file, an override, options that contradict each other, another comparison's folder
 ├── CellError           a cell whose step charlm cannot derive its kernels from
 ├── DataError           the corpus: missing, empty, too small, not UTF-8, a failed download
 ├── VocabularyError     characters that the model has never seen
@@ -9,10 +10,6 @@ CharlmError             base class: the command line prints the message and exit
 │   └── DamagedCheckpointError   damaged or altered, or missing in its run
 ├── RunError            the run's folder: holds a run already, cannot be written, is in use
 ├── DeviceError         a device, precision or amount of memory that this machine does not have
-├── ProcessError        another process of the run ended, does not answer, or differs
-├── PackageError        a package that is not installed, for a command that needs it
-├── ExportError         an export: its place, or a result that does not agree with charlm
-├── ComparisonError     a comparison of cells: its folder, or what cannot be compared
 └── DivergenceError     a loss, gradient or weight that is not finite
 """
 
@@ -51,18 +48,6 @@ class RunError(CharlmError): ...
 
 
 class DeviceError(CharlmError): ...
-
-
-class ProcessError(CharlmError): ...
-
-
-class PackageError(CharlmError): ...
-
-
-class ExportError(CharlmError): ...
-
-
-class ComparisonError(CharlmError): ...
 
 
 class DivergenceError(CharlmError): ...

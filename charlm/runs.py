@@ -54,18 +54,10 @@ class RunSummary:
         return f", {self.members} members" if self.members and self.members > 1 else ""
 
 
-@dataclass(frozen=True)
-class Header:
-    """The header of a checkpoint file."""
+def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """The config, the progress and the number of weights that the header of a checkpoint tells.
 
-    config: dict[str, Any]
-    progress: dict[str, Any]
-    parameters: int
-    """Number of weights."""
-
-
-def read_header(path: Path) -> Header:
-    """The header of a checkpoint; DamagedCheckpointError if the file is shorter than it says or is none of ours.
+    DamagedCheckpointError if the file is shorter than it says or is none of ours.
 
     Does not verify the content hash, as `read_checkpoint` does.
     """
@@ -87,11 +79,8 @@ def read_header(path: Path) -> Header:
         progress = json.loads(texts["progress"])
         if type(progress["step"]) is not int:
             raise ValueError(f"step {progress['step']!r}")
-        return Header(
-            config=json.loads(texts["config"]),
-            progress=progress,
-            parameters=sum(math.prod(tensors[name]["shape"]) for name in tensors if name.startswith("weights/")),
-        )
+        parameters = sum(math.prod(tensors[name]["shape"]) for name in tensors if name.startswith("weights/"))
+        return json.loads(texts["config"]), progress, parameters
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({error}); use another one of the run"
@@ -162,25 +151,30 @@ def describe_run(folder: Path) -> RunSummary:
     # `last` first, because --resume reads it first; then the newest. Hard links have equal ages.
     for file in sorted(files, key=lambda file: file.name != LAST):
         try:
-            return _described(folder, _written_s(file), read_header(file), in_use)
+            return _described(folder, _written_s(file), in_use, *read_header(file))
         except (DamagedCheckpointError, KeyError, TypeError, AttributeError, ValueError, OverflowError):
             continue
     state = "in use" if in_use else "damaged" if files else "no checkpoint"
     return RunSummary(folder, state, _written_s(files[0] if files else folder))
 
 
-def _described(folder: Path, written_s: float, header: Header, in_use: bool) -> RunSummary:
-    model, progress = header.config["model"], header.progress
-    best_nats, finished = progress.get("best_nats"), progress["stop_reason"] != ""
+def _described(
+    folder: Path, written_s: float, in_use: bool, config: dict[str, Any], progress: dict[str, Any], parameters: int
+) -> RunSummary:
+    model = config["model"]
+    best_nats = progress.get("best_nats")
+    state = "finished" if progress["stop_reason"] else "resumable"
+    if in_use:
+        state = "in use"
     return RunSummary(
         path=folder,
-        state="in use" if in_use else "finished" if finished else "resumable",
+        state=state,
         written_s=written_s,
         kind=model["cell"]["kind"].rpartition(":")[2],
         layers=int(model["layers"]),
         hidden=int(model["cell"]["hidden"]),
         members=int(model["members"]),
-        parameters=header.parameters,
+        parameters=parameters,
         step=int(progress["step"]),
         best_nats=None if best_nats is None else float(best_nats),
         corpus_sha256=progress.get("corpus_sha256"),

@@ -23,7 +23,7 @@ from tests.text import words_text
 from tests.windows import windows  # noqa: F401 (a fixture)
 
 if TYPE_CHECKING:
-    from charlm.inference import TrainedModel
+    from charlm.inference.trained import TrainedModel
 
 ROOT = Path(__file__).parents[1]
 USERS_CACHE = cache_dir()
@@ -282,7 +282,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Pat
 @pytest.fixture
 def model(trained_run: Path) -> "TrainedModel":
     """The model of that run."""
-    from charlm.inference import load
+    from charlm.inference.loading import load
 
     return load(trained_run, device="cpu")
 

@@ -6,6 +6,6 @@ from charlm.config.schema import DataConfig
 from charlm.data import corpus
 
 
-def load_corpus(source: str, *, vocabulary=None, whole: bool = False, **data: Any) -> corpus.Corpus:
+def load_corpus(source: str, *, vocabulary=None, **data: Any) -> corpus.Corpus:
     """The corpus of a source; the other options are those of a config's `data` section."""
-    return corpus.load_corpus(DataConfig(source=source, **data), vocabulary, whole=whole)
+    return corpus.load_corpus(DataConfig(source=source, **data), vocabulary)

@@ -19,8 +19,9 @@ from charlm.comparison.plan import Plan, short_name
 from charlm.comparison.settings import hidden_for
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import ComparisonError, ConfigError
-from charlm.inference import TrainedModel, load
+from charlm.errors import ConfigError
+from charlm.inference.loading import load
+from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM, count_parameters
 from charlm.report import read_run
@@ -155,11 +156,11 @@ def test_errors(cli, text, tmp_path):
     allowed = "allowed: two kinds or more, for example rnn, lstm"
     assert cli("compare", text, "--cells", "rnn").usage_error == f"Invalid value: --cells: found rnn; {allowed}"
     for cells in ([], ["rnn"]):
-        with pytest.raises(ComparisonError, match=f"^cells: found {', '.join(cells) or 'none'}; {allowed}$"):
+        with pytest.raises(ValueError, match=f"^cells: found {', '.join(cells) or 'none'}; {allowed}$"):
             charlm.compare(text, cells=cells)
     for cells, name in ((["rnn", "rnn"], "rnn"), (["mine.py", "others/mine.py"], "mine"), (["gru", "gru.py"], "gru")):
         found = f"^cells: found {cells[0]} and another '{name}'; allowed: each name once$"
-        with pytest.raises(ComparisonError, match=found):
+        with pytest.raises(ValueError, match=found):
             charlm.compare(text, cells=cells)
     for option, decides in (
         ("model.cell.kind=gru", "cells"),
@@ -173,7 +174,7 @@ def test_errors(cli, text, tmp_path):
     assert [short_name(cell) for cell in plan.cells] == ["First", "Second"]
     with pytest.raises(TypeError, match="cells: found a string"):
         charlm.compare(text, cells="rnn,lstm")
-    with pytest.raises(ComparisonError, match=r"^seeds: found 0; allowed: whole numbers from 1 on$"):
+    with pytest.raises(ValueError, match=r"^seeds: found 0; allowed: whole numbers from 1 on$"):
         charlm.compare(text, seeds=0)
     with pytest.raises(ConfigError, match=r"^data.split: found no validation share; kinds are compared by"):
         charlm.compare(text, overrides=["data.split=[1,0,0]"], folder=tmp_path / "none")
@@ -181,13 +182,13 @@ def test_errors(cli, text, tmp_path):
     folder = tmp_path / "all"
     folder.mkdir()
     (folder / "comparison.json").write_text("{}")
-    with pytest.raises(ComparisonError, match="damaged; allowed: the file of a comparison"):
+    with pytest.raises(ConfigError, match="damaged; allowed: the file of a comparison"):
         charlm.compare(text, cells=["rnn", "lstm"], folder=folder)
     plan = {"text": text, "minutes": 5.0, "cells": ["rnn", "gru"], "equal": "parameters", "seeds": 1, "overrides": []}
     (folder / "comparison.json").write_text(json.dumps({"plan": plan, "configs": {}}))
-    with pytest.raises(ComparisonError, match=r"found a comparison with cells: \['rnn', 'gru'\]; allowed: the same"):
+    with pytest.raises(ConfigError, match=r"found a comparison with cells: \['rnn', 'gru'\]; allowed: the same"):
         charlm.compare(text, cells=["rnn", "lstm"], folder=folder)
-    with pytest.raises(ComparisonError, match=r"^equal: found 'size'; allowed: parameters, time, updates$"):
+    with pytest.raises(ValueError, match=r"^equal: found 'size'; allowed: parameters, time, updates$"):
         charlm.compare(text, equal="size")
 
 

@@ -29,18 +29,13 @@ from charlm.system.formatting import (
 # Models and texts
 
 
-def open_model(
-    path: Path, device: str, precision: str, text: Path | str | None = None, *, samples: bool = False
-) -> Any:
+def open_model(path: Path, device: str, precision: str, text: Path | str | None = None) -> Any:
     """The model of a run or checkpoint; says what computes its layers if a faster backend cannot.
 
-    A run or a text that is not there is an error before torch is imported; - is stdin. samples: take the quickest way
-    to sample.
+    A run or a text that is not there is an error before torch is imported; - is stdin.
     """
     check_there(runs=[path], texts=[] if str(text) == "-" else [text])
     trained = load(path, device, precision)
-    if samples and device == "auto" and precision in ("auto", "fp32"):
-        trained = trained.for_sampling()
 
     from charlm.native.precision import choose_precision
 
@@ -67,12 +62,10 @@ def read_stdin(trained: Any) -> str:
         raise DataError(f"stdin: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
-def known_text(trained: Any, text: str, option: str) -> str:
-    """The text of an option in the characters of the model; VocabularyError if it lacks some."""
-    text = trained.vocabulary.normalized(text)
+def check_known(trained: Any, text: str, option: str) -> None:
+    """VocabularyError for characters in the text of an option that the model does not know."""
     if unknown := trained.vocabulary.unknown(text):
         raise trained.vocabulary.unknown_error(unknown, option)
-    return text
 
 
 def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:

@@ -9,7 +9,6 @@ import typer
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows, write_page
 from charlm.comparison.plan import EQUAL, KINDS, Equal, Plan
-from charlm.errors import ComparisonError
 from charlm.new_run import DEFAULT_MINUTES, check_minutes, check_there, comparison_folder
 from charlm.system.console import say
 from charlm.system.formatting import format_count
@@ -49,7 +48,7 @@ def compare(
     settings = tuple(overrides or ())
     try:
         plan = Plan(text, minutes, kinds, equal, seeds, settings)
-    except ComparisonError as refused:
+    except ValueError as refused:
         raise usage.error(f"--{refused}") from None
     check_minutes(minutes, [*settings])
     check_there(texts=[text])

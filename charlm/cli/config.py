@@ -13,9 +13,7 @@ from charlm.system.console import say, say_all
 
 app = usage.command_group("List, check, resolve and document configs.", "charlm config show lstm")
 
-Argument = Annotated[
-    Path, typer.Argument(metavar="CONFIG", help=usage.CONFIG_HELP, autocompletion=usage.complete_config)
-]
+Argument = Annotated[Path, typer.Argument(metavar="CONFIG", help=usage.CONFIG_HELP)]
 
 
 @app.command("list")

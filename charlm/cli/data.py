@@ -1,18 +1,17 @@
-"""charlm data: list, info, fetch, cache."""
+"""charlm data: list, info, fetch."""
 
 import sys
-from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import print_json, print_table
+from charlm.cli.common import print_table
 from charlm.errors import DataError
-from charlm.system.formatting import counted, format_bytes, one_line
+from charlm.system.formatting import format_bytes, one_line
 
-app = usage.command_group("List, inspect and download texts; show and clear the cache.", "charlm data list")
+app = usage.command_group("List, inspect and download texts.", "charlm data list")
 
 Folder = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Folder for downloads.")]
 
@@ -37,11 +36,8 @@ def list_corpora(data_dir: Folder = Path("data")) -> None:
 
 @app.command()
 def info(
-    source: Annotated[
-        str, typer.Argument(help="A file, a folder, a glob, builtin:NAME, or a name from `charlm data list`.")
-    ],
+    source: Annotated[str, typer.Argument(help="A file, a folder, a glob, or builtin:NAME.")],
     level: Annotated[Literal["char", "byte"], typer.Option(help="What a symbol is.")] = "char",
-    data_dir: Folder = Path("data"),
 ) -> None:
     """Show what a text contains: files, size, characters, vocabulary.
 
@@ -49,24 +45,14 @@ def info(
     Examples:
       charlm data info builtin:python-stdlib
       charlm data info my-texts/
-      charlm data info tinyshakespeare
     """
-    from charlm.data.catalog import CATALOG
     from charlm.data.corpus import count_source
 
-    rows = {}
-    if download := CATALOG.get(source):
-        rows = {"what": download.summary, "from": download.url, "file": str(data_dir / download.filename)}
-        if not (data_dir / download.filename).is_file():
-            print_table(rows | {"size": format_bytes(download.size), "fetch": f"charlm data fetch {source}"})
-            return
-        source = str(data_dir / download.filename)
     text = count_source(source, level)
     named = (lambda symbol: bytes([symbol])) if level == "byte" else chr
     often = sorted(zip(text.counts.tolist(), text.symbols.tolist(), strict=True), reverse=True)[:12]
     print_table(
-        rows
-        | {
+        {
             "files": f"{len(text.paths):,}",
             "size": f"{text.size_bytes:,} bytes",
             "length": f"{text.length:,} {level}s",
@@ -82,7 +68,7 @@ def fetch(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Texts to download; see `charlm data list`.")],
     data_dir: Folder = Path("data"),
 ) -> None:
-    """Download texts and check their SHA-256. An interrupted download resumes.
+    """Download texts and check their SHA-256.
 
     \b
     Examples:
@@ -102,36 +88,3 @@ def fetch(
     for name in names:
         path = str(download(CATALOG[name], data_dir, progress=True))
         typer.echo(one_line(path) if sys.stdout.isatty() else path)
-
-
-@app.command()
-def cache(
-    clear: Annotated[bool, typer.Option("--clear", help="Remove all of it.")] = False,
-    json: usage.Json = False,
-) -> None:
-    """Show or clear the cache: encoded texts and compiled kernels, which are made again when they are needed.
-
-    Above its bound each folder loses what was not used for the longest time.
-
-    \b
-    Examples:
-      charlm data cache
-      charlm data cache --clear
-    """
-    from charlm.system.cache import BOUNDS, cache_dir, cached_files
-
-    report: dict[str, Any] = {"folder": str(cache_dir())}
-    rows = {"folder": str(cache_dir())}
-    for name, bound_bytes in BOUNDS.items():
-        files = cached_files(name)
-        size = sum(status.st_size for _, status in files)
-        report[name] = {"files": len(files), "bytes": size, "bound_bytes": bound_bytes, "cleared": clear}
-        rows[name] = f"{counted(len(files), 'file')} of {format_bytes(size)}, "
-        rows[name] += "now removed" if clear else f"at most {format_bytes(bound_bytes)}"
-        for path, _ in files if clear else ():
-            with suppress(OSError):  # Windows refuses to remove what is open
-                path.unlink()
-    if json:
-        print_json(report)
-    else:
-        print_table(rows)

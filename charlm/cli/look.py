@@ -22,7 +22,7 @@ def look(
     ] = 5000,
     compare: Annotated[
         Path | None,
-        usage.option("CKPT", "Show where this model is better or worse.", autocompletion=usage.complete_run),
+        usage.option("CKPT", "Show where this model is better or worse."),
     ] = None,
     gradients: Annotated[bool, typer.Option("--gradients", help="Show how far gradients reach.")] = False,
     out: usage.PageFile = Path("look.html"),
@@ -41,10 +41,10 @@ def look(
     check_there(runs=[checkpoint], options={"--compare": compare}, texts=[file])
     trained = load(checkpoint, "cpu", "fp32")
 
-    from charlm.data.outputs import check_output, page_of
+    from charlm.data.outputs import check_output
     from charlm.look import look_page, opening
 
-    check_output(out, "--out", page_of("look"))
+    check_output(out, "--out")
     other = None if compare is None else load(compare, "cpu", "fp32")
     if file is not None:
         ids = encode_text(trained, file, skip_unknown)

@@ -73,7 +73,7 @@ def _ago(seconds: float) -> str:
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(metavar="RUN...", help="Runs, or folders that hold some.", autocompletion=usage.complete_run),
+        typer.Argument(metavar="RUN...", help="Runs, or folders that hold some."),
     ],
     out: usage.PageFile = Path("report.html"),
 ) -> None:
@@ -86,7 +86,7 @@ def report(
     Example:
       charlm report runs/mine runs/other --out report.html
     """
-    from charlm.data.outputs import check_output, page_of
+    from charlm.data.outputs import check_output
     from charlm.report import read_run, report_page, runs_in
 
     paths = {path.resolve(): path for given in runs for path in runs_in(given)}
@@ -94,5 +94,5 @@ def report(
     for record in records:
         for fault in record.faults:
             say("note", f"{record.path}: {fault}")
-    check_output(out, "--out", page_of("report"))
+    check_output(out, "--out")
     write_page(out, report_page(records))

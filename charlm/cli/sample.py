@@ -3,18 +3,24 @@
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import known_text, open_model, print_exactly, print_json, print_table
+from charlm.cli.common import check_known, open_model, print_exactly, print_json, print_table
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
 from charlm.system.formatting import counted
 
 Prompt = Annotated[str, usage.option("TEXT", "Text to continue; with a model of lines, the beginning of a line.")]
+Length = Annotated[int, usage.option("N", "Characters to write; bytes for a byte model.")]
+Temperature = Annotated[
+    float, usage.option("X", "Below 1 is safer, above 1 is wilder; 0 always takes the likeliest character.")
+]
+TopK = Annotated[int, usage.option("K", "Draw from the K likeliest characters only; 0 for all.")]
+TopP = Annotated[float, usage.option("P", "Draw from the likeliest characters that together have probability P.")]
+Stop = Annotated[str, usage.option("TEXT", "End the sample as soon as it contains this text.")]
 Count = Annotated[int, usage.option("N", "How many samples to write.", min=1, max=10_000)]
 Seed = Annotated[
     int | None,
@@ -39,12 +45,14 @@ New = Annotated[
 ]
 
 
-@usage.with_options(SamplingOptions)
 def sample(
     checkpoint: usage.Checkpoint,
     prompt: Prompt = "",
-    *,
-    options: SamplingOptions,
+    length: Length = 500,
+    temperature: Temperature = 0.8,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    stop: Stop = "",
     count: Count = 1,
     seed: Seed = None,
     novelty: Novelty = False,
@@ -69,7 +77,12 @@ def sample(
       charlm sample runs/titles --prompt $'horror\\t' --count 10
     """
     usage.refuse_if(new and novelty, "--novelty and --new exclude one another")
-    trained = open_model(checkpoint, device, precision, samples=True)
+    try:
+        options = SamplingOptions(length, temperature, top_k, top_p, stop)
+    except ValueError as refused:
+        name, _, fault = str(refused).partition(":")
+        raise usage.error(f"--{name.replace('_', '-')}:{fault}") from None
+    trained = open_model(checkpoint, device, precision)
 
     from charlm.data.vocabulary import readable
 
@@ -77,8 +90,8 @@ def sample(
     usage.refuse_if(new and not writes_lines, "--new needs a model of lines (`charlm train TEXT --lines`)")
     if writes_lines and "\n" in prompt:
         raise usage.error("--prompt: found a line end; allowed with a model of lines: the beginning of one line")
-    prompt = known_text(trained, prompt, "--prompt")
-    options = replace(options, stop=known_text(trained, options.stop, "--stop"))
+    check_known(trained, prompt, "--prompt")
+    check_known(trained, stop, "--stop")
     if novelty:
         trained.training_splits("--novelty")  # fail now, not after the sample
     if seed is None:
@@ -97,10 +110,10 @@ def sample(
         show("\n")
         rows.append({"seed": own_seed, "prompt": readable(prompt), "text": readable(text)})
         if novelty:
-            [copied] = trained.novelty([text])
-            rows[-1]["novelty"] = vars(copied)
+            [(longest, stretch, share)] = trained.novelty([text])
+            rows[-1]["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
             if not json:
-                say("novelty", _novelty_line(own_seed, copied, trained.vocabulary.level))
+                say("novelty", f"seed {own_seed}; {_described(longest, stretch, share, trained.vocabulary.level)}")
     if json:
         print_json({"checkpoint": str(trained.path), "samples": rows})
     if dropped is not None:
@@ -128,14 +141,12 @@ def _samples(
         yield own_seed, [text]
 
 
-def _novelty_line(seed: int, copied: Any, level: str) -> str:
+def _described(longest: int, stretch: str, share: float | None, level: str) -> str:
     unit = "bytes" if level == "byte" else "characters"
-    share = copied.windows_share
-    windows = f"shorter than 20 {unit}" if share is None else f"{share:.1%} of its windows of 20 {unit}"
-    return (
-        f"seed {seed}; verbatim in the training text: {windows}; "
-        f"at most {copied.longest} {unit} in a row: {copied.stretch!r}"
-    )
+    if share is None:
+        return f"shorter than a window of 20 {unit}"
+    line = f"{share:.1%} of its windows of 20 {unit} occur in the training text"
+    return f"{line}; the longest copy has {longest} {unit}: {stretch!r}" if longest else line
 
 
 def next_characters(
@@ -158,7 +169,7 @@ def next_characters(
 
     from charlm.data.vocabulary import readable
 
-    prompt = known_text(trained, prompt, "--prompt")
+    check_known(trained, prompt, "--prompt")
     likeliest, name = trained.next(prompt, k=top), "character"
     if trained.vocabulary.level == "byte":
         name, likeliest = "byte", [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]

@@ -30,16 +30,6 @@ PerCharFile = Annotated[
     Path | None,
     usage.option("FILE", "Also write the score of every character to a CSV file; with --dynamic the dynamic score."),
 ]
-Streams = Annotated[
-    int | None,
-    usage.option(
-        "N",
-        "Read the text in N parts side by side. 1 is slower and exact. With --dynamic, streams learn from one "
-        "another: faster, but no longer the score of a text read from left to right.  "
-        "[default: 64; with --dynamic 1]",
-        min=1,
-    ),
-]
 Dynamic = Annotated[
     bool,
     typer.Option(
@@ -55,7 +45,6 @@ def evaluate(
     split: Split = None,
     file: File = None,
     per_char: PerCharFile = None,
-    streams: Streams = None,
     dynamic: Dynamic = False,
     skip_unknown: usage.SkipUnknown = False,
     device: usage.Device = "auto",
@@ -78,25 +67,24 @@ def evaluate(
     usage.refuse_if(split is not None and file is not None, "--split and --file exclude one another")
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.outputs import SCORES, check_output
-    from charlm.inference import Adaptation
+    from charlm.data.outputs import check_output
+    from charlm.inference.dynamic import Adaptation
 
     if per_char is not None:
-        check_output(per_char, "--per-char", SCORES)
+        check_output(per_char, "--per-char")
     if dynamic:
         trained.training_splits("--dynamic")  # fail now, not after the text is read
     name = str(file or split or "valid")
     ids = trained.split(name) if file is None else trained.scored_ids(encode_text(trained, file, skip_unknown))
     step = trained.progress.get("step")
     result = {"checkpoint": str(trained.path), "step": step, "text": name, "precision": trained.precision}
-    if dynamic:  # both scores read the text in as many streams
-        streams = streams or 1
+    if dynamic:  # both scores read the text in one stream
         adaptation = Adaptation()
-        score = trained.evaluate_dynamically(ids, adaptation, streams=streams, per_char=per_char is not None)
-        result |= _described(trained.evaluate(ids, streams=streams))
-        result["dynamic"] = _described(score) | {"streams": streams, **vars(adaptation)}
+        score = trained.evaluate_dynamically(ids, adaptation, per_char=per_char is not None)
+        result |= _described(trained.evaluate(ids, streams=1))
+        result["dynamic"] = _described(score) | vars(adaptation)
     else:
-        score = trained.evaluate(ids, streams=streams, per_char=per_char is not None)
+        score = trained.evaluate(ids, per_char=per_char is not None)
         result |= _described(score)
     if per_char is not None:
         try:
@@ -124,7 +112,7 @@ def _print_evaluation(result: dict[str, Any]) -> None:
         for key, form in formats.items():
             if key in dynamic:
                 rows[key] = f"{rows[key]} static  {dynamic[key]:{form}} dynamic"
-        rows["dynamic"] = ", ".join(f"{key} {dynamic[key]}" for key in ("streams", "lr", "decay", "steps"))
+        rows["dynamic"] = ", ".join(f"{key} {dynamic[key]}" for key in ("lr", "decay", "steps"))
     print_table(rows)
 
 
@@ -178,11 +166,13 @@ def score(
         raise usage.error(f"--above {above}: found a pipe; allowed: a file, or a number, such as --above 3.2bits")
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import arriving
+    from charlm.data.reading import arriving_lines
     from charlm.inference.lines import above_percentile, score_lines
 
-    name, unknown_nats = "stdin" if file == "-" else file, None if unknown_as is None else bits_to_nats(unknown_as)
-    blocks = score_lines(trained, arriving(file), name, skip_unknown=skip_unknown, unknown_nats=unknown_nats)
+    name = "stdin" if file == "-" else file
+    unknown_nats = None if unknown_as is None else bits_to_nats(unknown_as)
+    arriving = arriving_lines(file, trained.vocabulary.level, trained.config.data.unit)
+    blocks = score_lines(trained, arriving, name, skip_unknown=skip_unknown, unknown_nats=unknown_nats)
     if unit == "p":
         blocks = [above_percentile([*itertools.chain(*blocks)], limit)]
     elif above is not None:

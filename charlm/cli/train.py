@@ -25,7 +25,6 @@ RunDir = Annotated[
         "DIR",
         "The run's folder.  [default: runs/<name of the config or text>-<time>]",
         "--run-dir",
-        autocompletion=usage.complete_run,
     ),
 ]
 InitFrom = Annotated[
@@ -34,7 +33,6 @@ InitFrom = Annotated[
         "CKPT",
         "Start from the weights and vocabulary of a checkpoint; without --config, with its model.",
         "--init-from",
-        autocompletion=usage.complete_run,
     ),
 ]
 
@@ -150,9 +148,9 @@ def _print_outcome(outcome: Any, json: bool) -> None:
 
 def _print_sample(run_dir: Path) -> None:
     from charlm.config import load_config
-    from charlm.inference import load
+    from charlm.inference.loading import load
 
-    model = load(run_dir, load_config(run_dir / CONFIG).device).for_sampling()
+    model = load(run_dir, load_config(run_dir / CONFIG).device)
     for seed in range(1, 11) if model.network.is_line_model else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}\n")
 

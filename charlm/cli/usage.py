@@ -1,22 +1,13 @@
-"""How commands are called: the options that several share, usage errors, and what the shell completes.
+"""How commands are called: the options that several share, and usage errors. Nothing here imports torch."""
 
-Nothing here imports torch or reads a whole file.
-"""
-
-import functools
-import glob
-import inspect
 import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from charlm.new_run import DEFAULT_MINUTES
-from charlm.runs import is_run
 
 # The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -39,18 +30,11 @@ def refuse_if(is_wrong: object, message: str) -> None:
         raise error(message)
 
 
-def checked(is_allowed: Callable[[float], bool], allowed: str) -> Callable[[typer.CallbackParam, Any], Any]:
-    """A callback of an option: a usage error for numbers that are not allowed. nan passes `min` and `max`."""
-
-    def check(option: typer.CallbackParam, value: float | None) -> float | None:
-        if value is not None and not is_allowed(value):
-            raise error(f"{option.opts[0]}: found {value:g}; allowed: {allowed}")
-        return value
-
-    return check
-
-
-finite = checked(math.isfinite, "a finite number")
+def finite(option: typer.CallbackParam, value: float | None) -> float | None:
+    """A callback of an option: a usage error for nan and infinity, which pass `min`."""
+    if value is not None and not math.isfinite(value):
+        raise error(f"{option.opts[0]}: found {value:g}; allowed: a finite number")
+    return value
 
 
 def device_name(value: str) -> str:
@@ -60,28 +44,6 @@ def device_name(value: str) -> str:
     if not re.fullmatch(DEVICE, value):
         raise typer.BadParameter(f"{value!r} is none of 'auto', 'cpu', 'cuda', 'cuda:1' (the second GPU) and so on.")
     return value
-
-
-# What the shell offers for an incomplete argument. No file is read whole.
-
-
-def complete_config(incomplete: str) -> list[str]:
-    """The names of shipped configs, and YAML files."""
-    from charlm.config.shipped import shipped_configs
-
-    names = [name for name in shipped_configs() if name.startswith(incomplete)]
-    return names + [path for path in _paths(incomplete) if path.endswith((".yaml", ".yml"))]
-
-
-def complete_run(incomplete: str) -> list[str]:
-    """Folders of runs, and checkpoint files."""
-    return [path for path in _paths(incomplete) if path.endswith(".safetensors") or is_run(Path(path))]
-
-
-def _paths(incomplete: str) -> list[str]:
-    """The paths that start with `incomplete`, and what is in the folders among them."""
-    begin = glob.escape(incomplete)
-    return sorted([*glob.glob(f"{begin}*"), *glob.glob(f"{begin}*/*")])  # noqa: PTH207
 
 
 # Options
@@ -128,7 +90,6 @@ Checkpoint = Annotated[
     typer.Argument(
         metavar="CKPT",
         help="The folder of a run, for its best checkpoint, or a checkpoint file.",
-        autocompletion=complete_run,
     ),
 ]
 PageFile = Annotated[Path, option("FILE", "Where to write the page.", "--out")]
@@ -136,7 +97,7 @@ PageFile = Annotated[Path, option("FILE", "Where to write the page.", "--out")]
 
 def config_option(more_help: str) -> Any:
     """The option --config of a command."""
-    return option("CONFIG", f"{CONFIG_HELP} {more_help}", "--config", autocompletion=complete_config)
+    return option("CONFIG", f"{CONFIG_HELP} {more_help}", "--config")
 
 
 def command_group(help: str, example: str) -> typer.Typer:
@@ -144,38 +105,11 @@ def command_group(help: str, example: str) -> typer.Typer:
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, epilog=f"Example: {example}")
 
 
-def with_options(options: type[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Let a command take the fields of an options class as options of its own, in place of a parameter `options`.
-
-    A field's metadata are arguments of `typer.Option`. A usage error for a value that the class refuses.
-    """
-    names = [field.name for field in fields(options)]
-
-    def parameters(command: Callable[..., None]) -> Iterator[inspect.Parameter]:
-        for parameter in inspect.signature(command).parameters.values():
-            if parameter.name != "options":
-                yield parameter
-                continue
-            for field in fields(options):
-                annotation = Annotated[field.type, typer.Option(**field.metadata)]
-                yield parameter.replace(name=field.name, default=field.default, annotation=annotation)
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @functools.wraps(command)
-        def flat(**values: Any) -> None:
-            try:
-                chosen = options(**{name: values.pop(name) for name in names})
-            except ValueError as refused:
-                name, _, fault = str(refused).partition(":")
-                raise error(f"--{name.replace('_', '-')}:{fault}") from None
-            command(**values, options=chosen)
-
-        flat.__signature__ = inspect.Signature([*parameters(command)])  # pyright: ignore[reportAttributeAccessIssue]
-        return flat
-
-    return decorate
-
-
 def as_settings(overrides: list[str] | None, lines: bool, device: str | None = None) -> list[str]:
     """What --set, --lines and --device set, as KEY=VALUE."""
-    return [*(overrides or []), *([f"device={device}"] if device else []), *(["data.unit=line"] if lines else [])]
+    settings = list(overrides or [])
+    if device:
+        settings.append(f"device={device}")
+    if lines:
+        settings.append("data.unit=line")
+    return settings

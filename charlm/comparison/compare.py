@@ -12,9 +12,10 @@ from charlm.comparison.plan import Plan, short_name
 from charlm.comparison.settings import configs_of
 from charlm.config import Config
 from charlm.data.vocabulary import Ids
-from charlm.inference import TrainedModel, load
 from charlm.inference.gradients import gradient_norms
+from charlm.inference.loading import load
 from charlm.inference.texts import score_texts
+from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM
 from charlm.report import RunRecord, read_run
 from charlm.runs import describe_run

@@ -10,8 +10,9 @@ from charlm.comparison.compare import MEASURED, Row, gradient_left
 from charlm.comparison.plan import Plan, short_name
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids
-from charlm.inference import SamplingOptions, TrainedModel
+from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import sample_text
+from charlm.inference.trained import TrainedModel
 from charlm.look import opening, shown_text
 from charlm.look.predictions import read
 from charlm.report import RunRecord, curves_data, settings_data, text_data

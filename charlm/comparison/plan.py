@@ -4,8 +4,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from charlm.errors import ComparisonError
-
 KINDS = ("rnn", "lstm", "gru", "rhn", "sru")
 """The kinds that are compared unless others are named."""
 Equal = Literal["parameters", "time", "updates"]
@@ -20,7 +18,7 @@ EQUAL: tuple[str, ...] = get_args(Equal)
 
 @dataclass(frozen=True)
 class Plan:
-    """What is compared. ComparisonError for what cannot be."""
+    """What is compared. ValueError for what cannot be."""
 
     text: str
     minutes: float
@@ -35,15 +33,15 @@ class Plan:
     def __post_init__(self) -> None:
         if len(self.cells) < 2:
             found = ", ".join(self.cells) or "none"
-            raise ComparisonError(f"cells: found {found}; allowed: two kinds or more, for example rnn, lstm")
+            raise ValueError(f"cells: found {found}; allowed: two kinds or more, for example rnn, lstm")
         names = [*map(short_name, self.cells)]
         for name, cell in zip(names, self.cells, strict=True):
             if names.count(name) > 1:
-                raise ComparisonError(f"cells: found {cell} and another {name!r}; allowed: each name once")
+                raise ValueError(f"cells: found {cell} and another {name!r}; allowed: each name once")
         if self.equal not in EQUAL:
-            raise ComparisonError(f"equal: found {self.equal!r}; allowed: {', '.join(EQUAL)}")
+            raise ValueError(f"equal: found {self.equal!r}; allowed: {', '.join(EQUAL)}")
         if not isinstance(self.seeds, int) or self.seeds < 1:
-            raise ComparisonError(f"seeds: found {self.seeds}; allowed: whole numbers from 1 on")
+            raise ValueError(f"seeds: found {self.seeds}; allowed: whole numbers from 1 on")
         decided = {"model.cell.kind": "cells", "seed": "seeds"}
         if self.equal != "time":
             decided["model.cell.hidden"] = f"equal {self.equal}"
@@ -51,7 +49,7 @@ class Plan:
 
         options = flatten({".".join(path): value for _, path, value in valid_overrides(self.overrides)})
         for option in options.keys() & decided.keys():
-            raise ComparisonError(f"set {option}: found an option that --{decided[option]} decides; leave it out")
+            raise ValueError(f"set {option}: found an option that --{decided[option]} decides; leave it out")
 
 
 def short_name(cell: str) -> str:

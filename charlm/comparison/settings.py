@@ -11,7 +11,7 @@ from charlm.choice.families import Request
 from charlm.choice.suggest import suggest
 from charlm.comparison.plan import Plan
 from charlm.config import Config, parse_config
-from charlm.errors import ComparisonError, ConfigError
+from charlm.errors import ConfigError
 from charlm.model import count_parameters
 from charlm.system.console import say
 from charlm.system.files import replace_file
@@ -27,7 +27,7 @@ EVALUATIONS = 10
 def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
     """The config of each kind: those of the folder, or chosen now and kept there.
 
-    ComparisonError for a folder with another comparison, ConfigError for a text without a validation share.
+    ConfigError for a folder with another comparison, or a text without a validation share.
     """
     path = folder / FILE
     asked = json.loads(to_json(asdict(plan)))
@@ -44,13 +44,11 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
         for name, config in raw.items():  # the folder is data: a Python file is run only if the plan names it
             config["model"]["cell"]["kind"] = name
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        raise ComparisonError(
+        raise ConfigError(
             f"{path}: damaged; allowed: the file of a comparison; delete it, or take another --out"
         ) from None
     if others:
-        raise ComparisonError(
-            f"{folder}: found a comparison with {', '.join(others)}; allowed: the same, or another --out"
-        )
+        raise ConfigError(f"{folder}: found a comparison with {', '.join(others)}; allowed: the same, or another --out")
     return {name: parse_config(raw[name], f"{path}: {name}", runs_file=True) for name in plan.cells}
 
 

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from charlm.config.schema import DataConfig
 from charlm.data.cache import find_entry, store_entry
 from charlm.data.lines import line_starts, write_splits
-from charlm.data.reading import ProgressLines, Unit, read_symbols
+from charlm.data.reading import Unit, read_symbols
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary
 from charlm.errors import DataError, VocabularyError
@@ -31,6 +31,8 @@ from charlm.system.formatting import counted, format_bytes
 SPLITS = ("train", "valid", "test")
 _FREQUENCY_CHARS, _PIECES = 2_000_000, 8
 """How much of the text tells the frequencies of its characters, and from how many places samples come."""
+_MUCH_BYTES = 1_000_000_000
+"""Reading more takes ten seconds or longer, so a line says so."""
 _FORMAT = 3
 """Part of every cache key: raise it when the content of cached files changes its meaning."""
 
@@ -70,15 +72,11 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
     """Count the characters of a source; DataError if it has no text or is not UTF-8."""
     paths = resolve(source)
     sizes = [path.stat().st_size for path in paths]
-    hasher, progress = hashlib.sha256(), ProgressLines(sum(sizes), f"{source}: reading")
-    counts = np.zeros(CODE_POINTS, np.int64)
-
-    def see(chunk: bytes) -> None:
-        hasher.update(chunk)
-        progress.passed(len(chunk))
-
+    if sum(sizes) > _MUCH_BYTES:
+        say("data", f"{source}: reading {format_bytes(sum(sizes))}")
+    hasher, counts = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
     for path in paths:
-        for symbols in read_symbols(path, level, unit, see):
+        for symbols in read_symbols(path, level, unit, hasher.update):
             of_chunk = np.bincount(symbols)
             counts[: len(of_chunk)] += of_chunk
     symbols = np.flatnonzero(counts)
@@ -159,9 +157,10 @@ class CountedSources:
         """
         data, sources = self._data, list(self.sources.values())
         if vocabulary is None and data.level == "byte":
-            vocabulary = Vocabulary.of_bytes()
+            vocabulary = Vocabulary("byte")
         elif vocabulary is None:
-            vocabulary = Vocabulary.of_code_points(np.unique(np.concatenate([source.symbols for source in sources])))
+            codes = np.unique(np.concatenate([source.symbols for source in sources]))
+            vocabulary = Vocabulary("char", "".join(map(chr, codes.tolist())))
         shares = {
             name: 1.0 if whole else share
             for name, share in zip(SPLITS, split or data.split, strict=True)
@@ -189,9 +188,9 @@ class CountedSources:
         )
 
 
-def load_corpus(data: DataConfig, vocabulary: Vocabulary | None = None, *, whole: bool = False) -> Corpus:
+def load_corpus(data: DataConfig, vocabulary: Vocabulary | None = None) -> Corpus:
     """Load the corpus of a config's `data` section, see `CountedSources`."""
-    return CountedSources(data).corpus(vocabulary, whole=whole)
+    return CountedSources(data).corpus(vocabulary)
 
 
 def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any]) -> Corpus:
@@ -268,8 +267,7 @@ def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool 
     if ids is None:
         name = source.source
         say("data", f"{name}: encoding {counted(length, 'character')} over a vocabulary of {len(vocabulary):,}")
-        blocks = ProgressLines(length, f"{name}: encoding").of(_encoded(source, vocabulary, skipping=bool(unknown)))
-        ids = store_entry(key, vocabulary.dtype, blocks)
+        ids = store_entry(key, vocabulary.dtype, _encoded(source, vocabulary, skipping=bool(unknown)))
     return ids
 
 

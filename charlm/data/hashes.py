@@ -1,4 +1,4 @@
-"""Polynomial hashes of stretches of numbers, modulo 2⁶⁴ or 2³² (Karp & Rabin 1987).
+"""Polynomial hashes of stretches of numbers, modulo 2⁶⁴ (Karp & Rabin 1987).
 
     S_i = Σ_{j<i} x_j b^j        Σ_{j<n} x_{i+j} b^j = (S_{i+n} − S_i) b^{−i}
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from charlm.data.vocabulary import Vocabulary
 
 Numbers = npt.NDArray[np.integer[Any]]
-Hashes = npt.NDArray[np.unsignedinteger[Any]]
+Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.integer[Any]] | slice
 
 BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2⁶⁴; 2⁶⁴ divided by the golden ratio
@@ -23,33 +23,25 @@ _PIECE = 1 << 15
 """Symbols of lines that are hashed at once: all arrays then stay in a core's cache."""
 
 
-def stretch_hashes(values: Numbers, begins: Places, ends: Places, base: np.unsignedinteger[Any] = BASE) -> Hashes:
-    """Σ_j x_j b^j of each stretch values[begin : end], where j counts from its begin; of the type of `base`."""
-    powers, inverse_powers = _powers(base, len(values).bit_length())
-    sums = np.zeros(len(values) + 1, base.dtype)
-    np.cumsum(values.astype(base.dtype) * powers[: len(values)], dtype=base.dtype, out=sums[1:])
+def stretch_hashes(values: Numbers, begins: Places, ends: Places) -> Hashes:
+    """Σ_j x_j b^j of each stretch values[begin : end], where j counts from its begin."""
+    powers, inverse_powers = _powers(len(values).bit_length())
+    sums = np.zeros(len(values) + 1, np.uint64)
+    np.cumsum(values.astype(np.uint64) * powers[: len(values)], out=sums[1:])
     return (sums[ends] - sums[begins]) * inverse_powers[begins]
 
 
-def window_hashes(values: Numbers, length: int, base: np.unsignedinteger[Any] = BASE) -> Hashes:
-    """Σ_j x_j b^(length − 1 − j) of each window of `length` values; none if there are fewer values."""
-    count = max(len(values) - length + 1, 0)
-    modulus = 1 << (8 * base.itemsize)
-    inverse = base.dtype.type(pow(int(base), -1, modulus))
-    hashes = stretch_hashes(values, slice(count), slice(length, length + count), inverse)
-    return hashes * base.dtype.type(pow(int(base), length - 1, modulus))
-
-
 @functools.lru_cache(maxsize=8)
-def _powers(base: np.unsignedinteger[Any], bits: int) -> tuple[Hashes, Hashes]:
+def _powers(bits: int) -> tuple[Hashes, Hashes]:
     """The powers 0 to 2^bits − 1 of the base, and of its inverse."""
-    inverse = base.dtype.type(pow(int(base), -1, 1 << (8 * base.itemsize)))
-    powers = (np.cumprod(np.r_[base.dtype.type(1), np.full((1 << bits) - 1, each)]) for each in (base, inverse))
-    up, down = (each.astype(base.dtype, copy=False) for each in powers)
-    return up, down
+    ones = np.ones(1 << bits, np.uint64)
+    ones[1:] = BASE
+    powers = np.cumprod(ones)
+    ones[1:] = pow(int(BASE), -1, 1 << 64)
+    return powers, np.cumprod(ones)
 
 
-def line_hashes(ids: Numbers, ends: Numbers, vocabulary: Vocabulary) -> npt.NDArray[np.uint64]:
+def line_hashes(ids: Numbers, ends: Numbers, vocabulary: Vocabulary) -> Hashes:
     """A hash of the symbols of each line; the lines stand one behind the other and end at `ends`."""
     starts = np.r_[0, ends[:-1]]
     hashes = np.zeros(len(ends), np.uint64)
@@ -66,7 +58,7 @@ def line_hashes(ids: Numbers, ends: Numbers, vocabulary: Vocabulary) -> npt.NDAr
     return scattered(hashes)
 
 
-def scattered(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def scattered(x: Hashes) -> Hashes:
     """A hash of each number: the finalizer of MurmurHash3, modulo 2⁶⁴."""
     for factor in (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)):
         x = (x ^ (x >> np.uint64(33))) * factor

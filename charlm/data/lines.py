@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from charlm.data.cache import find_entry, map_entry, open_entry, store_entry
 from charlm.data.hashes import BASE, line_hashes
-from charlm.data.reading import NEWLINE, ProgressLines, Unit
+from charlm.data.reading import NEWLINE, Unit
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import DataError
 from charlm.system.console import say
@@ -36,8 +36,6 @@ _FEW = 4
 """A line is frequent if it occurs more than `_FEW` times and makes up more than `_FREQUENT` of the smallest split's
 share of lines. Shares below `_LEAST_SHARE` count as `_LEAST_SHARE`, so that a frequent line outnumbers the rare
 lines in its bucket."""
-_DOMINANT = 0.2
-"""A frequent line with this share of all lines is reported."""
 
 
 def newline_of(vocabulary: Vocabulary) -> np.integer[Any]:
@@ -71,26 +69,19 @@ def write_splits(
     DataError for a split that gets no line.
     """
     say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
-    newline, progress = newline_of(vocabulary), ProgressLines(2 * len(ids), f"{source}: splitting")
-    counts = np.zeros(_BUCKETS, np.int64)
-    for chunk in progress.of(line_chunks(ids, newline)):
+    newline, counts = newline_of(vocabulary), np.zeros(_BUCKETS, np.int64)
+    for chunk in line_chunks(ids, newline):
         np.add.at(counts, _buckets(line_hashes(chunk, _line_ends(chunk, newline), vocabulary)), 1)
-    lines, dominant = int(counts.sum()), int(counts.argmax())
     frequent = _frequent(counts, shares)
-    dominates = frequent[dominant] and counts[dominant] >= _DOMINANT * lines
     earlier, sizes = Counter[int](), dict.fromkeys(shares, 0)
     with ExitStack() as opened:
         writers = {name: opened.enter_context(open_entry(f"{key}-{name}", newline.dtype)) for name in shares}
         for append in writers.values():
             append(np.array([newline]))
-        for chunk in progress.of(line_chunks(ids, newline)):
+        for chunk in line_chunks(ids, newline):
             ends = _line_ends(chunk, newline)
             hashes = line_hashes(chunk, ends, vocabulary)
             buckets = _buckets(hashes)
-            if dominates and (is_dominant := buckets == dominant).any():
-                begin, end = np.r_[0, ends][is_dominant.argmax() :][:2]
-                _report_dominant(vocabulary, chunk[begin : end - 1], counts[dominant] / lines, lines, source)
-                dominates = False
             for bucket in np.unique(buckets[frequent[buckets]]).tolist():
                 (places,) = np.nonzero(buckets == bucket)
                 hashes[places] += np.arange(earlier[bucket], earlier[bucket] + len(places), dtype=np.uint64) * BASE
@@ -102,7 +93,7 @@ def write_splits(
         for name, size in sizes.items():
             if not size:
                 raise DataError(
-                    f"{source}: none of {counted(lines, 'line')} is in the {name} split, which "
+                    f"{source}: none of {counted(int(counts.sum()), 'line')} is in the {name} split, which "
                     "takes lines by a hash, and equal lines together; allowed: a line or more in each split; add "
                     "lines, change the shares (data.split), or give each split a text of its own (data.valid_source)"
                 )
@@ -125,15 +116,6 @@ def _splits_of(hashes: Hashes, shares: Mapping[str, float]) -> npt.NDArray[np.ui
     # In 53 bits, which a float64 holds.
     place = (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53 * bounds[-1]
     return np.searchsorted(bounds, place, side="right").clip(max=len(bounds) - 1).astype(np.uint8)
-
-
-def _report_dominant(vocabulary: Vocabulary, line: Ids, share: float, lines: int, source: str) -> None:
-    content = _shown(vocabulary.decode(line[:61], "surrogateescape")) if len(line) else "empty"
-    say(
-        "lines",
-        f"{source}: {share:.0%} of {lines:,} lines are {content}; they count as much in the scores; remove them "
-        "from the text if they are no records",
-    )
 
 
 def line_chunks(ids: Ids, newline: np.integer[Any]) -> Iterator[Ids]:
@@ -174,7 +156,3 @@ def text_lines(ids: Ids, vocabulary: Vocabulary) -> Iterator[list[str]]:
     """
     for chunk in line_chunks(ids, newline_of(vocabulary)):
         yield vocabulary.decode(chunk, "surrogateescape").split(NEWLINE)[:-1]
-
-
-def _shown(line: str) -> str:
-    return f"{line[:60]!r}{' …' if len(line) > 60 else ''}"

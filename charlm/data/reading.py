@@ -7,46 +7,20 @@ import re
 import select
 import shlex
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
 from charlm.data.vocabulary import CodePoints, Level, code_points
 from charlm.errors import DataError
-from charlm.system.console import say
 
 CHUNK_BYTES = 1 << 18
 """As much is read at once; of a pipe, what there is."""
 
 Unit = Literal["text", "line"]
 NEWLINE = "\n"
-EVERY_S = 5.0
-Block = TypeVar("Block", bound=npt.NDArray[Any])
-
-
-class ProgressLines:
-    """Says every few seconds how much of `total` is done."""
-
-    def __init__(self, total: int, doing: str) -> None:
-        self._total, self._doing, self._done = total, doing, 0
-        self._said_s = time.perf_counter()
-
-    def passed(self, count: int) -> None:
-        """Count more as done."""
-        self._done += count
-        if time.perf_counter() >= self._said_s + EVERY_S:
-            self._said_s = time.perf_counter()
-            say("data", f"{self._doing}: {self._done / self._total:.0%}")
-
-    def of(self, blocks: Iterable[Block]) -> Iterator[Block]:
-        """The blocks; each has passed by its length when the next is taken."""
-        for block in blocks:
-            yield block
-            self.passed(len(block))
 
 
 def read_symbols(
@@ -179,36 +153,24 @@ def arriving(path: str) -> Iterator[bytes]:
         raise DataError(f"{name}: {error.strerror}; allowed: a text file, or - for stdin") from None
 
 
-def whole_lines(blocks: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """The lines that end in each block, without their ends; at last the one that has none."""
+def whole_lines(blocks: Iterable[bytes]) -> Iterator[list[str]]:
+    """The lines that end in each block, without their ends; at last the one that has none.
+
+    Bytes that are not UTF-8 become lone surrogates, as from Python's "surrogateescape".
+    """
     partial: list[bytes] = []  # parts of a line without its end
     for block in blocks:
         *whole, remainder = block.split(b"\n")
         if whole:
             whole[0] = b"".join([*partial, whole[0]])
             partial.clear()
-            yield whole
+            yield [line.decode("utf-8", "surrogateescape") for line in whole]
         if remainder:
             partial.append(remainder)
     if partial:
-        yield [b"".join(partial)]
+        yield [b"".join(partial).decode("utf-8", "surrogateescape")]
 
 
 def arriving_lines(path: str, level: Level, unit: Unit) -> Iterator[list[str]]:
-    """The lines of a file, or of stdin for "-", without their ends: as many at a time as have come.
-
-    At level byte, bytes that are not UTF-8 become lone surrogates, as from Python's "surrogateescape". DataError if the
-    file cannot be read, or at level char is not UTF-8.
-    """
-    name, number = "stdin" if path == "-" else path, 0
-    for lines in whole_lines(as_in_training(arriving(path), level, unit, name)):
-        decoded = []
-        for line in lines:
-            number += 1
-            try:
-                decoded.append(line.decode("utf-8", "surrogateescape" if level == "byte" else "strict"))
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"{name}: line {number:,}: found no UTF-8 at byte {error.start} of the line; allowed: UTF-8"
-                ) from None
-        yield decoded
+    """The lines of a file, or of stdin for "-": as many at a time as have come. DataError if it cannot be read."""
+    return whole_lines(as_in_training(arriving(path), level, unit, "stdin" if path == "-" else path))

@@ -1,6 +1,7 @@
 """Find the files of a source: a file, a folder, a glob or a builtin, in a fixed order."""
 
 import difflib
+import errno
 import fnmatch
 import functools
 import glob
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from charlm.config.schema import Config, DataConfig
 from charlm.data.catalog import CATALOG
-from charlm.data.outputs import written_kind
+from charlm.data.outputs import is_output
 from charlm.data.reading import unreadable
 from charlm.errors import DataError
 from charlm.runs import is_run
@@ -32,7 +33,6 @@ BUILTINS: dict[str, str] = {
     "other versions of Python know other characters",
 }
 _SOURCES = f"a source is a file, a folder, a glob or {BUILTIN_PREFIX}NAME"
-_WILD = re.compile(r"(?<!\[)[*?]")  # glob.escape writes [*]
 
 
 def resolve(source: str) -> list[Path]:
@@ -57,6 +57,8 @@ def resolve(source: str) -> list[Path]:
             return _glob(source)
         raise _missing(source, path) from None
     except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise _missing(source, path) from None
         raise unreadable(path, error) from error
     if stat.S_ISREG(mode):
         return [path]
@@ -123,7 +125,7 @@ def _files_below(
     files = set()
     try:
         for path in walk(root, *pattern):
-            if written_kind(path):
+            if is_output(path):
                 left_out.add(path.as_posix())
             else:
                 files.add(path)
@@ -233,35 +235,13 @@ def _is_utf8(path: Path) -> bool:
     return True
 
 
-# Where the sources of a run are
+# The paths that a run keeps
 
 
 def with_absolute_paths(config: Config) -> Config:
     """The same config, with paths of its sources that hold in every folder."""
-    return _with_sources(config, _absolute)
-
-
-def with_found_paths(config: Config, run_dir: Path) -> Config:
-    """The config of a run, with its sources where they are now: where the config says, or else beside the run.
-
-    A run may have moved together with its text: old/place/data/my.txt is looked for as place/data/my.txt,
-    data/my.txt and my.txt, in the run's folder and in those above it. A line says what was found.
-    """
-
-    def present(source: str) -> str:
-        if _is_there(source):
-            return _absolute(source)
-        moved = next(filter(_is_there, _candidates(source, run_dir)), source)
-        if moved != source:
-            say("data", f"{source}: not there; found {moved}")
-        return moved
-
-    return _with_sources(config, present)
-
-
-def _with_sources(config: Config, changed: Callable[[str], str]) -> Config:
     sources = {key: getattr(config.data, key) for key in ("source", "valid_source", "test_source")}
-    update = {key: changed(source) for key, source in sources.items() if source is not None}
+    update = {key: _absolute(source) for key, source in sources.items() if source is not None}
     return config.model_copy(update={"data": config.data.model_copy(update=update)})
 
 
@@ -277,21 +257,3 @@ def _absolute(source: str) -> str:
     if _exists(source) or not glob.has_magic(source):
         return str(Path(folder, source))
     return os.path.join(glob.escape(folder), source)  # noqa: PTH118
-
-
-def _candidates(source: str, run_dir: Path) -> Iterator[str]:
-    """Where a source may be that has moved together with the run, the nearest folder first."""
-    path = Path(_at_home(source))
-    parts = path.relative_to(path.anchor).parts
-    # Only a name is looked for: a pattern such as **/*.txt would match anything.
-    named = next((place for place, part in enumerate(parts) if _WILD.search(part)), len(parts))
-    for folder in (run_dir.resolve(), *run_dir.resolve().parents):
-        root = str(folder) if named == len(parts) else glob.escape(str(folder))
-        yield from (str(Path(root, *parts[start:])) for start in range(named))
-
-
-def _is_there(source: str) -> bool:
-    if source.startswith(BUILTIN_PREFIX) or _exists(source):
-        return True
-    # Path.glob takes no absolute patterns.
-    return glob.has_magic(source) and any(glob.iglob(_at_home(source), recursive=True))  # noqa: PTH207

@@ -228,8 +228,10 @@ class LineStreams(Windows):
         self._ids, self._starts, self._seed = np.asarray(ids), np.asarray(starts), seed
         self._own = np.array_split(np.arange(batch_size), shard.count)[shard.index].tolist()
         self._next = -1, 0
-        """The epoch and the position at which each of the `_streams` is."""
-        self._streams: list[_LineStream] = []
+        """The epoch and the position at which each stream is."""
+        self._lines: list[Iterator[Ids]] = []
+        self._ahead: list[Ids] = []
+        """For each stream the next lines; and what it has begun, from the last character that was read on."""
 
     def epoch_start(self, epoch: int) -> int:
         """At the first line. The characters left out differ in every epoch."""
@@ -240,45 +242,35 @@ class LineStreams(Windows):
         if epoch != self._next[0]:
             self._order = LineOrder(self._starts, (self._seed, epoch))
         if (epoch, position) != self._next:
-            self._streams = [self._stream_at(b, position) for b in self._own]
+            self._lines = [self._lines_from(b, position) for b in self._own]
+            self._ahead = [next(lines) for lines in self._lines]
         self._next = epoch, position + steps
-        ids_TB = np.stack([stream.read(steps + 1) for stream in self._streams], axis=1)
+        ids_TB = np.stack([self._row(stream, steps + 1) for stream in range(len(self._own))], axis=1)
         return np.stack([ids_TB[:-1], ids_TB[1:]])
 
-    def _stream_at(self, b: int, position: int) -> "_LineStream":
-        """Stream b, from a position on."""
+    def _lines_from(self, b: int, position: int) -> Iterator[Ids]:
+        """The lines of stream b from a position on; after the last line of the order comes the first."""
         begin = b * self.length
         _, offset, rest = self._order.find(begin)
         if offset:  # the stream begins with the next line
             begin += rest
         place, offset, _ = self._order.find((begin + position) % self._order.chars)
-        return _LineStream(self._ids, self._order, place, offset)
-
-
-class _LineStream:
-    """Line after line from an offset in the line at a place of the order; after the last line comes the first."""
-
-    def __init__(self, ids: Ids, order: LineOrder, place: int, offset: int) -> None:
-        self._stretches = self._lines(ids, order, place, offset)
-        self._ahead = next(self._stretches)
-        """Characters from the last one that was read on."""
-
-    def _lines(self, ids: Ids, order: LineOrder, place: int, offset: int) -> Iterator[Ids]:
         offset -= 1  # the character before the first that is a target
         while True:
-            begins, ends = order.ahead(place)
+            begins, ends = self._order.ahead(place)
             begins[0] += offset
-            yield from (ids[begin:end] for begin, end in zip(begins.tolist(), ends.tolist(), strict=True))
-            place, offset = (place + len(begins)) % order.lines, 0
+            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
+                yield self._ids[begin:end]
+            place, offset = (place + len(begins)) % self._order.lines, 0
 
-    def read(self, count: int) -> npt.NDArray[np.int64]:
-        """The next characters, the first of them the last one that was read."""
+    def _row(self, stream: int, count: int) -> npt.NDArray[np.int64]:
+        """The next characters of a stream, the first of them the last one that was read."""
         row, filled = np.empty(count, np.int64), 0
         while True:
-            stretch = self._ahead[: count - filled]
-            row[filled : filled + len(stretch)] = stretch
-            filled += len(stretch)
+            read = self._ahead[stream][: count - filled]
+            row[filled : filled + len(read)] = read
+            filled += len(read)
             if filled == count:
-                self._ahead = self._ahead[len(stretch) - 1 :]
+                self._ahead[stream] = self._ahead[stream][len(read) - 1 :]
                 return row
-            self._ahead = next(self._stretches)
+            self._ahead[stream] = next(self._lines[stream])

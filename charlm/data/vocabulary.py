@@ -1,7 +1,6 @@
 """Characters ↔ ids. Symbols are Unicode code points, sorted, or bytes."""
 
 import functools
-import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -22,8 +21,14 @@ Ids = npt.NDArray[np.integer[Any]]
 def describe_characters(characters: Iterable[str], limit: int = 8) -> str:
     """Quote characters with their code points for an error message: "'é' (U+00E9), …"."""
     listed = list(characters)
-    shown = ", ".join(f"{c!r} (U+{ord(c):04X})" for c in listed[:limit])
+    shown = ", ".join(map(_described, listed[:limit]))
     return shown + (f" and {len(listed) - limit} more" if len(listed) > limit else "")
+
+
+def _described(character: str) -> str:
+    if "\udc80" <= character <= "\udcff":  # "surrogateescape" makes these of bytes that are not UTF-8
+        return f"byte 0x{ord(character) - 0xDC00:02X} (not UTF-8)"
+    return f"{character!r} (U+{ord(character):04X})"
 
 
 @dataclass(frozen=True)
@@ -36,15 +41,6 @@ class Vocabulary:
 
     level: Level
     characters: str = ""
-
-    @classmethod
-    def of_bytes(cls) -> "Vocabulary":
-        return cls("byte")
-
-    @classmethod
-    def of_code_points(cls, codes: npt.NDArray[np.integer]) -> "Vocabulary":
-        """The vocabulary of these code points, sorted."""
-        return cls("char", "".join(map(chr, sorted(int(code) for code in codes))))
 
     def __len__(self) -> int:
         return 256 if self.level == "byte" else len(self.characters)
@@ -72,24 +68,14 @@ class Vocabulary:
             return ""
         return "".join(sorted(set(text) - set(self.characters)))
 
-    def normalized(self, text: str) -> str:
-        """The text, or its composed (NFC) or decomposed (NFD) form if the model knows more of that."""
-        if not self.unknown(text):
-            return text
-        forms = (text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD")))
-        return min(forms, key=lambda form: len(self.unknown(form)))
-
-    def unknown_error(
-        self, unknown: Iterable[str], where: str = "", ways_out: str = "", *, listed: str = ""
-    ) -> VocabularyError:
+    def unknown_error(self, unknown: Iterable[str], where: str = "", ways_out: str = "") -> VocabularyError:
         """The error for characters that have no id.
 
-        where: begins the message. ways_out: "; …", what else the user can do. listed: the characters for people;
-        default: as `describe_characters` has them.
+        where: begins the message. ways_out: "; …", what else the user can do.
         """
         return VocabularyError(
-            f"{where}{': ' if where else ''}found {listed or describe_characters(unknown)}, which the model has never "
-            f"seen; allowed: its {counted(len(self), 'character')}{ways_out}"
+            f"{where}{': ' if where else ''}found {describe_characters(unknown)}, which the model has never seen; "
+            f"allowed: its {counted(len(self), 'character')}{ways_out}"
         )
 
     def encode(self, text: str) -> npt.NDArray[np.integer]:

@@ -13,27 +13,23 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from charlm.data.outputs import ONNX_EXPORT, check_output, page_of, write_output
+from charlm.data.outputs import check_output, write_output
 from charlm.export.html import html_file
 from charlm.export.onnx_graph import onnx_file
-from charlm.inference import TrainedModel
+from charlm.inference.trained import TrainedModel
 from charlm.system.formatting import format_bytes
 
-FORMATS: dict[str, tuple[str, Callable[..., tuple[bytes, str]]]] = {
-    "onnx": (ONNX_EXPORT, onnx_file),
-    "html": (page_of("export"), html_file),
-}
-"""What the file is called, and (trained, options of the format) → its bytes, and what its check found, in words."""
+FORMATS: dict[str, Callable[..., tuple[bytes, str]]] = {"onnx": onnx_file, "html": html_file}
+"""(trained, options of the format) → the bytes of the file, and what its check found, in words."""
 
 
 def export(trained: TrainedModel, to: str, out: Path, **options: Any) -> str:
     """Write the model to a file in one of FORMATS, once it is checked; the size and what was found, in words.
 
-    Replaces an earlier export in this format and nothing else. DataError if something else is there or the file cannot
-    be written, ExportError if the copy does not compute what charlm computes, PackageError if a package is missing.
+    Replaces only what charlm wrote. DataError if something else is there or the file cannot
+    be written, CharlmError if a package is missing or the copy does not compute what charlm computes.
     """
-    kind, file_of = FORMATS[to]
-    check_output(out, "--out", kind)
-    content, found = file_of(trained.first_member("export"), **options)
+    check_output(out, "--out")
+    content, found = FORMATS[to](trained.first_member("export"), **options)
     write_output(out, "--out", content)
     return f"{format_bytes(len(content))}; {found}"

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from charlm.errors import ExportError
-from charlm.inference import TrainedModel
+from charlm.errors import CharlmError
+from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM
 
 TOLERANCE = 1e-4
@@ -28,7 +28,7 @@ def vocabulary_json(trained: TrainedModel) -> dict[str, str]:
 def check_agreement(network: CharLM, step: Step, name: str) -> float:
     """The largest difference between the logits of `step` and the network's, over windows with carried state.
 
-    ExportError if a difference of logits or states is above TOLERANCE, or not a number.
+    CharlmError if a difference of logits or states is above TOLERANCE, or not a number.
     """
     generator = torch.Generator().manual_seed(1)
     state = network.layers.zero_state(_STREAMS)
@@ -43,7 +43,7 @@ def check_agreement(network: CharLM, step: Step, name: str) -> float:
         for exported, expected in zip((exported_logits, *exported_state), (logits, *state), strict=True):
             difference = float((exported - expected).abs().max())
             if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
-                raise ExportError(
+                raise CharlmError(
                     f"{name}: its logits or states differ from charlm's by {difference:.2g}; allowed: {TOLERANCE:g}; "
                     "nothing was written; please report this with the run's config.yaml"
                 )

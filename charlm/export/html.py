@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.vocabulary import Ids
-from charlm.errors import DataError, ExportError
+from charlm.errors import CharlmError, DataError
 from charlm.export.html_model import packed_model
-from charlm.inference import TrainedModel
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.novelty import WINDOW
+from charlm.inference.trained import TrainedModel
 from charlm.look.page import model_facts, opening, tracking_units
 from charlm.model import overflow
 from charlm.system.formatting import format_bytes
@@ -40,7 +40,7 @@ def html_file(trained: TrainedModel, *, int8: bool = True, novelty: bool = False
     """The page, and what it costs: nats, and room.
 
     novelty: with the windows of the training text, so that the page underlines copies; DataError if that text has
-    changed or is gone. ExportError if int8 weights lose more than MOST_LOSS of the nats.
+    changed or is gone. CharlmError if int8 weights lose more than MOST_LOSS of the nats.
     """
     trained = trained.on_cpu_in_float32()
     copies = copies_of(trained.training_splits("--novelty")["train"]) if novelty else None
@@ -94,11 +94,11 @@ def _score(trained: TrainedModel, ids: Ids | None) -> Evaluation | None:
 
 
 def _compared(before: Evaluation, after: Evaluation) -> str:
-    """Both scores in words; ExportError if too much is lost."""
+    """Both scores in words; CharlmError if too much is lost."""
     nats, rounded = before.nats_per_char, after.nats_per_char
     loss = (rounded - nats) / max(nats, _LEAST_NATS)
     if loss > MOST_LOSS:
-        raise ExportError(
+        raise CharlmError(
             f"html: int8 weights raise the loss from {nats:.4f} to {rounded:.4f} nats per character, by {loss:.2%}; "
             f"allowed: {MOST_LOSS:.1%}; use --float32"
         )

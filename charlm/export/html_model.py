@@ -17,8 +17,8 @@ from torch import Tensor
 
 from charlm.cells.program import program_json
 from charlm.export.check_export import vocabulary_json
-from charlm.inference import TrainedModel
 from charlm.inference.sampling import prompt_ids
+from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
 from charlm.web.page import packed
 

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from charlm.errors import ExportError, PackageError
+from charlm.errors import CharlmError
 from charlm.export.check_export import check_agreement, vocabulary_json
 from charlm.export.onnx_layer import Nodes, OnnxLayer
-from charlm.inference import TrainedModel
+from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM
 
 OPSET = 18
@@ -28,13 +28,13 @@ _MOST_BYTES = 2**31 - 2**20
 def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
     """The file, and how far its logits are from charlm's when onnxruntime runs it.
 
-    PackageError if onnx or onnxruntime is missing, ExportError if the model is too large for one file.
+    CharlmError if onnx or onnxruntime is missing, or the model is too large for one file.
     """
     onnx, runtime = _packages()
     network = trained.on_cpu_in_float32().network.first_member("export")
     size = 4 * trained.parameters
     if size > _MOST_BYTES:
-        raise ExportError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")
+        raise CharlmError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")
     model = build_model(network)
     onnx.helper.set_model_props(model, {"charlm": json.dumps(vocabulary_json(trained))})
     onnx.checker.check_model(model, full_check=True)
@@ -56,7 +56,7 @@ def _packages() -> tuple[Any, Any]:
         import onnx
         import onnxruntime
     except ImportError as error:
-        raise PackageError(f"onnx: {error.name or error} is not installed; pip install onnx onnxruntime") from None
+        raise CharlmError(f"onnx: {error.name or error} is not installed; pip install onnx onnxruntime") from None
     return onnx, onnxruntime
 
 

@@ -7,8 +7,8 @@
     score = model.evaluate("To be, or not to be")
     print(score.nats_per_char, score.bits_per_char)
 
-`load` returns a `TrainedModel`, which is enough for most uses; the other functions take a CharLM. Imports torch only
-when a name is used.
+`load` returns a `TrainedModel`, which is enough for most uses; the other functions take a CharLM. This file imports
+nothing.
 
     loading.py      load: a trained model from a run or a checkpoint
     trained.py      TrainedModel: the checkpoint's model, vocabulary and config
@@ -20,24 +20,5 @@ when a name is used.
     texts.py        score_texts, text_features: many texts, each by itself
     lines.py        score_lines: lines as they come, each by itself
     gradients.py    gradient_norms: what flows back to earlier states
-    novelty.py      longest_copy, copied_share: how much of a sample occurs in the training text
+    novelty.py      copied_windows: how much of a sample occurs in the training text
 """
-
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from charlm.inference.dynamic import Adaptation
-    from charlm.inference.loading import load
-    from charlm.inference.options import SamplingOptions
-    from charlm.inference.trained import TrainedModel
-
-__all__ = ["Adaptation", "SamplingOptions", "TrainedModel", "load"]
-
-_HOMES = {"Adaptation": "dynamic", "SamplingOptions": "options", "TrainedModel": "trained", "load": "loading"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"charlm.inference.{_HOMES[name]}"), name)

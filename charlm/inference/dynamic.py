@@ -17,17 +17,17 @@ from torch import Tensor
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, DivergenceError
-from charlm.inference.evaluation import WARMUP, Cut, Evaluation, evaluating, scored_windows, sum_windows
+from charlm.inference.evaluation import WARMUP, Evaluation, evaluating, part_starts, scored_windows, sum_windows
 from charlm.layers import cross_entropy
 from charlm.model import Network
 from charlm.system.device import to_device
 
 _WINDOWS = 512
-"""Windows of the training text over which RMS is measured. Several streams need fewer: each step averages over them."""
+"""Windows of the training text over which RMS is measured."""
 _FEWEST_WINDOWS = 8
 """Lower limit of that number when the windows are long enough to cover the text."""
 _READ_TOGETHER = 64
-"""How many streams are warmed up at once before such windows."""
+"""How many such windows are warmed up at once."""
 _EPSILON = 0.1
 """ε as a share of mean(RMS), so that η does not depend on the scale of the loss."""
 
@@ -41,7 +41,7 @@ class Adaptation:
     decay: float = 0.0005
     """λ: average share of its distance from the trained value that a weight gives back per window."""
     steps: int = 50
-    """Characters per window and stream. Shorter windows adapt sooner and take longer."""
+    """Characters per window. Shorter windows adapt sooner and take longer."""
 
 
 def check_running_text(model: Network) -> None:
@@ -57,26 +57,25 @@ def evaluate_dynamically(
     device: torch.device,
     adaptation: Adaptation,
     *,
-    streams: int = 1,
     per_char: bool = False,
 ) -> Evaluation:
-    """`evaluate` while the weights follow the text [N]; afterwards, or after an error, they are as before.
+    """`evaluate` in one stream while the weights follow the text [N]; then, or after an error, they are as before.
 
-    Every window is scored before the model learns from it. With one stream a score depends only on the text before the
-    character; with several, each stream also profits from what the others have read so far.
+    Every window is scored before the model learns from it, so a score depends only on the text before the character.
 
     train_ids: the training text, which gives RMS. DataError if the text is too short to score, or the model is one of
     lines; DivergenceError if `adaptation.lr` is so high that the loss is no longer finite.
     """
     check_running_text(model)
-    cut = Cut.of(ids, streams)
-    steps = max(1, min(adaptation.steps, cut.longest))
-    sizes = gradient_rms(model, train_ids, device, steps=steps, streams=len(cut.begin_B))
+    begin_B = part_starts(ids, streams=1)
+    length_B = np.array([len(ids) - 1])
+    steps = max(1, min(adaptation.steps, len(ids) - 1))
+    sizes = gradient_rms(model, train_ids, device, steps)
     trained = [parameter.detach().clone() for parameter in model.parameters()]
-    windows = scored_windows(model, ids, device, cut, steps=steps)
+    windows = scored_windows(model, ids, device, begin_B, steps=steps)
     try:
         with evaluating(model):
-            return sum_windows(_learning(model, windows, trained, sizes, adaptation), cut, per_char=per_char)
+            return sum_windows(_learning(model, windows, trained, sizes, adaptation), length_B, per_char=per_char)
     finally:
         with torch.no_grad():
             for parameter, origin in zip(model.parameters(), trained, strict=True):
@@ -116,34 +115,31 @@ def _check_finite(loss: Tensor) -> None:
         )
 
 
-def gradient_rms(model: Network, ids: Ids, device: torch.device, *, steps: int, streams: int) -> list[Tensor]:
-    """√(mean of g²) of every parameter, over windows [steps, streams] spread evenly over `ids`.
+def gradient_rms(model: Network, ids: Ids, device: torch.device, steps: int) -> list[Tensor]:
+    """√(mean of g²) of every parameter, over windows of so many steps, spread evenly over `ids`.
 
     Each window is read after the WARMUP characters before it, with dropout off. If the text is shorter than a window,
     the windows are as long as the text.
     """
     T = min(steps, len(ids) - 1)
     warmup = min(WARMUP, len(ids) - 1 - T)
-    windows = max(1, min(_WINDOWS, max(_FEWEST_WINDOWS, len(ids) // T)) // min(streams, 8))
-    # Window k reads the places k, k + windows, …: far apart, as the streams of a text are.
-    starts = np.linspace(0, len(ids) - 1 - T - warmup, streams * windows).astype(np.int64)
-    starts = starts.reshape(streams, windows).T.reshape(-1)
+    windows = min(_WINDOWS, max(_FEWEST_WINDOWS, len(ids) // T))
+    starts = np.linspace(0, len(ids) - 1 - T - warmup, windows).astype(np.int64)
     parameters = list(model.parameters())
     squares = [torch.zeros_like(parameter) for parameter in parameters]
-    together = max(1, _READ_TOGETHER // streams) * streams
     with evaluating(model):
-        for first in range(0, len(starts), together):
-            at_TB = np.arange(warmup + T + 1)[:, None] + starts[first : first + together]
+        for first in range(0, windows, _READ_TOGETHER):
+            at_TB = np.arange(warmup + T + 1)[:, None] + starts[first : first + _READ_TOGETHER]
             ids_TB = to_device(ids[at_TB].astype(np.int64), device)
             state = model.zero_state(ids_TB.shape[1])
             if warmup:
                 with torch.no_grad():
                     _, state = model.features(ids_TB[:warmup])
-            for b in range(0, ids_TB.shape[1], streams):
-                window_TB = ids_TB[warmup:, b : b + streams].contiguous()
-                own_state = tuple(layers[:, b : b + streams].contiguous() for layers in state)
-                logits, _ = model(window_TB[:-1], own_state)
-                loss = cross_entropy(logits, window_TB[1:]).sum() / streams
+            for b in range(ids_TB.shape[1]):
+                window_T1 = ids_TB[warmup:, b : b + 1].contiguous()
+                own_state = tuple(layers[:, b : b + 1].contiguous() for layers in state)
+                logits, _ = model(window_T1[:-1], own_state)
+                loss = cross_entropy(logits, window_T1[1:]).sum()
                 for square, gradient in zip(squares, torch.autograd.grad(loss, parameters), strict=True):
                     square.addcmul_(gradient, gradient)
     return [square.div_(windows).sqrt_() for square in squares]

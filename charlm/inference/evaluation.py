@@ -85,48 +85,27 @@ def evaluate(
     evaluation.
     """
     assert group.size == 1 or not per_char
-    cut = Cut.of(ids, streams or most_streams(device), model.reset_id)
+    begin_B = part_starts(ids, streams or most_streams(device), model.reset_id)
     with evaluating(model), torch.inference_mode():
-        windows = scored_windows(model, ids, device, cut, shard=group.shard)
-        score = sum_windows(windows, cut, per_char=per_char, check=check)
-    return replace(score, nats_sum=group.sum(score.nats_sum))
+        windows = scored_windows(model, ids, device, begin_B, shard=group.shard)
+        score = sum_windows(windows, np.diff(begin_B, append=len(ids) - 1), per_char=per_char, check=check)
+    lines = None if model.reset_id is None else _count(ids[1:], model.reset_id)
+    return replace(score, nats_sum=group.sum(score.nats_sum), lines=lines)
 
 
-@dataclass(frozen=True)
-class Cut:
-    """A text of N ids cut into B contiguous parts: for each, the place of its first input, and how many it scores."""
+def part_starts(ids: Ids, streams: int, reset_id: int | None = None) -> npt.NDArray[np.int64]:
+    """Where each part of a text of N ids begins, [B]: up to `streams` nearly equal parts, fewer if they would be short.
 
-    begin_B: npt.NDArray[np.int64]
-    length_B: npt.NDArray[np.int64]
-    warmup: int
-    """Characters before each part that are read unscored."""
-    lines: int | None = None
-    """Number of lines, where lines are scored."""
-
-    @classmethod
-    def of(cls, ids: Ids, streams: int, reset_id: int | None = None) -> "Cut":
-        """Up to `streams` nearly equal parts, fewer if they would be short; DataError if N < 2.
-
-        reset_id: the id that begins every part, see `CharLM.reset_id`.
-        """
-        if len(ids) < 2:
-            raise DataError(f"evaluation: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
-        targets = len(ids) - 1
-        B = max(1, min(streams, targets // (4 * WARMUP)))
-        begin_B = np.minimum(-(-targets // B) * np.arange(B), targets)
-        if reset_id is not None:
-            begin_B = np.array([0, *(_next_position(ids, reset_id, position) for position in begin_B[1:])])
-        length_B = np.diff(begin_B, append=targets)
-        lines = None if reset_id is None else _count(ids[1:], reset_id)
-        return cls(begin_B, length_B, WARMUP if B > 1 and reset_id is None else 0, lines)
-
-    @property
-    def targets(self) -> int:
-        return int(self.length_B.sum())
-
-    @property
-    def longest(self) -> int:
-        return int(self.length_B.max())
+    reset_id: the id that begins every part, see `CharLM.reset_id`. DataError if N < 2.
+    """
+    if len(ids) < 2:
+        raise DataError(f"evaluation: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
+    targets = len(ids) - 1
+    B = max(1, min(streams, targets // (4 * WARMUP)))
+    begin_B = np.minimum(-(-targets // B) * np.arange(B), targets)
+    if reset_id is not None:
+        begin_B = np.array([0, *(_next_position(ids, reset_id, position) for position in begin_B[1:])])
+    return begin_B
 
 
 def _next_position(ids: Ids, symbol_id: int, position: int) -> int:
@@ -146,12 +125,19 @@ def _count(ids: Ids, symbol_id: int) -> int:
 
 
 def scored_windows(
-    model: Network, ids: Ids, device: torch.device, cut: Cut, *, steps: int | None = None, shard: Shard = WHOLE_BATCH
+    model: Network,
+    ids: Ids,
+    device: torch.device,
+    begin_B: npt.NDArray[np.int64],
+    *,
+    steps: int | None = None,
+    shard: Shard = WHOLE_BATCH,
 ) -> Iterator[Tensor]:
-    """Yield the cross-entropy in nats, [T, B], of window after window of `ids` [N], cut into B parts.
+    """Yield the cross-entropy in nats, [T, B], of window after window of `ids` [N], cut into parts at `begin_B`.
 
-    Stream b reads the b-th part of the text, in windows of `steps` characters, after the warm-up before its part. The
-    state is carried from window to window. Entries past the end of a part are 0.
+    Stream b reads the b-th part of the text, in windows of `steps` characters. If the text runs on, it first reads the
+    WARMUP characters before its part, unscored. The state is carried from window to window. Entries past the end of a
+    part are 0.
 
     shard: yield the nats of these streams only, of nearly equal parts of the B; there may be none. All parts have the
     same number of windows.
@@ -160,13 +146,16 @@ def scored_windows(
     state is detached between windows, and the caller may change the weights there.
     """
     last = len(ids) - 1
-    own_rows = np.array_split(np.arange(len(cut.begin_B)), shard.count)[shard.index]
-    streams = -(-len(cut.begin_B) // shard.count)  # of the largest part
+    length_B = np.diff(begin_B, append=last)
+    longest = int(length_B.max())
+    warmup = WARMUP if len(begin_B) > 1 and model.reset_id is None else 0
+    own_rows = np.array_split(np.arange(len(begin_B)), shard.count)[shard.index]
+    streams = -(-len(begin_B) // shard.count)  # of the largest part
     steps = steps or window_steps(streams, model, device)
     if not len(own_rows):
-        yield from (torch.zeros(length, 0, device=device) for _, length in _windows(0, cut.longest, steps))
+        yield from (torch.zeros(length, 0, device=device) for _, length in _windows(0, longest, steps))
         return
-    begin_B1 = cut.begin_B[own_rows, None]
+    begin_B1 = begin_B[own_rows, None]
 
     def positions_BT(offset: int, length: int) -> npt.NDArray[np.int64]:
         return begin_B1 + np.arange(offset, offset + length)
@@ -175,16 +164,16 @@ def scored_windows(
         return to_device(ids[at_BT].T.astype(np.int64, order="C"), device)
 
     state = None
-    for offset, length in _windows(-cut.warmup, 0, window_steps(streams, model, device)):
+    for offset, length in _windows(-warmup, 0, window_steps(streams, model, device)):
         # Nothing comes before a part at the text's beginning: what it reads here does not matter, as its state is
         # cleared below.
         with torch.no_grad():
             _, state = model.features(ids_TB(positions_BT(offset, length).clip(0, last - 1)), state)
-    if state is not None and cut.begin_B[own_rows[0]] == 0:
+    if state is not None and begin_B[own_rows[0]] == 0:
         first_stream = torch.zeros(1, dtype=torch.int64, device=device)
         state = tuple(layers.index_fill(1, first_stream, 0) for layers in state)
-    lengths_B = to_device(cut.length_B[own_rows], device)
-    for offset, length in _windows(0, cut.longest, steps):
+    lengths_B = to_device(length_B[own_rows], device)
+    for offset, length in _windows(0, longest, steps):
         # One copy to the device: the targets are the inputs, a step later.
         both_TB = ids_TB(positions_BT(offset, length + 1).clip(0, last))
         logits, state = model(both_TB[:-1], state)  # [T, B, V]
@@ -195,11 +184,15 @@ def scored_windows(
 
 
 def sum_windows(
-    windows: Iterable[Tensor], cut: Cut, *, per_char: bool, check: Callable[[], object] = lambda: None
+    windows: Iterable[Tensor],
+    length_B: npt.NDArray[np.int64],
+    *,
+    per_char: bool,
+    check: Callable[[], object] = lambda: None,
 ) -> Evaluation:
     """The score of a text from the nats [T, B] of all its windows, in order; times the windows too.
 
-    per_char, check: see `evaluate`.
+    length_B: characters of each part. per_char, check: see `evaluate`.
     """
     check()
     start_s = time.perf_counter()
@@ -211,11 +204,11 @@ def sum_windows(
         if per_char:
             windows_TB.append(nats_TB)
         check()
-    score = Evaluation(float(total), cut.targets, time.perf_counter() - start_s, lines=cut.lines)
+    score = Evaluation(float(total), int(length_B.sum()), time.perf_counter() - start_s)
     if not per_char:
         return score
     nats_BS = torch.cat(windows_TB).T.cpu().numpy()
-    parts = [nats_S[:length] for nats_S, length in zip(nats_BS, cut.length_B, strict=True)]
+    parts = [nats_S[:length] for nats_S, length in zip(nats_BS, length_B, strict=True)]
     return replace(score, per_char_nats=np.concatenate(parts))
 
 

@@ -7,9 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.lines import as_records
-from charlm.data.reading import as_in_training, whole_lines
-from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary, code_points, describe_characters
-from charlm.errors import VocabularyError
+from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary, code_points
 from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel
 
@@ -39,13 +37,13 @@ class LineScore:
 
 def score_lines(
     trained: TrainedModel,
-    blocks: Iterable[bytes],
+    blocks: Iterable[list[str]],
     name: str,
     *,
     skip_unknown: bool = False,
     unknown_nats: float | None = None,
 ) -> Iterator[list[LineScore]]:
-    """Yield the scores of the lines that end in each block of bytes, in order.
+    """Yield the scores of the lines of each block, in order; the lines are without their ends, see `whole_lines`.
 
     Every character counts, the newline that ends the line too. The model reads a newline before each line, from the
     zero state, even if it was trained on running text; VocabularyError if it has never seen one.
@@ -56,13 +54,14 @@ def score_lines(
     """
     vocabulary, newline = trained.vocabulary, trained.newline
     is_tolerant, number = skip_unknown or unknown_nats is not None, 0
-    for lines in whole_lines(as_in_training(blocks, vocabulary.level, trained.config.data.unit, name)):
+    for lines in blocks:
         texts, ids, known, error = [], [], [], None
-        for line in lines:
-            text = line.decode("utf-8", "surrogateescape")
+        for text in lines:
             line_ids, is_known = _ids(text, vocabulary)
             if not (is_tolerant or is_known.all()):
-                error = _unknown(vocabulary, f"{name}, line {number + len(ids) + 1}", text)
+                where = f"{name}, line {number + len(ids) + 1}"
+                ways_out = "; --skip-unknown leaves others out, --unknown-as BITS counts them"
+                error = vocabulary.unknown_error(vocabulary.unknown(text), where, ways_out)
                 break
             texts.append(text)
             ids.append(as_records(line_ids[is_known].astype(vocabulary.dtype), newline))
@@ -86,17 +85,6 @@ def _ids(line: str, vocabulary: Vocabulary) -> tuple[Ids, npt.NDArray[np.bool_]]
         return ids, np.ones(len(ids), bool)
     ids = vocabulary.id_of_code_point[code_points(line)]
     return ids, ids != UNKNOWN
-
-
-def _unknown(vocabulary: Vocabulary, where: str, line: str) -> VocabularyError:
-    """The error for a line's unknown characters; "surrogateescape" has made U+DC80 … U+DCFF of bytes not UTF-8."""
-    unknown = vocabulary.unknown(line)
-    raw = [f"byte 0x{ord(c) - 0xDC00:02X} (not UTF-8)" for c in unknown if "\udc80" <= c <= "\udcff"]
-    others = [c for c in unknown if not "\udc80" <= c <= "\udcff"]
-    more = f" and {len(raw) - 8} more such bytes" if len(raw) > 8 else ""
-    listed = ", ".join([*([describe_characters(others)] if others else []), *raw[:8]]) + more
-    ways_out = "; --skip-unknown leaves others out, --unknown-as BITS counts them"
-    return vocabulary.unknown_error(unknown, where, ways_out, listed=listed)
 
 
 def above_percentile(lines: list[LineScore], percentile: float) -> list[LineScore]:

@@ -3,9 +3,6 @@
 from collections import Counter
 from collections.abc import Iterator
 
-import numpy as np
-import numpy.typing as npt
-
 from charlm.data.lines import text_lines
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import sample_text
@@ -31,15 +28,16 @@ def sample_many(
     "copy" of one in the training text; then there are fewer if 20 times as many lines do not hold them. DataError if
     that text has changed or is gone.
     """
-    known = np.empty(0, np.int64) if dropped is None else _known_lines(trained)
-    tries, earlier = count if dropped is None else count * _TRIES, set[str]()
+    known = set[int]() if dropped is None else _known_lines(trained)
+    earlier = set[str]()
+    tries = count if dropped is None else count * _TRIES
     for first in range(0, tries, _TOGETHER):
         seeds = range(seed + first, seed + min(first + _TOGETHER, tries))
         steps = sample_text(trained.network, trained.vocabulary, prompt, options, seeds)
         for own_seed, pieces in zip(seeds, zip(*steps, strict=True), strict=True):
             text = "".join(pieces)
             line = prompt + text
-            if dropped is not None and _is_in(known, line):
+            if dropped is not None and hash(line) in known:
                 dropped["copy"] += 1
             elif dropped is not None and line in earlier:
                 dropped["repeat"] += 1
@@ -51,14 +49,9 @@ def sample_many(
                     return
 
 
-def _known_lines(trained: TrainedModel) -> npt.NDArray[np.int64]:
-    """The hashes of the lines of the train split, sorted: 8 bytes each."""
-    ids = trained.training_splits("--new")["train"][1:]
-    hashes = [np.array([*map(hash, lines)]) for lines in text_lines(ids, trained.vocabulary)]
-    return np.sort(np.concatenate([np.empty(0, np.int64), *hashes]))
-
-
-def _is_in(known: npt.NDArray[np.int64], line: str) -> bool:
-    line_hash = hash(line)
-    index = np.searchsorted(known, line_hash)
-    return bool(index < len(known) and known[index] == line_hash)
+def _known_lines(trained: TrainedModel) -> set[int]:
+    """The hashes of the lines of the train split."""
+    known = set[int]()
+    for lines in text_lines(trained.training_splits("--new")["train"][1:], trained.vocabulary):
+        known.update(map(hash, lines))
+    return known

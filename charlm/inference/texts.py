@@ -1,6 +1,6 @@
 """Many texts at once: each is read by itself from the zero state, side by side with others of about its length."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -46,39 +46,14 @@ def score_texts(model: Network, texts: Sequence[Ids], device: torch.device) -> l
 
     A text of no character scores none, as does a text of one. The model must be in evaluation mode.
     """
-
-    def nats_TB(window: Window) -> Tensor:
-        texts_B, offset, _, outputs_TBH = window
+    nats = [np.zeros(max(len(ids) - 1, 0), np.float32) for ids in texts]
+    for texts_B, offset, lengths_B, outputs_TBH in _windows(model, [ids[:-1] for ids in texts], device):
         targets_TB = _side_by_side(texts, texts_B, offset + 1, len(outputs_TBH))
-        return cross_entropy(model.logits(outputs_TBH), to_device(targets_TB, device))
-
-    return _per_char(model, [ids[:-1] for ids in texts], device, nats_TB, ())
-
-
-@torch.inference_mode()
-def char_features(model: Network, texts: Sequence[Ids], device: torch.device) -> list[npt.NDArray[np.float32]]:
-    """Outputs of the last layer after every character of each text [N]: [N, H] each.
-
-    The model must be in evaluation mode.
-    """
-    return _per_char(model, texts, device, lambda window: window[3], (model.feature_size,))
-
-
-def _per_char(
-    model: Network,
-    texts: Sequence[Ids],
-    device: torch.device,
-    values: Callable[[Window], Tensor],
-    shape: tuple[int, ...],
-) -> list[npt.NDArray[np.float32]]:
-    """For each text the values [T, B, …] of its windows, one after the other."""
-    of_texts = [np.zeros((len(ids), *shape), np.float32) for ids in texts]
-    for window in _windows(model, texts, device):
-        texts_B, offset, lengths_B, _ = window
-        values_BT = values(window).transpose(0, 1).float().cpu().numpy()
-        for text, length, values_T in zip(texts_B, lengths_B, values_BT, strict=True):
-            of_texts[text][offset : offset + length] = values_T[:length]
-    return of_texts
+        nats_TB = cross_entropy(model.logits(outputs_TBH), to_device(targets_TB, device))
+        nats_BT = nats_TB.t().float().cpu().numpy()
+        for text, length, nats_T in zip(texts_B, lengths_B, nats_BT, strict=True):
+            nats[text][offset : offset + length] = nats_T[:length]
+    return nats
 
 
 @torch.inference_mode()

@@ -16,19 +16,17 @@ from charlm.config import Config
 from charlm.data.corpus import load_unchanged_corpus
 from charlm.data.lines import as_records, newline_of
 from charlm.data.reading import NEWLINE
-from charlm.data.sources import with_found_paths
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.dynamic import Adaptation, check_running_text, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.gradients import LONGEST, gradient_norms
-from charlm.inference.novelty import Verbatim, copied_share, longest_copy
+from charlm.inference.novelty import copied_stretches, copied_windows
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text, valid_text
-from charlm.inference.texts import Pool, char_features, each_text, one_text, score_texts, text_features
+from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
 from charlm.model import Network, build_model
-from charlm.system.console import say
-from charlm.system.formatting import counted, html_table, nats_to_bits
+from charlm.system.formatting import nats_to_bits
 
 
 @dataclass(frozen=True, repr=False)
@@ -50,21 +48,6 @@ class TrainedModel:
 
     def __repr__(self) -> str:
         return f"<TrainedModel {self.path}: {self.kind}, {self.device}>"
-
-    def _repr_html_(self) -> str:
-        """A table for notebooks."""
-        best_nats = self.progress.get("best_nats")
-        symbols = "bytes" if self.vocabulary.level == "byte" else counted(len(self.vocabulary), "character")
-        return html_table(
-            {
-                "model": f"{self.kind}, {self.parameters:,} parameters",
-                "vocabulary": symbols,
-                "trained": f"{self.progress.get('step', 0):,} steps",
-                "best score": "—" if best_nats is None else f"{best_nats:.4f} nats per character",
-                "checkpoint": str(self.path),
-                "device": f"{self.device}, {self.precision}",
-            }
-        )
 
     @property
     def kind(self) -> str:
@@ -114,16 +97,6 @@ class TrainedModel:
 
     # Writing
 
-    def for_sampling(self) -> "TrainedModel":
-        """The model where it writes fastest: on the CPU, in float32, if it is small and a kernel can generate there."""
-        if self.device.type == "cpu" or self.parameters > _CPU_PARAMETERS:
-            return self
-        writer = self.on_cpu_in_float32()
-        if not writer.network.select_backend(writer.device, training=False).backend.generates:
-            return self
-        say("device", "cpu, which writes faster with a model of this size; --device cuda takes the GPU all the same")
-        return writer
-
     def sample(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> str:
         """Write text after the prompt, and return it without the prompt: `charlm sample` prints prompt + text.
 
@@ -138,8 +111,8 @@ class TrainedModel:
     def stream(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> Iterator[str]:
         """The same text in pieces, which come as they are written."""
         chosen = SamplingOptions(**options)
-        chosen = replace(chosen, stop=self.vocabulary.normalized(one_text(chosen.stop, "stop")))
-        prompt = self.vocabulary.normalized(one_text(prompt, "prompt"))
+        one_text(chosen.stop, "stop")
+        one_text(prompt, "prompt")
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
         return valid_text(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
 
@@ -154,19 +127,24 @@ class TrainedModel:
         """
         if k < 1:
             raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
-        prompt = self.vocabulary.normalized(one_text(prompt, "prompt"))
-        probabilities = next_probabilities(self.network, self.vocabulary, prompt)
+        probabilities = next_probabilities(self.network, self.vocabulary, one_text(prompt, "prompt"))
         values, ids = probabilities.sort(descending=True, stable=True)
         return [(self.vocabulary.symbol(id), p) for id, p in zip(ids[:k].tolist(), values[:k].tolist(), strict=True)]
 
-    def novelty(self, texts: Iterable[str]) -> list[Verbatim]:
-        """Compare texts with the training text; DataError if that has changed or is gone."""
-        train_ids, copies = self.training_splits("novelty")["train"], []
+    def novelty(self, texts: Iterable[str]) -> list[tuple[int, str, float | None]]:
+        """How much of each text is copied from the training text; DataError if that has changed or is gone.
+
+        A stretch is copied if all its windows of 20 characters occur in the training text. For each text: the length of
+        the longest such stretch, in characters (bytes for a byte model), the stretch, and the share of the text's
+        windows that occur, None without windows.
+        """
+        train_ids, answers = self.training_splits("novelty")["train"], []
         for ids in self._ids_of_all(texts):
-            start, length = longest_copy(ids, train_ids)
+            copied = copied_windows(ids, train_ids)
+            start, length = max(copied_stretches(copied), key=lambda stretch: stretch[1], default=(0, 0))
             stretch = self.vocabulary.decode(ids[start : start + length].tolist())
-            copies.append(Verbatim(length, stretch, copied_share(ids, train_ids)))
-        return copies
+            answers.append((length, stretch, float(copied.mean()) if len(copied) else None))
+        return answers
 
     # Scoring
 
@@ -204,17 +182,11 @@ class TrainedModel:
         """
         if pool not in ("last", "mean"):
             raise ValueError(f"pool: found {pool!r}; allowed: 'last' or 'mean'")
-        return text_features(self.network, self._begun(texts), self.device, pool)
-
-    def char_features(self, texts: Iterable[str]) -> list[npt.NDArray[np.float32]]:
-        """The same outputs after every character: [length, H] for each text.
-
-        [length + 1, H] from a model of lines, which reads a newline first.
-        """
-        return char_features(self.network, self._begun(texts), self.device)
+        ids = [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
+        return text_features(self.network, ids, self.device, pool)
 
     def evaluate_dynamically(
-        self, text: str | Ids, adaptation: Adaptation | None = None, *, streams: int = 1, per_char: bool = False
+        self, text: str | Ids, adaptation: Adaptation | None = None, *, per_char: bool = False
     ) -> Evaluation:
         """Score a text while the model learns from what it has scored; afterwards the model is as it was.
 
@@ -223,8 +195,8 @@ class TrainedModel:
         """
         check_running_text(self.network)
         ids, train_ids = self._ids(text), self.training_splits("dynamic evaluation")["train"]
-        options = {"streams": streams, "per_char": per_char}
-        return evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation or Adaptation(), **options)
+        adaptation = adaptation or Adaptation()
+        return evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation, per_char=per_char)
 
     def gradient_norms(self, text: str | Ids, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂h_{t−k} for each layer and k = 1 … K: [L, K].
@@ -246,10 +218,6 @@ class TrainedModel:
         """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
         is_ended = len(ids) > 0 and ids[-1] == self.network.reset_id
         return as_records(ids, self.network.reset_id, ended=not is_ended)
-
-    def _begun(self, texts: Iterable[str]) -> list[Ids]:
-        """The ids of each text, after a newline for a model of lines."""
-        return [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
 
     def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
         """The ids of each text; VocabularyError, with the text's position, for unknown characters."""
@@ -324,8 +292,7 @@ class TrainedModel:
 
     @functools.cached_property
     def _splits(self) -> Mapping[str, Ids]:
-        data = with_found_paths(self.config, self.path.parent).data
-        return load_unchanged_corpus(data, self.vocabulary, self.progress).splits
+        return load_unchanged_corpus(self.config.data, self.vocabulary, self.progress).splits
 
     # Characters
 
@@ -349,7 +316,3 @@ class TrainedModel:
         if unknown and not skip_unknown:
             raise self.vocabulary.unknown_error(unknown, where, "; --skip-unknown leaves others out")
         return "".join(c for c in text if c not in unknown) if unknown else text
-
-
-_CPU_PARAMETERS = 10_000_000
-"""Up to so many, a few hundred microseconds per character, the CPU writes faster than a GPU: an estimate."""

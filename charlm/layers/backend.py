@@ -19,14 +19,9 @@ LayerState = tuple[Tensor, ...]
 """The state of one layer: a tensor [B, H] for each of `Cell.states`."""
 
 
-class Activations:
-    """The activations of one layer that the reference loop records: for each name a tensor [B, H] per step."""
-
-    def __init__(self) -> None:
-        self.states: defaultdict[str, list[Tensor]] = defaultdict(list)
-        """The state after the step; an RHN's after each depth too."""
-        self.gates: defaultdict[str, list[Tensor]] = defaultdict(list)
-        """What decides the new state: gates, 0 to 1 (r, z, i, f, o, g1, …), and candidates."""
+Activations = defaultdict[tuple[str, bool], list[Tensor]]
+"""What the reference loop records of a layer, a tensor [B, H] per step: (name, False): the state after the step, of an
+RHN after each depth too; (name, True): what decides it, gates from 0 to 1 (r, z, i, f, o, g1, …) and candidates."""
 
 
 class LayerCall(NamedTuple):

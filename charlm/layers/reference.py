@@ -46,12 +46,12 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
         after = [step.value(place) for place in loop.results]
         pairs = zip(after, states, shares, strict=True)
         states = tuple(zone_out(new_BH, old_BH, zoneout_TBH, t) for new_BH, old_BH, zoneout_TBH in pairs)
-        if call.activations:
+        if call.activations is not None:
             shown = {name: s_BH for name, s_BH in zip(loop.states, states, strict=True) if name not in loop.internal}
             for name, state in (shown | step.values_of(loop.shown)).items():
-                call.activations.states[name].append(state)
+                call.activations[name, False].append(state)
             for name, gate in step.values_of(loop.gates).items():
-                call.activations.gates[name].append(gate)
+                call.activations[name, True].append(gate)
         outputs.append(states[0])
     return torch.stack(outputs), states
 

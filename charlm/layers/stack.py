@@ -70,11 +70,6 @@ class RecurrentLayers(nn.Module):
     ) -> None:
         super().__init__()
         self.kind = cell.name
-        for name, size in {"input_size": input_size, "num_layers": num_layers}.items():
-            if type(size) is not int or size < 1:
-                raise ValueError(f"{self.kind}: {name}={size!r}; allowed: integers ≥ 1")
-        if not 0 <= zoneout < 1:
-            raise ValueError(f"{self.kind}: zoneout={zoneout!r}; allowed: 0 ≤ zoneout < 1")
         self.cell = cell
         self.state_names = cell.states
         self.input_size = input_size
@@ -329,9 +324,3 @@ class RecurrentLayers(nn.Module):
                     for row, start in zip(parameter.view(len(declared.starts), -1), declared.starts, strict=True):
                         if start is not None:
                             row.fill_(start)
-
-    def extra_repr(self) -> str:
-        options = {"num_layers": self.num_layers, **self.cell.options()}
-        options |= {"dropout": self.dropout, "zoneout": self.zoneout, "residual": self.residual}
-        listed = ", ".join(f"{name}={value!r}" for name, value in options.items())
-        return f"{self.kind}, {self.input_size}, {self.hidden_size}, {listed}"

@@ -7,8 +7,8 @@ import numpy as np
 from charlm.cells import Cell
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
-from charlm.inference import TrainedModel
-from charlm.inference.novelty import copied_stretches
+from charlm.inference.novelty import copied_stretches, copied_windows
+from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, most_telling, tracked_units
 from charlm.look.hardest import hardest_words
 from charlm.look.predictions import Predictions, Series, activations, context_curve, read
@@ -135,7 +135,7 @@ def _copied(trained: TrainedModel, ids: Ids) -> list[tuple[int, int]]:
     except DataError as error:
         say("skipped", str(error))
         return []
-    return copied_stretches(ids, corpus)
+    return copied_stretches(copied_windows(ids, corpus))
 
 
 def tracking_units(trained: TrainedModel, ids: Ids) -> dict[Unit, dict[str, Any]]:

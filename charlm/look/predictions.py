@@ -89,8 +89,7 @@ def activations(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
         yield {
             Series(layer, name, gate): torch.cat(steps).numpy()
             for layer, recorded in enumerate(activations)
-            for gate, named in ((False, recorded.states), (True, recorded.gates))
-            for name, steps in named.items()
+            for (name, gate), steps in recorded.items()
         }
 
 

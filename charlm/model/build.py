@@ -2,11 +2,9 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from charlm.config.schema import ModelConfig
 from charlm.errors import CheckpointError
@@ -53,8 +51,8 @@ def _build_member(config: ModelConfig, vocabulary_size: int, precision: str, sha
 
 
 def uninitialized_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> Network:
-    """The model of a config, for weights that are loaded into it: it draws no random numbers."""
-    with _Uninitialized():
+    """The model of a config, for weights that are loaded into it; leaves torch's random state as it is."""
+    with torch.random.fork_rng(devices=[]):
         plain = config.model_copy(update={"orthogonal": False, "init_uniform": None})
         return build_model(plain, vocabulary_size, precision)
 
@@ -81,15 +79,6 @@ def parameters_by_part(config: ModelConfig, vocabulary_size: int) -> dict[str, i
 def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
     """The number of a model's parameters."""
     return sum(parameters_by_part(config, vocabulary_size).values())
-
-
-class _Uninitialized(TorchFunctionMode):
-    """Skips torch.nn.init: on meta tensors it would import torch._dynamo, which takes more than a second."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__module__", "") == "torch.nn.init":
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **(kwargs or {}))
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:

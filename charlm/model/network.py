@@ -158,7 +158,7 @@ class CharLM(nn.Module):
     ) -> tuple[Tensor, RecurrentState, list[Activations]]:
         """`outputs` by the reference loop in the parameters' precision, and the activations of each layer."""
         resets_TB = None if self.reset_id is None else x_TB == self.reset_id
-        activations = [Activations() for _ in range(self.layers.num_layers)]
+        activations = [Activations(list) for _ in range(self.layers.num_layers)]
         outputs, last_state = self.layers.forward_reference(self._embed(x_TB), state, resets_TB, activations)
         return outputs, last_state, activations
 

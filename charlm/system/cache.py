@@ -83,26 +83,21 @@ def _who_else_writes(status: os.stat_result) -> str:
     return ""
 
 
-def cached_files(name: str) -> list[tuple[Path, os.stat_result]]:
-    """charlm's files in a folder of the cache, the least recently used first."""
+def limit_cache(name: str) -> None:
+    """Remove the least recently used of charlm's files in a folder until it keeps its bound.
+
+    What a process has mapped stays readable for it. Windows refuses to remove such a file.
+    """
     files = []
     for path in cache_folder(name).iterdir():
         if _OWN_NAMES[name].fullmatch(path.name):
             with contextlib.suppress(OSError):  # removed by another process
-                files.append((path, path.lstat()))
-    return sorted(files, key=lambda file: file[1].st_mtime)
-
-
-def limit_cache(name: str) -> None:
-    """Remove the least recently used files of a folder until it keeps its bound.
-
-    What a process has mapped stays readable for it. Windows refuses to remove such a file.
-    """
-    files = cached_files(name)
-    excess = sum(status.st_size for _, status in files) - BOUNDS[name]
-    for path, status in files:
-        if excess <= 0 or time.time() - status.st_mtime < _RECENT_S:
+                status = path.lstat()
+                files.append((status.st_mtime, path, status.st_size))
+    excess = sum(size for _, _, size in files) - BOUNDS[name]
+    for used_s, path, size in sorted(files):
+        if excess <= 0 or time.time() - used_s < _RECENT_S:
             break
         with contextlib.suppress(OSError):
             path.unlink()
-            excess -= status.st_size
+            excess -= size

@@ -1,12 +1,10 @@
 """Numbers with units, and text without control characters, for people to read."""
 
-import html
 import json
 import math
 import re
 import textwrap
 import unicodedata
-from collections.abc import Mapping
 from typing import Any
 
 
@@ -122,11 +120,3 @@ def wrapped(text: str, columns: int | None, indent: int, command: str = "") -> s
 
 
 _NO_BREAK = "\u00a0"
-
-
-def html_table(rows: Mapping[str, str]) -> str:
-    """A name and a text per row, for notebooks."""
-    cells = (
-        f"<tr><th>{html.escape(name)}</th><td>{html.escape(one_line(text))}</td></tr>" for name, text in rows.items()
-    )
-    return f"<table>{''.join(cells)}</table>"

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from charlm.errors import CharlmError, ProcessError
+from charlm.errors import CharlmError
 from charlm.system import console
 from charlm.system.host import count_cores
 
@@ -45,7 +45,7 @@ WHOLE_BATCH = Shard()
 class ProcessGroup:
     """The processes of a run; without a timeout it is this one, and nothing is exchanged.
 
-    Decisions go through a group of their own, which never waits for a GPU. Every method raises ProcessError if another
+    Decisions go through a group of their own, which never waits for a GPU. Every method raises CharlmError if another
     process has ended or does not answer in time.
     """
 
@@ -172,7 +172,7 @@ class ProcessGroup:
         for rank, fault in enumerate(faults):
             if fault:
                 text, is_line = fault
-                raise (self.shared_error if is_line else _reported_elsewhere)(ProcessError(f"process {rank}: {text}"))
+                raise (self.shared_error if is_line else _reported_elsewhere)(CharlmError(f"process {rank}: {text}"))
         return value  # type: ignore[return-value]
 
     def local_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -185,14 +185,14 @@ class ProcessGroup:
         return result
 
     def check_equal(self, name: str, find: Callable[[], object]) -> None:
-        """ProcessError unless `find` returns the same in all processes; a single process does not call it."""
+        """CharlmError unless `find` returns the same in all processes; a single process does not call it."""
         if not self.is_distributed:
             return
         value = find()
         for rank, other in enumerate(self._gather(value)):
             if other != value:
                 raise self.shared_error(
-                    ProcessError(
+                    CharlmError(
                         f"{name}: process {self.rank} and process {rank} differ; allowed: the same in all processes; "
                         "use the same files, packages and kind of machine everywhere"
                     )
@@ -251,7 +251,7 @@ class ProcessGroup:
         except (RuntimeError, ValueError) as error:
             # torch's message begins with a place in its source, and goes on with general advice.
             reason = re.sub(r"^\[\S+\] ", "", str(error).strip()).splitlines()[0].partition(". ")[0]
-            fault = ProcessError(
+            fault = CharlmError(
                 f"processes: {what} ({reason}); they wait {self._timeout_s:g} s for each other (CHARLM_TIMEOUT_S); "
                 f"{advice or 'see its own message, and go on with --resume'}"
             )
@@ -282,7 +282,7 @@ ONE_PROCESS = ProcessGroup()
 def process_group() -> Iterator[ProcessGroup]:
     """The process group of this process: with others if the environment says so, as torchrun sets it.
 
-    Every process except the first prints only errors that the first one does not. ProcessError if the others do not
+    Every process except the first prints only errors that the first one does not. CharlmError if the others do not
     come.
     """
     size, local_size = _number("WORLD_SIZE", 1, 1), _number("LOCAL_WORLD_SIZE", 1, 1)
@@ -304,7 +304,7 @@ def process_group() -> Iterator[ProcessGroup]:
 def _number(name: str, default: int, least: int = 0, most: int = 1_000_000) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
-        raise ProcessError(
+        raise CharlmError(
             f"{name}: found {text!r} in the environment; allowed: integers from {least} to {most}; set it to one, or "
             "unset it"
         )

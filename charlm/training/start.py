@@ -11,7 +11,7 @@ from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint
 from charlm.config import Config, differences, flatten, ignored_options
 from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, CountedSources, load_unchanged_corpus
-from charlm.data.sources import check_texts_apart, with_absolute_paths, with_found_paths
+from charlm.data.sources import check_texts_apart, with_absolute_paths
 from charlm.data.streams import check_length
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
@@ -54,7 +54,7 @@ def start_run(
     settings were chosen, if they were. budget: the run's minutes, if they have begun; None: they begin when everything
     is loaded.
 
-    Raises ConfigError, DataError, DeviceError, ProcessError, RunError or VocabularyError before it writes to the run's
+    Raises ConfigError, DataError, DeviceError, CharlmError, RunError or VocabularyError before it writes to the run's
     folder.
     """
 
@@ -124,7 +124,7 @@ def prepare(
 ) -> tuple[Trainer, Corpus]:
     """Choose the machine, load the text, and make the trainer; print what was read, and options without effect.
 
-    DataError if a split is too short for one window; ProcessError unless all processes have read the same.
+    DataError if a split is too short for one window; CharlmError unless all processes have read the same.
     """
     B, W = config.train.batch_size, group.size
     if B % W:
@@ -229,7 +229,6 @@ _FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_
 
 def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: Path) -> Config:
     """The config to continue with; ConfigError if it changes an option that would make it another run."""
-    saved = with_found_paths(saved, run_dir)
     config = with_absolute_paths(change(saved))
     if config.precision == "auto":
         config = config.model_copy(update={"precision": saved.precision})

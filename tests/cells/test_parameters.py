@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.config.schema import Dropout
-from charlm.layers import RecurrentLayers
 from tests.cells.measure import Case, random_input
 
 # Shapes and initial values of layers with I = 3 and H = 4, for kinds that torch.nn lacks.
@@ -124,11 +122,3 @@ def test_orthogonal_matrices() -> None:
     for name, columns in (("weight_q", 3), ("weight_hh", 4)):
         for block in stack.get_parameter(f"{name}_l0").view(-1, columns, 4):
             torch.testing.assert_close(block @ block.t(), torch.eye(columns))
-
-
-def test_repr_names_the_options() -> None:
-    stack: RecurrentLayers = Case("rhn").start(3, 4, depth=2)
-    assert repr(stack) == (
-        "RecurrentLayers(rhn, 3, 4, num_layers=1, depth=2, couple_gates=True, gate_bias=-2.0, "
-        f"dropout={Dropout()!r}, zoneout=0.0, residual=False)"
-    )

@@ -104,23 +104,6 @@ def test_no_state_is_a_state_of_zeros_and_shapes_are_kept(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "allowed"),
-    [
-        ({"input_size": 0}, "integers ≥ 1"),
-        ({"input_size": 2.0}, "integers ≥ 1"),
-        ({"num_layers": True}, "integers ≥ 1"),
-        ({"zoneout": -0.5}, "0 ≤ zoneout < 1"),
-        ({"zoneout": 1.0}, "0 ≤ zoneout < 1"),
-    ],
-    ids=str,
-)
-def test_options_of_layers(options: dict[str, Any], allowed: str) -> None:
-    [(name, value)] = options.items()
-    with pytest.raises(ValueError, match=f"^{re.escape(f'gru: {name}={value!r}; allowed: {allowed}')}$"):
-        Case("gru").start(**{"input_size": 3, "hidden_size": 4} | options)
-
-
-@pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
         ("rnn", {"nonlinearity": "sigmoid"}, "Input should be 'tanh' or 'relu'"),

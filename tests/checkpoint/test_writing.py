@@ -19,7 +19,7 @@ from tests.checkpoint.conftest import CONFIG, CPU, VOCABULARY, bits, names
 
 def test_everything_comes_back(checkpoint, tmp_path):
     plain = replace(checkpoint, averaged={}, optimizer={}, carried={})
-    for before in (checkpoint, plain, replace(plain, vocabulary=Vocabulary.of_bytes())):
+    for before in (checkpoint, plain, replace(plain, vocabulary=Vocabulary("byte"))):
         save_checkpoint(before, tmp_path / LAST)
         after = read_checkpoint(tmp_path / LAST)
         assert (after.config, after.vocabulary, after.progress) == (before.config, before.vocabulary, before.progress)

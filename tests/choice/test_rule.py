@@ -110,7 +110,7 @@ def test_measure(family):
     machine = choose_machine(parse_config({"device": "cpu", "threads": 1, "precision": "fp32"}, "test"))
     config, start_s = candidate(family=family).config, time.perf_counter()
     ids = np.zeros(16 * 64 * 8, np.uint8)
-    corpus = Corpus(Vocabulary.of_code_points(np.arange(64)), {"train": ids}, sha256="", size_bytes=1, files=1)
+    corpus = Corpus(Vocabulary("char", "".join(map(chr, range(64)))), {"train": ids}, sha256="", size_bytes=1, files=1)
     seconds = measure(config, corpus, machine, 0.05)
     assert 0 < seconds < time.perf_counter() - start_s
     assert measure(config, corpus, replace(machine, free_bytes=1000), 0.05) is None

@@ -60,7 +60,7 @@ def text_of(monkeypatch):
 
     def build(chars, vocabulary=70):
         ids = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape=(chars,), strides=(0,))
-        corpus = Corpus(Vocabulary.of_code_points(np.arange(32, 32 + vocabulary)), {"train": ids}, "", chars, 1)
+        corpus = Corpus(Vocabulary("char", "".join(map(chr, range(32, 32 + vocabulary)))), {"train": ids}, "", chars, 1)
         text = SimpleNamespace(corpus=lambda vocabulary, whole: corpus)
         monkeypatch.setattr("charlm.choice.suggest.CountedSources", lambda data: text)
 

@@ -9,8 +9,7 @@ import pytest
 
 from charlm import load
 from charlm.checkpoint import read_checkpoint, save_checkpoint
-from charlm.inference import Adaptation
-from charlm.inference.dynamic import evaluate_dynamically
+from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from tests.text import words_text
 
 KEYS = ("checkpoint", "step", "text", "precision", "nats_per_char", "bits_per_char", "targets", "chars_per_s")
@@ -71,14 +70,14 @@ def test_per_char_adds_up(cli, trained_run, write, tmp_path):
 def test_dynamic(cli, trained_run):
     path = trained_run / "checkpoints" / "best.safetensors"
     before = path.read_bytes()
-    static = json.loads(cli("eval", trained_run, "--streams", 1, "--json").out)
+    static = json.loads(cli("eval", trained_run, "--json").out)  # so short a text is read in one stream
     words = ["eval", trained_run, "--dynamic"]
     result = cli(*words, "--json")
     assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
     value = json.loads(result.out)
     dynamic = value.pop("dynamic")
     assert value | {"chars_per_s": 0} == static | {"chars_per_s": 0}
-    assert list(dynamic) == [*KEYS[4:], "streams", "lr", "decay", "steps"]
+    assert list(dynamic) == [*KEYS[4:], "lr", "decay", "steps"]
     assert dynamic["nats_per_char"] < static["nats_per_char"]
     # The sizes of the gradients are measured on the training text.
     model = load(trained_run)
@@ -88,13 +87,13 @@ def test_dynamic(cli, trained_run):
     scored = evaluate_dynamically(model.network, ids, train_ids, model.device, Adaptation())
     assert dynamic["nats_per_char"] == pytest.approx(scored.nats_per_char)
     assert dynamic["bits_per_char"] == pytest.approx(dynamic["nats_per_char"] / math.log(2))
-    assert (dynamic["targets"], dynamic["streams"], dynamic["lr"], dynamic["steps"]) == (999, 1, 0.0005, 50)
+    assert (dynamic["targets"], dynamic["lr"], dynamic["steps"]) == (999, 0.0005, 50)
 
     rows = table(cli(*words))
     assert tuple(rows) == (*KEYS, "dynamic")
     for key in ("nats_per_char", "bits_per_char"):
         assert rows[key] == f"{value[key]:.4f} static  {dynamic[key]:.4f} dynamic"
-    assert rows["dynamic"] == f"streams 1, lr 0.0005, decay {dynamic['decay']}, steps 50"
+    assert rows["dynamic"] == f"lr 0.0005, decay {dynamic['decay']}, steps 50"
     assert path.read_bytes() == before
 
 

@@ -15,7 +15,7 @@ COMMANDS = [
     "train", "sample", "next", "classify", "eval", "look", "score", "export", "plan", "compare",
     "runs", "report", "doctor", "cells list", "cells show", "cells check",
     "config list", "config show", "config suggest", "config schema",
-    "data list", "data info", "data fetch", "data cache",
+    "data list", "data info", "data fetch",
 ]  # fmt: skip
 
 

@@ -4,13 +4,9 @@ import bz2
 import gzip
 import io
 import lzma
-import unicodedata
 import zipfile
 
 import pytest
-
-from charlm.inference import load
-from tests.cli.conftest import train
 
 ENGLISH = "the cat sat on the mat – ‘meow’.\n" * 300
 CHINESE = "今天的天气很好，我们去公园散步。一二三四五六\n" * 300
@@ -52,27 +48,3 @@ def test_a_file_is_said_for_what_it_is(cli, write, name):
 @pytest.mark.parametrize("text", ["MZ, BZh and RIFF begin files", "a b\0c\n" * 900, "0\0\n" * 900, ENGLISH + CHINESE])
 def test_text_is_text(cli, write, text):
     assert cli("data", "info", write("a.txt", text)).code == 0
-
-
-# Characters
-
-
-@pytest.fixture(scope="module", params=["NFC", "NFD"])
-def accents(request, tmp_path_factory, compiled):
-    """A run on a text whose letters with accents are one character each, or two; and the other form of them."""
-    text = unicodedata.normalize(request.param, "Café à la carte.\n") * 300
-    known, other = (unicodedata.normalize(form, "é") for form in ("NFC", "NFD"))
-    run = train(tmp_path_factory.mktemp("accents"), text, "train.max_steps=1")
-    return (run, known, other) if request.param == "NFC" else (run, other, known)
-
-
-def test_a_prompt_takes_the_form_of_the_text(cli, accents):
-    run, known, other = accents
-    expected = cli("sample", run, "--prompt", f"Caf{known}", "--seed", 1).out
-    assert expected.startswith(f"Caf{known}")
-    assert cli("sample", run, "--prompt", f"Caf{other}", "--seed", 1).out == expected
-    assert cli("next", run, "--prompt", other).out == cli("next", run, "--prompt", known).out
-    model = load(run, "cpu")
-    assert model.sample(other, length=9, seed=1) == model.sample(known, length=9, seed=1)
-    assert model.sample(length=99, seed=1, stop=other) == model.sample(length=99, seed=1, stop=known)
-    assert model.next(other) == model.next(known)

@@ -1,7 +1,6 @@
-"""charlm as a process: pipes, encodings, unexpected errors, what the shell completes, and no network."""
+"""charlm as a process: pipes, encodings, unexpected errors, and no network."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -10,8 +9,6 @@ from pathlib import Path
 import pytest
 
 import charlm
-from charlm.cli.usage import complete_config, complete_run
-from charlm.config.shipped import shipped_configs
 
 COMMAND = [sys.executable, "-m", "charlm", "config", "schema"]
 
@@ -59,26 +56,6 @@ def test_an_unexpected_error_keeps_its_traceback(cli, monkeypatch):
     monkeypatch.setattr("charlm.config.dump_config", broken)
     with pytest.raises(RuntimeError, match="a bug of charlm"):
         cli("config", "show", "lstm")
-
-
-def test_the_shell_completes_configs_and_runs(trained_run, tmp_path, monkeypatch):
-    variables = {"_CHARLM_COMPLETE": "complete_bash", "COMP_WORDS": "charlm train --config sls", "COMP_CWORD": "3"}
-    done = subprocess.run(COMMAND[:3], env=os.environ | variables, capture_output=True, text=True)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "slstm\n", "")
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine").mkdir()
-    for name in ("lstm-mine.yaml", "lstm.txt", ".lstm.yaml", "mine/a.yml"):
-        (tmp_path / name).touch()
-    assert complete_config("lstm") == ["lstm", "lstm-mine.yaml"]
-    assert complete_config("mine") == complete_config("mine/") == ["mine/a.yml"]
-    assert set(shipped_configs()) < set(complete_config(""))
-    shutil.copytree(trained_run, tmp_path / "runs" / "Öl 1")
-    (tmp_path / "runs" / "notes").mkdir()
-    for incomplete in ("", "ru", "runs/", "runs/Ö"):
-        assert complete_run(incomplete) == ["runs/Öl 1"], incomplete
-    assert "runs/Öl 1/checkpoints/last.safetensors" in complete_run("runs/Öl 1/")
-    assert complete_run("runs/Öl 1/checkpoints/l") == ["runs/Öl 1/checkpoints/last.safetensors"]
-    assert [complete_run(nothing) for nothing in ("no", "no/such", "/proc/1/root/", "\0")] == [[]] * 4
 
 
 class Asked(Exception):

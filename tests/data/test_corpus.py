@@ -165,14 +165,6 @@ def test_a_text_that_changes_is_refused(write):
     assert message == f"{path}: changed while being read; a source must not change; run again when it is complete"
 
 
-@pytest.mark.parametrize("every_s", [0.0, 1000.0])
-def test_what_takes_long_says_how_far_it_is(write, monkeypatch, capsys, every_s):
-    monkeypatch.setattr(reading, "EVERY_S", every_s)
-    load_corpus(write("text", "".join(f"{number}\n" for number in range(1000))), split=(0.8, 0.2, 0), unit="line")
-    said = [line.rpartition(": ")[2] for line in capsys.readouterr().err.splitlines() if line.endswith("%")]
-    assert said == (["100%", "100%", "50%", "100%"] if every_s == 0 else [])
-
-
 # A vocabulary that is given
 
 
@@ -198,7 +190,7 @@ def test_characters_that_the_vocabulary_lacks_are_refused_and_counted(write):
 
 def test_a_vocabulary_of_the_other_level_is_refused(write):
     path = write("text", "abc")
-    for level, vocabulary in (("char", Vocabulary.of_bytes()), ("byte", Vocabulary("char", "abc"))):
+    for level, vocabulary in (("char", Vocabulary("byte")), ("byte", Vocabulary("char", "abc"))):
         message = refused(VocabularyError, load_corpus, path, level=level, split=WHOLE, vocabulary=vocabulary)
         assert message == (
             f"{path}: read at data.level: {level}; the model's vocabulary is of level {vocabulary.level}; "

@@ -5,7 +5,6 @@ import hashlib
 import io
 import re
 import socket
-import struct
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -37,25 +36,23 @@ ARCHIVE = zipped("corpus", TEXT)
 
 @dataclass(frozen=True)
 class Answer:
-    """How the server answers one request; after `cut` body bytes it does what `then` says: close, stall or reset."""
+    """How the server answers one request; after `cut` body bytes it does what `then` says: close or stall."""
 
     body: bytes = TEXT
     status: int = 200
-    ranges: bool = True
-    length: bool = True
     cut: int | None = None
     then: str = "close"
 
 
 class Server(ThreadingHTTPServer):
-    """Gives the answers in turn, the last one for ever; records every request's Range."""
+    """Gives the answers in turn, the last one for ever; counts the requests."""
 
     daemon_threads = False  # server_close joins them: no thread or socket outlives its test
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
         self.answers = [Answer()]
-        self.ranges: list[str | None] = []
+        self.requests = 0
         self.released = threading.Event()
         self.url = f"http://127.0.0.1:{self.server_port}/corpus.txt"
 
@@ -67,22 +64,16 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
-        server, asked = self.server, self.headers["Range"]
+        server = self.server
         answer = server.answers.pop(0) if len(server.answers) > 1 else server.answers[0]
-        server.ranges.append(asked)
-        status, body = answer.status, answer.body
-        if status == 200 and asked and answer.ranges:
-            status, body = 206, body[int(asked.removeprefix("bytes=").removesuffix("-")) :]
-        self.send_response(status)
-        if answer.length:
-            self.send_header("Content-Length", str(len(body)))
+        server.requests += 1
+        body = answer.body
+        self.send_response(answer.status)
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body[: answer.cut])
         if answer.cut is not None and answer.then == "stall":
             server.released.wait(5)
-        if answer.cut is not None and answer.then == "reset":
-            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            self.connection.close()
 
 
 @pytest.fixture
@@ -140,7 +131,7 @@ def test_the_catalog_is_consistent():
 def test_a_text_is_downloaded_once_into_a_new_folder(server, text, tmp_path):
     assert fetched(text, tmp_path / "deep/data")
     assert fetched(text, tmp_path / "deep/data")
-    assert server.ranges == [None]
+    assert server.requests == 1
 
 
 def test_another_file_is_never_overwritten(server, text, tmp_path):
@@ -152,62 +143,46 @@ def test_another_file_is_never_overwritten(server, text, tmp_path):
         "then run the command again"
     )
     assert (tmp_path / "corpus.txt").read_bytes() == b"my own"
-    assert (names(tmp_path), server.ranges) == (["corpus.txt"], [])
+    assert (names(tmp_path), server.requests) == (["corpus.txt"], 0)
 
 
 @pytest.mark.parametrize("kind", ["text", "archive"])
 @pytest.mark.parametrize("then", ["close", "stall"])
-def test_the_next_run_resumes_a_cut_download(then, kind, server, text, archive, tmp_path, monkeypatch):
+def test_a_cut_download_leaves_nothing(then, kind, server, text, archive, tmp_path, monkeypatch):
     monkeypatch.setattr(fetch_module, "TIMEOUT_S", 0.1 if then == "stall" else 5.0)
     download, body = (text, TEXT) if kind == "text" else (archive, ARCHIVE)
     server.answers = [Answer(body, cut=CUT, then=then), Answer(body)]
     assert failure(download, tmp_path).endswith(
-        f"; run the command again to resume, or get the text elsewhere and put it at {tmp_path}/corpus.txt"
+        f"; run the command again, or get the text elsewhere and put it at {tmp_path}/corpus.txt"
     )
+    assert names(tmp_path) == []
     assert fetched(download, tmp_path)
-    assert server.ranges == [None, f"bytes={CUT}-"]
 
 
-@pytest.mark.parametrize(
-    ("part", "answer"),
-    [
-        (TEXT[:CUT], Answer(ranges=False)),  # the server sends everything again
-        (TEXT, Answer(b"", 416)),  # there is nothing left to send
-        (ARCHIVE, Answer(b"", 416)),
-    ],
-)
-def test_what_an_earlier_run_has_left(part, answer, server, text, tmp_path):
-    (tmp_path / "corpus.txt.part").write_bytes(part)
-    server.answers = [answer]
-    assert fetched(text, tmp_path)
-    assert server.ranges == [f"bytes={len(part)}-"]
-
-
-def test_a_full_disk_is_one_line_and_keeps_the_part(server, text, tmp_path, monkeypatch):
-    class Full(fetch_module.tqdm):
-        def update(self, n: float | None = 1) -> bool | None:
-            raise OSError(errno.ENOSPC, "No space left on device")
+def test_a_full_disk_is_one_line(text, tmp_path, monkeypatch):
+    def full(*_) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fetch_module, "tqdm", Full)
+        patch.setattr(fetch_module, "replace_file", full)
         assert failure(text, tmp_path) == (
             f"{tmp_path}: No space left on device; allowed: a writable folder with room for corpus"
         )
-    assert names(tmp_path) == ["corpus.txt.part"]
+    assert names(tmp_path) == []
     assert fetched(text, tmp_path)
 
 
 @pytest.mark.parametrize("body", [b"<html>log in", zipped("corpus", b"another")])
-def test_wrong_content_is_removed(body, server, text, tmp_path):
+def test_wrong_content_is_refused(body, server, text, tmp_path):
     server.answers = [Answer(body)]
-    assert f"; it must be {text.sha256}; run the command again, or get the file elsewhere" in failure(text, tmp_path)
+    assert f"; it must be {text.sha256}; run the command again, or get the text elsewhere" in failure(text, tmp_path)
     assert names(tmp_path) == []
 
 
-def test_a_damaged_archive_is_removed(server, text, tmp_path):
+def test_a_damaged_archive_is_refused(server, text, tmp_path):
     server.answers = [Answer(ARCHIVE.replace(TEXT[:100], bytes(100), 1))]
-    assert failure(text, tmp_path).endswith("; charlm removed the file; run the command again")
-    assert "corpus.txt.part" not in names(tmp_path)
+    assert "; run the command again, or get the text elsewhere" in failure(text, tmp_path)
+    assert names(tmp_path) == []
 
 
 @pytest.mark.parametrize("fault", ["status", "closed port"])
@@ -221,7 +196,6 @@ def test_a_server_that_does_not_answer_or_refuses(fault, server, text, tmp_path)
     reason = {
         "status": "404 Client Error: Not Found",
         "closed port": "Connection refused",
-        "redirect to a file": "No c",
     }
     assert message.startswith(f"{url}: {reason[fault]}")
     assert names(tmp_path) == []
@@ -230,4 +204,4 @@ def test_a_server_that_does_not_answer_or_refuses(fault, server, text, tmp_path)
 def test_a_folder_that_cannot_be_made(server, text, tmp_path):
     (tmp_path / "file").write_text("")
     assert failure(text, tmp_path / "file/data").startswith(f"{tmp_path}/file/data: Not a directory; allowed: a ")
-    assert server.ranges == []
+    assert server.requests == 0

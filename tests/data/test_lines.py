@@ -70,7 +70,7 @@ def test_equal_lines_stay_together_and_other_lines_and_vocabularies_move_none(sp
     }
 
 
-def test_frequent_lines_are_spread_and_rare_ones_stay_together(split, capsys):
+def test_frequent_lines_are_spread_and_rare_ones_stay_together(split):
     """Titles with blank lines between them, and a separator after every tenth; some titles come twice."""
     titles = [*numbered(2000), *numbered(300)]
     text = [line for n, title in enumerate(titles) for line in (title, "", *(["=" * 70] if n % 10 == 0 else []))]
@@ -80,14 +80,6 @@ def test_frequent_lines_are_spread_and_rare_ones_stay_together(split, capsys):
         assert shares == pytest.approx(np.array(SHARES) * text.count(frequent), abs=2)
     assert [len(own) / len(text) for own in found.values()] == pytest.approx(SHARES, abs=0.02)
     assert [set(a) & set(b) for a, b in itertools.combinations(found.values(), 2)] == [{"", "=" * 70}] * 3
-    assert (
-        capsys.readouterr()
-        .err.splitlines()[-1]
-        .endswith(
-            f"x.txt: 48% of {len(text):,} lines are empty; they count as much in the scores; remove them from the "
-            "text if they are no records"
-        )
-    )
 
 
 @pytest.mark.parametrize(
@@ -108,7 +100,7 @@ def test_a_split_without_lines_is_refused(split, text, found):
 
 @pytest.mark.parametrize("piece", [1 << 15, 4, 1])
 def test_the_hash_of_a_line_does_not_depend_on_its_place(monkeypatch, piece):
-    vocabulary = Vocabulary.of_code_points(np.array([10, *range(1000, 0x110000, 997)]))
+    vocabulary = Vocabulary("char", "".join(map(chr, [10, *range(1000, 0x110000, 997)])))
     draw = np.random.default_rng(1)
     text = [np.r_[draw.integers(1, len(vocabulary), size=size), 0] for size in (0, 1, 1, 5, 300, 7)]
     alone = [int(line_hashes(line, np.array([len(line)]), vocabulary)[0]) for line in text]

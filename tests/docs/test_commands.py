@@ -66,7 +66,7 @@ def shortened(words: list[str]) -> list[str]:
     if words[0] in ("train", "plan") and "--resume" not in words:
         return [*words, *TINY_WORDS]
     more = {"train": ["--set", "train.max_steps=3"], "sample": ["--length", "20"]}.get(words[0], [])
-    return [*words, *more, *(["--streams", "16"] if "--dynamic" in words and words[0] == "eval" else [])]
+    return [*words, *more]
 
 
 @pytest.mark.usefixtures("folder")

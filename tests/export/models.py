@@ -9,7 +9,7 @@ import torch
 from charlm.config import parse_config
 from charlm.data.lines import reset_id_of
 from charlm.data.vocabulary import Vocabulary
-from charlm.inference import TrainedModel
+from charlm.inference.trained import TrainedModel
 from charlm.model import build_model
 from tests.cells.measure import EXTREMES
 from tests.export.odd import Odd

@@ -12,12 +12,13 @@ import torch
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.export import export
-from charlm.inference import TrainedModel
+from charlm.inference.trained import TrainedModel
 from charlm.look import look_page, opening
 from charlm.model import build_model
 from charlm.system.formatting import printable
 from tests.browser import HOSTILE, data_of, unnamed
 from tests.export.models import CHARACTERS, model_of
+from tests.inference.models import outputs_of
 from tests.pairwise import pairwise
 
 
@@ -188,7 +189,7 @@ def test_a_unit_colors_the_text(page):
     view.wait_for_selector("#paper span", state="attached")
     for unit in (0, 1, 2):
         text = written(view, length=200, seed=unit)
-        [outputs_TH] = trained.char_features([f"\n{text}"])
+        outputs_TH = outputs_of(trained, f"\n{text}")
         shades = np.rint(16 * outputs_TH[1:, unit]).astype(int)
         assert signs(view) == "".join("0+-"[np.sign(shade)] for shade in shades)
         assert view.text_content("#unit-name") == f"h {unit}"
@@ -230,7 +231,7 @@ def test_units_have_the_names_that_look_gives_them(opened, model, tmp_path):
     view.select_option("#series", labels[named.index(unit)])
     done(view)
     text = view.text_content("#paper")
-    [outputs_TH] = model.char_features([f"\n{text}"])
+    outputs_TH = outputs_of(model, f"\n{text}")
     values = np.abs(outputs_TH[1:, unit["unit"]])
     far = values > 0.1  # int8 weights
     expected = np.sign(outputs_TH[1:, unit["unit"]])

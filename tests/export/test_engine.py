@@ -9,9 +9,9 @@ import torch
 from charlm.cells import CELLS
 from charlm.data.vocabulary import Vocabulary
 from charlm.export.html_model import packed_model
-from charlm.inference import TrainedModel
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import choose
+from charlm.inference.trained import TrainedModel
 from charlm.web.page import packed
 from tests.export.models import CELLS_TO_EXPORT, every_model, extreme_model_of, model_of, some_ids
 
@@ -103,8 +103,8 @@ def test_states_and_gates_that_people_look_at(engine, case):
         _, _, seen = trained.network.outputs_and_activations(ids)
     expected = {}
     for layer, each in enumerate(seen, 1):
-        expected |= {f"{layer} {name}": values[-1] for name, values in each.states.items()}
-        expected |= {f"{layer} gate {name}": values[-1] for name, values in each.gates.items()}
+        for (name, is_gate), values in each.items():
+            expected[f"{layer} gate {name}" if is_gate else f"{layer} {name}"] = values[-1]
     assert [name for name, _ in units] == [*expected]
     assert logits == again
     for name, values in units:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from charlm.errors import DataError, ExportError
+from charlm.errors import CharlmError, DataError
 from charlm.export import export, html
 from charlm.export.html import copies_of
 from charlm.export.html_model import int8_matrix, packed_model
-from charlm.inference import TrainedModel
 from charlm.inference.evaluation import evaluate
+from charlm.inference.trained import TrainedModel
 from charlm.web import page as web
 from tests.browser import data_of, unpacked
 from tests.conftest import ROOT
@@ -76,7 +76,7 @@ def test_the_page_of_a_model_on_a_gpu_is_scored_on_the_cpu(model, tmp_path):
 
 def test_weights_that_lose_too_much_are_refused(model, tmp_path, monkeypatch):
     monkeypatch.setattr(html, "MOST_LOSS", -1.0)
-    with pytest.raises(ExportError, match=r"html: int8 weights raise the loss .* allowed: -100\.0%; use --float32"):
+    with pytest.raises(CharlmError, match=r"html: int8 weights raise the loss .* allowed: -100\.0%; use --float32"):
         export(model, "html", tmp_path / "a.html")
     assert [*tmp_path.iterdir()] == []
 
@@ -106,8 +106,7 @@ def test_without_the_training_text(tmp_path, without_training_text):
 def test_only_an_earlier_page_is_replaced(cli, command, trained_run):
     Path("a.html").write_text("<!DOCTYPE html>\n<title>years of work</title>", encoding="utf-8")
     assert command()[0].error == (
-        "--out a.html: exists and is not a page of charlm export; allowed: a new or empty file, or an earlier page of "
-        "charlm export"
+        "--out a.html: exists and is another file; allowed: a new or empty file, or one that charlm wrote"
     )
     assert "years of work" in Path("a.html").read_text(encoding="utf-8")
     Path("a.html").unlink()

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from charlm.errors import ExportError, PackageError
+from charlm.errors import CharlmError
 from charlm.export import export, onnx_graph, onnx_layer
-from charlm.inference import TrainedModel
+from charlm.inference.trained import TrainedModel
 from tests.export.models import CELLS_TO_EXPORT, HIDDEN, every_model, extreme_model_of, model_of, rounding_of, some_ids
 
 VOCABULARY = {"level": "char", "characters": "\n abcdefghé😀", "unit": "text"}
@@ -72,15 +72,15 @@ def test_graphs_that_are_refused(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     with monkeypatch.context() as patch:
         patch.setitem(onnx_layer._OPERATORS, "sigmoid", "Tanh")
-        with pytest.raises(ExportError, match=r"onnx: its logits or states differ from charlm's by .*; allowed: 0\.0"):
+        with pytest.raises(CharlmError, match=r"onnx: its logits or states differ from charlm's by .*; allowed: 0\.0"):
             export(model_of(), "onnx", tmp_path / "a.onnx")
     with monkeypatch.context() as patch:
         patch.setattr(onnx_graph, "_MOST_BYTES", 1000)
-        with pytest.raises(ExportError, match=r"onnx: the weights are .* bytes; allowed: 1,000; train a smaller"):
+        with pytest.raises(CharlmError, match=r"onnx: the weights are .* bytes; allowed: 1,000; train a smaller"):
             export(model_of(), "onnx", tmp_path / "a.onnx")
     for package in ("onnx", "onnxruntime"):
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, package, None)
-            with pytest.raises(PackageError, match=f"^onnx: {package} is not installed; pip install onnx onnxruntime$"):
+            with pytest.raises(CharlmError, match=f"^onnx: {package} is not installed; pip install onnx onnxruntime$"):
                 export(model_of(), "onnx", tmp_path / "a.onnx")
     assert [*tmp_path.iterdir()] == []

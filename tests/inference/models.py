@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from charlm.config import parse_config
+from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM, build_model
 
 CPU = torch.device("cpu")
@@ -24,6 +25,14 @@ def model_of(kind: str = "lstm", vocabulary: int = V, **options: Any) -> CharLM:
 
 def ids(length: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(V, size=length).astype(np.uint8)
+
+
+def outputs_of(trained: TrainedModel, text: str) -> np.ndarray:
+    """The outputs of the top layer after every character, [N, H]."""
+    x_T1 = torch.from_numpy(trained.vocabulary.encode(text).astype(np.int64))[:, None]
+    with torch.no_grad():
+        outputs_T1H, _ = trained.network.features(x_T1)
+    return outputs_T1H[:, 0].numpy()
 
 
 def alone(model: CharLM, text: Any) -> tuple[np.ndarray, np.ndarray]:

@@ -1,7 +1,5 @@
 """Dynamic evaluation: scored first, learned from afterwards, and nothing of it left behind."""
 
-import itertools
-
 import numpy as np
 import pytest
 import torch
@@ -22,20 +20,20 @@ def few_windows(monkeypatch):
 TRAIN = ids(3000, seed=9)
 
 
-def dynamically(model, text, streams=1, **adaptation):
-    return evaluate_dynamically(model, text, TRAIN, CPU, Adaptation(**adaptation), streams=streams, per_char=True)
+def dynamically(model, text, **adaptation):
+    return evaluate_dynamically(model, text, TRAIN, CPU, Adaptation(**adaptation), per_char=True)
 
 
-@pytest.mark.parametrize(("kind", "streams"), [*zip(CELLS, itertools.cycle([1, 3]), strict=False)])
-def test_without_a_rate_it_is_the_static_score(kind, streams):
-    model, text = model_of(kind), ids(3 * 4 * WARMUP + 6)
-    static = evaluate(model, text, CPU, streams=streams, per_char=True)
+@pytest.mark.parametrize("kind", CELLS)
+def test_without_a_rate_it_is_the_static_score(kind):
+    model, text = model_of(kind), ids(1000)
+    static = evaluate(model, text, CPU, streams=1, per_char=True)
     for decay in (0.0, 0.5):
-        score = dynamically(model, text, streams, lr=0.0, decay=decay)
+        score = dynamically(model, text, lr=0.0, decay=decay)
         assert score.targets == static.targets
         assert score.nats_sum == pytest.approx(static.nats_sum, rel=1e-6)
         np.testing.assert_allclose(score.per_char_nats, static.per_char_nats, rtol=1e-4, atol=1e-5)
-    assert dynamically(model, text, streams).nats_sum != pytest.approx(static.nats_sum, rel=1e-6)
+    assert dynamically(model, text).nats_sum != pytest.approx(static.nats_sum, rel=1e-6)
 
 
 @pytest.mark.parametrize(("steps", "behind"), [(1, 50), (7, 1), (7, 139), (7, 140), (7, 141), (20, 140)])
@@ -48,52 +46,43 @@ def test_nothing_behind_a_character_changes_its_score(steps, behind):
     assert first[behind - 1] != second[behind - 1]
 
 
-@pytest.mark.parametrize(("streams", "part", "T"), [(1, 30, 10), (2, 4 * WARMUP, 400)])
-def test_a_step_is_the_paper_s(streams, part, T):
-    """Three windows by hand: θ ← θ − η g / (RMS + ε) + λ (θ₀ − θ) RMS / mean(RMS), the last factor at most 1.
-
-    Of several streams g is the mean.
-    """
-    model, text = model_of(), ids(streams * part + 1)
+def test_a_step_is_the_paper_s():
+    """Three windows by hand: θ ← θ − η g / (RMS + ε) + λ (θ₀ − θ) RMS / mean(RMS), the last factor at most 1."""
+    model, text, T = model_of(), ids(31), 10
     lr, decay = 0.02, 0.3
-    sizes = gradient_rms(model, TRAIN, CPU, steps=T, streams=streams)
+    sizes = gradient_rms(model, TRAIN, CPU, T)
     mean = torch.cat([size.flatten() for size in sizes]).mean()
     by_hand = model_of()
     weights, trained = list(by_hand.parameters()), [p.detach().clone() for p in by_hand.parameters()]
-    x_TB, y_TB = (torch.from_numpy(ids.astype(np.int64)).view(streams, part).T for ids in (text[:-1], text[1:]))
-    state, expected = by_hand.layers.zero_state(streams), []
-    if streams == 2:  # the second goes on where the first ends
-        _, before = by_hand.features(x_TB[-WARMUP:, :1])
-        state = tuple(torch.cat([zero[:, :1], of.detach()], 1) for zero, of in zip(state, before, strict=True))
-    for start in range(0, part, T):
-        logits_TBV, state = by_hand(x_TB[start : start + T], state)
-        loss = torch.nn.functional.cross_entropy(logits_TBV.mT, y_TB[start : start + T], reduction="none")
+    x_T1, y_T1 = (torch.from_numpy(ids.astype(np.int64))[:, None] for ids in (text[:-1], text[1:]))
+    state, expected = by_hand.layers.zero_state(1), []
+    for start in range(0, 30, T):
+        logits_T1V, state = by_hand(x_T1[start : start + T], state)
+        loss = torch.nn.functional.cross_entropy(logits_T1V.mT, y_T1[start : start + T], reduction="none")
         expected.append(loss.detach())
-        gradients = torch.autograd.grad(loss.sum() / streams, weights)
+        gradients = torch.autograd.grad(loss.sum(), weights)
         state = tuple(part.detach() for part in state)
         with torch.no_grad():
             for weight, origin, gradient, rms in zip(weights, trained, gradients, sizes, strict=True):
                 share = (decay * rms / mean).clamp(max=1)
                 weight += (origin - weight) * share - lr * gradient / (rms + 0.1 * mean)
-    score = dynamically(model, text, streams, lr=lr, decay=decay, steps=T)
-    np.testing.assert_allclose(score.per_char_nats, torch.cat(expected).T.flatten(), rtol=1e-4)
+    score = dynamically(model, text, lr=lr, decay=decay, steps=T)
+    np.testing.assert_allclose(score.per_char_nats, torch.cat(expected).flatten(), rtol=1e-4)
 
 
-def test_streams_of_a_window_are_far_from_one_another(monkeypatch):
-    """Of four places in the text the first window reads the first and third, the second the others."""
+def test_sizes_of_gradients_are_measured_at_places_all_over_the_text(monkeypatch):
     monkeypatch.setattr(dynamic, "_WINDOWS", 4)
     model, T = model_of(), 20
     x = torch.from_numpy(TRAIN.astype(np.int64))
-    places = np.linspace(0, len(TRAIN) - 1 - T - WARMUP, 4).astype(int)
     squares = []
-    for pair in (places[::2], places[1::2]):
-        window_TB = torch.stack([x[at : at + WARMUP + T + 1] for at in pair], 1)
+    for at in np.linspace(0, len(TRAIN) - 1 - T - WARMUP, 4).astype(int):
+        window_T1 = x[at : at + WARMUP + T + 1, None]
         with torch.no_grad():
-            _, state = model.features(window_TB[:WARMUP])
-        logits_TBV, _ = model(window_TB[WARMUP:-1], state)
-        loss = torch.nn.functional.cross_entropy(logits_TBV.mT, window_TB[WARMUP + 1 :], reduction="sum") / 2
+            _, state = model.features(window_T1[:WARMUP])
+        logits_T1V, _ = model(window_T1[WARMUP:-1], state)
+        loss = torch.nn.functional.cross_entropy(logits_T1V.mT, window_T1[WARMUP + 1 :], reduction="sum")
         squares.append([gradient.square() for gradient in torch.autograd.grad(loss, list(model.parameters()))])
-    for rms, *of in zip(gradient_rms(model, TRAIN, CPU, steps=T, streams=2), *squares, strict=True):
+    for rms, *of in zip(gradient_rms(model, TRAIN, CPU, T), *squares, strict=True):
         torch.testing.assert_close(rms, torch.stack(of).mean(0).sqrt(), rtol=1e-4, atol=1e-6)
 
 
@@ -145,13 +134,12 @@ def test_a_rate_that_is_too_high():
 
 def test_short_texts():
     model, text = model_of(), ids(300)
-    assert dynamically(model, text, streams=64).nats_sum == dynamically(model, text).nats_sum
     assert dynamically(model, text, steps=10**9).nats_sum == dynamically(model, text, steps=299).nats_sum
     for length in (0, 1):
         with pytest.raises(DataError, match=f"evaluation: found a text of {length} characters?; allowed: 2 or more"):
             dynamically(model, ids(length))
-    for length, streams in ((2, 1), (3, 5), (15, 100), (40, 1), (WARMUP + 10, 100)):
-        sizes = gradient_rms(model, ids(length), CPU, steps=20, streams=streams)
+    for length in (2, 3, 15, 40, WARMUP + 10):
+        sizes = gradient_rms(model, ids(length), CPU, steps=20)
         assert all(bool(torch.isfinite(rms).all()) for rms in sizes)
         assert any(bool((rms > 0).any()) for rms in sizes)
     # With a vocabulary of one character all gradients are 0, and so is their size.

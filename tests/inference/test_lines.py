@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from charlm.data.reading import as_in_training, whole_lines
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import VocabularyError
 from charlm.inference.lines import score_lines
@@ -48,8 +49,12 @@ def in_blocks(data, seed):
         start = last or end
 
 
+def arriving(trained, blocks):
+    return whole_lines(as_in_training(blocks, trained.vocabulary.level, trained.config.data.unit, "log"))
+
+
 def scored(trained, blocks, **options):
-    return [line for lines in score_lines(trained, blocks, "log", **options) for line in lines]
+    return [line for lines in score_lines(trained, arriving(trained, blocks), "log", **options) for line in lines]
 
 
 def assert_scores(scores, lines, truth):
@@ -86,7 +91,7 @@ def test_characters_that_the_model_does_not_know(trained):
     with_unknown = np.concatenate([truth[1][:3], [7.0] * 3, truth[1][3:]])
     lines = [line.encode() for line in lines]
     for blocks in ([b"\n".join(lines)], [b"so tee\n", b"so Z", "é, tee\nso".encode()]):
-        stream = score_lines(trained, blocks, "log")
+        stream = score_lines(trained, arriving(trained, blocks), "log")
         assert [line.text for line in next(stream)] == ["so tee"]
         with pytest.raises(VocabularyError) as error:
             list(stream)
@@ -114,6 +119,6 @@ def test_characters_that_are_not_in_the_text_of_training(trained):
 def test_a_byte_model_scores_bytes(trained):
     torch.manual_seed(1)
     network = build_model(trained.config.model, 256).eval()
-    model = replace(trained, network=network, vocabulary=Vocabulary.of_bytes())
+    model = replace(trained, network=network, vocabulary=Vocabulary("byte"))
     scores = scored(model, [b"\xef\xbb\xbf\xff\r\n\xc3", b"\xa9"])
     assert [(line.text, len(line.nats)) for line in scores] == [("\ufeff\udcff\r", 6), ("é", 3)]

@@ -139,7 +139,7 @@ def test_an_empty_prompt_is_a_line_start_and_an_unknown_character_an_error():
 
 
 def test_bytes_come_out_as_whole_characters():
-    sample = SampleText(Vocabulary.of_bytes(), "", None)
+    sample = SampleText(Vocabulary("byte"), "", None)
     ids = "é€😀".encode() + b"\xe2\x82"
     pieces = [sample.append(id, last=place == len(ids)) for place, id in enumerate(ids, start=1)]
     assert pieces == ["", "é", "", "", "€", "", "", "", "😀", "", "\udce2\udc82"]

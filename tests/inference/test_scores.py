@@ -11,7 +11,7 @@ from charlm.cells import CELLS
 from charlm.errors import DataError
 from charlm.inference import evaluation
 from charlm.inference.evaluation import STREAMS, WARMUP, evaluate
-from charlm.inference.texts import char_features, score_texts, text_features
+from charlm.inference.texts import score_texts, text_features
 from tests.inference.models import CPU, V, alone, ids, model_of
 
 NEWLINE = 3
@@ -26,18 +26,19 @@ def test_texts_are_read_as_each_alone(kind, streams, monkeypatch):
         monkeypatch.setattr(evaluation, "_LOGITS", 10 * 3 * V)
     model, texts = model_of(kind), [ids(length, length) for length in LENGTHS]
     single, double = ([alone(m, text) for text in texts] for m in (model, copy.deepcopy(model).double()))
-    outputs, nats = char_features(model, texts, CPU), score_texts(model, texts, CPU)
-    for found, which in ((outputs, 0), (nats, 1)):
-        error = max(np.abs(a[which] - b[which]).max(initial=0) for a, b in zip(single, double, strict=True))
-        for each, truth in zip(found, double, strict=True):
-            assert each.dtype == np.float32
-            np.testing.assert_allclose(each, truth[which], rtol=0, atol=4 * error + 1e-7)
+
+    def error(which):
+        return max(np.abs(a[which] - b[which]).max(initial=0) for a, b in zip(single, double, strict=True))
+
+    for found, (_, truth) in zip(score_texts(model, texts, CPU), double, strict=True):
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, truth, rtol=0, atol=4 * error(1) + 1e-7)
     last, mean = (text_features(model, texts, CPU, pool) for pool in ("last", "mean"))
     assert last.dtype == mean.dtype == np.float32
-    for n, each in enumerate(outputs):
-        if len(each):
-            np.testing.assert_array_equal(last[n], each[-1])
-            np.testing.assert_allclose(mean[n], each.mean(0, dtype=np.float64), rtol=1e-6, atol=1e-7)
+    for n, (outputs_NH, _) in enumerate(double):
+        if len(outputs_NH):
+            np.testing.assert_allclose(last[n], outputs_NH[-1], rtol=0, atol=4 * error(0) + 1e-7)
+            np.testing.assert_allclose(mean[n], outputs_NH.mean(0), rtol=0, atol=4 * error(0) + 1e-7)
         else:
             assert np.isnan([last[n], mean[n]]).all()
 

@@ -7,7 +7,7 @@ import torch
 
 from charlm.cells import LSTM
 from charlm.data.vocabulary import Vocabulary
-from charlm.inference import TrainedModel
+from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM
 

@@ -11,7 +11,7 @@ from matplotlib.image import imread
 
 from charlm.cells import LSTM
 from charlm.data.vocabulary import Vocabulary
-from charlm.inference import load
+from charlm.inference.loading import load
 from charlm.layers import RecurrentLayers
 from charlm.look import look_page
 from charlm.model import CharLM
@@ -270,7 +270,7 @@ def test_right_to_left(opened, of_characters, level):
     """Each character keeps its own shade, underline and prediction, and stands where its script puts it."""
     trained = of_characters(RTL)
     if level == "byte":
-        vocabulary = Vocabulary.of_bytes()
+        vocabulary = Vocabulary("byte")
         network = CharLM(256, 0, RecurrentLayers(LSTM(hidden=6), 256)).eval()
         trained = replace(trained, vocabulary=vocabulary, network=network)
     page = look_page(trained, RTL)

@@ -20,6 +20,7 @@ from charlm.look import features, look_page, opening, shown_text
 from charlm.look import page as look
 from charlm.web import page as web
 from tests.browser import HOSTILE, data_of, unpacked
+from tests.inference.models import outputs_of
 from tests.text import words_text
 
 FOLDER = Path(web.__file__).parent / "look"
@@ -65,7 +66,7 @@ def test_units_that_go_with_something(model, monkeypatch):
     unit = units[0]
     assert sorted(curve["name"] for curve in unit["curves"]) == ["c", "f", "g", "h", "i", "o"]
     h = next(curve for curve in unit["curves"] if curve["name"] == "h")
-    expected = model.char_features([text])[0][:, unit["unit"]]
+    expected = outputs_of(model, text)[:, unit["unit"]]
     np.testing.assert_allclose(unpacked(h) * h["scale"], expected, atol=h["scale"] * 0.51)  # eight bits
     monkeypatch.setattr(features, "LEAST_CORRELATION", 1.1)
     assert data_of(look_page(model, text))["units"] == []
@@ -109,7 +110,7 @@ def test_short_texts_and_no_training_text(model, of_characters):
 
 
 def test_bytes_of_a_character_are_shown_by_the_last(model):
-    bytewise = replace(model, vocabulary=Vocabulary.of_bytes())
+    bytewise = replace(model, vocabulary=Vocabulary("byte"))
     for text, shown in {"aé€😀": "a·é··€···😀", "a\udcff\udce2b": "a\ufffd\ufffdb", "": ""}.items():
         assert shown_text(bytewise, bytewise.vocabulary.encode(text)) == shown
 

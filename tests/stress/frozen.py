@@ -111,7 +111,6 @@ lstm           min-p       sample RUN --length 40 --seed 5 --min-p 0.05
 lstm           count       sample RUN --length 40 --seed 5 --count 3
 lstm           next        next RUN --prompt ab --top 7 --json
 lstm           test        eval RUN --split test --json
-lstm           one-stream  eval RUN --streams 1 --json
 lstm           dynamic     eval RUN --dynamic --json
 lstm           file        score RUN FILE --per-char --json
 rhn-uncoupled  dynamic     eval RUN --dynamic --dynamic-lr 0.01 --json

@@ -11,8 +11,8 @@ import charlm.training.step
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.data.corpus import load_corpus
-from charlm.inference import SamplingOptions
 from charlm.inference.evaluation import evaluate
+from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import sample_text
 from charlm.model import build_model, load_weights
 from charlm.system.process_group import ONE_PROCESS

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from charlm.inference import load
+from charlm.inference.loading import load
 from charlm.inference.options import SamplingOptions
 from charlm.training.metrics import Tracker
 from charlm.training.sample import _of_characters, draw_sample
