@@ -2,13 +2,12 @@
 
 import json
 import platform
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from charlm.checkpoint import read_checkpoint, save_checkpoint
+from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.inference.loading import load
 from charlm.native import precision
@@ -45,16 +44,6 @@ def test_auto_takes_what_this_cpu_computes_faster(config_of, tmp_path: Path, fas
     assert load_config(tmp_path / "run/config.yaml").precision == taken
     assert read_checkpoint(tmp_path / "run/checkpoints/last.safetensors").config.precision == taken
     assert load(tmp_path / "run").precision == taken
-
-
-def test_runs_from_before_auto_chose_stay_in_fp32(config_of, tmp_path: Path, monkeypatch) -> None:
-    start_run(config_of(precision="fp32"), tmp_path / "run")
-    for path in (tmp_path / "run/checkpoints").iterdir():
-        saved = read_checkpoint(path)
-        save_checkpoint(replace(saved, config=saved.config.model_copy(update={"precision": "auto"})), path, [])
-    monkeypatch.setattr(precision, "bf16_instructions", lambda: "AMX")
-    resume_run(tmp_path / "run")
-    assert load(tmp_path / "run").precision == "fp32"
 
 
 def test_resuming_and_use_are_in_the_precision_of_training(config_of, tmp_path: Path, cli, fast: str, capsys) -> None:

@@ -1,19 +1,14 @@
-"""Samples during training: their surprise, samples.jsonl, and TensorBoard's text tab."""
+"""Samples during training: their surprise, and samples.jsonl."""
 
-import html
 import json
-import re
-import warnings
 from unittest import mock
 
 import numpy as np
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from charlm.inference.loading import load
 from charlm.inference.options import SamplingOptions
-from charlm.training.metrics import Tracker
 from charlm.training.sample import _of_characters, draw_sample
 from charlm.training.start import resume_run, start_run
 from charlm.training.step import Trainer
@@ -56,9 +51,6 @@ def test_the_first_samples_are_early(tmp_path, config_of, every, steps):
     start_run(config_of(train), tmp_path / "run")
     drawn = samples(tmp_path / "run")
     assert [row["step"] for row in drawn] == [*steps]
-    events = EventAccumulator(str(tmp_path / "run/train"), {"tensors": 0}).Reload()
-    charted = events.Tensors("sample/text_summary") if steps else []
-    assert [event.step for event in charted] == [*steps]
 
 
 def test_a_run_that_is_killed_before_its_first_checkpoint_has_one_sample_of_step_0(tmp_path, config_of, finished_run):
@@ -86,19 +78,3 @@ def test_a_model_that_is_not_finite_has_no_bits(trained_run, monkeypatch):
     options = SamplingOptions(length=5)
     drawn = draw_sample(trained.network, trained.vocabulary, options=options, seed=3, device=trained.device)
     assert drawn["bits"] == [None] * 5
-
-
-@pytest.mark.parametrize("text", ["<b>&amp;", "</pre><script>x</script>", "*a* `c` | d", "# no\n\n- list", "\tx"])
-def test_tensorboard_shows_a_sample_unchanged(tmp_path, text):
-    """Neither as Markdown nor as HTML."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TensorBoard's copy of a sanitizer speaks of its future
-        from tensorboard.plugin_util import markdown_to_safe_html
-    tracker = Tracker(tmp_path)
-    tracker.sample({"text": text, "bits": [1.0] * len(text)}, 3)
-    tracker.close()
-    [event] = EventAccumulator(str(tmp_path / "train")).Reload().Tensors("sample/text_summary")
-    page = markdown_to_safe_html(event.tensor_proto.string_val[0].decode())
-    shown = re.fullmatch(r"<pre><code>(.*)\n</code></pre>\s*", page, re.DOTALL)
-    assert shown, page
-    assert html.unescape(shown[1]) == text.expandtabs(4)
