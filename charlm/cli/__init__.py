@@ -32,13 +32,18 @@ class _Commands(TyperGroup):
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: Any) -> Any:
-        """Exit quietly when the reader is gone, as in `charlm sample … | head`."""
+        """Exit quietly when the reader is gone, as in `charlm sample … | head`, or the terminal, as SIGHUP does."""
         try:
             with _usage_errors_printable():
                 return super().invoke(ctx)
         except BrokenPipeError:
             _drop_output()
             sys.exit(141)
+        except OSError as error:
+            if error.errno != errno.EIO or error.filename is not None:
+                raise
+            _drop_output()
+            sys.exit(129)
 
 
 @contextlib.contextmanager

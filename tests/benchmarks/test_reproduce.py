@@ -24,7 +24,7 @@ KIND = {
     "parameters": 1_234_567,
     "chars_per_s": 1234.5,
     "nats": 1.5,
-    "nats_after_updates": 1.51,
+    "nats_after_chars": 1.51,
     "memory": 32,
     "gradient": 0.0123,
 }

@@ -166,11 +166,12 @@ def test_a_run_folder_from_somebody_else_writes_and_removes_nothing_outside(tmp_
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
 def test_a_lock_that_is_no_file_is_one_line(tmp_path, cli, make):
-    make(tmp_path / ".lock")
+    (run := tmp_path / "run").mkdir()
+    make(run / ".lock")
     (tmp_path / "text.txt").write_text("abc" * 200)
-    result = cli("train", "--config", "lstm", tmp_path / "text.txt", "--run-dir", tmp_path)
+    result = cli("train", "--config", "lstm", tmp_path / "text.txt", "--run-dir", run)
     found = "found no regular file; allowed: a file that charlm wrote; remove this"
-    assert last_error(result) == f"{tmp_path}/.lock: {found}"
+    assert last_error(result) == f"{run}/.lock: {found}"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # a background job's, and nohup's
