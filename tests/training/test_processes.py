@@ -1,6 +1,7 @@
 """Several processes, each with its part of the batch, are one."""
 
 import contextlib
+import copy
 import os
 import shutil
 import signal
@@ -81,7 +82,7 @@ def in_float64():
     with (
         mock.patch.object(step, "build_model", lambda *args: build_model(*args).double()),
         mock.patch.object(step, "build_optimizer", unfused),
-        mock.patch.object(charlm.model.loss, "cross_entropy", cross_entropy),
+        mock.patch.object(charlm.model.network, "cross_entropy", cross_entropy),
         mock.patch.object(charlm.inference.evaluation, "cross_entropy", cross_entropy),
     ):
         yield
@@ -103,7 +104,7 @@ def trained(group: ProcessGroup, raw, updates: int, start: Checkpoint | None = N
             elapsed_s, _ = group.agree(trainer.state.elapsed_s + (1.0 if group.is_first else 5.0), [])
             trainer.state.elapsed_s = elapsed_s
             trainer.update()
-        snapshot = take_snapshot(trainer, copied=True)
+        snapshot = copy.deepcopy(take_snapshot(trainer))
         group.check_equal("weights", lambda: [tensor.tolist() for tensor in snapshot.weights.values()])
         return snapshot
 
