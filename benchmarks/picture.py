@@ -24,7 +24,8 @@ from playwright.sync_api import Page, sync_playwright
 from charlm.export import export
 from charlm.inference.loading import load
 from charlm.look import look_page, opening
-from charlm.report import read_run, report_page
+from charlm.report.page import report_page
+from charlm.report.run import read_run
 
 DOCS = Path(__file__).parents[1] / "docs"
 LENGTH = 5000

@@ -24,7 +24,7 @@ from charlm.inference.loading import load
 from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM, count_parameters
-from charlm.report import read_run
+from charlm.report.run import read_run
 from charlm.runs import find_runs
 from tests.browser import HOSTILE, data_of, unnamed, unpacked
 from tests.runs import interrupted_after

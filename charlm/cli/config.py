@@ -54,9 +54,10 @@ def suggest(
     lines: usage.Lines = False,
     overrides: usage.Overrides = None,
 ) -> None:
-    """Choose the settings of `charlm train TEXT --minutes M` for this machine, say why, and print them as YAML.
+    """Choose the settings of `charlm train TEXT --minutes M` for this machine, say why, and print commented YAML.
 
-    Measures the speed of a few models each time, which takes at most about five seconds.
+    Leaves out options that keep their defaults. Measures the speed of a few models each time, which takes at most about
+    five seconds.
 
     \b
     Example:
@@ -66,11 +67,11 @@ def suggest(
     given.check()
 
     from charlm.choice.suggest import suggest as choose
-    from charlm.config import dump_config
+    from charlm.config import commented
 
     suggestion = choose(given.request())
     say_all(suggestion.reasons)
-    typer.echo(dump_config(suggestion.config), nl=False)
+    typer.echo(commented(suggestion.config), nl=False)
 
 
 @app.command()

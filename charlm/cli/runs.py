@@ -87,7 +87,8 @@ def report(
       charlm report runs/mine runs/other --out report.html
     """
     from charlm.data.outputs import check_output
-    from charlm.report import read_run, report_page, runs_in
+    from charlm.report.page import report_page
+    from charlm.report.run import read_run, runs_in
 
     paths = {path.resolve(): path for given in runs for path in runs_in(given)}
     records = [read_run(path) for path in paths.values()]

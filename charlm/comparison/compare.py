@@ -17,7 +17,7 @@ from charlm.inference.loading import load
 from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM
-from charlm.report import RunRecord, read_run
+from charlm.report.run import RunRecord, read_run
 from charlm.runs import describe_run
 from charlm.system.console import say
 from charlm.system.formatting import bits_to_nats

@@ -15,7 +15,8 @@ from charlm.inference.sampling import sample_text
 from charlm.inference.trained import TrainedModel
 from charlm.look import opening, shown_text
 from charlm.look.predictions import read
-from charlm.report import RunRecord, curves_data, settings_data, text_data
+from charlm.report.page import curves_data, settings_data, text_data
+from charlm.report.run import RunRecord
 from charlm.system.formatting import one_line
 from charlm.web.page import html_page, packed, text_name
 

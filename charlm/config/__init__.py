@@ -14,12 +14,12 @@ from charlm.config.faults import Schema, Source, fault_lines, json_schema, show,
 from charlm.config.optimizers import Optimizer, Schedule
 from charlm.config.schema import Config
 from charlm.config.shipped import find_config, nearest_configs
-from charlm.config.yaml import dump_yaml, load_yaml
+from charlm.config.yaml import dump_flow, dump_yaml, load_yaml
 from charlm.errors import CellError, ConfigError
 from charlm.system.section import Section
 
 __all__ = [
-    "Config", "differences", "dump_config", "flatten", "ignored_options", "load_config", "parse_config",
+    "Config", "commented", "differences", "dump_config", "flatten", "ignored_options", "load_config", "parse_config",
     "valid_overrides",
 ]  # fmt: skip
 
@@ -165,6 +165,21 @@ def ignored_options(config: Config) -> list[str]:
 def dump_config(config: Config) -> str:
     """Write a config as YAML text, with every option."""
     return dump_yaml(config.model_dump(mode="json"))
+
+
+def commented(section: Section, indent: str = "") -> str:
+    """The options that differ from their defaults as YAML, each with the first sentence of its help."""
+    text = ""
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            below = commented(value, f"{indent}  ")
+            text += f"{indent}{name}:\n{below}" if below else ""
+        elif name in ("kind", "name") or value != field.default:
+            line = f"{indent}{name}: {dump_flow(list(value) if isinstance(value, tuple) else value)}"
+            help = " ".join((field.description or "").split())
+            text += f"{line:<35} # {help.partition('. ')[0].rstrip('.')}\n"
+    return text
 
 
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:

@@ -12,10 +12,10 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.layers.backend import Activations, Backend, Selection
+from charlm.layers.driven import Lookup
 from charlm.layers.stack import NO_DROPOUT, RecurrentLayers, RecurrentState
 from charlm.native.generate import Generator
 from charlm.native.linear import linear
-from charlm.native.lookup import Lookup
 from charlm.native.loss import cross_entropy
 from charlm.native.random import dropout_mask
 

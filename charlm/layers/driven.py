@@ -1,6 +1,7 @@
 """A layer by a driver: what comes before the loop in PyTorch's operators, then the driver's two passes."""
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -10,8 +11,25 @@ from charlm.cells.program import units
 from charlm.layers.backend import LayerCall, LayerState
 from charlm.layers.reference import NodeValues
 from charlm.native.generate import GeneratingLayer
-from charlm.native.lookup import Lookup, check_ids
+from charlm.native.loss import check_ids
 from charlm.native.recurrence import Driver, LoopInputs, matrices, matrix
+
+
+class Lookup(NamedTuple):
+    """An input [T, B, I] whose vectors are rows of a table [V, I].
+
+    A layer can multiply the table by its weights and look up rows of the product: V products instead of T · B.
+    """
+
+    ids_TB: Tensor
+    table_VI: Tensor | None
+    """None: the identity matrix, so the input is one-hot and I = V."""
+
+    def dense(self, input_size: int, like: Tensor) -> Tensor:
+        """The input as a tensor [T, B, I]; a one-hot input has the dtype and device of `like`."""
+        if self.table_VI is not None:
+            return F.embedding(self.ids_TB, self.table_VI)
+        return like.new_zeros(*self.ids_TB.shape, input_size).scatter_(-1, self.ids_TB.unsqueeze(-1), 1.0)
 
 
 def driven_layer(

@@ -15,14 +15,13 @@ from charlm.config.schema import Dropout
 from charlm.gpu.buffers import BufferCache
 from charlm.gpu.recurrence import TensorRecurrence
 from charlm.layers.backend import Activations, Backend, LayerCall, LayerState, Selection
-from charlm.layers.driven import driven_layer, generating_layer
+from charlm.layers.driven import Lookup, driven_layer, generating_layer
 from charlm.layers.reference import REFERENCE
 from charlm.layers.torch_operator import torch_backend
 from charlm.native.autograd import autocasts_to_bf16
 from charlm.native.build import KernelError, load
 from charlm.native.fused import SHARED_KERNELS, FusedDriver, fused
 from charlm.native.generate import GeneratingLayer
-from charlm.native.lookup import Lookup
 from charlm.native.random import dropout_mask
 from charlm.system.process_group import WHOLE_BATCH
 

@@ -1,4 +1,4 @@
-"""Simple features of a text, and the units whose activation goes with one of them.
+"""The words of a text that surprise most, simple features of it, and the units whose activation goes with one of them.
 
 A unit tracks the feature with which it correlates most, in absolute value, over the first half of the text. The
 correlation that is reported is that over the second half, so it is not the best of many by chance.
@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.vocabulary import Ids
-from charlm.look.hardest import IDEOGRAPH
 from charlm.look.predictions import Floats, Series, activations
 from charlm.model import CharLM
 
@@ -29,7 +28,12 @@ _LEAST_LENGTH = 200
 _LEAST = 1e-12
 """A variance below this is rounding: the value does not change."""
 
-_WORD = re.compile(rf"{IDEOGRAPH}|(?:(?!{IDEOGRAPH})[^\W\d_])+")
+_IDEOGRAPH = "[\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd]"
+"""A word of its own, because there are no spaces between them."""
+_LETTER = rf"(?!{_IDEOGRAPH})\w"
+_SPELLED = re.compile(rf"{_IDEOGRAPH}|(?:{_LETTER})+(?:['’-](?:{_LETTER})+)*")
+"""A word with the marks inside it, as in don't."""
+_WORD = re.compile(rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})[^\W\d_])+")
 _ENDS = ".!?。！？…؟۔।"
 """Ends of sentences."""
 _OPENING = {"(": ")", "[": "]", "{": "}"}
@@ -198,3 +202,21 @@ def most_telling(units: dict[Unit, Tracked], count: int) -> dict[Unit, Tracked]:
         of_feature[feature] += 1
     chosen = {*sorted(turns, key=turns.__getitem__)[:count]}
     return {unit: units[unit] for unit in strongest.values() if unit in chosen}
+
+
+def hardest_words(text: str, bits_N: Values, count: int, least: float = 0.0) -> list[tuple[int, int, float]]:
+    """Start, length and bits of the words with most bits in total, above `least`; each word once, where it is hardest.
+
+    A word with the first character, which has no bits, is left out.
+    """
+    sums = np.concatenate([[0.0], np.cumsum(np.nan_to_num(bits_N))])
+    words = []
+    for word in _SPELLED.finditer(text):
+        start, end = word.span()
+        bits = float(sums[end] - sums[start])
+        if bits > least and not np.isnan(bits_N[start]):
+            words.append((start, end - start, bits))
+    by_text: dict[str, tuple[int, int, float]] = {}
+    for start, length, bits in sorted(words, key=lambda word: -word[2]):
+        by_text.setdefault(text[start : start + length], (start, length, bits))
+    return [*by_text.values()][:count]

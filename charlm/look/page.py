@@ -9,8 +9,7 @@ from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.novelty import copied_stretches, copied_windows
 from charlm.inference.trained import TrainedModel
-from charlm.look.features import Unit, most_telling, tracked_units
-from charlm.look.hardest import hardest_words
+from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
 from charlm.look.predictions import Predictions, Series, activations, context_curve, read
 from charlm.system.console import say
 from charlm.system.formatting import counted, printable

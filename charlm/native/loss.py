@@ -9,7 +9,6 @@ from torch import Tensor
 
 from charlm.native.autograd import first_derivative
 from charlm.native.build import Kernel
-from charlm.native.lookup import check_ids
 
 LOSS = Kernel(Path(__file__).with_name("loss.cpp"))
 
@@ -47,3 +46,11 @@ class _CrossEntropy(torch.autograd.Function):
     def backward(ctx: Any, d_nats_N: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (d_logits_NV,) = ctx.saved_tensors
         return d_logits_NV * d_nats_N.unsqueeze(-1), None, None
+
+
+def check_ids(name: str, ids: Tensor, V: int) -> None:
+    """ValueError unless all ids are from 0 to V − 1."""
+    if ids.numel():
+        low, high = (int(bound) for bound in ids.aminmax())
+        if low < 0 or high >= V:
+            raise ValueError(f"{name}: found {low} to {high}; allowed: 0 to {V - 1}")

@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from charlm.look.features import chosen_features, correlations, features_of, most_telling
-from charlm.look.hardest import hardest_words
+from charlm.look.features import chosen_features, correlations, features_of, hardest_words, most_telling
 from charlm.look.predictions import Series
 
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from charlm.report import read_run, report_page
+from charlm.report.page import report_page
+from charlm.report.run import read_run
 from tests.browser import unnamed
 from tests.report.conftest import train_row
 

@@ -7,8 +7,8 @@ from shutil import which
 import numpy as np
 import pytest
 
-from charlm.report import read_run, report_page
-from charlm.report.page import MOST, SAMPLE_LENGTH, SAMPLES, stretches, summary_of
+from charlm.report.page import MOST, SAMPLE_LENGTH, SAMPLES, report_page, stretches, summary_of
+from charlm.report.run import read_run
 from charlm.web import page as web
 from tests.browser import data_of, unpacked
 from tests.report.conftest import train_row

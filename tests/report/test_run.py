@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from charlm.errors import RunError
-from charlm.report import read_run, runs_in
-from charlm.report.run import short_names
+from charlm.report.run import read_run, runs_in, short_names
 from charlm.system.lock import locked
 from tests.report.conftest import train_row, valid_row
 from tests.runs import contents, rows
