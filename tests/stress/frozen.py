@@ -107,17 +107,15 @@ lstm           greedy      sample RUN --length 40 --temperature 0
 lstm           hot         sample RUN --length 40 --seed 5 --temperature 1.3
 lstm           top-k       sample RUN --length 40 --seed 5 --top-k 4
 lstm           top-p       sample RUN --length 40 --seed 5 --top-p 0.6
-lstm           min-p       sample RUN --length 40 --seed 5 --min-p 0.05
 lstm           count       sample RUN --length 40 --seed 5 --count 3
 lstm           next        next RUN --prompt ab --top 7 --json
 lstm           test        eval RUN --split test --json
 lstm           dynamic     eval RUN --dynamic --json
 lstm           file        score RUN FILE --per-char --json
-rhn-uncoupled  dynamic     eval RUN --dynamic --dynamic-lr 0.01 --json
-gru-members    dynamic     eval RUN --dynamic --json
+rhn-uncoupled  dynamic     eval RUN --dynamic --json
 gru-members    count       sample RUN --seed 5 --count 4
 lstm-lines     count       sample RUN --seed 5 --count 4
-lstm-lines     per-char    score RUN FILE --lines --per-char --json
+lstm-lines     per-char    score RUN FILE --per-char --json
 gru-bytes      top-p       sample RUN --length 40 --seed 5 --top-p 0.8
 """
 
@@ -215,7 +213,7 @@ def training(folder: Path, name: str, *options: Any, stop_at: int | None = None)
     if fault:
         return {"train": fault}
     evaluated = ["eval", run, "--json"]
-    scored = ["score", run, folder / "scored.txt", "--lines", "--json"]
+    scored = ["score", run, folder / "scored.txt", "--json"]
     return {
         "weights": attempt(tensors, run, "weights", "averaged"),
         "optimizer": attempt(tensors, run, "optimizer"),
