@@ -12,7 +12,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 import torch
@@ -25,7 +24,7 @@ from charlm.cells.stored import StoredCell, as_json
 from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
-from charlm.runs import FOLDER, FORMAT, VERSION, read_header
+from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header
 from charlm.system.files import replace_file
 
 
@@ -87,7 +86,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         data = path.read_bytes()
         tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
     except (SafetensorError, OSError) as error:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({' '.join(str(error).split())}); use another one of the run"
@@ -142,7 +141,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
             cell = config.model.cell.with_programs(header.get("cell", ""))
             config = config.model_copy(update={"model": config.model.model_copy(update={"cell": cell})})
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
-        progress = _progress(header["progress"])
+        progress = parse_progress(header["progress"])
         return Checkpoint(
             config=config,
             vocabulary=vocabulary,
@@ -152,26 +151,6 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:
         reason = str(error).replace("\n", "; ")
         raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({reason})") from None
-
-
-def _progress(text: str) -> dict[str, Any]:
-    """The progress in a header; ValueError for what charlm does not write, such as numbers that are not finite."""
-    progress = json.loads(text)
-    if not isinstance(progress, dict):
-        raise ValueError(f"progress: found {type(progress).__name__}; allowed: a table")
-    for name, kinds in _PROGRESS.items():
-        if name in progress and type(progress[name]) not in kinds:
-            raise ValueError(f"progress: {name}: found {type(progress[name]).__name__}")
-    for name, value in progress.items():
-        if isinstance(value, int) and abs(value) >= 2**63:
-            raise ValueError(f"progress: {name}: found a number that is too large; allowed: below 2^63")
-        if isinstance(value, float) and not abs(value) < 2**63:
-            raise ValueError(f"progress: {name}: found {value:.3g}; allowed: finite numbers below 2^63")
-    return progress
-
-
-_PROGRESS = {"step": (int,), "best_nats": (int, float, NoneType), "stop_reason": (str,)}
-"""Numbers of a run that are shown before it is resumed, and their types."""
 
 
 def digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:

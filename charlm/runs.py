@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from charlm.errors import CheckpointError, DamagedCheckpointError
@@ -54,6 +55,26 @@ class RunSummary:
         return f", {self.members} members" if self.members and self.members > 1 else ""
 
 
+def parse_progress(text: str) -> dict[str, Any]:
+    """The progress in a header; ValueError for what charlm does not write, such as numbers that are not finite."""
+    progress = json.loads(text)
+    if not isinstance(progress, dict):
+        raise ValueError(f"progress: found {type(progress).__name__}; allowed: a table")
+    for name, kinds in _PROGRESS.items():
+        if name in progress and type(progress[name]) not in kinds:
+            raise ValueError(f"progress: {name}: found {type(progress[name]).__name__}")
+    for name, value in progress.items():
+        if isinstance(value, int) and abs(value) >= 2**63:
+            raise ValueError(f"progress: {name}: found a number that is too large; allowed: below 2^63")
+        if isinstance(value, float) and not abs(value) < 2**63:
+            raise ValueError(f"progress: {name}: found {value:.3g}; allowed: finite numbers below 2^63")
+    return progress
+
+
+_PROGRESS = {"step": (int,), "best_nats": (int, float, NoneType), "stop_reason": (str,)}
+"""Numbers of a run that are shown before it is resumed, and their types."""
+
+
 def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
     """The config, the progress and the number of weights that the header of a checkpoint tells.
 
@@ -76,10 +97,10 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
         end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
         if file_bytes != 8 + size + end:
             raise ValueError(f"{file_bytes} bytes instead of {8 + size + end}")
-        progress = json.loads(texts["progress"])
-        if type(progress["step"]) is not int:
-            raise ValueError(f"step {progress['step']!r}")
+        progress = parse_progress(texts["progress"])
         parameters = sum(math.prod(tensors[name]["shape"]) for name in tensors if name.startswith("weights/"))
+        if "step" not in progress or parameters >= 2**63:
+            raise ValueError(f"no step, or {min(parameters, 2**63)} numbers or more")
         return json.loads(texts["config"]), progress, parameters
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(
@@ -148,7 +169,7 @@ def describe_run(folder: Path) -> RunSummary:
     """The state of a run; takes no lock and writes nothing. OSError if the folder cannot be read."""
     files = sorted((folder / FOLDER).glob("*.safetensors"), key=_written_s, reverse=True)
     in_use = is_locked(folder)
-    # `last` first, because --resume reads it first; then the newest. Hard links have equal ages.
+    # `last` first, because --resume reads it first; then the newest.
     for file in sorted(files, key=lambda file: file.name != LAST):
         try:
             return _described(folder, _written_s(file), in_use, *read_header(file))

@@ -48,7 +48,7 @@ def classify(
     from charlm.data.vocabulary import describe_characters, readable
 
     name, number, unknown = "stdin" if file == "-" else file, 0, set[str]()
-    names, separator = labels.split(","), separator.replace(r"\t", "\t")
+    names, separator = [label.strip() for label in labels.split(",")], separator.replace(r"\t", "\t")
     try:
         trained.classify([], names, separator)
     except ValueError as error:

@@ -1,5 +1,6 @@
 """Arrays of numbers in the cache: the ids of a text, and where its lines start. A key names text and type."""
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,13 +16,20 @@ from charlm.system.files import replacing
 Array = npt.NDArray[Any]
 Append = Callable[[Array], object]
 """Writes the next numbers of an entry."""
+_BLOCK, _CRC_BYTES = 2**20, 4
+_INTACT = 0x2144DF1C
+"""The CRC-32 of any data that its own CRC-32 follows, as in every entry."""
 
 
 def find_entry(key: str, dtype: np.dtype) -> Array | None:
-    """The array of a cache entry, memory-mapped; None if it is missing, or if others may write it."""
+    """The array of a cache entry, memory-mapped; None if it is missing or damaged, or if others may write it."""
     try:
         with open_private(_path(key)) as file:
-            return np.memmap(file, dtype, "r")
+            checksum = 0
+            while block := file.read(_BLOCK):
+                checksum = zlib.crc32(block, checksum)
+            count, rest = divmod(file.tell() - _CRC_BYTES, dtype.itemsize)
+            return None if checksum != _INTACT or rest else np.memmap(file, dtype, "r", shape=(count,))
     except (OSError, ValueError):
         return None
 
@@ -51,7 +59,16 @@ def open_entry(key: str, dtype: np.dtype) -> Iterator[Append]:
     path = _path(key)
     try:
         with replacing(path, 0o600) as file:
-            yield lambda block: file.write(np.ascontiguousarray(block, dtype).data)
+            checksum = 0
+
+            def append(block: Array) -> None:
+                nonlocal checksum
+                data = np.ascontiguousarray(block, dtype).data
+                checksum = zlib.crc32(data, checksum)
+                file.write(data)
+
+            yield append
+            file.write(checksum.to_bytes(_CRC_BYTES, "little"))
     except OSError as error:
         raise unwritable(path.parent, error) from error
     limit_cache("corpora")

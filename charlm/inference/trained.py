@@ -251,8 +251,8 @@ class TrainedModel:
         VocabularyError for an unknown character; ValueError for a line end, no labels or equal ones.
         """
         lines, labels = each_text(lines, "lines"), each_text(labels, "labels")
-        if not labels or len(set(labels)) < len(labels):
-            raise ValueError(f"labels: found {labels}; allowed: one or more, all different")
+        if not all(labels) or not labels or len(set(labels)) < len(labels):
+            raise ValueError(f"labels: found {labels}; allowed: one or more texts, all different")
         if any(NEWLINE in text for text in (*lines, *labels, separator)):
             raise ValueError("found a line end in a line, label or separator; allowed: lines without their ends")
         of_lines, newline = self._ids_of_all(lines, "lines"), self.newline

@@ -1,6 +1,8 @@
 """Locks: one process at a time in a run's folder, and one training at a time in a process."""
 
 import contextlib
+import os
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,6 +57,16 @@ def is_locked(folder: Path) -> bool:
 
 _lock = threading.RLock()
 _is_training = False
+
+
+def _train_anew() -> None:
+    """In a forked child: the training of a thread that is not there has ended."""
+    global _lock, _is_training
+    _lock, _is_training = threading.RLock(), False
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_train_anew)
 
 
 @contextlib.contextmanager

@@ -239,6 +239,9 @@ class TrainingLoop:
         say("model", f"{model.description}: {count:,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
         say("run", str(self.folder.path))
+        if reason := self._reason_to_stop():
+            limit = f"train.{reason}={getattr(self.config.train, reason)}"
+            say("limit", f"{limit} is already reached; to train on, raise it: --set train.{reason}=…")
 
     def _record_train(self) -> None:
         """Log the metrics since the last row; DivergenceError if an update was not finite."""

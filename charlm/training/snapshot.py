@@ -56,6 +56,8 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
         if trainer.device.type == "cuda" and cuda_state is not None:
             torch.cuda.set_rng_state(cuda_state, trainer.device)
         state = TrainState.restored(checkpoint.progress, carried, trainer.device)
+        if state.position >= trainer.streams.length:
+            raise ValueError(f"position: found {state.position}; a stream has {trainer.streams.length}")
         if state.recurrent is not None:
             _check_shapes(state.recurrent, trainer.model.zero_state(trainer.config.train.batch_size))
         load_weights(trainer.model, checkpoint.weights)

@@ -100,7 +100,7 @@ def resume_run(
         trainer, corpus = prepare(config, group, load)
         group.on_each(restore_snapshot, trainer, checkpoint)
         state = trainer.state
-        threads, differ = checkpoint.progress["threads"], "results differ in the last bits"
+        threads, differ = checkpoint.progress.get("threads"), "results differ in the last bits"
         if threads != state.threads:
             say("threads", f"found {state.threads}, the run had {threads}: {differ}; see threads")
         if kernels != state.kernels and trainer.device.type == "cpu":

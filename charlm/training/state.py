@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, get_type_hints
 
 import torch
 from torch import Tensor
@@ -124,7 +124,13 @@ class TrainState:
 
     @classmethod
     def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":
-        """The inverse of `progress` and `tensors`; TypeError or KeyError if something is missing or unknown."""
+        """The inverse of `progress` and `tensors`; ValueError, TypeError or KeyError for what they cannot give."""
+        for name, kind in get_type_hints(cls).items():
+            if name in _TENSORS:
+                continue
+            value = progress[name]
+            if not isinstance(value, kind) or (isinstance(value, int | float) and not 0 <= value < 2**63):
+                raise ValueError(f"{name}: found {value!r:.40}")
         moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
         count = sum(name.startswith("recurrent.") for name in moved)
         recurrent = tuple(moved[f"recurrent.{index}"] for index in range(count)) or None

@@ -241,12 +241,12 @@ def test_closed_gates_of_a_minlstm_share_out_the_state() -> None:
 
 def recorded(stack: RecurrentLayers) -> list[dict[str, Tensor]]:
     """States and gates of each layer, [T, B, H] by name, of a window with resets."""
-    activations = [Activations() for _ in range(stack.num_layers)]
+    activations = [Activations(list) for _ in range(stack.num_layers)]
     x_TBI, resets_TB = torch.randn(5, 2, 3, dtype=torch.float64), torch.eye(5, 2).bool()
     stack = stack.double().eval()
     outputs, _ = stack.forward_reference(x_TBI, None, resets_TB, activations)
     assert torch.equal(outputs, stack.forward_reference(x_TBI, None, resets_TB)[0])
-    layers = [{name: torch.stack(steps) for name, steps in (a.states | a.gates).items()} for a in activations]
+    layers = [{name: torch.stack(steps) for (name, _), steps in a.items()} for a in activations]
     assert torch.equal(layers[-1][stack.state_names[0]], outputs)
     assert all(steps.shape == (5, 2, 4) for layer in layers for steps in layer.values())
     return layers

@@ -96,7 +96,7 @@ def test_unknown_characters(cli, labels_run, write):
 def test_mistakes(cli, model, labels_run, write):
     file = write("a.txt", "hans\n")
     assert (
-        "labels: found ['it', 'it']; allowed: one or more, all different"
+        "labels: found ['it', 'it']; allowed: one or more texts, all different"
         in cli("classify", labels_run, file, "--labels", "it,it").usage_error
     )
     for lines, labels, separator in ((["a\nb"], ["it"], "\t"), (["a"], ["i\nt"], "\t"), (["a"], ["it"], "\n")):

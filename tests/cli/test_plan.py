@@ -51,7 +51,7 @@ def test_of_a_text_it_is_what_train_would_choose(cli, text_file):
     value = json.loads(planned.out)
     assert value["splits"] == {"train": 16_000, "valid": 2000, "test": 2000}
     assert f"{sum(value['parameters'].values()):,} parameters" in planned.err
-    assert value["steps_per_epoch"] == 15_999 // chosen["train"]["batch_size"] // chosen["train"]["bptt"]
+    assert value["steps_per_epoch"] == 15_999 // chosen["train"]["batch_size"] // 64
     assert [line.split()[0] for line in planned.err.splitlines()].count("choice") == 1
     assert not (text_file.parent / "runs").exists()
 

@@ -218,3 +218,14 @@ def test_a_text_that_is_removed_as_soon_as_it_is_written(write, monkeypatch):
     monkeypatch.setattr(cache_module, "limit_cache", remove)
     error = refused(load, write("text", TEXT))
     assert error.endswith(".bin: found no file where one was just written; was the cache cleared? start again")
+
+
+@pytest.mark.parametrize("damage", [lambda data: data[:-100], lambda data: data[:50] + b"\xff" + data[51:]])
+def test_a_damaged_entry_is_made_anew(write, cache, said, damage):
+    path = write("text", TEXT)
+    expected = ids_of(load(path))
+    for entry in (cache / "corpora").iterdir():
+        entry.write_bytes(damage(entry.read_bytes()))
+    said()
+    assert ids_of(load(path)) == expected
+    assert said() == [ENCODING]

@@ -24,7 +24,7 @@ from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
 from charlm.config import Config, parse_config
 from charlm.data.corpus import CountedSources, load_corpus
-from charlm.errors import CharlmError, ConfigError, ProcessError, RunError
+from charlm.errors import CharlmError, ConfigError, RunError
 from charlm.inference.evaluation import evaluate
 from charlm.model import build_model
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
@@ -386,10 +386,10 @@ DIFFER = "process 0 and process 1 differ; allowed: the same in all processes; us
 @pytest.mark.parametrize(
     ("fault", "first", "other"),
     [
-        (full_disk, "RunError: no space left", "ProcessError: process 0: no space left"),
-        (other_weights, f"ProcessError: weights: {DIFFER}", "ProcessError: weights: process 1 and process 0 differ"),
-        (other_text, f"ProcessError: text: {DIFFER}", "ProcessError: text: process 1 and process 0 differ"),
-        (no_text, "ProcessError: process 1: /", "DataError: /"),
+        (full_disk, "RunError: no space left", "CharlmError: process 0: no space left"),
+        (other_weights, f"CharlmError: weights: {DIFFER}", "CharlmError: weights: process 1 and process 0 differ"),
+        (other_text, f"CharlmError: text: {DIFFER}", "CharlmError: text: process 1 and process 0 differ"),
+        (no_text, "CharlmError: process 1: /", "DataError: /"),
         (nan_once, *["DivergenceError: step 8: found loss nan, gradient norm nan; allowed: finite numbers"] * 2),
     ],
 )
@@ -421,7 +421,7 @@ def raising(group: ProcessGroup, rank: int, where: str, error: Exception) -> tup
             raise error
         return group.rank
 
-    with pytest.raises((ProcessError, ConfigError, KeyError)) as caught:
+    with pytest.raises((CharlmError, KeyError)) as caught:
         getattr(group, where)(function)
     return f"{type(caught.value).__name__} {caught.value}", getattr(caught.value, "already_reported", False)
 
@@ -432,11 +432,11 @@ CHARLMS, PROGRAMS = ConfigError("a.b: wrong"), KeyError("k")
 @pytest.mark.parametrize(
     ("rank", "where", "error", "own", "others"),
     [
-        (1, "on_each", CHARLMS, ("ConfigError a.b: wrong", True), "ProcessError process 1: a.b: wrong"),
-        (1, "local_first", CHARLMS, ("ConfigError a.b: wrong", True), "ProcessError process 1: a.b: wrong"),
-        (1, "on_each", PROGRAMS, ("KeyError 'k'", False), "ProcessError process 1: KeyError: 'k'"),
-        (0, "on_first", CHARLMS, ("ConfigError a.b: wrong", False), "ProcessError process 0: a.b: wrong"),
-        (0, "on_first", PROGRAMS, ("KeyError 'k'", False), "ProcessError process 0: KeyError: 'k'"),
+        (1, "on_each", CHARLMS, ("ConfigError a.b: wrong", True), "CharlmError process 1: a.b: wrong"),
+        (1, "local_first", CHARLMS, ("ConfigError a.b: wrong", True), "CharlmError process 1: a.b: wrong"),
+        (1, "on_each", PROGRAMS, ("KeyError 'k'", False), "CharlmError process 1: KeyError: 'k'"),
+        (0, "on_first", CHARLMS, ("ConfigError a.b: wrong", False), "CharlmError process 0: a.b: wrong"),
+        (0, "on_first", PROGRAMS, ("KeyError 'k'", False), "CharlmError process 0: KeyError: 'k'"),
     ],
 )
 def test_an_error_of_one_is_an_error_of_all_and_one_prints_it(processes: Team, rank, where, error, own, others):
@@ -554,7 +554,7 @@ def test_processes_measure_together(processes: Team, raw, tmp_path):
     assert found[0][1] > 0
     missing = processes(refused_text, tmp_path / "none.txt")
     assert missing[0].startswith(f"DataError: {tmp_path}/none.txt: ")
-    assert set(missing[1:]) == {missing[0].replace("DataError: ", "ProcessError: process 0: ")}
+    assert set(missing[1:]) == {missing[0].replace("DataError: ", "CharlmError: process 0: ")}
 
 
 def refused_text(group: ProcessGroup, source) -> str:
