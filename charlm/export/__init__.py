@@ -4,7 +4,6 @@
     onnx_layer.py     a layer's step in that file
     html.py           one page of HTML that runs the model in a browser
     html_model.py     its programs and weights, packed
-    check_export.py   what formats share: the vocabulary, and whether a copy computes what charlm does
 
 Steps are written from the program of a cell (charlm/cells/program.py), so every cell can be exported.
 """

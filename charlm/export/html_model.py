@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 
 from charlm.cells.program import program_json
-from charlm.export.check_export import vocabulary_json
 from charlm.inference.sampling import prompt_ids
 from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
@@ -69,7 +68,11 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
         "kernel": base64.b64encode(KERNEL.read_bytes()).decode("ascii"),
     }
     first, *_ = prompt_ids(network, trained.vocabulary, "")
-    vocabulary = vocabulary_json(trained) | {"begins": network.reset_id, "firstRead": first}
+    vocabulary = (
+        trained.vocabulary.to_json()
+        | {"unit": trained.config.data.unit}
+        | {"begins": network.reset_id, "firstRead": first}
+    )
     return {"model": model, "vocabulary": vocabulary}
 
 

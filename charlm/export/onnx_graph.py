@@ -6,6 +6,7 @@ The body of the scan computes the nodes of each layer's program (charlm/cells/pr
 """
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,6 @@ import torch
 from torch import Tensor
 
 from charlm.errors import CharlmError
-from charlm.export.check_export import check_agreement, vocabulary_json
 from charlm.export.onnx_layer import Nodes, OnnxLayer
 from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM
@@ -23,6 +23,12 @@ _IR_VERSION = 8
 """The first with this opset, which old runtimes read too."""
 _MOST_BYTES = 2**31 - 2**20
 """Largest file of protobuf, less what is not weights."""
+
+TOLERANCE = 1e-4
+"""Largest difference of logits and states; relative where they are larger than 1."""
+_STREAMS = 3
+_STEPS = (40, 1, 7)
+"""Windows that are compared, with the state carried from one to the next."""
 
 
 def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
@@ -36,7 +42,9 @@ def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
     if size > _MOST_BYTES:
         raise CharlmError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")
     model = build_model(network)
-    onnx.helper.set_model_props(model, {"charlm": json.dumps(vocabulary_json(trained))})
+    onnx.helper.set_model_props(
+        model, {"charlm": json.dumps(trained.vocabulary.to_json() | {"unit": trained.config.data.unit})}
+    )
     onnx.checker.check_model(model, full_check=True)
     data = model.SerializeToString()
     session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
@@ -123,3 +131,30 @@ def _scan_body(network: CharLM, nodes: Nodes) -> tuple[list[Any], list[str]]:
     joined = [nodes.add("Concat", tensors, axis=0)[0] for tensors in zip(*last, strict=True)]
     output = nodes.one("Identity", y)  # a graph's outputs are distinct
     return nodes.take_nodes(), [*joined, output]
+
+
+@torch.inference_mode()
+def check_agreement(network: CharLM, step: Callable[..., tuple[Tensor, tuple[Tensor, ...]]], name: str) -> float:
+    """The largest difference between the logits of step(ids_TB, state) and the network's, over carried windows.
+
+    CharlmError if a difference of logits or states is above TOLERANCE, or not a number.
+    """
+    generator = torch.Generator().manual_seed(1)
+    state = network.layers.zero_state(_STREAMS)
+    exported_state, largest = state, 0.0
+    for steps in _STEPS:
+        shape = (steps, _STREAMS)
+        ids_TB = torch.randint(network.vocabulary_size, shape, generator=generator)
+        if network.reset_id is not None:
+            ids_TB[torch.rand(shape, generator=generator) < 0.2] = network.reset_id
+        logits, state = network(ids_TB, state)
+        exported_logits, exported_state = step(ids_TB, exported_state)
+        for exported, expected in zip((exported_logits, *exported_state), (logits, *state), strict=True):
+            difference = float((exported - expected).abs().max())
+            if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
+                raise CharlmError(
+                    f"{name}: its logits or states differ from charlm's by {difference:.2g}; allowed: {TOLERANCE:g}; "
+                    "nothing was written; please report this with the run's config.yaml"
+                )
+        largest = max(largest, float((exported_logits - logits).abs().max()))
+    return largest

@@ -10,8 +10,7 @@
 `load` returns a `TrainedModel`, which is enough for most uses; the other functions take a CharLM. This file imports
 nothing.
 
-    loading.py      load: a trained model from a run or a checkpoint
-    trained.py      TrainedModel: the checkpoint's model, vocabulary and config
+    trained.py      TrainedModel: the checkpoint's model, vocabulary and config; load
     options.py      SamplingOptions: how text is drawn
     sampling.py     sample_text: characters drawn one by one
     many_samples.py sample_many: many samples; lines without repeats and without those of the training text

@@ -12,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import load_unchanged_corpus
-from charlm.data.lines import as_records, newline_of
+from charlm.data.lines import as_records, newline_of, reset_id_of
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids, Vocabulary
-from charlm.errors import DataError, VocabularyError
+from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference.dynamic import Adaptation, check_running_text, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.gradients import LONGEST, gradient_norms
@@ -25,7 +26,10 @@ from charlm.inference.novelty import copied_stretches, copied_windows
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text, valid_text
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
-from charlm.model import Network, build_model
+from charlm.model import Network, build_model, count_parameters, load_weights, uninitialized_model
+from charlm.runs import find_checkpoint
+from charlm.system.console import say
+from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
 from charlm.system.formatting import nats_to_bits
 
 
@@ -316,3 +320,47 @@ class TrainedModel:
         if unknown and not skip_unknown:
             raise self.vocabulary.unknown_error(unknown, where, "; --skip-unknown leaves others out")
         return "".join(c for c in text if c not in unknown) if unknown else text
+
+
+# Loading
+
+
+def load(path: str | Path, device: str = "auto", precision: str = "auto") -> TrainedModel:
+    """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
+
+    device: auto, cpu, cuda or cuda:N. precision: see `load_model`. CheckpointError if there is no usable checkpoint,
+    DeviceError if there is no such GPU, or if it lacks the precision.
+    """
+    where = resolve_device(device)
+    file = find_checkpoint(Path(path))
+    checkpoint = read_checkpoint(file)
+    return TrainedModel(
+        path=file,
+        network=load_model(checkpoint, where, precision),
+        vocabulary=checkpoint.vocabulary,
+        device=where,
+        config=checkpoint.config,
+        progress=checkpoint.progress,
+    )
+
+
+def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "auto") -> Network:
+    """Build the model of a checkpoint in evaluation mode, with the averaged weights if the run kept them.
+
+    precision: of matrix products: fp32, tf32 or bf16; auto: as in training, or fp32 if the device lacks that.
+    CheckpointError if the weights do not fit the config, DeviceError if the device lacks the precision.
+    """
+    expected = count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))
+    stored = sum(tensor.numel() for tensor in checkpoint.weights.values())
+    if stored != expected:  # checked before a forged config can ask for memory
+        raise CheckpointError(f"weights: found {stored:,}; the model has {expected:,}; use a checkpoint of its config")
+    if precision == "auto":
+        precision = checkpoint.config.precision
+        if precision not in precisions(device):
+            say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
+            precision = "fp32"
+    prepare_device(device, precision)
+    model = uninitialized_model(checkpoint.config.model, len(checkpoint.vocabulary), precision)
+    model.reset_id = reset_id_of(checkpoint.config.data.unit, checkpoint.vocabulary)
+    load_weights(model, checkpoint.averaged or checkpoint.weights)
+    return model.to(device).eval()

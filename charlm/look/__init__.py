@@ -1,9 +1,5 @@
 """What a model does with a text, on one page of HTML that needs nothing else.
 
-from charlm.look import look_page
-
-page = look_page(charlm.load("runs/mine"), "To be, or not to be")
-
 predictions.py  how a model predicts every character, its activations, and its loss by length of context
 features.py     the words that surprise most, features of a text, and the units that track them
 page.py         look_page: all of it as one page; charlm/web/look/ shows it

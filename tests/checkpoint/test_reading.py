@@ -122,7 +122,7 @@ def test_a_file_of_something_else(tmp_path, header, text):
         ({"progress": '{"best_nats": "low"}'}, "progress: best_nats: found str"),
         ({"progress": '{"elapsed_s": NaN}'}, "progress: elapsed_s: found nan; allowed: finite numbers below 2^63"),
         ({"progress": '{"best_nats": -1e999}'}, "progress: best_nats: found -inf; allowed: finite"),
-        ({"progress": f'{{"step": {10**400}}}'}, "progress: step: found a number that is too large"),
+        ({"progress": f'{{"step": {10**400}}}'}, "progress: step: found 1000000000"),
         ({"vocabulary": "abc"}, "Expecting value"),
         ({"config": "[" * 100_000}, "maximum recursion depth"),
         ({"config": '{"model": {"cell": {"kind": "rhn", "dept": 3}}}'}, "config: model.cell.dept: unknown key"),

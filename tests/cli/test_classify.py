@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from charlm.inference.loading import load
-from charlm.inference.trained import TrainedModel
+from charlm.inference.trained import TrainedModel, load
 from tests.cli.conftest import LABELED
 
 LINES = ["maria luca", "hans", "gerd hans", "luca", "", "maria"]

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from charlm.inference.loading import load
+from charlm.inference.trained import load
 from tests.text import SEEN
 
 LINES = ["so tee", "", "mmmmmmmm", "a tee so.", "lll"]

@@ -10,7 +10,7 @@ from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint
 from charlm.config import parse_config
 from charlm.errors import CheckpointError, DeviceError
-from charlm.inference.loading import load_model
+from charlm.inference.trained import load_model
 from charlm.model import build_model, count_parameters
 from charlm.system.host import free_bytes
 from charlm.training.machine import check_memory, choose_machine, least_bytes
