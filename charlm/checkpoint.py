@@ -122,7 +122,7 @@ def newest_whole(run_dir: Path, before_step: float = math.inf) -> tuple[Path, Ch
     for path in (run_dir / FOLDER).glob("*.safetensors"):
         with contextlib.suppress(DamagedCheckpointError):
             _, progress, _ = read_header(path)
-            steps[path] = progress.get("step", -1)
+            steps[path] = progress["step"]
     for path in sorted(steps, key=lambda path: steps[path], reverse=True):
         if -1 < steps[path] < before_step:
             with contextlib.suppress(DamagedCheckpointError):

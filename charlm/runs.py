@@ -98,7 +98,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
         progress = parse_progress(texts["progress"])
         parameters = sum(math.prod(tensors[name]["shape"]) for name in tensors if name.startswith("weights/"))
         if "step" not in progress or parameters >= 2**63:
-            raise ValueError(f"no step, or {min(parameters, 2**63)} numbers or more")
+            raise ValueError("no step, or weights of an impossible size")
         return json.loads(texts["config"]), progress, parameters
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(
@@ -159,8 +159,9 @@ def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda err
         return
     for place, names, _ in os.walk(folder, onerror=unreadable):
         below = [Path(place, name) for name in names if not name.startswith(".")]
-        yield from filter(is_run, below)
-        names[:] = [path.name for path in below if not is_run(path)]
+        runs = [path for path in below if is_run(path)]
+        yield from runs
+        names[:] = [path.name for path in below if path not in runs]
 
 
 def describe_run(folder: Path) -> RunSummary:

@@ -1,10 +1,11 @@
 """Arrays of numbers in the cache: the ids of a text, and where its lines start. A key names text and type."""
 
+import os
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -28,18 +29,23 @@ def find_entry(key: str, dtype: np.dtype) -> Array | None:
             checksum = 0
             while block := file.read(_BLOCK):
                 checksum = zlib.crc32(block, checksum)
-            count, rest = divmod(file.tell() - _CRC_BYTES, dtype.itemsize)
-            return None if checksum != _INTACT or rest else np.memmap(file, dtype, "r", shape=(count,))
+            return _mapped(file, dtype) if checksum == _INTACT else None
     except (OSError, ValueError):
         return None
 
 
 def map_entry(key: str, dtype: np.dtype) -> Array:
     """The array of an entry that this process has just written, memory-mapped."""
-    array = find_entry(key, dtype)
-    if array is None:
-        raise DataError(f"{_path(key)}: found no file where one was just written; was the cache cleared? start again")
-    return array
+    try:
+        with open_private(_path(key)) as file:  # what was just written needs no second reading
+            return _mapped(file, dtype)
+    except (OSError, ValueError):
+        fault = "found no file where one was just written; was the cache cleared? start again"
+        raise DataError(f"{_path(key)}: {fault}") from None
+
+
+def _mapped(file: BinaryIO, dtype: np.dtype) -> Array:
+    return np.memmap(file, dtype, "r", shape=((os.fstat(file.fileno()).st_size - _CRC_BYTES) // dtype.itemsize,))
 
 
 def store_entry(key: str, dtype: np.dtype, blocks: Iterable[Array]) -> Array:

@@ -25,7 +25,6 @@ _FIRST_UPDATES = 3
 """Updates of a session that are not timed: they allocate memory, and on a GPU the third one is recorded as a graph."""
 _WINDOW, _WINDOW_S, _MOST_WINDOW = 0.02, 2.0, 0.1
 """The time of updates is averaged over about 2 % of the minutes and 2 seconds, but at most 10 % of the minutes."""
-
 _EVALUATION_SLOWER = 1 / 4
 """If updates take s times as long because of other programs, evaluations take about s times s to this power as long.
 

@@ -258,19 +258,21 @@ class TrainingLoop:
     # Finish, roll back
 
     def _finish(self, reason: str) -> str:
-        """Save; then, unless a signal stopped the run, write the last rows of metrics and evaluate once more.
+        """Save; unless a signal stopped the run, also write the last rows of metrics and evaluate if that is due.
 
         Returns why the run ends: the reason given, or a signal that came during the evaluation.
-        Saving comes first, so a fault in the final evaluation costs nothing. The final rows are not counted in
+        Saving comes before an evaluation, so a fault in it costs nothing. The final rows are not counted in
         `rows`: a longer run that resumes from here drops them and gets the metrics of a run that never stopped.
         """
         state = self.trainer.state
-        self._save()
+        evaluates = "valid" in self.corpus.splits and state.evaluated_step != state.step
+        if evaluates or reason in SIGNALS:
+            self._save()
         if reason in SIGNALS:
             return reason
         if state.interval_steps:
             self._record_train()
-        if "valid" in self.corpus.splits and state.evaluated_step != state.step:
+        if evaluates:
             try:
                 self._score()
             except _Stopped:

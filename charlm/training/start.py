@@ -54,7 +54,7 @@ def start_run(
     settings were chosen, if they were. budget: the run's minutes, if they have begun; None: they begin when everything
     is loaded.
 
-    Raises ConfigError, DataError, DeviceError, CharlmError, RunError or VocabularyError before it writes to the run's
+    Raises ConfigError, DataError, DeviceError, RunError, VocabularyError, or CharlmError, before it writes to the run's
     folder.
     """
 
