@@ -182,7 +182,6 @@ def _described(
     folder: Path, written_s: float, in_use: bool, config: dict[str, Any], progress: dict[str, Any], parameters: int
 ) -> RunSummary:
     model = config["model"]
-    best_nats = progress.get("best_nats")
     state = "finished" if progress["stop_reason"] else "resumable"
     if in_use:
         state = "in use"
@@ -195,8 +194,8 @@ def _described(
         hidden=int(model["cell"]["hidden"]),
         members=int(model["members"]),
         parameters=parameters,
-        step=int(progress["step"]),
-        best_nats=None if best_nats is None else float(best_nats),
+        step=progress["step"],
+        best_nats=progress.get("best_nats"),
         corpus_sha256=progress.get("corpus_sha256"),
     )
 
