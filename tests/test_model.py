@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.layers import Lookup
-from charlm.model import build_model, mean_square, parameters_by_part
+from charlm.model import build_model, mean_square, parameters_by_part, uninitialized_model
 
 V, T, B = 7, 5, 3
 
@@ -22,6 +22,17 @@ def config_of(**model):
 def model_of(**model):
     torch.manual_seed(0)
     return build_model(config_of(**model), V)
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_a_model_for_loaded_weights_never_touches_the_random_state(kind, monkeypatch):
+    """Not even to put it back: another thread may be drawing from it."""
+    monkeypatch.setattr(torch.random, "fork_rng", None)
+    monkeypatch.setattr(torch, "set_rng_state", None)
+    config = config_of(cell={"kind": kind, "hidden": 8}, layers=2, members=2, orthogonal=True, init_uniform=0.1)
+    before = torch.get_rng_state()
+    uninitialized_model(config, V)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def ids(T=T, B=B, seed=0):

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from charlm.config.schema import ModelConfig
 from charlm.errors import CheckpointError
@@ -51,10 +53,22 @@ def _build_member(config: ModelConfig, vocabulary_size: int, precision: str, sha
 
 
 def uninitialized_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> Network:
-    """The model of a config, for weights that are loaded into it; leaves torch's random state as it is."""
-    with torch.random.fork_rng(devices=[]):
+    """The model of a config, for weights that are loaded into it: it draws no random numbers.
+
+    Another thread may be training, with the same generator.
+    """
+    with _Uninitialized():
         plain = config.model_copy(update={"orthogonal": False, "init_uniform": None})
         return build_model(plain, vocabulary_size, precision)
+
+
+class _Uninitialized(TorchFunctionMode):
+    """Skips torch.nn.init: on meta tensors it would import torch._dynamo, which takes more than a second."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__module__", "") == "torch.nn.init":
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **(kwargs or {}))
 
 
 def parameters_by_part(config: ModelConfig, vocabulary_size: int) -> dict[str, int]:

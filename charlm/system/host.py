@@ -84,7 +84,7 @@ def free_bytes(system: Path = _ROOT) -> int | None:
             free.append(max(0, limit - used + _table(group / "memory.stat")["inactive_file"]))
     with contextlib.suppress(*_UNREADABLE):
         free.append(1024 * _table(system / "proc/meminfo")["MemAvailable:"])
-    if not free and hasattr(os, "sysconf"):
+    if not free and sys.platform != "win32":
         with contextlib.suppress(*_UNREADABLE):
             free.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return min(free, default=None)
