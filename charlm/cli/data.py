@@ -38,26 +38,31 @@ def list_corpora(data_dir: Folder = Path("data")) -> None:
 def info(
     source: Annotated[str, typer.Argument(help="A file, a folder, a glob, or builtin:NAME.")],
     level: Annotated[Literal["char", "byte"], typer.Option(help="What a symbol is.")] = "char",
+    lines: usage.Lines = False,
 ) -> None:
-    """Show what a text contains: files, size, characters, vocabulary.
+    """Show what a text contains: files, size, characters, vocabulary, and how it is split.
 
     \b
     Examples:
       charlm data info builtin:python-stdlib
       charlm data info my-texts/
+      charlm data info app.log --lines
     """
-    from charlm.data.corpus import count_source
+    from charlm.config.schema import DataConfig
+    from charlm.data.corpus import SPLITS, count_source
 
-    text = count_source(source, level)
+    text = count_source(source, level, "line" if lines else "text")
+    shares: dict[str, float] = dict(zip(SPLITS, DataConfig().split, strict=True))
     named = (lambda symbol: bytes([symbol])) if level == "byte" else chr
     often = sorted(zip(text.counts.tolist(), text.symbols.tolist(), strict=True), reverse=True)[:12]
     print_table(
         {
             "files": f"{len(text.paths):,}",
-            "size": f"{text.size_bytes:,} bytes",
+            "size": f"{sum(text.sizes):,} bytes",
             "length": f"{text.length:,} {level}s",
             "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
             "most often": "  ".join(f"{named(s)!r} {100 * c / text.length:.1f}%" for c, s in often),
+            "splits": text.cutting(shares) or ("by a hash of each line" if lines else "in order"),
             "sha256": text.sha256,
         }
     )

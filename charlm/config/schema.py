@@ -29,7 +29,7 @@ class DataConfig(Section):
     unit: Literal["text", "line"] = "text"
     """text: one running text; line: each line is a sample of its own, and the state starts anew with it."""
     split: Annotated[tuple[Fraction, Fraction, Fraction], Strict(False)] = (0.9, 0.05, 0.05)
-    """Shares of the text for training, validation and test, cut in this order, or of the lines; they sum to 1."""
+    """Shares of each file for training, validation and test, cut in this order, or of the lines; they sum to 1."""
     valid_source: NonEmpty | None = None
     """Another text for validation; the other shares of `split` are then rescaled to sum to 1."""
     test_source: NonEmpty | None = None

@@ -7,11 +7,9 @@ Text and ids stream through memory in chunks. A text that the cache holds is onl
 """
 
 import hashlib
-import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,9 @@ import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
 from charlm.data.cache import find_entry, store_entry
-from charlm.data.lines import line_starts, write_splits
+from charlm.data.cuts import Bounds, cuts, described
+from charlm.data.lines import line_starts, write_ordered_splits, write_splits
+from charlm.data.order import are_in_order, sample_lines
 from charlm.data.reading import Unit, read_symbols
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary
@@ -45,10 +45,13 @@ class CountedSource:
     paths: list[Path]
     level: Level
     unit: Unit
-    size_bytes: int
+    sizes: tuple[int, ...]
+    """Bytes of each file."""
     sha256: str
     """Of the bytes of all files, one after another."""
     cache_key: str
+    lengths: tuple[int, ...]
+    """Characters (or bytes) of each file."""
     symbols: npt.NDArray[np.int64]
     """The code points (or bytes, at level byte) that occur, sorted."""
     counts: npt.NDArray[np.int64]
@@ -57,7 +60,27 @@ class CountedSource:
     @property
     def length(self) -> int:
         """Characters (or bytes) of the text."""
-        return int(self.counts.sum())
+        return sum(self.lengths)
+
+    @property
+    def digest(self) -> str:
+        """What tells this text from others: its sha256; of several files, with their sizes, by which they are cut."""
+        sizes = [size for size in self.sizes if size]
+        return self.sha256 if len(sizes) == 1 else hashlib.sha256(f"{self.sha256} {sizes}".encode()).hexdigest()
+
+    def cutting(self, shares: Mapping[str, float]) -> str:
+        """Where the splits come from, in words; "" for a text in order, and for lines by a hash.
+
+        Lines are cut in order if they stand in order of time or number, see `are_in_order`.
+        """
+        names = list(shares)
+        if self.unit == "text":
+            return described(cuts(self.lengths, list(shares.values())), names)
+        if len(names) < 2 or not are_in_order(sample_lines(self.paths, self.sizes)):
+            return ""
+        where = "each file" if sum(map(bool, self.sizes)) > 1 else "the text"
+        why = "as its lines begin with increasing times or numbers"
+        return f"{' and '.join(names[1:])} from the end of {where} and not by a hash, {why}"
 
     def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
@@ -75,17 +98,23 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
     if sum(sizes) > _MUCH_BYTES:
         say("data", f"{source}: reading {format_bytes(sum(sizes))}")
     hasher, counts = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
+    lengths: list[int] = []
     for path in paths:
+        length = 0
         for symbols in read_symbols(path, level, unit, hasher.update):
             of_chunk = np.bincount(symbols)
             counts[: len(of_chunk)] += of_chunk
+            length += len(symbols)
+        lengths.append(length)
     symbols = np.flatnonzero(counts)
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
     sha256 = hasher.hexdigest()
-    # The sizes of the files are part of the key, because a byte order mark is dropped where a file starts.
+    # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
     cache_key = f"{short_digest(_FORMAT, level, sizes, unit)}-{sha256}"
-    return CountedSource(source, paths, level, unit, sum(sizes), sha256, cache_key, symbols, counts[symbols])
+    return CountedSource(
+        source, paths, level, unit, tuple(sizes), sha256, cache_key, tuple(lengths), symbols, counts[symbols]
+    )
 
 
 @dataclass(frozen=True)
@@ -99,11 +128,13 @@ class Corpus:
     If lines are the unit, a split is a newline and then its lines, see `write_splits`.
     """
     sha256: str
-    """Of the source's bytes; with a valid or test source, of the joined digests of all sources."""
+    """The digest of the source; with a valid or test source, of the joined digests of all sources."""
     size_bytes: int
     files: int
     starts: dict[str, Ids] | None = None
     """Where each line of a split starts, if lines are the unit; else None."""
+    cut: str = ""
+    """How the splits were cut, in words, if not a text in order or lines by a hash."""
 
     def frequencies(self) -> npt.NDArray[np.float64]:
         """How likely each character is in new text, [V]: nine tenths by its share in a sample of the train split.
@@ -167,24 +198,25 @@ class CountedSources:
             if name == "train" or (share and not whole and name not in self.sources)
         }
         splits: dict[str, Ids] = {}
-        starts = None
-        if data.unit == "line" and not whole:
-            starts = {}
-            for name, source in self.sources.items():
-                own_shares = shares if name == "train" else {name: 1.0}
-                for each, lines in _split_lines(source, vocabulary, own_shares).items():
-                    splits[each], starts[each] = lines
-        else:
-            splits = {name: encode(source, vocabulary) for name, source in self.sources.items()}
-            splits |= zip(shares, cut(splits["train"], list(shares.values())), strict=True)
-        digests = [source.sha256 for source in sources]
+        starts = {} if data.unit == "line" and not whole else None
+        how = ""
+        for name, source in self.sources.items():
+            own_shares = shares if name == "train" else {name: 1.0}
+            if starts is None:
+                parts, words = _split_text(source, vocabulary, own_shares)
+            else:
+                parts, words = _split_lines(source, vocabulary, own_shares, starts)
+            splits |= parts
+            how = how or words
+        digests = [source.digest for source in sources]
         return Corpus(
             vocabulary=vocabulary,
             splits={name: splits[name] for name in SPLITS if name in splits},
             sha256=digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest(),
-            size_bytes=sum(source.size_bytes for source in sources),
+            size_bytes=sum(sum(source.sizes) for source in sources),
             files=sum(len(source.paths) for source in sources),
             starts=starts,
+            cut=how,
         )
 
 
@@ -223,28 +255,42 @@ def encode_file(
     return ids, source.unknown(vocabulary)
 
 
-def _split_lines(source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float]) -> dict[str, tuple[Ids, Ids]]:
-    """The lines of a source in splits, in the order of the text; and where each line starts."""
+def _split_text(source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float]) -> tuple[dict[str, Ids], str]:
+    """The splits of a running text, and how they were cut, in words; views where a split is in one piece."""
+    ids, bounds = encode(source, vocabulary), cuts(source.lengths, list(shares.values()))
     key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares)}"
+    parts = {name: _joined(ids, bounds[:, at : at + 2], f"{key}-{name}") for at, name in enumerate(shares)}
+    return parts, described(bounds, list(shares))
+
+
+def _joined(ids: Ids, bounds: Bounds, key: str) -> Ids:
+    """The pieces of `ids` with these bounds, [pieces, 2], one after another."""
+    pieces = bounds[bounds[:, 0] < bounds[:, 1]]
+    if not len(pieces):
+        return ids[:0]
+    if (pieces[:-1, 1] == pieces[1:, 0]).all():
+        return ids[pieces[0, 0] : pieces[-1, 1]]
+    joined = find_entry(key, ids.dtype)
+    return store_entry(key, ids.dtype, (ids[begin:end] for begin, end in pieces)) if joined is None else joined
+
+
+def _split_lines(
+    source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], starts: dict[str, Ids]
+) -> tuple[dict[str, Ids], str]:
+    """The lines of a source in splits, how they were cut, in words if in order; and adds where each starts."""
+    in_order = source.cutting(shares)
+    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares, bool(in_order))}"
     found = {name: find_entry(f"{key}-{name}", vocabulary.dtype) for name in shares}
     splits: dict[str, Ids] = {name: ids for name, ids in found.items() if ids is not None}
     if len(splits) < len(shares):
         ids = encode(source, vocabulary)
-        splits = write_splits(ids, vocabulary, shares, key=key, source=source.source)
-    return {name: (ids, line_starts(ids, vocabulary, f"{key}-{name}")) for name, ids in splits.items()}
-
-
-def cut(ids: Ids, shares: Sequence[float]) -> list[Ids]:
-    """Contiguous parts of `ids` in proportion to `shares`, as views.
-
-    Part k ends at floor(N · (share_0 + … + share_k) / (sum of all shares)). The fractions are exact: 0.9 is 9/10, and
-    the last part ends at N.
-    """
-    exact = [Fraction(str(float(share))) for share in shares]
-    total = sum(exact)
-    assert min(exact) >= 0 < total, f"shares of a split: {shares}"
-    ends = [int(len(ids) * running / total) for running in itertools.accumulate(exact)]
-    return [ids[start:end] for start, end in itertools.pairwise([0, *ends])]
+        if in_order:
+            splits = write_ordered_splits(ids, source.lengths, vocabulary, shares, key=key, source=source.source)
+        else:
+            splits = write_splits(ids, vocabulary, shares, key=key, source=source.source)
+    for name, ids in splits.items():
+        starts[name] = line_starts(ids, vocabulary, f"{key}-{name}")
+    return splits, in_order
 
 
 def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool = False) -> Ids:

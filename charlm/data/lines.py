@@ -8,7 +8,7 @@ the golden ratio modulo 1 (Weyl 1916), so each split gets its share.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.cache import find_entry, map_entry, open_entry, store_entry
+from charlm.data.cuts import LINES, cuts
 from charlm.data.hashes import BASE, line_hashes
 from charlm.data.reading import NEWLINE, Unit
 from charlm.data.vocabulary import Ids, Vocabulary
@@ -92,12 +93,34 @@ def write_splits(
                 sizes[name] += len(split_ids)
         for name, size in sizes.items():
             if not size:
-                raise DataError(
-                    f"{source}: none of {counted(int(counts.sum()), 'line')} is in the {name} split, which "
-                    "takes lines by a hash, and equal lines together; allowed: a line or more in each split; add "
-                    "lines, change the shares (data.split), or give each split a text of its own (data.valid_source)"
+                raise _no_line(
+                    source, int(counts.sum()), f"{name} split, which takes lines by a hash, and equal lines together"
                 )
     return {name: map_entry(f"{key}-{name}", newline.dtype) for name in shares}
+
+
+def write_ordered_splits(
+    ids: Ids, lengths: Sequence[int], vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str
+) -> dict[str, Ids]:
+    """The same with lines from the end of each file, whose characters are `lengths`, for the splits after the first."""
+    ends = line_starts(ids, vocabulary, f"{key}-text")  # `ids` begins with a line, so only their ends follow a newline
+    lines = np.searchsorted(ends, np.cumsum([0, *lengths]), side="right")
+    bounds = cuts(np.diff(lines).tolist(), list(shares.values()), LINES)
+    places = np.where(bounds > 0, ends[bounds - 1], 0).astype(np.int64)
+    newline, splits = np.array([newline_of(vocabulary)]), {}
+    for number, name in enumerate(shares):
+        pieces = [ids[begin:end] for begin, end in places[:, number : number + 2]]
+        if not any(map(len, pieces)):
+            raise _no_line(source, len(ends), f"{name} split")
+        splits[name] = store_entry(f"{key}-{name}", newline.dtype, [newline, *pieces])
+    return splits
+
+
+def _no_line(source: str, lines: int, split: str) -> DataError:
+    return DataError(
+        f"{source}: none of {counted(lines, 'line')} is in the {split}; allowed: a line or more in each split; add "
+        "lines, change the shares (data.split), or give each split a text of its own (data.valid_source)"
+    )
 
 
 def _frequent(counts: Buckets, shares: Mapping[str, float]) -> npt.NDArray[np.bool_]:

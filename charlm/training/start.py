@@ -155,8 +155,9 @@ def _say_text(config: Config, corpus: Corpus) -> None:
     lines = ""
     if corpus.starts:
         lines = f" in {counted(sum(len(starts) - 1 for starts in corpus.starts.values()), 'line')}"
+    cut = f", {corpus.cut}" if corpus.cut else ""
     vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
-    say("data", f"{config.data.source}: {size}; {splits} {config.data.level}s{lines}; {vocabulary}")
+    say("data", f"{config.data.source}: {size}; {splits} {config.data.level}s{lines}{cut}; {vocabulary}")
 
 
 def _fit(trainer: Trainer, corpus: Corpus, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Outcome:

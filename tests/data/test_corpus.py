@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from charlm.config.schema import DataConfig
 from charlm.data import reading
-from charlm.data.corpus import Corpus, CountedSources, count_source, cut, encode, encode_file
+from charlm.data.corpus import Corpus, CountedSources, count_source, encode, encode_file
+from charlm.data.cuts import cuts
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
 from tests.corpora import load_corpus
@@ -112,7 +113,7 @@ def test_files_are_joined_in_order_with_nothing_between(write, tmp_path):
     corpus = load_corpus(f"{tmp_path}/folder", split=WHOLE)
     assert texts_of(corpus) == {"train": "123"}
     assert (corpus.files, corpus.size_bytes) == (4, 3)
-    assert corpus.sha256 == hashlib.sha256(b"123").hexdigest()
+    assert count_source(f"{tmp_path}/folder", "char").sha256 == hashlib.sha256(b"123").hexdigest()
 
 
 def test_a_file_is_decoded_by_itself(write, tmp_path):
@@ -216,18 +217,16 @@ def test_a_file_for_evaluation(write):
 @pytest.mark.parametrize("shares", [(0.9, 0.1, 0.0), (0.9, 0.05, 0.05), (0.8, 0.1, 0.1), (0.7, 0.2, 0.1), WHOLE])
 def test_splits_are_exact_and_partition_the_text(shares):
     for n in [*range(1, 500), 1_115_394, 99_999_999, 10**12 + 7]:
-        sizes = [len(ids) for ids in cut(np.broadcast_to(np.uint8(0), n), shares)]  # of no size in memory
+        sizes = np.diff(cuts([n], shares))[0].tolist()
         assert sum(sizes) == n
         assert sizes[0] == n * round(shares[0] * 100) // 100
         assert sizes[0] + sizes[1] == n * round((shares[0] + shares[1]) * 100) // 100
-    ids = np.arange(1000)
-    np.testing.assert_array_equal(np.concatenate(cut(ids, shares)), ids)
 
 
 @settings(deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=3).filter(any))
 def test_the_last_split_ends_at_the_end_whatever_the_fractions_sum_to(n, shares):
-    sizes = [len(ids) for ids in cut(np.broadcast_to(np.uint8(0), n), shares)]
+    sizes = np.diff(cuts([n], shares))[0].tolist()
     assert sum(sizes) == n
     total = sum(Fraction(str(share)) for share in shares)
     assert sizes[0] == Fraction(str(shares[0])) * n // total
@@ -259,3 +258,62 @@ def test_splits_are_in_order_and_a_source_of_its_own_is_a_whole_split(split, oth
     assert (corpus.files, corpus.size_bytes) == (len(contents), sum(len(each.encode()) for each in contents))
     digests = [hashlib.sha256(each.encode()).hexdigest() for each in contents]
     assert corpus.sha256 == (hashlib.sha256("".join(digests).encode()).hexdigest() if others else digests[0])
+
+
+@pytest.mark.parametrize("level", ["char", "byte"])
+def test_every_file_of_a_folder_gives_its_end(write, tmp_path, level):
+    """A small one too; a folder with one text is cut as that text; the joined text is another one."""
+    texts = {"a": "a" * 30_000, "b": "", "c": "c" * 3_000, "d": "d" * 500}
+    for name, text in texts.items():
+        write(f"several/{name}", text)
+    several = load_corpus(f"{tmp_path}/several", level=level, split=(0.9, 0.06, 0.04))
+    ends = {"train": (0, 0.9), "valid": (0.9, 0.96), "test": (0.96, 1)}
+    assert texts_of(several) == {
+        split: "".join(text[round(begin * len(text)) : round(end * len(text))] for text in texts.values())
+        for split, (begin, end) in ends.items()
+    }
+    assert several.cut == "valid and test from the end of each file"
+    again = load_corpus(f"{tmp_path}/several", level=level, split=(0.9, 0.06, 0.04))
+    assert (texts_of(again), again.sha256) == (texts_of(several), several.sha256)
+
+    one = load_corpus(write("joined/1", "".join(texts.values())), level=level)
+    write("joined/2", "")
+    assert texts_of(load_corpus(f"{tmp_path}/joined", level=level)) == texts_of(one)
+    assert one.sha256 == count_source(f"{tmp_path}/several", level).sha256 != several.sha256
+
+
+def test_of_many_small_files_whole_ones_are_validated(write, tmp_path):
+    """From all over the list, in which every second file is of another kind. A large file still gives its end."""
+    for number in range(200):
+        write(f"many/{number:03}", chr(0x4E00 + number) * 400)
+    splits = texts_of(load_corpus(f"{tmp_path}/many"))
+    of_valid = sorted({ord(character) - 0x4E00 for character in splits["valid"]})
+    assert [len(text) for text in splits.values()] == [72_000, 4_000, 4_000]
+    assert not set(splits["train"]) & (set(splits["valid"]) | set(splits["test"]))
+    assert [sum(low <= number < low + 50 for number in of_valid) for low in (0, 50, 100, 150)] == pytest.approx(
+        [2] * 4, abs=2
+    )
+    assert 2 <= sum(number % 2 for number in of_valid) <= 8
+
+    write("many/book", "x" * 100_000)
+    more = load_corpus(f"{tmp_path}/many")
+    assert {name: text.count("x") for name, text in texts_of(more).items()} == {
+        "train": 90_000,
+        "valid": 5_000,
+        "test": 5_000,
+    }
+    assert more.cut == "valid and test from the ends of 1 of 201 files, and 20 whole files"
+
+
+lengths = st.lists(st.one_of(st.integers(0, 50), st.integers(0, 40_000)), min_size=1, max_size=300).filter(any)
+
+
+@settings(deadline=None)
+@given(lengths, st.sampled_from([(0.9, 0.05, 0.05), (0.95, 0.05), (0.99, 0.01), (0.2, 0.5, 0.3), (1.0,)]))
+def test_the_shares_hold_for_any_files(lengths, shares):
+    """Splits partition every file, and miss their share by less than half of the smallest one and a few characters."""
+    parts = np.diff(cuts(lengths, shares), axis=1)
+    assert (parts >= 0).all()
+    assert parts.sum(axis=1).tolist() == lengths
+    missed = np.abs(parts.sum(axis=0) - np.array(shares) * sum(lengths))
+    assert missed.max() <= min(shares) * sum(lengths) * 1.01 + 3

@@ -1,13 +1,16 @@
 """Texts of lines: their splits."""
 
 import itertools
+import random
 from collections import Counter
+from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
 
 from charlm.data import hashes, lines
 from charlm.data.hashes import line_hashes
+from charlm.data.order import are_in_order
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from tests.corpora import load_corpus
@@ -96,6 +99,73 @@ def test_a_split_without_lines_is_refused(split, text, found):
         "of its own (data.valid_source)"
     )
     assert split(text, (1, 0, 0)) == {"train": text}
+
+
+def logs() -> dict[str, list[str]]:
+    """Lines that begin with times or numbers, in order."""
+    times = [datetime(2026, 10, 28, 22) + timedelta(seconds=701 * number) for number in range(400)]
+    begins = {
+        "syslog": "{:%b %d %H:%M:%S} host app[17]:",
+        "iso": "{:%Y-%m-%dT%H:%M:%S.123}",
+        "level": "WARN {:%Y-%m-%d %H:%M:%S,123}",
+        "apache": "10.2.{:%S.%M} - - [{:%d/%b/%Y:%H:%M:%S} +0000]",
+        "german": "{:%d.%m.%Y %H:%M}",
+        "american": "{:%m/%d/%Y %I:%M %p},",
+        "clock": "[{:%H:%M:%S}]",
+        "epoch": '{{"level": "info", "ts": {:%s}.5,',
+        "hdfs": "{:%y%m%d %H%M%S} 148 INFO",
+    }
+    found = {
+        name: [f"{begin.format(time, time)} {time.second} tries" for time in times] for name, begin in begins.items()
+    }
+    found["traces"] = [line for time in found["iso"] for line in (time, "  at com.x.Y(Y.java:12)", "")]
+    found["counter"] = [f"{number}. item" for number in range(1, 101)]
+    found["csv"] = ["id,name", *(f"{number},{number * 7 % 30}" for number in range(990, 2000, 3))]
+    found["kernel"] = [f"[{number * 0.7:12.6f}] usb" for number in range(300)]
+    return found
+
+
+@pytest.mark.parametrize("name", logs())
+def test_the_lines_of_a_log_are_split_in_order(split, name):
+    text = logs()[name]
+    found = split(text)
+    assert list(itertools.chain(*found.values())) == text
+    assert [len(own) / len(text) for own in found.values()] == pytest.approx(SHARES, abs=0.01)
+    assert split(text) == found  # from the cache
+    mixed = random.Random(1).sample(text, len(text))
+    assert list(itertools.chain(*split(mixed).values())) != mixed
+
+
+def test_sorted_lists_and_columns_are_no_logs():
+    draw = random.Random(1)
+    words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 8))) for _ in range(2000)]
+    lists = {
+        "words": words,
+        "words and numbers": [*words, *(f"{draw.randint(1, 99)}{word}" for word in words[:300])],
+        "names with numbers": [f"{word} {draw.randint(1, 99)}" for word in words],
+        "numbers as text": [f"line {number}" for number in range(3000)],
+        "passwords": ["".join(draw.choices("0123456789ab", k=6)) for _ in range(2000)],
+        "labels": ["0,no"] * 500 + ["1,yes"] * 500,
+    }
+    columns = {
+        "rare labels": [f"{draw.choices([0, 1], [95, 5])[0]},{draw.random()}" for _ in range(1000)],
+        "one time": ["12:00:00 x"] * 300,
+        "years": [f"in {draw.randint(1500, 2000)} he" for _ in range(300)],
+    }
+    texts = {name: sorted(text) for name, text in lists.items()} | columns
+    assert [name for name, text in texts.items() if are_in_order(text)] == []
+
+
+def test_each_of_several_logs_gives_its_end(write, tmp_path):
+    for name, begin in (("a", 0), ("b", 0), ("c", 500)):
+        write(f"logs/{name}.log", "".join(f"{begin + number} {name}\n" for number in range(500)))
+    corpus = load_corpus(f"{tmp_path}/logs", split=SHARES, unit="line")
+    lines = {name: corpus.vocabulary.decode(ids).split("\n")[1:-1] for name, ids in corpus.splits.items()}
+    assert lines["valid"] == [
+        f"{begin + number} {name}" for name, begin in (("a", 0), ("b", 0), ("c", 500)) for number in range(350, 450)
+    ]
+    assert [len(own) for own in lines.values()] == [1050, 300, 150]
+    assert corpus.cut.startswith("valid and test from the end of each file and not by a hash, as ")
 
 
 @pytest.mark.parametrize("piece", [1 << 15, 4, 1])
