@@ -23,7 +23,7 @@ from charlm.cells.cell import is_in_file
 from charlm.cells.stored import StoredCell, as_json
 from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
+from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, remedy
 from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header
 from charlm.system.files import replace_file
 
@@ -74,9 +74,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
         for name in (*also_as, path):
             replace_file(name, data)
     except OSError as error:
-        raise RunError(
-            f"{path}: cannot be written ({error}); earlier checkpoints are whole; free space or check permissions"
-        ) from None
+        raise RunError(f"{path}: cannot be written ({error}); earlier checkpoints are whole; {remedy(error)}") from None
 
 
 def read_checkpoint(path: Path) -> Checkpoint:

@@ -21,6 +21,8 @@ VERSION = 2
 FOLDER = "checkpoints"
 LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG = "config.yaml"
+TEXT = "text.txt"
+"""The text of a run that read it from a pipe."""
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 CHARTS = "train", "valid"
 _HEADER_BYTES = 100_000_000

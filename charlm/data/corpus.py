@@ -8,6 +8,7 @@ Text and ids stream through memory in chunks. A text that the cache holds is onl
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from charlm.data.cuts import Bounds, cuts, described
 from charlm.data.lines import line_starts, write_ordered_splits, write_splits
 from charlm.data.order import are_in_order, sample_lines
 from charlm.data.reading import Unit, read_symbols
-from charlm.data.sources import resolve
+from charlm.data.sources import is_gone, resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.system.console import say
@@ -99,9 +100,16 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
         say("data", f"{source}: reading {format_bytes(sum(sizes))}")
     hasher, counts = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
     lengths: list[int] = []
+    line_feeds = 0
+
+    def see(chunk: bytes) -> None:
+        nonlocal line_feeds
+        hasher.update(chunk)
+        line_feeds += chunk.count(b"\n")
+
     for path in paths:
         length = 0
-        for symbols in read_symbols(path, level, unit, hasher.update):
+        for symbols in read_symbols(path, level, unit, see):
             of_chunk = np.bincount(symbols)
             counts[: len(of_chunk)] += of_chunk
             length += len(symbols)
@@ -109,6 +117,11 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
     symbols = np.flatnonzero(counts)
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
+    if unit == "line" and counts[ord("\r")] and not line_feeds:
+        raise DataError(
+            f"{source}: found lines that end with CR alone, as on an old Mac; allowed: LF or CR LF; convert it: "
+            f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"
+        )
     sha256 = hasher.hexdigest()
     # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
     cache_key = f"{short_digest(_FORMAT, level, sizes, unit)}-{sha256}"
@@ -226,7 +239,13 @@ def load_corpus(data: DataConfig, vocabulary: Vocabulary | None = None) -> Corpu
 
 
 def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any]) -> Corpus:
-    """Load the corpus that a run with this progress was trained on; DataError if its text has changed."""
+    """Load the corpus that a run with this progress was trained on; DataError if its text has changed or is gone."""
+    for key in ("source", "valid_source", "test_source"):
+        if (source := getattr(data, key)) and is_gone(source):
+            raise DataError(
+                f"{source}: no such file or folder, where the text of the run was; allowed: the same text; put it "
+                f"back, or name its new place once: charlm train --resume --run-dir RUN --set data.{key}=PATH"
+            )
     changed = DataError(
         f"{data.source}: the text has changed since the run was trained, and so have its splits; allowed: the same "
         "text; train on a new text with --init-from, score one with --file"

@@ -6,6 +6,7 @@ import itertools
 import re
 import select
 import shlex
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Literal
 import numpy as np
 
 from charlm.data.vocabulary import CodePoints, Level, code_points
-from charlm.errors import DataError
+from charlm.errors import DataError, remedy
 
 CHUNK_BYTES = 1 << 18
 """As much is read at once; of a pipe, what there is."""
@@ -86,7 +87,7 @@ def _read_chunks(path: Path, see: Callable[[bytes], object]) -> Iterator[bytes]:
 def unreadable(path: Path, error: OSError) -> DataError:
     """The error for a file or folder that cannot be read."""
     return DataError(
-        f"{path}: cannot be read: {error.strerror}; a source needs all its files; make it readable or name another"
+        f"{path}: cannot be read: {error.strerror}; a source needs all its files; {remedy(error)} or name another"
     )
 
 
@@ -133,6 +134,19 @@ def _encoding(head: bytes) -> str:
     if first.count(0) > len(first) // 2 and 0 not in second:
         return "UTF-16BE"
     return ""
+
+
+def is_pipe(source: str) -> bool:
+    """Whether a text can be read only once: stdin, or another pipe."""
+    if source == "-" or _DESCRIPTOR.fullmatch(source):
+        return True
+    with contextlib.suppress(OSError, ValueError):  # no path: the text's own error comes later
+        return stat.S_ISFIFO(Path(source).stat().st_mode)
+    return False
+
+
+_DESCRIPTOR = re.compile(r"/dev/stdin|/dev/fd/\d+|/proc/self/fd/\d+")
+"""Also of a file: it has this name only as long as it is open."""
 
 
 def arriving(path: str) -> Iterator[bytes]:

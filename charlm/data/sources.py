@@ -18,9 +18,9 @@ from pathlib import Path
 from charlm.config.schema import Config, DataConfig
 from charlm.data.catalog import CATALOG
 from charlm.data.outputs import is_output
-from charlm.data.reading import unreadable
+from charlm.data.reading import is_pipe, unreadable
 from charlm.errors import DataError
-from charlm.runs import is_run
+from charlm.runs import TEXT, is_run
 from charlm.system.cache import cache_dir, cache_folder
 from charlm.system.console import say
 from charlm.system.files import replace_file
@@ -49,6 +49,12 @@ def resolve(source: str) -> list[Path]:
         return _builtin(source.removeprefix(BUILTIN_PREFIX))
     if not source:
         raise DataError(f"data source: empty; {_SOURCES}; name one")
+    irregular = DataError(
+        f"{source}: no regular file, so it cannot be read twice; allowed: files, and stdin or a pipe as the TEXT of "
+        "`charlm train`; write its text to a file first"
+    )
+    if source == "-":
+        raise irregular
     path = Path(_at_home(source))
     try:
         mode = path.stat().st_mode
@@ -63,7 +69,7 @@ def resolve(source: str) -> list[Path]:
     if stat.S_ISREG(mode):
         return [path]
     if not stat.S_ISDIR(mode):
-        raise DataError(f"{source}: no regular file, so it cannot be read twice; write its text to a file first")
+        raise irregular
     if is_run(path) or not (files := _files_below(source, path, ("**", "*"))):
         raise DataError(
             f"{source}: a folder without text; hidden files and what charlm writes do not count; add text files"
@@ -74,7 +80,8 @@ def resolve(source: str) -> list[Path]:
 def check_texts_apart(data: DataConfig, run: Path) -> None:
     """DataError if a text has files in the folder of a run that is to start: later they would be left out."""
     for source in filter(None, (data.source, data.valid_source, data.test_source)):
-        if any(run.resolve() in file.resolve().parents for file in resolve(source)):
+        kept = run.resolve() / TEXT  # never in a folder or glob that is a source
+        if any(run.resolve() in file.resolve().parents and file.resolve() != kept for file in resolve(source)):
             raise DataError(
                 f"{source}: has files in {run}, the folder of the run; allowed: a run's folder without files of its "
                 "text; take another --run-dir"
@@ -82,9 +89,22 @@ def check_texts_apart(data: DataConfig, run: Path) -> None:
 
 
 def check_exists(source: str) -> None:
-    """DataError if there is nothing at `source`. Reads no file and no folder that exists."""
-    if source.removeprefix(BUILTIN_PREFIX) not in BUILTINS and not _exists(source):
+    """DataError if there is nothing at `source`, or a pipe. Reads no file and no folder that exists."""
+    if source.removeprefix(BUILTIN_PREFIX) not in BUILTINS and (is_pipe(source) or not _exists(source)):
         resolve(source)
+
+
+def is_gone(source: str) -> bool:
+    """Whether there is nothing at a source any more."""
+    if source.startswith(BUILTIN_PREFIX):
+        return False
+    try:
+        Path(_at_home(source)).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return not any(glob.iglob(_at_home(source), recursive=True))  # noqa: PTH207
+    except (OSError, ValueError):
+        pass  # reading it says what it is
+    return False
 
 
 def _glob(source: str) -> list[Path]:

@@ -284,7 +284,7 @@ class TrainedModel:
             if not wanted_by:
                 raise
             raise DataError(
-                f"{wanted_by} needs the text that the run was trained on: {error}; put it back or leave out {wanted_by}"
+                f"{wanted_by} needs the text that the run was trained on: {error}; or leave out {wanted_by}"
             ) from None
 
     def split(self, name: str) -> Ids:

@@ -113,17 +113,23 @@ def content(saved: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in saved.parent.iterdir()}
 
 
-@pytest.mark.parametrize(("target", "name"), [(os, "fsync"), (Path, "replace")])
-def test_a_full_disk_leaves_what_was_there(checkpoint, saved, monkeypatch, target, name):
+@pytest.mark.parametrize(
+    ("target", "name", "cause", "remedy"),
+    [
+        (os, "fsync", errno.ENOSPC, "free space"),
+        (os, "fsync", errno.EIO, "check the disk"),
+        (Path, "replace", errno.EACCES, "check permissions"),
+        (Path, "replace", errno.ENOENT, "put back what is gone"),
+    ],
+)
+def test_a_fault_of_the_disk_leaves_what_was_there(checkpoint, saved, monkeypatch, target, name, cause, remedy):
     save_checkpoint(checkpoint, saved, [saved.with_name(BEST)])
     old = content(saved)
-    monkeypatch.setattr(target, name, refuse(errno.ENOSPC))
+    monkeypatch.setattr(target, name, refuse(cause))
     with pytest.raises(RunError) as error:
         save_checkpoint(later(checkpoint, 8), saved, [saved.with_name(BEST)])
-    assert str(error.value) == (
-        f"{saved}: cannot be written ([Errno 28] No space left on device); earlier checkpoints are whole; "
-        "free space or check permissions"
-    )
+    found = f"[Errno {cause}] {os.strerror(cause)}"
+    assert str(error.value) == f"{saved}: cannot be written ({found}); earlier checkpoints are whole; {remedy}"
     assert content(saved) == old
 
 

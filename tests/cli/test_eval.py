@@ -104,11 +104,15 @@ def test_what_needs_the_training_text(cli, tiny_config, text_file, tmp_path):
     text_file.write_text("so\ntee\n" * 30)
     needing = (["eval", run, "--file", file, "--dynamic"], ["sample", run, "--novelty"])
     has_changed = f"{text_file}: the text has changed since the run was trained, and so have its splits; allowed: the "
-    for fault in (has_changed, f"{text_file}: no such file or folder; "):
+    is_gone = (
+        f"{text_file}: no such file or folder, where the text of the run was; allowed: the same text; put it back, or "
+        "name its new place once: charlm train --resume --run-dir RUN --set data.source=PATH"
+    )
+    for fault in (has_changed, is_gone):
         for *words, option in needing:
             for error in (cli(*words, option).error, cli(*words, option, "--json").error):
                 assert error.startswith(f"{option} needs the text that the run was trained on: {fault}")
-                assert error.endswith(f"; put it back or leave out {option}")
+                assert error.endswith(f"; or leave out {option}")
             assert cli(*words).code == 0
         assert cli("eval", run).error.startswith(fault)
         assert cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=9").error.startswith(fault)
