@@ -61,7 +61,8 @@ def train(
     "SIGINT". SIGTERM and SIGHUP do the same. A second Ctrl-C raises KeyboardInterrupt.
 
     Args:
-        text: a file, a folder, a glob, or builtin:NAME. Without a config, charlm chooses settings for this text.
+        text: a file, a folder, a glob, builtin:NAME, or - for stdin, whose text is kept in the run's folder. Without a
+            config, charlm chooses settings for this text.
         minutes: how long this call may take, loading included; 5 without a config.
         config: train from a YAML file or a shipped config; `text` and `minutes` then replace its own.
         cell: the recurrent cell: a class, built in or your own, or an object of one, whose options then keep the values
@@ -94,7 +95,7 @@ def train(
             init_from=_path(init_from),
             run_dir=_path(run_dir),
         )
-        new.check()
+        new.check(takes_pipes=True)
         _import_torch()
 
         from charlm.system.device import own_settings
@@ -132,7 +133,7 @@ def compare(
     settings = _settings(overrides)
     plan = Plan(str(text), minutes, tuple(cells), equal, seeds, tuple(settings))
     check_minutes(minutes, settings)
-    check_there(texts=[text])
+    check_there(sources=[text])
     _import_torch()
     from charlm.comparison.compare import compare
     from charlm.system.device import own_settings

@@ -6,6 +6,7 @@ Functions import what takes long when they run, so that the checks wait for neit
 import os
 import re
 import shlex
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,16 +42,26 @@ class NewRun:
     init_from: Path | None = None
     run_dir: Path | None = None
 
-    def check(self) -> None:
+    def check(self, *, takes_pipes: bool = False) -> None:
         """ConfigError, DataError or CheckpointError for what a run cannot start from. Needs no torch.
 
         The processes of torchrun skip most of it: their first one finds the same later, and prints it once.
+
+        takes_pipes: whether the text may come from stdin or another pipe, as `start` takes it.
         """
         check_minutes(self.minutes, self.settings, default=None if self.config else DEFAULT_MINUTES)
         if "RANK" not in os.environ:
             # A run that starts from another's weights takes its cell, which is not read yet.
-            parsed = self.parse() if self.config else self.request().base()
-            check_there(options={"--init-from": self.init_from}, config=parsed)
+            data = (self.parse() if self.config else self.request().base()).data
+            source = None if takes_pipes and self.has_pipe() else data.source
+            sources = (source, data.valid_source, data.test_source)
+            check_there(options={"--init-from": self.init_from}, sources=sources)
+
+    def has_pipe(self) -> bool:
+        """Whether the text can be read only once."""
+        from charlm.data.reading import is_pipe
+
+        return self.text is not None and is_pipe(self.text)
 
     def parse(self, cell: "Cell | None" = None) -> "Config":
         """The config with the text and the settings; with minutes, these are the run's only limit.
@@ -79,7 +90,8 @@ class NewRun:
 def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | None" = None) -> "Outcome":
     """Train from a config, or with settings chosen for the text and the minutes, and say why.
 
-    began_s: when the minutes began, as time.perf_counter() tells it. For errors see `start_run`.
+    began_s: when the minutes began, as time.perf_counter() tells it; those of a text from a pipe begin when it has
+    been read, into the run's folder. For errors see `start_run`.
 
     Processes that torchrun starts again after a fault resume their run.
     """
@@ -90,6 +102,9 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
 
     if again := group.on_first(run_of_this_launch, group):
         return resume_run(again, group=group, on_row=on_row)
+    if group.on_first(new.has_pipe):
+        new = group.on_first(_with_text_kept, new)
+        began_s = time.perf_counter()
     path = new.init_from
     initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
     opened = None
@@ -107,6 +122,15 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
             initial = replace(initial, vocabulary=vocabulary)
         name = run_name(request.source)
     return start_run(config, new.run_dir, initial, name=name, group=group, opened=opened, budget=budget, on_row=on_row)
+
+
+def _with_text_kept(new: NewRun) -> NewRun:
+    """The run with the text of a pipe in a file of its folder."""
+    from charlm.training.folder import keep_text
+
+    assert new.text is not None
+    file = keep_text(new.text, new.run_dir)
+    return replace(new, text=str(file), run_dir=file.parent)
 
 
 def resume_with(run_dir: Path, config: Path | None, settings: list[str], group: "ProcessGroup") -> "Outcome":
@@ -177,11 +201,12 @@ def check_there(
     runs: Iterable[str | Path | None] = (),
     options: Mapping[str, Path | None] | None = None,
     texts: Iterable[str | Path | None] = (),
-    config: "Config | None" = None,
+    sources: Iterable[str | Path | None] = (),
 ) -> None:
-    """CheckpointError or DataError for a run or text that is not there, the config's texts among them.
+    """CheckpointError or DataError for a run or text that is not there.
 
-    options: runs that options name, by the name of the option, which the error repeats.
+    options: runs that options name, by the name of the option, which the error repeats. texts: may be "-", for stdin.
+    sources: to train on, which are read more than once.
     Needs no torch, whose import takes seconds, and reads no text.
     """
     from charlm.data.sources import check_exists
@@ -189,9 +214,8 @@ def check_there(
     for option, run in (*(("", run) for run in runs), *(options or {}).items()):
         if run is not None:
             find_checkpoint(Path(run), option)
-    sources = () if config is None else (config.data.source, config.data.valid_source, config.data.test_source)
-    for text in (*texts, *sources):
-        if text is not None and str(text) != "-":  # stdin
+    for text in (*(text for text in texts if str(text) != "-"), *sources):
+        if text is not None:
             check_exists(str(text))
 
 

@@ -51,7 +51,7 @@ def compare(
     except ValueError as refused:
         raise usage.error(f"--{refused}") from None
     check_minutes(minutes, [*settings])
-    check_there(texts=[text])
+    check_there(sources=[text])
     folder = out or comparison_folder(text)
 
     from charlm.comparison.compare import compare

@@ -40,17 +40,17 @@ InitFrom = Annotated[
 Device = Annotated[
     str | None, usage.option(usage.DEVICE_NAMES, "Override the config's device.", "--device", parser=usage.device_name)
 ]
-Text = Annotated[
+_TEXT = "The text: a file, a folder, a glob, or builtin:NAME (see `charlm data list`)"
+Text = Annotated[str | None, typer.Argument(metavar="[TEXT]", help=f"{_TEXT}.")]
+TextOrPipe = Annotated[
     str | None,
-    typer.Argument(
-        metavar="[TEXT]", help="The text: a file, a folder, a glob, or builtin:NAME (see `charlm data list`)."
-    ),
+    typer.Argument(metavar="[TEXT]", help=f"{_TEXT}; - for stdin, which is kept in the run's folder."),
 ]
 
 
 def train(
     context: typer.Context,
-    text: Text = None,
+    text: TextOrPipe = None,
     minutes: usage.Minutes = None,
     config: ConfigOption = None,
     lines: usage.Lines = False,
@@ -74,6 +74,7 @@ def train(
       charlm train my.txt --minutes 10
       charlm train builtin:python-stdlib --minutes 1
       charlm train names.txt --lines --minutes 1
+      zcat log.gz | charlm train - --lines --run-dir runs/log
       charlm train --config gru my.txt --minutes 5
       charlm train --config lstm my.txt --minutes 10 --set model.layers=3
       charlm train --resume --run-dir runs/lstm-20260102-030405
@@ -94,7 +95,7 @@ def train(
             with contextlib.suppress(OSError):
                 check_resumable(run_dir)
     else:
-        new.check()
+        new.check(takes_pipes=True)
 
     from charlm.system.process_group import process_group
 

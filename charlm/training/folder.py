@@ -1,6 +1,7 @@
 """A run's folder: who may write there, and which checkpoints it holds.
 
 config.yaml    every option, resolved
+text.txt       the text, if it came from a pipe
 metrics.jsonl  one line per log, see metrics.py
 samples.jsonl  one line per sample, see sample.py
 checkpoints/   last, best, and the newest numbered ones
@@ -16,9 +17,11 @@ from pathlib import Path
 
 from charlm.checkpoint import Checkpoint, save_checkpoint
 from charlm.config import Config, dump_config
-from charlm.errors import RunError
-from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES
-from charlm.system.files import NotOwnError, nearest_existing, refuse_links, remove_leftovers, replace_file
+from charlm.data.reading import arriving
+from charlm.errors import DataError, RunError
+from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES, TEXT
+from charlm.system.console import say
+from charlm.system.files import NotOwnError, nearest_existing, refuse_links, remove_leftovers, replace_file, replacing
 from charlm.system.formatting import format_bytes
 from charlm.system.lock import locked
 
@@ -108,6 +111,37 @@ def new_folder(name: str) -> Path:
         except FileExistsError:
             number += 1
             path = first.with_name(f"{first.name}-{number}")
+
+
+def keep_text(source: str, run_dir: Path | None) -> Path:
+    """Write the text of a pipe into the folder of the run that it is for, and return the file.
+
+    Without `run_dir`, into a new folder, which goes again if there is no text. RunError if the folder holds a run or a
+    text already, or cannot be written; DataError if the pipe is empty or cannot be read.
+    """
+    with contextlib.ExitStack() as locks:
+        with refusing_os_errors(run_dir or Path("runs")):
+            folder = run_dir or new_folder("stdin")
+            is_new = not folder.exists() or run_dir is None
+            folder.mkdir(parents=True, exist_ok=True)
+            claim_new(folder, locks)
+        file, size = folder / TEXT, 0
+        if file.exists():
+            raise RunError(
+                f"{file}: exists already; allowed: a folder without it; train on it, or take another --run-dir"
+            )
+        name = "stdin" if source == "-" else source
+        say("data", f"reading {name} into {file}")
+        try:
+            with refusing_os_errors(folder), replacing(file) as opened:
+                for block in arriving(source):
+                    size += opened.write(block)
+                if not size:
+                    raise DataError(f"{name}: found no text; allowed: one character or more")
+        finally:
+            if is_new and not file.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+    return file
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:

@@ -1,7 +1,9 @@
 """`charlm train` with a config, `--resume` and `--init-from`: exit code, stdout, stderr."""
 
 import json
+import os
 import re
+import threading
 
 import pytest
 import torch
@@ -52,6 +54,44 @@ def test_train_eval_resume(cli, tiny_config, tmp_path):
     assert outcome["best_nats"] <= outcome["valid_nats"]
     assert [row["step"] for row in rows(run) if row["split"] == "valid"] == [3, 6, 9]
     assert load_config(run / "config.yaml").train.max_steps == 9
+
+
+def test_a_text_from_a_pipe_is_kept_with_its_run(cli, tiny_config, text_file, tmp_path):
+    """So the run resumes, and is scored. A folder with a text or run is left alone, and an empty pipe leaves none."""
+    run, text = tmp_path / "run", text_file.read_bytes()
+    words = ["train", "-", "--config", tiny_config, "--run-dir", run]
+    empty = cli(*words, stdin=b"")
+    assert (empty.code, empty.err.splitlines()[-1]) == (
+        1,
+        "error: stdin: found no text; allowed: one character or more",
+    )
+    assert not run.exists()
+    result = cli(*words, stdin=text)
+    assert (result.code, result.err.splitlines()[0]) == (0, f"data     reading stdin into {run}/text.txt")
+    assert (run / "text.txt").read_bytes() == text
+    assert load_config(run / "config.yaml").data.source == f"{run}/text.txt"
+    resumed = cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=7")
+    assert (resumed.code, cli("eval", run).code) == (0, 0)
+    assert cli(*words, stdin=b"other").error.startswith(f"{run}: already holds a run; ")
+
+    short = tmp_path / "short"
+    words = ["train", "-", "--minutes", 0.01, "--run-dir", short]
+    assert f"error: {short}/text.txt: found 5 characters; allowed: 500 or more" in cli(*words, stdin=b"short").err
+    assert cli(*words, stdin=b"other").error.startswith(f"{short}/text.txt: exists already; ")
+    assert (short / "text.txt").read_bytes() == b"short"
+
+
+def test_a_named_pipe_is_read_once(cli, tiny_config, text_file, tmp_path):
+    pipe, run = tmp_path / "pipe", tmp_path / "run"
+    os.mkfifo(pipe)
+    for words in (["plan"], ["config", "suggest"], ["compare"], ["data", "info"]):
+        for text in (pipe, "-"):
+            assert cli(*words, text).error.startswith(f"{text}: no regular file, so it cannot be read twice; allowed: ")
+    writer = threading.Thread(target=pipe.write_bytes, args=[text_file.read_bytes()])
+    writer.start()
+    assert cli("train", pipe, "--config", tiny_config, "--run-dir", run).code == 0
+    writer.join()
+    assert (run / "text.txt").read_bytes() == text_file.read_bytes()
 
 
 def test_run_dir_by_default_has_the_config_s_name_and_the_time(cli, tiny_config, tmp_path, monkeypatch):
