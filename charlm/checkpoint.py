@@ -43,6 +43,11 @@ class Checkpoint:
     carried: Mapping[str, Tensor] = field(default_factory=dict)
     """Carried hidden state, random state, sums since the last log."""
 
+    @property
+    def trained_chars(self) -> int:
+        """Characters that the weights were trained on, in this run and those that it started from."""
+        return self.progress.get("earlier_chars", 0) + self.progress.get("chars", 0)
+
 
 _GROUPS = ("weights", "averaged", "optimizer", "carried")
 

@@ -66,13 +66,19 @@ def parse_progress(text: str) -> dict[str, Any]:
         if name in progress and type(progress[name]) not in kinds:
             raise ValueError(f"progress: {name}: found {type(progress[name]).__name__}")
     for name, value in progress.items():
-        if isinstance(value, int | float) and not abs(value) < 2**63:
-            raise ValueError(f"progress: {name}: found {str(value)[:20]}; allowed: finite numbers below 2^63")
+        if isinstance(value, int | float) and not 0 <= value < 2**63:
+            raise ValueError(f"progress: {name}: found {str(value)[:20]}; allowed: finite numbers, 0 or more, below 2^63")
     return progress
 
 
-_PROGRESS = {"step": (int,), "best_nats": (int, float, NoneType), "stop_reason": (str,)}
-"""Numbers of a run that are shown before it is resumed, and their types."""
+_PROGRESS = {
+    "step": (int,),
+    "chars": (int,),
+    "earlier_chars": (int,),
+    "best_nats": (int, float, NoneType),
+    "stop_reason": (str,),
+}
+"""What is read of a run's progress without resuming it, and its types."""
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:

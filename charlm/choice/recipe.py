@@ -19,8 +19,11 @@ _RATES = {"sgd": 25.0, "rmsprop": 1 / 3, "adagrad": 5.0}
 """Learning rates relative to AdamW's, of optimizers that need others."""
 
 
-def all_settings(candidate: Candidate, minutes: float, split: list[float] | None) -> dict[str, Any]:
-    """All settings of a run, without the user's. split: shares of train, valid and test; None: the user's."""
+def all_settings(candidate: Candidate, minutes: float, split: list[float] | None, rate: float) -> dict[str, Any]:
+    """All settings of a run, without the user's.
+
+    split: shares of train, valid and test; None: the user's. rate: factor of the learning rate, see `rate_factor`.
+    """
     updates, update_s, model, family = candidate.updates, candidate.update_s, candidate.config.model, candidate.family
     settings = copy.deepcopy(candidate.settings)
     if split:
@@ -48,11 +51,11 @@ def all_settings(candidate: Candidate, minutes: float, split: list[float] | None
         settings["train"]["max_epochs"] = MOST_EPOCHS
     if evaluations >= 10:
         settings["train"]["patience"] = evaluations // 2
-    settings["optimizer"] |= _optimizer(candidate)
+    settings["optimizer"] |= _optimizer(candidate, rate)
     return settings
 
 
-def _optimizer(candidate: Candidate) -> dict[str, Any]:
+def _optimizer(candidate: Candidate, rate: float) -> dict[str, Any]:
     """Learning rate, decay, clipping and schedule, as far as they fit the optimizer, which may be the user's.
 
     The rate grows with the root of the batch and for narrow models, at most to the double, and falls with the width and
@@ -61,7 +64,7 @@ def _optimizer(candidate: Candidate) -> dict[str, Any]:
     name, updates, family = candidate.config.optimizer.name, candidate.updates, candidate.family
     is_short = updates < _SHORT
     width = family.width_factor(candidate.config.model.cell.hidden)
-    lr = _RATES.get(name, 1.0) * family.lr * width
+    lr = rate * _RATES.get(name, 1.0) * family.lr * width
     lr *= min(math.sqrt(candidate.chars_per_update / 1024), 2.0 / max(width, 1.0))
     lr *= min(20_000 / updates, 1.0) ** 0.2 * min(max(1000 / updates, 1.0) ** 0.5, family.most_short_lr)
     options: dict[str, Any] = {

@@ -11,11 +11,14 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from charlm.checkpoint import Checkpoint
 from charlm.choice import speed
 from charlm.choice.families import PLAIN, Family, Request
 from charlm.choice.recipe import all_settings
 from charlm.choice.rule import MOST_EPOCHS, Candidate, best, is_promising
+from charlm.choice.trained_weights import rate_factor, unknown_share
 from charlm.config import Config
+from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError, DataError, DeviceError
@@ -69,6 +72,9 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     machine = choose_machine(base, group, [cell for _, cell in families])
     usable = [family for family, _ in families if family != PLAIN or not machine.has_kernels]
     text, corpus = group.local_first(_load, request, base)
+    if request.initial and corpus.sha256 == request.initial.progress.get("corpus_sha256"):
+        request = _with_split_of(request, request.initial)
+        base = request.base()
 
     def fits(config: Config) -> bool:
         needed_bytes = least_bytes(config, len(corpus.vocabulary), machine)
@@ -82,6 +88,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     split = functools.partial(_split, request, base, corpus)
 
     def choose() -> tuple[Config, dict[str, str], int]:
+        unknown = unknown_share(request.initial, corpus.splits["train"], machine) if request.initial else 1.0
         training_s = budget.training_s()
         candidates: list[Candidate] = []
         for family, measured in zip(by_family, speeds, strict=True):
@@ -96,9 +103,13 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
             share = 0.0 if base.data.valid_source else chosen.valid_chars / len(corpus.splits["train"])
             share = float(f"{share:.2g}")
             shares = [round(1 - share, 8), share, 0.0]
-        settings = all_settings(chosen, request.minutes, shares)
+        rate = rate_factor(unknown, request.initial, chosen) if request.initial else 1.0
+        settings = all_settings(chosen, request.minutes, shares, rate)
         settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
-        return request.config(settings), _reasons(request, corpus, chosen, machine), chosen.updates
+        reasons = _reasons(request, corpus, chosen, machine)
+        if request.initial:
+            reasons["start"] = f"{unknown:.0%} of this text is new to the weights; learning rate × {rate:.2g}"
+        return request.config(settings), reasons, chosen.updates
 
     return Suggestion(*group.on_first(choose), (machine, text), corpus.vocabulary)
 
@@ -114,6 +125,13 @@ def _load(request: Request, base: Config) -> tuple[CountedSources, Corpus]:
             "are about the least that gives readable words; add text"
         )
     return text, corpus
+
+
+def _with_split_of(request: Request, initial: Checkpoint) -> Request:
+    """The request with the split of the run to start from, on the same text: what was trained on is not scored."""
+    if request.gives("data.split"):
+        return request
+    return replace(request, overrides=[*request.overrides, f"data.split={dump_flow(list(initial.config.data.split))}"])
 
 
 def _candidates(

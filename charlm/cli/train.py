@@ -138,7 +138,13 @@ def _print_outcome(outcome: Any, json: bool) -> None:
         done += f"; best {outcome.best_nats:.4f} nats ({bits:.4f} bits) per character{per_line}"
         done += f" at step {outcome.best_step}"
     say("done", done)
-    if outcome.best_nats is not None and outcome.valid_nats > _WORSE * outcome.best_nats:
+    if outcome.best_nats is not None and outcome.best_step == 0:
+        say(
+            "best",
+            f"no update improved on the weights that the run started from (the last score is {outcome.valid_nats:.4f} "
+            "nats); samples use those weights",
+        )
+    elif outcome.best_nats is not None and outcome.valid_nats > _WORSE * outcome.best_nats:
         say(
             "best",
             f"after step {outcome.best_step} the validation score rose to {outcome.valid_nats:.4f} nats, perhaps by "

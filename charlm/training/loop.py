@@ -101,10 +101,7 @@ class TrainingLoop:
         """
         every, state = self.config.train, self.trainer.state
         try:
-            if state.step == 0:
-                if self._sample_due():
-                    self._sample()
-                self._tick()
+            self._tick()
             while True:
                 if state.unfinished:
                     self._evaluate()
@@ -168,6 +165,8 @@ class TrainingLoop:
         """Evaluate if it is due at this step."""
         state = self.trainer.state
         due = self._due(self.config.train.eval_every) and self.budget.has_time_to_evaluate()
+        if state.step == 0:
+            due = state.earlier_chars > 0
         if due and state.evaluated_step != state.step and "valid" in self.corpus.splits:
             self._tick()
             start_s = self.budget.elapsed_s

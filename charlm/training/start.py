@@ -72,6 +72,7 @@ def start_run(
         trainer.broadcast_weights()
         if init_from:
             trainer.start_from_weights(_grown_weights(trainer.model, init_from))
+            trainer.state.earlier_chars = init_from.trained_chars
         # Twice: a new checkpoint is written before the old one is removed.
         group.on_first(check_space, place, 2 * trainer.checkpoint_bytes())
         if is_new:

@@ -17,6 +17,8 @@ class TrainState:
     """The numbers and tensors that the step and the loop carry on; all but the last three fields are JSON."""
 
     corpus_sha256: str
+    earlier_chars: int = 0
+    """Characters that the weights were trained on before this run. Such weights are scored at step 0."""
     step: int = 0
     """Updates so far."""
     epoch: int = 0
@@ -45,12 +47,12 @@ class TrainState:
     best_step: int = 0
     valid_nats: float | None = None
     """Score of the last evaluation."""
-    evaluated_step: int = 0
+    evaluated_step: int | None = None
     """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
     evaluations_since_best: int = 0
-    unfinished: bool = False
-    """Whether the evaluation, sample or checkpoint of this step has not been made yet; in a checkpoint only after a
-    signal."""
+    unfinished: bool = True
+    """Whether the evaluation, sample or checkpoint of this step has not been made yet; in a checkpoint only at step 0
+    and after a signal."""
     stop_reason: str = ""
     """The limit that ended the run. "" while it trains or evaluates, and after a signal."""
     rollbacks: int = 0

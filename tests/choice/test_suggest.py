@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from charlm.checkpoint import read_checkpoint
 from charlm.choice import speed as speed_module
 from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
@@ -19,9 +20,11 @@ from charlm.data.corpus import Corpus
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CharlmError
 from charlm.model import count_parameters
+from charlm.runs import find_checkpoint
 from charlm.system.process_group import ProcessGroup
 from charlm.training.budget import Budget
 from charlm.training.machine import Machine, choose_machine, least_bytes
+from charlm.training.start import settings_of_run, start_run
 from tests.text import words_text
 
 pytestmark = pytest.mark.usefixtures("speed", "kernels")
@@ -378,3 +381,21 @@ def test_time_that_has_passed_is_not_planned(text_file, monkeypatch):
 
     assert updates(20) == pytest.approx(updates() * (60 - 20 - 1.5) / 57, rel=0.05)
     assert updates(1000) == pytest.approx(updates() * 30 / 57, rel=0.02)  # half of the minutes in any case
+
+
+def test_trained_weights_get_the_rate_that_their_knowledge_of_the_text_allows(write, trained_run, tmp_path):
+    """Much lower on their own text, whose split stays; that of random weights on a text unlike it."""
+    longer = ["train.max_steps=200", "train.eval_every=0", "train.sample_every=0", "optimizer.lr=0.02"]
+    start_run(load_config(trained_run / "config.yaml", longer), tmp_path / "run")
+    initial = read_checkpoint(find_checkpoint(tmp_path / "run"))
+    own = initial.config.data.source
+    other = str(write("other.txt", words_text(20_000)[::-1]))
+    taken = [*settings_of_run(initial.config), "train.max_steps=2"]
+    rates = {}
+    for source in (own, other):
+        for start in (initial, None):
+            config = suggest(Request(source, 1, taken, start)).config
+            rates[source, start is None] = config.optimizer.lr
+            assert (config.data.split == initial.config.data.split) == (source == own and start is not None)
+    assert rates[other, False] > 0.5 * rates[other, True]
+    assert rates[own, False] < 0.5 * rates[own, True]

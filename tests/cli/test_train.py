@@ -161,6 +161,7 @@ def test_a_text_alone_takes_the_model_of_the_run(cli, trained_run, tmp_path):
     old, new = (load_config(each / "config.yaml") for each in (trained_run, run))
     assert new.model.model_copy(update={"dropout": old.model.dropout}) == old.model
     assert (new.data.source, new.train.bptt, new.train.max_minutes) == (str(more), 16, 0.02)
+    assert "valid    step      0" in result.err
     assert cli(*words, "--set", "model.cell.hidden=32").error == (
         "model.cell.hidden: found 32; the checkpoint of --init-from has 16; allowed: the same"
     )

@@ -57,6 +57,17 @@ def test_a_run_starts_where_the_other_ended(tmp_path, config_of, embedding, memb
     assert again.valid_nats == pytest.approx(outcome.valid_nats, rel=1e-6)
 
 
+def test_the_start_is_scored_and_kept_if_no_update_improves_on_it(tmp_path, config_of, first):
+    harmful = config_of(optimizer={"name": "sgd", "lr": 100.0})
+    outcome = start_run(harmful, tmp_path / "second", first)
+    assert outcome.best_step == 0
+    assert outcome.best_nats == pytest.approx(first.progress["valid_nats"], rel=1e-6)
+    assert outcome.valid_nats > outcome.best_nats
+    best = read_checkpoint(tmp_path / "second/checkpoints/best.safetensors")
+    assert all(torch.equal(best.weights[name], weight) for name, weight in first.weights.items())
+    assert best.trained_chars == first.trained_chars == 12 * 4 * 10
+
+
 def test_what_is_no_part_of_the_weights_may_change(tmp_path, config_of, first):
     model = {"dropout": 0.1, "zoneout": 0.2, "orthogonal": True, "init_uniform": 0.1}
     start_run(config_of(model=model, **STILL), tmp_path / "second", first)
