@@ -67,7 +67,7 @@ def parse_progress(text: str) -> dict[str, Any]:
             raise ValueError(f"progress: {name}: found {type(progress[name]).__name__}")
     for name, value in progress.items():
         if isinstance(value, int | float) and not 0 <= value < 2**63:
-            raise ValueError(f"progress: {name}: found {str(value)[:20]}; allowed: finite numbers, 0 or more, below 2^63")
+            raise ValueError(f"progress: {name}: found {str(value)[:20]}; allowed: 0 or more, below 2^63")
     return progress
 
 
