@@ -120,11 +120,8 @@ def test_a_file_of_something_else(tmp_path, header, text):
         ({"progress": "[7]"}, "progress: found list; allowed: a table"),
         ({"progress": '{"step": 7.0}'}, "progress: step: found float"),
         ({"progress": '{"best_nats": "low"}'}, "progress: best_nats: found str"),
-        (
-            {"progress": '{"elapsed_s": NaN}'},
-            "progress: elapsed_s: found nan; allowed: 0 or more, below 2^63",
-        ),
-        ({"progress": '{"best_nats": -1e999}'}, "progress: best_nats: found -inf; allowed: finite"),
+        ({"progress": '{"elapsed_s": NaN}'}, "progress: elapsed_s: found nan; allowed: 0 or more, below 2^63"),
+        ({"progress": '{"best_nats": -1e999}'}, "progress: best_nats: found -inf; allowed: 0 or more"),
         ({"progress": f'{{"step": {10**400}}}'}, "progress: step: found 1000000000"),
         ({"vocabulary": "abc"}, "Expecting value"),
         ({"config": "[" * 100_000}, "maximum recursion depth"),
