@@ -62,6 +62,11 @@ def read_stdin(trained: Any) -> str:
         raise DataError(f"stdin: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
+def is_pipe(file: str) -> bool:
+    """Whether a text is stdin or a named pipe, whose lines may never end."""
+    return file == "-" or Path(file).is_fifo()
+
+
 def check_known(trained: Any, text: str, option: str) -> None:
     """VocabularyError for characters in the text of an option that the model does not know."""
     if unknown := trained.vocabulary.unknown(text):

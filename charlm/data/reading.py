@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from charlm.data.vocabulary import CodePoints, Level, code_points
+from charlm.data.vocabulary import CodePoints, Level, Vocabulary, code_points
 from charlm.errors import DataError
 
 CHUNK_BYTES = 1 << 18
@@ -100,6 +100,7 @@ _KINDS = {
     "an RTF document": rb"\{\\rtf",
 }
 """How files begin that people take for text."""
+_FEW_BYTES = 32
 _MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
     codecs.BOM_UTF32_LE: "UTF-32",
     codecs.BOM_UTF32_BE: "UTF-32",
@@ -123,10 +124,15 @@ def _check_text(name: str | Path, head: bytes) -> None:
 
 
 def _encoding(head: bytes) -> str:
-    """The encoding of text in UTF-16 or UTF-32; "" for anything else. Without a mark, every second byte is mostly 0."""
+    """The encoding of text in UTF-16 or UTF-32; "" for anything else. Without a mark, every second byte is mostly 0.
+
+    A few bytes do not tell: they may be a line with a NUL, the first one of a pipe.
+    """
     for mark, encoding in _MARKS.items():
         if head.startswith(mark):
             return encoding
+    if len(head) < _FEW_BYTES:
+        return ""
     first, second = head[::2], head[1::2]
     if second.count(0) > len(second) // 2 and 0 not in first:
         return "UTF-16LE"
@@ -149,8 +155,7 @@ def arriving(path: str) -> Iterator[bytes]:
                 else:
                     yield data
     except OSError as error:
-        name = "stdin" if path == "-" else path
-        raise DataError(f"{name}: {error.strerror}; allowed: a text file, or - for stdin") from None
+        raise DataError(f"{text_name(path)}: {error.strerror}; allowed: a text file, or - for stdin") from None
 
 
 def whole_lines(blocks: Iterable[bytes]) -> Iterator[list[str]]:
@@ -171,6 +176,16 @@ def whole_lines(blocks: Iterable[bytes]) -> Iterator[list[str]]:
         yield [b"".join(partial).decode("utf-8", "surrogateescape")]
 
 
-def arriving_lines(path: str, level: Level, unit: Unit) -> Iterator[list[str]]:
-    """The lines of a file, or of stdin for "-": as many at a time as have come. DataError if it cannot be read."""
-    return whole_lines(as_in_training(arriving(path), level, unit, "stdin" if path == "-" else path))
+def arriving_lines(path: str, vocabulary: Vocabulary, unit: Unit) -> Iterator[list[str]]:
+    """The lines of a file, or of stdin for "-": as many at a time as have come. DataError if it cannot be read.
+
+    A CR LF ends a line if the training text had none.
+    """
+    if vocabulary.unknown("\r"):
+        unit = "line"
+    return whole_lines(as_in_training(arriving(path), vocabulary.level, unit, text_name(path)))
+
+
+def text_name(path: str) -> str:
+    """What messages call a text: its path, or stdin for "-"."""
+    return "stdin" if path == "-" else path

@@ -35,7 +35,10 @@ USAGE = [
     ("score run z.txt --above much", "--above: found 'much'; allowed: bits per character (3.2 or 3.2bits), "
      "nats per character (2.1nats), or a percentile of the lines of a file, p0 to p100 (p99)"),
     ("score no-such-run z.txt --above p101", "--above: found 'p101'; allowed: bits per character"),
-    ("score run - --above p9", "--above p9: found a pipe; allowed: a file, or a number, such as --above 3.2bits"),
+    ("score run - --above p9", "--above p9: found a pipe; allowed: a file, a number such as --above 3.2bits, or --of "
+     "with a file of normal lines"),
+    ("score run z.txt --above 3 --of z.txt", "--of needs a percentile, such as --above p99"),
+    ("score run z.txt --above p9 --of -", "--of: found stdin; allowed: a file of normal lines"),
     ("classify run z.txt", "Missing option '--labels'"),
     ("export run --to flax --out a", "Invalid value for '--to': found 'flax'; allowed: 'onnx', 'html'"),
     ("compare x.txt --equal params", "'--equal': found 'params'; allowed: 'parameters', 'time', 'updates'"),
@@ -168,7 +171,6 @@ def test_errors(cli, in_folder, words, text):
     ("words", "stdin", "error"),
     [
         ("score run -", gzip.compress(b"text", mtime=0), "stdin: found a gzip file; allowed: text in UTF-8; unpack it"),
-        ("score run -", b"soZ", "stdin, line 1: found 'Z' (U+005A), which the model has never seen"),
         ("eval run --file -", b"soZ", "stdin: found 'Z' (U+005A), which the model has never seen"),
         ("eval run --file -", b"\xff", "stdin: found no UTF-8 at byte offset 0; allowed: UTF-8"),
     ],
