@@ -20,7 +20,9 @@ Temperature = Annotated[
 ]
 TopK = Annotated[int, usage.option("K", "Draw from the K likeliest characters only; 0 for all.")]
 TopP = Annotated[float, usage.option("P", "Draw from the likeliest characters that together have probability P.")]
-Stop = Annotated[str, usage.option("TEXT", "End the sample as soon as it contains this text.")]
+Stop = Annotated[
+    list[str] | None, usage.option("TEXT", "End the sample as soon as it contains this text; repeatable.", "--stop")
+]
 Count = Annotated[int, usage.option("N", "How many samples to write.", min=1, max=10_000)]
 Seed = Annotated[
     int | None,
@@ -52,7 +54,7 @@ def sample(
     temperature: Temperature = 0.8,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
-    stop: Stop = "",
+    stop: Stop = None,
     count: Count = 1,
     seed: Seed = None,
     novelty: Novelty = False,
@@ -64,7 +66,7 @@ def sample(
     """Write text with a trained model.
 
     Prints the prompt, then one character after another as the model draws them. With --json the text comes without the
-    prompt, as it does from `sample` in Python.
+    prompt, as it does from `sample` in Python, and says what ended it: stop, length, or line for the end of a line.
 
     \b
     Examples:
@@ -78,7 +80,7 @@ def sample(
     """
     usage.refuse_if(new and novelty, "--novelty and --new exclude one another")
     try:
-        options = SamplingOptions(length, temperature, top_k, top_p, stop)
+        options = SamplingOptions(length, temperature, top_k, top_p, stop or ())
     except ValueError as refused:
         name, _, fault = str(refused).partition(":")
         raise usage.error(f"--{name.replace('_', '-')}:{fault}") from None
@@ -91,7 +93,7 @@ def sample(
     if writes_lines and "\n" in prompt:
         raise usage.error("--prompt: found a line end; allowed with a model of lines: the beginning of one line")
     check_known(trained, prompt, "--prompt")
-    check_known(trained, stop, "--stop")
+    check_known(trained, "".join(options.stops), "--stop")
     if novelty:
         trained.training_splits("--novelty")  # fail now, not after the sample
     if seed is None:
@@ -108,12 +110,16 @@ def sample(
             show(piece)
             text += piece
         show("\n")
-        rows.append({"seed": own_seed, "prompt": readable(prompt), "text": readable(text)})
+        ended_by = options.ended_by(text, trained.vocabulary.level)
+        rows.append({"seed": own_seed, "prompt": readable(prompt), "text": readable(text), "ended_by": ended_by})
         if novelty:
             [(longest, stretch, share)] = trained.novelty([text])
             rows[-1]["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
             if not json:
                 say("novelty", f"seed {own_seed}; {_described(longest, stretch, share, trained.vocabulary.level)}")
+    not_stopped = [row for row in rows if row["ended_by"] != "stop"]
+    if options.stops and not_stopped:
+        say("stop", f"{len(not_stopped)} of {counted(len(rows), 'sample')} without a stop text")
     if json:
         print_json({"checkpoint": str(trained.path), "samples": rows})
     if dropped is not None:

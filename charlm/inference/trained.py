@@ -105,7 +105,7 @@ class TrainedModel:
         """Write text after the prompt, and return it without the prompt: `charlm sample` prints prompt + text.
 
         seed: the same seed gives the same text; None draws a new one. options: length, temperature, top_k, top_p and
-        stop; see `SamplingOptions`.
+        stop, a text or several; see `SamplingOptions`. A sample that one of these has ended ends with it.
 
         Bytes that are not UTF-8 become U+FFFD. VocabularyError for an unknown character; ValueError for an option out
         of its range.
@@ -115,7 +115,6 @@ class TrainedModel:
     def stream(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> Iterator[str]:
         """The same text in pieces, which come as they are written."""
         chosen = SamplingOptions(**options)
-        one_text(chosen.stop, "stop")
         one_text(prompt, "prompt")
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
         return valid_text(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))

@@ -54,7 +54,7 @@ OUT_OF_RANGE = {
     "sample r --count": "0 10001",
     "sample r --seed": f"-1 {2**63}",
     "sample r --temperature": "-1 nan",
-    "sample r --top-p": "1.5 nan",
+    "sample r --top-p": "0 1.5 nan",
     "sample r --top-k": "-1",
     "next r --top": "0",
 }

@@ -140,7 +140,7 @@ def test_choices_are_those_of_charlm(engine):
         choice = {
             "temperature": random.choice([0.0, 0.3, 1.0, 5.0]),
             "top_k": random.choice([0, 1, 3, 1000]),
-            "top_p": random.choice([0.0, 0.4711, 0.8917, 1.0]),
+            "top_p": random.choice([1e-9, 0.4711, 0.8917, 1.0]),
         }
         # Closer to 1, the rounding of sums decides among unlikely ids.
         draw = random.choice([0.0, random.random(), 1 - (2**-53 if V <= 7 else 1e-9)])
