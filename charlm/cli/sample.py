@@ -3,12 +3,13 @@
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import check_known, open_model, print_exactly, print_json, print_table
+from charlm.cli.common import known_text, open_model, print_exactly, print_json, print_table
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
 from charlm.system.formatting import counted
@@ -92,8 +93,8 @@ def sample(
     usage.refuse_if(new and not writes_lines, "--new needs a model of lines (`charlm train TEXT --lines`)")
     if writes_lines and "\n" in prompt:
         raise usage.error("--prompt: found a line end; allowed with a model of lines: the beginning of one line")
-    check_known(trained, prompt, "--prompt")
-    check_known(trained, "".join(options.stops), "--stop")
+    prompt = known_text(trained, prompt, "--prompt")
+    options = replace(options, stop=[known_text(trained, text, "--stop") for text in options.stops])
     if novelty:
         trained.training_splits("--novelty")  # fail now, not after the sample
     if seed is None:
@@ -175,7 +176,7 @@ def next_characters(
 
     from charlm.data.vocabulary import readable
 
-    check_known(trained, prompt, "--prompt")
+    prompt = known_text(trained, prompt, "--prompt")
     likeliest, name = trained.next(prompt, k=top), "character"
     if trained.vocabulary.level == "byte":
         name, likeliest = "byte", [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]

@@ -115,7 +115,8 @@ class TrainedModel:
     def stream(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> Iterator[str]:
         """The same text in pieces, which come as they are written."""
         chosen = SamplingOptions(**options)
-        one_text(prompt, "prompt")
+        chosen = replace(chosen, stop=[self.vocabulary.familiar(text) for text in chosen.stops])
+        prompt = self.vocabulary.familiar(one_text(prompt, "prompt"))
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
         return valid_text(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
 
@@ -130,7 +131,8 @@ class TrainedModel:
         """
         if k < 1:
             raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
-        probabilities = next_probabilities(self.network, self.vocabulary, one_text(prompt, "prompt"))
+        prompt = self.vocabulary.familiar(one_text(prompt, "prompt"))
+        probabilities = next_probabilities(self.network, self.vocabulary, prompt)
         values, ids = probabilities.sort(descending=True, stable=True)
         return [(self.vocabulary.symbol(id), p) for id, p in zip(ids[:k].tolist(), values[:k].tolist(), strict=True)]
 
