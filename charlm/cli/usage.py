@@ -2,12 +2,16 @@
 
 import math
 import re
+from collections import Counter
+from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from typer.core import TyperCommand
 
 from charlm.new_run import DEFAULT_MINUTES
+from charlm.system.formatting import DASHES, QUOTES
 
 # The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -100,9 +104,78 @@ def config_option(more_help: str) -> Any:
     return option("CONFIG", f"{CONFIG_HELP} {more_help}", "--config")
 
 
+class Commands(typer.Typer):
+    """Commands that check what is typed, see `Command`."""
+
+    def command(self, name: str | None = None, **options: Any) -> Any:
+        return super().command(name, cls=Command, **options)
+
+
+class Command(TyperCommand):
+    """A command that refuses an option given twice, and dashes and quotes that no keyboard has."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        given: list[tuple[Any, str]] = []
+        try:
+            if not ctx.resilient_parsing:  # as it is while a shell completes a word
+                given = self._given(ctx, args)
+            return super().parse_args(ctx, args)
+        except UsageError as wrong:
+            wrong.ctx = wrong.ctx or ctx
+            values = [value for option, value in given if option is getattr(wrong, "param", None)]
+            # Some versions of Typer do not say what they have found.
+            if values and (allowed := re.match(r"Input should be ([^,]+)", wrong.message)):
+                wrong.message = f"found {values[-1]!r}; allowed: {allowed[1]}"
+            raise
+
+    def _given(self, ctx: Any, args: list[str]) -> list[tuple[Any, str]]:
+        """The options with their values, as far as the words are right; a usage error for a word that cannot be."""
+        options: dict[str, Any] = {
+            name: each for each in self.get_params(ctx) for name in each.opts if name.startswith("--")
+        }
+        given, words = [], iter(args)
+        for word in words:
+            name, equals, value = word.partition("=")
+            option = options.get(name)
+            if word == "--" or (option is None and name.startswith("--")):
+                break
+            if option is None:
+                _check_dashes(word, options)
+                _check_quotes(word)
+                continue
+            if not (option.is_flag or equals):
+                value = next(words, "")
+            if option.metavar not in _FREE_TEXT:
+                _check_quotes(value)
+            given.append((option, value))
+        for option, count in Counter(option for option, _ in given).items():
+            refuse_if(
+                count > 1 and not (option.multiple or option.is_flag), f"{option.opts[0]}: found twice; allowed: once"
+            )
+        return given
+
+
+_FREE_TEXT = ("TEXT", "A,B,…")
+"""Metavariables of options whose text may have quotes."""
+
+
+def _check_dashes(word: str, options: Container[str]) -> None:
+    """A usage error for an option with one hyphen, or with other dashes."""
+    typed = word.lstrip(f"-{DASHES}")
+    if word[:1] == "-" and f"--{typed.partition('=')[0]}" in options:
+        raise error(f"found {word}; type --{typed}")
+    refuse_if(word[:1] in DASHES, f"found {word}; allowed: options, or ./{word} for a file of this name")
+
+
+def _check_quotes(word: str) -> None:
+    """A usage error for a word in quotes that a shell does not know, unless it is the name of a file."""
+    is_quoted = word[:1] in QUOTES or word[-1:] in QUOTES
+    refuse_if(is_quoted and not Path(word).exists(), f"found {word}; allowed: plain quotes, or none")
+
+
 def command_group(help: str, example: str) -> typer.Typer:
     """A command that has commands."""
-    return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, epilog=f"Example: {example}")
+    return Commands(help=help, no_args_is_help=True, rich_markup_mode=None, epilog=f"Example: {example}")
 
 
 def as_settings(overrides: list[str] | None, lines: bool, device: str | None = None) -> list[str]:

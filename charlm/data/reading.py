@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import re
 import select
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 
 from charlm.data.vocabulary import CodePoints, Level, Vocabulary, code_points
 from charlm.errors import DataError
+from charlm.system.files import encoding_fault
 
 CHUNK_BYTES = 1 << 18
 """As much is read at once; of a pipe, what there is."""
@@ -100,13 +100,6 @@ _KINDS = {
     "an RTF document": rb"\{\\rtf",
 }
 """How files begin that people take for text."""
-_FEW_BYTES = 32
-_MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
 
 
 def _check_text(name: str | Path, head: bytes) -> None:
@@ -116,29 +109,8 @@ def _check_text(name: str | Path, head: bytes) -> None:
             raise DataError(
                 f"{name}: found {kind}; allowed: text in UTF-8; unpack it, or save it as plain text in its program"
             )
-    if encoding := _encoding(head):
-        raise DataError(
-            f"{name}: found text in {encoding}; allowed: text in UTF-8; convert it: "
-            f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(name))} > utf8.txt"
-        )
-
-
-def _encoding(head: bytes) -> str:
-    """The encoding of text in UTF-16 or UTF-32; "" for anything else. Without a mark, every second byte is mostly 0.
-
-    A few bytes do not tell: they may be a line with a NUL, the first one of a pipe.
-    """
-    for mark, encoding in _MARKS.items():
-        if head.startswith(mark):
-            return encoding
-    if len(head) < _FEW_BYTES:
-        return ""
-    first, second = head[::2], head[1::2]
-    if second.count(0) > len(second) // 2 and 0 not in first:
-        return "UTF-16LE"
-    if first.count(0) > len(first) // 2 and 0 not in second:
-        return "UTF-16BE"
-    return ""
+    if fault := encoding_fault(name, head):
+        raise DataError(fault)
 
 
 def arriving(path: str) -> Iterator[bytes]:
