@@ -19,6 +19,9 @@ NoneBelow = Annotated[
     usage.number("P", "Answer none if the likeliest label has a lower probability: 0 to 1, among these labels.", max=1),
 ]
 
+_LEAST_P = 0.01
+"""Where the training text has the separator after a label, its probability there is far higher."""
+
 
 def classify(
     checkpoint: usage.Checkpoint,
@@ -51,10 +54,19 @@ def classify(
     name, number, seen_unknown = text_name(file), 0, False
     skip_unknown = skip_unknown or is_pipe(file)
     names, separator = [label.strip() for label in labels.split(",")], separator.replace(r"\t", "\t")
+    if unknown := trained.vocabulary.unknown(separator):
+        raise trained.vocabulary.unknown_error(unknown, "--separator")
     try:
         trained.classify([], names, separator)
     except ValueError as error:
         raise usage.error(f"--labels, --separator: {error}") from None
+    expected = zip(names, trained.separator_probabilities(names, separator), strict=True)
+    if unexpected := [repr(label) for label, p in expected if p < _LEAST_P]:
+        where = f"{separator!r} after {', '.join(unexpected)}"
+        say(
+            "labels",
+            f"the model does not expect {where}; see --labels and --separator",
+        )
     for lines in arriving_lines(file, trained.vocabulary, trained.config.data.unit):
         known = []
         for line in lines:

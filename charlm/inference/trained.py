@@ -272,6 +272,16 @@ class TrainedModel:
         likeliest = zip(p_NK.argmax(1).tolist(), p_NK.max(1).tolist(), strict=True)
         return [(labels[index] if p >= none_below else None, p) for index, p in likeliest]
 
+    def separator_probabilities(self, labels: Iterable[str], separator: str) -> list[float]:
+        """The probability of the separator after each label at the start of a line, as `classify` reads it."""
+        labels, probabilities = each_text(labels, "labels"), []
+        ids = self._ids_of_all([label + separator for label in labels], "labels")
+        nats = score_texts(self.network, [as_records(each, self.newline) for each in ids], self.device)
+        for label, nats_T in zip(labels, nats, strict=True):
+            start = len(self.vocabulary.encode(label))
+            probabilities.append(float(np.exp(-nats_T[start:-1].sum(dtype=np.float64))))
+        return probabilities
+
     # The training text
 
     def training_splits(self, wanted_by: str = "") -> Mapping[str, Ids]:

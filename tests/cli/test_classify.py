@@ -69,6 +69,12 @@ def test_lines_get_labels(cli, labels_run, model, write):
     assert other.out != result.out
 
 
+def test_a_separator_that_the_model_does_not_expect_is_said(cli, labels_run, write):
+    result = cli("classify", labels_run, write("a.txt", "luca\n"), "--labels", "it,de", "--separator", " ")
+    assert result.code == 0
+    assert result.err == "labels   the model does not expect ' ' after 'it', 'de'; see --labels and --separator\n"
+
+
 def test_none_below(cli, labels_run, model, write):
     file, words = write("a.txt", "\n".join(LINES)), ["--labels", "it,de", "--none-below"]
     answers = model.classify(LINES, ["it", "de"])
@@ -91,6 +97,9 @@ def test_unknown_characters(cli, labels_run, write):
     assert result.err == f"skipped  {file}, line 2: 'é' (U+00E9); characters that the model has never seen\n"
     piped = cli("classify", labels_run, "-", "--labels", "it,de", stdin="hans\r\nluca é\nZ".encode())
     assert (piped.code, piped.out) == (0, result.out)
+    assert cli("classify", labels_run, file, "--labels", "it", "--separator", "|").error.startswith(
+        "--separator: found"
+    )
     assert cli("classify", labels_run, file, "--labels", "it,FR").error.startswith("labels[1]: found 'F' (U+0046)")
 
 
