@@ -2,7 +2,6 @@
 
 import math
 import re
-from collections import Counter
 from collections.abc import Container
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,6 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from charlm.new_run import DEFAULT_MINUTES
+from charlm.system.console import say
 from charlm.system.formatting import DASHES, QUOTES
 
 # The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
@@ -112,7 +112,7 @@ class Commands(typer.Typer):
 
 
 class Command(TyperCommand):
-    """A command that refuses an option given twice, and dashes and quotes that no keyboard has."""
+    """A command that refuses dashes and quotes that no keyboard has, and says which of two equal options counts."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         given: list[tuple[Any, str]] = []
@@ -148,10 +148,10 @@ class Command(TyperCommand):
             if option.metavar not in _FREE_TEXT:
                 _check_quotes(value)
             given.append((option, value))
-        for option, count in Counter(option for option, _ in given).items():
-            refuse_if(
-                count > 1 and not (option.multiple or option.is_flag), f"{option.opts[0]}: found twice; allowed: once"
-            )
+        last = {option.name: value for option, value in given}
+        for option, value in given:
+            if value != last[option.name] and not option.multiple:
+                say("ignored", f"{option.opts[0]} {value}: given again; {option.opts[0]} {last[option.name]} counts")
         return given
 
 

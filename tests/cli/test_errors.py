@@ -60,8 +60,6 @@ USAGE = [
     ("sample r --length 1,000", "; type 1000 for 1,000"),
     ("score r x --above 3,2bits", "; type 3.2 for 3,2"),
     ("train x.txt --minutes −5", "; type - for − (U+2212)"),
-    ("train x.txt --minutes 5 --minutes=6", "--minutes: found twice; allowed: once"),
-    ("classify r x --labels a --labels b", "--labels: found twice; allowed: once"),
     ("data info x --level word", "Invalid value for '--level': found 'word'; allowed: 'char', 'byte'"),
 ]  # fmt: skip
 

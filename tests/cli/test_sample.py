@@ -41,13 +41,20 @@ def test_stop(cli, trained_run):
     for stops in (["--stop", stop, "--stop", "rrrrr"], ["--stop", "rrrrr", "--stop", stop]):
         result = cli(*words, *stops)
         assert (result.out, result.err) == (stopped, "")
-    result = cli(*words, "--stop", stop, "--count", 40, "--length", 20, "--json")
+    result = cli("sample", trained_run, "--seed", 1, "--stop", stop, "--count", 40, "--length", 20, "--json")
     samples = json.loads(result.out)["samples"]
     assert [sample["ended_by"] == "stop" for sample in samples] == [stop in sample["text"] for sample in samples]
     lengths = sum(sample["ended_by"] == "length" for sample in samples)
     assert 0 < lengths < 40
     assert result.err == f"stop     {lengths} of 40 samples without a stop text\n"
     assert "--stop: found an empty text, which never ends a sample; allowed: " in cli(*words, "--stop", "").usage_error
+
+
+def test_of_an_option_given_twice_the_last_counts_and_is_said(cli, trained_run):
+    words = ["sample", trained_run, "--seed", 1, "--length"]
+    result = cli(*words, 9, "--length=3")
+    assert result.out == cli(*words, 3).out
+    assert result.err == "ignored  --length 9: given again; --length 3 counts\n"
 
 
 def test_the_likeliest_characters_need_no_luck(cli, trained_run):
