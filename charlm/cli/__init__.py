@@ -19,10 +19,10 @@ from typer.core import TyperGroup
 from charlm import IMPORTED_S, __version__
 from charlm.cli import cells, classify, compare, config, data, doctor, export, look, runs, sample, score, train
 from charlm.cli.common import open_output
-from charlm.cli.usage import UsageError, worded
-from charlm.errors import CharlmError, ConfigError, is_out_of_memory
+from charlm.cli.usage import UsageError, check_words, worded
+from charlm.errors import CharlmError, ConfigError, VocabularyError, is_out_of_memory
 from charlm.system.console import say_error
-from charlm.system.formatting import printable
+from charlm.system.formatting import printable, what_to_type
 from charlm.system.host import limit_spinning, limit_threads
 
 
@@ -30,6 +30,10 @@ class _Commands(TyperGroup):
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
         with _usage_errors_printable():
             return super().make_context(*args, **kwargs)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        check_words(args, ctx)
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
         """Exit quietly when the reader is gone, as in `charlm sample … | head`, or the terminal, as SIGHUP does."""
@@ -48,11 +52,14 @@ class _Commands(TyperGroup):
 
 @contextlib.contextmanager
 def _usage_errors_printable() -> Iterator[None]:
-    """Usage errors with control characters escaped, because these quote the command line."""
+    """Usage errors with control characters escaped, because these quote the command line, and with what to type."""
     try:
         yield
     except UsageError as error:
-        error.message = printable(worded(error.message))
+        message = worded(error)
+        if advice := what_to_type(message):
+            message = message.removesuffix(".") + advice
+        error.message = printable(message)
         raise
 
 
@@ -132,10 +139,11 @@ def main() -> None:
 
 def _explained(error: Exception) -> Iterable[str] | None:
     """The lines that explain a user's mistake or a lack of memory or disk; None for a bug."""
-    if isinstance(error, ConfigError) and not error.already_reported:
-        return error.faults
     if isinstance(error, CharlmError):
-        return [] if error.already_reported else [str(error)]
+        faults = error.faults if isinstance(error, ConfigError) else [str(error)]
+        if not isinstance(error, VocabularyError):  # whose characters are those of a text
+            faults = [fault + what_to_type(fault) for fault in faults]
+        return [] if error.already_reported else faults
     if isinstance(error, OSError) and error.filename is not None:
         return [f"{os.fsdecode(error.filename)}: {error.strerror}"]
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):

@@ -19,6 +19,9 @@ NoneBelow = Annotated[
     usage.number("P", "Answer none if the likeliest label has a lower probability: 0 to 1, among these labels.", max=1),
 ]
 
+_LEAST_P = 0.01
+"""Where the training text has the separator after a label, its probability there is far higher."""
+
 
 def classify(
     checkpoint: usage.Checkpoint,
@@ -35,7 +38,8 @@ def classify(
     """Find the label of each line, with a model that was trained on lines such as label<TAB>record.
 
     Prints the likeliest label, its probability among the labels given, 0 to 1, and the line, with tabs between them.
-    The model scores label, separator and line together, for each label. Lines from a pipe are answered as they come.
+    The model scores label, separator and line together, for each label. Lines from a pipe are answered as they come,
+    and without the characters that the model does not know.
 
     \b
     Examples:
@@ -44,21 +48,35 @@ def classify(
     """
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import arriving_lines
+    from charlm.data.reading import arriving_lines, is_pipe, text_name
     from charlm.data.vocabulary import describe_characters, readable
 
-    name, number, unknown = "stdin" if file == "-" else file, 0, set[str]()
+    name, number, seen_unknown = text_name(file), 0, False
+    skip_unknown = skip_unknown or is_pipe(file)
     names, separator = [label.strip() for label in labels.split(",")], separator.replace(r"\t", "\t")
+    if unknown := trained.vocabulary.unknown(separator):
+        raise trained.vocabulary.unknown_error(unknown, "--separator")
     try:
         trained.classify([], names, separator)
     except ValueError as error:
         raise usage.error(f"--labels, --separator: {error}") from None
-    for lines in arriving_lines(file, trained.vocabulary.level, trained.config.data.unit):
+    expected = zip(names, trained.separator_probabilities(names, separator), strict=True)
+    if unexpected := [repr(label) for label, p in expected if p < _LEAST_P]:
+        where = f"{separator!r} after {', '.join(unexpected)}"
+        say(
+            "labels",
+            f"the model does not expect {where}; see --labels and --separator",
+        )
+    for lines in arriving_lines(file, trained.vocabulary, trained.config.data.unit):
         known = []
         for line in lines:
             number += 1
-            unknown |= set(trained.vocabulary.unknown(line))
-            known.append(trained.known(line, f"{name}: line {number:,}", skip_unknown=skip_unknown))
+            where = f"{name}, line {number:,}"
+            known.append(trained.known(line, where, skip_unknown=skip_unknown))
+            unknown = trained.vocabulary.unknown(line)
+            if unknown and not seen_unknown:
+                say("skipped", f"{where}: {describe_characters(unknown)}; characters that the model has never seen")
+            seen_unknown = seen_unknown or bool(unknown)
         answers = trained.classify(known, names, separator, equal_priors=equal_priors, none_below=none_below)
         for line, (label, p) in zip(lines, answers, strict=True):
             if json:
@@ -66,5 +84,3 @@ def classify(
                 print_json({"label": shown, "probability": p, "line": readable(line)})
             else:
                 print_exactly(f"{'none' if label is None else label}\t{p:.4f}\t{line}\n")
-    if unknown:
-        say("skipped", f"{name}: {describe_characters(sorted(unknown))}")

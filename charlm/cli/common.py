@@ -62,10 +62,12 @@ def read_stdin(trained: Any) -> str:
         raise DataError(f"stdin: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
 
 
-def check_known(trained: Any, text: str, option: str) -> None:
-    """VocabularyError for characters in the text of an option that the model does not know."""
+def known_text(trained: Any, text: str, option: str) -> str:
+    """The text of an option in the model's characters; VocabularyError for those that it does not know."""
+    text = trained.vocabulary.familiar(text)
     if unknown := trained.vocabulary.unknown(text):
         raise trained.vocabulary.unknown_error(unknown, option)
+    return text
 
 
 def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:

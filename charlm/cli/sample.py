@@ -3,12 +3,13 @@
 import secrets
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import check_known, open_model, print_exactly, print_json, print_table
+from charlm.cli.common import known_text, open_model, print_exactly, print_json, print_table
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
 from charlm.system.formatting import counted
@@ -20,7 +21,9 @@ Temperature = Annotated[
 ]
 TopK = Annotated[int, usage.option("K", "Draw from the K likeliest characters only; 0 for all.")]
 TopP = Annotated[float, usage.option("P", "Draw from the likeliest characters that together have probability P.")]
-Stop = Annotated[str, usage.option("TEXT", "End the sample as soon as it contains this text.")]
+Stop = Annotated[
+    list[str] | None, usage.option("TEXT", "End the sample as soon as it contains this text; repeatable.", "--stop")
+]
 Count = Annotated[int, usage.option("N", "How many samples to write.", min=1, max=10_000)]
 Seed = Annotated[
     int | None,
@@ -52,7 +55,7 @@ def sample(
     temperature: Temperature = 0.8,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
-    stop: Stop = "",
+    stop: Stop = None,
     count: Count = 1,
     seed: Seed = None,
     novelty: Novelty = False,
@@ -64,7 +67,7 @@ def sample(
     """Write text with a trained model.
 
     Prints the prompt, then one character after another as the model draws them. With --json the text comes without the
-    prompt, as it does from `sample` in Python.
+    prompt, as it does from `sample` in Python, and says what ended it: stop, length, or line for the end of a line.
 
     \b
     Examples:
@@ -78,7 +81,7 @@ def sample(
     """
     usage.refuse_if(new and novelty, "--novelty and --new exclude one another")
     try:
-        options = SamplingOptions(length, temperature, top_k, top_p, stop)
+        options = SamplingOptions(length, temperature, top_k, top_p, stop or ())
     except ValueError as refused:
         name, _, fault = str(refused).partition(":")
         raise usage.error(f"--{name.replace('_', '-')}:{fault}") from None
@@ -90,8 +93,8 @@ def sample(
     usage.refuse_if(new and not writes_lines, "--new needs a model of lines (`charlm train TEXT --lines`)")
     if writes_lines and "\n" in prompt:
         raise usage.error("--prompt: found a line end; allowed with a model of lines: the beginning of one line")
-    check_known(trained, prompt, "--prompt")
-    check_known(trained, stop, "--stop")
+    prompt = known_text(trained, prompt, "--prompt")
+    options = replace(options, stop=[known_text(trained, text, "--stop") for text in options.stops])
     if novelty:
         trained.training_splits("--novelty")  # fail now, not after the sample
     if seed is None:
@@ -108,12 +111,16 @@ def sample(
             show(piece)
             text += piece
         show("\n")
-        rows.append({"seed": own_seed, "prompt": readable(prompt), "text": readable(text)})
+        ended_by = options.ended_by(text, trained.vocabulary.level)
+        rows.append({"seed": own_seed, "prompt": readable(prompt), "text": readable(text), "ended_by": ended_by})
         if novelty:
             [(longest, stretch, share)] = trained.novelty([text])
             rows[-1]["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
             if not json:
                 say("novelty", f"seed {own_seed}; {_described(longest, stretch, share, trained.vocabulary.level)}")
+    not_stopped = [row for row in rows if row["ended_by"] != "stop"]
+    if options.stops and not_stopped:
+        say("stop", f"{len(not_stopped)} of {counted(len(rows), 'sample')} without a stop text")
     if json:
         print_json({"checkpoint": str(trained.path), "samples": rows})
     if dropped is not None:
@@ -169,7 +176,7 @@ def next_characters(
 
     from charlm.data.vocabulary import readable
 
-    check_known(trained, prompt, "--prompt")
+    prompt = known_text(trained, prompt, "--prompt")
     likeliest, name = trained.next(prompt, k=top), "character"
     if trained.vocabulary.level == "byte":
         name, likeliest = "byte", [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]

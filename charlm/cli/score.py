@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -19,7 +19,8 @@ from charlm.cli.common import (
     write_char_scores,
 )  # fmt: skip
 from charlm.errors import DataError
-from charlm.system.formatting import bits_to_nats, nats_to_bits
+from charlm.system.console import say
+from charlm.system.formatting import bits_to_nats, counted, nats_to_bits
 
 Split = Annotated[
     Literal["train", "valid", "test"] | None,
@@ -127,11 +128,20 @@ Above = Annotated[
     usage.option(
         "X",
         "Print only lines with a higher score: 3.2bits or 2.1nats per character, or p99, the percentile of the lines "
-        "of this file, all of which are then kept in memory.",
+        "of the file, all of which are then kept in memory.",
     ),
 ]
+Of = Annotated[
+    str | None, usage.option("NORMAL", "Take the percentile of --above from the lines of this file.", "--of")
+]
+_UNKNOWN_BITS = 20.0
 UnknownAs = Annotated[
-    float | None, usage.number("BITS", "Count each character that the model does not know as so many bits.")
+    float | None,
+    usage.number(
+        "BITS",
+        "Count each character that the model does not know as so many bits.  "
+        f"[default: an error; in a pipe {_UNKNOWN_BITS:g}, and --above prints each line with such a character]",
+    ),
 ]
 
 
@@ -140,6 +150,7 @@ def score(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The lines to score; - is stdin.")],
     sort: Sort = False,
     above: Above = None,
+    of: Of = None,
     skip_unknown: usage.SkipUnknown = False,
     unknown_as: UnknownAs = None,
     per_char: Annotated[bool, typer.Option("--per-char", help="With --json: the bits of every character too.")] = False,
@@ -156,42 +167,97 @@ def score(
     Examples:
       charlm score runs/mine candidates.txt --sort
       charlm score runs/logs app.log --above p99 --unknown-as 20
-      tail -f app.log | charlm score runs/logs - --above 3.2bits
+      tail -f app.log | charlm score runs/logs - --above p99.9 --of normal.log
       charlm score runs/mine lines.txt --per-char --json
     """
     usage.refuse_if(skip_unknown and unknown_as is not None, "--skip-unknown and --unknown-as exclude one another")
     usage.refuse_if(per_char and not json, "--per-char needs --json")
-    limit, unit = _limit(above)
-    if unit == "p" and file == "-":
-        raise usage.error(f"--above {above}: found a pipe; allowed: a file, or a number, such as --above 3.2bits")
+    limit, unit = _limit(above, of, file)
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import arriving_lines
-    from charlm.inference.lines import above_percentile, score_lines
+    from charlm.data.reading import arriving_lines, is_pipe, text_name
+    from charlm.inference.lines import score_lines
 
-    name = "stdin" if file == "-" else file
+    prints_unknown = is_pipe(file) and not skip_unknown and unknown_as is None
+    if prints_unknown:
+        unknown_as = _UNKNOWN_BITS
     unknown_nats = None if unknown_as is None else bits_to_nats(unknown_as)
-    arriving = arriving_lines(file, trained.vocabulary.level, trained.config.data.unit)
-    blocks = score_lines(trained, arriving, name, skip_unknown=skip_unknown, unknown_nats=unknown_nats)
+
+    def scored(path: str) -> Iterator[list[Any]]:
+        lines = arriving_lines(path, trained.vocabulary, trained.config.data.unit)
+        return score_lines(trained, lines, text_name(path), skip_unknown=skip_unknown, unknown_nats=unknown_nats)
+
+    blocks = scored(file)
     if unit == "p":
-        blocks = [above_percentile([*itertools.chain(*blocks)], limit)]
-    elif above is not None:
+        if of is None:
+            blocks = normal = [[*itertools.chain(*blocks)]]
+        else:
+            normal = scored(of)
+        limit_nats = _percentile([*itertools.chain(*normal)], limit, of)
+    else:
         limit_nats = limit if unit == "nats" else bits_to_nats(limit)
-        blocks = ([line for line in lines if not line.nats_per_char <= limit_nats] for lines in blocks)  # nan stays
+    if prints_unknown:
+        blocks = _telling_unknown(blocks, text_name(file))
+    if above is not None:
+        blocks = _above(blocks, limit_nats, with_unknown=prints_unknown)
     if sort:
         blocks = [sorted(itertools.chain(*blocks), key=lambda line: line.nats_per_char)]
     for lines in blocks:
         _print_lines(lines, json=json, per_char=per_char)
 
 
-def _limit(above: str | None) -> tuple[float, str]:
-    """The number and the unit of --above: p, bits or nats."""
+def _percentile(lines: list[Any], percentile: float, of: str | None) -> float:
+    """The nats per character that so many per cent of the lines do not exceed, which is said.
+
+    DataError if --of has no lines; 0 if it is not given.
+    """
+    from charlm.inference.lines import percentile_nats
+
+    if not lines:
+        if of is None:
+            return 0.0
+        raise DataError(f"--of {of}: found no line; allowed: a file of normal lines")
+    limit_nats = percentile_nats(lines, percentile)
+    say("above", f"{nats_to_bits(limit_nats):.4f} bits per character, p{percentile:g} of {counted(len(lines), 'line')}")
+    return limit_nats
+
+
+def _telling_unknown(blocks: Iterable[list[Any]], name: str) -> Iterator[list[Any]]:
+    """The blocks; the first line with characters that the model does not know is said."""
+    from charlm.data.vocabulary import describe_characters
+
+    is_told = False
+    for lines in blocks:
+        for line in lines:
+            if line.unknown and not is_told:
+                characters = f"{describe_characters(line.unknown)}, which the model has never seen"
+                counts = f"each such character counts as {_UNKNOWN_BITS:g} bits; see --unknown-as"
+                say("unknown", f"{name}, line {line.number:,}: {characters}; {counts}")
+                is_told = True
+        yield lines
+
+
+def _above(blocks: Iterable[list[Any]], limit_nats: float, *, with_unknown: bool) -> Iterator[list[Any]]:
+    """The lines above a limit, and those with characters that the model does not know."""
+    for lines in blocks:
+        yield [line for line in lines if line.is_above(limit_nats) or (with_unknown and line.unknown)]
+
+
+def _limit(above: str | None, of: str | None, file: str) -> tuple[float, str]:
+    """The number and the unit of --above: p, bits or nats; a usage error for one that the text does not allow."""
+    from charlm.data.reading import is_pipe
+
     match = _LIMIT.fullmatch(above or "0")
     if not match or (match["p"] and (match["unit"] or float(match["number"]) > 100)):
         raise usage.error(
             f"--above: found {above!r}; allowed: bits per character (3.2 or 3.2bits), nats per character (2.1nats), or "
             "a percentile of the lines of a file, p0 to p100 (p99)"
         )
+    if match["p"] and of is None and is_pipe(file):
+        allowed = "a file, a number such as --above 3.2bits, or --of with a file of normal lines"
+        raise usage.error(f"--above {above}: found a pipe; allowed: {allowed}")
+    usage.refuse_if(of is not None and not match["p"], "--of needs a percentile, such as --above p99")
+    usage.refuse_if(of == "-", "--of: found stdin; allowed: a file of normal lines")
     return float(match["number"]), match["p"] or match["unit"] or "bits"
 
 
@@ -203,6 +269,7 @@ def _print_lines(scores: Iterable[Any], *, json: bool, per_char: bool) -> None:
         bits = {"bits_per_char": nats_to_bits(line.nats_per_char), "bits": nats_to_bits(line.nats_sum)}
         if json:
             value = {"line": line.number, "text": readable(line.text), **bits, "chars": len(line.nats)}
+            value["unknown"] = readable(line.unknown)
             if per_char:
                 value["per_char"] = [round(nats_to_bits(nats), 4) for nats in line.nats.tolist()]
             rows.append(as_json(value))

@@ -8,20 +8,25 @@ from typing import Annotated, Any, Literal
 import typer
 
 from charlm.new_run import DEFAULT_MINUTES
+from charlm.system.formatting import DASHES
 
 # The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
 UsageError: Any = typer.BadParameter.__mro__[1]
 
 
-def error(message: str) -> Exception:
+def error(message: str, context: Any = None) -> Exception:
     """The error for a wrong use of options: exit code 2."""
-    return UsageError(f"Invalid value: {message}")
+    return UsageError(f"Invalid value: {message}", context)
 
 
-def worded(message: str) -> str:
-    """A message of click's about a choice, as charlm's own are: what was found, and what is allowed."""
-    choice = re.fullmatch(r"(?:Value error, )?(.+) is not one of (.+)\.", message, re.DOTALL)
-    return f"found {choice[1]}; allowed: {choice[2]}" if choice else message
+def worded(error: Any) -> str:
+    """A message of typer's about a choice or a number, as charlm's own are: what was found, and what is allowed."""
+    if choice := re.fullmatch(r"(?:Value error, )?(.+) is not one of (.+)\.", error.message, re.DOTALL):
+        return f"found {choice[1]}; allowed: {choice[2]}"
+    number = re.match(r"Input should be ([^,]+)", error.message)
+    if number and hasattr(error.__cause__, "errors"):  # pydantic's
+        return f"found {error.__cause__.errors()[0]['input']!r}; allowed: {number[1]}"
+    return error.message
 
 
 def refuse_if(is_wrong: object, message: str) -> None:
@@ -98,6 +103,24 @@ PageFile = Annotated[Path, option("FILE", "Where to write the page.", "--out")]
 def config_option(more_help: str) -> Any:
     """The option --config of a command."""
     return option("CONFIG", f"{CONFIG_HELP} {more_help}", "--config")
+
+
+def check_words(words: list[str], context: Any) -> None:
+    """A usage error for an option that begins with one hyphen, or with a dash that is none.
+
+    The word after an option may be its value, so it is not looked at.
+    """
+    before = ""
+    for word in words:
+        if word == "--":
+            return
+        name = word.lstrip(f"-{DASHES}")
+        is_option = len(name) > 1 and name[0].isalpha() and not before.startswith("--")
+        if is_option and word[0] == "-" and not word.startswith("--"):
+            raise error(f"found {word}; type --{name}", context)
+        if is_option and word[0] in DASHES:
+            raise error(f"found {word}; allowed: options, or ./{word} for a file of this name", context)
+        before = word
 
 
 def command_group(help: str, example: str) -> typer.Typer:

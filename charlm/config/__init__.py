@@ -16,6 +16,7 @@ from charlm.config.schema import Config
 from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import dump_flow, dump_yaml, load_yaml
 from charlm.errors import CellError, ConfigError
+from charlm.system.files import encoding_fault
 from charlm.system.section import Section
 
 __all__ = [
@@ -45,6 +46,8 @@ def load_config(
         raise ConfigError(f"{file}: {error.strerror}; {allowed}") from None
     if len(data) > MAX_BYTES:
         raise ConfigError(f"{file}: found more than {MAX_BYTES} bytes; allowed: a YAML config")
+    if fault := encoding_fault(file, data):
+        raise ConfigError(fault)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

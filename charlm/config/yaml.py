@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from charlm.errors import ConfigError
-from charlm.system.formatting import CONTROLS, escaped
+from charlm.system.formatting import CONTROLS, escaped, what_to_type
 
 _PATTERNS = {
     "null": r"~|null|Null|NULL|",
@@ -20,6 +20,8 @@ _PATTERNS = {
 }
 """Plain text that is no string, by type."""
 MAX_DIGITS = 100
+_MOST_SHOWN = 100
+"""Characters of a line that an error quotes."""
 
 
 def _fault(fault: str, at: Any) -> yaml.MarkedYAMLError:
@@ -89,9 +91,13 @@ def load_yaml(text: str, where: str) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
+        mark, problem = error.problem_mark, (error.problem or "found no YAML").removeprefix("but ")
+        if error.context_mark and error.context == "while scanning a quoted scalar":
+            mark, problem = error.context_mark, "found a quote without its end"
         location = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = (error.problem or "found no YAML").removeprefix("but ")
+        for line in text.split("\n")[mark.line : mark.line + 1] if mark else []:
+            if what_to_type(line):
+                problem += f" in {line.strip()[:_MOST_SHOWN]}"
         raise ConfigError(f"{where}: {location}{problem}; allowed: plain YAML") from None
     except yaml.YAMLError as error:
         raise ConfigError(f"{where}: {' '.join(str(error).split())}; allowed: plain YAML in UTF-8") from None

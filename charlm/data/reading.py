@@ -5,7 +5,6 @@ import contextlib
 import itertools
 import re
 import select
-import shlex
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -14,8 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from charlm.data.vocabulary import CodePoints, Level, code_points
+from charlm.data.vocabulary import CodePoints, Level, Vocabulary, code_points
 from charlm.errors import DataError, remedy
+from charlm.system.files import encoding_fault
 
 CHUNK_BYTES = 1 << 18
 """As much is read at once; of a pipe, what there is."""
@@ -101,12 +101,6 @@ _KINDS = {
     "an RTF document": rb"\{\\rtf",
 }
 """How files begin that people take for text."""
-_MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
 
 
 def _check_text(name: str | Path, head: bytes) -> None:
@@ -116,24 +110,8 @@ def _check_text(name: str | Path, head: bytes) -> None:
             raise DataError(
                 f"{name}: found {kind}; allowed: text in UTF-8; unpack it, or save it as plain text in its program"
             )
-    if encoding := _encoding(head):
-        raise DataError(
-            f"{name}: found text in {encoding}; allowed: text in UTF-8; convert it: "
-            f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(name))} > utf8.txt"
-        )
-
-
-def _encoding(head: bytes) -> str:
-    """The encoding of text in UTF-16 or UTF-32; "" for anything else. Without a mark, every second byte is mostly 0."""
-    for mark, encoding in _MARKS.items():
-        if head.startswith(mark):
-            return encoding
-    first, second = head[::2], head[1::2]
-    if second.count(0) > len(second) // 2 and 0 not in first:
-        return "UTF-16LE"
-    if first.count(0) > len(first) // 2 and 0 not in second:
-        return "UTF-16BE"
-    return ""
+    if fault := encoding_fault(name, head):
+        raise DataError(fault)
 
 
 def is_pipe(source: str) -> bool:
@@ -163,8 +141,7 @@ def arriving(path: str) -> Iterator[bytes]:
                 else:
                     yield data
     except OSError as error:
-        name = "stdin" if path == "-" else path
-        raise DataError(f"{name}: {error.strerror}; allowed: a text file, or - for stdin") from None
+        raise DataError(f"{text_name(path)}: {error.strerror}; allowed: a text file, or - for stdin") from None
 
 
 def whole_lines(blocks: Iterable[bytes]) -> Iterator[list[str]]:
@@ -185,6 +162,16 @@ def whole_lines(blocks: Iterable[bytes]) -> Iterator[list[str]]:
         yield [b"".join(partial).decode("utf-8", "surrogateescape")]
 
 
-def arriving_lines(path: str, level: Level, unit: Unit) -> Iterator[list[str]]:
-    """The lines of a file, or of stdin for "-": as many at a time as have come. DataError if it cannot be read."""
-    return whole_lines(as_in_training(arriving(path), level, unit, "stdin" if path == "-" else path))
+def arriving_lines(path: str, vocabulary: Vocabulary, unit: Unit) -> Iterator[list[str]]:
+    """The lines of a file, or of stdin for "-": as many at a time as have come. DataError if it cannot be read.
+
+    A CR LF ends a line if the training text had none.
+    """
+    if vocabulary.unknown("\r"):
+        unit = "line"
+    return whole_lines(as_in_training(arriving(path), vocabulary.level, unit, text_name(path)))
+
+
+def text_name(path: str) -> str:
+    """What messages call a text: its path, or stdin for "-"."""
+    return "stdin" if path == "-" else path

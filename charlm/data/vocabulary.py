@@ -1,6 +1,8 @@
 """Characters ↔ ids. Symbols are Unicode code points, sorted, or bytes."""
 
 import functools
+import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,6 +18,8 @@ CODE_POINTS = 0x110000
 UNKNOWN = np.uint32(0xFFFFFFFF)
 CodePoints = npt.NDArray[np.unsignedinteger[Any]]
 Ids = npt.NDArray[np.integer[Any]]
+_ALIKE = ("'’‘ʼ", '"“”„', "-‐‑–—−", " \u00a0\u202f")
+"""Characters of a kind, of which a keyboard and a book have different ones."""
 
 
 def describe_characters(characters: Iterable[str], limit: int = 8) -> str:
@@ -67,6 +71,32 @@ class Vocabulary:
         if self.level == "byte":
             return ""
         return "".join(sorted(set(text) - set(self.characters)))
+
+    @functools.cached_property
+    def substitutes(self) -> dict[str, str]:
+        """For characters that have no id: one of their kind that has one."""
+        found = {}
+        for kind in _ALIKE:
+            known = [character for character in kind if not self.unknown(character)]
+            if known:
+                found |= {character: known[0] for character in kind if character not in known}
+        return found
+
+    def familiar(self, text: str) -> str:
+        """A typed text in characters that have ids, as far as it can be written in others without a change in meaning.
+
+        An accented letter may be one character or several (NFC, NFD); quotes, dashes and spaces may be typographic or
+        plain; CR LF may be a newline. As in web/model/vocabulary.js.
+        """
+        if not self.unknown(text):
+            return text
+        forms = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
+        text = min(forms, key=lambda form: len(self.unknown(form)))
+        if self.unknown("\r"):
+            text = text.replace("\r\n", "\n")
+        if '"' in self.substitutes and not self.unknown("”"):
+            text = re.sub(r'(?<=[^ \n\t])"', "”", text)
+        return "".join(self.substitutes.get(character, character) for character in text)
 
     def unknown_error(self, unknown: Iterable[str], where: str = "", ways_out: str = "") -> VocabularyError:
         """The error for characters that have no id.

@@ -71,7 +71,7 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
     vocabulary = (
         trained.vocabulary.to_json()
         | {"unit": trained.config.data.unit}
-        | {"begins": network.reset_id, "firstRead": first}
+        | {"begins": network.reset_id, "firstRead": first, "substitutes": trained.vocabulary.substitutes}
     )
     return {"model": model, "vocabulary": vocabulary}
 

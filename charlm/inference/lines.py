@@ -10,9 +10,10 @@ from charlm.data.lines import as_records
 from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary, code_points
 from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel
+from charlm.system.formatting import bits_to_nats
 
-_ROUNDING = 1e-5
-"""Scores that differ by less, as a share, are the same."""
+_ROUNDING_NATS = bits_to_nats(1e-4)
+"""The last digit that is printed. Equal lines differ by less: their rounding depends on the lines read beside them."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,8 @@ class LineScore:
     """Without its newline. Bytes that are not UTF-8 are lone surrogates, as from Python's "surrogateescape"."""
     nats: npt.NDArray[np.float32]
     """The cross-entropy of each character."""
+    unknown: str
+    """Its characters that the model does not know, each once."""
 
     @property
     def nats_sum(self) -> float:
@@ -33,6 +36,10 @@ class LineScore:
     @property
     def nats_per_char(self) -> float:
         return self.nats_sum / len(self.nats)
+
+    def is_above(self, limit_nats: float) -> bool:
+        """Whether the line has a higher score per character; nan is above every limit."""
+        return not self.nats_per_char <= limit_nats + _ROUNDING_NATS
 
 
 def score_lines(
@@ -72,7 +79,8 @@ def score_lines(
             if unknown_nats is not None:
                 known_nats, nats = nats, np.full(len(is_known), unknown_nats, np.float32)
                 nats[is_known] = known_nats
-            scores.append(LineScore(number, text, nats))
+            unknown = "" if is_known.all() else vocabulary.unknown(text)
+            scores.append(LineScore(number, text, nats, unknown))
         yield scores
         if error:
             raise error
@@ -87,14 +95,6 @@ def _ids(line: str, vocabulary: Vocabulary) -> tuple[Ids, npt.NDArray[np.bool_]]
     return ids, ids != UNKNOWN
 
 
-def above_percentile(lines: list[LineScore], percentile: float) -> list[LineScore]:
-    """The lines with a score above that of so many per cent of them, and those of nan.
-
-    A line that scores as the percentile is not above it.
-    """
-    if not lines:
-        return []
-    nats = np.array([line.nats_per_char for line in lines])
-    # Equal lines score alike up to rounding, which depends on the lines that are read beside them.
-    limit = np.percentile(nats, percentile, method="higher") * (1 + _ROUNDING)
-    return [line for line, is_below in zip(lines, nats <= limit, strict=True) if not is_below]
+def percentile_nats(lines: list[LineScore], percentile: float) -> float:
+    """The nats per character of one of the lines (one or more): so many per cent of them have that score or less."""
+    return float(np.percentile([line.nats_per_char for line in lines], percentile, method="higher"))

@@ -2,11 +2,15 @@
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How to draw text; ValueError for a value that is not allowed. Of top_k and top_p the stricter holds."""
+    """How to draw text; ValueError or TypeError for a value that is not allowed.
+
+    Of top_k and top_p the stricter holds.
+    """
 
     length: int = 500
     """Characters to write; bytes for a byte model."""
@@ -16,16 +20,38 @@ class SamplingOptions:
     """Draw from the K likeliest characters only; 0 for all."""
     top_p: float = 1.0
     """Draw from the likeliest characters that together have this probability."""
-    stop: str = ""
-    """End the sample as soon as it contains this text."""
+    stop: str | list[str] | tuple[str, ...] = ()
+    """End the sample as soon as it contains this text, or one of these."""
 
     def __post_init__(self) -> None:
         for name, highest, allowed in (
             ("length", 10**9, "0 to 1,000,000,000"),
             ("temperature", 1e308, "a finite number ≥ 0"),
             ("top_k", math.inf, "an integer ≥ 0"),
-            ("top_p", 1, "0 to 1"),
+            ("top_p", 1, "above 0, and 1 at most"),
         ):
             value = getattr(self, name)
-            if not 0 <= value <= highest:
+            if not 0 <= value <= highest or (name == "top_p" and value == 0):
                 raise ValueError(f"{name}: found {value}; allowed: {allowed}")
+        for stop in self.stops:
+            if not isinstance(stop, str):
+                raise TypeError(f"stop: found {type(stop).__name__}; allowed: str, or a list of str")
+            if not stop:
+                raise ValueError("stop: found an empty text, which never ends a sample; allowed: a character or more")
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The texts that end a sample."""
+        return tuple(self.stop) if isinstance(self.stop, list | tuple) else (self.stop,)
+
+    def ended_by(self, text: str, level: str) -> Literal["stop", "length", "line"]:
+        """What ended a sample, without its prompt: a stop text, its length, or the end of its line."""
+        data = _bytes(text)
+        if any(data.endswith(_bytes(stop)) for stop in self.stops):
+            return "stop"
+        size = len(data) if level == "byte" else len(text)
+        return "length" if size == self.length else "line"
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

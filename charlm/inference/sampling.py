@@ -27,14 +27,14 @@ def sample_text(
 ) -> Iterator[list[str]]:
     """Yield, step by step, what each sample gains after the prompt, until all samples are done.
 
-    A sample is done after `length` ids, or as soon as it ends with `stop`. An empty prompt means the start of a line.
+    A sample is done after `length` ids, or as soon as it ends with a stop text. An empty prompt means a line's start.
     A model of lines writes lines, without their newlines.
 
     The model must be in evaluation mode. VocabularyError if it does not know a character of the prompt. Bytes that are
     not UTF-8 come as lone surrogates, as from Python's "surrogateescape"; see `readable`.
     """
     output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))  # now, so that its errors come now
-    texts = [SampleText(vocabulary, options.stop, model.reset_id) for _ in seeds]
+    texts = [SampleText(vocabulary, options.stops, model.reset_id) for _ in seeds]
     return _grown(texts, sample_ids(model, output, state, options, seeds), options.length)
 
 
@@ -174,16 +174,16 @@ def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]
 
 
 class SampleText:
-    """A sample in progress: decodes its ids as they come, until it ends with `stop`, or at the end of its line.
+    """A sample in progress: decodes its ids as they come, until it ends with one of `stops`, or at its line's end.
 
     line_end: the id that ends it, if it is a line.
     """
 
-    def __init__(self, vocabulary: Vocabulary, stop: str, line_end: int | None) -> None:
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], line_end: int | None) -> None:
         self.done = False
         self._vocabulary, self._line_end = vocabulary, line_end
-        self._stop = [] if vocabulary.unknown(stop) else vocabulary.encode(stop).tolist()
-        self._tail: deque[int] = deque(maxlen=len(self._stop))
+        self._stops = [vocabulary.encode(stop).tolist() for stop in stops if not vocabulary.unknown(stop)]
+        self._tail: deque[int] = deque(maxlen=max(map(len, self._stops), default=0))
         self._bytes = codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
     def append(self, id: int, last: bool) -> str:
@@ -192,7 +192,8 @@ class SampleText:
             return ""
         self._tail.append(id)
         line_ends = id == self._line_end
-        self.done = last or line_ends or (bool(self._stop) and [*self._tail] == self._stop)
+        tail = [*self._tail]
+        self.done = last or line_ends or any(tail[-len(stop) :] == stop for stop in self._stops)
         new = [] if line_ends else [id]
         if self._vocabulary.level == "byte":
             return self._bytes.decode(bytes(new), final=self.done)

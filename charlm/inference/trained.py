@@ -105,7 +105,7 @@ class TrainedModel:
         """Write text after the prompt, and return it without the prompt: `charlm sample` prints prompt + text.
 
         seed: the same seed gives the same text; None draws a new one. options: length, temperature, top_k, top_p and
-        stop; see `SamplingOptions`.
+        stop, a text or several; see `SamplingOptions`. A sample that one of these has ended ends with it.
 
         Bytes that are not UTF-8 become U+FFFD. VocabularyError for an unknown character; ValueError for an option out
         of its range.
@@ -115,8 +115,8 @@ class TrainedModel:
     def stream(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> Iterator[str]:
         """The same text in pieces, which come as they are written."""
         chosen = SamplingOptions(**options)
-        one_text(chosen.stop, "stop")
-        one_text(prompt, "prompt")
+        chosen = replace(chosen, stop=[self.vocabulary.familiar(text) for text in chosen.stops])
+        prompt = self.vocabulary.familiar(one_text(prompt, "prompt"))
         seeds = [secrets.randbelow(2**32) if seed is None else seed]
         return valid_text(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
 
@@ -131,7 +131,8 @@ class TrainedModel:
         """
         if k < 1:
             raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
-        probabilities = next_probabilities(self.network, self.vocabulary, one_text(prompt, "prompt"))
+        prompt = self.vocabulary.familiar(one_text(prompt, "prompt"))
+        probabilities = next_probabilities(self.network, self.vocabulary, prompt)
         values, ids = probabilities.sort(descending=True, stable=True)
         return [(self.vocabulary.symbol(id), p) for id, p in zip(ids[:k].tolist(), values[:k].tolist(), strict=True)]
 
@@ -270,6 +271,16 @@ class TrainedModel:
         p_NK = relative_NK / relative_NK.sum(1, keepdims=True)
         likeliest = zip(p_NK.argmax(1).tolist(), p_NK.max(1).tolist(), strict=True)
         return [(labels[index] if p >= none_below else None, p) for index, p in likeliest]
+
+    def separator_probabilities(self, labels: Iterable[str], separator: str) -> list[float]:
+        """The probability of the separator after each label at the start of a line, as `classify` reads it."""
+        labels, probabilities = each_text(labels, "labels"), []
+        ids = self._ids_of_all([label + separator for label in labels], "labels")
+        nats = score_texts(self.network, [as_records(each, self.newline) for each in ids], self.device)
+        for label, nats_T in zip(labels, nats, strict=True):
+            start = len(self.vocabulary.encode(label))
+            probabilities.append(float(np.exp(-nats_T[start:-1].sum(dtype=np.float64))))
+        return probabilities
 
     # The training text
 

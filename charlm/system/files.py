@@ -1,9 +1,11 @@
 """Files and folders."""
 
+import codecs
 import contextlib
 import errno
 import os
 import secrets
+import shlex
 import stat
 import sys
 import time
@@ -107,3 +109,41 @@ def refuse_links(folder: Path, names: Iterable[str]) -> None:
 def nearest_existing(folder: Path) -> Path:
     """The folder, or its nearest parent that exists."""
     return next(path for path in (folder, *folder.absolute().parents) if path.exists())
+
+
+# Encodings
+
+_FEW_BYTES = 32
+_MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+
+
+def encoding_fault(name: str | Path, head: bytes) -> str:
+    """What is wrong with a text that begins with `head` and is in UTF-16 or UTF-32; "" for other texts."""
+    encoding = _encoding(head)
+    if not encoding:
+        return ""
+    convert = f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(name))} > utf8.txt"
+    return f"{name}: found text in {encoding}; allowed: text in UTF-8; convert it: {convert}"
+
+
+def _encoding(head: bytes) -> str:
+    """The encoding of text in UTF-16 or UTF-32; "" for anything else. Without a mark, every second byte is mostly 0.
+
+    A few bytes do not tell: they may be a line with a NUL, the first one of a pipe.
+    """
+    for mark, encoding in _MARKS.items():
+        if head.startswith(mark):
+            return encoding
+    if len(head) < _FEW_BYTES:
+        return ""
+    first, second = head[::2], head[1::2]
+    if second.count(0) > len(second) // 2 and 0 not in first:
+        return "UTF-16LE"
+    if first.count(0) > len(first) // 2 and 0 not in second:
+        return "UTF-16BE"
+    return ""

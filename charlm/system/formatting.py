@@ -96,6 +96,39 @@ def one_line(text: str) -> str:
     return printable(text).replace("\n", r"\n").replace("\t", r"\t")
 
 
+DASHES = "‐‑‒–—―−﹘﹣－"
+QUOTES = {**dict.fromkeys("“”„‟«»＂", '"'), **dict.fromkeys("‘’‚‛‹›＇", "'")}
+_SPACES = dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u202f\u3000", "a space")
+_NOTHING = dict.fromkeys("\u200b\u2060\ufeff", "nothing")
+_PLAIN = {**dict.fromkeys(DASHES, "-"), **QUOTES, **_SPACES, **_NOTHING, "：": ":", "，": ",", "＝": "="}
+_LOOKALIKES = re.compile(
+    rf"(?<!\w)[{DASHES}]+(?=[^\W\d])"  # of an option
+    rf"|(?<!\w)[{DASHES}](?=[\d.])"  # a minus
+    rf"|(?<!\w)[{''.join(QUOTES)}]|[{''.join(QUOTES)}](?!\w)"  # not an apostrophe
+    rf"|[{''.join(_SPACES)}{''.join(_NOTHING)}：，＝]"
+)
+_COMMAS = re.compile(r"""(?<=["'])[a-z]?[-+−]?\d+(?:,\d+)+(?:\.\d+)?(?=[a-z]*["'])""")
+"""A number with commas, in quotes."""
+
+
+def what_to_type(message: str) -> str:
+    """What to type in place of what an error quotes: "; type -- for — (U+2014)". Empty if nothing looks mistyped.
+
+    Word processors and phones put dashes, quotes and spaces that only look like those of a keyboard.
+    """
+    replaced = {}
+    for mark in _LOOKALIKES.findall(message):
+        is_option = mark[0] in DASHES and re.search(rf"(?<!\w){mark}[^\W\d]", message)
+        name = " ".join(f"U+{ord(character):04X}" for character in mark)
+        shown = name if mark in _SPACES or mark in _NOTHING else f"{mark} ({name})"
+        replaced[shown] = "--" if is_option else _PLAIN[mark[0]]
+    for number in _COMMAS.findall(message):
+        is_decimal = number.count(",") == 1 and "." not in number and "integer" not in message
+        replaced[number] = number.replace(",", "." if is_decimal else "")
+    listed = ", ".join(f"{plain} for {shown}" for shown, plain in replaced.items())
+    return f"; type {listed}" if listed else ""
+
+
 def columns_of(text: str) -> int:
     """Columns that a text takes in a terminal."""
     wide = sum(unicodedata.east_asian_width(character) in "WF" for character in text)

@@ -69,6 +69,12 @@ def test_lines_get_labels(cli, labels_run, model, write):
     assert other.out != result.out
 
 
+def test_a_separator_that_the_model_does_not_expect_is_said(cli, labels_run, write):
+    result = cli("classify", labels_run, write("a.txt", "luca\n"), "--labels", "it,de", "--separator", " ")
+    assert result.code == 0
+    assert result.err == "labels   the model does not expect ' ' after 'it', 'de'; see --labels and --separator\n"
+
+
 def test_none_below(cli, labels_run, model, write):
     file, words = write("a.txt", "\n".join(LINES)), ["--labels", "it,de", "--none-below"]
     answers = model.classify(LINES, ["it", "de"])
@@ -85,10 +91,15 @@ def test_unknown_characters(cli, labels_run, write):
     file = write("a.txt", "hans\nluca é\nZ\n")
     words = ["classify", labels_run, file, "--labels", "it,de"]
     fault = cli(*words).error
-    assert fault.startswith(f"{file}: line 2: found 'é' (U+00E9), which the model has never seen; allowed: ")
+    assert fault.startswith(f"{file}, line 2: found 'é' (U+00E9), which the model has never seen; allowed: ")
     result = cli(*words, "--skip-unknown")
     assert [line.split("\t")[2] for line in result.out.splitlines()] == ["hans", "luca é", "Z"]
-    assert result.err == f"skipped  {file}: 'Z' (U+005A), 'é' (U+00E9)\n"
+    assert result.err == f"skipped  {file}, line 2: 'é' (U+00E9); characters that the model has never seen\n"
+    piped = cli("classify", labels_run, "-", "--labels", "it,de", stdin="hans\r\nluca é\nZ".encode())
+    assert (piped.code, piped.out) == (0, result.out)
+    assert cli("classify", labels_run, file, "--labels", "it", "--separator", "|").error.startswith(
+        "--separator: found"
+    )
     assert cli("classify", labels_run, file, "--labels", "it,FR").error.startswith("labels[1]: found 'F' (U+0046)")
 
 

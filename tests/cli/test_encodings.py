@@ -46,6 +46,14 @@ def test_line_ends_are_the_texts_own_where_streams_write_others(shown, run, writ
     assert b"\r" not in shown("cp1252", "sample", run, "--prompt", "é\t", "--seed", 1, newline="\r\n")
 
 
+def test_a_prompt_is_read_in_the_form_that_the_model_knows(cli, run):
+    """Decomposed, and with a straight apostrophe."""
+    for command in (["sample", "--seed", 1, "--stop", "ß'"], ["next"]):
+        results = {cli(*command, run, "--prompt", prompt, "--json").out for prompt in ("é\tsu\u0308ß'", "é\tsüß’")}
+        assert len(results) == 1
+        assert all(results)
+
+
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_pipe_gets_utf8_and_json_its_own_escapes(shown, run, encoding, write):
     lines = write("a.txt", f"{PROMPT}\n")

@@ -35,7 +35,10 @@ USAGE = [
     ("score run z.txt --above much", "--above: found 'much'; allowed: bits per character (3.2 or 3.2bits), "
      "nats per character (2.1nats), or a percentile of the lines of a file, p0 to p100 (p99)"),
     ("score no-such-run z.txt --above p101", "--above: found 'p101'; allowed: bits per character"),
-    ("score run - --above p9", "--above p9: found a pipe; allowed: a file, or a number, such as --above 3.2bits"),
+    ("score run - --above p9", "--above p9: found a pipe; allowed: a file, a number such as --above 3.2bits, or --of "
+     "with a file of normal lines"),
+    ("score run z.txt --above 3 --of z.txt", "--of needs a percentile, such as --above p99"),
+    ("score run z.txt --above p9 --of -", "--of: found stdin; allowed: a file of normal lines"),
     ("classify run z.txt", "Missing option '--labels'"),
     ("export run --to flax --out a", "Invalid value for '--to': found 'flax'; allowed: 'onnx', 'html'"),
     ("compare x.txt --equal params", "'--equal': found 'params'; allowed: 'parameters', 'time', 'updates'"),
@@ -43,6 +46,18 @@ USAGE = [
     ("cells show gru --set model.cell.kind=lstm", "--set: found the kind lstm; allowed: gru, as KIND says"),
     ("config show", "Missing argument 'CONFIG'."),
     ("data fetch", "Missing argument 'NAME...'."),
+    ("train x.txt —minutes 5", "found —minutes; allowed: options, or ./—minutes for a file of this name; type -- "),
+    ("train x.txt ‐‐lines", "type -- for ‐‐ (U+2010 U+2010)"),
+    ("train –lines x.txt", "found –lines; allowed: options, or ./–lines for a file of this name; "),
+    ("data fetch text8 —data-dir=x", "type -- for — (U+2014)"),
+    ("train x.txt -minutes 5", "found -minutes; type --minutes"),
+    ("sample r -length=5", "found -length=5; type --length=5"),
+    ("—version", "found —version; allowed: options, or ./—version for a file of this name; type -- for — (U+2014)"),
+        ("train x.txt --minutes 0,1", "'--minutes': found '0,1'; "),
+    ("train x.txt --minutes 0,1", "; type 0.1 for 0,1"),
+    ("sample r --length 1,000", "; type 1000 for 1,000"),
+    ("score r x --above 3,2bits", "; type 3.2 for 3,2"),
+    ("train x.txt --minutes −5", "; type - for − (U+2212)"),
     ("data info x --level word", "Invalid value for '--level': found 'word'; allowed: 'char', 'byte'"),
 ]  # fmt: skip
 
@@ -51,7 +66,7 @@ OUT_OF_RANGE = {
     "sample r --count": "0 10001",
     "sample r --seed": f"-1 {2**63}",
     "sample r --temperature": "-1 nan",
-    "sample r --top-p": "1.5 nan",
+    "sample r --top-p": "0 1.5 nan",
     "sample r --top-k": "-1",
     "next r --top": "0",
 }
@@ -70,6 +85,13 @@ ERRORS = [
     (f"config show tiny.yaml --set {NAME}=1", rf"--set {SHOWN}=1: a\x1bc\u202e: unknown key; "),
     (f"config show tiny.yaml --set {BYTE}=1", r': found "\xff", which is not Unicode text; '),
     (f"config show tiny.yaml --set seed='{RTL}'", r"--set seed='\u202e': seed: found "),
+    ("config show tiny.yaml --set optimizer.lr=0,001", 'found "0,001"; allowed: a number > 0; type 0.001 for 0,001'),
+    ("config show tiny.yaml --set seed=–1", "; type - for – (U+2013)"),
+    ("config show utf16.yaml", "utf16.yaml: found text in UTF-16LE; allowed: text in UTF-8; convert it: iconv "),
+    ("config show nbsp.yaml", "nbsp.yaml: seed\u00a0: unknown key; "),
+    ("config show nbsp.yaml", "; type a space for U+00A0"),
+    ("config show quotes.yaml", "quotes.yaml: line 1, column 16: found a quote without its end in data: {source: \"a”}"
+     '; allowed: plain YAML; type " for ” (U+201D)'),
     (f"config show tiny.yaml --set seed={BYTE}", r"--set seed=\xff: unacceptable character #xdcff: "),
     ("sample run --prompt \x1b", r"--prompt: found '\x1b' (U+001B), which the model has never "),
     (f"sample run --prompt {RTL}{BYTE}", r": found '\u202e' (U+202E), byte 0xFF (not UTF-8), which the "),
@@ -148,6 +170,8 @@ def in_folder(trained_run, text_file, tiny_config, tmp_path, monkeypatch):
         "odd.txt": "so \x1b\u202e😀".encode(), "latin.txt": b"abc\xff",
         "a.gz": gzip.compress(b"text", mtime=0), "empty.txt": b"",
         "mark.txt": b"\xef\xbb\xbf",
+        "nbsp.yaml": "seed\u00a0: 1".encode(), "quotes.yaml": 'data: {source: "a”}'.encode(),
+        "utf16.yaml": "model: {cell: {kind: lstm}, layers: 2}".encode("utf-16-le"),
         "abc.txt": b"abc", "lines.txt": b"a\nb\n" * 3,
     }  # fmt: skip
     for name, content in texts.items():
@@ -168,7 +192,6 @@ def test_errors(cli, in_folder, words, text):
     ("words", "stdin", "error"),
     [
         ("score run -", gzip.compress(b"text", mtime=0), "stdin: found a gzip file; allowed: text in UTF-8; unpack it"),
-        ("score run -", b"soZ", "stdin, line 1: found 'Z' (U+005A), which the model has never seen"),
         ("eval run --file -", b"soZ", "stdin: found 'Z' (U+005A), which the model has never seen"),
         ("eval run --file -", b"\xff", "stdin: found no UTF-8 at byte offset 0; allowed: UTF-8"),
     ],

@@ -37,7 +37,7 @@ def test_lines_of_a_file_and_of_stdin(cli, trained_run, candidates):
     [(per_char, _, _)] = columns(cli(*words, "-", stdin=b"\n").out)
     assert 2**-per_char == pytest.approx(dict(load(trained_run).next("", k=99))["\n"], rel=1e-3)
     values = [json.loads(line) for line in cli(*words, candidates, "--json").out.splitlines()]
-    assert [list(value) for value in values] == [["line", "text", "bits_per_char", "bits", "chars"]] * 5
+    assert [list(value) for value in values] == [["line", "text", "bits_per_char", "bits", "chars", "unknown"]] * 5
     assert [(value["line"], value["text"], value["chars"]) for value in values] == [
         (number, line, len(line) + 1) for number, line in enumerate(LINES, 1)
     ]
@@ -62,12 +62,23 @@ def test_percentiles_are_those_of_the_file(cli, trained_run, candidates, write):
     for percent, count in ((0, 4), (50, 2), (60, 1), (100, 0)):
         assert sorted(columns(cli(*words, candidates, "--above", f"p{percent}").out)) == rows[5 - count :]
     assert cli(*words, write("none.txt", ""), "--above", "p99").out == ""
-    refused = cli(*words, "-", "--above", "p99", stdin=b"so\n").usage_error
-    assert "--above p99: found a pipe; allowed: a file, or a number, such as --above 3.2bits" in refused
+
+
+def test_a_percentile_of_a_file_of_normal_lines_is_a_limit_for_a_pipe(cli, trained_run, candidates, write):
+    words = ["score", trained_run, "-", "--above", "p60", "--of"]
+    rows = sorted(columns(cli("score", trained_run, candidates).out))
+    result = cli(*words, candidates, stdin=("\n".join(LINES) + "\nso Zee").encode())
+    assert columns(result.out)[:-1] == rows[4:]
+    assert columns(result.out)[-1][2] == "so Zee"
+    assert result.err.startswith(f"above    {rows[3][0]:.4f} bits per character, p60 of 5 lines\n")
+    none = write("none.txt", "")
+    assert cli(*words, none, stdin=b"so\n").error == f"--of {none}: found no line; allowed: a file of normal lines"
 
 
 def test_a_frequent_line_is_not_above_its_own_score(cli, trained_run, write):
     """Its occurrences differ in the last bits, because other lines are read beside them."""
+    [(printed, _, _)] = columns(cli("score", trained_run, "-", stdin=b"so tee\n").out)
+    assert cli("score", trained_run, "-", "--above", printed, stdin=b"so tee\n").out == ""
     lines = [line for n in range(200) for line in ["so tee", "so tee", "so tee", "mmmm"[: n % 5]]]
     above = columns(cli("score", trained_run, write("log.txt", "\n".join(lines)), "--above", "p50").out)
     assert "so tee" not in [line for _, _, line in above]
@@ -91,10 +102,34 @@ def test_characters_that_the_model_does_not_know(cli, trained_run, write):
     assert counted[3] == skipped[3]
 
 
+def test_a_monitor_survives_every_line(cli, trained_run):
+    """In a pipe unknown characters count as 20 bits, and a line that has one is above every limit."""
+    long = "tee " * 3000 + "Z"
+    lines = [b"so", b"Ze", b"t\xffe", b"t\0", b"\0\0", "té".encode(), long.encode(), b"", b"s\ro"]
+    result = cli("score", trained_run, "-", "--above", 15, "--json", stdin=b"\n".join(lines))
+    assert result.code == 0
+    values = [json.loads(line) for line in result.out.splitlines()]
+    assert [(value["line"], value["unknown"]) for value in values] == [
+        (2, "Z"), (3, "\ufffd"), (4, "\0"), (5, "\0"), (6, "é"), (7, "Z"), (9, "\r")
+    ]  # fmt: skip
+    assert result.err == (
+        "unknown  stdin, line 2: 'Z' (U+005A), which the model has never seen; each such character counts as 20 bits; "
+        "see --unknown-as\n"
+    )
+    assert cli("score", trained_run, "-", "--unknown-as", 20, "--above", 15, stdin=b"\n".join(lines)).out == ""
+    for first in (b"t\0", b"\0\n"):
+        assert cli("score", trained_run, "-", stdin=first).code == 0
+
+
+def test_a_line_may_end_with_cr_lf(cli, trained_run):
+    words = ["score", trained_run, "-"]
+    assert cli(*words, stdin=b"so tee\r\ntee\r\n").out == cli(*words, stdin=b"so tee\ntee\n").out
+
+
 def test_a_pipe_gets_the_exact_bytes_and_json_readable_text(cli, trained_run, monkeypatch):
     words = ["score", trained_run, "-", "--unknown-as", 8]
     result = cli(*words, stdin="so\x1b[2J\r\nté\n".encode())
-    assert [line.split("\t")[2] for line in result.out.split("\n")[:-1]] == ["so\x1b[2J\r", "té"]
+    assert [line.split("\t")[2] for line in result.out.split("\n")[:-1]] == ["so\x1b[2J", "té"]
     assert json.loads(cli(*words, "--json", stdin=b"t\xff\n").out)["text"] == "t\ufffd"
     monkeypatch.setattr("_pytest.capture.CaptureIO.isatty", lambda _: True)
-    assert cli(*words, stdin=b"so\x1b[2J\r\nt\xff\n").out.split("\n")[0].endswith("\tso\\x1b[2J\\x0d")
+    assert cli(*words, stdin=b"so\x1b[2J\r\nt\xff\n").out.split("\n")[0].endswith("\tso\\x1b[2J")

@@ -36,7 +36,7 @@ REFUSED = {
     "a: !!str 1": f"line 1, column 4: {TAG}",
     "a: 1\n--- \nb: 2": "line 2, column 1: found another document",
     "a: [1": "line 1, column 6: expected ',' or ']', but got '<stream end>'",
-    "a: 'x": "line 1, column 6: found unexpected end of stream",
+    "a: 'x": "line 1, column 4: found a quote without its end",
     "a: b\n c: d": "line 2, column 3: mapping values are not allowed here",
     "a:\n\tb: 1": "line 2, column 1: found character '\\t' that cannot start any token",
     "seed: 1" + "0" * 100: "line 1, column 7: found an integer of 101 characters",
@@ -80,7 +80,6 @@ def test_what_a_terminal_obeys_is_refused_or_written_out(character):
         (b"seed: 3\r\ndevice: cpu\r\n", {"seed": 3, "device": "cpu"}),
         ("data: {source: Ümläut.txt}".encode(), {"data": {"source": "Ümläut.txt"}}),
         (b"a: \xff", "found bytes that are not UTF-8 at offset 3; allowed: UTF-8"),
-        (b"\xff\xfea\0:\0 \0001\0", "found bytes that are not UTF-8 at offset 0; allowed: UTF-8"),
         (b"#" * 100_001, "found more than 100000 bytes; allowed: a YAML config"),
     ],
 )

@@ -17,6 +17,7 @@ from charlm.errors import DataError, VocabularyError
 from tests.corpora import load_corpus
 
 BOM = "\ufeff"
+VOCABULARIES = {"byte": Vocabulary("byte"), "char": Vocabulary("char", "\n\rabc")}
 
 
 def lines_of(source: str, level="char", **options) -> list[str]:
@@ -50,7 +51,7 @@ def lines_of(source: str, level="char", **options) -> list[str]:
 def test_line_ends(write, content, lines, level):
     path = write("text", content)
     assert lines_of(path, level) == [f"{line}\n" for line in lines]
-    assert [line for some in arriving_lines(path, level, "line") for line in some] == lines
+    assert [line for some in arriving_lines(path, VOCABULARIES[level], "line") for line in some] == lines
     text = load_corpus(path, level=level, split=(1, 0, 0))  # line ends of running text stay as they are
     assert text.vocabulary.decode(text.splits["train"]) == content
 
@@ -94,7 +95,7 @@ def test_lines_of_a_pipe_come_before_the_next_one_is_there(monkeypatch, blocking
     os.set_blocking(reading, blocking)
     with os.fdopen(reading, "rb") as stdin:
         monkeypatch.setattr(sys, "stdin", TextIOWrapper(stdin))
-        lines = arriving_lines("-", "char", "text")
+        lines = arriving_lines("-", VOCABULARIES["char"], "text")
         os.write(writing, b"one\ntwo\nthr")
         assert next(lines) == ["one", "two"]
         os.write(writing, b"ee\nfour")
@@ -105,11 +106,11 @@ def test_lines_of_a_pipe_come_before_the_next_one_is_there(monkeypatch, blocking
 
 def test_arriving_bytes_that_are_not_text(write):
     file = write("a.txt", f"{BOM}a\n{BOM}b\n".encode() + b"c\xff")
-    assert list(arriving_lines(file, "byte", "text")) == [[f"{BOM}a", f"{BOM}b"], ["c\udcff"]]
-    assert list(arriving_lines(file, "char", "text")) == [["a", f"{BOM}b"], ["c\udcff"]]
+    assert list(arriving_lines(file, VOCABULARIES["byte"], "text")) == [[f"{BOM}a", f"{BOM}b"], ["c\udcff"]]
+    assert list(arriving_lines(file, VOCABULARIES["char"], "text")) == [["a", f"{BOM}b"], ["c\udcff"]]
 
 
 @pytest.mark.parametrize(("name", "fault"), [("none", "No such file or directory"), ("", "Is a directory")])
 def test_files_that_cannot_be_read(tmp_path, name, fault):
     with pytest.raises(DataError, match=f"{fault}; allowed: a text file, or - for stdin$"):
-        list(arriving_lines(str(tmp_path / name), "char", "text"))
+        list(arriving_lines(str(tmp_path / name), VOCABULARIES["char"], "text"))

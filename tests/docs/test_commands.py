@@ -32,7 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     labeled = [f"python\timport os{n}\nc++\tint x = {n};\nreadme\tA package of {n}\n" for n in range(99)]
     texts = {
         **dict.fromkeys(["data/tinyshakespeare.txt", "my.txt", "more.txt", "names.txt", "library/code.py"], TEXT),
-        **dict.fromkeys(["candidates.txt", "app.log", "book.txt"], TEXT),
+        **dict.fromkeys(["candidates.txt", "app.log", "normal.log", "yesterday.log", "book.txt"], TEXT),
         "lines.txt": "".join(labeled),
         "new.txt": "import os\nint x = 1;\n",
         "leaky.py": blocks(ROOT / "docs/cells/own.md", "python")[0],
@@ -74,13 +74,16 @@ def shortened(words: list[str]) -> list[str]:
 def test_commands_run_in_the_order_of_the_page(name, cli):
     """Training is cut to two tiny updates; torchrun with real processes has tests of its own."""
     lines = [re.sub(r"^torchrun .* -m charlm ", "charlm ", line) for line in commands(ROOT / name)]
-    lines = [line for line in lines if line.startswith("charlm ") and "data fetch" not in line]
+    lines = [line for line in lines if line.startswith(("charlm ", "tail ")) and "data fetch" not in line]
     trained = [line.split("--run-dir ")[1].split()[0] for line in lines if re.search(r"charlm train .*--run-dir", line)]
     train_runs(cli, set(re.findall(r"runs/\w+", "\n".join(lines))) - set(trained))
     for line in lines:
         words, _, target = _without_escapes(line).partition(" > ")
         piped = b""
         for command in words.split(" | "):
+            if command.startswith("tail -f "):
+                piped = Path(command.removeprefix("tail -f ")).read_bytes()
+                continue
             result = cli(*shortened(shlex.split(command)[1:]), stdin=piped)
             assert result.code == 0, f"{line}\n{result.err}"
             piped = result.out.encode()
@@ -122,7 +125,7 @@ def test_every_command_is_known_here():
     lines = [line for name in NAMES for line in commands(ROOT / name)]
     assert len([line for line in lines if line.startswith("charlm ") and "fetch" not in line]) > 20
     programs = {line.split()[0] for line in lines if not line.startswith("./scripts/")}
-    assert programs == {"charlm", "tensorboard", "torchrun", "python"}
+    assert programs == {"charlm", "tail", "tensorboard", "torchrun", "python"}
     assert all((ROOT / line.split()[1]).is_file() for line in lines if line.startswith("python "))
     fetched = {word for line in lines if line.startswith("charlm data fetch") for word in line.split()[3:]}
     assert fetched

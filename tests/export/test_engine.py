@@ -140,7 +140,7 @@ def test_choices_are_those_of_charlm(engine):
         choice = {
             "temperature": random.choice([0.0, 0.3, 1.0, 5.0]),
             "top_k": random.choice([0, 1, 3, 1000]),
-            "top_p": random.choice([0.0, 0.4711, 0.8917, 1.0]),
+            "top_p": random.choice([1e-9, 0.4711, 0.8917, 1.0]),
         }
         # Closer to 1, the rounding of sums decides among unlikely ids.
         draw = random.choice([0.0, random.random(), 1 - (2**-53 if V <= 7 else 1e-9)])
@@ -198,3 +198,22 @@ def test_unknown_characters_and_names(engine):
     names = "(vocabulary) => [0, 10, 97, 226].map((id) => new engine.Vocabulary(vocabulary).name(id))"
     as_bytes = packed_model(model_of(level="byte"), int8=True)["vocabulary"]
     assert engine.evaluate(names, as_bytes) == ["\0", "\n", "a", "byte E2"]
+
+
+TYPED = [
+    "L'été", "L'e\u0301te\u0301", "L’été", '"Oui" (dit-il)', "«oui»\r\nnon\r", "a\u00a0b\u202fc", "a–b—c\u2010d", "각",
+    "\u1100\u1161\u11a8",
+    "ﬁn", "a\u200db", "áß e\u0301ß", "‘x’ “y” „z”", "-1 − 2", "ʼ`´", "😀", "",
+]  # fmt: skip
+KNOWN = [
+    "\n ’“”éLt-diOunabcá", "\n '\"e\u0301Lt—–diOunabc각", "\r\n\u00a0abc\u1100\u1161\u11a8‘−éß", "Lté’", "abc",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("known", KNOWN)
+def test_typed_texts_are_read_as_on_the_command_line(engine, known):
+    vocabulary = Vocabulary("char", "".join(sorted(set(known))))
+    data = vocabulary.to_json() | {"begins": None, "firstRead": 0, "substitutes": vocabulary.substitutes}
+    familiar = "({ data, texts }) => texts.map((text) => new engine.Vocabulary(data).familiar(text))"
+    found = engine.evaluate(familiar, {"data": data, "texts": TYPED})
+    assert found == [vocabulary.familiar(text) for text in TYPED]

@@ -1,6 +1,7 @@
 """Drawing characters."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ TWO_SQUARED = [*(PROBABILITIES[:2] ** 2 / (PROBABILITIES[:2] ** 2).sum()).tolist
         ({"top_k": 99}, ALL),
         ({"top_p": 0.4}, ONE),
         ({"top_p": 0.7}, TWO),
-        ({"top_p": 0.0}, ONE),
+        ({"top_p": 1e-9}, ONE),
         ({"temperature": 0.5, "top_p": 0.7}, TWO_SQUARED),
         # Of two limits the stricter holds.
         ({"top_k": 2, "top_p": 0.99}, TWO),
@@ -124,8 +125,9 @@ def test_more_characters_than_one_block_of_draws():
 
 def test_stop_ends_each_sample_with_it():
     model = model_of()
-    texts = text_of(model, seeds=range(8), length=400, stop="e")
-    assert all(text.index("e") == len(text) - 1 for text in texts)
+    texts = text_of(model, seeds=range(8), length=400, stop=("cd", "e"))
+    assert all(re.search("cd|e", text).end() == len(text) for text in texts)
+    assert {text[-1] for text in texts} == {"d", "e"}
     assert len({len(text) for text in texts}) > 1
 
 
@@ -139,7 +141,7 @@ def test_an_empty_prompt_is_a_line_start_and_an_unknown_character_an_error():
 
 
 def test_bytes_come_out_as_whole_characters():
-    sample = SampleText(Vocabulary("byte"), "", None)
+    sample = SampleText(Vocabulary("byte"), (), None)
     ids = "é€😀".encode() + b"\xe2\x82"
     pieces = [sample.append(id, last=place == len(ids)) for place, id in enumerate(ids, start=1)]
     assert pieces == ["", "é", "", "", "€", "", "", "", "😀", "", "\udce2\udc82"]

@@ -43,7 +43,7 @@ export class CompleteTab {
     const { ids, unknown } = idsBefore(this.vocabulary, text);
     const fault = byId("complete-fault");
     fault.replaceChildren();
-    if (unknown.length) tellUnknown(fault, this.field, unknown, () => this.update());
+    if (unknown.length) tellUnknown(fault, this.field, this.vocabulary, unknown, () => this.update());
     const reading = await this.context.read(ids, (index) => {
       byId("next").textContent = `reading: ${Math.floor((100 * index) / ids.length)} %`;
     });

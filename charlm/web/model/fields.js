@@ -52,11 +52,11 @@ export function listed(characters) {
 }
 
 /** Say in `box` that the model has never seen these characters of a field, and offer to delete them there. */
-export function tellUnknown(box, field, unknown, then) {
+export function tellUnknown(box, field, vocabulary, unknown, then) {
   const deleted = new Set(unknown);
   const leaveOut = element("button", { type: "button", textContent: "Delete them" });
   leaveOut.addEventListener("click", () => {
-    field.value = Array.from(field.value)
+    field.value = Array.from(vocabulary.familiar(field.value))
       .filter((character) => !deleted.has(character))
       .join("");
     box.replaceChildren();

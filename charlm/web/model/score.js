@@ -41,7 +41,7 @@ export class ScoreTab {
     byId("score-result").hidden = true; // that of an earlier text
     const text = byId("pasted").value;
     const { unknown } = this.vocabulary.encode(text);
-    if (unknown.length) return tellUnknown(fault, byId("pasted"), unknown, () => this.score());
+    if (unknown.length) return tellUnknown(fault, byId("pasted"), this.vocabulary, unknown, () => this.score());
     const read = this.toRead(text);
     const shown = read.filter(({ shown }) => shown);
     if (!read.some(({ shown }, index) => index > 0 && shown)) {

@@ -1,22 +1,42 @@
 // Text ↔ ids.
 
 export class Vocabulary {
-  /** data: level, characters, begins and firstRead; see packed_model. */
+  /** data: level, characters, begins, firstRead and substitutes; see packed_model. */
   constructor(data) {
     this.level = data.level; // "char" or "byte"
     this.begins = data.begins; // the id before which the state is zeroed: it begins every line; null: there are no lines
     this.firstRead = data.firstRead; // what is read where there is no prompt
     this.characters = Array.from(data.characters);
     this.ids = new Map(this.characters.map((character, id) => [character, id]));
+    this.substitutes = new Map(Object.entries(data.substitutes)); // for characters that the model does not know
   }
 
-  /** The ids of a text without characters that the model does not know; these are listed. */
-  encode(text) {
-    let [ids, unknown] = [[], []];
+  /** The distinct characters of a text that the model does not know, sorted. */
+  unknown(text) {
+    if (this.level === "byte") return [];
+    return [...new Set(Array.from(text).filter((character) => !this.ids.has(character)))].sort();
+  }
+
+  /** A typed text in characters that the model knows, as far as they mean the same; as in charlm/data/vocabulary.py. */
+  familiar(text) {
+    if (!this.unknown(text).length) return text;
+    let best = text;
+    for (const form of ["NFC", "NFD"].map((name) => text.normalize(name))) {
+      if (this.unknown(form).length < this.unknown(best).length) best = form;
+    }
+    if (!this.ids.has("\r")) best = best.replaceAll("\r\n", "\n");
+    if (this.substitutes.has('"') && this.ids.has("”")) best = best.replace(/(?<=[^ \n\t])"/gu, "”");
+    return Array.from(best, (character) => this.substitutes.get(character) ?? character).join("");
+  }
+
+  /** The ids of a typed text without characters that the model does not know; these are listed. */
+  encode(typed) {
+    const text = this.familiar(typed);
+    const unknown = this.unknown(text);
+    let ids;
     if (this.level === "byte") ids = Array.from(new TextEncoder().encode(text));
     else {
       const characters = Array.from(text);
-      unknown = [...new Set(characters.filter((character) => !this.ids.has(character)))].sort();
       ids = characters.filter((character) => this.ids.has(character)).map((character) => this.ids.get(character));
     }
     return { ids, unknown };

@@ -94,7 +94,7 @@ export class WriteTab {
     fault.replaceChildren();
     if (seed !== null || byId("new-seed").checked) byId("seed").value = seed ?? Math.floor(Math.random() * SEEDS);
     const { unknown } = this.vocabulary.encode(byId("prompt").value);
-    if (unknown.length) return tellUnknown(fault, byId("prompt"), unknown, () => this.write());
+    if (unknown.length) return tellUnknown(fault, byId("prompt"), this.vocabulary, unknown, () => this.write());
     try {
       await this.run(this.settings());
     } catch (error) {
