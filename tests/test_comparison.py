@@ -24,7 +24,7 @@ from charlm.inference.trained import TrainedModel, load
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM, count_parameters
 from charlm.report.run import read_run
-from charlm.runs import find_runs
+from charlm.runs import VERSION, find_runs
 from tests.browser import HOSTILE, data_of, unnamed, unpacked
 from tests.runs import interrupted_after
 from tests.text import words_text
@@ -184,7 +184,7 @@ def test_errors(cli, text, tmp_path):
     with pytest.raises(ConfigError, match="damaged; allowed: the file of a comparison"):
         charlm.compare(text, cells=["rnn", "lstm"], folder=folder)
     plan = {"text": text, "minutes": 5.0, "cells": ["rnn", "gru"], "equal": "parameters", "seeds": 1, "overrides": []}
-    (folder / "comparison.json").write_text(json.dumps({"plan": plan, "configs": {}}))
+    (folder / "comparison.json").write_text(json.dumps({"version": str(VERSION), "plan": plan, "configs": {}}))
     with pytest.raises(ConfigError, match=r"found a comparison with cells: \['rnn', 'gru'\]; allowed: the same"):
         charlm.compare(text, cells=["rnn", "lstm"], folder=folder)
     with pytest.raises(ValueError, match=r"^equal: found 'size'; allowed: parameters, time, updates$"):

@@ -56,6 +56,7 @@ def compare(
 
     from charlm.comparison.compare import compare
     from charlm.comparison.page import comparison_page
+    from charlm.comparison.settings import PAGE
     from charlm.training.signals import SIGNALS
 
     try:
@@ -70,7 +71,7 @@ def compare(
         print_json({"folder": str(folder), "rows": rows})
     else:
         _print(rows)
-    write_page(folder / "comparison.html", comparison_page(plan, compared))
+    write_page(folder / PAGE, comparison_page(plan, compared))
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:

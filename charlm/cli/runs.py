@@ -28,6 +28,7 @@ def runs(
       finished       a limit was reached, such as train.max_steps
       resumable      charlm train --resume --run-dir RUN continues it
       damaged        no checkpoint of it can be read
+      other version  of checkpoints; `charlm sample RUN` says which
       no checkpoint  it stopped before it wrote one
     \b
     Example:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm.comparison.plan import Plan, short_name
-from charlm.comparison.settings import configs_of
+from charlm.comparison.plan import Plan, run_name
+from charlm.comparison.settings import FILE, PAGE, configs_of
 from charlm.config import Config
 from charlm.data.vocabulary import Ids
 from charlm.inference.gradients import gradient_norms
@@ -19,7 +19,9 @@ from charlm.model import CharLM
 from charlm.report.run import RunRecord, read_run
 from charlm.runs import describe_run
 from charlm.system.console import say
+from charlm.system.files import refuse_links
 from charlm.system.formatting import bits_to_nats
+from charlm.training.folder import refusing_os_errors
 from charlm.training.loop import Outcome
 from charlm.training.signals import SIGNALS
 from charlm.training.start import resume_run, start_run
@@ -45,11 +47,13 @@ def compare(plan: Plan, folder: Path) -> tuple[list[tuple[Row, RunRecord, Traine
 
     A folder that holds a part of the same comparison is continued. For errors see `configs_of` and `start_run`.
     """
-    configs = configs_of(plan, folder)
     trainings = [(seed, cell) for seed in range(1, plan.seeds + 1) for cell in plan.cells]
+    with refusing_os_errors(folder):
+        refuse_links(folder, (FILE, PAGE, *(run_name(cell, seed) for seed, cell in trainings)))
+    configs = configs_of(plan, folder)
     runs: dict[str, list[Path]] = {cell: [] for cell in plan.cells}
     for place, (seed, cell) in enumerate(trainings, 1):
-        run_dir = folder / f"{short_name(cell)}-{seed}"
+        run_dir = folder / run_name(cell, seed)
         runs[cell].append(run_dir)
         outcome = _train(configs[cell], seed, run_dir, f"{place} of {len(trainings)}: {run_dir}")
         if outcome and outcome.reason in SIGNALS:
