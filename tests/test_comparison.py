@@ -153,7 +153,13 @@ def test_a_table_and_each_model_loaded_once(cli, text, tmp_path, monkeypatch):
     lines = result.out.splitlines()
     assert lines[0].split() == ["cell", "units", "params", "chars/s", "nats", "after", "memory", "grad"]
     assert {line.split()[0] for line in lines[1:]} == {"rnn", "mingru"}
-    assert len(loaded) == 2
+    metrics = tmp_path / "all/rnn-1/metrics.jsonl"
+    metrics.unlink()
+    metrics.mkdir()
+    damaged = cli(*words)
+    assert damaged.err.startswith(f"note     {metrics.parent}: metrics.jsonl cannot be read (found no regular file).\n")
+    assert "—" in next(line for line in damaged.out.splitlines() if line.startswith("rnn"))
+    assert len(loaded) == 4
     assert (tmp_path / "all/comparison.html").is_file()
 
 

@@ -93,8 +93,5 @@ def report(
 
     paths = {path.resolve(): path for given in runs for path in runs_in(given)}
     records = [read_run(path) for path in paths.values()]
-    for record in records:
-        for fault in record.faults:
-            say("note", f"{record.path}: {fault}")
     check_output(out, "--out")
     write_page(out, report_page(records))

@@ -80,6 +80,8 @@ def _row(cell: str, config: Config, records: Sequence[RunRecord], fewest: float,
     """fewest: characters read by the run that read the fewest."""
     best = [record.about.best_nats for record in records if record.about.best_nats is not None]
     after_chars = [nats for record in records if (nats := _best_until(record, fewest)) is not None]
+    speeds = [record.splits["train"]["chars_per_s"] for record in records]
+    medians = [np.nanmedian(speed) for speed in speeds if np.isfinite(speed).any()]
     say("measure", f"memory and gradient of {cell}")
     ids = model.split("valid")[:MEASURED]
     network = model.network.first_member("compare")
@@ -89,7 +91,7 @@ def _row(cell: str, config: Config, records: Sequence[RunRecord], fewest: float,
         "layers": config.model.layers,
         "hidden": config.model.cell.hidden,
         "parameters": model.parameters,
-        "chars_per_s": float(np.mean([np.nanmedian(record.splits["train"]["chars_per_s"]) for record in records])),
+        "chars_per_s": float(np.mean(medians)) if medians else None,
         "nats": float(np.mean(best)) if best else None,
         "spread": float(np.std(best, ddof=1)) if len(best) > 1 else None,
         "nats_after_chars": float(np.mean(after_chars)) if after_chars else None,

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from charlm.config import flatten, load_config
 from charlm.errors import ConfigError, RunError
 from charlm.runs import CONFIG, FOLDER, LOG_BYTES, METRICS, SAMPLES, RunSummary, describe_run, find_runs, is_run, run_of
+from charlm.system.console import say
 from charlm.system.files import read_file
 
 Floats = npt.NDArray[np.float64]
@@ -59,7 +60,10 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a run, which may be training: takes no lock and writes nothing. OSError if its folder cannot be read."""
+    """Read a run, which may be training, and say what cannot be read. Takes no lock and writes nothing.
+
+    OSError if its folder cannot be read.
+    """
     faults: list[str] = []
     about, options = describe_run(path), {}
     if about.step is None:
@@ -75,6 +79,8 @@ def read_run(path: Path) -> RunRecord:
     except ConfigError as error:
         faults.append(f"{CONFIG} cannot be read: {error.faults[0].removeprefix(f'{path / CONFIG}: ')}.")
     samples = _read(path / SAMPLES, _sample, faults)
+    for fault in faults:
+        say("note", f"{path}: {fault}")
     return RunRecord(path, about, options, splits, rollbacks, samples, faults)
 
 
