@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +20,15 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from charlm import __version__
 from charlm.cells.cell import is_in_file
 from charlm.cells.stored import StoredCell, as_json
 from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, remedy
-from charlm.runs import FOLDER, FORMAT, VERSION, parse_progress, read_header
-from charlm.system.files import replace_file
+from charlm.runs import FOLDER, FORMAT, VERSION, check_version, parse_progress, read_header
+from charlm.system.files import read_file, replace_file
+from charlm.system.host import free_bytes
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
     header = {
         "format": FORMAT,
         "version": str(VERSION),
+        "charlm": __version__,
         "config": json.dumps(checkpoint.config.model_dump(mode="json")),
         "vocabulary": json.dumps(checkpoint.vocabulary.to_json()),
         "progress": json.dumps(checkpoint.progress, allow_nan=False),
@@ -87,7 +91,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if not path.is_file():
         raise DamagedCheckpointError(f"{path}: no such file; allowed: a run's folder or a checkpoint in its {FOLDER}/")
     try:
-        data = path.read_bytes()
+        data = read_file(path, free_bytes() or sys.maxsize)
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
     except (SafetensorError, OSError) as error:
@@ -98,11 +102,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise DamagedCheckpointError(
             f"{path}: a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote"
         )
-    if header.get("version") != str(VERSION):
-        raise CheckpointError(
-            f"{path}: written in format version {header.get('version')}; allowed: {VERSION}; "
-            "use the charlm that wrote it, or train anew"
-        )
+    check_version(path, header)
     if header.get("sha256") != digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
         raise DamagedCheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")
     if fault := next((name for name, tensor in tensors.items() if not all_finite(tensor)), None):
@@ -123,7 +123,7 @@ def newest_whole(run_dir: Path, before_step: float = math.inf) -> tuple[Path, Ch
     """The newest undamaged checkpoint of a run with fewer than `before_step` steps."""
     steps: dict[Path, int] = {}
     for path in (run_dir / FOLDER).glob("*.safetensors"):
-        with contextlib.suppress(DamagedCheckpointError):
+        with contextlib.suppress(CheckpointError):
             _, progress, _ = read_header(path)
             steps[path] = progress["step"]
     for path in sorted(steps, key=lambda path: steps[path], reverse=True):

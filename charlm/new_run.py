@@ -4,7 +4,6 @@ Functions import what takes long when they run, so that the checks wait for neit
 """
 
 import os
-import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from charlm.errors import ConfigError
 from charlm.runs import find_checkpoint
 from charlm.system.console import say, say_all
+from charlm.system.files import plain_name
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
@@ -120,7 +120,7 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
         say_all(reasons)
         if initial:
             initial = replace(initial, vocabulary=vocabulary)
-        name = run_name(request.source)
+        name = Path(request.source).stem
     return start_run(config, new.run_dir, initial, name=name, group=group, opened=opened, budget=budget, on_row=on_row)
 
 
@@ -188,12 +188,7 @@ def say_if_stopped(outcome: "Outcome") -> bool:
 
 def comparison_folder(text: str) -> Path:
     """Where a comparison on this text is kept."""
-    return Path("comparisons") / run_name(text)
-
-
-def run_name(text: str) -> str:
-    """A name for a run on this text: of the last part of its path, what is a letter, a digit, - or _."""
-    return re.sub(r"[^\w-]+", "-", Path(text).stem).strip("-")[:40] or "run"
+    return Path("comparisons") / plain_name(Path(text).stem)
 
 
 def check_there(

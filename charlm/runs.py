@@ -3,17 +3,20 @@
 Imports no torch and reads no tensors, so listing many runs is fast. See `checkpoint` for the format.
 """
 
+import errno
 import json
 import math
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from charlm import __version__
 from charlm.errors import CheckpointError, DamagedCheckpointError
+from charlm.system.files import regular
 from charlm.system.lock import is_locked
 
 FORMAT = "charlm checkpoint"
@@ -25,8 +28,12 @@ TEXT = "text.txt"
 """The text of a run that read it from a pipe."""
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 CHARTS = "train", "valid"
+LOG_BYTES = 500_000_000
+"""The largest METRICS and SAMPLES that are read: about two million rows."""
 _HEADER_BYTES = 100_000_000
 """The largest header that safetensors allows."""
+_DEEPEST = 100
+"""How many folders deep runs are looked for."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +42,7 @@ class RunSummary:
 
     path: Path
     state: str
-    """in use | finished | resumable | damaged | no checkpoint"""
+    """in use | finished | resumable | damaged | other version | no checkpoint"""
     written_s: float
     """When the run was last written, in seconds since 1970."""
     kind: str | None = None
@@ -84,22 +91,22 @@ _PROGRESS = {
 def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
     """The config, the progress and the number of weights that the header of a checkpoint tells.
 
-    DamagedCheckpointError if the file is shorter than it says or is none of ours.
+    DamagedCheckpointError if the file is shorter than it says or is none of ours; CheckpointError for one of another
+    version.
 
     Does not verify the content hash, as `read_checkpoint` does.
     """
     try:
-        if not path.is_file():  # opening a named pipe would wait for a writer
-            raise ValueError("no such file")
-        with path.open("rb") as file:
+        with open(path, "rb", opener=regular) as file:
             size = int.from_bytes(file.read(8), "little")
             if size > _HEADER_BYTES:
                 raise ValueError(f"a header of {size} bytes")
             tensors = json.loads(file.read(size))
             file_bytes = os.fstat(file.fileno()).st_size
         texts = tensors.pop("__metadata__")
-        if (texts["format"], texts["version"]) != (FORMAT, str(VERSION)):
-            raise ValueError(f"format {texts['format']!r}, version {texts['version']!r}")
+        if texts["format"] != FORMAT:
+            raise ValueError(f"format {texts['format']!r}")
+        check_version(path, texts)
         end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
         if file_bytes != 8 + size + end:
             raise ValueError(f"{file_bytes} bytes instead of {8 + size + end}")
@@ -112,6 +119,15 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({error}); use another one of the run"
         ) from None
+
+
+def check_version(path: Path, header: Mapping[str, Any]) -> None:
+    """CheckpointError for a file that was written in another version of the format."""
+    if header.get("version") != str(VERSION):
+        raise CheckpointError(
+            f"{path}: found format version {header.get('version')}, of charlm {header.get('charlm')}; "
+            f"allowed: version {VERSION}, of charlm {__version__}; use the charlm that wrote it, or train anew"
+        )
 
 
 def find_checkpoint(path: Path, option: str = "") -> Path:
@@ -166,6 +182,9 @@ def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda err
         yield folder
         return
     for place, names, _ in os.walk(folder, onerror=unreadable):
+        if len(Path(place).parts) - len(folder.parts) > _DEEPEST:
+            unreadable(OSError(errno.ENAMETOOLONG, f"more than {_DEEPEST} folders deep", place))
+            names.clear()
         below = [Path(place, name) for name in names if not name.startswith(".")]
         runs = [path for path in below if is_run(path)]
         yield from runs
@@ -176,13 +195,17 @@ def describe_run(folder: Path) -> RunSummary:
     """The state of a run; takes no lock and writes nothing. OSError if the folder cannot be read."""
     files = sorted((folder / FOLDER).glob("*.safetensors"), key=_written_s, reverse=True)
     in_use = is_locked(folder)
+    state = "damaged" if files else "no checkpoint"
     # `last` first, because --resume reads it first; then the newest.
     for file in sorted(files, key=lambda file: file.name != LAST):
         try:
             return _described(folder, _written_s(file), in_use, *read_header(file))
         except (DamagedCheckpointError, KeyError, TypeError, AttributeError, ValueError, OverflowError):
             continue
-    state = "in use" if in_use else "damaged" if files else "no checkpoint"
+        except CheckpointError:
+            state = "other version"
+    if in_use:
+        state = "in use"
     return RunSummary(folder, state, _written_s(files[0] if files else folder))
 
 

@@ -15,7 +15,7 @@ from charlm.cli.compare import _print
 from charlm.comparison import compare
 from charlm.comparison.compare import gradient_left
 from charlm.comparison.page import PASSAGE, WRITTEN, comparison_page
-from charlm.comparison.plan import Plan, short_name
+from charlm.comparison.plan import Plan, run_name, short_name
 from charlm.comparison.settings import hidden_for
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
@@ -24,7 +24,7 @@ from charlm.inference.trained import TrainedModel, load
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM, count_parameters
 from charlm.report.run import read_run
-from charlm.runs import find_runs
+from charlm.runs import VERSION, find_runs
 from tests.browser import HOSTILE, data_of, unnamed, unpacked
 from tests.runs import interrupted_after
 from tests.text import words_text
@@ -127,7 +127,22 @@ def test_a_folder_runs_no_code(cli, text, tmp_path, write):
     kept["configs"]["../rnn"] = kept["configs"].pop("rnn")
     file.write_text(json.dumps(kept), encoding="utf-8")
     assert cli(*words).error == f"{file}: damaged; allowed: the file of a comparison; delete it, or take another --out"
+    file.write_text(json.dumps(kept | {"version": "3", "charlm": "9.1"}), encoding="utf-8")
+    found = f"{file}: found format version 3, of charlm 9.1; allowed: version {VERSION}, of charlm "
+    assert cli(*words).error.startswith(found)
     assert not ran.exists()
+
+
+@pytest.mark.parametrize("name", ["rnn-1", "comparison.json", "comparison.html"])
+def test_a_folder_from_somebody_else_writes_nothing_outside(cli, text, tmp_path, name):
+    outside, folder = tmp_path / "outside", tmp_path / "all"
+    outside.mkdir()
+    folder.mkdir()
+    (folder / name).symlink_to(outside)
+    refused = cli("compare", text, "--cells", "rnn,lstm", *SHORT, "--equal", "time", "--out", folder)
+    found = "found a link, through which charlm does not write"
+    assert refused.error == f"{folder / name}: {found}; allowed: what charlm wrote itself; remove it"
+    assert not [*outside.iterdir()]
 
 
 def test_a_table_and_each_model_loaded_once(cli, text, tmp_path, monkeypatch):
@@ -138,7 +153,13 @@ def test_a_table_and_each_model_loaded_once(cli, text, tmp_path, monkeypatch):
     lines = result.out.splitlines()
     assert lines[0].split() == ["cell", "units", "params", "chars/s", "nats", "after", "memory", "grad"]
     assert {line.split()[0] for line in lines[1:]} == {"rnn", "mingru"}
-    assert len(loaded) == 2
+    metrics = tmp_path / "all/rnn-1/metrics.jsonl"
+    metrics.unlink()
+    metrics.mkdir()
+    damaged = cli(*words)
+    assert damaged.err.startswith(f"note     {metrics.parent}: metrics.jsonl cannot be read (found no regular file).\n")
+    assert "—" in next(line for line in damaged.out.splitlines() if line.startswith("rnn"))
+    assert len(loaded) == 4
     assert (tmp_path / "all/comparison.html").is_file()
 
 
@@ -157,7 +178,8 @@ def test_errors(cli, text, tmp_path):
     for cells in ([], ["rnn"]):
         with pytest.raises(ValueError, match=f"^cells: found {', '.join(cells) or 'none'}; {allowed}$"):
             charlm.compare(text, cells=cells)
-    for cells, name in ((["rnn", "rnn"], "rnn"), (["mine.py", "others/mine.py"], "mine"), (["gru", "gru.py"], "gru")):
+    for cells, name in ((["rnn", "rnn"], "rnn"), (["mine.py", "others/mine.py"], "mine"), (["gru", "gru.py"], "gru"),
+                        (["a.py:Mine", "b.py:mine"], "Mine")):  # fmt: skip
         found = f"^cells: found {cells[0]} and another '{name}'; allowed: each name once$"
         with pytest.raises(ValueError, match=found):
             charlm.compare(text, cells=cells)
@@ -171,6 +193,7 @@ def test_errors(cli, text, tmp_path):
         assert f"found an option that --{decides} decides; leave it out" in refused
     plan = Plan(text, 1, ("two.py:First", "two.py:Second"), "time", overrides=("model.cell.hidden=64",))
     assert [short_name(cell) for cell in plan.cells] == ["First", "Second"]
+    assert run_name("x.py:../../outside", 1) == "outside-1"
     with pytest.raises(TypeError, match="cells: found a string"):
         charlm.compare(text, cells="rnn,lstm")
     with pytest.raises(ValueError, match=r"^seeds: found 0; allowed: whole numbers from 1 on$"):
@@ -184,7 +207,7 @@ def test_errors(cli, text, tmp_path):
     with pytest.raises(ConfigError, match="damaged; allowed: the file of a comparison"):
         charlm.compare(text, cells=["rnn", "lstm"], folder=folder)
     plan = {"text": text, "minutes": 5.0, "cells": ["rnn", "gru"], "equal": "parameters", "seeds": 1, "overrides": []}
-    (folder / "comparison.json").write_text(json.dumps({"plan": plan, "configs": {}}))
+    (folder / "comparison.json").write_text(json.dumps({"version": str(VERSION), "plan": plan, "configs": {}}))
     with pytest.raises(ConfigError, match=r"found a comparison with cells: \['rnn', 'gru'\]; allowed: the same"):
         charlm.compare(text, cells=["rnn", "lstm"], folder=folder)
     with pytest.raises(ValueError, match=r"^equal: found 'size'; allowed: parameters, time, updates$"):

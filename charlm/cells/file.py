@@ -22,6 +22,7 @@ from charlm.cells.check import is_name
 from charlm.cells.stored import StoredCell
 from charlm.errors import CellError
 from charlm.system.console import say
+from charlm.system.files import read_file
 
 MOST_BYTES = 1_000_000
 _ALLOWED = "allowed: a Python file with a subclass of charlm.cells.Cell, as ./leaky.py:Leaky"
@@ -92,14 +93,10 @@ def _absolute(folder: Path, path: str) -> Path:
 
 def _source(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            source = file.read(MOST_BYTES + 1)
+        return read_file(path, MOST_BYTES)
     except (OSError, ValueError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", None) or error
         raise CellError(f"{path}: {reason}; {_ALLOWED}") from None
-    if len(source) > MOST_BYTES:
-        raise CellError(f"{path}: found more than {MOST_BYTES:,} bytes; {_ALLOWED}")
-    return source
 
 
 @functools.lru_cache(maxsize=32)

@@ -105,6 +105,8 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
             shares = [round(1 - share, 8), share, 0.0]
         rate = rate_factor(unknown, request.initial, chosen) if request.initial else 1.0
         settings = all_settings(chosen, request.minutes, shares, rate)
+        if request.initial:  # at a high rate it may take most of a run to be better than the start
+            settings["train"].pop("patience", None)
         settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
         reasons = _reasons(request, corpus, chosen, machine)
         if request.initial:

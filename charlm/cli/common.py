@@ -6,7 +6,7 @@ import io
 import sys
 from collections.abc import Container, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO
 
 import typer
 
@@ -93,18 +93,20 @@ def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
 # Output
 
 
-def write_char_scores(out: TextIO, vocabulary: Any, ids: Any, nats: Any) -> None:
+def write_char_scores(out: BinaryIO, vocabulary: Any, ids: Any, nats: Any) -> None:
     """Write a CSV row for each scored character of `ids` [N]: position in the text, character (or byte), nats, bits.
 
     nats: [N − 1], of all characters except the first.
     """
     is_byte = vocabulary.level == "byte"
-    writer = csv.writer(out)
+    text = io.TextIOWrapper(out, "utf-8", newline="")
+    writer = csv.writer(text)
     writer.writerow(("position", "byte" if is_byte else "character", "nats", "bits"))
     for position, loss in enumerate(nats.tolist(), start=1):
         id = int(ids[position])
         symbol = id if is_byte else vocabulary.characters[id]
         writer.writerow((position, symbol, f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
+    text.detach()  # flushes, and leaves `out` open
 
 
 EXACT = "charlm.exact"

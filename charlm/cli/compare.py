@@ -56,6 +56,7 @@ def compare(
 
     from charlm.comparison.compare import compare
     from charlm.comparison.page import comparison_page
+    from charlm.comparison.settings import PAGE
     from charlm.training.signals import SIGNALS
 
     try:
@@ -70,7 +71,7 @@ def compare(
         print_json({"folder": str(folder), "rows": rows})
     else:
         _print(rows)
-    write_page(folder / "comparison.html", comparison_page(plan, compared))
+    write_page(folder / PAGE, comparison_page(plan, compared))
 
 
 def _print(rows: Sequence[dict[str, Any]]) -> None:
@@ -83,7 +84,8 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
         )
         spread = "" if row["spread"] is None else f" ± {row['spread']:.3f}"
         units = f"{row['layers']}×{row['hidden']}"
-        sizes = format_count(row["parameters"]), format_count(row["chars_per_s"])
+        speed = "—" if row["chars_per_s"] is None else format_count(row["chars_per_s"])
+        sizes = format_count(row["parameters"]), speed
         table.append((row["cell"], units, *sizes, nats + spread, after, memory, gradient))
     print_rows(table, right=range(1, len(table[0])))
     say("columns", "nats: best score per character, lower is better; `charlm compare --help` has the others")

@@ -28,6 +28,7 @@ def runs(
       finished       a limit was reached, such as train.max_steps
       resumable      charlm train --resume --run-dir RUN continues it
       damaged        no checkpoint of it can be read
+      other version  of checkpoints; `charlm sample RUN` says which
       no checkpoint  it stopped before it wrote one
     \b
     Example:
@@ -92,8 +93,5 @@ def report(
 
     paths = {path.resolve(): path for given in runs for path in runs_in(given)}
     records = [read_run(path) for path in paths.values()]
-    for record in records:
-        for fault in record.faults:
-            say("note", f"{record.path}: {fault}")
     check_output(out, "--out")
     write_page(out, report_page(records))

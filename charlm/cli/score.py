@@ -68,7 +68,7 @@ def evaluate(
     usage.refuse_if(split is not None and file is not None, "--split and --file exclude one another")
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.outputs import check_output
+    from charlm.data.outputs import check_output, writing
     from charlm.inference.dynamic import Adaptation
 
     if per_char is not None:
@@ -88,11 +88,8 @@ def evaluate(
         score = trained.evaluate(ids, per_char=per_char is not None)
         result |= _described(score)
     if per_char is not None:
-        try:
-            with per_char.open("w", encoding="utf-8", newline="") as out:
-                write_char_scores(out, trained.vocabulary, ids, score.per_char_nats)
-        except OSError as error:
-            raise DataError(f"--per-char {per_char}: {error.strerror}; allowed: a file that can be written") from None
+        with writing(per_char, "--per-char") as out:
+            write_char_scores(out, trained.vocabulary, ids, score.per_char_nats)
     if json:
         print_json(result)
     else:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm.comparison.plan import Plan, short_name
-from charlm.comparison.settings import configs_of
+from charlm.comparison.plan import Plan, run_name
+from charlm.comparison.settings import FILE, PAGE, configs_of
 from charlm.config import Config
 from charlm.data.vocabulary import Ids
 from charlm.inference.gradients import gradient_norms
@@ -19,7 +19,9 @@ from charlm.model import CharLM
 from charlm.report.run import RunRecord, read_run
 from charlm.runs import describe_run
 from charlm.system.console import say
+from charlm.system.files import refuse_links
 from charlm.system.formatting import bits_to_nats
+from charlm.training.folder import refusing_os_errors
 from charlm.training.loop import Outcome
 from charlm.training.signals import SIGNALS
 from charlm.training.start import resume_run, start_run
@@ -45,11 +47,13 @@ def compare(plan: Plan, folder: Path) -> tuple[list[tuple[Row, RunRecord, Traine
 
     A folder that holds a part of the same comparison is continued. For errors see `configs_of` and `start_run`.
     """
-    configs = configs_of(plan, folder)
     trainings = [(seed, cell) for seed in range(1, plan.seeds + 1) for cell in plan.cells]
+    with refusing_os_errors(folder):
+        refuse_links(folder, (FILE, PAGE, *(run_name(cell, seed) for seed, cell in trainings)))
+    configs = configs_of(plan, folder)
     runs: dict[str, list[Path]] = {cell: [] for cell in plan.cells}
     for place, (seed, cell) in enumerate(trainings, 1):
-        run_dir = folder / f"{short_name(cell)}-{seed}"
+        run_dir = folder / run_name(cell, seed)
         runs[cell].append(run_dir)
         outcome = _train(configs[cell], seed, run_dir, f"{place} of {len(trainings)}: {run_dir}")
         if outcome and outcome.reason in SIGNALS:
@@ -76,6 +80,8 @@ def _row(cell: str, config: Config, records: Sequence[RunRecord], fewest: float,
     """fewest: characters read by the run that read the fewest."""
     best = [record.about.best_nats for record in records if record.about.best_nats is not None]
     after_chars = [nats for record in records if (nats := _best_until(record, fewest)) is not None]
+    speeds = [record.splits["train"]["chars_per_s"] for record in records]
+    medians = [np.nanmedian(speed) for speed in speeds if np.isfinite(speed).any()]
     say("measure", f"memory and gradient of {cell}")
     ids = model.split("valid")[:MEASURED]
     network = model.network.first_member("compare")
@@ -85,7 +91,7 @@ def _row(cell: str, config: Config, records: Sequence[RunRecord], fewest: float,
         "layers": config.model.layers,
         "hidden": config.model.cell.hidden,
         "parameters": model.parameters,
-        "chars_per_s": float(np.mean([np.nanmedian(record.splits["train"]["chars_per_s"]) for record in records])),
+        "chars_per_s": float(np.mean(medians)) if medians else None,
         "nats": float(np.mean(best)) if best else None,
         "spread": float(np.std(best, ddof=1)) if len(best) > 1 else None,
         "nats_after_chars": float(np.mean(after_chars)) if after_chars else None,

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from charlm.system.files import plain_name
+
 KINDS = ("rnn", "lstm", "gru", "rhn", "sru")
 """The kinds that are compared unless others are named."""
 Equal = Literal["parameters", "time", "updates"]
@@ -34,10 +36,10 @@ class Plan:
         if len(self.cells) < 2:
             found = ", ".join(self.cells) or "none"
             raise ValueError(f"cells: found {found}; allowed: two kinds or more, for example rnn, lstm")
-        names = [*map(short_name, self.cells)]
+        names = [run_name(cell, 1).casefold() for cell in self.cells]  # as many systems compare names of folders
         for name, cell in zip(names, self.cells, strict=True):
             if names.count(name) > 1:
-                raise ValueError(f"cells: found {cell} and another {name!r}; allowed: each name once")
+                raise ValueError(f"cells: found {cell} and another {short_name(cell)!r}; allowed: each name once")
         if self.equal not in EQUAL:
             raise ValueError(f"equal: found {self.equal!r}; allowed: {', '.join(EQUAL)}")
         if not isinstance(self.seeds, int) or self.seeds < 1:
@@ -53,6 +55,11 @@ class Plan:
 
 
 def short_name(cell: str) -> str:
-    """How a kind and the folders of its runs are called; an own cell by its class, if that is given, or by its file."""
+    """How a kind is called; an own cell by its class, if that is given, or by its file."""
     file, is_named, class_name = cell.partition(".py:")
     return class_name if is_named else Path(file).stem
+
+
+def run_name(cell: str, seed: int) -> str:
+    """The name of the folder of a run."""
+    return f"{plain_name(short_name(cell))}-{seed}"

@@ -7,19 +7,26 @@ from dataclasses import asdict
 from pathlib import Path
 
 from charlm import __version__
+from charlm.cells import Cell
+from charlm.cells.cell import is_in_file
+from charlm.cells.file import load_cell
 from charlm.choice.families import Request
 from charlm.choice.suggest import suggest
 from charlm.comparison.plan import Plan
 from charlm.config import Config, parse_config
 from charlm.errors import ConfigError
 from charlm.model import count_parameters
+from charlm.runs import VERSION, check_version
 from charlm.system.console import say
-from charlm.system.files import replace_file
+from charlm.system.files import read_file, replace_file
 from charlm.system.formatting import to_json
 from charlm.training.start import settings_of_run
 
 FILE = "comparison.json"
 """Holds plan and configs, so that a comparison that was stopped goes on with the same."""
+PAGE = "comparison.html"
+MOST_BYTES = 10_000_000
+"""Of FILE; a config has some 2,000."""
 EVALUATIONS = 10
 """Of each training, so that scores can be compared before its end."""
 
@@ -31,25 +38,29 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
     """
     path = folder / FILE
     asked = json.loads(to_json(asdict(plan)))
-    if not path.is_file():
+    if not path.exists():
         configs = dict(zip(plan.cells, _chosen(plan), strict=True))
         folder.mkdir(parents=True, exist_ok=True)
         raw = {name: config.model_dump(mode="json") for name, config in configs.items()}
-        replace_file(path, to_json({"charlm": __version__, "plan": asked, "configs": raw}).encode())
+        header = {"version": str(VERSION), "charlm": __version__}
+        replace_file(path, to_json({**header, "plan": asked, "configs": raw}).encode())
         return configs
+    cells: dict[str, Cell | None] = {}
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = json.loads(read_file(path, MOST_BYTES))
         others = [f"{key}: {kept['plan'].get(key)}" for key in asked if kept["plan"].get(key) != asked[key]]
+        check_version(path, kept)
         raw = {name: kept["configs"][name] for name in plan.cells if not others}
-        for name, config in raw.items():  # the folder is data: a Python file is run only if the plan names it
-            config["model"]["cell"]["kind"] = name
+        for name, config in raw.items():  # the folder is data: the plan alone names a Python file that is run
+            cell = cells[name] = load_cell(name, Path()) if is_in_file(name) else None
+            config["model"]["cell"]["kind"] = cell.kind if cell else name
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise ConfigError(
             f"{path}: damaged; allowed: the file of a comparison; delete it, or take another --out"
         ) from None
     if others:
         raise ConfigError(f"{folder}: found a comparison with {', '.join(others)}; allowed: the same, or another --out")
-    return {name: parse_config(raw[name], f"{path}: {name}", runs_file=True) for name in plan.cells}
+    return {name: parse_config(raw[name], f"{path}: {name}", cell=cells[name]) for name in plan.cells}
 
 
 def _chosen(plan: Plan) -> list[Config]:

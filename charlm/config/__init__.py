@@ -16,7 +16,8 @@ from charlm.config.schema import Config
 from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import dump_flow, dump_yaml, load_yaml
 from charlm.errors import CellError, ConfigError
-from charlm.system.files import encoding_fault
+from charlm.runs import is_run
+from charlm.system.files import encoding_fault, read_file
 from charlm.system.section import Section
 
 __all__ = [
@@ -36,16 +37,13 @@ def load_config(
     allowed = "allowed: a YAML file, or a name from `charlm config list`"
     path = find_config(file)
     try:
-        with path.open("rb") as stream:
-            data = stream.read(MAX_BYTES + 1)
+        data = read_file(path, MAX_BYTES)
     except FileNotFoundError:
         near = " or ".join(map(repr, nearest_configs(file)))
         hint = f"; did you mean {near}?" if near else ""
         raise ConfigError(f"{file}: found no such file; {allowed}{hint}") from None
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}; {allowed}") from None
-    if len(data) > MAX_BYTES:
-        raise ConfigError(f"{file}: found more than {MAX_BYTES} bytes; allowed: a YAML config")
     if fault := encoding_fault(file, data):
         raise ConfigError(fault)
     try:
@@ -61,7 +59,7 @@ def parse_config(
     where: str,
     overrides: Iterable[str] = (),
     *,
-    folder: Path = Path(),
+    folder: Path | None = None,
     cell: Cell | None = None,
     runs_file: bool = False,
 ) -> Config:
@@ -71,8 +69,9 @@ def parse_config(
 
     cell: the cell of the run that the config is for; a cell of one's own must then be the same, with other options.
     runs_file: whether a Python file with a cell is run. It must be for configs and overrides alone that a user typed.
-    Otherwise a cell of one's own has its options only. folder: where the relative path of the file starts; that of an
-    override starts in the current folder.
+    Otherwise a cell of one's own has its options only. folder: that of the config's file, where the relative path of
+    the Python file starts; that of an override starts in the current folder. In a run's folder a config is data: it
+    names no file that is run.
 
     The ConfigError names all faults at once. CellError for the step of a cell that is not allowed.
     """
@@ -94,7 +93,7 @@ def parse_config(
     section = _section(raw, _CELL)
     if section and is_in_file(section.get("kind")):
         source = written_at(_CELL, sources)
-        start = Path() if source.startswith("--set ") else folder
+        start = None if source.startswith("--set ") else folder
         try:
             own_cell = _find_cell(section["kind"], start, cell, runs_file)
             section["kind"] = own_cell.kind
@@ -123,7 +122,7 @@ _KINDS: dict[tuple[str, ...], tuple[type[Section], str]] = {
 """The options that name the kind of a section → the options that all its kinds share, and the default."""
 
 
-def _find_cell(kind: str, folder: Path, known: Cell | None, runs_file: bool) -> Cell:
+def _find_cell(kind: str, folder: Path | None, known: Cell | None, runs_file: bool) -> Cell:
     """A cell of a kind that is not built in, whose options do not count yet; see `parse_config`."""
     # The file of a known cell may have moved with the config.
     if known is not None and is_in_file(known.kind) and Path(kind).name == Path(known.kind).name:
@@ -131,7 +130,12 @@ def _find_cell(kind: str, folder: Path, known: Cell | None, runs_file: bool) -> 
     if runs_file:
         from charlm.cells.file import load_cell
 
-        return load_cell(kind, folder)
+        if folder is not None and is_run(folder):
+            raise CellError(
+                f"found {kind!r} in the folder of a run, which is data; allowed: a file that is named by --set "
+                "model.cell.kind=FILE.py:CLASS"
+            )
+        return load_cell(kind, folder or Path())
     if known is not None:
         raise CellError(f"found {kind!r}; the run has {known.kind!r}; allowed: the same")
     return StoredCell.model_construct(kind=kind)

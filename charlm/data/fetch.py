@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from charlm.data.catalog import Download
 from charlm.errors import DataError
-from charlm.system.files import replace_file
+from charlm.system.files import NotOwnError, read_file, replace_file
 
 TIMEOUT_S = 30.0
 _CHUNK_BYTES = 1 << 16
@@ -25,7 +25,8 @@ def fetch(download: Download, folder: Path, *, progress: bool) -> Path:
     elsewhere = f"run the command again, or get the text elsewhere and put it at {path}"
     try:
         if path.exists():
-            _check(path.read_bytes(), download, path, "move or delete the file, then run the command again")
+            content = read_file(path, download.size)
+            _check(content, download, path, "move or delete the file, then run the command again")
             return path
         folder.mkdir(parents=True, exist_ok=True)
         content = _received(download, progress)
@@ -36,6 +37,8 @@ def fetch(download: Download, folder: Path, *, progress: bool) -> Path:
         replace_file(path, content)
     except (requests.RequestException, zipfile.BadZipFile) as error:
         raise DataError(f"{download.url}: {_reason(error)}; {elsewhere}") from error
+    except NotOwnError as error:
+        raise DataError(f"{path}: {error.strerror}; allowed: {download.name}; move or delete the file") from error
     except OSError as error:
         raise DataError(
             f"{error.filename or folder}: {_reason(error)}; allowed: a writable folder with room for {download.name}"

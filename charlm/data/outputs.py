@@ -1,9 +1,14 @@
 """The files that charlm writes where the user says: no text of a folder, and they replace no other file."""
 
+import contextlib
 import re
+import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from charlm.errors import DataError
+from charlm.system.files import regular, replacing, temporary_beside
 
 _HEAD_BYTES = 80
 _OWN = re.compile(
@@ -17,7 +22,7 @@ _OWN = re.compile(
 
 def is_output(file: Path) -> bool:
     """Whether charlm has written the file. OSError if it cannot be read."""
-    with file.open("rb", buffering=0) as opened:
+    with open(file, "rb", buffering=0, opener=regular) as opened:
         return _OWN.match(opened.read(_HEAD_BYTES)) is not None
 
 
@@ -36,6 +41,9 @@ def check_output(file: Path, option: str) -> None:
             return
         with file.open("ab"):
             pass
+        beside = temporary_beside(file.resolve())
+        beside.touch()
+        beside.unlink()
         if is_new:
             file.unlink()
         elif file.stat().st_size and not is_output(file):
@@ -44,12 +52,29 @@ def check_output(file: Path, option: str) -> None:
         raise _unwritable(file, option, error) from None
 
 
-def write_output(file: Path, option: str, content: bytes) -> None:
-    """Write the file; DataError if it cannot be written."""
+@contextlib.contextmanager
+def writing(file: Path, option: str) -> Iterator[BinaryIO]:
+    """What the block writes replaces the file if it ends without an error; a pipe or device gets it at once.
+
+    A link stays, and what it leads to is replaced. DataError if the file cannot be written.
+    """
     try:
-        file.write_bytes(content)
+        is_new = not file.exists()
+        if is_new or file.is_file():
+            mode = 0o666 if is_new else stat.S_IMODE(file.stat().st_mode)
+            with replacing(file.resolve(), mode) as opened:
+                yield opened
+        else:
+            with file.open("wb") as opened:
+                yield opened
     except OSError as error:
         raise _unwritable(file, option, error) from None
+
+
+def write_output(file: Path, option: str, content: bytes) -> None:
+    """Replace the file in one step, see `writing`."""
+    with writing(file, option) as opened:
+        opened.write(content)
 
 
 def _unwritable(file: Path, option: str, error: OSError) -> DataError:

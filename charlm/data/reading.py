@@ -15,7 +15,7 @@ import numpy as np
 
 from charlm.data.vocabulary import CodePoints, Level, Vocabulary, code_points
 from charlm.errors import DataError, remedy
-from charlm.system.files import encoding_fault
+from charlm.system.files import encoding_fault, regular
 
 CHUNK_BYTES = 1 << 18
 """As much is read at once; of a pipe, what there is."""
@@ -76,7 +76,7 @@ def as_in_training(chunks: Iterable[bytes], level: Level, unit: Unit, name: str 
 def _read_chunks(path: Path, see: Callable[[bytes], object]) -> Iterator[bytes]:
     """Call `see`, which must not raise OSError, with each chunk of the file, then yield the chunk."""
     try:
-        with path.open("rb", buffering=0) as file:
+        with open(path, "rb", buffering=0, opener=regular) as file:
             while chunk := file.read(CHUNK_BYTES):
                 see(chunk)
                 yield chunk

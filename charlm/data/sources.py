@@ -151,6 +151,8 @@ def _files_below(
                 files.add(path)
     except OSError as error:
         raise unreadable(Path(os.fsdecode(error.filename or root)), error) from error
+    except RecursionError:
+        raise DataError(f"{source}: folders in folders, hundreds deep; allowed: a folder of texts") from None
     if left_out:
         _say_left_out(source, tuple(sorted(left_out)))
     return sorted(files, key=Path.as_posix)

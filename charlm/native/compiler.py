@@ -195,6 +195,6 @@ def _compiler_fault(result: "subprocess.CompletedProcess[str]", log: Path) -> Ke
     lines = result.stderr.splitlines()
     first = next((line.strip() for line in lines if "error" in line), f"exit code {result.returncode}")
     with contextlib.suppress(OSError):
-        log.write_text(f"{shlex.join(result.args)}\n{result.stderr}", encoding="utf-8")
+        replace_file(log, f"{shlex.join(result.args)}\n{result.stderr}".encode())
         first += f"; see {log}"
     return _fault(f"{result.args[0]} failed on the kernel: {first}")

@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from charlm.config import flatten, load_config
 from charlm.errors import ConfigError, RunError
-from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, RunSummary, describe_run, find_runs, is_run, run_of
+from charlm.runs import CONFIG, FOLDER, LOG_BYTES, METRICS, SAMPLES, RunSummary, describe_run, find_runs, is_run, run_of
+from charlm.system.console import say
+from charlm.system.files import read_file
 
 Floats = npt.NDArray[np.float64]
 
@@ -58,10 +60,13 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def read_run(path: Path) -> RunRecord:
-    """Read a run, which may be training: takes no lock and writes nothing. OSError if its folder cannot be read."""
+    """Read a run, which may be training, and say what cannot be read. Takes no lock and writes nothing.
+
+    OSError if its folder cannot be read.
+    """
     faults: list[str] = []
     about, options = describe_run(path), {}
-    if about.state in ("damaged", "no checkpoint"):
+    if about.step is None:
         faults.append(f"{FOLDER}: {about.state}.")
     rows = sorted(_read(path / METRICS, _metrics_row, faults), key=lambda row: row["step"])
     splits = {}
@@ -74,13 +79,15 @@ def read_run(path: Path) -> RunRecord:
     except ConfigError as error:
         faults.append(f"{CONFIG} cannot be read: {error.faults[0].removeprefix(f'{path / CONFIG}: ')}.")
     samples = _read(path / SAMPLES, _sample, faults)
+    for fault in faults:
+        say("note", f"{path}: {fault}")
     return RunRecord(path, about, options, splits, rollbacks, samples, faults)
 
 
 def _read(file: Path, parse: Callable[[Any], dict[str, Any]], faults: list[str]) -> list[dict[str, Any]]:
     """What the lines of a file hold; adds a fault if some cannot be read. An incomplete last one is being written."""
     try:
-        lines = [line for line in file.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+        lines = [line for line in read_file(file, LOG_BYTES).splitlines(keepends=True) if line.endswith(b"\n")]
     except OSError as error:
         faults.append(f"{file.name} cannot be read ({error.strerror}).")
         return []

@@ -4,6 +4,7 @@ import codecs
 import contextlib
 import errno
 import os
+import re
 import secrets
 import shlex
 import stat
@@ -31,7 +32,6 @@ def replacing(file: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             opened.flush()
             os.fsync(opened.fileno())
         move(temporary, file)
-        _flush_folder(file.parent)
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
@@ -39,27 +39,27 @@ def replacing(file: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def move(source: Path, target: Path) -> None:
-    """Give a file, which nobody has open, the place of another. On Windows wait for those who have that one open."""
-    for pause_s in _PAUSES_S:
+    """Give a file, which nobody has open, the place of another, and wait until its name is on disk.
+
+    On Windows wait for those who have the other open.
+    """
+    for pause_s in (*_PAUSES_S, 0.0):
         try:
             source.replace(target)
-            return
+            break
         except PermissionError:
+            if not pause_s:
+                raise
             time.sleep(pause_s)
-    source.replace(target)
-
-
-_PAUSES_S = (0.01, 0.1, 0.5, 1.0) if sys.platform == "win32" else ()
-
-
-def _flush_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk; Windows has no call for it."""
-    if sys.platform != "win32":
-        descriptor = os.open(folder, os.O_RDONLY)
+    if sys.platform != "win32":  # which has no call for it
+        descriptor = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+_PAUSES_S = (0.01, 0.1, 0.5, 1.0) if sys.platform == "win32" else ()
 
 
 def replace_file(file: Path, data: bytes, mode: int = 0o666) -> None:
@@ -83,27 +83,56 @@ def remove_leftovers(folder: Path, age_s: float = 3600) -> None:
 
 
 class NotOwnError(OSError):
-    """Something else stands where charlm keeps a file or folder; `filename` and `strerror` are a line for the user."""
+    """Something else stands where charlm keeps a file or folder; `filename` and `strerror` say where and what."""
+
+
+def regular(name: str, flags: int) -> int:
+    """An opener for files that others may have made: NotOwnError at once for a pipe, a device or a folder.
+
+    A pipe would wait for its other end, and a device may have no end.
+    """
+    path = Path(name)
+    if path.exists() and not path.is_file():
+        raise NotOwnError(errno.EINVAL, "found no regular file", name)
+    descriptor = os.open(name, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it has taken the place of a file just now
+        os.close(descriptor)
+        raise NotOwnError(errno.EINVAL, "found no regular file", name)
+    return descriptor
 
 
 def unlinked(name: str, flags: int) -> int:
-    """An opener for files in folders that somebody else may have made: NotOwnError for a link, a pipe or a folder."""
+    """An opener like `regular`, which follows no link: for files that are written."""
     path = Path(name)
     refuse_links(path.parent, [path.name])
-    if path.exists() and not path.is_file():
-        raise NotOwnError(errno.EINVAL, "found no regular file; allowed: a file that charlm wrote; remove this", name)
-    return os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    return regular(name, flags | getattr(os, "O_NOFOLLOW", 0))
 
 
 def refuse_links(folder: Path, names: Iterable[str]) -> None:
     """NotOwnError for a link among the names in a folder: through it charlm would write or remove files elsewhere."""
     for name in names:
         if (folder / name).is_symlink():
-            raise NotOwnError(
-                errno.ELOOP,
-                "found a link, through which charlm does not write; allowed: what charlm wrote itself; remove the link",
-                str(folder / name),
-            )
+            found = "found a link, through which charlm does not write"
+            raise NotOwnError(errno.ELOOP, found, str(folder / name))
+
+
+def read_file(path: Path, most_bytes: int) -> bytes:
+    """The content of a regular file; OSError for any other, and for one of more than `most_bytes`."""
+    with open(path, "rb", opener=regular) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most_bytes:
+            raise NotOwnError(errno.EFBIG, f"found {size:,} bytes, more than {most_bytes:,}", str(path))
+        return file.read(size)
+
+
+def plain_name(text: str) -> str:
+    """A name for a file or folder that every system takes: at most 40 letters, digits, - and _ of a text."""
+    name = re.sub(r"[^\w-]+", "-", text).strip("-")[:40] or "run"
+    return f"{name}_" if _DEVICE.fullmatch(name) else name
+
+
+_DEVICE = re.compile("con|prn|aux|nul|(com|lpt).", re.IGNORECASE)
+"""The names that Windows keeps for devices."""
 
 
 def nearest_existing(folder: Path) -> Path:

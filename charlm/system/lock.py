@@ -4,17 +4,19 @@ import contextlib
 import os
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
-
-from filelock import FileLock, Timeout
+from typing import BinaryIO
 
 from charlm.errors import RunError
-from charlm.system.files import unlinked
+from charlm.system.files import regular, unlinked
 
 LOCK = ".lock"
 _PATIENCE_S = 0.2
 """Longer than `is_locked` holds a lock."""
+_held: dict[Path, BinaryIO] = {}
+"""The lock file of each folder that this process holds."""
 
 
 @contextlib.contextmanager
@@ -24,35 +26,79 @@ def locked(folder: Path) -> Iterator[None]:
     The operating system releases it when the process ends, so no lock is ever stale. The file stays. On a file system
     without locks nothing is locked.
     """
-    with open(folder / LOCK, "a", opener=unlinked):
-        lock = FileLock(folder / LOCK, fallback_to_soft=False)
-    try:
-        lock.acquire(timeout=_PATIENCE_S)
-    except Timeout:
+    file = _acquired(folder)
+    if file is None:
         raise RunError(
             f"{folder}: in use by another process; allowed: one process at a time; wait for it or stop it, or take "
             "another --run-dir"
-        ) from None
-    except OSError:  # some network file systems have no locks
-        pass
+        )
+    _held[folder] = file
     try:
         yield
     finally:
-        lock.release()
+        _held.pop(folder).close()
+
+
+def holds(folder: Path) -> bool:
+    """Whether this process still keeps others out: not if they have found another lock file, or none, in the folder.
+
+    A lock file that is gone is made again, unless another process was quicker.
+    """
+    if (folder / LOCK).exists():
+        return _is_in_place(_held[folder], folder)
+    file = _acquired(folder)
+    if file is None:
+        return False
+    _held[folder].close()
+    _held[folder] = file
+    return True
 
 
 def is_locked(folder: Path) -> bool:
     """Whether a process holds the folder's lock."""
-    file = folder / LOCK
     try:
-        if file.is_file():
-            with FileLock(file, timeout=0, fallback_to_soft=False):
-                pass
-    except Timeout:
-        return True
+        with open(folder / LOCK, "rb", opener=regular) as file:
+            return not _lock_file(file, shared=True)
     except OSError:
-        pass
+        return False
+
+
+def _acquired(folder: Path) -> BinaryIO | None:
+    """The folder's lock file, made if it is missing, and locked; None if another process has it."""
+    until_s = time.monotonic() + _PATIENCE_S
+    while True:
+        file = open(folder / LOCK, "ab", opener=unlinked)  # noqa: SIM115
+        if _lock_file(file) and _is_in_place(file, folder):
+            return file
+        file.close()
+        if time.monotonic() > until_s:
+            return None
+        time.sleep(_PATIENCE_S / 10)
+
+
+def _is_in_place(file: BinaryIO, folder: Path) -> bool:
+    """Whether an open file is the one that others find."""
+    with contextlib.suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(file.fileno()), (folder / LOCK).lstat())
     return False
+
+
+def _lock_file(file: BinaryIO, *, shared: bool = False) -> bool:
+    """Lock an open file until it is closed; False if another process has locked it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError):
+        return False
+    except OSError:  # some network file systems have no locks
+        pass
+    return True
 
 
 _lock = threading.RLock()

@@ -21,9 +21,17 @@ from charlm.data.reading import arriving
 from charlm.errors import DataError, RunError
 from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES, TEXT
 from charlm.system.console import say
-from charlm.system.files import NotOwnError, nearest_existing, refuse_links, remove_leftovers, replace_file, replacing
+from charlm.system.files import (
+    NotOwnError,
+    nearest_existing,
+    plain_name,
+    refuse_links,
+    remove_leftovers,
+    replace_file,
+    replacing,
+)
 from charlm.system.formatting import format_bytes
-from charlm.system.lock import locked
+from charlm.system.lock import LOCK, holds, locked
 
 
 class RunFolder:
@@ -35,11 +43,18 @@ class RunFolder:
         self._is_begun = self.last.exists()
 
     def check(self) -> None:
-        """RunError if the folder was removed, renamed or replaced: writing on would leave a partial run."""
+        """RunError if the folder was removed, renamed or replaced, or may be another process's now."""
         if self._is_begun and not self.last.exists():
             raise RunError(
                 f"{self.path}: removed or renamed during the run; allowed: a folder that stays until the run ends; "
                 "start a new run, or --resume the folder at its new place"
+            )
+        with refusing_os_errors(self.path):
+            is_ours = holds(self.path)
+        if not is_ours:
+            raise RunError(
+                f"{self.path / LOCK}: replaced during the run, which another process may train now; allowed: one "
+                "process at a time; --resume the run when no other process trains it"
             )
 
     def write_config(self, config: Config) -> None:
@@ -102,7 +117,7 @@ def claim_new(folder: Path, locks: contextlib.ExitStack) -> None:
 
 def new_folder(name: str) -> Path:
     """Create runs/<name>-<time>; runs that start in the same second get -2, -3, …"""
-    first = Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    first = Path("runs") / f"{plain_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, number = first, 1
     while True:
         try:
@@ -161,7 +176,8 @@ def refusing_os_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except NotOwnError as error:
-        raise RunError(f"{error.filename}: {error.strerror}") from None
+        allowed = "allowed: what charlm wrote itself; remove it"
+        raise RunError(f"{error.filename}: {error.strerror}; {allowed}") from None
     except OSError as error:
         fault = error.strerror or error
         raise RunError(f"{folder}: {fault}; allowed: a folder that can be written; see --run-dir") from None

@@ -117,7 +117,6 @@ class TrainingLoop:
                 self._tick()
                 self.budget.count_update(self.budget.elapsed_s - start_s, state.chars - start_chars)
                 if self._due(every.log_every):
-                    self.group.on_first(self.folder.check)
                     self._record_train()
                     state.count_row()
                 state.unfinished = True
@@ -214,6 +213,7 @@ class TrainingLoop:
         if sample is None:
             self._stop_if_signaled()
         else:
+            self.group.on_first(self.folder.check)
             self.tracker.sample(sample, step)
             say("sample", f"step {step:>6}  {sample['text'][:80]!r}")
             self._tick()
@@ -250,6 +250,7 @@ class TrainingLoop:
         self.progress.note(row)
 
     def _record(self, row: dict[str, Any]) -> None:
+        self.group.on_first(self.folder.check)
         self.tracker.record(row)
         if self._on_row and self.group.is_first:
             self._on_row(row)
@@ -296,6 +297,7 @@ class TrainingLoop:
             none = f"; there is no checkpoint before step {before_step}" if allowed else ""
             fault = DivergenceError(f"{error}{times}{none}; last good checkpoint: {self.folder.last}")
             raise self.group.shared_error(fault) from None
+        self.group.on_first(self.folder.check)
         restore_snapshot(trainer, earlier[1])
         state = trainer.state
         self._rolled_back_to = state.step

@@ -21,9 +21,9 @@ from torch.utils.tensorboard import summary
 
 from charlm.config.schema import TrainConfig
 from charlm.errors import RunError
-from charlm.runs import CHARTS, METRICS, SAMPLES
+from charlm.runs import CHARTS, LOG_BYTES, METRICS, SAMPLES
 from charlm.system.console import say
-from charlm.system.files import replace_file, unlinked
+from charlm.system.files import read_file, replace_file, unlinked
 from charlm.system.formatting import nats_to_bits, to_json
 from charlm.training.state import TrainState
 
@@ -182,7 +182,7 @@ def _encoded(*events: Event) -> bytes:
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of a run's metrics.jsonl, without an incomplete last one; RunError if it cannot be read."""
     try:
-        lines = (folder / METRICS).read_bytes().splitlines(keepends=True)
+        lines = read_file(folder / METRICS, LOG_BYTES).splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
     except (OSError, ValueError) as error:
         raise RunError(f"{folder / METRICS}: cannot be read ({error}); allowed: that of a run") from None
@@ -192,8 +192,8 @@ def _truncate(file: Path, step: int, rows: int | None = None) -> None:
     """Drop all rows after the first `rows`, and from the first on that is incomplete or of a later step."""
     lines: list[bytes] = []
     if file.exists():
-        with open(file, "rb", opener=unlinked) as opened:
-            lines += itertools.takewhile(lambda line: _step_of(line) <= step, itertools.islice(opened, rows))
+        written = read_file(file, LOG_BYTES).splitlines(keepends=True)
+        lines += itertools.takewhile(lambda line: _step_of(line) <= step, itertools.islice(written, rows))
         replace_file(file, b"".join(lines))
     if rows is not None and len(lines) < rows:
         say("log", f"{file}: found {len(lines)} of {rows} rows before step {step + 1}; the others are lost")

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import charlm
 from charlm import checkpoint as module
 from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.errors import CheckpointError
@@ -99,8 +100,9 @@ def test_a_pickle_is_not_run(tmp_path):
             for header in (None, {"format": "pt"})
         ],
         (
-            {"format": module.FORMAT, "version": "1"},
-            "written in format version 1; allowed: 2; use the charlm that wrote it, or train anew",
+            {"format": module.FORMAT, "version": "3", "charlm": "9.1"},
+            f"found format version 3, of charlm 9.1; allowed: version 2, of charlm {charlm.__version__}; "
+            "use the charlm that wrote it, or train anew",
         ),
     ],
 )

@@ -170,8 +170,8 @@ def test_the_data_is_on_the_disk_before_it_gets_its_name(checkpoint, saved, monk
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(Path, "replace", noted_replace)
-    save_checkpoint(checkpoint, saved)
-    assert events == ["flush file", "rename", "flush folder"]
+    save_checkpoint(checkpoint, saved, [saved.with_name(BEST)])
+    assert events == ["flush file", "rename", "flush folder"] * 2
 
 
 @pytest.mark.parametrize("path", ["file/last.safetensors", "removed/checkpoints/last.safetensors", "folder"])

@@ -111,3 +111,32 @@ def test_check_names_the_fault_of_a_step() -> None:
         CellError, match=r"^Log: y is not finite; allowed: steps whose exp, log, sqrt and ÷ stay finite$"
     ):
         dict(agreements(Log(hidden=13)))
+
+
+def test_a_run_from_somebody_else_runs_no_file(cli, copied_run, text_file) -> None:
+    """What a folder holds is data; a file that is typed is run."""
+    evil = "from pathlib import Path\n\nPath('ran').touch()\n\n" + LEAKY
+    for folder in (copied_run, Path()):
+        (folder / "evil.py").write_text(evil, encoding="utf-8")
+    config = copied_run / "config.yaml"
+    config.write_text(config.read_text().replace("kind: lstm", "kind: evil.py:Leaky"))
+    for command in ("sample", "next", "eval", "look", "report", "runs"):
+        assert cli(command, copied_run).code == 0, command
+    assert cli("score", copied_run, text_file).code == 0
+    assert cli("export", copied_run, "--to", "html", "--out", "x.html").code == 0
+    assert cli("data", "info", copied_run.parent).code == 0
+    small = ["--set", "train.max_steps=1", "--set", "device=cpu", "--set", "threads=1"]
+    assert cli("train", text_file, "--init-from", copied_run, "--run-dir", "other", *small).code == 0
+    refused = (
+        f"{config}: model.cell.kind: found 'evil.py:Leaky' in the folder of a run, which is data; allowed: a file that "
+        "is named by --set model.cell.kind=FILE.py:CLASS"
+    )
+    for words in (["train", "--config"], ["plan", "--config"], ["config", "show"]):
+        assert cli(*words, config).error == refused
+    again = cli("train", "--resume", "--run-dir", copied_run, "--config", config)
+    assert again.error == f"{config}: model.cell.kind: found 'evil.py:Leaky'; the run has 'lstm'; allowed: the same"
+    assert cli("train", "--resume", "--run-dir", copied_run, "--set", "train.max_steps=7").code == 0
+    assert not Path("ran").exists()
+    config.write_text(config.read_text().replace("kind: lstm", "kind: evil.py:Leaky"))
+    assert cli("config", "show", config, "--set", "model.cell.kind=leaky.py:Leaky").code == 0
+    assert not Path("ran").exists()

@@ -2,11 +2,12 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
 from charlm.config import load_config
-from charlm.new_run import run_name
+from charlm.system.files import plain_name
 
 LABELS = ["text", "machine", "choice", "plan"]
 
@@ -46,10 +47,11 @@ def test_a_start_that_takes_the_whole_time_leaves_some_to_train(cli, text_file, 
     [
         ("a/b.txt", "b"), ("books/*.txt", "run"), (".", "run"), ("builtin:python-stdlib", "builtin-python-stdlib"),
         (".txt", "txt"), ("x" * 300, "x" * 40), ("Ünïcode novel.txt", "Ünïcode-novel"),
+        ("NUL.txt", "NUL_"), ("a\0b:c\\..", "a-b-c"),
     ],
 )  # fmt: skip
 def test_run_names(text, name):
-    assert run_name(text) == name
+    assert plain_name(Path(text).stem) == name
 
 
 def test_a_config_with_a_text_and_minutes(cli, tiny_config, tmp_path):

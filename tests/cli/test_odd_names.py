@@ -2,12 +2,16 @@
 
 import json
 import os
+import shutil
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from charlm.config import load_config
-from charlm.runs import BEST, FOLDER, LAST, describe_run
+from charlm.runs import BEST, CONFIG, FOLDER, LAST, METRICS, SAMPLES, describe_run
 from charlm.system.lock import LOCK
+from tests.browser import data_of
 from tests.stress.fuzz import COMMANDS
 from tests.text import BYTE, ESC, RTL
 
@@ -54,6 +58,53 @@ def test_a_run_in_a_folder_whose_name_is_not_utf8(cli, copied_run, tmp_path):
             assert "r\\udcffn" in result.out
             json.loads(result.out)
     assert describe_run(run).step == 8
+
+
+def no_end(path):
+    path.symlink_to("/dev/zero")
+
+
+def huge(path):
+    with path.open("wb") as file:
+        file.truncate(2**40)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, no_end, huge])
+def test_files_of_a_run_that_have_no_end_or_wait_for_ever(cli, trained_run, tmp_path, make):
+    """One bad run hides no other, and each file that cannot be read has a line."""
+    folder, bad = tmp_path / "runs", tmp_path / "runs/bad"
+    shutil.copytree(trained_run, folder / "good")
+    shutil.copytree(trained_run, bad)
+    names = (CONFIG, METRICS, SAMPLES, f"{FOLDER}/{BEST}", f"{FOLDER}/{LAST}")
+    for name in names:
+        (bad / name).unlink()
+        make(bad / name)
+    (bad / LOCK).unlink()
+    make(bad / LOCK)
+    listed = json.loads(cli("runs", folder, "--json").out)
+    assert [run["state"] for run in listed if run["step"]] == ["finished"]
+    result = cli("report", folder, "--out", tmp_path / "page.html")
+    assert (result.code, {Path(run["name"]).name for run in data_of((tmp_path / "page.html").read_text())["runs"]}) == (
+        0, {"good", "bad"}
+    )  # fmt: skip
+    notes = [line.removeprefix(f"note     {bad}: ").split(" ")[0] for line in result.err.splitlines()[:-1]]
+    assert notes == [f"{FOLDER}:", METRICS, CONFIG, SAMPLES]
+    assert cli("sample", bad).error.startswith(f"{bad}")
+    assert cli("train", "--resume", "--run-dir", bad).error.startswith(f"{bad}/")
+    assert cli("plan", "--config", bad / CONFIG).error.startswith(f"{bad / CONFIG}: found ")
+
+
+def test_folders_in_folders_without_end(cli, trained_run, tmp_path, monkeypatch):
+    shutil.copytree(trained_run, tmp_path / "runs/run")
+    monkeypatch.chdir(tmp_path / "runs")
+    for _ in range(1500):
+        os.mkdir("d")  # noqa: PTH102 (the path is longer than a system call takes)
+        os.chdir("d")
+    monkeypatch.chdir(tmp_path)
+    for command in ("runs", "report"):
+        assert cli(command, "runs").code == 0
+    assert cli("data", "info", "runs").error.startswith("runs: folders in folders, hundreds deep; allowed: ")
+    subprocess.run(["rm", "-r", "runs"], check=True)  # shutil.rmtree and pytest are no better
 
 
 @pytest.mark.parametrize("lock", ["/dev/zero", "pipe"])

@@ -1,5 +1,7 @@
 """What commands write where the user says: nothing of the user's is lost by it, and none of it becomes text."""
 
+import re
+import resource
 import shutil
 
 import pytest
@@ -84,3 +86,21 @@ def test_a_run_below_its_text(cli, tiny_config, tmp_path, text_file):
     (folder / "part/metrics.jsonl").write_text("years of work")
     error = cli("train", "--config", tiny_config, "--run-dir", folder / "part").error
     assert error == f"{folder}/part/metrics.jsonl: exists, and the run would write to it; allowed: another --run-dir"
+
+
+@pytest.mark.parametrize("command", ["eval", "look", "report", "export"])
+def test_a_full_disk_leaves_the_earlier_file_whole(cli, trained_run, outputs, command):
+    out = outputs / command
+    out.chmod(0o600)
+    before, names = out.read_bytes(), {*outputs.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        error = cli(*words(command, trained_run, out)).error
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert re.fullmatch(rf"--(out|per-char) {out}: File too large; allowed: a file that can be written", error)
+    assert (out.read_bytes(), {*outputs.iterdir()}) == (before, names)
+    assert cli(*words(command, trained_run, out)).code == 0
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert cli(*words(command, trained_run, "/dev/null")).code == 0

@@ -135,7 +135,10 @@ def test_resume_from_a_damaged_checkpoint(cli, copied_run):
     last.unlink()  # the same file under another name
     last.write_bytes(content.replace(b'"version":"2"', b'"version":"1"'))
     error = cli("train", "--resume", "--run-dir", copied_run).error
-    assert error == f"{last}: written in format version 1; allowed: 2; use the charlm that wrote it, or train anew"
+    assert error == (
+        f"{last}: found format version 1, of charlm {charlm.__version__}; allowed: version 2, of charlm "
+        f"{charlm.__version__}; use the charlm that wrote it, or train anew"
+    )
     last.write_bytes(content[:-1])
     result = cli("train", "--resume", "--run-dir", copied_run, "--set", "train.max_steps=8")
     assert result.code == 0

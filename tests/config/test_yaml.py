@@ -72,6 +72,9 @@ def test_what_a_terminal_obeys_is_refused_or_written_out(character):
         assert load_yaml(dump_yaml(value), "f") == value
 
 
+ALLOWED = "allowed: a YAML file, or a name from `charlm config list`"
+
+
 @pytest.mark.parametrize(
     ("content", "value"),
     [
@@ -80,7 +83,7 @@ def test_what_a_terminal_obeys_is_refused_or_written_out(character):
         (b"seed: 3\r\ndevice: cpu\r\n", {"seed": 3, "device": "cpu"}),
         ("data: {source: Ümläut.txt}".encode(), {"data": {"source": "Ümläut.txt"}}),
         (b"a: \xff", "found bytes that are not UTF-8 at offset 3; allowed: UTF-8"),
-        (b"#" * 100_001, "found more than 100000 bytes; allowed: a YAML config"),
+        (b"#" * 100_001, f"found 100,001 bytes, more than 100,000; {ALLOWED}"),
     ],
 )
 def test_file(tmp_path, content, value):
@@ -92,10 +95,10 @@ def test_file(tmp_path, content, value):
     with pytest.raises(ConfigError) as refusal:
         load_config(file)
     assert str(refusal.value) == f"{file}: {value}"
-    for folder, reason in ((tmp_path / "no.yaml", "found no such file"), (tmp_path, "Is a directory")):
+    for folder, reason in ((tmp_path / "no.yaml", "found no such file"), (tmp_path, "found no regular file")):
         with pytest.raises(ConfigError) as refusal:
             load_config(folder)
-        assert str(refusal.value) == f"{folder}: {reason}; allowed: a YAML file, or a name from `charlm config list`"
+        assert str(refusal.value) == f"{folder}: {reason}; {ALLOWED}"
 
 
 LOOKALIKES = st.sampled_from(

@@ -41,7 +41,7 @@ def bounded_refusal(read: Callable[[], object]) -> list[str]:
 BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 10)
 )
-TOO_LONG = "found more than 100000 bytes; allowed: a YAML config"
+TOO_LONG = " bytes, more than 100,000; allowed: a YAML file, or a name from `charlm config list`"
 TOO_DEEP = "nested too deeply; allowed: the sections of `charlm config schema`"
 ALIAS = "found an alias (*name); write the value out; allowed: plain YAML"
 HORRORS = {

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from charlm.checkpoint import read_checkpoint
+from charlm.system.lock import is_locked
 from tests.conftest import ROOT, Result
 from tests.runs import assert_same_checkpoint, contents, untimed
 
@@ -158,10 +159,8 @@ def test_a_run_folder_from_somebody_else_writes_and_removes_nothing_outside(tmp_
     if name.endswith(("yaml", "tmp")):
         assert (result.code, planted.is_symlink()) == (0, name != "config.yaml")
     else:
-        assert last_error(result) == (
-            f"{planted}: found a link, through which charlm does not write; allowed: what charlm wrote itself; "
-            "remove the link"
-        )
+        found = "found a link, through which charlm does not write"
+        assert last_error(result) == f"{planted}: {found}; allowed: what charlm wrote itself; remove it"
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
@@ -170,8 +169,35 @@ def test_a_lock_that_is_no_file_is_one_line(tmp_path, cli, make):
     make(run / ".lock")
     (tmp_path / "text.txt").write_text("abc" * 200)
     result = cli("train", "--config", "lstm", tmp_path / "text.txt", "--run-dir", run)
-    found = "found no regular file; allowed: a file that charlm wrote; remove this"
+    found = "found no regular file; allowed: what charlm wrote itself; remove it"
     assert last_error(result) == f"{run}/.lock: {found}"
+
+
+def test_a_lock_that_is_deleted_during_the_run_is_made_again(tmp_path, cli, tiny_config, before_update):
+    run, locks = tmp_path / "run", []
+    before_update(3, lambda _: (run / ".lock").unlink(), times=1)
+    before_update(5, lambda _: locks.append(is_locked(run)), times=1)
+    assert cli("train", "--config", tiny_config, "--run-dir", run).code == 0
+    assert locks == [True]
+
+
+def test_a_process_that_takes_the_run_then_has_it_alone(tmp_path, cli, tiny_config, before_update, assert_goes_on):
+    run = tmp_path / "run"
+
+    def happen(_):
+        (run / ".lock").unlink()
+        other = [sys.executable, "-m", "charlm", "train", "--resume", "--run-dir", str(run)]
+        subprocess.run(other, cwd=ROOT, capture_output=True, check=True)
+        before.update(contents(run))
+
+    before = {}
+    before_update(4, happen, times=1)
+    assert last_error(cli("train", "--config", tiny_config, "--run-dir", run)) == (
+        f"{run}/.lock: replaced during the run, which another process may train now; allowed: one process at a time; "
+        "--resume the run when no other process trains it"
+    )
+    assert contents(run) == before
+    assert_goes_on(run)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])  # a background job's, and nohup's
