@@ -26,8 +26,8 @@ _HERE = Path(__file__).parent
 
 SHARED_KERNELS = (PRODUCT, LOOKUP, RANDOM, LOSS, UPDATE)
 """The kernels that training needs besides the kind's own."""
-_MOST_CHARACTERS = 300_000
-"""Of C++ for a cell. g++ 12 takes half a minute for them on an idle core, and minutes beside other load."""
+_MOST_CHARACTERS = 150_000
+"""Of C++ for a cell. g++ 12 takes up to 40 s for them on an idle core, and minutes beside other load."""
 
 
 @functools.lru_cache(maxsize=64)
