@@ -186,9 +186,10 @@ def _compile(library: "Kernel", command: list[str], path: Path, run: Run) -> cty
 
 
 def _compiler_fault(result: "subprocess.CompletedProcess[str]", log: Path) -> KernelError:
-    """The compiler's first error line, and the file with all of them."""
+    """The compiler's first error line, or else its last one, and the file with all of them."""
     lines = result.stderr.splitlines()
-    first = next((line.strip() for line in lines if "error" in line), f"exit code {result.returncode}")
+    last = lines[-1] if lines else f"exit code {result.returncode}"
+    first = next((line.strip() for line in lines if "error" in line), last)
     with contextlib.suppress(OSError):
         log.write_text(f"{shlex.join(result.args)}\n{result.stderr}", encoding="utf-8")
         first += f"; see {log}"
