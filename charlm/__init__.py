@@ -13,9 +13,20 @@ __version__ = "0.2.0"
 
 import time as _time
 
-from charlm.api import Run, compare, load, train
+TYPE_CHECKING = False  # as in typing, whose import takes as long as all of Python's start
+if TYPE_CHECKING:
+    from charlm.api import Run, compare, load, train
 
 __all__ = ["Run", "__version__", "compare", "load", "train"]
 
 IMPORTED_S = _time.perf_counter()
 """When this process began to import charlm, before the slow imports: `charlm train --minutes` counts from here."""
+
+
+def __getattr__(name: str) -> object:
+    """The functions of `charlm.api`, imported at first use: `charlm.__main__` heeds Ctrl-C before."""
+    if name not in __all__:
+        raise AttributeError(f"module 'charlm' has no attribute {name!r}")
+    from charlm import api
+
+    return getattr(api, name)

@@ -63,6 +63,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     )
 
 
+def is_out_of_processes(error: BaseException) -> bool:
+    """Whether the system refused to start another thread or process."""
+    return isinstance(error, BlockingIOError) or (isinstance(error, RuntimeError) and "new thread" in str(error))
+
+
 _REMEDIES = {
     "put back what is gone": (errno.ENOENT, errno.ENOTDIR),
     "check permissions": (errno.EACCES, errno.EPERM, errno.EROFS),

@@ -20,7 +20,7 @@ from charlm import IMPORTED_S, __version__
 from charlm.cli import cells, classify, compare, config, data, doctor, export, look, runs, sample, score, train
 from charlm.cli.common import open_output
 from charlm.cli.usage import UsageError, check_words, worded
-from charlm.errors import CharlmError, ConfigError, VocabularyError, is_out_of_memory
+from charlm.errors import CharlmError, ConfigError, VocabularyError, is_out_of_memory, is_out_of_processes
 from charlm.system.console import say_error
 from charlm.system.formatting import printable, what_to_type
 from charlm.system.host import limit_spinning, limit_threads
@@ -121,6 +121,8 @@ def main() -> None:
     atexit.register(_skip_last_collection)
     limit_spinning()
     limit_threads()
+    if "RANK" in os.environ:  # charlm says in a line what torch's C++ says of other processes in a page
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     # Python has None for a stream that is closed (`<&-`): there is nothing to read, and what is written is lost.
     nothing = Path(os.devnull)
     sys.stdin = sys.stdin or nothing.open(encoding="utf-8")
@@ -151,4 +153,9 @@ def _explained(error: Exception) -> Iterable[str] | None:
         return [f"stdout: {error.strerror}; allowed: a place with room for the output"]
     if is_out_of_memory(error):
         return ["out of memory; lower model.cell.hidden, train.batch_size or train.bptt"]
+    if is_out_of_processes(error):
+        return [
+            "processes: the system starts no further thread or process; allowed: dozens for each core; raise the limit "
+            "(`ulimit -u`, or pids.max of the control group)"
+        ]
     return None

@@ -4,7 +4,7 @@ import codecs
 import csv
 import io
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -152,9 +152,9 @@ def print_json(value: Any) -> None:
     typer.echo(as_json(value))
 
 
-def print_table(rows: dict[str, str]) -> None:
-    """Print a name and a text per line, aligned."""
-    width, columns = max(map(len, rows), default=0), terminal_columns(sys.stdout)
+def print_table(rows: Mapping[str, str], names: Iterable[str] = ()) -> None:
+    """Print a name and a text per line, aligned with those of other names."""
+    width, columns = max(map(len, (*rows, *names)), default=0), terminal_columns(sys.stdout)
     for name, text in rows.items():
         typer.echo(wrapped(f"{name:<{width}}  {one_line(text)}", columns, width + 2))
 

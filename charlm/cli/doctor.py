@@ -1,5 +1,6 @@
 """charlm doctor."""
 
+import functools
 import os
 import platform
 import shutil
@@ -13,24 +14,31 @@ import typer
 from charlm import __version__
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_table
-from charlm.system.cache import cache_dir
+from charlm.system.cache import BOUNDS, cache_dir, cache_folder
 from charlm.system.formatting import format_bytes
 from charlm.system.host import describe_cpu, free_bytes
 
 _PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "tensorboard", "tqdm", "typer")
 _VARIABLES = ("CHARLM_CACHE", "CHARLM_KERNELS", "CXX", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 
+Kinds = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KIND]...", help="Kinds of cells for --kernels.  [default: all that come with charlm]"),
+]
 Kernels = Annotated[
     bool, typer.Option("--kernels", help="Also say what computes each kind of cell; compiles kernels that are missing.")
 ]
 
 
-def doctor(device: usage.Device = "auto", kernels: Kernels = False, json: usage.Json = False) -> None:
-    """Describe this machine and installation for a bug report.
+def doctor(
+    kinds: Kinds = None, kernels: Kernels = False, device: usage.Device = "auto", json: usage.Json = False
+) -> None:
+    """Describe this machine and installation for a bug report. Each line is printed as soon as it is known.
 
     \b
     Examples:
       charlm doctor
+      charlm doctor --kernels lstm
       charlm doctor --kernels --json
     """
     facts: dict[str, Callable[[], str]] = {
@@ -42,23 +50,23 @@ def doctor(device: usage.Device = "auto", kernels: Kernels = False, json: usage.
         "cpu": describe_cpu,
         "memory": lambda: f"{format_bytes(free_bytes() or 0)} free",
         "disk": lambda: f"{format_bytes(shutil.disk_usage('.').free)} free in {Path.cwd()}",
-        "device": lambda: _device(device),
         "compiler": _compiler,
-        "cache": lambda: str(cache_dir()),
+        "cache": _cache,
         "variables": lambda: ", ".join(f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ),
+        "device": lambda: _device(device),
     }
-    if kernels:
-        facts |= {"precision": lambda: _precision(device), "backends": lambda: _backends(device), "kernels": _kernels}
+    if kernels or kinds:
+        facts |= _of_kernels(kinds, device)
     report = {}
     for name, find in facts.items():
         try:
             report[name] = find()
         except Exception as error:  # the report matters more than any entry of it
             report[name] = f"unknown: {' '.join(str(error).split()) or type(error).__name__}"
+        if not json:
+            print_table({name: report[name]}, names=facts)
     if json:
         print_json(report)
-    else:
-        print_table(report)
 
 
 def _version(package: str) -> str:
@@ -84,8 +92,24 @@ def _device(name: str) -> str:
 def _compiler() -> str:
     from charlm.native.compiler import find_compiler
 
-    command = find_compiler()
-    return shutil.which(command[0]) or f"{command[0]}: not found; install g++ or clang++, or fix or unset CXX"
+    (command, *_) = find_compiler()
+    return shutil.which(command) or command
+
+
+def _cache() -> str:
+    for name in BOUNDS:
+        cache_folder(name)  # DataError if it is not safe, or cannot be written
+    return str(cache_dir())
+
+
+def _of_kernels(kinds: list[str] | None, device: str) -> dict[str, Callable[[], str]]:
+    """What computes kinds of cells, by default all, and where the kernels of the CPU come from."""
+    from charlm.cells import CELLS
+
+    for kind in kinds or []:
+        usage.refuse_if(kind not in CELLS, f"KIND: found {kind}; allowed: {', '.join(CELLS)}")
+    of_kinds = {kind: functools.partial(_backend, kind, device) for kind in kinds or CELLS}
+    return {"precision": lambda: _precision(device), **of_kinds, "kernels": _kernels}
 
 
 def _precision(name: str) -> str:
@@ -96,16 +120,16 @@ def _precision(name: str) -> str:
     return f"auto takes {precision}; {reason}"
 
 
-def _backends(name: str) -> str:
-    """What computes each kind of cell, and why nothing faster does."""
-    from charlm.layers import select_backends
+def _backend(kind: str, name: str) -> str:
+    """What computes a kind of cell, and why nothing faster does."""
+    from charlm.layers import select_backend
     from charlm.system.device import resolve_device
 
-    return "; ".join(selection.description for selection in select_backends(resolve_device(name)).values())
+    return select_backend(kind, resolve_device(name)).way
 
 
 def _kernels() -> str:
-    """Where those of the CPU came from; `_backends` has loaded them."""
+    """Where those of the CPU came from; `_backend` has loaded them."""
     from charlm.native.build import used_kernels
 
     used = used_kernels()

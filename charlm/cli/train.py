@@ -171,7 +171,7 @@ def plan(
     device: Device = None,
     json: usage.Json = False,
 ) -> None:
-    """Show what a run will cost: sizes, parameters, memory, characters/s, time per epoch.
+    """Show what a run will cost: sizes, parameters, memory, characters/s, time per epoch and of the run.
 
     Without --config, plans what `charlm train` would choose for the text and the minutes. Makes updates for
     about three seconds, at least 5, to measure them. Writes nothing except the cache.

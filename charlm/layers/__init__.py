@@ -20,15 +20,14 @@ from charlm.native.loss import cross_entropy
 from charlm.native.random import dropout_mask
 
 
-def select_backends(device: torch.device | str) -> dict[str, Selection]:
-    """The backend of every kind with default options in training on `device`, and why not a faster one.
+def select_backend(kind: str, device: torch.device | str) -> Selection:
+    """The backend of a kind with default options in training on `device`, and why not a faster one.
 
-    Call it under the same autocast as training. It compiles kernels at first use, builds models of one unit only, and
+    Call it under the same autocast as training. It compiles kernels at first use, builds a model of one unit only, and
     leaves torch's random generator unchanged.
     """
     with torch.random.fork_rng(devices=[]):
-        layers = {kind: RecurrentLayers(cell(hidden=1), 1).to(device) for kind, cell in CELLS.items()}
-        return {kind: each.select_backend(device) for kind, each in layers.items()}
+        return RecurrentLayers(CELLS[kind](hidden=1), 1).to(device).select_backend(device)
 
 
 __all__ = [
@@ -43,5 +42,5 @@ __all__ = [
     "cross_entropy",
     "dropout_mask",
     "linear",
-    "select_backends",
+    "select_backend",
 ]

@@ -8,7 +8,6 @@ import os
 import platform
 import shlex
 import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -18,16 +17,18 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from charlm.errors import DataError
 from charlm.system.cache import cache_folder, limit_cache, open_private
+from charlm.system.children import Run, children
 from charlm.system.clock import count_compilation
 from charlm.system.console import say
 from charlm.system.files import move, remove_leftovers, replace_file, temporary_beside
 from charlm.system.host import count_cores, free_bytes
 
 if TYPE_CHECKING:
+    import subprocess
+
     from charlm.native.build import Kernel
 
 _FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
-_TIMEOUT_S = 300
 
 
 class KernelError(Exception):
@@ -48,7 +49,7 @@ def compiled(libraries: "list[Kernel]") -> Outcomes:
         return cached | (_compile_all(missing, command, paths) if missing else {})
     except KernelError as error:
         return dict.fromkeys(libraries, error)
-    except (OSError, TypeError, ValueError, DataError, subprocess.SubprocessError) as error:
+    except (OSError, TypeError, ValueError, DataError) as error:
         return dict.fromkeys(libraries, _fault(f"the kernel could not be built: {error}"))
 
 
@@ -95,6 +96,8 @@ _slashes = itertools.count(1)
 def find_compiler() -> list[str]:
     """The command in $CXX, or else the first usual compiler that is installed."""
     if named := shlex.split(os.environ.get("CXX", "")):
+        if shutil.which(named[0]) is None:
+            raise KernelError(f"{named[0]}: not found; install g++ or clang++, or fix or unset CXX")
         return named
     compiler = next((name for name in ("g++", "clang++", "c++") if shutil.which(name)), None)
     if compiler is None:
@@ -117,13 +120,12 @@ def _paths(libraries: "list[Kernel]", command: list[str]) -> "dict[Kernel, Path]
     That is the library's own digest, the command, and the compiler's predefined macros, which identify its version and
     the CPU.
     """
-    macros = subprocess.run(
-        [*command, "-dM", "-E", "-x", "c++", "-"], input=b"", capture_output=True, timeout=_TIMEOUT_S, check=False
-    )
     folder = cache_folder("kernels")
+    with children() as run:
+        macros = run([*command, "-dM", "-E", "-x", "c++", os.devnull]).stdout
     paths = {}
     for library in libraries:
-        parts = [repr(command).encode(), macros.stdout, library.digest.encode()]
+        parts = [repr(command).encode(), macros.encode(), library.digest.encode()]
         digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
         paths[library] = folder / f"{library.name}-{digest}.so"
     return paths
@@ -135,11 +137,11 @@ def _cannot_store(folder: Path, error: OSError) -> KernelError:
 
 def _compile_all(libraries: "list[Kernel]", command: list[str], paths: "dict[Kernel, Path]") -> Outcomes:
     """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
-    remove_leftovers(next(iter(paths.values())).parent, _TIMEOUT_S)
+    remove_leftovers(next(iter(paths.values())).parent)
     say("compile", f"for this CPU, once: {', '.join(library.name for library in libraries)} ...")
     start_s = time.perf_counter()
-    with ThreadPoolExecutor(min(len(libraries), _compilers())) as pool:
-        results = pool.map(lambda library: _compile(library, command, paths[library]), libraries)
+    with ThreadPoolExecutor(min(len(libraries), _compilers())) as pool, children() as run:
+        results = pool.map(lambda library: _compile(library, command, paths[library], run), libraries)
         outcomes = dict(zip(libraries, results, strict=True))
     limit_cache("kernels")
     seconds = count_compilation(start_s)
@@ -158,20 +160,12 @@ _COMPILER_BYTES = 400_000_000
 """g++ 12 takes up to 350 MB for a kernel."""
 
 
-def _compile(library: "Kernel", command: list[str], path: Path) -> ctypes.CDLL | KernelError:
+def _compile(library: "Kernel", command: list[str], path: Path, run: Run) -> ctypes.CDLL | KernelError:
     """Build the library and its checksum, move each to its place in one step, and load it."""
-    compiled = temporary_beside(path)
-    options = ["-include", str(library.source), "-x", "c++", "-", "-o", str(compiled)]
+    code, compiled = temporary_beside(path), temporary_beside(path)
     try:
-        result = subprocess.run(
-            [*command, *options],
-            input=library.code,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=_TIMEOUT_S,
-            check=False,
-        )
+        code.write_text(library.code, encoding="utf-8")
+        result = run([*command, "-include", str(library.source), "-x", "c++", str(code), "-o", str(compiled)])
         if result.returncode:
             return _compiler_fault(result, path.with_suffix(".log"))
         compiled.chmod(0o700)
@@ -181,19 +175,21 @@ def _compile(library: "Kernel", command: list[str], path: Path) -> ctypes.CDLL |
         move(compiled, path)
         replace_file(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest().encode(), 0o600)
         return opened
+    except ChildProcessError as error:
+        return _fault(f"the kernel could not be built: {error}")
     except OSError as error:
         return _cannot_store(path.parent, error)
-    except subprocess.SubprocessError as error:
-        return _fault(f"the kernel could not be built: {error}")
     finally:
-        with contextlib.suppress(OSError):
-            compiled.unlink(missing_ok=True)
+        for file in (code, compiled):
+            with contextlib.suppress(OSError):
+                file.unlink(missing_ok=True)
 
 
 def _compiler_fault(result: "subprocess.CompletedProcess[str]", log: Path) -> KernelError:
-    """The compiler's first error line, and the file with all of them."""
+    """The compiler's first error line, or else its last one, and the file with all of them."""
     lines = result.stderr.splitlines()
-    first = next((line.strip() for line in lines if "error" in line), f"exit code {result.returncode}")
+    last = lines[-1] if lines else f"exit code {result.returncode}"
+    first = next((line.strip() for line in lines if "error" in line), last)
     with contextlib.suppress(OSError):
         replace_file(log, f"{shlex.join(result.args)}\n{result.stderr}".encode())
         first += f"; see {log}"

@@ -26,8 +26,8 @@ _HERE = Path(__file__).parent
 
 SHARED_KERNELS = (PRODUCT, LOOKUP, RANDOM, LOSS, UPDATE)
 """The kernels that training needs besides the kind's own."""
-MOST_OPERATIONS = 1000
-"""Longest step that becomes a kernel: compiling a longer one takes minutes."""
+_MOST_CHARACTERS = 150_000
+"""Of C++ for a cell. g++ 12 takes up to 40 s for them on an idle core, and minutes beside other load."""
 
 
 @functools.lru_cache(maxsize=64)
@@ -39,17 +39,16 @@ def fused(cell: Cell) -> "FusedDriver":
     programs: list[Passes] = []
     for square in (False, True):
         try:
-            operations = sum(node.count for node in cell.program(square).nodes)
+            passes = passes_of(cell, square)
         except CellError:
             if square:
                 raise
             continue  # a cell that adds its input to its state is for square layers only
-        if operations > MOST_OPERATIONS:
-            raise KernelError(f"its step has {operations:,} operations; allowed: {MOST_OPERATIONS:,}")
-        passes = passes_of(cell, square)
         if all(passes.split != other.split for other in programs):
             programs.append(passes)
     text = cpp(programs)
+    if len(text) > _MOST_CHARACTERS:
+        raise KernelError(f"its step is {len(text):,} characters of C++; allowed: {_MOST_CHARACTERS:,}")
     key = repr((text, [passes.split for passes in programs]))  # equal texts can have different names of gates
     return _drivers.setdefault(key, FusedDriver(cell.name, programs, text))
 

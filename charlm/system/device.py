@@ -5,6 +5,7 @@ import ctypes
 import gc
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,8 +23,10 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
     """The device for `auto`, `cpu`, `cuda` or `cuda:N`; always with its index. DeviceError for a GPU that is not there.
 
     GPUs are counted as CUDA_VISIBLE_DEVICES leaves them. Several processes on a machine get a GPU each, in order.
+    RuntimeError for the CPU if the system does not start its threads.
     """
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        _start_threads(torch.get_num_threads() - 1)
         return torch.device("cpu")
     kind, _, number = name.partition(":")
     if kind not in ("auto", "cuda") or not (number or "0").isdecimal():
@@ -43,6 +46,16 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
     if index >= count:
         raise DeviceError(f"device: found {name}; allowed here: auto | cpu | cuda | cuda:0 to cuda:{count - 1}")
     return torch.device("cuda", index)
+
+
+def _start_threads(count: int) -> None:
+    """Start threads and end them: where OpenMP cannot start its own, it ends the process."""
+    end = threading.Event()
+    try:
+        for _ in range(count):
+            threading.Thread(target=end.wait).start()
+    finally:
+        end.set()
 
 
 def prepare_device(device: torch.device, precision: str) -> None:

@@ -56,8 +56,10 @@ def count_cores(system: Path = _ROOT) -> int:
 def limit_threads(system: Path = _ROOT) -> None:
     """Set OMP_NUM_THREADS, which torch reads when it is imported, if there is a CPU quota that torch would not see.
 
-    Left to the user who has set it, and to a run's processes, which share the cores.
+    Left to the user who has set it, and to a run's processes, which share the cores. NumPy's products are small, and
+    its OpenBLAS sends this process a SIGINT where it cannot start its threads: it gets one.
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not {"OMP_NUM_THREADS", "RANK"} & os.environ.keys() and count_cores(system) < len(usable_cores()):
         os.environ["OMP_NUM_THREADS"] = str(count_cores(system))
 

@@ -7,9 +7,11 @@ what only one may do, such as writing files. An error in such a call ends all pr
 import contextlib
 import os
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
@@ -61,18 +63,18 @@ class ProcessGroup:
         self._store: Any = None
         self._meeting = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         if timeout_s is not None:
-            self._join(timeout_s)
+            self._timeout_s = timeout_s
+            with self._answered(f"not all {self.size} have come", "start all of them, and check their --rdzv-endpoint"):
+                _within(timeout_s + _SLACK_S, self._join)
 
-    def _join(self, timeout_s: float) -> None:
+    def _join(self) -> None:
         from torch.distributed.rendezvous import rendezvous
 
-        self._timeout_s = timeout_s
-        timeout = timedelta(seconds=timeout_s)
-        with self._answered(f"not all {self.size} have come", "start all of them, and check their --rdzv-endpoint"):
-            self._store, _, _ = next(rendezvous("env://", self.rank, self.size, timeout=timeout))
-            self._meeting = self._meet()
-            store = dist.PrefixStore(self._meeting, self._store)  # pyright: ignore[reportPrivateImportUsage]
-            dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=timeout)
+        timeout = timedelta(seconds=self._timeout_s)
+        self._store, _, _ = next(rendezvous("env://", self.rank, self.size, timeout=timeout))
+        self._meeting = self._meet()
+        store = dist.PrefixStore(self._meeting, self._store)  # pyright: ignore[reportPrivateImportUsage]
+        dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=timeout)
 
     def _meet(self) -> str:
         """A name for this meeting. torchrun's store keeps what processes that it started before have written."""
@@ -260,9 +262,34 @@ class ProcessGroup:
     def _is_first_to_report(self) -> bool:
         """False if another process of this meeting prints that one is missing."""
         try:
-            return self._store.add(f"reported/{self._meeting}", 1) == 1
+            return _within(_SLACK_S, lambda: self._store.add(f"reported/{self._meeting}", 1)) == 1
         except (AttributeError, RuntimeError):  # no store, or its process is the one that is missing
             return True
+
+
+_SLACK_S = 4.0
+"""After its time torch tries once more to connect, for up to two seconds."""
+
+
+def _within(seconds: float, function: Callable[[], T]) -> T:
+    """Call the function in a thread, because torch waits without a limit for a store that accepts and says nothing.
+
+    RuntimeError if it takes longer; then the thread stays behind.
+    """
+    result: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            result.set_result(function())
+        except Exception as error:
+            result.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    try:
+        return result.result(seconds)
+    except TimeoutError:
+        where = ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        raise RuntimeError(f"{where} does not answer") from None
 
 
 def _reported_elsewhere(error: E) -> E:

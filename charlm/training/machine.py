@@ -13,6 +13,7 @@ from charlm.model import count_parameters
 from charlm.native.build import KernelError, load
 from charlm.native.fused import SHARED_KERNELS, fused
 from charlm.native.precision import choose_precision
+from charlm.system.cache import cache_folder
 from charlm.system.device import available_bytes, keep_freed_memory, prepare_device, resolve_device, set_threads
 from charlm.system.formatting import format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
@@ -41,13 +42,14 @@ def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Ite
     """The machine for a config, set up for its device, threads and precision. All processes of the group call this.
 
     Compiles the kernels of `cells`, by default of the config's cell, all at once and in parallel. DeviceError for a
-    device that is not there or lacks the precision.
+    device that is not there or lacks the precision, DataError for a cache in which no text can be kept.
     """
     device = group.on_each(resolve_device, config.device, group)
     group.use(device)
     set_threads(group.threads(config.threads))
     keep_freed_memory()
     free_bytes = available_bytes(device)
+    group.local_first(cache_folder, "corpora")  # compiling takes a minute, after which the text would not be read
     has_kernels = group.local_first(_compile_kernels, list(cells) or [config.model.cell], device)
     precision, reason = group.on_first(choose_precision, config.precision, device)
     group.on_each(prepare_device, device, precision)

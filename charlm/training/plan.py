@@ -1,5 +1,6 @@
 """`charlm plan`: what a config will cost, measured on some updates."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import torch
 
 from charlm.config import Config
+from charlm.config.schema import TrainConfig
 from charlm.data.corpus import CountedSources
 from charlm.model import parameters_by_part
 from charlm.system.formatting import counted, format_bytes, format_duration
@@ -47,6 +49,7 @@ def measure_cost(
         "step_s": step_s,
         "chars_per_s": config.train.batch_size * config.train.bptt / step_s,
         "epoch_s": step_s * trainer.streams.windows_per_epoch,
+        "steps": _steps(config.train, trainer.streams.windows_per_epoch, step_s),
         "backend": trainer.backend,
         "processes": group.size,
         "communication_s": communication_s,
@@ -65,6 +68,7 @@ def cost_table(cost: Mapping[str, Any]) -> dict[str, str]:
     if cost["communication_s"]:
         share = cost["communication_s"] / cost["step_s"]
         speed += f"; {cost['processes']} processes, {share:.0%} communication"
+    run_s = cost["steps"] * cost["step_s"]
     return {
         **{name: counted(count, "character") for name, count in cost["splits"].items()},
         "vocabulary": f"{cost['vocabulary']:,}",
@@ -73,7 +77,15 @@ def cost_table(cost: Mapping[str, Any]) -> dict[str, str]:
         "layers": cost["backend"],
         "speed": speed,
         "epoch": f"{counted(cost['steps_per_epoch'], 'step')}, {format_duration(cost['epoch_s'])} without evaluation",
+        "run": f"{counted(cost['steps'], 'step')}, {format_duration(run_s)} without evaluation",
     }
+
+
+def _steps(train: TrainConfig, steps_per_epoch: int, step_s: float) -> int:
+    """Steps until the first of the run's limits, with the minutes for updates alone."""
+    epochs, minutes = train.max_epochs or math.inf, train.max_minutes or math.inf
+    steps = min(train.max_steps or math.inf, epochs * steps_per_epoch, 60 * minutes / step_s)
+    return max(1, math.ceil(steps))
 
 
 def _median_s(function: Callable[[], None], trainer: Trainer) -> float:

@@ -8,8 +8,9 @@ import torch
 
 import charlm
 from charlm.cells import CELLS
+from charlm.layers import select_backend
 
-FACTS = ["charlm", "packages", "system", "cpu", "memory", "disk", "device", "compiler", "cache", "variables"]
+FACTS = ["charlm", "packages", "system", "cpu", "memory", "disk", "compiler", "cache", "variables", "device"]
 
 
 @pytest.fixture
@@ -38,20 +39,40 @@ def test_facts_compile_nothing(cli, report, cache, monkeypatch):
 @pytest.mark.usefixtures("needs_kernels")
 def test_what_computes_each_kind(report):
     rows = report("--kernels")
-    assert list(rows) == [*FACTS, "precision", "backends", "kernels"]
+    assert list(rows) == [*FACTS, "precision", *CELLS, "kernels"]
     assert rows["kernels"] == "compiled"
-    assert rows["backends"] == "; ".join(f"{kind}: fused CPU kernel" for kind in CELLS)
+    assert {rows[kind] for kind in CELLS} == {"fused CPU kernel"}
+
+
+@pytest.mark.usefixtures("no_kernels")
+def test_facts_are_printed_before_the_kernels_of_the_kinds_that_are_named(cli, capsys, monkeypatch):
+    printed = []
+
+    def compiling(kind, device):
+        printed.append([line.split()[0] for line in capsys.readouterr().out.splitlines()])
+        return select_backend(kind, device)
+
+    monkeypatch.setattr("charlm.layers.select_backend", compiling)
+    assert cli("doctor", "--kernels", "lstm", "gru").code == 0
+    assert printed == [[*FACTS, "precision"], ["lstm"]]
+    assert "found lstn; allowed: rnn, lstm," in cli("doctor", "lstn").err
+
+
+def test_a_cache_that_is_not_safe(report, cache):
+    (cache / "corpora").mkdir(parents=True)
+    (cache / "corpora").chmod(0o777)
+    assert f"{cache}/corpora: the cache is not safe: others may write to it" in report()["cache"]
 
 
 @pytest.mark.usefixtures("no_kernels")
 def test_what_is_missing(report, monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "no-such-compiler -O1")
-    assert report()["compiler"] == "no-such-compiler: not found; install g++ or clang++, or fix or unset CXX"
+    assert report()["compiler"] == "unknown: no-such-compiler: not found; install g++ or clang++, or fix or unset CXX"
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX")
-    rows = report("--kernels")
+    rows = report("lstm")
     assert rows["compiler"] == "unknown: no C++ compiler; install g++ or clang++ for speed"
-    assert "no fused CPU kernel: switched off by CHARLM_KERNELS" in rows["backends"]
+    assert "no fused CPU kernel: switched off by CHARLM_KERNELS" in rows["lstm"]
 
 
 def test_gpus(report, monkeypatch):

@@ -20,9 +20,10 @@ def test_table_and_json(cli, tiny_config, tmp_path):
     assert all(line.startswith("data ") for line in result.err.splitlines()), result.err
     rows = dict(re.split("  +", line, maxsplit=1) for line in result.out.splitlines())
     assert list(rows) == [
-        "train", "valid", "test", "vocabulary", "parameters", "memory", "layers", "speed", "epoch",
+        "train", "valid", "test", "vocabulary", "parameters", "memory", "layers", "speed", "epoch", "run",
     ]  # fmt: skip
     assert rows["train"] == "18,000 characters"
+    assert rows["run"].startswith("6 steps, ")
     # V·E; 4·H·(E + H) and torch's two biases of 4·H; H·V + V
     assert rows["parameters"] == "2,014 (embedding 112, layers 1,664, logits 238)"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tiny.yaml"]
@@ -31,7 +32,7 @@ def test_table_and_json(cli, tiny_config, tmp_path):
     value = json.loads(result.out)
     assert list(value) == [
         "splits", "vocabulary", "parameters", "least_bytes",
-        "peak_bytes", "available_bytes", "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "backend",
+        "peak_bytes", "available_bytes", "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "steps", "backend",
         "processes", "communication_s",
     ]  # fmt: skip
     assert value.items() >= {"peak_bytes": None, "processes": 1, "communication_s": 0}.items()
@@ -39,6 +40,7 @@ def test_table_and_json(cli, tiny_config, tmp_path):
     assert value["splits"] == {"train": 18_000, "valid": 1000, "test": 1000}
     assert value["steps_per_epoch"] == (17_999 // 4) // 16
     assert value["chars_per_s"] == pytest.approx(4 * 16 / value["step_s"])
+    assert value["steps"] == pytest.approx(60 / value["step_s"], abs=1)  # --minutes replaces the other limits
     assert value["least_bytes"] > 4 * 4 * sum(value["parameters"].values())
 
 

@@ -1,10 +1,13 @@
 """charlm as a process: pipes, encodings, unexpected errors, and no network."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -56,6 +59,42 @@ def test_an_unexpected_error_keeps_its_traceback(cli, monkeypatch):
     monkeypatch.setattr("charlm.config.dump_config", broken)
     with pytest.raises(RuntimeError, match="a bug of charlm"):
         cli("config", "show", "lstm")
+
+
+@pytest.mark.parametrize("refusal", [RuntimeError("can't start new thread"), BlockingIOError(11, "try again")])
+def test_a_system_that_starts_no_thread_or_process_is_one_line(cli, trained_run, threads, monkeypatch, refusal):
+    threads(2)
+    monkeypatch.setattr(threading.Thread, "start", mock.Mock(side_effect=refusal))
+    result = cli("sample", trained_run, "--device", "cpu")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: processes: the system starts no further thread or process; allowed: ")
+
+
+INTERRUPTED = """
+import atexit, os, signal, sys
+from charlm.__main__ import main
+
+def interrupt(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name == "typer":
+            interrupt()
+
+sys.argv = ["charlm", "--version"]
+{when}
+main()
+"""
+
+
+@pytest.mark.parametrize("when", ["sys.meta_path.insert(0, Finder())", "atexit.register(interrupt)"])
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_while_modules_are_loaded_and_after_the_command_needs_no_traceback(when, ignored):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED.format(when=when)], capture_output=True, text=True)
+    signal.signal(signal.SIGINT, before)
+    assert (done.returncode, done.stderr) == (0 if ignored else 130, "")
 
 
 class Asked(Exception):

@@ -2,8 +2,10 @@
 
 import ctypes
 import os
+import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -232,6 +234,43 @@ def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
     assert compiled(cache) == ["adding.sha256", "adding.so", "threads.sha256", "threads.so"]
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=str)
+def test_no_compiler_outlives_charlm(kernel: Kernel, tmp_path: Path, number: int) -> None:
+    script, pids = tmp_path / "compiler", tmp_path / "pids"
+    hangs = f"sleep 600 & echo $$ $! >{pids}.part; mv {pids}.part {pids}; wait"
+    script.write_text(f'#!/bin/sh\ncase "$*" in *-dM*) ;; *) {hangs};; esac')
+    script.chmod(0o700)
+    code = "import pathlib, sys; from charlm.native.build import Kernel, load; load(Kernel(pathlib.Path(sys.argv[1])))"
+    env = {**os.environ, "CHARLM_KERNELS": "compile", "CXX": str(script)}
+    with subprocess.Popen([sys.executable, "-c", code, kernel.source], env=env, stderr=subprocess.DEVNULL) as process:
+        _wait_until(pids.exists)
+        process.send_signal(number)
+        assert process.wait(10) != 0
+    for pid in pids.read_text().split():
+        _wait_until(lambda pid=pid: not _runs(pid))
+
+
+def _runs(pid: str) -> bool:
+    """Whether the process exists; one that nobody has waited for does not count."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True).stdout
+    return bool(state.strip()) and not state.startswith("Z")
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
+
+
+def test_a_step_whose_kernel_would_take_minutes_to_compile_runs_in_pytorch() -> None:
+    layers = RecurrentLayers(RHN(hidden=4, depth=90), 3)
+    description = layers.select_backend("cpu").description
+    assert re.sub("[0-9,]{6,}", "N", description) == (
+        "rhn: reference loop; no fused CPU kernel: its step is N characters of C++; allowed: N"
+    )
+
+
 @pytest.mark.parametrize(
     ("cores", "free_bytes", "compilers"), [(2, None, 2), (8, 10**11, 8), (8, 10**9, 2), (2, 10**6, 1)]
 )
@@ -247,7 +286,10 @@ def test_as_many_compilers_as_cores_and_memory_allow(
     ("variables", "error"),
     [
         ({"CXX": "", "PATH": ""}, r"^no C\+\+ compiler; install g\+\+ or clang\+\+ for speed$"),
-        ({"CXX": "no-such-compiler"}, r"^the kernel could not be built: .*no-such-compiler"),
+        (
+            {"CXX": "no-such-compiler"},
+            r"^no-such-compiler: not found; install g\+\+ or clang\+\+, or fix or unset CXX$",
+        ),
         ({"CXX": "false"}, r"^false failed on the kernel: exit code 1; see .*; fix or unset CXX$"),
         ({"CHARLM_CACHE": "FILE"}, r"/kernels: the cache cannot be written: .*; name one in CHARLM_CACHE$"),
     ],
