@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MINUTES = 5.0
 """How long a run takes whose settings are chosen."""
-MOST_MINUTES = 525_600
-"""A year."""
 
 
 @dataclass(frozen=True)
@@ -198,9 +196,11 @@ def check_there(
 def check_minutes(minutes: float | None, settings: list[str], *, default: float | None = None) -> None:
     """ConfigError for minutes out of range, or given twice."""
     from charlm.config import valid_overrides
+    from charlm.config.schema import MINUTES
 
-    if minutes is not None and not 0 < minutes <= MOST_MINUTES:
-        raise ConfigError(f"minutes: found {minutes:g}; allowed: a number above 0, and {MOST_MINUTES:,} at most")
+    least, most = MINUTES
+    if minutes is not None and not least <= minutes <= most:
+        raise ConfigError(f"minutes: found {minutes:g}; allowed: {least:g} to {most:,}")
     if minutes is None and default is None:
         return
     if any(path == ("train", "max_minutes") for _, path, _ in valid_overrides(settings)):

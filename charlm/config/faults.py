@@ -139,9 +139,13 @@ def allowed_text(node: Schema) -> str:
         return f"a list of {node['minItems']}: {allowed_text(node['prefixItems'][0])} each"
     if node.get("minLength"):
         return "text that is not empty"
-    numbers = {key: node[key] for key in _BOUNDS if key in node}  # some versions of Pydantic write 1.0
-    bounds = [_BOUNDS[key].format(int(each) if each == int(each) else each) for key, each in numbers.items()]
+    bounds = [sign.format(_plain(node[key])) for key, sign in _BOUNDS.items() if key in node]
     return " ".join([_TYPES[node["type"]], " and ".join(bounds)]).strip()
+
+
+def _plain(number: float) -> str:
+    """A bound in words; some versions of Pydantic write 1.0 for 1."""
+    return f"{int(number):,}" if number == int(number) else str(number)
 
 
 def show(value: Any) -> str:

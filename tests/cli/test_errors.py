@@ -194,8 +194,8 @@ TOO_LARGE = r"memory: the model and a window need at least [\d.,]+ [TE]B; \S+ GB
         ("train.bptt=5000", "train split: "),
         ("device=cuda:77", "device: found cuda:77"),
         ("--device=cuda:77", "device: found cuda:77"),
-        ("model.embedding=99999999999999999999", TOO_LARGE),
-        ("model.cell.hidden=4000000000", TOO_LARGE),
+        ("model.embedding=999999999", TOO_LARGE),
+        ("model.cell.hidden=400000000", TOO_LARGE),
         ("data.unit=line data.source=lines.txt", ""),
     ],
 )  # fmt: skip
@@ -219,8 +219,8 @@ def test_all_faults_of_a_config_have_a_line_each(cli, command, tmp_path):
     assert result.err == (
         f"error: {path}: model.cell.dept: unknown key; allowed: kind, hidden, depth, couple_gates, gate_bias; "
         "did you mean 'depth'?\n"
-        f"error: {path}: seed: found true; allowed: an integer ≥ 0 and < 9223372036854775808\n"
-        "error: --set threads=-1: threads: found -1; allowed: an integer ≥ 0 and ≤ 1024\n"
+        f"error: {path}: seed: found true; allowed: an integer ≥ 0 and < 9,223,372,036,854,775,808\n"
+        "error: --set threads=-1: threads: found -1; allowed: an integer ≥ 0 and ≤ 1,024\n"
     )
 
 
