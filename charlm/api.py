@@ -130,8 +130,8 @@ def compare(
         raise TypeError("cells: found a string; allowed: a list of kinds")
     _check_text(text)
     settings = _settings(overrides)
-    plan = Plan(str(text), minutes, tuple(cells), equal, seeds, tuple(settings))
     check_minutes(minutes, settings)
+    plan = Plan(str(text), float(minutes), tuple(cells), equal, seeds, tuple(settings))
     check_there(texts=[text])
     _import_torch()
     from charlm.comparison.compare import compare

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from charlm.errors import ConfigError
 from charlm.runs import find_checkpoint
 from charlm.system.console import say, say_all
+from charlm.system.number import in_range
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
@@ -198,9 +199,11 @@ def check_minutes(minutes: float | None, settings: list[str], *, default: float 
     from charlm.config import valid_overrides
     from charlm.config.schema import MINUTES
 
-    least, most = MINUTES
-    if minutes is not None and not least <= minutes <= most:
-        raise ConfigError(f"minutes: found {minutes:g}; allowed: {least:g} to {most:,}")
+    if minutes is not None:
+        try:
+            in_range("minutes", minutes, *MINUTES)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
     if minutes is None and default is None:
         return
     if any(path == ("train", "max_minutes") for _, path, _ in valid_overrides(settings)):

@@ -8,6 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from charlm.system.number import plain
+
 Path = tuple[str | int, ...]
 Schema = dict[str, Any]
 Source = tuple[Sequence[Path], str]
@@ -139,13 +141,8 @@ def allowed_text(node: Schema) -> str:
         return f"a list of {node['minItems']}: {allowed_text(node['prefixItems'][0])} each"
     if node.get("minLength"):
         return "text that is not empty"
-    bounds = [sign.format(_plain(node[key])) for key, sign in _BOUNDS.items() if key in node]
+    bounds = [sign.format(plain(node[key])) for key, sign in _BOUNDS.items() if key in node]
     return " ".join([_TYPES[node["type"]], " and ".join(bounds)]).strip()
-
-
-def _plain(number: float) -> str:
-    """A bound in words; some versions of Pydantic write 1.0 for 1."""
-    return f"{int(number):,}" if number == int(number) else str(number)
 
 
 def show(value: Any) -> str:

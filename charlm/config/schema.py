@@ -21,7 +21,7 @@ from charlm.system.section import (
     Share,
 )
 
-MINUTES = (0.0001, 525_600)
+MINUTES = (0.0001, 525_600.0)
 """The least and the most minutes of a run: the time of an update of the smallest models, and a year."""
 
 
@@ -155,7 +155,7 @@ class TrainConfig(Section):
     the end."""
     sample_every: CountOrNever = 500
     """Steps between two text samples, the first ones at steps 0, 10, 30, 100, 300, …; 0: none."""
-    sample_length: Annotated[Count, Field(le=100_000)] = 300
+    sample_length: Annotated[Count, Field(le=10_000)] = 300
     """Characters of a text sample."""
     sample_temperature: NonNegative = 0.8
     """Temperature of a text sample."""

@@ -1,7 +1,8 @@
 """How text is drawn. Imports no torch, so that the command line can check options first."""
 
-import math
 from dataclasses import dataclass
+
+from charlm.system.number import LARGEST, in_range
 
 
 @dataclass(frozen=True)
@@ -20,12 +21,10 @@ class SamplingOptions:
     """End the sample as soon as it contains this text."""
 
     def __post_init__(self) -> None:
-        for name, highest, allowed in (
-            ("length", 10**9, "0 to 1,000,000,000"),
-            ("temperature", 1e308, "a finite number ≥ 0"),
-            ("top_k", math.inf, "an integer ≥ 0"),
-            ("top_p", 1, "0 to 1"),
+        for name, least, most in (
+            ("length", 0, LARGEST),
+            ("temperature", 0.0, LARGEST),
+            ("top_k", 0, LARGEST),
+            ("top_p", 0.0, 1.0),
         ):
-            value = getattr(self, name)
-            if not 0 <= value <= highest:
-                raise ValueError(f"{name}: found {value}; allowed: {allowed}")
+            object.__setattr__(self, name, in_range(name, getattr(self, name), least, most))

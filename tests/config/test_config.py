@@ -20,7 +20,9 @@ from charlm.errors import ConfigError
 
 KEYS = "data, model, train, optimizer, seed, device, precision, threads"
 INTEGER = "an integer ≥ 0 and < 9,223,372,036,854,775,808"
-DROPOUT = "a number ≥ 0 and ≤ 0.9999999 or a section"
+PROBABILITY = "a number ≥ 0 and ≤ 0.9999999"
+COUNT = "an integer ≥ 1 and ≤ 1,000,000,000"
+DROPOUT = f"{PROBABILITY} or a section"
 OPTIMIZERS = "adagrad | adam | adamw | muon | rmsprop | sgd"
 SPLIT = "a list of 3: a number ≥ 0 and ≤ 1 each"
 CELLS = " | ".join(sorted(cells.CELLS))
@@ -58,7 +60,7 @@ FAULTS = [
     ("data: {split: [1, 0]}", "data.split.2: found nothing; allowed: a number ≥ 0 and ≤ 1"),
     ("train: {max_steps: 0}", "train.max_steps: found 0; allowed: an integer ≥ 1 and ≤ 1,000,000,000 or null"),
     ("optimizer: {lr: 3e-4x}", 'optimizer.lr: found "3e-4x"; allowed: a number ≥ 1e-30 and ≤ 1,000,000,000'),
-    ("optimizer: {name: adam, betas: [0.9, true]}", "optimizer.betas.1: found true; allowed: a number ≥ 0 and ≤ 0.9999999"),
+    ("optimizer: {name: adam, betas: [0.9, true]}", f"optimizer.betas.1: found true; allowed: {PROBABILITY}"),
     ("optimizer: adam", 'optimizer: found "adam"; allowed: a section with name'),
     ("model: [1]", "model: found [1]; allowed: a section"),
     ("model: {dropout: 1}", f"model.dropout: found 1; allowed: {DROPOUT}"),
@@ -69,7 +71,7 @@ FAULTS = [
     ("model: {cell: {kind: rnh}}", f"model.cell.kind: found \"rnh\"; allowed: {CELLS}; did you mean 'rnn'?"),
     ("model: {cell: {kind: [rhn]}}", f'model.cell.kind: found ["rhn"]; allowed: {CELLS}'),
     # The tag that pydantic puts behind `cell` is no part of the path, even where a key has the tag's name.
-    ("model: {cell: {kind: rhn, hidden: x}}", 'model.cell.hidden: found "x"; allowed: an integer ≥ 1 and ≤ 1,000,000,000'),
+    ("model: {cell: {kind: rhn, hidden: x}}", f'model.cell.hidden: found "x"; allowed: {COUNT}'),
     ("model: {cell: {kind: rhn, dept: 1}}", f"model.cell.dept: unknown key; allowed: {RHN}; did you mean 'depth'?"),
     ("model: {cell: {kind: gru, gru: {}}}", "model.cell.gru: unknown key; allowed: kind, hidden"),
     ("zzz: 1", f"zzz: unknown key; allowed: {KEYS}"),
