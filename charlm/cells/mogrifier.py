@@ -5,7 +5,6 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
-from charlm.cells.check import MOST_SIZE
 from charlm.cells.lstm import LSTM
 from charlm.cells.program import Size
 from charlm.system.section import Bias
@@ -22,7 +21,7 @@ class Mogrifier(Cell):
     """LSTM whose input and state first scale each other (Melis et al. 2020)."""
     rounds: Annotated[int, Field(ge=0, le=100)] = 5
     """Rounds before each step, r: in turn the state scales the input, and the input the state."""
-    rank: Annotated[int, Field(ge=0, le=MOST_SIZE)] = 0
+    rank: Annotated[int, Field(ge=0, le=10_000)] = 0
     """Rank of the matrices of these rounds, each then a product of two; 0: full matrices."""
     forget_bias: Bias | None = 1.0
     """Initial bias of the forget gate; null: initialized like the other biases."""
