@@ -3,6 +3,7 @@
 Functions import what takes long when they run, so that `import charlm` waits for neither torch nor pydantic.
 """
 
+import math
 import os
 import sys
 import time
@@ -131,8 +132,8 @@ def compare(
         raise TypeError("cells: found a string; allowed: a list of kinds")
     _check_text(text)
     settings = _settings(overrides)
-    plan = Plan(str(text), minutes, tuple(cells), equal, seeds, tuple(settings))
     check_minutes(minutes, settings)
+    plan = Plan(str(text), float(minutes), tuple(cells), equal, seeds, tuple(settings))
     check_there(sources=[text])
     _import_torch()
     from charlm.comparison.compare import compare
@@ -193,8 +194,19 @@ def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
         return list(overrides)
     from charlm.config.yaml import dump_flow
 
-    plain = {key: str(value) if isinstance(value, Path) else value for key, value in overrides.items()}
-    return [f"{key}={dump_flow(list(value) if isinstance(value, tuple) else value)}" for key, value in plain.items()]
+    return [f"{key}={dump_flow(_plain(value))}" for key, value in overrides.items()]
+
+
+def _plain(value: Any) -> Any:
+    """A value as YAML has it: NumPy's numbers are Python's; nan and infinity are text, which is no number."""
+    if isinstance(value, Mapping):
+        return {key: _plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    is_text = isinstance(value, Path) or (isinstance(value, float) and not math.isfinite(value))
+    return str(value) if is_text else value
 
 
 def _path(place: str | Path | None) -> Path | None:

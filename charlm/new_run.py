@@ -15,6 +15,7 @@ from charlm.errors import ConfigError
 from charlm.runs import find_checkpoint
 from charlm.system.console import say, say_all
 from charlm.system.files import plain_name
+from charlm.system.number import in_range
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 DEFAULT_MINUTES = 5.0
 """How long a run takes whose settings are chosen."""
-MOST_MINUTES = 525_600
-"""A year."""
 
 
 @dataclass(frozen=True)
@@ -217,9 +216,13 @@ def check_there(
 def check_minutes(minutes: float | None, settings: list[str], *, default: float | None = None) -> None:
     """ConfigError for minutes out of range, or given twice."""
     from charlm.config import valid_overrides
+    from charlm.config.schema import MINUTES
 
-    if minutes is not None and not 0 < minutes <= MOST_MINUTES:
-        raise ConfigError(f"minutes: found {minutes:g}; allowed: a number above 0, and {MOST_MINUTES:,} at most")
+    if minutes is not None:
+        try:
+            in_range("minutes", minutes, *MINUTES)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
     if minutes is None and default is None:
         return
     if any(path == ("train", "max_minutes") for _, path, _ in valid_overrides(settings)):

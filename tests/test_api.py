@@ -6,6 +6,7 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import charlm
@@ -77,7 +78,7 @@ def test_a_folder_with_a_config_minutes_and_overrides_of_every_type(tiny_config,
     overrides = {
         "data.split": (0.8, 0.1, 0.1),
         "optimizer.lr": 3e-4,
-        "train.save_every": 0,
+        "train.save_every": np.int64(0),
         "model.tie_embeddings": False,
         "train.max_steps": 1,
         "train.max_epochs": None,
@@ -166,8 +167,8 @@ def test_a_rollback_is_seen(tiny_config, tmp_path, monkeypatch):
         ({}, ConfigError, "train: found neither text nor config; allowed: either, or both"),
         ({"init_from": "r"}, ConfigError, "train: found neither text nor config; allowed: either, or both"),
         ({"text": "x", "init_from": "r"}, CheckpointError, "--init-from r: no such file or folder"),
-        ({"text": "x", "minutes": 0}, ConfigError, "minutes: found 0; allowed: a number above 0, and 525,600 at most"),
-        ({"text": "x", "minutes": float("nan")}, ConfigError, "minutes: found nan; allowed: a number above 0"),
+        ({"text": "x", "minutes": 0}, ConfigError, "minutes: found 0; allowed: a number from 0.0001 to 525,600"),
+        ({"text": "x", "minutes": float("nan")}, ConfigError, "minutes: found nan; allowed: a number from 0.0001 to"),
         ({"text": "x", "overrides": ["train.max_minutes=3"]}, ConfigError, "train.max_minutes: found beside minutes"),
         ({"text": "x", "overrides": "seed=3"}, TypeError, "overrides: found a string; allowed: a list of KEY=VALUE"),
         ({"text": "no such file"}, DataError, "no such file: "),
@@ -176,6 +177,7 @@ def test_a_rollback_is_seen(tiny_config, tmp_path, monkeypatch):
          r"king\nOnce u…: no such file or folder; "),
         ({"config": "no-such-config"}, ConfigError, "no-such-config: found no such file; allowed: a YAML file, or"),
         ({"config": "lstm", "overrides": {"model.cell.hiden": 3}}, ConfigError, "hiden"),
+        ({"config": "lstm", "overrides": {"optimizer.lr": float("nan")}}, ConfigError, 'lr: found "nan"; allowed: '),
     ],
 )  # fmt: skip
 def test_mistakes(arguments, error, fault, tmp_path, monkeypatch):

@@ -196,7 +196,7 @@ def test_errors(cli, text, tmp_path):
     assert run_name("x.py:../../outside", 1) == "outside-1"
     with pytest.raises(TypeError, match="cells: found a string"):
         charlm.compare(text, cells="rnn,lstm")
-    with pytest.raises(ValueError, match=r"^seeds: found 0; allowed: whole numbers from 1 on$"):
+    with pytest.raises(ValueError, match=r"^seeds: found 0; allowed: an integer from 1 to 100$"):
         charlm.compare(text, seeds=0)
     with pytest.raises(ConfigError, match=r"^data.split: found no validation share; kinds are compared by"):
         charlm.compare(text, overrides=["data.split=[1,0,0]"], folder=tmp_path / "none")

@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
+from charlm.system.section import Bias
 
 
 class LSTM(Cell):
@@ -27,7 +28,7 @@ class LSTM(Cell):
     """Long short-term memory."""
     layer_norm: bool = False
     """Layer normalization of each gate, and of the cell state before its tanh (Ba et al. 2016)."""
-    forget_bias: float | None = 1.0
+    forget_bias: Bias | None = 1.0
     """Initial bias of the forget gate; null: initialized like the other biases."""
 
     def step(self, p: Parameters, x: Any, h: Any, c: Any) -> Any:

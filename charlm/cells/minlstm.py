@@ -3,6 +3,7 @@
 from typing import Any, ClassVar
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, softplus, where
+from charlm.system.section import Bias
 
 
 class MinLSTM(Cell):
@@ -18,7 +19,7 @@ class MinLSTM(Cell):
     """Minimal LSTM, whose gates read the input only (Feng et al. 2024)."""
     positive: bool = False
     """Candidates g(a) > 0, as in the paper's log-space form; false: a, as in its plain form."""
-    forget_bias: float | None = 1.0
+    forget_bias: Bias | None = 1.0
     """Initial bias of the forget gate; null: initialized like the other biases."""
 
     def step(self, p: Parameters, x: Any, h: Any) -> Any:

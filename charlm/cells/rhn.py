@@ -1,11 +1,9 @@
 """The recurrent highway network (Zilly et al. 2017, arXiv:1607.03474)."""
 
-from typing import Annotated, Any, ClassVar
-
-from pydantic import Field
+from typing import Any, ClassVar
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
-from charlm.system.section import Count
+from charlm.system.section import Bias, Few
 
 
 class RHN(Cell):
@@ -25,11 +23,11 @@ class RHN(Cell):
 
     kind: str = "rhn"
     """Recurrent highway network (Zilly et al. 2017)."""
-    depth: Annotated[Count, Field(le=1000)] = 5
+    depth: Few = 5
     """Highway layers within one time step, D."""
     couple_gates: bool = True
     """Carry gate c = 1 − g; false: a carry gate with its own weights."""
-    gate_bias: float = -2.0
+    gate_bias: Bias = -2.0
     """Initial bias of the transform gate g. The more negative it is, the more of the state is carried at first."""
 
     def step(self, p: Parameters, x: Any, s: Any) -> Any:

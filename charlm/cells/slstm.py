@@ -3,6 +3,7 @@
 from typing import Any, ClassVar, Literal
 
 from charlm.cells.cell import Cell, Parameters, exp, log_sigmoid, maximum, sigmoid, stop_gradient, tanh
+from charlm.system.section import Bias
 
 LEAST_EXPONENT = -87.0
 """Smaller exponents of the stabilized gates count as this one, so that n stays above 0 in single precision."""
@@ -30,7 +31,7 @@ class SLSTM(Cell):
     """LSTM with exponential gates and scalar memory, one head (Beck et al. 2024)."""
     forget_gate: Literal["sigmoid", "exponential"] = "sigmoid"
     """Activation function of the forget gate; that of the input gate is exponential."""
-    forget_bias: float = 1.0
+    forget_bias: Bias = 1.0
     """Initial bias of the forget gate. For an exponential gate choose 0 or less: above, old inputs outweigh new."""
 
     def step(self, p: Parameters, x: Any, h: Any, c: Any, n: Any, m: Any) -> Any:

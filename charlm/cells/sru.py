@@ -4,6 +4,7 @@ import math
 from typing import Any, ClassVar
 
 from charlm.cells.cell import Cell, Parameters, rms_normalize, sigmoid
+from charlm.system.section import Bias
 
 PEEPHOLE_BOUND = math.sqrt(1.5)
 """Peepholes start with a variance of 1/2, as in the authors' implementation."""
@@ -28,7 +29,7 @@ class SRU(Cell):
     """Simple recurrent unit (Lei et al. 2018): all products before the loop, and a highway around each layer."""
     normalize: bool = True
     """Divide what the products read by its root mean square, and multiply it with a learned gain."""
-    highway_bias: float = 0.0
+    highway_bias: Bias = 0.0
     """Initial bias of the gate between state and input, which also scales the input. The more negative it is, the more
     of the input is passed on."""
 

@@ -8,7 +8,7 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows, write_page
-from charlm.comparison.plan import EQUAL, KINDS, Equal, Plan
+from charlm.comparison.plan import EQUAL, KINDS, MOST_SEEDS, Equal, Plan
 from charlm.new_run import DEFAULT_MINUTES, check_minutes, check_there, comparison_folder
 from charlm.system.console import say
 from charlm.system.formatting import format_count
@@ -23,7 +23,7 @@ def compare(
     equal: Annotated[
         Equal, usage.option("WHAT", f"What the models have in common: {' | '.join(EQUAL)}.", "--equal")
     ] = "parameters",
-    seeds: Annotated[int, usage.option("N", "Train each kind with seeds 1 to N.", min=1, max=100)] = 1,
+    seeds: Annotated[int, usage.option("N", "Train each kind with seeds 1 to N.", min=1, max=MOST_SEEDS)] = 1,
     overrides: usage.Overrides = None,
     out: Annotated[
         Path | None,

@@ -13,6 +13,7 @@ from charlm.cli.common import known_text, open_model, print_exactly, print_json,
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
 from charlm.system.formatting import counted
+from charlm.system.number import LARGEST
 
 Prompt = Annotated[str, usage.option("TEXT", "Text to continue; with a model of lines, the beginning of a line.")]
 Length = Annotated[int, usage.option("N", "Characters to write; bytes for a byte model.")]
@@ -161,7 +162,9 @@ def next_characters(
     prompt: Annotated[
         str, usage.option("TEXT", "Text to read first; without it the model is at the start of a line.")
     ] = "",
-    top: Annotated[int, usage.option("K", "How many characters to list; bytes for a byte model.", min=1)] = 5,
+    top: Annotated[
+        int, usage.option("K", "How many characters to list; bytes for a byte model.", min=1, max=LARGEST)
+    ] = 5,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
     json: usage.Json = False,

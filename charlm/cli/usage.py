@@ -1,6 +1,5 @@
 """How commands are called: the options that several share, and usage errors. Nothing here imports torch."""
 
-import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -9,6 +8,7 @@ import typer
 
 from charlm.new_run import DEFAULT_MINUTES
 from charlm.system.formatting import DASHES
+from charlm.system.number import LARGEST, in_range
 
 # The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
 UsageError: Any = typer.BadParameter.__mro__[1]
@@ -35,13 +35,6 @@ def refuse_if(is_wrong: object, message: str) -> None:
         raise error(message)
 
 
-def finite(option: typer.CallbackParam, value: float | None) -> float | None:
-    """A callback of an option: a usage error for nan and infinity, which pass `min`."""
-    if value is not None and not math.isfinite(value):
-        raise error(f"{option.opts[0]}: found {value:g}; allowed: a finite number")
-    return value
-
-
 def device_name(value: str) -> str:
     """The name of a device; a usage error for other words."""
     from charlm.system.section import DEVICE
@@ -59,9 +52,16 @@ def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
     return typer.Option(*names, metavar=metavar, help=help, **more)
 
 
-def number(metavar: str, help: str, *names: str, max: float | None = None) -> Any:
-    """An option that takes a finite number from 0 on."""
-    return option(metavar, help, *names, min=0, max=max, callback=finite)
+def number(metavar: str, help: str, *names: str, max: float = LARGEST) -> Any:
+    """An option that takes a number from 0 to `max`."""
+
+    def checked(option: typer.CallbackParam, value: float | None) -> float | None:
+        try:
+            return value if value is None else in_range(option.opts[0], value, 0.0, max)
+        except ValueError as refused:
+            raise error(str(refused)) from None
+
+    return option(metavar, help, *names, callback=checked)
 
 
 DEVICE_NAMES = "<auto|cpu|cuda|cuda:N>"

@@ -5,7 +5,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from charlm.system.files import plain_name
+from charlm.system.number import in_range
 
+MOST_SEEDS = 100
 KINDS = ("rnn", "lstm", "gru", "rhn", "sru")
 """The kinds that are compared unless others are named."""
 Equal = Literal["parameters", "time", "updates"]
@@ -42,8 +44,7 @@ class Plan:
                 raise ValueError(f"cells: found {cell} and another {short_name(cell)!r}; allowed: each name once")
         if self.equal not in EQUAL:
             raise ValueError(f"equal: found {self.equal!r}; allowed: {', '.join(EQUAL)}")
-        if not isinstance(self.seeds, int) or self.seeds < 1:
-            raise ValueError(f"seeds: found {self.seeds}; allowed: whole numbers from 1 on")
+        object.__setattr__(self, "seeds", in_range("seeds", self.seeds, 1, MOST_SEEDS))
         decided = {"model.cell.kind": "cells", "seed": "seeds"}
         if self.equal != "time":
             decided["model.cell.hidden"] = f"equal {self.equal}"

@@ -8,6 +8,8 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from charlm.system.number import plain
+
 Path = tuple[str | int, ...]
 Schema = dict[str, Any]
 Source = tuple[Sequence[Path], str]
@@ -139,8 +141,7 @@ def allowed_text(node: Schema) -> str:
         return f"a list of {node['minItems']}: {allowed_text(node['prefixItems'][0])} each"
     if node.get("minLength"):
         return "text that is not empty"
-    numbers = {key: node[key] for key in _BOUNDS if key in node}  # some versions of Pydantic write 1.0
-    bounds = [_BOUNDS[key].format(int(each) if each == int(each) else each) for key, each in numbers.items()]
+    bounds = [sign.format(plain(node[key])) for key, sign in _BOUNDS.items() if key in node]
     return " ".join([_TYPES[node["type"]], " and ".join(bounds)]).strip()
 
 

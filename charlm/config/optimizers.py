@@ -2,8 +2,6 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field
-
 from charlm.system.section import (
     Betas,
     CountOrNever,
@@ -13,6 +11,7 @@ from charlm.system.section import (
     Positive,
     Probability,
     Section,
+    Share,
 )
 
 
@@ -45,7 +44,7 @@ class LinearSchedule(Decay):
 class StepSchedule(Schedule):
     name: str = "step"
     """Multiply the learning rate by `factor` at every epoch after the first `after_epochs`."""
-    factor: Annotated[float, Field(gt=0, le=1)] = 0.97
+    factor: Share = 0.97
     """Factor of the learning rate per epoch."""
     after_epochs: CountOrNever = 10
     """Epochs at the full learning rate."""

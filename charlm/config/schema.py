@@ -10,6 +10,7 @@ from charlm.system.section import (
     Count,
     CountOrNever,
     Device,
+    Few,
     Fraction,
     Kinds,
     NonEmpty,
@@ -19,6 +20,9 @@ from charlm.system.section import (
     Section,
     Share,
 )
+
+MINUTES = (0.0001, 525_600.0)
+"""The least and the most minutes of a run: the time of an update of the smallest models, and a year."""
 
 
 class DataConfig(Section):
@@ -75,17 +79,18 @@ class Dropout(Section):
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> dict[str, Any]:
         section = handler.resolve_ref_schema(handler(core_schema))
-        return {"anyOf": [{"type": "number", "minimum": 0, "exclusiveMaximum": 1}, section]}
+        number = {key: section["properties"]["output"][key] for key in ("type", "minimum", "maximum")}
+        return {"anyOf": [number, section]}
 
 
 class ModelConfig(Section):
     cell: Annotated[Cell, Kinds("kind", LSTM, *CELLS.values())] = LSTM()
     """The recurrent cell: `kind`, `hidden`, and the options of that kind."""
-    layers: Count = 1
+    layers: Few = 1
     """Recurrent layers, L; each reads the output of the one below."""
     residual: bool = False
     """Add each layer's input to its output, from the second layer on (He et al. 2016)."""
-    members: Count = 1
+    members: Few = 1
     """Networks of this section that a run trains side by side, with different initial weights and dropout. They predict
     together, by the mean of their probabilities."""
     embedding: CountOrNever = 64
@@ -139,7 +144,7 @@ class TrainConfig(Section):
     """Stop after this many steps; 2000 if no limit is given. The first limit reached ends the run."""
     max_epochs: Positive | None = None
     """Stop after this many passes over the train split."""
-    max_minutes: Positive | None = None
+    max_minutes: Annotated[float, Field(ge=MINUTES[0], le=MINUTES[1])] | None = None
     """Stop after this many minutes, evaluation and checkpoints included, summed over all sessions."""
     log_every: Count = 50
     """Steps between two rows of training metrics."""
@@ -150,7 +155,7 @@ class TrainConfig(Section):
     the end."""
     sample_every: CountOrNever = 500
     """Steps between two text samples, the first ones at steps 0, 10, 30, 100, 300, …; 0: none."""
-    sample_length: Count = 300
+    sample_length: Annotated[Count, Field(le=10_000)] = 300
     """Characters of a text sample."""
     sample_temperature: NonNegative = 0.8
     """Temperature of a text sample."""

@@ -21,6 +21,7 @@ from charlm.inference.evaluation import WARMUP, Evaluation, evaluating, part_sta
 from charlm.layers import cross_entropy
 from charlm.model import Network
 from charlm.system.device import to_device
+from charlm.system.number import LARGEST, in_range
 
 _WINDOWS = 512
 """Windows of the training text over which RMS is measured."""
@@ -34,7 +35,7 @@ _EPSILON = 0.1
 
 @dataclass(frozen=True)
 class Adaptation:
-    """How fast the model learns during dynamic evaluation."""
+    """How fast the model learns during dynamic evaluation. ValueError for a number out of its range."""
 
     lr: float = 0.0005
     """η: the typical change of a weight per window."""
@@ -42,6 +43,10 @@ class Adaptation:
     """λ: average share of its distance from the trained value that a weight gives back per window."""
     steps: int = 50
     """Characters per window. Shorter windows adapt sooner and take longer."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("lr", 0.0), ("decay", 0.0), ("steps", 1)):
+            object.__setattr__(self, name, in_range(name, getattr(self, name), least, LARGEST))
 
 
 def check_running_text(model: Network) -> None:

@@ -1,8 +1,9 @@
 """How text is drawn. Imports no torch, so that the command line can check options first."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
+
+from charlm.system.number import LARGEST, in_range
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,13 @@ class SamplingOptions:
     """End the sample as soon as it contains this text, or one of these."""
 
     def __post_init__(self) -> None:
-        for name, highest, allowed in (
-            ("length", 10**9, "0 to 1,000,000,000"),
-            ("temperature", 1e308, "a finite number ≥ 0"),
-            ("top_k", math.inf, "an integer ≥ 0"),
-            ("top_p", 1, "above 0, and 1 at most"),
+        for name, least, most in (
+            ("length", 0, LARGEST),
+            ("temperature", 0.0, LARGEST),
+            ("top_k", 0, LARGEST),
+            ("top_p", 1e-9, 1.0),
         ):
-            value = getattr(self, name)
-            if not 0 <= value <= highest or (name == "top_p" and value == 0):
-                raise ValueError(f"{name}: found {value}; allowed: {allowed}")
+            object.__setattr__(self, name, in_range(name, getattr(self, name), least, most))
         for stop in self.stops:
             if not isinstance(stop, str):
                 raise TypeError(f"stop: found {type(stop).__name__}; allowed: str, or a list of str")

@@ -31,6 +31,7 @@ from charlm.runs import find_checkpoint
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
 from charlm.system.formatting import nats_to_bits
+from charlm.system.number import LARGEST, in_range
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,7 +118,7 @@ class TrainedModel:
         chosen = SamplingOptions(**options)
         chosen = replace(chosen, stop=[self.vocabulary.familiar(text) for text in chosen.stops])
         prompt = self.vocabulary.familiar(one_text(prompt, "prompt"))
-        seeds = [secrets.randbelow(2**32) if seed is None else seed]
+        seeds = [secrets.randbelow(2**32) if seed is None else in_range("seed", seed, 0, 2**63 - 1)]
         return valid_text(piece for [piece] in sample_text(self.network, self.vocabulary, prompt, chosen, seeds))
 
     def next(self, prompt: str = "", k: int = 5) -> list[tuple[str, float]]:
@@ -129,8 +130,7 @@ class TrainedModel:
 
         VocabularyError for an unknown character of the prompt; ValueError for k < 1.
         """
-        if k < 1:
-            raise ValueError(f"k: found {k}; allowed: an integer ≥ 1")
+        k = in_range("k", k, 1, LARGEST)
         prompt = self.vocabulary.familiar(one_text(prompt, "prompt"))
         probabilities = next_probabilities(self.network, self.vocabulary, prompt)
         values, ids = probabilities.sort(descending=True, stable=True)
@@ -159,6 +159,8 @@ class TrainedModel:
         `per_char` adds the nats of single characters, in the order of the text. VocabularyError for an unknown
         character; DataError for a text shorter than two.
         """
+        if streams is not None:
+            streams = in_range("streams", streams, 1, LARGEST)
         return evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
 
     def score(self, texts: Iterable[str]) -> npt.NDArray[np.float64]:
@@ -210,8 +212,7 @@ class TrainedModel:
         the next. The mean over up to 256 positions t of the text. K is `longest`, or less for a short text.
         VocabularyError for an unknown character; DataError for a text shorter than three; ValueError for longest < 1.
         """
-        if longest < 1:
-            raise ValueError(f"longest: found {longest}; allowed: an integer ≥ 1")
+        longest = in_range("longest", longest, 1, LARGEST)
         return gradient_norms(self.network.first_member("gradients"), self._ids(text), longest)
 
     def _ids(self, text: str | Ids) -> Ids:
@@ -253,8 +254,10 @@ class TrainedModel:
         equal_priors: divide each p(label, line) by p(label + separator), so that frequent labels have no advantage.
         none_below: None in place of a label whose probability is lower.
 
-        VocabularyError for an unknown character; ValueError for a line end, no labels or equal ones.
+        VocabularyError for an unknown character; ValueError for a line end, no labels or equal ones, or a number out
+        of its range.
         """
+        none_below = in_range("none_below", none_below, 0.0, 1.0)
         lines, labels = each_text(lines, "lines"), each_text(labels, "labels")
         if not all(labels) or not labels or len(set(labels)) < len(labels):
             raise ValueError(f"labels: found {labels}; allowed: one or more texts, all different")

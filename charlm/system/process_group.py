@@ -319,6 +319,7 @@ def process_group() -> Iterator[ProcessGroup]:
     rank = _number("RANK", 0, most=size - 1)
     if rank:
         console.speak_for(f"process {rank}")
+    _number("MASTER_PORT", 0, most=65_535)
     group = ProcessGroup(rank, size, _number("LOCAL_RANK", 0), local_size, _number("CHARLM_TIMEOUT_S", 1800, 1))
     failed = True
     try:

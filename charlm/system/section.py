@@ -5,13 +5,20 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, Strict
 from pydantic_core import PydanticKnownError, core_schema
 
+from charlm.system.number import LARGEST
+
+# Numbers that float32 holds, and the products of two: where 1 − p divides, p in float32 must not be 1.
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Probability = Annotated[float, Field(ge=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, le=0.9999999)]
 Share = Annotated[float, Field(gt=0, le=1)]
-Positive = Annotated[float, Field(gt=0)]
-NonNegative = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
-CountOrNever = Annotated[int, Field(ge=0)]
+Positive = Annotated[float, Field(ge=1e-30, le=float(LARGEST))]
+NonNegative = Annotated[float, Field(ge=0, le=float(LARGEST))]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+"""The initial bias of a gate; with 100 a sigmoid in float32 is 1."""
+Count = Annotated[int, Field(ge=1, le=LARGEST)]
+CountOrNever = Annotated[int, Field(ge=0, le=LARGEST)]
+Few = Annotated[int, Field(ge=1, le=100)]
+"""How many parts a model has, each of which takes time to build, however small it is."""
 DEVICE = r"^(auto|cpu|cuda(:(0|[1-9]\d{0,2}))?)$"
 """The names of devices, as a regular expression."""
 Device = Annotated[str, Field(pattern=DEVICE, examples=["auto", "cpu", "cuda", "cuda:1"])]

@@ -110,7 +110,7 @@ def test_no_state_is_a_state_of_zeros_and_shapes_are_kept(case: Case) -> None:
         ("lstm", {"layer_norm": "yes"}, "Input should be a valid boolean"),
         ("lstm", {"forget_bias": float("nan")}, "Input should be a finite number"),
         ("rhn", {"depth": 0}, "Input should be greater than or equal to 1"),
-        ("rhn", {"depth": 1001}, "Input should be less than or equal to 1000"),
+        ("rhn", {"depth": 101}, "Input should be less than or equal to 100"),
         ("gru", {"hidden": -1}, "Input should be greater than or equal to 1"),
         ("gru", {"hidden": 2.0}, "Input should be a valid integer"),
         ("gru", {"hiden": 4}, "Extra inputs are not permitted"),

@@ -35,7 +35,7 @@ def test_schema_is_json_and_describes_every_option():
 
 def test_schema_allows_a_number_in_place_of_the_dropouts():
     number, section = SCHEMA["$defs"]["Dropout"]["anyOf"]
-    assert number == {"type": "number", "minimum": 0, "exclusiveMaximum": 1}
+    assert number == {"type": "number", "minimum": 0, "maximum": 0.9999999}
     assert set(section["properties"]) == set(Dropout.model_fields)
 
 
@@ -75,11 +75,11 @@ def test_table_has_every_option_with_a_meaning_and_tells_the_kinds_apart():
     assert {len(row) for row in rows[2:]} == {4}, "a | that is not escaped breaks the table"
     assert {key.strip("`") for key, *_ in rows[2:]} == leaves()
     assert [row for row in rows[2:] if not row[2] or not row[3]] == []
-    assert "| `model.cell.depth` | `5` | an integer ≥ 1 and ≤ 1000 | (rhn) " in table
-    assert "| `train.max_steps` | `null` | an integer ≥ 1 or null | " in table
+    assert "| `model.cell.depth` | `5` | an integer ≥ 1 and ≤ 100 | (rhn) " in table
+    assert "| `train.max_steps` | `null` | an integer ≥ 1 and ≤ 1,000,000,000 or null | " in table
     assert '| `data.level` | `"char"` | char \\| byte | ' in table
-    meaning = "Added to the denominator, so that it is never 0."
+    allowed, meaning = "a number ≥ 1e-30 and ≤ 1,000,000,000", "Added to the denominator, so that it is never 0."
     assert [line for line in table.splitlines() if line.startswith("| `optimizer.eps`")] == [
-        f"| `optimizer.eps` | `1e-10` | a number > 0 | (adagrad) {meaning} |",
-        f"| `optimizer.eps` | `1e-08` | a number > 0 | (adam, adamw, muon, rmsprop) {meaning} |",
+        f"| `optimizer.eps` | `1e-10` | {allowed} | (adagrad) {meaning} |",
+        f"| `optimizer.eps` | `1e-08` | {allowed} | (adam, adamw, muon, rmsprop) {meaning} |",
     ]

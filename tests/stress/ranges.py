@@ -1,0 +1,189 @@
+"""The extremes of every number that a config may hold: each is refused in one line, or a tiny training ends well.
+
+The numbers are found by walking the schema. The long form draws all extremes, over all kinds of cells and optimizers:
+`scripts/stress ranges`. The short form is tests/training/test_ranges.py.
+"""
+
+import argparse
+import contextlib
+import itertools
+import math
+import os
+import re
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from charlm.cells import CELLS
+from charlm.config import Config, parse_config
+from charlm.config.faults import json_schema
+from charlm.config.optimizers import OPTIMIZERS
+from charlm.errors import ConfigError, DataError, DeviceError, DivergenceError
+from tests.text import words_text
+
+Path_ = tuple[str | int, ...]
+MIXES = [*itertools.product(["lstm", *CELLS], OPTIMIZERS.classes)]
+"""Every kind of cell with every optimizer."""
+LONGEST_S = 120
+
+
+class Number(NamedTuple):
+    """An option whose value is a number."""
+
+    path: Path_
+    schema: dict[str, Any]
+    kinds: tuple[tuple[Path_, str], ...]
+    """The options that name the kinds of sections which have it, and these kinds."""
+
+    @property
+    def key(self) -> str:
+        return ".".join(part for part in self.path if isinstance(part, str))
+
+
+def numbers() -> Iterator[Number]:
+    """Every number of a config, of each kind of a section."""
+    return _numbers(json_schema(Config), (), ())
+
+
+def _numbers(schema: dict[str, Any], path: Path_, kinds: tuple[tuple[Path_, str], ...]) -> Iterator[Number]:
+    if "discriminator" in schema:
+        tag = schema["discriminator"]["propertyName"]
+        for kind, section in schema["discriminator"]["mapping"].items():
+            yield from _numbers(section, path, (*kinds, ((*path, tag), kind)))
+        return
+    for branch in schema.get("anyOf", []):
+        yield from _numbers(branch, path, kinds)
+    for key, child in (*enumerate(schema.get("prefixItems", [])), *schema.get("properties", {}).items()):
+        yield from _numbers(child, (*path, key), kinds)
+    if schema.get("type") in ("integer", "number"):
+        yield Number(path, schema, kinds)
+
+
+def extremes(number: Number) -> list[float]:
+    """What may go wrong in any number, its bounds, and what lies next to them."""
+    bounds = [number.schema[key] for key in ("minimum", "maximum", "exclusiveMaximum") if key in number.schema]
+    if number.schema["type"] == "integer":
+        near = [int(bound) + step for bound in bounds for step in (-1, 0, 1)]
+        return [*near, 0, -1, 1, 2**31, 2**63 - 1, 2**64, 10**400]
+    near = [each for bound in bounds for each in _neighbors(bound)]
+    some = [0.0, 5e-324, 1e-300, 1e-46, 1e-30, 1 - 2**-53, 0.999999, 1e6, 1e38, 3.5e38, 1.7e308]
+    return [*near, *some, *(-each for each in some), math.nan, math.inf, -math.inf]
+
+
+def _neighbors(bound: float) -> list[float]:
+    return [math.nextafter(bound, -math.inf), bound, math.nextafter(bound, math.inf)]
+
+
+def config_with(number: Number, value: float, cell: str, optimizer: str, text: Path) -> dict[str, Any]:
+    """A tiny config with this value."""
+    raw: dict[str, Any] = {
+        "data": {"source": str(text), "split": [0.8, 0.1, 0.1]},
+        "model": {"cell": {"kind": cell, "hidden": 4}, "embedding": 4},
+        "train": {"batch_size": 2, "bptt": 8, "max_steps": 2, "sample_length": 5},
+        "optimizer": {"name": optimizer, "betas": [0.9, 0.99]},
+        "device": "cpu",
+        "threads": 1,
+        "precision": "fp32",
+    }
+    raw["train"] |= dict.fromkeys(("log_every", "eval_every", "save_every", "sample_every"), 2)
+    if number.path == ("train", "max_steps"):
+        raw["train"]["max_epochs"] = 0.01
+    for path, kind in number.kinds:
+        _set(raw, path, kind)
+    if raw["optimizer"]["name"] not in ("adam", "adamw", "muon"):
+        del raw["optimizer"]["betas"]
+    _set(raw, number.path, value)
+    if number.path[:2] == ("data", "split") and 0 <= value <= 1:
+        first, second = {0, 1, 2} - {number.path[2]}
+        raw["data"]["split"][first], raw["data"]["split"][second] = 1 - value, 0.0
+    return raw
+
+
+def _set(raw: Any, path: Path_, value: Any) -> None:
+    *above, key = path
+    for each in above:
+        raw = raw.setdefault(each, {}) if isinstance(raw, dict) else raw[each]
+    raw[key] = value
+
+
+def is_refused(number: Number, raw: dict[str, Any]) -> bool:
+    """Whether the config is refused; AssertionError unless each line names the option, what was found and the range."""
+    faults: Sequence[str] = []
+    try:
+        parse_config(raw, "test")
+    except ConfigError as error:
+        faults = error.faults
+    assert all(re.match(rf"test: {number.key}(\.\d)?: found .*; allowed: .*\d", line) for line in faults), faults
+    return bool(faults)
+
+
+def train_and_resume(raw: dict[str, Any], run_dir: Path) -> str:
+    """Train, with samples, evaluations and checkpoints, and resume; how it ended, or what it lacked."""
+    from charlm.training.start import resume_run, start_run
+
+    def longer(saved: Config) -> Config:
+        return parse_config(saved.model_dump(mode="json"), "resume", ["train.max_steps=4"])
+
+    try:
+        start_run(parse_config(raw, "test"), run_dir)
+        return resume_run(run_dir, longer).reason
+    except (DataError, DeviceError, DivergenceError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+# The long form
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--only", default="", help="options with this text in their name")
+    parser.add_argument("--memory", type=int, default=8, help="GB of addresses that a training may have")
+    arguments = parser.parse_args()
+    faults, count, mixes = 0, 0, itertools.cycle(MIXES)
+    with tempfile.TemporaryDirectory() as name:
+        text = Path(name, "text.txt")
+        text.write_text(words_text(3000), encoding="utf-8")
+        for number in numbers():
+            for value in extremes(number) if arguments.only in number.key else ():
+                cell, optimizer = next(mixes)
+                raw = config_with(number, value, cell, optimizer, text)
+                run_dir, count = Path(name, str(count)), count + 1
+                end = _forked(number, raw, run_dir, arguments.memory * 10**9)
+                if end:
+                    faults += 1
+                    print(f"{number.key}={value!r} {number.kinds} {cell} {optimizer}: {end}", flush=True)
+    print(f"{count:,} extremes, {faults} faults")
+    sys.exit(faults > 0)
+
+
+def _forked(number: Number, raw: dict[str, Any], run_dir: Path, memory: int) -> str:
+    """What went wrong in a process of its own; "" if nothing did."""
+    import resource
+
+    import charlm.training.start  # noqa: F401 (once for all)
+
+    reading, writing = os.pipe()
+    if (child := os.fork()) == 0:
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+        signal.alarm(LONGEST_S)
+        with contextlib.suppress(OSError), Path(os.devnull).open("w") as nothing:
+            os.dup2(nothing.fileno(), sys.stderr.fileno())
+        try:
+            if not is_refused(number, raw):
+                train_and_resume(raw, run_dir)
+        except BaseException:
+            os.write(writing, traceback.format_exc()[-2000:].encode())
+        os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, encoding="utf-8", errors="replace") as pipe:
+        fault = pipe.read()
+    _, status = os.waitpid(child, 0)
+    return fault or (f"ended with status {status}" if status else "")
+
+
+if __name__ == "__main__":
+    main()
