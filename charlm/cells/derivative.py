@@ -131,7 +131,8 @@ def _gradients(loop: Program, forward: Builder, back: Builder) -> tuple[dict[int
             if node.op == "product":
                 operand = loop.nodes[node.args[0]]
                 result = back.put(Node("product_back", rows[place], 1, operand.size, index=products[place]))
-                if operand.op != "state":
+                # Without a gradient, 0 must not reach the operand: it could be divided by 0 there.
+                if operand.op != "state" and not gradients.keys().isdisjoint(vectors):
                     add(node.args[0], result)
         elif node.op == "normalize" and place in gradients:
             args = gradients[place], _value(forward, back, place)

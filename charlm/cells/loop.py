@@ -24,11 +24,15 @@ class Split(NamedTuple):
     """The same for the loop."""
 
 
-def split(program: Program) -> Split:
-    """Split a program. Nodes that no result needs are dropped, and so are initial values."""
+def split(program: Program, *, looked_at: bool = False) -> Split:
+    """Split a program. Nodes that no result needs are dropped, and so are initial values.
+
+    looked_at: with the values that people look at. Kernels compute none that the results do not need.
+    """
     program = program._replace(parameters=tuple(one._replace(starts=()) for one in program.parameters))
     kinds = when(program.nodes)
-    ends = (*program.results, *(place for _, place in (*program.gates, *program.shown)))
+    gates, shown = (program.gates, program.shown) if looked_at else ((), ())
+    ends = (*program.results, *(place for _, place in (*gates, *shown)))
     # Whether a value can be computed for all steps, as a product, a normalization, or a sum of these. Elementwise
     # functions stay in the loop: computing them there costs less than writing and reading their results.
     linear: list[bool] = []
@@ -48,8 +52,8 @@ def split(program: Program) -> Split:
     loop = program._replace(
         nodes=tuple(nodes),
         results=tuple(new[place] for place in program.results),
-        gates=tuple((name, new[place]) for name, place in program.gates),
-        shown=tuple((name, new[place]) for name, place in program.shown),
+        gates=tuple((name, new[place]) for name, place in gates),
+        shown=tuple((name, new[place]) for name, place in shown),
     )
     additions = additions_of_products(program), additions_of_products(loop)
     return Split(program, leaves["window"], leaves["static"], loop, *additions)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -164,9 +163,7 @@ class Writer:
         if place not in self.values:
             node = self.of.nodes[place]
             if node.op == "constant":
-                self.values[place] = repr(node.number) if math.isfinite(node.number) else f'float("{node.number}")'
-            elif node.size == "":
-                self.compute(place)
+                self.values[place] = repr(node.number)
             else:
                 expression = self.loaded(place)
                 self.values[place] = expression if expression.isidentifier() else self.let(f"v{place}", expression)
@@ -201,8 +198,6 @@ class Writer:
         node, nodes, norms = self.of.nodes[place], self.of.nodes, self.of.passes.normalizations
         args = [self.value(arg) for arg in node.args]
         name = self.values[place] = args[0] if node.op == "stop" else f"v{place}"
-        if node.op in UNARY and nodes[node.args[0]].op == "constant":
-            args = [f"tl.full((1,), {args[0]}, tl.float32)"]
         if node.op == "normalize":
             number = numbered(nodes, "normalize")[place]
             self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.index}, inside)")
