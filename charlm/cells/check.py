@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from charlm.cells.program import BINARY, OPERATIONS, STATIC, UNARY, Node, Parameter, Program, Size, when
+from charlm.cells.program import BINARY, MOST_SIZE, OPERATIONS, STATIC, UNARY, Node, Parameter, Program, Size, when
 
 MOST_NODES = 20_000
 MOST_VECTORS = 30_000
@@ -10,9 +10,8 @@ MOST_VECTORS = 30_000
 MOST_COUNT = 64
 """Most vectors side by side."""
 MOST_STACK = 1024
-MOST_SIZE = 2**20
 MOST_STATES = 64
-MOST_NAMES = 1000
+MOST_NAMES = 4000
 """Most parameters; and most values that people look at."""
 LONGEST_NAME = 100
 _LARGEST = 3e38
@@ -107,7 +106,7 @@ def _check_node(node: Node, args: list[Node], program: Program, parameter: Param
         _check_use(node, args, parameter)
     elif op == "part":
         fits = (node.count, node.size) == (1, args[0].size) and 0 <= node.index < args[0].count
-        require(fits, f"part {node.index} of {args[0].count} × {args[0].size}")
+        require(fits and args[0].count > 1, f"part {node.index} of {args[0].count} × {args[0].size}")
     elif op in ("normalize", "stop"):
         require((node.count, node.size) == (args[0].count, args[0].size), "another size than its argument")
         require(op == "stop" or (node.index in (0, 1) and node.number >= 0), "an epsilon below 0")
@@ -140,9 +139,8 @@ def _check_use(node: Node, args: list[Node], parameter: Parameter) -> None:
 
 def is_condition(program: Program, node: Node) -> bool:
     """Whether a value is a comparison."""
-    while node.op == "part":
-        node = program.nodes[node.args[0]]
-    return node.op == "greater"
+    whole = program.nodes[node.args[0]] if node.op == "part" else node
+    return whole.op == "greater"
 
 
 def _check_ends(program: Program, square: bool) -> None:

@@ -128,9 +128,9 @@ class Lines:
         if node.op in self.leaves:
             return self.leaf(node)
         binds, *lowest = self.notation.binds.get(node.op, (ATOM, *[0] * len(node.args)))
-        args = [self.text(arg, each) for arg, each in zip(node.args, lowest, strict=True)]
         if node.op in ("add", "mul") and self.nodes[node.args[1]].op == node.op:  # a + (b + c)
-            args[1] = self.text(node.args[1], binds)
+            lowest[1] = binds
+        args = [self.text(arg, each) for arg, each in zip(node.args, lowest, strict=True)]
         if node.op not in self.notation.templates:
             return f"{self.function(node.op)}({', '.join(args)})", binds
         matrix = self.row(node) if node.op == "product" else ""

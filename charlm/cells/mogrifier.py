@@ -1,10 +1,12 @@
 """The Mogrifier LSTM (Melis et al. 2020, arXiv:1909.01792)."""
 
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
 
 from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
 from charlm.cells.lstm import LSTM
-from charlm.cells.program import Size
+from charlm.cells.program import MOST_SIZE, Size
 from charlm.system.section import CountOrNever
 
 
@@ -17,9 +19,9 @@ class Mogrifier(Cell):
 
     kind: str = "mogrifier"
     """LSTM whose input and state first scale each other (Melis et al. 2020)."""
-    rounds: CountOrNever = 5
+    rounds: Annotated[CountOrNever, Field(le=1000)] = 5
     """Rounds before each step, r: in turn the state scales the input, and the input the state."""
-    rank: CountOrNever = 0
+    rank: Annotated[CountOrNever, Field(le=MOST_SIZE)] = 0
     """Rank of the matrices of these rounds, each then a product of two; 0: full matrices."""
     forget_bias: float | None = 1.0
     """Initial bias of the forget gate; null: initialized like the other biases."""

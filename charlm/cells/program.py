@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 Size = str | int
 """Units of a vector: "H", "I", or a number; "" for a constant, which fits every size."""
+MOST_SIZE = 2**20
+"""Most units of a vector."""
 
 
 def units(size: Size, hidden: int, inputs: int) -> int:
@@ -155,10 +157,9 @@ class Builder:
         known = next((node.size for node in nodes if node.size != ""), "") if size is None else size
         return self.put(Node(op, args, max(node.count for node in nodes), known))
 
-    def find(self, op: str, *args: int) -> int | None:
-        """The place of an operation, if there is one."""
-        places = (place for place, node in enumerate(self.nodes) if node.op == op and node.args == args)
-        return next(places, None)
+    def find(self, node: Node) -> int | None:
+        """The place of this node, if there is one."""
+        return self._known.get(node)
 
     def part(self, value: int, index: int) -> int:
         """One of several vectors side by side."""

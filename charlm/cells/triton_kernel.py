@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from charlm.cells.passes import numbered
 from charlm.cells.program import UNARY, Size
 
 if TYPE_CHECKING:
@@ -195,11 +194,11 @@ class Writer:
 
     def compute(self, place: int) -> None:
         """A variable with the result of an operation."""
-        node, nodes, norms = self.of.nodes[place], self.of.nodes, self.of.passes.normalizations
+        node, norms = self.of.nodes[place], self.of.passes.normalizations
         args = [self.value(arg) for arg in node.args]
         name = self.values[place] = args[0] if node.op == "stop" else f"v{place}"
         if node.op == "normalize":
-            number = numbered(nodes, "normalize")[place]
+            number = self.of.norms[place]
             self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.index}, inside)")
             self.lines += [f"tl.store({self.moment(number, k)}, {one})" for k, one in enumerate(("scale", "mean"))]
         elif node.op == "normalized":
