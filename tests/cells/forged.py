@@ -2,6 +2,7 @@
 
 import ast
 import json
+from dataclasses import replace
 from random import Random
 
 import torch
@@ -10,7 +11,8 @@ from torch import Tensor
 from charlm.cells.check import check
 from charlm.cells.cpp import cpp
 from charlm.cells.derivative import passes
-from charlm.cells.equations import derivative, equations, latex
+from charlm.cells.equations import _Back, _Latex, derivative, equations, latex
+from charlm.cells.lines import Lines, Notation
 from charlm.cells.loop import split
 from charlm.cells.markdown import markdown
 from charlm.cells.passes import Passes
@@ -113,6 +115,47 @@ def forged(random: Random, *, square: bool, operations: int) -> Program:
     program = Program(tuple(nodes), states, results, tuple(ordered), states[2:], gates, shown)
     check(program, square)
     return program
+
+
+NAMES = (
+    *("h", "h_", "h__", "H", "h1", "h_1", "h_t", "x", "x_t", "ids", "logits", "new_h", "new_h_", "step_ids"),
+    *("state_h", "outputs", "products", "constant_1", "matmul_1", "W", "w", "W_ih", "w_ih", "weight_ih", "b_ih"),
+    *("bias_ih", "B", "T", "a", "a1", "a_1", "da", "d", "dh", "dh_t", "delta", "exp", "tanh", "max", "where"),
+    *("normalize", "self", "for", "int", "float", "lambda", "constructor", "toString", "length", "name", "gate"),
+    *("e", "de", "b", "y", "v1", "sums0"),
+)
+
+
+def renamed(program: Program, random: Random) -> Program:
+    """The program with states, parameters and values that are named like one another and like what is generated."""
+    states = random.sample(NAMES, len(program.states))
+    own = dict(zip(program.states, states, strict=True))
+    named = [parameter.name for parameter in program.parameters]
+    of_parameters = dict(zip(named, random.sample(NAMES, len(named)), strict=True))
+    by_op = {"state": own, "vector": of_parameters, "product": of_parameters}
+    nodes = [replace(node, name=by_op[node.op][node.name]) if node.op in by_op else node for node in program.nodes]
+    looked_at = zip(random.sample(NAMES, len(program.gates)), program.gates, strict=True)
+    shown = zip(random.sample(NAMES, len(program.shown)), program.shown, strict=True)
+    return program._replace(
+        nodes=tuple(nodes),
+        states=tuple(states),
+        parameters=tuple(each._replace(name=of_parameters[each.name]) for each in program.parameters),
+        internal=tuple(own[name] for name in program.internal),
+        gates=tuple((name, place) for name, (_, place) in looked_at),
+        shown=tuple((name, place) for name, (_, place) in shown),
+    )
+
+
+def assert_names_differ(program: Program) -> None:
+    """No two things in the equations look the same."""
+    for notation in (Notation(), _Latex()):
+        forward, back = Lines(program, notation), _Back(program, notation)
+        symbols = [*forward.symbols.values(), *(f"d{each}" for each in forward.symbols.values())]
+        names = [name for name, _ in (*forward.lines(), *back.lines())]
+        assert len({*symbols}) == len(symbols)
+        assert len({*names}) == len(names)
+        states_and_gradients = {*map(forward.after, program.states), *(each for each in symbols if each[0] == "d")}
+        assert {*names} & {*symbols} <= states_and_gradients
 
 
 def stored_cell(program: Program, square: bool) -> StoredCell:

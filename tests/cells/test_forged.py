@@ -1,9 +1,18 @@
 """Programs that pass the check go every path: derivative, passes, kernels, equations, exports."""
 
+from random import Random
+
 import pytest
 import torch
 
-from tests.cells.forged import assert_every_path, compare_kernels, compare_onnx, some_programs
+from tests.cells.forged import (
+    assert_every_path,
+    assert_names_differ,
+    compare_kernels,
+    compare_onnx,
+    renamed,
+    some_programs,
+)
 
 
 def test_every_path_of_random_programs() -> None:
@@ -14,10 +23,15 @@ def test_every_path_of_random_programs() -> None:
             raise AssertionError(f"{program}") from error
 
 
-def test_graphs_of_random_programs() -> None:
+def test_graphs_of_random_programs_with_names_that_could_be_confused() -> None:
     pytest.importorskip("onnxruntime")
     for program, square in some_programs(12):
-        compare_onnx(program, square)
+        compare_onnx(renamed(program, Random(0)), square)
+
+
+def test_names_in_equations_differ() -> None:
+    for program, _ in some_programs(40):
+        assert_names_differ(renamed(program, Random(0)))
 
 
 @pytest.mark.slow

@@ -95,7 +95,7 @@ def test_without_the_training_text(tmp_path, without_training_text):
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     [program] = data_of(page)["model"]["programs"]
     assert [state["name"] for state in program["states"]] == [*Odd.states]
-    assert [*program["shown"]] == ["leaky", "norm", "gate decay"]
+    assert [*program["shown"]] == ["leaky", "new_y", "gate decay"]
     page = page.replace("http://www.w3.org/2000/svg", "")
     assert not any(each in page for each in ("eval(", "unsafe-inline", "://"))
     with pytest.raises(DataError, match="the text is gone"):
