@@ -95,5 +95,5 @@ def report(
     for record in records:
         for fault in record.faults:
             say("note", f"{record.path}: {fault}")
-    check_output(out, "--out")
+    check_output(out, "--out", "a page of charlm report")
     write_page(out, report_page(records))
