@@ -3,9 +3,11 @@
 import functools
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-from charlm.cells.program import Program, Size
+from pydantic import Field
+
+from charlm.cells.program import MOST_SIZE, Program, Size
 from charlm.errors import CellError
 from charlm.system.section import Count, Section
 
@@ -28,7 +30,7 @@ class Cell(Section):
 
     kind: str = ""
     """The name of a built-in kind, or FILE.py:CLASS."""
-    hidden: Count = 256
+    hidden: Annotated[Count, Field(le=MOST_SIZE)] = 256
     """Hidden units of each layer, H."""
 
     if TYPE_CHECKING:  # pydantic makes it

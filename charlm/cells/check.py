@@ -1,6 +1,8 @@
 """Checks a program, of a traced step or of a checkpoint, which may be hostile."""
 
-from charlm.cells.program import BINARY, OPERATIONS, STATIC, UNARY, Node, Parameter, Program, Size, when
+from typing import Any
+
+from charlm.cells.program import BINARY, MOST_SIZE, OPERATIONS, STATIC, UNARY, Node, Parameter, Program, Size, when
 
 MOST_NODES = 20_000
 MOST_VECTORS = 30_000
@@ -8,7 +10,9 @@ MOST_VECTORS = 30_000
 MOST_COUNT = 64
 """Most vectors side by side."""
 MOST_STACK = 1024
-MOST_SIZE = 2**20
+MOST_STATES = 64
+MOST_NAMES = 4000
+"""Most parameters; and most values that people look at."""
 LONGEST_NAME = 100
 _LARGEST = 3e38
 """The largest number, which float32 can hold."""
@@ -31,6 +35,11 @@ def check(program: Program, square: bool) -> None:
     require(0 < len(program.nodes) <= MOST_NODES, f"{len(program.nodes)} operations; allowed: up to {MOST_NODES}")
     vectors = sum(node.count for node in program.nodes)
     require(vectors <= MOST_VECTORS, f"{vectors} vectors in all operations; allowed: up to {MOST_VECTORS}")
+    looked_at = len(program.gates) + len(program.shown)
+    require(0 < len(program.states) <= MOST_STATES, f"{len(program.states)} states; allowed: 1 to {MOST_STATES}")
+    parameters = len(program.parameters)
+    require(parameters <= MOST_NAMES, f"{parameters} parameters; allowed: up to {MOST_NAMES}")
+    require(looked_at <= MOST_NAMES, f"{looked_at} names of gates and values; allowed: up to {MOST_NAMES}")
     declared = {parameter.name: parameter for parameter in program.parameters}
     require(len(declared) == len(program.parameters), "a parameter twice")
     require(len(declared) > 0, "no parameter")
@@ -48,13 +57,19 @@ def check(program: Program, square: bool) -> None:
     require(not unused, f"parameters that nothing uses: {', '.join(sorted(unused))[:80]}")
 
 
-def _check_parameter(parameter: Parameter) -> None:
-    name, gates, size, columns, stack, starts, bound = parameter
-    require(is_name(name), f"a parameter {name[:40]!r}; allowed: a name of letters, digits and _")
-    require(1 <= gates <= MOST_COUNT, f"{name}: {gates} gates; allowed: 1 to {MOST_COUNT}")
-    require(0 <= stack <= MOST_STACK, f"{name}: a stack of {stack}; allowed: up to {MOST_STACK}")
+def check_shape(parameter: Parameter) -> None:
+    """ValueError unless the name and the sizes are allowed; call it before anything of these sizes is made."""
+    name, gates, size, columns, stack = parameter[:5]
+    require(type(name) is str and is_name(name), f"a parameter {name!r:.40}; allowed: a name of letters, digits and _")
+    require(_is_within(gates, 1, MOST_COUNT), f"{name}: {gates!r:.40} gates; allowed: 1 to {MOST_COUNT}")
+    require(_is_within(stack, 0, MOST_STACK), f"{name}: a stack of {stack!r:.40}; allowed: up to {MOST_STACK}")
     require(_fits(size) and size != "", f"{name}: a size {size!r:.40}; allowed: H, I, or 1 to {MOST_SIZE}")
     require(_fits(columns), f"{name}: {columns!r:.40} columns; allowed: H, I, or 1 to {MOST_SIZE}")
+
+
+def _check_parameter(parameter: Parameter) -> None:
+    check_shape(parameter)
+    name, gates, _, columns, stack, starts, bound = parameter
     if columns != "":
         require(not starts, f"{name}: initial values of a matrix")
     else:
@@ -65,7 +80,11 @@ def _check_parameter(parameter: Parameter) -> None:
 
 
 def _fits(size: Size) -> bool:
-    return size in ("H", "I", "") if isinstance(size, str) else 1 <= size <= MOST_SIZE
+    return size in ("H", "I", "") if isinstance(size, str) else _is_within(size, 1, MOST_SIZE)
+
+
+def _is_within(number: Any, least: int, most: int) -> bool:
+    return type(number) is int and least <= number <= most
 
 
 def _check_node(node: Node, args: list[Node], program: Program, parameter: Parameter | None, square: bool) -> None:
@@ -75,6 +94,7 @@ def _check_node(node: Node, args: list[Node], program: Program, parameter: Param
     require(len(args) == arity, f"{len(args)} arguments; allowed: {arity}")
     require(1 <= node.count <= MOST_COUNT, f"{node.count} vectors; allowed: 1 to {MOST_COUNT}")
     require(abs(node.number) <= _LARGEST, "a number that is not finite")
+    require(str(node.number) != "-0.0", "the number −0; allowed: 0")
     require(_fits(node.size) and (node.size == "") == (op == "constant"), "no size")
     if op in ("input", "state", "constant"):
         size = {"input": "I", "state": "H", "constant": ""}[op]
@@ -86,7 +106,7 @@ def _check_node(node: Node, args: list[Node], program: Program, parameter: Param
         _check_use(node, args, parameter)
     elif op == "part":
         fits = (node.count, node.size) == (1, args[0].size) and 0 <= node.index < args[0].count
-        require(fits, f"part {node.index} of {args[0].count} × {args[0].size}")
+        require(fits and args[0].count > 1, f"part {node.index} of {args[0].count} × {args[0].size}")
     elif op in ("normalize", "stop"):
         require((node.count, node.size) == (args[0].count, args[0].size), "another size than its argument")
         require(op == "stop" or (node.index in (0, 1) and node.number >= 0), "an epsilon below 0")
@@ -119,9 +139,8 @@ def _check_use(node: Node, args: list[Node], parameter: Parameter) -> None:
 
 def is_condition(program: Program, node: Node) -> bool:
     """Whether a value is a comparison."""
-    while node.op == "part":
-        node = program.nodes[node.args[0]]
-    return node.op == "greater"
+    whole = program.nodes[node.args[0]] if node.op == "part" else node
+    return whole.op == "greater"
 
 
 def _check_ends(program: Program, square: bool) -> None:

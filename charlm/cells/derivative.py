@@ -2,6 +2,7 @@
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Container, Iterator
 from dataclasses import replace
 
@@ -43,7 +44,7 @@ def passes(split: Split) -> Passes:
     d_states = {name: gradients[place] for name, place in states.items() if place in gradients}
     ends = [*d_states.values(), *(row for vectors in rows.values() for row in vectors)]
     ends += [place for place, node in enumerate(back.nodes) if node.op == "product_back"]
-    live = needed(back.nodes, ends)
+    live = {*needed(back.nodes, ends)}
     required = {back.nodes[place].index for place in live if back.nodes[place].op == "value"}
 
     loads = _loads(loop, forward, operands)
@@ -51,9 +52,9 @@ def passes(split: Split) -> Passes:
     saved: dict[Size, list[int]] = {}
     for place in sorted({*chosen.values()}):
         saved.setdefault(forward.nodes[place].size, []).append(place)
+    slots = {number: index for numbers in saved.values() for index, number in enumerate(numbers)}
     for place, number in chosen.items():
-        size = forward.nodes[number].size
-        loads[place] = loads[number] = Node("saved", size=size, index=saved[size].index(number))
+        loads[place] = loads[number] = Node("saved", size=forward.nodes[number].size, index=slots[number])
     final, new = _rewritten(forward, back, live, required, loads)
 
     ahead = Pass(forward.nodes, dict(zip(loop.states, loop.results, strict=True)))
@@ -114,6 +115,7 @@ def _gradients(loop: Program, forward: Builder, back: Builder) -> tuple[dict[int
     """
     parts = {(node.args[0], node.index): place for place, node in enumerate(loop.nodes) if node.op == "part"}
     products, norms = numbered(loop.nodes, "product"), numbered(loop.nodes, "normalize")
+    uses = Counter(arg for node in loop.nodes for arg in node.args)
     gradients: dict[int, int] = {}
     rows: dict[int, Rows] = {}
 
@@ -131,19 +133,20 @@ def _gradients(loop: Program, forward: Builder, back: Builder) -> tuple[dict[int
             if node.op == "product":
                 operand = loop.nodes[node.args[0]]
                 result = back.put(Node("product_back", rows[place], 1, operand.size, index=products[place]))
-                if operand.op != "state":
+                # Without a gradient, 0 must not reach the operand: it could be divided by 0 there.
+                if operand.op != "state" and not gradients.keys().isdisjoint(vectors):
                     add(node.args[0], result)
         elif node.op == "normalize" and place in gradients:
             args = gradients[place], _value(forward, back, place)
             add(node.args[0], back.put(Node("normalize_back", args, 1, node.size, index=norms[place])))
         elif place in gradients:
-            for arg, term in _terms(loop, forward, back, place, gradients[place]):
+            for arg, term in _terms(uses, forward, back, place, gradients[place]):
                 if forward.nodes[arg].op not in ("constant", "greater"):
                     add(arg, term)
     return gradients, rows
 
 
-def _terms(loop: Program, forward: Builder, back: Builder, place: int, d: int) -> Iterator[tuple[int, int]]:
+def _terms(uses: Counter[int], forward: Builder, back: Builder, place: int, d: int) -> Iterator[tuple[int, int]]:
     """The arguments of a node whose gradient is d, and the term that it adds to their gradients."""
     node, do, number = forward.nodes[place], back.apply, back.constant
     args, size = node.args, node.size
@@ -187,7 +190,7 @@ def _terms(loop: Program, forward: Builder, back: Builder, place: int, d: int) -
             is_number = [forward.nodes[arg].op == "constant" for arg in args]
             if any(is_number):
                 other = args[is_number.index(False)]
-                beyond = _beyond(loop, forward, back, place, args[is_number.index(True)], other)
+                beyond = _beyond(uses, forward, back, place, args[is_number.index(True)], other)
                 yield other, do("where", beyond, number(0.0), d, size=back.nodes[d].size)
             else:
                 to_first = do("mul", d, value(_share_of_first(forward, node)))
@@ -201,13 +204,12 @@ def _value(forward: Builder, back: Builder, place: int) -> int:
     return back.constant(node.number) if node.op == "constant" else back.put(Node("value", size=node.size, index=place))
 
 
-def _beyond(loop: Program, forward: Builder, back: Builder, place: int, number: int, other: int) -> int:
+def _beyond(uses: Counter[int], forward: Builder, back: Builder, place: int, number: int, other: int) -> int:
     """Whether the maximum or minimum of a number and another value is the number. At equality it is not."""
     node, bound = forward.nodes[place], forward.nodes[number].number
     compared = [_value(forward, back, number), _value(forward, back, other)]
-    exponential = forward.find("exp", place)
-    used_once = sum(each.args.count(place) for each in loop.nodes) == 1
-    if node.op == "max" and bound < NEGLIGIBLE and exponential is not None and used_once:
+    exponential = forward.find(Node("exp", (place,), 1, node.size))
+    if node.op == "max" and bound < NEGLIGIBLE and exponential is not None and uses[place] == 1:
         # Compare its exponential, which is saved anyway. At the bound the gradient is negligible, so rounding
         # either way is harmless.
         compared = [back.constant(math.exp(bound) * 1.000001), _value(forward, back, exponential)]

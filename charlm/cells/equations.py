@@ -70,6 +70,9 @@ class _Latex(Notation):
         letter = r"\delta" if head == "δ" else head
         return (letter if len(head) == 1 else rf"\mathit{{{head}}}") + lowered
 
+    def again(self, symbol: str) -> str:
+        return f"{{{symbol}^{{*}}}}"
+
     def function(self, op: str) -> str:
         return rf"\operatorname{{{op.replace('_', '-')}}}"
 
@@ -112,7 +115,7 @@ class _Back(Lines):
         program = program._replace(nodes=tuple(nodes), results=tuple(results), gates=(), shown=())
         super().__init__(program, notation, [behind[row][0] for row in derived.gradient_rows])
         self.used_names |= used_names
-        after = {forward.after(state): notation.symbol(state) for state in program.states}
+        after = {forward.after(state): self.symbols[state, ""] for state in program.states}
         for named in (("known",), ("vector", "input"), UNARY):
             for place, gradient in back.gradients.items():
                 node = self.nodes[ahead[place][0]]
@@ -126,11 +129,11 @@ class _Back(Lines):
         self.numbers = itertools.count(1)
 
     def after(self, state: str) -> str:
-        return f"d{self.notation.symbol(state, self.notation.past)}"
+        return f"d{self.symbols[state, self.notation.past]}"
 
     def leaf(self, node: Node) -> tuple[str, int]:
         if node.op == "d_state":
-            return f"d{self.notation.symbol(node.name, self.notation.now)}", ATOM
+            return f"d{self.symbols[node.name, self.notation.now]}", ATOM
         return (node.name, ATOM) if node.op == "known" else super().leaf(node)
 
     def formula(self, place: int) -> tuple[str, int]:

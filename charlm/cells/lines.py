@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from charlm.cells.program import Node, Program, needed
+from charlm.cells.program import UNARY, Node, Program, needed
 
 ATOM = 5
 """The precedence of a name or a call; no operation has a higher one."""
 _LONGEST = 100
 """The most characters of an expression within another."""
 SYMBOL = re.compile(r"^_*[^\W\d_]+|\d+$|[^_]+")
+_FUNCTIONS = (*UNARY, "max", "min", "normalize", "rms_normalize", "where", "else")
 _DIGITS = "₀₁₂₃₄₅₆₇₈₉"
 _LOWERED = str.maketrans("0123456789", _DIGITS)
 
@@ -45,6 +46,10 @@ class Notation:
             comma = "," if text[-1] in _DIGITS else ""
             text += f"_{lowered}" if word in words and not word.isdigit() else comma + lowered
         return text
+
+    def again(self, symbol: str) -> str:
+        """Another name, for one that looks like `symbol`."""
+        return f"{symbol}*"
 
     def number(self, number: float) -> str:
         return f"{number:.6g}".replace("-", self.minus)
@@ -84,8 +89,11 @@ class Lines:
         ends = {self.same[place] for place in ends}
         self.places = needed(self.nodes, (*self.results, *ends))
         self.uses = Counter(arg for place in self.places for arg in self.nodes[place].args)
+        self.taken = {notation.input, *map(notation.symbol, _FUNCTIONS)}
+        """Names of states, parameters, gates and functions, and of their gradients."""
+        self.symbols = self._symbols()
         looked_at = (*program.gates, *program.shown)
-        self.preferred = {self.same[place]: notation.symbol(name) for name, place in looked_at}
+        self.preferred = {self.same[place]: self._free(notation.symbol(name)) for name, place in looked_at}
         self.preferred |= {place: self.after(name) for name, place in zip(program.states, self.results, strict=True)}
         self.own_line = {*self.preferred, *ends}
         self.own_line |= {self.nodes[place].args[0] for place in self.places if self.nodes[place].op == "part"}
@@ -94,7 +102,28 @@ class Lines:
         self.own_line |= {arg for node in normalized for arg in node.args}
         self.names: dict[int, str] = {}
         parameters = {self.row(node) for node in self.nodes if node.name in self.parameters}
-        self.used_names = {"", "d", notation.input, *map(notation.symbol, program.states), *parameters}
+        states = [self.symbols[state, ""] for state in program.states]
+        self.used_names = {"", "d", notation.input, *states, *parameters}
+
+    def _symbols(self) -> dict[tuple[str, ...], str]:
+        """How states and parameters are written: by (state, subscript) and (parameter,). No two look the same."""
+        texts: dict[tuple[str, ...], str] = {}
+        for state in self.program.states:
+            for below in ("", self.notation.past, self.notation.now):
+                texts[state, below] = self.notation.symbol(state, *([below] if below else []))
+        for name, parameter in self.parameters.items():
+            letter = "w" if parameter.columns == "" else "W"
+            texts[(name,)] = self.notation.symbol(re.sub("^weight", letter, re.sub("^bias", "b", name)))
+        for key, text in texts.items():
+            while not self._free(text):
+                text = self.notation.again(text)
+            texts[key] = text
+            self.taken |= {text, f"d{text}"}
+        return texts
+
+    def _free(self, text: str) -> str:
+        """The name, or "" if it or its gradient is taken."""
+        return "" if {text, f"d{text}"} & self.taken else text
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Names and their expressions, in the order of computation."""
@@ -128,9 +157,9 @@ class Lines:
         if node.op in self.leaves:
             return self.leaf(node)
         binds, *lowest = self.notation.binds.get(node.op, (ATOM, *[0] * len(node.args)))
-        args = [self.text(arg, each) for arg, each in zip(node.args, lowest, strict=True)]
         if node.op in ("add", "mul") and self.nodes[node.args[1]].op == node.op:  # a + (b + c)
-            args[1] = self.text(node.args[1], binds)
+            lowest[1] = binds
+        args = [self.text(arg, each) for arg, each in zip(node.args, lowest, strict=True)]
         if node.op not in self.notation.templates:
             return f"{self.function(node.op)}({', '.join(args)})", binds
         matrix = self.row(node) if node.op == "product" else ""
@@ -141,7 +170,7 @@ class Lines:
             case "input":
                 return self.notation.input, ATOM
             case "state":
-                return self.notation.symbol(node.name, self.notation.past), ATOM
+                return self.symbols[node.name, self.notation.past], ATOM
             case "constant":
                 return self.notation.number(node.number), ATOM if node.number >= 0 else self.notation.binds["neg"][0]
             case "part":
@@ -153,13 +182,12 @@ class Lines:
 
     def after(self, state: str) -> str:
         """The name of a result."""
-        return self.notation.symbol(state, self.notation.now)
+        return self.symbols[state, self.notation.now]
 
     def row(self, node: Node) -> str:
         """What a product or vector takes from its parameter: W_ih for weight_ih, with a number if it has several."""
         declared = self.parameters[node.name]
-        letter = "w" if declared.columns == "" else "W"
-        name = self.notation.symbol(re.sub("^weight", letter, re.sub("^bias", "b", node.name)))
+        name = self.symbols[(node.name,)]
         if node.op == "product":
             return self.notation.numbered(name, node.index + 1) if declared.stack else name
         if node.count == declared.gates * max(declared.stack, 1):
@@ -170,6 +198,7 @@ class Lines:
         """Short names that are free."""
         letters = self.notation.letters
         initials = {name[0] for name in (*self.used_names, *self.preferred.values()) if name}
+        initials |= {name[1] for name in self.taken if name[0] == "d" and len(name) > 1}  # their gradients
         yield from (letter for letter in letters if letter not in initials)
         longer = ("".join(word) for length in itertools.count(2) for word in itertools.product(letters, repeat=length))
         yield from (name for name in map(self.notation.symbol, longer) if name not in self.used_names)

@@ -1,5 +1,6 @@
 """Splits a program: the part before the loop over time, and the loop."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -24,11 +25,15 @@ class Split(NamedTuple):
     """The same for the loop."""
 
 
-def split(program: Program) -> Split:
-    """Split a program. Nodes that no result needs are dropped, and so are initial values."""
+def split(program: Program, *, looked_at: bool = False) -> Split:
+    """Split a program. Nodes that no result needs are dropped, and so are initial values.
+
+    looked_at: with the values that people look at. Kernels compute none that the results do not need.
+    """
     program = program._replace(parameters=tuple(one._replace(starts=()) for one in program.parameters))
     kinds = when(program.nodes)
-    ends = (*program.results, *(place for _, place in (*program.gates, *program.shown)))
+    gates, shown = (program.gates, program.shown) if looked_at else ((), ())
+    ends = (*program.results, *(place for _, place in (*gates, *shown)))
     # Whether a value can be computed for all steps, as a product, a normalization, or a sum of these. Elementwise
     # functions stay in the loop: computing them there costs less than writing and reading their results.
     linear: list[bool] = []
@@ -39,8 +44,7 @@ def split(program: Program) -> Split:
             linear.append(kinds[place] == WINDOW and node.op in ("product", "normalize", "input"))
 
     def leaf(place: int) -> str | None:
-        # A value from before the loop stays whole: the loop takes its parts.
-        if program.nodes[place].op in ("constant", "part") or (kinds[place] != STATIC and not linear[place]):
+        if program.nodes[place].op in _IN_THE_LOOP or (kinds[place] != STATIC and not linear[place]):
             return None
         return "window" if kinds[place] == WINDOW else "static"
 
@@ -48,11 +52,15 @@ def split(program: Program) -> Split:
     loop = program._replace(
         nodes=tuple(nodes),
         results=tuple(new[place] for place in program.results),
-        gates=tuple((name, new[place]) for name, place in program.gates),
-        shown=tuple((name, new[place]) for name, place in program.shown),
+        gates=tuple((name, new[place]) for name, place in gates),
+        shown=tuple((name, new[place]) for name, place in shown),
     )
     additions = additions_of_products(program), additions_of_products(loop)
     return Split(program, leaves["window"], leaves["static"], loop, *additions)
+
+
+_IN_THE_LOOP = ("constant", "part", "greater")
+"""No leaves: a value from before the loop stays whole, and the loop takes its parts; a kernel reads numbers only."""
 
 
 def _cut(
@@ -78,7 +86,7 @@ def _cut(
 
 def additions_of_products(program: Program) -> dict[int, tuple[int, int]]:
     """Sums with a product that nothing else uses: the node of the sum → (the product, the other summand)."""
-    uses = [arg for node in program.nodes for arg in node.args]
+    uses = Counter(arg for node in program.nodes for arg in node.args)
     additions = {}
     for place, node in enumerate(program.nodes):
         if node.op != "add":
@@ -86,7 +94,7 @@ def additions_of_products(program: Program) -> dict[int, tuple[int, int]]:
         for one, other in (node.args, node.args[::-1]):
             product, added = program.nodes[one], program.nodes[other]
             whole = product.count == added.count == node.count and added.op != "constant"
-            if product.op == "product" and uses.count(one) == 1 and whole:
+            if product.op == "product" and uses[one] == 1 and whole:
                 additions[place] = (one, other)
                 break
     return additions
@@ -110,7 +118,7 @@ def before_loop(split: Split) -> Before:
     nodes, kinds = split.program.nodes, when(split.program.nodes)
 
     def leaf(place: int) -> str | None:
-        return "static" if kinds[place] != WINDOW and nodes[place].op not in ("constant", "part") else None
+        return "static" if kinds[place] != WINDOW and nodes[place].op not in _IN_THE_LOOP else None
 
     built, new, leaves = _cut(nodes, split.windows, leaf)
     builder = Builder(built)

@@ -4,14 +4,14 @@ A program is a list of nodes in the order of computation; a node's place is its 
 `count` vectors over units, side by side (stacked gates). Shapes: H hidden units, I inputs.
 """
 
-import math
-import operator
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 Size = str | int
 """Units of a vector: "H", "I", or a number; "" for a constant, which fits every size."""
+MOST_SIZE = 2**20
+"""Most units of a vector."""
 
 
 def units(size: Size, hidden: int, inputs: int) -> int:
@@ -130,7 +130,10 @@ def reached(nodes: Sequence[Node], ends: Iterable[int], leaves: Container[int] =
 
 
 class Builder:
-    """A growing list of nodes. Equal nodes become one, and arithmetic with constants is done at once."""
+    """A growing list of nodes. Equal nodes become one, and sums with 0 and products with 1 are left out.
+
+    A product with 0 stays: of ∞ or NaN it is NaN. So only constants are constant, and no operation is done here.
+    """
 
     def __init__(self, nodes: Sequence[Node] = ()) -> None:
         self.nodes = list(nodes)
@@ -144,7 +147,7 @@ class Builder:
         return self._known[node]
 
     def constant(self, number: float) -> int:
-        return self.put(Node("constant", size="", number=float(number)))
+        return self.put(Node("constant", size="", number=float(number) + 0.0))  # −0 becomes 0, which it equals
 
     def apply(self, op: str, *args: int, size: Size | None = None) -> int:
         """An operation unit by unit; by default its size is the size of its arguments."""
@@ -154,10 +157,9 @@ class Builder:
         known = next((node.size for node in nodes if node.size != ""), "") if size is None else size
         return self.put(Node(op, args, max(node.count for node in nodes), known))
 
-    def find(self, op: str, *args: int) -> int | None:
-        """The place of an operation, if there is one."""
-        places = (place for place, node in enumerate(self.nodes) if node.op == op and node.args == args)
-        return next(places, None)
+    def find(self, node: Node) -> int | None:
+        """The place of this node, if there is one."""
+        return self._known.get(node)
 
     def part(self, value: int, index: int) -> int:
         """One of several vectors side by side."""
@@ -175,10 +177,6 @@ class Builder:
 
     def _simplified(self, op: str, args: tuple[int, ...]) -> int | None:
         numbers = [self._number(arg) for arg in args]
-        if all(number is not None for number in numbers) and op in _OF_NUMBERS:
-            return self.constant(_OF_NUMBERS[op](*numbers))
-        if op == "where" and numbers[0] is not None:
-            return args[1] if numbers[0] else args[2]
         if op == "add" and 0.0 in numbers:
             return args[1 - numbers.index(0.0)]
         if op == "sub" and numbers[1] == 0.0:
@@ -191,23 +189,7 @@ class Builder:
             return args[1 - numbers.index(1.0)]
         if op == "div" and numbers[1] == 1.0:
             return args[0]
-        if op == "mul" and 0.0 in numbers:
-            return self.constant(0.0)
         return None
-
-
-_OF_NUMBERS = {
-    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "max": max, "min": min},
-    **{
-        "exp": lambda a: math.exp(a) if a < 709 else math.inf,
-        "log": math.log,
-        "tanh": math.tanh,
-        "sqrt": math.sqrt,
-        "relu": lambda a: max(a, 0.0),
-    },
-    **{"sigmoid": lambda a: (1 + math.tanh(a / 2)) / 2, "greater": lambda a, b: float(a > b)},
-    **{"softplus": lambda a: max(a, 0.0) + math.log1p(math.exp(-abs(a)))},
-}
 
 
 def scalarized(program: Program) -> Program:

@@ -19,7 +19,6 @@ from charlm.cells.program import Node, Parameter, Program, Size
 from charlm.errors import CellError
 from charlm.system.section import Section
 
-MOST_STATES = 64
 LONGEST_KIND = 5000
 MOST_OPTIONS = 200
 
@@ -108,7 +107,8 @@ class StoredCell(Cell):
             value_text = f"{value!r:.40}" if isinstance(value, str | int | float) else kind_text
             text = f"{where or 'the JSON'}: found {value_text}; {fault['msg']}"
             raise ValueError(f"the programs of {name}: {text}") from None
-        require(0 < len(set(raw.states)) == len(raw.states) <= MOST_STATES, "no, equal or too many states")
+        for names in (raw.states, raw.internal, raw.initial):
+            require(len(set(names)) == len(names), "equal states, or equal initial options")
         require(all(map(is_name, (*raw.states, *raw.initial))), "states or initial options without proper names")
         require(len(raw.initial) <= MOST_OPTIONS, f"{len(raw.initial)} initial options; allowed: {MOST_OPTIONS}")
         require(set(raw.internal) < set(raw.states), "internal states that are no states, or all of them")

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from pydantic import ValidationError
 
 from charlm.cells.cell import Cell, Parameters
-from charlm.cells.check import check
+from charlm.cells.check import MOST_NODES, check, check_shape
 from charlm.cells.program import BINARY, UNARY, Builder, Node, Parameter, Program, Size
 from charlm.cells.torch_functions import FUNCTIONS, INSTEAD
 from charlm.errors import CellError
@@ -42,14 +42,14 @@ def trace(cell: Cell, square: bool) -> Program:
 
 def _traced(cell: Cell, square: bool) -> Program:
     tracing = _Tracing(cell, square)
+    tracing.check_signature()
     x = Value(tracing, tracing.builder.put(Node("input", size="I")))
     states = [Value(tracing, tracing.builder.put(Node("state", name=name))) for name in cell.states]
-    tracing.check_signature(x, states)
     try:
         results = cell.step(tracing, x, *states)
     except CellError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise CellError(f"{tracing.where(error)}: {_explained(error)}") from error
     tracing.returned = True
     if isinstance(results, list):
@@ -74,7 +74,7 @@ def _traced(cell: Cell, square: bool) -> Program:
     return program
 
 
-def _explained(error: Exception) -> str:
+def _explained(error: BaseException) -> str:
     """An exception of a step, in words."""
     if isinstance(error, ValidationError):
         return (
@@ -94,6 +94,8 @@ class _Tracing(Parameters):
         self.declared: dict[str, Parameter] = {}
         self.gates: dict[str, int] = {}
         self.shown: dict[str, int] = {}
+        self.operations = 0
+        """Counted as the step calls them, so that no option can make it run on and on."""
 
     # Called by a step
 
@@ -103,8 +105,10 @@ class _Tracing(Parameters):
         value = self.value(operand)
         if value.node.count != 1 or value.node.size == "":
             self.fail(f"{name}: the operand has {value.node.count} vectors; allowed: 1, and no constant")
-        self._declare(Parameter(name, gates, size, value.node.size, self._stack(name, index, of)))
-        return Value(self, self.builder.put(Node("product", (value.place,), gates, size, name, index or 0)))
+        parameter = Parameter(name, gates, size, value.node.size, of)
+        self._check_shape(parameter, index)
+        self._declare(parameter)
+        return self._put(Node("product", (value.place,), gates, size, name, index or 0))
 
     def vector(
         self,
@@ -117,6 +121,8 @@ class _Tracing(Parameters):
         of: int = 0,
         size: Size = "H",
     ) -> "Value":
+        parameter = Parameter(name, gates, size, "", of)
+        self._check_shape(parameter, index)
         rows = gates if index is not None else gates * max(of, 1)
         starts = tuple(start) if isinstance(start, tuple | list) else (start,) * rows
         if len(starts) != rows:
@@ -124,9 +130,9 @@ class _Tracing(Parameters):
         if index is not None:
             starts *= max(of, 1)
         starts = tuple(None if one is None else float(one) for one in starts)
-        self._declare(Parameter(name, gates, size, "", self._stack(name, index, of), starts, bound))
+        self._declare(parameter._replace(starts=starts, bound=bound if bound is None else float(bound)))
         first = 0 if index is None else index * gates
-        return Value(self, self.builder.put(Node("vector", (), rows, size, name, first)))
+        return self._put(Node("vector", (), rows, size, name, first))
 
     def note(self, **gates: Any) -> None:
         self.gates.update(self._named(gates))
@@ -134,7 +140,7 @@ class _Tracing(Parameters):
     def show(self, **states: Any) -> None:
         self.shown.update(self._named(states))
 
-    def check_signature(self, x: "Value", states: "list[Value]") -> None:
+    def check_signature(self) -> None:
         """CellError unless the cell has states, and its step takes them."""
         names, internal, cell = self.cell.states, self.cell.internal, type(self.cell).__name__
         if not isinstance(names, tuple) or len({*names}) != len(names) or not {*internal} < {*names}:
@@ -146,7 +152,7 @@ class _Tracing(Parameters):
         if type(self.cell).step is Cell.step:
             raise CellError(f"{cell}: found no step; allowed: def step({signature})")
         try:
-            inspect.signature(self.cell.step).bind(self, x, *states)
+            inspect.signature(self.cell.step).bind(self, None, *names)
         except TypeError as error:
             self.fail(f"{error}; allowed: def step({signature}), with one argument for each of the states")
 
@@ -184,16 +190,15 @@ class _Tracing(Parameters):
                 f"{op} of vectors of different sizes: {sizes}; allowed: the same; H is model.cell.hidden, and I in the "
                 "first layer model.embedding"
             )
+        self._count()
         place = self.builder.apply(op, *(value.place for value in values), size=size)
         return Condition(self, place) if op == "greater" else Value(self, place)
 
     def over_units(self, op: str, value: Any, epsilon: float = 0.0, index: int = 0) -> "Value":
         """normalize or stop."""
         own = self.value(value)
-        if own.node.size == "":
-            self.fail(f"{op} of a constant; allowed: of vectors")
-        node = Node(op, (own.place,), own.node.count, own.node.size, index=index, number=epsilon)
-        return Value(self, self.builder.put(node))
+        node = Node(op, (own.place,), own.node.count, own.node.size, index=index, number=float(epsilon))
+        return self._put(node)
 
     def joined(self, one: Size, other: Size) -> Size | None:
         """The size of a result of two sizes; None if they do not fit."""
@@ -223,10 +228,28 @@ class _Tracing(Parameters):
                 self.fail(f"{name} is {value.node.count} vectors; allowed: one vector for each name")
         return {name: value.place for name, value in traced.items()}
 
-    def _stack(self, name: str, index: int | None, of: int) -> int:
-        if index is not None and not 0 <= index < of:
-            self.fail(f"{name}: index {index}; allowed: 0 to {of - 1}")
-        return of
+    def _put(self, node: Node) -> "Value":
+        """A node of the step; it counts as an operation."""
+        self._count()
+        return Value(self, self.builder.put(node))
+
+    def _count(self) -> None:
+        self.operations += 1
+        if self.operations > MOST_NODES:
+            self.fail(
+                f"found more than {MOST_NODES:,} operations in a step; allowed: up to these; choose smaller options, "
+                "or a shorter step"
+            )
+
+    def _check_shape(self, parameter: Parameter, index: int | None) -> None:
+        """CellError unless the sizes are allowed, before anything of these sizes is made."""
+        try:
+            check_shape(parameter)
+        except ValueError as error:
+            self.fail(str(error))
+        of = parameter.stack
+        if index is not None and not (type(index) is int and 0 <= index < of):
+            self.fail(f"{parameter.name}: index {index!r:.40}; allowed: 0 to {of - 1}")
 
     def _declare(self, parameter: Parameter) -> None:
         known = self.declared.setdefault(parameter.name, parameter)

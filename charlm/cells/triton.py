@@ -77,6 +77,12 @@ class TritonPass:
         self.names, self.internal = passes.split.loop.states, passes.split.loop.internal
         self.levels = stages(nodes, ends, split_norms=False, anywhere=ANYWHERE)
         self.at = {place: k for k, level in enumerate(self.levels) for place in (*level.begins, *level.nodes)}
+        self.norms = numbered(nodes, "normalize")
+        self.read_last: dict[int, int] = {}
+        """The last stage whose kernel reads a value, by the value's place."""
+        for user, stage in self.at.items():
+            for arg in nodes[user].args if nodes[user].op not in _LEAVES else ():
+                self.read_last[arg] = max(stage, self.read_last.get(arg, 0))
         self.stored: dict[int, Vector] = {}
         """Values that earlier kernels have stored."""
         self.stages: list[TritonStage] = []
@@ -97,15 +103,17 @@ class TritonPass:
         places = [place for place in computed if self.unified(self.nodes[place].size) == size]
         whole_rows = any(self.nodes[place].op in _ROW for place in places)
         writer = Writer(self, whole_rows)
-        stores = [store for store in stores if self.unified(store.size) == size]
+        by_place: dict[int, list[Store]] = {}
+        for store in (store for store in stores if self.unified(store.size) == size):
+            by_place.setdefault(store.place, []).append(store)
         for place in places:
             writer.compute(place)
             # Store at once, so that few values occupy registers.
-            for store in (store for store in stores if store.place == place):
+            for store in by_place.pop(place, ()):
                 store.write(writer)
-            if place not in self.stored and self.is_read_later(place):
+            if place not in self.stored and self.read_last.get(place, 0) > stage:
                 writer.store_value(Argument("node", place, self.nodes[place].size), place)
-        for store in (store for store in stores if store.place not in places):
+        for store in (store for group in by_place.values() for store in group):
             store.write(writer)
         kernel = TritonKernel(f"{self.name}_{stage}_{size}", size, whole_rows, tuple(writer.arguments))
         self.texts.append(writer.text(kernel))
@@ -118,11 +126,6 @@ class TritonPass:
     def is_leaf(self, place: int) -> bool:
         node = self.nodes[place]
         return (self.nodes[node.args[0]] if node.op == "part" else node).op in _LEAVES
-
-    def is_read_later(self, place: int) -> bool:
-        """Whether the kernel of a later stage reads the value."""
-        users = (user for user, node in enumerate(self.nodes) if place in node.args and user in self.at)
-        return any(self.at[user] > self.at[place] and self.nodes[user].op not in _LEAVES for user in users)
 
     def zones_out(self, s: int) -> bool:
         return self.options.zoneout and self.names[s] not in self.internal

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from charlm.cells.passes import numbered
 from charlm.cells.program import UNARY, Size
 
 if TYPE_CHECKING:
@@ -164,9 +162,7 @@ class Writer:
         if place not in self.values:
             node = self.of.nodes[place]
             if node.op == "constant":
-                self.values[place] = repr(node.number) if math.isfinite(node.number) else f'float("{node.number}")'
-            elif node.size == "":
-                self.compute(place)
+                self.values[place] = repr(node.number)
             else:
                 expression = self.loaded(place)
                 self.values[place] = expression if expression.isidentifier() else self.let(f"v{place}", expression)
@@ -198,13 +194,11 @@ class Writer:
 
     def compute(self, place: int) -> None:
         """A variable with the result of an operation."""
-        node, nodes, norms = self.of.nodes[place], self.of.nodes, self.of.passes.normalizations
+        node, norms = self.of.nodes[place], self.of.passes.normalizations
         args = [self.value(arg) for arg in node.args]
         name = self.values[place] = args[0] if node.op == "stop" else f"v{place}"
-        if node.op in UNARY and nodes[node.args[0]].op == "constant":
-            args = [f"tl.full((1,), {args[0]}, tl.float32)"]
         if node.op == "normalize":
-            number = numbered(nodes, "normalize")[place]
+            number = self.of.norms[place]
             self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.index}, inside)")
             self.lines += [f"tl.store({self.moment(number, k)}, {one})" for k, one in enumerate(("scale", "mean"))]
         elif node.op == "normalized":

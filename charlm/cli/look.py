@@ -44,7 +44,7 @@ def look(
     from charlm.data.outputs import check_output
     from charlm.look import look_page, opening
 
-    check_output(out, "--out")
+    check_output(out, "--out", "a page of charlm look")
     other = None if compare is None else load(compare, "cpu", "fp32")
     if file is not None:
         ids = encode_text(trained, file, skip_unknown)

@@ -93,5 +93,5 @@ def report(
 
     paths = {path.resolve(): path for given in runs for path in runs_in(given)}
     records = [read_run(path) for path in paths.values()]
-    check_output(out, "--out")
+    check_output(out, "--out", "a page of charlm report")
     write_page(out, report_page(records))

@@ -72,7 +72,7 @@ def evaluate(
     from charlm.inference.dynamic import Adaptation
 
     if per_char is not None:
-        check_output(per_char, "--per-char")
+        check_output(per_char, "--per-char", "scores of charlm eval")
     if dynamic:
         trained.training_splits("--dynamic")  # fail now, not after the text is read
     name = str(file or split or "valid")

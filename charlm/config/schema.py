@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Strict, field_validator, model_validator
 
 from charlm.cells import CELLS, LSTM, Cell
+from charlm.cells.program import MOST_SIZE
 from charlm.config.optimizers import OPTIMIZERS, AdamWConfig, Optimizer
 from charlm.system.section import (
     Count,
@@ -93,7 +94,7 @@ class ModelConfig(Section):
     members: Few = 1
     """Networks of this section that a run trains side by side, with different initial weights and dropout. They predict
     together, by the mean of their probabilities."""
-    embedding: CountOrNever = 64
+    embedding: Annotated[CountOrNever, Field(le=MOST_SIZE)] = 64
     """Size of the character embedding, E; 0: one-hot input."""
     tie_embeddings: bool = False
     """Use the embedding as the weights of the logits too (Press & Wolf 2017). Where `embedding` differs from

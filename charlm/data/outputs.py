@@ -11,28 +11,32 @@ from charlm.errors import DataError
 from charlm.system.files import regular, replacing, temporary_beside
 
 _HEAD_BYTES = 80
-_OWN = re.compile(
-    rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm \w+ -->\n"  # each page.html
-    rb"|position,(character|byte),nats,bits\r\n"  # eval --per-char
-    rb"|\x08.\x12\x06charlm",  # ONNX
-    re.DOTALL,
-)
-"""How they begin."""
+_BEGINNINGS = {
+    "a page of charlm export": rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm export -->\n",
+    "a page of charlm look": rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm look -->\n",
+    "a page of charlm report": rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm report -->\n",
+    "a page of charlm compare": rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm compare -->\n",
+    "scores of charlm eval": rb"position,(character|byte),nats,bits\r\n",
+    "an ONNX model of charlm": rb"\x08.\x12\x06charlm",
+}
+"""How the files of each kind begin."""
 
 
-def is_output(file: Path) -> bool:
-    """Whether charlm has written the file. OSError if it cannot be read."""
+def output_kind(file: Path) -> str:
+    """What charlm has written there; "" for another file. OSError if it cannot be read."""
     with open(file, "rb", buffering=0, opener=regular) as opened:
-        return _OWN.match(opened.read(_HEAD_BYTES)) is not None
+        head = opened.read(_HEAD_BYTES)
+    return next((kind for kind, begin in _BEGINNINGS.items() if re.match(begin, head, re.DOTALL)), "")
 
 
-def check_output(file: Path, option: str) -> None:
+def check_output(file: Path, option: str, kind: str) -> None:
     """DataError now, instead of after a long computation, unless the file can be written and nothing is lost by it.
 
-    It may be new, empty, or an earlier output of charlm. A link must lead to such a file. A pipe or device may always
-    be written.
+    It may be new, empty, or an earlier output of this kind. A link must lead to such a file. A pipe or device may
+    always be written.
     """
-    allowed = "allowed: a new or empty file, or one that charlm wrote"
+    assert kind in _BEGINNINGS, kind
+    allowed = f"allowed: a new or empty file, or {kind}"
     try:
         if file.is_symlink() and not file.exists():
             raise DataError(f"{option} {file}: a link to nothing; {allowed}")
@@ -46,8 +50,8 @@ def check_output(file: Path, option: str) -> None:
         beside.unlink()
         if is_new:
             file.unlink()
-        elif file.stat().st_size and not is_output(file):
-            raise DataError(f"{option} {file}: exists and is another file; {allowed}")
+        elif file.stat().st_size and (found := output_kind(file)) != kind:
+            raise DataError(f"{option} {file}: exists and is {found or 'another file'}; {allowed}")
     except OSError as error:
         raise _unwritable(file, option, error) from None
 

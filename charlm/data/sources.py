@@ -17,7 +17,7 @@ from pathlib import Path
 
 from charlm.config.schema import Config, DataConfig
 from charlm.data.catalog import CATALOG
-from charlm.data.outputs import is_output
+from charlm.data.outputs import output_kind
 from charlm.data.reading import is_pipe, unreadable
 from charlm.errors import DataError
 from charlm.runs import TEXT, is_run
@@ -145,7 +145,7 @@ def _files_below(
     files = set()
     try:
         for path in walk(root, *pattern):
-            if is_output(path):
+            if output_kind(path):
                 left_out.add(path.as_posix())
             else:
                 files.add(path)

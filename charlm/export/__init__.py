@@ -18,17 +18,21 @@ from charlm.export.onnx_graph import onnx_file
 from charlm.inference.trained import TrainedModel
 from charlm.system.formatting import format_bytes
 
-FORMATS: dict[str, Callable[..., tuple[bytes, str]]] = {"onnx": onnx_file, "html": html_file}
-"""(trained, options of the format) → the bytes of the file, and what its check found, in words."""
+FORMATS: dict[str, tuple[Callable[..., tuple[bytes, str]], str]] = {
+    "onnx": (onnx_file, "an ONNX model of charlm"),
+    "html": (html_file, "a page of charlm export"),
+}
+"""(trained, options of the format) → the bytes of the file, and what its check found, in words; the kind of output."""
 
 
 def export(trained: TrainedModel, to: str, out: Path, **options: Any) -> str:
     """Write the model to a file in one of FORMATS, once it is checked; the size and what was found, in words.
 
-    Replaces only what charlm wrote. DataError if something else is there or the file cannot
-    be written, CharlmError if a package is missing or the copy does not compute what charlm computes.
+    Replaces only an earlier export in this format. DataError if something else is there or the file cannot be written,
+    CharlmError if a package is missing or the copy does not compute what charlm computes.
     """
-    check_output(out, "--out")
-    content, found = FORMATS[to](trained.first_member("export"), **options)
+    write, kind = FORMATS[to]
+    check_output(out, "--out", kind)
+    content, found = write(trained.first_member("export"), **options)
     write_output(out, "--out", content)
     return f"{format_bytes(len(content))}; {found}"

@@ -2,6 +2,7 @@
 
     ids [T, B] int64, h [L, B, H] …  →  Scan over T { embedding → layers }  →  logits [T, B, V], new_h [L, B, H] …
 
+Inputs and outputs are in the order of the states; a name that another one has ends with _.
 The body of the scan computes the nodes of each layer's program (charlm/cells/program.py).
 """
 
@@ -48,7 +49,7 @@ def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
     onnx.checker.check_model(model, full_check=True)
     data = model.SerializeToString()
     session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    names = network.layers.state_names
+    names, _ = _names(network)
 
     def step(ids_TB: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         inputs = {name: tensor.numpy() for name, tensor in zip(names, state, strict=True)}
@@ -73,50 +74,62 @@ def build_model(network: CharLM) -> Any:
     """The ONNX model of a network on the CPU."""
     from onnx import TensorProto, helper
 
-    names, layers = network.layers.state_names, network.layers
+    layers = network.layers
     shape = [layers.num_layers, "B", layers.hidden_size]
 
-    def states(prefix: str) -> list[Any]:
-        return [helper.make_tensor_value_info(prefix + name, TensorProto.FLOAT, shape) for name in names]
+    def states(names: list[str]) -> list[Any]:
+        return [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in names]
 
-    nodes = Nodes()
-    body, outputs = _scan_body(network, nodes)
-    ids_B = helper.make_tensor_value_info("step_ids", TensorProto.INT64, ["B"])
+    nodes, (names, new) = Nodes(), _names(network)
+    in_step = [f"/step/{name}" for name in names]
+    body, outputs = _scan_body(network, nodes, in_step)
+    ids_B = helper.make_tensor_value_info("/step/ids", TensorProto.INT64, ["B"])
     output_BH = helper.make_tensor_value_info(outputs[-1], TensorProto.FLOAT, ["B", layers.hidden_size])
-    last = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in outputs[:-1]]
-    step = helper.make_graph(body, "step", [*states("step_"), ids_B], [*last, output_BH])
-    new = [f"new_{name}" for name in names]
-    nodes.add("Scan", [*names, "ids"], [*new, "outputs"], body=step, num_scan_inputs=1)
-    features = "outputs"
+    step = helper.make_graph(body, "step", [*states(in_step), ids_B], [*states(outputs[:-1]), output_BH])
+    nodes.add("Scan", [*names, "ids"], [*new, "/outputs"], body=step, num_scan_inputs=1)
+    features = "/outputs"
     if network.projection is not None:
         features = nodes.one("MatMul", features, nodes.constant(network.projection.weight.t()))
     weight = nodes.constant(network.decoder.weight.t())
-    nodes.add("MatMul", [features, weight], ["products"])
-    nodes.add("Add", ["products", nodes.constant(network.decoder.bias)], ["logits"])
+    nodes.add("MatMul", [features, weight], ["/products"])
+    nodes.add("Add", ["/products", nodes.constant(network.decoder.bias)], ["logits"])
 
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["T", "B"])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["T", "B", network.vocabulary_size])
     graph = helper.make_graph(
-        nodes.take_nodes(), "charlm", [ids, *states("")], [logits, *states("new_")], nodes.constants
+        nodes.take_nodes(), "charlm", [ids, *states(names)], [logits, *states(new)], nodes.constants
     )
     opset = helper.make_opsetid("", OPSET)
     return helper.make_model(graph, producer_name="charlm", ir_version=_IR_VERSION, opset_imports=[opset])
 
 
-def _scan_body(network: CharLM, nodes: Nodes) -> tuple[list[Any], list[str]]:
+def _names(network: CharLM) -> tuple[list[str], list[str]]:
+    """The names of the states before and after a window, each another one."""
+    used = {"ids", "logits"}
+
+    def another(name: str) -> str:
+        while name in used:
+            name += "_"
+        used.add(name)
+        return name
+
+    states = network.layers.state_names
+    return [another(name) for name in states], [another(f"new_{name}") for name in states]
+
+
+def _scan_body(network: CharLM, nodes: Nodes, states: list[str]) -> tuple[list[Any], list[str]]:
     """One step for B streams: its nodes, and the names of the new states and of the outputs [B, H]."""
     layers = network.layers
-    states = [f"step_{name}" for name in layers.state_names]
     if network.reset_id is not None:
-        is_begin = nodes.one("Equal", "step_ids", nodes.constant(np.int64(network.reset_id)))
+        is_begin = nodes.one("Equal", "/step/ids", nodes.constant(np.int64(network.reset_id)))
         carry_B1 = nodes.one("Cast", nodes.one("Not", is_begin), to=1)
         carry_B1 = nodes.one("Unsqueeze", carry_B1, nodes.constant(np.array([1])))
         states = [nodes.one("Mul", name, carry_B1) for name in states]
     if network.embedding is None:
         depth, values = nodes.constant(np.int64(network.vocabulary_size)), nodes.constant(np.array([0, 1], np.float32))
-        y = nodes.one("OneHot", "step_ids", depth, values)
+        y = nodes.one("OneHot", "/step/ids", depth, values)
     else:
-        y = nodes.one("Gather", nodes.constant(network.embedding.weight), "step_ids")
+        y = nodes.one("Gather", nodes.constant(network.embedding.weight), "/step/ids")
     ones, axis = nodes.constant(np.ones(layers.num_layers, np.int64)), nodes.constant(np.array([0]))
     of_layers: list[list[str]] = [[] for _ in range(layers.num_layers)]
     for name in states:

@@ -14,7 +14,10 @@ from charlm.native.recurrence import matrix
 
 
 class Nodes:
-    """The nodes of a graph in the making, and the constants of it and of the graphs inside it."""
+    """The nodes of a graph in the making, and the constants of it and of the graphs inside it.
+
+    Names inside begin with a slash, which no input or output of the graph has.
+    """
 
     def __init__(self) -> None:
         self.constants: list[Any] = []
@@ -49,7 +52,7 @@ class Nodes:
 
     def _new(self, word: str) -> str:
         self._count += 1
-        return f"{word}_{self._count}"
+        return f"/{word}_{self._count}"
 
 
 _OPERATORS = {

@@ -364,17 +364,21 @@ def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "a
     precision: of matrix products: fp32, tf32 or bf16; auto: as in training, or fp32 if the device lacks that.
     CheckpointError if the weights do not fit the config, DeviceError if the device lacks the precision.
     """
-    expected = count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))
-    stored = sum(tensor.numel() for tensor in checkpoint.weights.values())
-    if stored != expected:  # checked before a forged config can ask for memory
-        raise CheckpointError(f"weights: found {stored:,}; the model has {expected:,}; use a checkpoint of its config")
+    model = checkpoint.config.model
+    expected, least = count_parameters(model, len(checkpoint.vocabulary)), model.members * model.layers
+    stored, tensors = sum(tensor.numel() for tensor in checkpoint.weights.values()), len(checkpoint.weights)
+    if stored != expected or tensors < least:  # checked before a forged config can ask for time and memory
+        raise CheckpointError(
+            f"weights: found {stored:,} in {tensors:,} tensors; the model has {expected:,} in at least {least:,}; "
+            "use a checkpoint of its config"
+        )
     if precision == "auto":
         precision = checkpoint.config.precision
         if precision not in precisions(device):
             say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
             precision = "fp32"
     prepare_device(device, precision)
-    model = uninitialized_model(checkpoint.config.model, len(checkpoint.vocabulary), precision)
-    model.reset_id = reset_id_of(checkpoint.config.data.unit, checkpoint.vocabulary)
-    load_weights(model, checkpoint.averaged or checkpoint.weights)
-    return model.to(device).eval()
+    network = uninitialized_model(model, len(checkpoint.vocabulary), precision)
+    network.reset_id = reset_id_of(checkpoint.config.data.unit, checkpoint.vocabulary)
+    load_weights(network, checkpoint.averaged or checkpoint.weights)
+    return network.to(device).eval()

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from charlm.cells.loop import split
 from charlm.cells.program import Node, Program
 from charlm.gpu.steps import OPERATORS
 from charlm.layers.backend import Backend, LayerCall, LayerState
@@ -25,16 +26,19 @@ def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int)
 
 def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I], by autograd's operators."""
-    program, split, parameters = call.passes.split.program, call.passes.split, call.parameters
-    before = NodeValues(program, parameters, {"input": x_TBI}, additions=split.additions)
-    windows = [before.value(place) for place in split.windows]
-    vectors = [before.value(place) for place in split.vectors]
+    parts, parameters = call.passes.split, call.parameters
+    if call.activations is not None:
+        parts = split(parts.program, looked_at=True)
+    program = parts.program
+    before = NodeValues(program, parameters, {"input": x_TBI}, additions=parts.additions)
+    windows = [before.value(place) for place in parts.windows]
+    vectors = [before.value(place) for place in parts.vectors]
     shares: Sequence[Tensor | None] = [None] * len(program.states)
     if call.zoneout_TBS is not None:
         chunks = call.zoneout_TBS.chunk(len(program.states), dim=2)
         named = zip(program.states, chunks, strict=True)
         shares = [None if name in program.internal else chunk for name, chunk in named]
-    loop = split.loop
+    loop = parts.loop
     states, outputs = call.state, []
     for t in range(len(x_TBI)):
         leaves = {
@@ -42,7 +46,7 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
             "window": [window[t] for window in windows],
             "static": vectors,
         }
-        step = NodeValues(loop, parameters, leaves, additions=split.loop_additions, mask_BH=call.mask_BH)
+        step = NodeValues(loop, parameters, leaves, additions=parts.loop_additions, mask_BH=call.mask_BH)
         after = [step.value(place) for place in loop.results]
         pairs = zip(after, states, shares, strict=True)
         states = tuple(zone_out(new_BH, old_BH, zoneout_TBH, t) for new_BH, old_BH, zoneout_TBH in pairs)

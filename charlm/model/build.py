@@ -1,15 +1,16 @@
 """A config's model, its size, and loading weights into it."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from charlm.cells.program import Program, units
 from charlm.config.schema import ModelConfig
-from charlm.errors import CheckpointError
+from charlm.errors import CheckpointError, ConfigError
 from charlm.layers import RecurrentLayers
 from charlm.model.members import Members, Network
 from charlm.model.network import CharLM
@@ -21,10 +22,36 @@ def build_model(
 ) -> Network:
     """The model of a config, with products of this precision; it computes this shard of each batch.
 
-    Only this function turns config into modules.
+    Only this function turns config into modules. ConfigError if a step would need far more memory than the weights.
     """
+    weights = count_parameters(config, vocabulary_size)
+    values = config.members * _sum_over_layers(config, vocabulary_size, _step_values)
+    if values > weights + _MORE_VALUES:
+        raise ConfigError(
+            f"model: found {values:,} numbers that a step computes of each stream; allowed: {weights + _MORE_VALUES:,} "
+            f"with {weights:,} weights; choose fewer layers, units or states"
+        )
     members = [_build_member(config, vocabulary_size, precision, shard) for _ in range(config.members)]
     return members[0] if len(members) == 1 else Members(members)
+
+
+_MORE_VALUES = 2**22
+"""Numbers that a step may compute of a stream beyond as many as there are weights: 16 MiB."""
+
+
+def _step_values(program: Program, hidden: int, inputs: int) -> int:
+    """The numbers of all states and values of a step."""
+    vectors = [node for node in program.nodes if node.size != ""]
+    return sum(node.count * units(node.size, hidden, inputs) for node in vectors)
+
+
+def _sum_over_layers(config: ModelConfig, vocabulary_size: int, of_layer: Callable[[Program, int, int], int]) -> int:
+    """The sum of of_layer(program, H, I) over the layers; all above the first are alike."""
+    H, I = config.cell.hidden, config.embedding or vocabulary_size  # noqa: E741
+    total = of_layer(config.cell.program(I == H), H, I)
+    if config.layers > 1:
+        total += (config.layers - 1) * of_layer(config.cell.program(square=True), H, H)
+    return total
 
 
 def _build_member(config: ModelConfig, vocabulary_size: int, precision: str, shard: Shard) -> CharLM:
@@ -75,16 +102,13 @@ def parameters_by_part(config: ModelConfig, vocabulary_size: int) -> dict[str, i
     """Number of a model's parameters in embedding, layers and logits; a tied matrix counts with the logits only."""
     V, H, E = vocabulary_size, config.cell.hidden, config.embedding
 
-    def of_layer(inputs: int) -> int:
-        return sum(math.prod(one.shape(H, inputs)) for one in config.cell.program(inputs == H).parameters)
+    def of_layer(program: Program, hidden: int, inputs: int) -> int:
+        return sum(math.prod(one.shape(hidden, inputs)) for one in program.parameters)
 
-    layers = of_layer(E or V)
-    if config.layers > 1:
-        layers += (config.layers - 1) * of_layer(H)
     projection = E * H if config.tie_embeddings and E != H else 0
     parts = {
         "embedding": 0 if config.tie_embeddings else V * E,
-        "layers": layers,
+        "layers": _sum_over_layers(config, V, of_layer),
         "logits": projection + V * (E if config.tie_embeddings else H) + V,
     }
     return {part: config.members * count for part, count in parts.items()}

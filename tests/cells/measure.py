@@ -5,15 +5,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import Tensor
 
 from charlm.cells import CELLS, Cell
+from charlm.cells.cpp import cpp
 from charlm.config.schema import Dropout
 from charlm.layers import RecurrentLayers, RecurrentState
 from charlm.layers.backend import Backend
 from charlm.layers.driven import driven_layer
+from charlm.native.fused import FusedDriver
 
 Run = dict[str, Tensor]
 
@@ -167,6 +170,12 @@ def by_kernel(stack: RecurrentLayers) -> RecurrentLayers:
     """`forward` by the fused CPU kernel."""
     assert stack.select_backend("cpu").backend.name == "fused CPU kernel"
     return stack
+
+
+def in_one_library(stacks: list[RecurrentLayers]) -> Any:
+    """Replaces the CPU kernels of all layers by one library for these."""
+    programs = [stack.passes(0) for stack in stacks]
+    return mock.patch.object(RecurrentLayers, "cpu_driver", FusedDriver("own", programs, cpp(programs)))
 
 
 def seeded(forward: Callable[..., Any], *more: Any) -> Callable[..., Any]:

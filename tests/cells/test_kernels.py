@@ -5,7 +5,6 @@
 
 import shlex
 from typing import Any, ClassVar
-from unittest import mock
 
 import pytest
 import torch
@@ -13,11 +12,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh
-from charlm.cells.cpp import cpp
 from charlm.config.schema import Dropout
 from charlm.layers import Generator, Lookup, RecurrentLayers, RecurrentState, cross_entropy, linear
 from charlm.native import build, compiler
-from charlm.native.fused import FusedDriver
 from tests.cells.measure import (
     CASES,
     Case,
@@ -25,6 +22,7 @@ from tests.cells.measure import (
     by_kernel,
     hold_to_the_rule,
     in_dtype_of,
+    in_one_library,
     layers_of,
     random_input,
     random_state,
@@ -166,12 +164,6 @@ def test_a_generator_outlives_a_change_of_threads(threads: Any) -> None:
 
 OPTIONS: list[dict[str, Any]] = [{}, {"state": 0.3}, {"zoneout": 0.3}, {"weights": 0.2}]
 HIDDEN = 19
-
-
-def in_one_library(stacks: list[RecurrentLayers]) -> Any:
-    """Replaces the CPU kernels of all layers by one library for these."""
-    programs = [stack.passes(0) for stack in stacks]
-    return mock.patch.object(RecurrentLayers, "cpu_driver", FusedDriver("own", programs, cpp(programs)))
 
 
 class Ahead(Cell):

@@ -228,7 +228,7 @@ def test_all_faults_are_named_beside_those_of_the_cell() -> None:
     with pytest.raises(ConfigError) as raised:
         load_config(Path("own/mine.yaml"), overrides, runs_file=True)
     assert [fault.partition(": ")[2] for fault in raised.value.faults] == [
-        "model.cell.hidden: found 0; allowed: an integer ≥ 1 and ≤ 1,000,000,000",
+        "model.cell.hidden: found 0; allowed: an integer ≥ 1 and ≤ 1,048,576",
         "model.cell.leek: unknown key; allowed: kind, hidden, leak; did you mean 'leak'?",
         'seed: found "x"; allowed: an integer ≥ 0 and < 9,223,372,036,854,775,808',
     ]

@@ -114,7 +114,7 @@ ERRORS = [
     ("eval run --per-char new --file gone", "gone: no such file or folder; "),
     ("look run --file text.txt --out no/page.html", f"--out no/page.html: {WRITABLE}"),
     ("look run --file text.txt --out text.txt", "--out text.txt: exists and is another file; allowed: a new or empty "
-     "file, or one that charlm wrote"),
+     "file, or a page of charlm look"),
     ("look run --file s.txt --out new", "look: found a text of 1 character; allowed: 2 or more"),
     ("report run --out no/page.html", f"--out no/page.html: {WRITABLE}"),
     *((f"{command} damaged", "damaged: damaged, or not a checkpoint (") for command in COMMANDS_OF_MODELS),
@@ -219,8 +219,8 @@ TOO_LARGE = r"memory: the model and a window need at least [\d.,]+ [TE]B; \S+ GB
         ("train.bptt=5000", "train split: "),
         ("device=cuda:77", "device: found cuda:77"),
         ("--device=cuda:77", "device: found cuda:77"),
-        ("model.embedding=999999999", TOO_LARGE),
-        ("model.cell.hidden=400000000", TOO_LARGE),
+        ("model.embedding=99999999999999999999", "--set model.embedding=99999999999999999999: model.embedding: found "),
+        ("model.cell.hidden=1000000", TOO_LARGE),
         ("data.unit=line data.source=lines.txt", ""),
     ],
 )  # fmt: skip

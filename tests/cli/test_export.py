@@ -29,14 +29,19 @@ def test_an_earlier_export_is_replaced_and_nothing_else(cli, trained_run, place,
     words = ["export", trained_run, "--to", "onnx", "--out"]
     Path("a.onnx").touch()
     assert [cli(*words, "a.onnx").code for _ in range(2)] == [0, 0]
-    Path("thesis.tex").write_text("years of work")
-    with monkeypatch.context() as patch:  # refused before anything is computed
-        patch.setitem(FORMATS, "onnx", None)
-        assert cli(*words, "thesis.tex").error == (
-            "--out thesis.tex: exists and is another file; allowed: a new or empty file, or one that charlm wrote"
-        )
-    assert Path("thesis.tex").read_text() == "years of work"
-    assert {file.name for file in place.iterdir()} == {"a.onnx", "thesis.tex"}
+    others = {
+        "thesis.tex": ("years of work", "another file"),
+        "page": ("<!DOCTYPE html>\n<!-- A model, by charlm export -->\n", "a page of charlm export"),
+    }
+    for name, (text, found) in others.items():
+        Path(name).write_text(text)
+        with monkeypatch.context() as patch:  # refused before anything is computed
+            patch.setitem(FORMATS, "onnx", (None, FORMATS["onnx"][1]))
+            assert cli(*words, name).error == (
+                f"--out {name}: exists and is {found}; allowed: a new or empty file, or an ONNX model of charlm"
+            )
+        assert Path(name).read_text() == text
+    assert {file.name for file in place.iterdir()} == {"a.onnx", *others}
 
 
 def test_the_formats_of_the_command_are_those_that_there_are(cli):

@@ -28,8 +28,9 @@ class Odd(Cell):
     input are inside the loop, too. Nothing in it jumps, so that rounding makes little difference.
     """
 
-    states: ClassVar = ("y", "lambda", "norm")
-    internal: ClassVar = ("norm",)
+    # Names that an export could confuse: see also the parameters y and constructor.
+    states: ClassVar = ("y", "logits", "new_y")
+    internal: ClassVar = ("new_y",)
 
     kind: str = "odd"
 
@@ -38,10 +39,10 @@ class Odd(Cell):
         seen = rms_normalize(gate * x, 1e-3)
         plain = p.product("plain", x, 2) * p.vector("plain_gain", start=1.0)  # one vector for both
         stacked = normalize(plain + p.product("turn", seen, 2) + p.vector("turn_bias", 2))
-        a, b = stacked * p.vector("gain", of=2, start=(1.0, 0.5)) + p.product("back", y, 2, index=1, of=2)
+        a, b = stacked * p.vector("y", of=2, start=(1.0, 0.5)) + p.product("back", y, 2, index=1, of=2)
         first, _ = p.vector("rows", 2, index=1, of=3)
         small = p.product("narrow", maximum(a, -0.5), size=5)
-        wide = p.product("widen", tanh(small) + p.vector("five", size=5))
+        wide = p.product("widen", tanh(small) + p.vector("constructor", size=5))
         rate = p.vector("rate", start=0.3)
         slope = a - 0.1 * b
         leaky = where(slope > 0, slope, rate * slope) + (b > first) * (b - first)
@@ -49,5 +50,5 @@ class Odd(Cell):
         fresh = decay * other + (1 - decay) * minimum(leaky, 3.0)
         norm = stop_gradient(0.9 * norm + sqrt(1 + relu(wide)))
         p.note(decay=decay)
-        p.show(leaky=leaky, norm=log(norm + 1))
+        p.show(leaky=leaky, new_y=log(norm + 1))
         return tanh(fresh / maximum(norm, rate)) - 0.1 * p.product("back", fresh, 2, index=0, of=2)[1], -fresh, norm

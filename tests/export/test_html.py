@@ -95,7 +95,7 @@ def test_without_the_training_text(tmp_path, without_training_text):
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     [program] = data_of(page)["model"]["programs"]
     assert [state["name"] for state in program["states"]] == [*Odd.states]
-    assert [*program["shown"]] == ["leaky", "norm", "gate decay"]
+    assert [*program["shown"]] == ["leaky", "new_y", "gate decay"]
     page = page.replace("http://www.w3.org/2000/svg", "")
     assert not any(each in page for each in ("eval(", "unsafe-inline", "://"))
     with pytest.raises(DataError, match="the text is gone"):
@@ -106,7 +106,7 @@ def test_without_the_training_text(tmp_path, without_training_text):
 def test_only_an_earlier_page_is_replaced(cli, command, trained_run):
     Path("a.html").write_text("<!DOCTYPE html>\n<title>years of work</title>", encoding="utf-8")
     assert command()[0].error == (
-        "--out a.html: exists and is another file; allowed: a new or empty file, or one that charlm wrote"
+        "--out a.html: exists and is another file; allowed: a new or empty file, or a page of charlm export"
     )
     assert "years of work" in Path("a.html").read_text(encoding="utf-8")
     Path("a.html").unlink()

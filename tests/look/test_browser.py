@@ -209,13 +209,13 @@ def test_units_by_list_and_search(view):
     assert re.search(rf"{second}: (output h|memory c) is ", view.text_content("#prediction"))
     options = ["c: memory", "f: forget gate", "g: new value", "h: output", "i: input gate", "o: output gate"]
     assert sorted(view.locator("#gate option").all_text_contents()) == options
-    view.select_option("#gate", "f")
+    view.select_option("#gate", "gate f")
     assert f"{second}: forget gate f is " in view.text_content("#prediction")
     assert view.eval_on_selector_all(".row span", colors) != before
     keeps = "The color is the forget gate f of one unit: at 0 it forgets, at 1 (orange) it keeps."
     assert view.text_content("#story").endswith(keeps)
     assert view.text_content("#legend") == "0 forgets1 keeps"
-    view.select_option("#gate", "g")
+    view.select_option("#gate", "gate g")
     assert view.text_content("#story").endswith("The color is the new value g of one unit: orange above 0, blue below.")
     assert view.text_content("#legend") == "negativepositive"
     view.fill("#unit-search", first.replace(",", " "))
@@ -232,7 +232,7 @@ def test_gates_without_words(opened, trained_run):
     view = opened(re.sub(r'"meaning": \[[^]]*\]', '"meaning": []', page))  # as a person's own cell has it
     view.click("#views button[value=unit]")
     assert "gate f" in view.locator("#gate option").all_text_contents()
-    view.select_option("#gate", "f")
+    view.select_option("#gate", "gate f")
     assert view.text_content("#story").endswith("The color is gate f of one unit: blank at 0, orange at 1.")
     assert view.text_content("#legend") == "01"
 

@@ -1,25 +1,43 @@
-"""Compiles the kernels of random cells and holds them to the reference: python -m tests.stress.kernels --cells 300"""
+"""Holds what charlm derives of random cells and of random programs to the reference: python -m tests.stress.kernels"""
 
 import argparse
 import os
 import tempfile
 
+from tests.cells.forged import assert_every_path, compare_kernels, compare_onnx, some_programs
 from tests.cells.programs import drawn
 from tests.cells.test_kernels import HIDDEN, hold_kernels_to_the_rule
 
 _AT_ONCE = 6
+_IN_EACH_HUNDRED = 3
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Hold the kernels of random cells to the reference.")
-    parser.add_argument("--cells", type=int, default=300, metavar="N", help="how many cells")
-    number = parser.parse_args().cells
-    cells = drawn(number, HIDDEN)
+    parser = argparse.ArgumentParser(description="Hold what is derived of random cells and programs to the reference.")
+    parser.add_argument("--cells", type=int, default=300, metavar="N", help="how many cells, which are compiled")
+    parser.add_argument("--programs", type=int, default=3000, metavar="N", help="how many programs, few are compiled")
+    parser.add_argument("--first", type=int, default=0, metavar="N", help="the seed of the first program")
+    arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache:
         os.environ["CHARLM_CACHE"] = cache
-        for start in range(0, number, _AT_ONCE):
+        _run_programs(arguments.programs, arguments.first)
+        cells = drawn(arguments.cells, HIDDEN) if arguments.cells else []
+        for start in range(0, len(cells), _AT_ONCE):
             hold_kernels_to_the_rule(cells[start : start + _AT_ONCE])
-            print(f"{min(start + _AT_ONCE, number)} of {number}", flush=True)
+            print(f"{min(start + _AT_ONCE, len(cells))} of {len(cells)} cells", flush=True)
+
+
+def _run_programs(number: int, first: int) -> None:
+    for start in range(0, number, 100):
+        programs = some_programs(min(100, number - start), first + start)
+        for seed, (program, square) in enumerate(programs, start=first + start):
+            try:
+                assert_every_path(program, square)
+                compare_onnx(program, square)
+            except Exception as error:
+                raise AssertionError(f"program {seed}: {program}") from error
+        compare_kernels(programs[:_IN_EACH_HUNDRED])
+        print(f"{start + len(programs)} of {number} programs", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,9 +4,16 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save
 
+from charlm.api import load
+from charlm.cells.program import Node, Parameter, Program
+from charlm.cells.stored import _of_program
+from charlm.checkpoint import FORMAT, VERSION, digest
 from charlm.config import load_config, parse_config
 from charlm.errors import CharlmError
 from tests.stress.fuzz import COMMANDS
@@ -141,3 +148,109 @@ def test_checkpoint_that_promises_more_than_it_holds(tmp_path, length):
 def test_header_horrors(targets, parts, told):
     [line] = bounded_refusal(lambda: targets.header("\n\n".join(parts).encode()))
     assert told in line
+
+
+# Small checkpoints with a right hash whose config, cell or sizes ask for time or memory without end.
+
+
+def own_cell(
+    states: int = 1, names: int = 0, parameters: int = 0, operations: int = 0, size: Any = "H", name: str = "w"
+) -> str:
+    """The stored programs of a cell: h + w for every state h, and as much else as is asked for."""
+    nodes = [Node("state", name=f"h{k}") for k in range(states)]
+    declared = [Parameter(name, starts=(None,)), *(Parameter(f"p{k}", starts=(None,)) for k in range(parameters))]
+    nodes += [Node("vector", name=each.name) for each in declared]
+    results = []
+    for k in range(states):
+        nodes.append(Node("add", (k, states)))
+        results.append(len(nodes) - 1)
+    if size != "H":
+        declared.append(Parameter("wide", size=size, starts=(None,)))
+        nodes.append(Node("vector", size=size, name="wide"))
+    nodes += [Node("tanh", (len(nodes) - 1 + k,), size=size) for k in range(operations)]
+    program = _of_program(Program(tuple(nodes), (), tuple(results), tuple(declared), (), gates_of(names)))
+    states_ = [f"h{k}" for k in range(states)]
+    return json.dumps({"states": states_, "internal": [], "initial": [], "programs": [None, program]})
+
+
+def gates_of(number: int) -> tuple[tuple[str, int], ...]:
+    return tuple((f"g{k}", 0) for k in range(number))
+
+
+def weights_of(hidden: int, layers: int = 1, **others: int) -> dict[str, torch.Tensor]:
+    """The weights of a model of the smallest vocabulary, with these vectors besides `w`."""
+    shapes = {"embedding.weight": (2, hidden), "decoder.weight": (2, hidden), "decoder.bias": (2,)}
+    for layer in range(layers):
+        shapes |= {f"layers.{name}_l{layer}": (units,) for name, units in {"w": hidden, **others}.items()}
+    return {f"weights/{name}": torch.zeros(shape) for name, shape in shapes.items()}
+
+
+OWN = {"kind": "/somewhere/mine.py:Mine"}
+UNITS = 20_000
+FORGED: dict[str, tuple[dict[str, Any], str, dict[str, torch.Tensor], str]] = {
+    "rounds": ({"cell": {"kind": "mogrifier", "rounds": 10**9}}, "", {}, "≤ 1000"),
+    "depth": ({"cell": {"kind": "rhn", "depth": 10**9}}, "", {}, "≤ 1000"),
+    "rank": ({"cell": {"kind": "mogrifier", "rank": 10**12}}, "", {}, "≤ 1048576"),
+    "units": ({"cell": {"kind": "lstm", "hidden": 10**12}}, "", {}, "≤ 1048576"),
+    "layers": ({"layers": 10**9}, "", {}, "≤ 1000"),
+    "members": ({"members": 10**9}, "", {}, "≤ 1000"),
+    "embedding": ({"embedding": 10**12}, "", {}, "≤ 1048576"),
+    "more units than in the file": (
+        {"cell": {"kind": "lstm", "hidden": 10**6}},
+        "",
+        weights_of(4),
+        "weights: found 22 ",
+    ),
+    "more layers than tensors": (
+        {"cell": {**OWN, "hidden": 1}, "embedding": 1, "layers": 1000},
+        own_cell(),
+        {"weights/one": torch.zeros(1006)},
+        "weights: found 1,006 in 1 tensors; the model has 1,006 in at least 1,000; use a checkpoint of its config",
+    ),
+    "states × layers × units": (
+        {"cell": {**OWN, "hidden": UNITS}, "embedding": UNITS, "layers": 60},
+        own_cell(states=64),
+        weights_of(UNITS, layers=60),
+        "numbers that a step computes of each stream; allowed: ",
+    ),
+    "many wide values": (
+        {"cell": {**OWN, "hidden": 4}, "embedding": 4},
+        own_cell(operations=19_000, size=100_000),
+        weights_of(4, wide=100_000),
+        "numbers that a step computes of each stream; allowed: ",
+    ),
+    "states": ({"cell": {**OWN, "hidden": 4}}, own_cell(states=65), {}, "found 65 states; allowed: 1 to 64"),
+    "gates": (
+        {"cell": {**OWN, "hidden": 4}},
+        own_cell(names=60_000),
+        {},
+        "found 60000 names of gates and values; allowed: up to 4000",
+    ),
+    "parameters": (
+        {"cell": {**OWN, "hidden": 4}},
+        own_cell(parameters=10_000),
+        {},
+        "found 10001 parameters; allowed: ",
+    ),
+    "operations": (
+        {"cell": {**OWN, "hidden": 4}},
+        own_cell(operations=60_000),
+        {},
+        "found 60003 operations; allowed: ",
+    ),
+    "a long name": ({"cell": {**OWN, "hidden": 4}}, own_cell(name="w" * 10**6), {}, "found a parameter 'wwww"),
+    "a long option": ({"cell": {**OWN, "hidden": 4, "o" * 10**6: 1}}, own_cell(), {}, "found an option 'oooo"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_forged_checkpoints(tmp_path, name):
+    model, cell, tensors, told = FORGED[name]
+    header = {"format": FORMAT, "version": str(VERSION), "config": json.dumps({"model": model}), "progress": "{}"}
+    header |= {"vocabulary": json.dumps({"level": "char", "characters": "ab"}), "cell": cell}
+    header["sha256"] = digest(header, tensors)
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(save(tensors, header))
+    [line] = bounded_refusal(lambda: load(path, "cpu"))
+    assert told in line
+    assert len(line) < 1000

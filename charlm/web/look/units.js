@@ -7,6 +7,9 @@ export function unitName(unit) {
   return `${unit.state} ${unit.unit}, layer ${unit.layer}`;
 }
 
+/** What the choice of a curve is told by: a gate may be named as a state. */
+const keyOf = ({ name, gate }) => (gate ? `gate ${name}` : name);
+
 const LEAST_APART = 0.5; // standard deviations; less is no difference worth a number
 
 const rounded = (value) => value.toFixed(2).replace("-", "−");
@@ -23,7 +26,7 @@ export function unitSays(unit) {
 
 /** The means of a unit's state in the range and elsewhere, and how many standard deviations they are apart. */
 export function difference({ state, curves }, [first, last]) {
-  const { values, scale } = curves.find(({ name }) => name === state);
+  const { values, scale } = curves.find((curve) => keyOf(curve) === state);
   let [inside, sum, squares] = [0, 0, 0];
   values.forEach((value, index) => {
     sum += value;
@@ -61,7 +64,7 @@ export class Units {
   }
 
   get chosenCurve() {
-    return this.unit.curves.find(({ name }) => name === this.curve);
+    return this.unit.curves.find((curve) => keyOf(curve) === this.curve);
   }
 
   /** The chosen curve: value(index), −1 to 1. */
@@ -128,7 +131,7 @@ export class Units {
       const { name, meaning } = curve;
       const depth = name.match(/\d+$/); // of an RHN's g3
       const words = `${name}: ${meaning[0]}${depth ? `, depth ${depth[0]}` : ""}`;
-      return element("option", { value: name, textContent: meaning.length ? words : curveName(curve) });
+      return element("option", { value: keyOf(curve), textContent: meaning.length ? words : curveName(curve) });
     };
     this.select.replaceChildren(...this.unit.curves.map(option));
     this.select.value = this.curve;
