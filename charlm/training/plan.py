@@ -12,6 +12,7 @@ from charlm.model import parameters_by_part
 from charlm.system.formatting import counted, format_bytes, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.machine import Machine, choose_machine, least_bytes
+from charlm.training.optimizer import describe_treatment
 from charlm.training.start import prepare
 from charlm.training.step import Trainer
 
@@ -48,6 +49,7 @@ def measure_cost(
         "chars_per_s": config.train.batch_size * config.train.bptt / step_s,
         "epoch_s": step_s * trainer.streams.windows_per_epoch,
         "backend": trainer.backend,
+        "update": describe_treatment(trainer.optimizer, config.optimizer.name),
         "processes": group.size,
         "communication_s": communication_s,
     }
@@ -71,6 +73,7 @@ def cost_table(cost: Mapping[str, Any]) -> dict[str, str]:
         "parameters": f"{sum(cost['parameters'].values()):,} ({parts})",
         "memory": memory,
         "layers": cost["backend"],
+        "update": cost["update"],
         "speed": speed,
         "epoch": f"{counted(cost['steps_per_epoch'], 'step')}, {format_duration(cost['epoch_s'])} without evaluation",
     }
