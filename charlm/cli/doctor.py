@@ -18,7 +18,7 @@ from charlm.system.formatting import format_bytes
 from charlm.system.host import describe_cpu, free_bytes
 
 _PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "tensorboard", "tqdm", "typer")
-_VARIABLES = ("CHARLM_CACHE", "CHARLM_KERNELS", "CXX", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
+_VARIABLES = ("CHARLM_CACHE", "CHARLM_GRAPHS", "CHARLM_KERNELS", "CXX", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 
 Kernels = Annotated[
     bool, typer.Option("--kernels", help="Also say what computes each kind of cell; compiles kernels that are missing.")

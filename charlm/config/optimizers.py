@@ -94,10 +94,9 @@ class AdamWConfig(_Averages):
 
 class MuonConfig(AdamWConfig):
     name: str = "muon"
-    """Muon (Jordan et al. 2024) for the matrices that multiply states of their layer or the layer below, gate by gate;
-    AdamW for all other parameters."""
+    """Muon (Jordan et al. 2024) for matrices that multiply states, gate by gate, and AdamW for all other parameters."""
     momentum: Probability = 0.95
-    """Momentum of Muon, for the matrices that multiply states."""
+    """Momentum of Muon, for matrices that multiply a state of their layer or of the layer below."""
 
 
 class SGDConfig(Optimizer):
