@@ -19,7 +19,7 @@ from charlm.system.formatting import format_bytes
 from charlm.system.host import describe_cpu, free_bytes
 
 _PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "tensorboard", "tqdm", "typer")
-_VARIABLES = ("CHARLM_CACHE", "CHARLM_KERNELS", "CXX", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
+_VARIABLES = ("CHARLM_CACHE", "CHARLM_GRAPHS", "CHARLM_KERNELS", "CXX", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 
 Kinds = Annotated[
     list[str] | None,

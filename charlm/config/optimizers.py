@@ -58,7 +58,7 @@ class Optimizer(Section):
     lr: Positive = 3e-3
     """Peak learning rate."""
     weight_decay: NonNegative = 0.0
-    """L2 penalty on the weights, but not on biases and normalization gains."""
+    """L2 penalty on all matrices, but on no vectors: biases, gains, peepholes."""
     clip_norm: NonNegative = 1.0
     """Scale the gradient down to this L2 norm if it is larger; 0: off. The norm grows with `bptt`."""
     clip_value: NonNegative = 0.0
@@ -87,14 +87,15 @@ class AdamWConfig(_Averages):
     name: str = "adamw"
     """Adam with decoupled weight decay."""
     weight_decay: NonNegative = 0.01
-    """Each step shrinks the weights, but not biases and normalization gains, by this share times the learning rate."""
+    """Each step shrinks all matrices, but no vectors (biases, gains, peepholes), by this share times the learning
+    rate."""
 
 
 class MuonConfig(AdamWConfig):
     name: str = "muon"
-    """Muon (Jordan et al. 2024) for the recurrent matrices, gate by gate, and AdamW for all other parameters."""
+    """Muon (Jordan et al. 2024) for matrices that multiply states, gate by gate, and AdamW for all other parameters."""
     momentum: Probability = 0.95
-    """Momentum of Muon, for the recurrent matrices."""
+    """Momentum of Muon, for matrices that multiply a state of their layer or of the layer below."""
 
 
 class SGDConfig(Optimizer):

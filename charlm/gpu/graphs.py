@@ -8,6 +8,7 @@ calls are launched step by step.
 import contextlib
 import functools
 import threading
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -17,8 +18,14 @@ from torch import Tensor
 
 from charlm.native.structs import Value
 from charlm.system.console import say
+from charlm.system.device import allowed_graphs
 
 Launches = Callable[[], None]
+
+
+def may_record(device: torch.device) -> bool:
+    """Whether launches on a device may become graphs."""
+    return device.type == "cuda" and allowed_graphs() != "0"
 
 
 def stream_of(device: torch.device) -> int:
@@ -41,15 +48,33 @@ class Recorder:
             # needed after its replay. A pool dies with its last graph, so recorders do not share one.
             if place not in self._pools:
                 self._pools[place] = torch.cuda.graph_pool_handle()
-            graph.capture_begin(pool=self._pools[place], capture_error_mode="thread_local")
             try:
+                graph.capture_begin(pool=self._pools[place], capture_error_mode="thread_local")
                 launches()
+                graph.capture_end()
             except BaseException:
-                with contextlib.suppress(RuntimeError):  # the first error tells the reason
-                    graph.capture_end()
+                _abandon(graph)
                 raise
-            graph.capture_end()
         return graph.replay
+
+
+_ABANDONED: list[torch.cuda.CUDAGraph] = []
+"""PyTorch's allocator keeps a pointer to a graph whose capture has failed."""
+
+
+def _abandon(graph: torch.cuda.CUDAGraph) -> None:
+    """End a capture that has failed, in its stream. The first error tells the reason, so none is raised.
+
+    CUDA refuses to end a capture that it has invalidated. PyTorch's random generator then stays in it, and would raise
+    at the next draw and at the replay of any other graph. An empty capture, which succeeds, takes it out again.
+    """
+    _ABANDONED.append(graph)
+    with contextlib.suppress(RuntimeError):
+        graph.capture_end()
+    with contextlib.suppress(RuntimeError), warnings.catch_warnings(action="ignore"):
+        empty = torch.cuda.CUDAGraph()
+        empty.capture_begin(capture_error_mode="thread_local")
+        empty.capture_end()
 
 
 @functools.cache
@@ -112,7 +137,7 @@ class Graphs:
         except RuntimeError as error:
             self.enabled = False
             reason = str(error).strip().partition("\n")[0]
-            say("graph", f"not used from now on: {reason}; every kernel is launched by itself, which is slower")
+            say("graph", f"not used from now on: {reason}; launching goes on without it, which is slower")
         return None
 
 

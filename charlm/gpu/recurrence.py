@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from charlm.gpu.buffers import BufferCache
-from charlm.gpu.graphs import Graphs, identity, inside_graph, stream_of
+from charlm.gpu.graphs import Graphs, identity, inside_graph, may_record, stream_of
 from charlm.gpu.steps import Steps
 from charlm.native.autograd import without_autocast
 from charlm.native.linear import linear_by, torch_matmul
@@ -49,7 +49,7 @@ class TensorRecurrence(Driver):
 
     def takes_graphs(self, device: torch.device) -> bool:
         """Whether windows become graphs on this device; not where the caller has a graph of its own."""
-        if device.type != "cuda" or inside_graph():
+        if not may_record(device) or inside_graph():
             return False
         with torch.cuda.device(device):
             return not torch.cuda.is_current_stream_capturing()

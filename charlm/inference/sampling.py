@@ -11,7 +11,7 @@ from torch import Tensor
 
 from charlm.data.lines import as_records
 from charlm.data.vocabulary import Vocabulary
-from charlm.gpu.graphs import Graphs
+from charlm.gpu.graphs import Graphs, may_record
 from charlm.inference.options import SamplingOptions
 from charlm.layers import RecurrentState
 from charlm.model import Network, overflow
@@ -97,7 +97,7 @@ class StepByStep:
         self._drawn = torch.empty(_WINDOW, N, dtype=torch.int64, device=self._device)
         self._row = torch.zeros(1, dtype=torch.int64, device=self._device)
         self.graphs = Graphs()
-        self.graphs.enabled = self._device.type == "cuda"
+        self.graphs.enabled = may_record(self._device)
 
     def __call__(self, draws_TN: Tensor) -> Tensor:
         """The next T ≤ 256 characters of every sample, [T, N] on the CPU; −1 where a logit is not finite."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from charlm.cells import Cell
 from charlm.cells.derivative import passes_of
 from charlm.cells.passes import Passes
-from charlm.cells.program import Program
+from charlm.cells.program import Parameter, Program
 from charlm.config.schema import Dropout
 from charlm.gpu.buffers import BufferCache
 from charlm.gpu.recurrence import TensorRecurrence
@@ -102,6 +102,28 @@ class RecurrentLayers(nn.Module):
     def layer_parameters(self, layer: int) -> dict[str, Tensor]:
         """The parameters of one layer by the names in the cell's program, in its order."""
         return {one.name: getattr(self, f"{one.name}_l{layer}") for one in self.program(layer).parameters}
+
+    def vectors(self) -> list[Tensor]:
+        """The parameters with a number for each unit. All others are matrices, or stacks of them."""
+        vectors = []
+        for layer in range(self.num_layers):
+            parameters = self.layer_parameters(layer)
+            vectors += [parameters[one.name] for one in self.program(layer).parameters if one.columns == ""]
+        return vectors
+
+    def state_matrices(self) -> dict[Tensor, tuple[int, ...]]:
+        """The shape of one gate's matrix in each parameter that multiplies a state of its layer or the layer below."""
+        shapes = {}
+        for layer in range(self.num_layers):
+            program, parameters = self.program(layer), self.layer_parameters(layer)
+            for one in program.parameters:
+                if one.name in program.recurrent() or (layer > 0 and one.columns == "I"):
+                    shapes[parameters[one.name]] = self._gate_shape(one, layer)
+        return shapes
+
+    def _gate_shape(self, declared: Parameter, layer: int) -> tuple[int, ...]:
+        """The shape of one gate's matrix."""
+        return declared._replace(gates=1, stack=0).shape(self.hidden_size, self.layer_input_size(layer))
 
     # Forward
 
@@ -304,7 +326,7 @@ class RecurrentLayers(nn.Module):
             program = self.program(layer)
             for declared in program.parameters:
                 if declared.name in program.recurrent():
-                    shape = declared._replace(gates=1, stack=0).shape(self.hidden_size, self.layer_input_size(layer))
+                    shape = self._gate_shape(declared, layer)
                     for block in self.layer_parameters(layer)[declared.name].view(-1, *shape):
                         nn.init.orthogonal_(block)
 

@@ -63,8 +63,10 @@ def prepare_device(device: torch.device, precision: str) -> None:
 
     tf32 rounds their operands to ten bits of mantissa. With bf16, cuDNN's recurrent layers take TF32, because autocast
     would cast them to float16; all other products are as in fp32. The settings hold for the whole process, so a GPU
-    cannot serve models of several precisions side by side. DeviceError if the device lacks the precision.
+    cannot serve models of several precisions side by side. DeviceError if the device lacks the precision, and for a
+    `CHARLM_GRAPHS` that says nothing.
     """
+    allowed_graphs()
     if precision not in precisions(device):
         raise DeviceError(
             f"precision: found {precision}, which {describe_device(device)} lacks; "
@@ -76,6 +78,20 @@ def prepare_device(device: torch.device, precision: str) -> None:
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.cuda.set_device(device)
     fp32_precision(("tf32" if precision == "tf32" else "ieee", "ieee" if precision == "fp32" else "tf32"))
+
+
+def allowed_graphs() -> str:
+    """What becomes a CUDA graph, by `CHARLM_GRAPHS`: "0" nothing, "" layers and samples, "update" also whole updates.
+
+    DeviceError for another value.
+    """
+    found = os.environ.get("CHARLM_GRAPHS", "")
+    if found not in ("", "0", "update"):
+        raise DeviceError(
+            f"CHARLM_GRAPHS: found {found!r} in the environment; allowed: 0 (no CUDA graphs) | update (a whole update "
+            "is one); set it to one, or unset it"
+        )
+    return found
 
 
 _backends: Any = torch.backends

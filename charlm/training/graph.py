@@ -1,6 +1,5 @@
-"""On a GPU a whole update is one CUDA graph."""
+"""On a GPU a whole update can be one CUDA graph: `CHARLM_GRAPHS=update`."""
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -12,16 +11,12 @@ from charlm.layers import RecurrentState
 from charlm.system.device import fp32_precision
 from charlm.training.state import TrainState
 
-_AHEAD = 4
-"""Updates that the host may be ahead of a GPU. An update is so few launches that hundreds would fit into CUDA's queue,
-and a run would end that much after its minutes."""
-
 
 class UpdateGraph:
     """Runs updates on tensors that keep their addresses: the second one on the same tensors is recorded, then replayed.
 
-    The host copies the window and the numbers in, launches once, and waits only if it is far ahead. On devices without
-    CUDA graphs every update is launched.
+    The host copies the window and the numbers in and launches once. On devices without CUDA graphs every update is
+    launched.
 
     zero_state: the hidden state where an epoch starts.
     """
@@ -33,7 +28,7 @@ class UpdateGraph:
         self._recorder = Recorder()
         self.graphs = Graphs(self._record, capacity=1)
         self.graphs.enabled = self._device.type == "cuda"
-        self._ends: deque[torch.cuda.Event] = deque()
+        self._last_end: torch.cuda.Event | None = None
 
     def run(
         self, update: Callable[..., None], state: TrainState, inputs: Sequence[Tensor | float], others: Sequence[object]
@@ -42,7 +37,7 @@ class UpdateGraph:
 
         inputs: the window's tensors come first. others: what the update reads and writes besides inputs and state.
         """
-        if not self._inputs or self._inputs[0].shape != inputs[0].shape:  # type: ignore[union-attr]
+        if not self._inputs:
             self._inputs = [torch.as_tensor(value, device=self._device).clone() for value in inputs]
         for place, value in zip(self._inputs, inputs, strict=True):
             place.copy_(value) if isinstance(value, Tensor) else place.fill_(value)
@@ -56,12 +51,14 @@ class UpdateGraph:
             self._stay_near()
 
     def _stay_near(self) -> None:
-        """Wait, without work for the processor, until no more than `_AHEAD` updates are left to the GPU."""
-        end = torch.cuda.Event(blocking=True)
-        end.record(torch.cuda.current_stream(self._device))
-        self._ends.append(end)
-        if len(self._ends) > _AHEAD:
-            self._ends.popleft().synchronize()
+        """Wait, without work for the processor, for the end of the update before this one.
+
+        An update is so few launches that hundreds would fit into CUDA's queue, and a run would end that much too late.
+        """
+        before, self._last_end = self._last_end, torch.cuda.Event(blocking=True)
+        self._last_end.record(torch.cuda.current_stream(self._device))
+        if before is not None:
+            before.synchronize()
 
     def _launch(self, update: Callable[..., None], state: TrainState) -> None:
         grad_norm, recurrent = state.grad_norm, state.recurrent

@@ -16,6 +16,7 @@ from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration, nats_to_bits
 from charlm.training.folder import RunFolder
 from charlm.training.metrics import Tracker, metrics_row, train_row
+from charlm.training.optimizer import describe_treatment
 from charlm.training.progress import ProgressBar
 from charlm.training.sample import draw_sample
 from charlm.training.signals import SIGNALS, catch_signals
@@ -237,6 +238,7 @@ class TrainingLoop:
         count = count_parameters(trainer.config.model, len(trainer.vocabulary))
         say("model", f"{model.description}: {count:,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
+        say("update", describe_treatment(trainer.optimizer, self.config.optimizer.name))
         say("run", str(self.folder.path))
         if reason := self._reason_to_stop():
             limit = f"train.{reason}={getattr(self.config.train, reason)}"

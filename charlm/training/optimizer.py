@@ -1,7 +1,10 @@
-"""torch's optimizers, Muon for recurrent matrices, learning-rate schedules, and gradient clipping."""
+"""torch's optimizers, Muon for matrices that multiply states, learning-rate schedules, and gradient clipping."""
 
 import inspect
+import itertools
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +19,7 @@ from charlm.config.optimizers import (
     Schedule,
     StepSchedule,
 )
+from charlm.layers import RecurrentLayers
 from charlm.native.update import adam_step, gradient_norm
 
 
@@ -41,42 +45,62 @@ MOST_COPIES = 2
 
 
 def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimizer:
-    """The optimizer with two parameter groups: weights with decay; biases and normalization gains without.
+    """The optimizer with groups of matrices, which decay, and of vectors, which do not.
 
-    Muon's own matrices are a third group.
+    Muon has a third group: the matrices that multiply states, see `RecurrentLayers.state_matrices`.
     """
-    named = list(model.named_parameters())
-    matrices = {name: p for name, p in named if isinstance(config, MuonConfig) and _maps_states(name)}
-    weights = [p for name, p in named if _decays(name) and name not in matrices]
-    groups: list[dict[str, Any]] = [
-        {"params": weights, "weight_decay": config.weight_decay},
-        {"params": [p for name, p in named if not _decays(name)], "weight_decay": 0.0},
-    ]
+    stacks = [module for module in model.modules() if isinstance(module, RecurrentLayers)]
+    vectors = {vector for stack in stacks for vector in stack.vectors()}
+    shapes: dict[Tensor, tuple[int, ...]] = {}
     if isinstance(config, MuonConfig):
-        groups.append(
-            {"params": [*matrices.values()], "weight_decay": config.weight_decay, "momentum": config.momentum}
-        )
+        for stack in stacks:
+            shapes |= stack.state_matrices()
+    decayed: dict[str, Tensor] = {}
+    others: dict[str, Tensor] = {}
+    by_muon: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        if parameter in shapes:
+            by_muon[name] = parameter
+        elif parameter in vectors or parameter.dim() < 2:
+            others[name] = parameter
+        else:
+            decayed[name] = parameter
+    groups = [_group(decayed, config.weight_decay), _group(others, 0.0)]
+    if isinstance(config, MuonConfig):
+        own = {"shapes": [shapes[matrix] for matrix in by_muon.values()], "momentum": config.momentum}
+        groups.append(_group(by_muon, config.weight_decay) | own)
         return Muon(groups, lr=config.lr, betas=config.betas, eps=config.eps)
     fused = {"fused": True} if config.name in _FUSED else {}
     return _CLASSES[config.name](groups, **config.options(), **fused)
 
 
-def _decays(name: str) -> bool:
-    leaf = name.rsplit(".", 1)[-1]
-    return not leaf.startswith("bias") and "_ln_" not in leaf
+def _group(parameters: Mapping[str, Tensor], decay: float) -> dict[str, Any]:
+    return {"params": [*parameters.values()], "names": [*parameters], "weight_decay": decay}
 
 
-def _maps_states(name: str) -> bool:
-    """True for stacked square matrices: recurrent weights, and input weights of layers above the first."""
-    leaf = name.rsplit(".", 1)[-1]
-    return leaf.startswith("weight_hh") or (leaf.startswith("weight_ih") and not leaf.endswith("_l0"))
+def describe_treatment(optimizer: torch.optim.Optimizer, name: str) -> str:
+    """Which parameters decay, and which Muon takes, in a line. name: the config's name of the optimizer."""
+    treated: dict[str, dict[str, str]] = {}
+    for group in optimizer.param_groups:
+        rule = "muon" if "shapes" in group else name.replace("muon", "adamw")
+        decay = f"decay {group['weight_decay']:g}" if group["weight_decay"] else "no decay"
+        for parameter in group["names"]:
+            own = re.sub(r"^(members\.\d+\.)?(layers\.)?", "", parameter)
+            base = re.sub(r"_l\d+$", "", own)
+            treated.setdefault(f"{rule}, {decay}", {}).setdefault(base, own if own.endswith("_l0") else f"{own}…")
+    if len(treated) == 1:
+        return f"{next(iter(treated))}: all parameters"
+    # The layers are named where those above the first are treated in another way.
+    times = Counter(itertools.chain(*treated.values()))
+    lists = {how: [own if times[base] > 1 else base for base, own in names.items()] for how, names in treated.items()}
+    return "; ".join(f"{how}: {', '.join(names)}" for how, names in lists.items())
 
 
 class Muon(_AdamW):
-    """AdamW, except that groups with a `momentum` step along orthogonal matrices (Jordan et al. 2024).
+    """AdamW, except that groups with `shapes` step along orthogonal matrices (Jordan et al. 2024).
 
-    Each [H, H] block of such a parameter is one gate. The Nesterov momentum of its gradient is made nearly orthogonal
-    and scaled so that AdamW's learning rate and decay fit (Liu et al. 2025, arXiv:2502.16982, (4)).
+    These are the shapes of a gate's matrix in each of their parameters. The Nesterov momentum of its gradient is made
+    nearly orthogonal and scaled so that AdamW's learning rate and decay fit (Liu et al. 2025, arXiv:2502.16982, (4)).
     torch.optim.Muon is no substitute: it treats [G·H, H] as one matrix, refuses [D, G·H, H], and multiplies in
     bfloat16, which is slow on most CPUs.
     """
@@ -90,24 +114,21 @@ class Muon(_AdamW):
     def step_matrices(self) -> None:
         """Step along orthogonal matrices, and drop the gradients of their parameters, so that AdamW skips them."""
         for group in self.param_groups:
-            if "momentum" not in group:
-                continue
-            for parameter in group["params"]:
+            for parameter, shape in zip(group["params"], group.get("shapes", ()), strict=False):
                 if parameter.grad is not None:
-                    self._step_parameter(parameter, group)
+                    self._step_parameter(parameter, shape, group)
                     parameter.grad = None
 
-    def _step_parameter(self, parameter: Tensor, group: dict[str, Any]) -> None:
+    def _step_parameter(self, parameter: Tensor, shape: tuple[int, ...], group: dict[str, Any]) -> None:
         state, gradient = self.state[parameter], parameter.grad
         assert gradient is not None
         if not state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
             state["step"] = torch.zeros(())  # AdamW expects it when it loads states
         average = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
-        size = parameter.shape[-1]
-        blocks = gradient.lerp(average, group["momentum"]).view(-1, size, size)
+        blocks = gradient.lerp(average, group["momentum"]).view(-1, *shape)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        direction, rate = orthogonal(blocks).view_as(parameter), -0.2 * math.sqrt(size) * group["lr"]
+        direction, rate = orthogonal(blocks).view_as(parameter), -0.2 * math.sqrt(max(shape)) * group["lr"]
         if isinstance(rate, Tensor):  # add_ would read it
             parameter.addcmul_(direction, rate)
         else:
@@ -115,7 +136,7 @@ class Muon(_AdamW):
 
 
 def orthogonal(blocks: Tensor) -> Tensor:
-    """U Vᵀ for each matrix U S Vᵀ of [N, H, H], roughly: singular values between 0.7 and 1.2.
+    """U Vᵀ for each matrix U S Vᵀ of [N, rows, columns], roughly: singular values between 0.7 and 1.2.
 
     Five Newton-Schulz steps. The coefficients of Jordan et al. (2024) raise small singular values fastest.
     """

@@ -14,6 +14,7 @@ from charlm.model import parameters_by_part
 from charlm.system.formatting import counted, format_bytes, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.machine import Machine, choose_machine, least_bytes
+from charlm.training.optimizer import describe_treatment
 from charlm.training.start import prepare
 from charlm.training.step import Trainer
 
@@ -51,6 +52,7 @@ def measure_cost(
         "epoch_s": step_s * trainer.streams.windows_per_epoch,
         "steps": _steps(config.train, trainer.streams.windows_per_epoch, step_s),
         "backend": trainer.backend,
+        "update": describe_treatment(trainer.optimizer, config.optimizer.name),
         "processes": group.size,
         "communication_s": communication_s,
     }
@@ -75,6 +77,7 @@ def cost_table(cost: Mapping[str, Any]) -> dict[str, str]:
         "parameters": f"{sum(cost['parameters'].values()):,} ({parts})",
         "memory": memory,
         "layers": cost["backend"],
+        "update": cost["update"],
         "speed": speed,
         "epoch": f"{counted(cost['steps_per_epoch'], 'step')}, {format_duration(cost['epoch_s'])} without evaluation",
         "run": f"{counted(cost['steps'], 'step')}, {format_duration(run_s)} without evaluation",

@@ -17,6 +17,8 @@ from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import Network, WindowLoss, build_model, load_weights
 from charlm.native.build import used_kernels
+from charlm.system.console import say
+from charlm.system.device import allowed_graphs
 from charlm.system.process_group import WHOLE_BATCH, Shard
 from charlm.training.budget import Budget
 from charlm.training.graph import UpdateGraph
@@ -76,9 +78,13 @@ class Trainer:
         # Reading a number from a GPU makes the host wait for it, so the check for finite numbers is deferred there.
         self._defers_checks = device.type != "cpu"
         self._diverged_step = torch.full((), -1, device=device)
-        # Processes add up their gradients between launches; some optimizers count their steps on the host.
-        has_graph = self._defers_checks and not group.is_distributed and keep_on_device(self.optimizer)
-        self._graph = UpdateGraph(self.model.zero_state(config.train.batch_size)) if has_graph else None
+        self._graph = None
+        if self._defers_checks and allowed_graphs() == "update":
+            # Processes add up their gradients between launches; some optimizers count their steps on the host.
+            if not group.is_distributed and keep_on_device(self.optimizer):
+                self._graph = UpdateGraph(self.model.zero_state(config.train.batch_size))
+            else:
+                say("graph", "updates are launched: CHARLM_GRAPHS=update takes one process, and no adagrad")
 
     # Where the run stands
 

@@ -20,7 +20,7 @@ def test_table_and_json(cli, tiny_config, tmp_path):
     assert all(line.startswith("data ") for line in result.err.splitlines()), result.err
     rows = dict(re.split("  +", line, maxsplit=1) for line in result.out.splitlines())
     assert list(rows) == [
-        "train", "valid", "test", "vocabulary", "parameters", "memory", "layers", "speed", "epoch", "run",
+        "train", "valid", "test", "vocabulary", "parameters", "memory", "layers", "update", "speed", "epoch", "run",
     ]  # fmt: skip
     assert rows["train"] == "18,000 characters"
     assert rows["run"].startswith("6 steps, ")
@@ -33,7 +33,7 @@ def test_table_and_json(cli, tiny_config, tmp_path):
     assert list(value) == [
         "splits", "vocabulary", "parameters", "least_bytes",
         "peak_bytes", "available_bytes", "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "steps", "backend",
-        "processes", "communication_s",
+        "update", "processes", "communication_s",
     ]  # fmt: skip
     assert value.items() >= {"peak_bytes": None, "processes": 1, "communication_s": 0}.items()
     assert value["available_bytes"] > 2**27

@@ -31,8 +31,13 @@ def test_train_eval_resume(cli, tiny_config, tmp_path):
     assert "%|" not in result.err
     told = result.err.splitlines()
     assert [line.split()[0] for line in told] == [
-        *["data"] * 2, "model", "device", "run", "sample", "valid", "sample", "valid", "sample", "done", "sample",
+        *["data"] * 2, "model", "device", "update", "run", "sample", "valid", "sample", "valid", "sample", "done",
+        "sample",
     ]  # fmt: skip
+    assert told[4] == (
+        "update   adamw, decay 0.01: embedding.weight, weight_ih, weight_hh, decoder.weight; "
+        "adamw, no decay: bias_ih, bias_hh, decoder.bias"
+    )
     done = r"done     max_steps at step 6, \d+\.\d s; best \d\.\d{4} nats \(\d\.\d{4} bits\) per character at step [36]"
     assert re.fullmatch(done, told[-2])
     assert told[-1] == f"sample   charlm sample {run}"

@@ -111,6 +111,8 @@ def test_only_a_recording_on_its_own_card_keeps_a_window_from_becoming_a_graph(
     assert (takes_graphs(FIRST), takes_graphs(SECOND)) == (True, False)
     recording = 0
     assert (takes_graphs(FIRST), takes_graphs(SECOND)) == (False, True)
+    monkeypatch.setenv("CHARLM_GRAPHS", "0")
+    assert (takes_graphs(FIRST), takes_graphs(SECOND)) == (False, False)
 
 
 # Streams
@@ -173,6 +175,37 @@ def test_a_graph_is_recorded_on_its_card_with_the_memory_of_its_stream(
         recorder(lambda: recorded.append((cards.current, cards.streams[cards.current])), device)
     assert cards.current == 0
     assert recorded == [(1, 0), (1, 99), (1, 1), (1, 99), (1, 0), (1, 99), (0, 2), (0, 99)]
+
+
+def test_a_recording_that_fails_leaves_the_random_generator_as_it_was(
+    cards: Cards, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch's generator leaves a capture only where CUDA ends it without an error, which it refuses after one."""
+    generator = SimpleNamespace(capturing=False)
+
+    class Graph:
+        is_valid = True
+
+        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
+            generator.capturing = True
+            running.append(self)
+
+        def capture_end(self) -> None:
+            if not self.is_valid:
+                raise RuntimeError("operation failed due to a previous error during capture")
+            generator.capturing = False
+
+    def invalidate() -> None:
+        running[-1].is_valid = False
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    running: list[Graph] = []
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: 0)
+    monkeypatch.setattr(graphs, "_stream", lambda device: SimpleNamespace(index=0, cuda_stream=99))
+    with pytest.raises(RuntimeError, match="not permitted"):
+        Recorder()(invalidate, FIRST)
+    assert not generator.capturing
 
 
 # Cards

@@ -103,8 +103,8 @@ def test_where_nothing_can_be_recorded_the_rest_is_launched(capsys: pytest.Captu
         graphs.run("call", lambda: runs.append(1), CPU)
     assert len(runs) == 5
     assert capsys.readouterr().err == (
-        "graph    not used from now on: CUDA error: operation not permitted when stream is capturing; every kernel is "
-        "launched by itself, which is slower\n"
+        "graph    not used from now on: CUDA error: operation not permitted when stream is capturing; launching goes "
+        "on without it, which is slower\n"
     )
 
 

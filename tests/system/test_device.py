@@ -36,6 +36,16 @@ def test_names_of_no_device(name):
     assert str(caught.value).startswith(f"device: found {name}; allowed{' ' * (listed[0] == 'h')}{listed}")
 
 
+def test_a_wrong_variable_is_one_line(monkeypatch):
+    monkeypatch.setenv("CHARLM_GRAPHS", "on")
+    with pytest.raises(DeviceError) as caught:
+        prepare_device(torch.device("cpu"), "fp32")
+    assert str(caught.value) == (
+        "CHARLM_GRAPHS: found 'on' in the environment; allowed: 0 (no CUDA graphs) | update (a whole update is one); "
+        "set it to one, or unset it"
+    )
+
+
 @pytest.mark.usefixtures("two_gpus")
 def test_precisions():
     assert precisions(torch.device("cpu")) == ("fp32", "bf16")

@@ -84,7 +84,7 @@ def trainer_of(tmp_path):
             "optimizer": {"name": "sgd", "lr": 0.05, "clip_norm": 2.0, **(optimizer or {})},
             **{"device": "cpu", "precision": "fp32", **top},
         }
-        config = parse_config(raw, "test")
+        config = parse_config(raw, "test", runs_file=True)
         corpus = load_corpus(str(file), level="char", split=config.data.split, unit=unit)
         machine = choose_machine(config)
         return Trainer(config, corpus, replace(machine, device=torch.device(on)) if on else machine)

@@ -9,7 +9,14 @@ from torch import nn
 
 from charlm.config import parse_config
 from charlm.model import build_model
-from charlm.training.optimizer import _CLASSES, build_optimizer, clip_gradients, learning_rate, orthogonal
+from charlm.training.optimizer import (
+    _CLASSES,
+    build_optimizer,
+    clip_gradients,
+    describe_treatment,
+    learning_rate,
+    orthogonal,
+)
 
 
 def optimizer_config(**options):
@@ -71,6 +78,46 @@ def test_options_reach_the_optimizer_and_biases_and_gains_do_not_decay():
     assert decayed == {"embedding.weight", "layers.weight_ih_l0", "layers.weight_hh_l0", "decoder.weight"}
     assert decayed | others == set(names.values())
     assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+
+
+OWN = """
+from charlm.cells import Cell, sigmoid, tanh
+
+class Own(Cell):
+    names: str = ""
+    states = ("h", "c")
+
+    def step(self, p, x, h, c):
+        W, R, S, down, up, b, v = self.names.split()
+        i, f, g, o = p.product(W, x, 4) + p.product(R, h, 4) + p.vector(b, 4)
+        c = sigmoid(f + p.vector(v) * c) * c + sigmoid(i) * tanh(g + p.product(S, h, index=1, of=2))
+        return sigmoid(o + p.product(up, p.product(down, h, size=3))) * tanh(c), c
+"""
+NAMES = "weight_ih weight_hh weight_hh_deep weight_hh_down weight_hh_up bias weight_hh_peep", "W U bias_S D beta b leak"
+
+
+@pytest.mark.parametrize("name", ["muon", "adamw", "sgd"])
+def test_a_parameter_is_treated_by_what_it_is_whatever_its_name(trainer_of, tmp_path, name):
+    """Vectors do not decay; Muon takes matrices that multiply states, also of low rank and in stacks, gate by gate."""
+    (tmp_path / "own.py").write_text(OWN)
+
+    def trained(names):
+        cell = {"kind": f"{tmp_path}/own.py:Own", "hidden": 8, "names": names}
+        optimizer = {"name": name, "lr": 0.01, "weight_decay": 0.3}
+        trainer = trainer_of(model={"cell": cell, "layers": 2, "embedding": 5}, optimizer=optimizer)
+        for _ in range(3):
+            trainer.update()
+        return trainer
+
+    first, second = map(trained, NAMES)
+    for ours, theirs in zip(first.parameters, second.parameters, strict=True):
+        assert torch.equal(ours, theirs)
+    decayed = {"muon": "W_l0, beta", "adamw": "W, U, bias_S, D, beta", "sgd": "W, U, bias_S, D, beta"}[name]
+    rule = name.replace("muon", "adamw")
+    assert describe_treatment(second.optimizer, name) == (
+        f"{rule}, decay 0.3: embedding.weight, {decayed}, decoder.weight; {rule}, no decay: b, leak, decoder.bias"
+        + ("; muon, decay 0.3: U, bias_S, D, W_l1…" if name == "muon" else "")
+    )
 
 
 def muon_and(model, **options):
