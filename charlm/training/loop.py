@@ -1,6 +1,5 @@
 """The training loop: evaluate → sample → save → stop → step → log."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -187,8 +186,8 @@ class TrainingLoop:
         )
         self._tick()
         nats = score.nats_per_char
-        if not math.isfinite(nats):
-            raise divergence(state.step, f"a validation score of {nats} nats")
+        if not nats < 2**63:  # no checkpoint may hold more
+            raise divergence(state.step, f"a validation score of {nats:.3g} nats, which stands for infinity")
         self._record(metrics_row(state, self.config.train, "valid", nats, None, score.chars_per_s))
         state.take_score(nats)
         per_line = "" if score.nats_per_line is None else f"  {score.nats_per_line:.2f} nats/line"

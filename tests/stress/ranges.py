@@ -162,6 +162,7 @@ def main() -> None:
 
 def _forked(number: Number, raw: dict[str, Any], run_dir: Path, memory: int) -> str:
     """What went wrong in a process of its own; "" if nothing did."""
+    assert sys.platform != "win32"
     import resource
 
     import charlm.training.start  # noqa: F401 (once for all)

@@ -11,22 +11,22 @@ from charlm.training.start import resume_run, start_run
 from tests.runs import rows
 
 LAST = "checkpoints/last.safetensors"
+RELU = {"kind": "rnn", "nonlinearity": "relu"}
+FAST = {"name": "sgd", "lr": 100.0}
 
 
 @pytest.mark.parametrize(
-    ("train", "message"),
+    ("cell", "train", "optimizer", "message"),
     [
-        ({"save_every": 1}, r"^step \d+: found .*; last good checkpoint: .*/run/checkpoints/last"),
+        (RELU, {"save_every": 1}, FAST, r"^step \d+: found .*; last good checkpoint: .*/run/checkpoints/last"),
         # Weights may overflow the forward pass while every training step was still finite.
-        ({"eval_every": 1}, r"^step \d+: found .* nats; allowed: finite"),
+        (RELU, {"eval_every": 1}, FAST, r"^step \d+: found .* nats, which stands for infinity; allowed: finite"),
+        # A finite score that no checkpoint may hold.
+        ({"kind": "mingru"}, {"eval_every": 1}, {"lr": 1e6}, r"^step \d+: found .*e\+.* nats, which stands for infin"),
     ],
 )
-def test_a_run_that_explodes_leaves_finite_weights_and_scores(tmp_path, config_of, train, message):
-    config = config_of(
-        model={"cell": {"kind": "rnn", "nonlinearity": "relu"}},
-        train={"max_steps": 500, **train},
-        optimizer={"name": "sgd", "lr": 100.0},
-    )
+def test_a_run_that_explodes_leaves_finite_weights_and_scores(tmp_path, config_of, cell, train, optimizer, message):
+    config = config_of(model={"cell": cell, "layers": 2}, train={"max_steps": 500, **train}, optimizer=optimizer)
     with pytest.raises(DivergenceError, match=message):
         start_run(config, tmp_path / "run")
     weights = read_checkpoint(tmp_path / "run" / LAST).weights
