@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from charlm.errors import ConfigError
+from charlm.errors import ConfigError, DataError, VocabularyError
 from charlm.runs import find_checkpoint
 from charlm.system.console import say, say_all
 from charlm.system.files import plain_name
@@ -94,16 +94,28 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
 
     Processes that torchrun starts again after a fault resume their run.
     """
-    from charlm.checkpoint import read_checkpoint
-    from charlm.choice.suggest import suggest
-    from charlm.training.budget import Budget
-    from charlm.training.start import resume_run, run_of_this_launch, start_run
+    from charlm.training.folder import discard_text
+    from charlm.training.start import resume_run, run_of_this_launch
 
     if again := group.on_first(run_of_this_launch, group):
         return resume_run(again, group=group, on_row=on_row)
-    if group.on_first(new.has_pipe):
-        new = group.on_first(_with_text_kept, new)
-        began_s = time.perf_counter()
+    if not group.on_first(new.has_pipe):
+        return _start(new, group, began_s, on_row)
+    new = group.on_first(_with_text_kept, new)
+    try:
+        return _start(new, group, time.perf_counter(), on_row)
+    except (DataError, VocabularyError):  # what is wrong with the text does not go away
+        if group.is_first and new.run_dir:
+            discard_text(new.run_dir)
+        raise
+
+
+def _start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | None") -> "Outcome":
+    from charlm.checkpoint import read_checkpoint
+    from charlm.choice.suggest import suggest
+    from charlm.training.budget import Budget
+    from charlm.training.start import start_run
+
     path = new.init_from
     initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
     opened = None
@@ -199,16 +211,17 @@ def check_there(
 ) -> None:
     """CheckpointError or DataError for a run or text that is not there.
 
-    options: runs that options name, by the name of the option, which the error repeats. texts: may be "-", for stdin.
-    sources: to train on, which are read more than once.
+    options: runs that options name, by the name of the option, which the error repeats. texts: may be stdin or other
+    pipes. sources: to train on, which are read more than once, so no pipes.
     Needs no torch, whose import takes seconds, and reads no text.
     """
+    from charlm.data.reading import is_pipe
     from charlm.data.sources import check_exists
 
     for option, run in (*(("", run) for run in runs), *(options or {}).items()):
         if run is not None:
             find_checkpoint(Path(run), option)
-    for text in (*(text for text in texts if str(text) != "-"), *sources):
+    for text in (*(text for text in texts if not is_pipe(str(text))), *sources):
         if text is not None:
             check_exists(str(text))
 

@@ -20,7 +20,7 @@ from charlm.system.files import regular
 from charlm.system.lock import is_locked
 
 FORMAT = "charlm checkpoint"
-VERSION = 2
+VERSION = 3
 FOLDER = "checkpoints"
 LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG = "config.yaml"

@@ -88,7 +88,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     split = functools.partial(_split, request, base, corpus)
 
     def choose() -> tuple[Config, dict[str, str], int]:
-        unknown = unknown_share(request.initial, corpus.splits["train"], machine) if request.initial else 1.0
+        unknown = unknown_share(request.initial, corpus, machine) if request.initial else 1.0
         training_s = budget.training_s()
         candidates: list[Candidate] = []
         for family, measured in zip(by_family, speeds, strict=True):
@@ -110,7 +110,9 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
         settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
         reasons = _reasons(request, corpus, chosen, machine)
         if request.initial:
-            reasons["start"] = f"{unknown:.0%} of this text is new to the weights; learning rate × {rate:.2g}"
+            reasons["start"] = f"{unknown:.0%} of the way from the score on the text of these weights to guessing"
+            if not request.gives("optimizer.lr"):
+                reasons["start"] += f"; learning rate × {rate:.2g}"
         return request.config(settings), reasons, chosen.updates
 
     return Suggestion(*group.on_first(choose), (machine, text), corpus.vocabulary)

@@ -4,35 +4,39 @@ import numpy as np
 
 from charlm.checkpoint import Checkpoint
 from charlm.choice.rule import Candidate
+from charlm.data.corpus import Corpus, sample
 from charlm.data.lines import as_records
-from charlm.data.vocabulary import Ids
 from charlm.inference.evaluation import evaluate
 from charlm.inference.trained import load_model
 from charlm.training.machine import Machine
 
 _CHARS = 50_000
-"""Characters at the end of the text that tell how well the weights know it."""
+"""Characters, from all over the text, that tell how well the weights know it."""
+_USUAL = 0.4
+"""What weights reach on their own text, as a share of what the frequencies of its characters score, if nobody knows."""
 _LONGER, _POWER = 4.0, 1.3
 """Fitted to trainings of 250 to 8,000 updates (benchmarks/README.md)."""
 
 
-def unknown_share(initial: Checkpoint, ids: Ids, machine: Machine) -> float:
+def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> float:
     """How much of what can be learned about a text the weights do not know, 0 to 1.
 
-    ids: [N], of the checkpoint's vocabulary; larger ones are characters that it lacks.
+    corpus: all of it is for training. Ids beyond the checkpoint's vocabulary are characters that it lacks.
 
     0: the weights predict the text as well as their own. 1: no better than the frequencies of its characters do.
     """
-    text = ids[-_CHARS:]
+    if corpus.sha256 == initial.progress.get("corpus_sha256"):
+        return 0.0
+    text = sample(corpus.splits["train"], _CHARS).ravel()
     known = text[text < len(initial.vocabulary)]
-    own_nats = initial.progress.get("best_nats")
-    if len(known) < 2 or own_nats is None:
+    if len(known) < 2:
         return 1.0
     model = load_model(initial, machine.device, machine.precision)
     nats = evaluate(model, as_records(known, model.reset_id), machine.device).nats_per_char
     shares = np.bincount(known) / len(known)
     shares = shares[shares > 0]
     frequency_nats = -float((shares * np.log(shares)).sum())
+    own_nats = initial.progress.get("best_nats") or _USUAL * frequency_nats
     if frequency_nats <= own_nats:
         return 1.0
     unknown = (nats - own_nats) / (frequency_nats - own_nats)

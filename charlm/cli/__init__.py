@@ -20,7 +20,7 @@ from charlm import IMPORTED_S, __version__
 from charlm.cli import cells, classify, compare, config, data, doctor, export, look, runs, sample, score, train
 from charlm.cli.common import open_output
 from charlm.cli.usage import UsageError, check_words, worded
-from charlm.errors import CharlmError, ConfigError, VocabularyError, is_out_of_memory, is_out_of_processes
+from charlm.errors import CharlmError, ConfigError, is_out_of_memory, is_out_of_processes
 from charlm.system.console import say_error
 from charlm.system.formatting import printable, what_to_type
 from charlm.system.host import limit_spinning, limit_threads
@@ -143,7 +143,8 @@ def _explained(error: Exception) -> Iterable[str] | None:
     """The lines that explain a user's mistake or a lack of memory or disk; None for a bug."""
     if isinstance(error, CharlmError):
         faults = error.faults if isinstance(error, ConfigError) else [str(error)]
-        if not isinstance(error, VocabularyError):  # whose characters are those of a text
+        # Other lines quote the characters of a text, or a path that exists.
+        if isinstance(error, ConfigError) or "no such file" in faults[0]:
             faults = [fault + what_to_type(fault) for fault in faults]
         return [] if error.already_reported else faults
     if isinstance(error, OSError) and error.filename is not None:

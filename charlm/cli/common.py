@@ -34,7 +34,7 @@ def open_model(path: Path, device: str, precision: str, text: Path | str | None 
 
     A run or a text that is not there is an error before torch is imported; - is stdin.
     """
-    check_there(runs=[path], texts=[] if str(text) == "-" else [text])
+    check_there(runs=[path], texts=[text])
     trained = load(path, device, precision)
 
     from charlm.native.precision import choose_precision

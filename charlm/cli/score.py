@@ -189,7 +189,7 @@ def score(
         if of is None:
             blocks = normal = [[*itertools.chain(*blocks)]]
         else:
-            normal = scored(of)
+            normal = _telling_unknown(scored(of), of) if prints_unknown else scored(of)
         limit_nats = _percentile([*itertools.chain(*normal)], limit, of)
     else:
         limit_nats = limit if unit == "nats" else bits_to_nats(limit)

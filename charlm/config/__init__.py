@@ -51,6 +51,8 @@ def load_config(
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: found bytes that are not UTF-8 at offset {error.start}; allowed: UTF-8") from None
     raw = load_yaml(text, str(file))
+    if isinstance(raw, str):
+        raise ConfigError(f"{file}: found '{raw:.40}'; allowed: sections such as data:, model:, train:")
     return parse_config(raw, str(file), overrides, folder=path.parent, cell=cell, runs_file=runs_file)
 
 

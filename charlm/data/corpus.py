@@ -26,6 +26,7 @@ from charlm.data.reading import Unit, read_symbols
 from charlm.data.sources import is_gone, resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary
 from charlm.errors import DataError, VocabularyError
+from charlm.runs import TEXT
 from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes
 
@@ -238,8 +239,16 @@ def load_corpus(data: DataConfig, vocabulary: Vocabulary | None = None) -> Corpu
     return CountedSources(data).corpus(vocabulary)
 
 
-def load_unchanged_corpus(data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any]) -> Corpus:
-    """Load the corpus that a run with this progress was trained on; DataError if its text has changed or is gone."""
+def load_unchanged_corpus(
+    data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any], run_dir: Path
+) -> Corpus:
+    """Load the corpus that a run with this progress was trained on; DataError if its text has changed or is gone.
+
+    run_dir: where a text from a pipe is kept, also if the folder has moved.
+    """
+    kept = run_dir / TEXT
+    if is_gone(data.source) and Path(data.source).name == TEXT and kept.exists():
+        data = data.model_copy(update={"source": str(kept)})
     for key in ("source", "valid_source", "test_source"):
         if (source := getattr(data, key)) and is_gone(source):
             raise DataError(

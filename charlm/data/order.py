@@ -35,10 +35,11 @@ _DATE = (
     rf"|{_MONTH} +\d\d?"  # Nov 28
 )
 _CLOCK = r"\d\d?:\d\d(?::\d\d(?:[.,]\d+)?)?"
-_TIME = re.compile(
-    rf"(?<![\w.])(?:(?:{_DATE})(?:[T:,\s]+{_CLOCK})?|{_CLOCK}|\d{{6}} \d{{6}}|\d{{9,}}(?:\.\d+)?)(?![\d.]*\d)",
-    re.IGNORECASE,
-)
+_TIMES = [
+    re.compile(rf"(?<![\w.])(?:{time})(?![\d.]*\d)", re.IGNORECASE)
+    for time in (rf"(?:{_DATE})(?:[T:,\s]+{_CLOCK})?|{_CLOCK}", r"\d{6} \d{6}|\d{9,}(?:\.\d+)?")
+]
+"""A date or a clock; without these, seconds since 1970 and the like."""
 _NUMBER = re.compile(r"(?P<before>[\W_]*(?:[^\W\d_]+[\W_]*)?)(?P<number>\d+(?:[.:/T-]\d+)*)")
 """A number behind at most one word."""
 
@@ -64,13 +65,16 @@ def sample_lines(paths: Sequence[Path], sizes: Sequence[int]) -> list[str]:
 
 
 def are_in_order(lines: Sequence[str]) -> bool:
-    """Whether times or numbers at the beginnings of these lines increase.
+    """Whether times or numbers at the beginnings of these lines increase, or times decrease.
 
     Nearly every one must be as large as the one before or larger, and they must differ over the text.
     """
     beginnings = [line[:_BEGINNING] for line in lines]
-    times = [match and match[0] for match in map(_TIME.search, beginnings)]
-    return _increase(times) or _increase(_first_numbers(beginnings))
+    for time in _TIMES:
+        times = [match and match[0] for match in map(time.search, beginnings)]
+        if _increase(times) or _increase(times[::-1]):
+            return True
+    return _increase(_first_numbers(beginnings))
 
 
 def _first_numbers(beginnings: Sequence[str]) -> list[str | None]:

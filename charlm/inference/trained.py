@@ -310,7 +310,7 @@ class TrainedModel:
 
     @functools.cached_property
     def _splits(self) -> Mapping[str, Ids]:
-        return load_unchanged_corpus(self.config.data, self.vocabulary, self.progress).splits
+        return load_unchanged_corpus(self.config.data, self.vocabulary, self.progress, self.path.parent.parent).splits
 
     # Characters
 

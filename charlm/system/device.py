@@ -51,11 +51,14 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
 def _start_threads(count: int) -> None:
     """Start threads and end them: where OpenMP cannot start its own, it ends the process."""
     end = threading.Event()
+    threads = [threading.Thread(target=end.wait) for _ in range(count)]
     try:
-        for _ in range(count):
-            threading.Thread(target=end.wait).start()
+        for thread in threads:
+            thread.start()
     finally:
         end.set()
+    for thread in threads:
+        thread.join()
 
 
 def prepare_device(device: torch.device, precision: str) -> None:

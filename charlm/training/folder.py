@@ -159,6 +159,14 @@ def keep_text(source: str, run_dir: Path | None) -> Path:
     return file
 
 
+def discard_text(run_dir: Path) -> None:
+    """Remove the text of a pipe that no run could start with, and its folder if nothing else is there."""
+    if not any((run_dir / FOLDER).glob("*.safetensors")):
+        with contextlib.suppress(OSError):
+            (run_dir / TEXT).unlink()
+            run_dir.rmdir()
+
+
 def check_space(folder: Path, needed_bytes: int) -> None:
     """RunError unless the disk has `needed_bytes` free."""
     with refusing_os_errors(folder):

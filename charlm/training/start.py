@@ -95,7 +95,9 @@ def resume_run(
     with contextlib.ExitStack() as locks:
         path, checkpoint = group.on_first(_claim_run, run_dir, locks)
         config = group.on_first(_changed_config, checkpoint.config, change, run_dir)
-        load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress)
+        load = functools.partial(
+            load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress, run_dir
+        )
         kernels = checkpoint.progress.get("kernels", "")
         locks.enter_context(preferring(kernels))
         trainer, corpus = prepare(config, group, load)

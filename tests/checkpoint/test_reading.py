@@ -100,9 +100,9 @@ def test_a_pickle_is_not_run(tmp_path):
             for header in (None, {"format": "pt"})
         ],
         (
-            {"format": module.FORMAT, "version": "3", "charlm": "9.1"},
-            f"found format version 3, of charlm 9.1; allowed: version 2, of charlm {charlm.__version__}; "
-            "use the charlm that wrote it, or train anew",
+            {"format": module.FORMAT, "version": "99", "charlm": "9.1"},
+            f"found format version 99, of charlm 9.1; allowed: version {module.VERSION}, of charlm "
+            f"{charlm.__version__}; use the charlm that wrote it, or train anew",
         ),
     ],
 )

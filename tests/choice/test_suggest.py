@@ -330,7 +330,6 @@ def test_what_is_measured(speed, text_file):
         suggest(Request(text_file, minutes, given))
         return [config.model.cell.hidden for config in speed.measured]
 
-    assert sizes(1e-9) == [128]  # without time only the first family
     one = ["model.cell.kind=rhn", "train.batch_size=16"]
     assert sizes(480, *one) == [224, 448] * 3  # updates of more than 0.3 s are left out
     assert sizes(1, *one) == [224] * 3
@@ -389,7 +388,9 @@ def test_trained_weights_get_the_rate_that_their_knowledge_of_the_text_allows(wr
     start_run(load_config(trained_run / "config.yaml", longer), tmp_path / "run")
     initial = read_checkpoint(find_checkpoint(tmp_path / "run"))
     own = initial.config.data.source
-    other = str(write("other.txt", words_text(20_000)[::-1]))
+    unlike = words_text(20_000)[::-1]
+    other = str(write("other.txt", unlike))
+    mixed = [write("ab.txt", unlike + words_text(60_000)), write("ba.txt", words_text(60_000) + unlike)]
     taken = [*settings_of_run(initial.config), "train.max_steps=2"]
     rates = {}
     for source in (own, other):
@@ -399,3 +400,6 @@ def test_trained_weights_get_the_rate_that_their_knowledge_of_the_text_allows(wr
             assert (config.data.split == initial.config.data.split) == (source == own and start is not None)
     assert rates[other, False] > 0.5 * rates[other, True]
     assert rates[own, False] < 0.5 * rates[own, True]
+    in_part = [suggest(Request(str(each), 1, taken, initial)).config.optimizer.lr for each in mixed]
+    assert in_part[0] == pytest.approx(in_part[1], rel=0.2)
+    assert rates[own, False] < in_part[0] < rates[other, False]

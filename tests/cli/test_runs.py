@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from charlm.errors import DamagedCheckpointError
-from charlm.runs import BEST, FOLDER, LAST, read_header
+from charlm.runs import BEST, FOLDER, LAST, VERSION, read_header
 from charlm.system.lock import locked
 
 
@@ -74,7 +74,7 @@ def test_a_run_itself_and_nothing(cli, runs, tmp_path, monkeypatch):
 FORGED = {
     "a step that is none": ("progress", '"step": 6', '"step": [6]'),
     "layers": ("config", '"layers": 1', '"layers": [1]'),
-    "another version": ("version", "2", "1"),
+    "another version": ("version", str(VERSION), "1"),
     "a kind": ("config", '"kind": "lstm"', '"kind": ["lstm"]'),
     "a shape": ("weights/decoder.bias", "[14]", "[[14]]"),
 }

@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
 import re
+import sys
+import threading
 
 import pytest
 
@@ -73,6 +76,20 @@ def test_a_percentile_of_a_file_of_normal_lines_is_a_limit_for_a_pipe(cli, train
     assert result.err.startswith(f"above    {rows[3][0]:.4f} bits per character, p60 of 5 lines\n")
     none = write("none.txt", "")
     assert cli(*words, none, stdin=b"so\n").error == f"--of {none}: found no line; allowed: a file of normal lines"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="named pipes")
+def test_a_named_pipe_is_read_once(cli, trained_run, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for words in (
+        ["score", trained_run, pipe],
+        ["classify", trained_run, pipe, "--labels", "so,tee", "--separator", " "],
+    ):
+        writer = threading.Thread(target=pipe.write_bytes, args=[b"so\n"])
+        writer.start()
+        assert cli(*words).code == 0
+        writer.join()
 
 
 def test_a_frequent_line_is_not_above_its_own_score(cli, trained_run, write):

@@ -10,6 +10,7 @@ import torch
 
 import charlm
 from charlm.config import load_config
+from charlm.runs import VERSION
 from charlm.training.step import Trainer
 from tests.runs import rows
 from tests.text import SEEN, words_text
@@ -78,12 +79,17 @@ def test_a_text_from_a_pipe_is_kept_with_its_run(cli, tiny_config, text_file, tm
     resumed = cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=7")
     assert (resumed.code, cli("eval", run).code) == (0, 0)
     assert cli(*words, stdin=b"other").error.startswith(f"{run}: already holds a run; ")
+    moved = run.rename(tmp_path / "moved")
+    resumed = cli("train", "--resume", "--run-dir", moved, "--set", "train.max_steps=8")
+    assert (resumed.code, cli("eval", moved).code) == (0, 0)
 
     short = tmp_path / "short"
     words = ["train", "-", "--minutes", 0.01, "--run-dir", short]
     assert f"error: {short}/text.txt: found 5 characters; allowed: 500 or more" in cli(*words, stdin=b"short").err
+    assert not (short / "text.txt").exists()
+    (short / "text.txt").write_bytes(b"my own")
     assert cli(*words, stdin=b"other").error.startswith(f"{short}/text.txt: exists already; ")
-    assert (short / "text.txt").read_bytes() == b"short"
+    assert (short / "text.txt").read_bytes() == b"my own"
 
 
 def test_a_named_pipe_is_read_once(cli, tiny_config, text_file, tmp_path):
@@ -138,10 +144,10 @@ def test_resume_from_a_damaged_checkpoint(cli, copied_run):
     last = copied_run / "checkpoints" / "last.safetensors"
     best, content = last.with_name("best.safetensors"), last.read_bytes()
     last.unlink()  # the same file under another name
-    last.write_bytes(content.replace(b'"version":"2"', b'"version":"1"'))
+    last.write_bytes(content.replace(f'"version":"{VERSION}"'.encode(), b'"version":"1"'))
     error = cli("train", "--resume", "--run-dir", copied_run).error
     assert error == (
-        f"{last}: found format version 1, of charlm {charlm.__version__}; allowed: version 2, of charlm "
+        f"{last}: found format version 1, of charlm {charlm.__version__}; allowed: version {VERSION}, of charlm "
         f"{charlm.__version__}; use the charlm that wrote it, or train anew"
     )
     last.write_bytes(content[:-1])

@@ -118,6 +118,8 @@ def logs() -> dict[str, list[str]]:
     found = {
         name: [f"{begin.format(time, time)} {time.second} tries" for time in times] for name, begin in begins.items()
     }
+    found["newest first"] = found["iso"][::-1]
+    found["thread first"] = [f"{hash((time, 1)) % 10**10:010} {time}" for time in found["iso"]]
     found["traces"] = [line for time in found["iso"] for line in (time, "  at com.x.Y(Y.java:12)", "")]
     found["counter"] = [f"{number}. item" for number in range(1, 101)]
     found["csv"] = ["id,name", *(f"{number},{number * 7 % 30}" for number in range(990, 2000, 3))]

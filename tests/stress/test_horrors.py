@@ -188,13 +188,13 @@ def weights_of(hidden: int, layers: int = 1, **others: int) -> dict[str, torch.T
 OWN = {"kind": "/somewhere/mine.py:Mine"}
 UNITS = 20_000
 FORGED: dict[str, tuple[dict[str, Any], str, dict[str, torch.Tensor], str]] = {
-    "rounds": ({"cell": {"kind": "mogrifier", "rounds": 10**9}}, "", {}, "≤ 1000"),
-    "depth": ({"cell": {"kind": "rhn", "depth": 10**9}}, "", {}, "≤ 1000"),
-    "rank": ({"cell": {"kind": "mogrifier", "rank": 10**12}}, "", {}, "≤ 1048576"),
-    "units": ({"cell": {"kind": "lstm", "hidden": 10**12}}, "", {}, "≤ 1048576"),
-    "layers": ({"layers": 10**9}, "", {}, "≤ 1000"),
-    "members": ({"members": 10**9}, "", {}, "≤ 1000"),
-    "embedding": ({"embedding": 10**12}, "", {}, "≤ 1048576"),
+    "rounds": ({"cell": {"kind": "mogrifier", "rounds": 10**9}}, "", {}, "≤ 100)"),
+    "depth": ({"cell": {"kind": "rhn", "depth": 10**9}}, "", {}, "≤ 100)"),
+    "rank": ({"cell": {"kind": "mogrifier", "rank": 10**12}}, "", {}, "≤ 10,000)"),
+    "units": ({"cell": {"kind": "lstm", "hidden": 10**12}}, "", {}, "≤ 1,048,576)"),
+    "layers": ({"layers": 10**9}, "", {}, "≤ 100)"),
+    "members": ({"members": 10**9}, "", {}, "≤ 100)"),
+    "embedding": ({"embedding": 10**12}, "", {}, "≤ 1,048,576)"),
     "more units than in the file": (
         {"cell": {"kind": "lstm", "hidden": 10**6}},
         "",
@@ -202,10 +202,10 @@ FORGED: dict[str, tuple[dict[str, Any], str, dict[str, torch.Tensor], str]] = {
         "weights: found 22 ",
     ),
     "more layers than tensors": (
-        {"cell": {**OWN, "hidden": 1}, "embedding": 1, "layers": 1000},
+        {"cell": {**OWN, "hidden": 1}, "embedding": 1, "layers": 100},
         own_cell(),
-        {"weights/one": torch.zeros(1006)},
-        "weights: found 1,006 in 1 tensors; the model has 1,006 in at least 1,000; use a checkpoint of its config",
+        {"weights/one": torch.zeros(106)},
+        "weights: found 106 in 1 tensors; the model has 106 in at least 100; use a checkpoint of its config",
     ),
     "states × layers × units": (
         {"cell": {**OWN, "hidden": UNITS}, "embedding": UNITS, "layers": 60},
