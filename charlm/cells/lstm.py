@@ -8,8 +8,8 @@ from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
 class LSTM(Cell):
     """c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g), h_t = σ(o) ⊙ tanh(c_t), as in torch.nn.LSTM: without peepholes.
 
-    Layer normalization follows Ba et al. 2016, except that it applies to the sum of both products, and to each gate
-    separately. Normalization cancels any bias added before it, so `forget_bias` then sets the bias after it.
+    Layer normalization takes each gate's sum W x + R h + b + b' alone. Ba et al. 2016 normalize W x and R h, all gates
+    together. Normalization cancels a bias that is the same for all units, so `forget_bias` then sets the one after it.
     """
 
     states: ClassVar = ("h", "c")
@@ -26,7 +26,8 @@ class LSTM(Cell):
     kind: str = "lstm"
     """Long short-term memory."""
     layer_norm: bool = False
-    """Layer normalization of each gate, and of the cell state before its tanh (Ba et al. 2016)."""
+    """Layer normalization of each gate alone, and of the cell state before its tanh; Ba et al. (2016) normalize W x and
+    R h instead, all gates together."""
     forget_bias: float | None = 1.0
     """Initial bias of the forget gate; null: initialized like the other biases."""
 
