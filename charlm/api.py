@@ -117,6 +117,7 @@ def compare(
     equal: Equal = "parameters",
     seeds: int = 1,
     overrides: Iterable[str] | Mapping[str, Any] = (),
+    plain: bool = False,
     folder: str | Path | None = None,
 ) -> list[dict[str, Any]]:
     """Compare kinds of cells on a text, as `charlm compare` does: a table with a row for each, the best first.
@@ -131,7 +132,7 @@ def compare(
         raise TypeError("cells: found a string; allowed: a list of kinds")
     _check_text(text)
     settings = _settings(overrides)
-    plan = Plan(str(text), minutes, tuple(cells), equal, seeds, tuple(settings))
+    plan = Plan(str(text), minutes, tuple(cells), equal, seeds, tuple(settings), plain)
     check_minutes(minutes, settings)
     check_there(sources=[text])
     _import_torch()
