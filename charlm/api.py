@@ -170,7 +170,7 @@ class Run:
     def __repr__(self) -> str:
         best_nats = self.outcome.best_nats
         best = "" if best_nats is None else f", best {best_nats:.4f} nats per character"
-        return f"<Run {self.path}: {self.outcome.reason} at step {self.outcome.step:,}{best}>"
+        return f"<Run {self.path}: {self.outcome.reason} at update {self.outcome.step:,}{best}>"
 
 
 def _import_torch() -> None:

@@ -29,7 +29,7 @@ class LSTM(Cell):
     """Layer normalization of each gate alone, and of the cell state before its tanh; Ba et al. (2016) normalize W x and
     R h instead, all gates together."""
     forget_bias: float | None = 1.0
-    """Initial bias of the forget gate; null: initialized like the other biases."""
+    """Initial bias of the forget gate; null: as the other biases, random, and 0 with `layer_norm`."""
 
     def step(self, p: Parameters, x: Any, h: Any, c: Any) -> Any:
         # i, f, g, o = W x_t + b + R h_{t−1} + b'

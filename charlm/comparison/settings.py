@@ -20,7 +20,7 @@ from charlm.model import count_parameters
 from charlm.runs import VERSION, check_version
 from charlm.system.console import say
 from charlm.system.files import read_file, replace_file
-from charlm.system.formatting import to_json
+from charlm.system.formatting import format_duration, to_json
 from charlm.training.start import settings_of_run
 
 FILE = "comparison.json"
@@ -90,7 +90,7 @@ def _chosen(plan: Plan) -> list[Config]:
         return config, updates, len(suggestion.vocabulary)
 
     fixed = _fixed(plan)
-    say("compare", f"settings of {', '.join(plan.cells)} for {plan.minutes:g} minutes each")
+    say("compare", f"settings of {', '.join(plan.cells)} for {format_duration(60 * plan.minutes)} each")
     # How much of the text is for validation follows from the speed of a kind; all are scored on the same.
     asked = [ask(plan.cells[0])]
     split = f"data.split={list(asked[0][0].data.split)}"

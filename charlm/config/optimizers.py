@@ -19,7 +19,7 @@ from charlm.system.section import (
 class Schedule(Section):
     name: str
     warmup_steps: CountOrNever = 0
-    """Steps over which the learning rate rises linearly from 0."""
+    """Updates over which the learning rate rises linearly from 0."""
 
 
 class ConstantSchedule(Schedule):
@@ -74,7 +74,7 @@ class Optimizer(Section):
 
 class _Averages(Optimizer):
     betas: Betas = (0.9, 0.999)
-    """Decay rates of the averages of the gradient and of its square."""
+    """Shares that each update keeps of the averages of the gradient and of its square."""
     eps: Positive = 1e-8
     """Added to the denominator, so that it is never 0."""
 
@@ -88,7 +88,8 @@ class AdamWConfig(_Averages):
     name: str = "adamw"
     """Adam with decoupled weight decay."""
     weight_decay: NonNegative = 0.01
-    """Each step shrinks the weights, but not biases and normalization gains, by this share times the learning rate."""
+    """Each update shrinks the weights, but not biases and normalization gains, by this share times the learning
+    rate."""
 
 
 class MuonConfig(AdamWConfig):
