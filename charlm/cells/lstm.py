@@ -26,8 +26,7 @@ class LSTM(Cell):
     kind: str = "lstm"
     """Long short-term memory."""
     layer_norm: bool = False
-    """Layer normalization of each gate alone, and of the cell state before its tanh; Ba et al. (2016) normalize W x and
-    R h instead, all gates together."""
+    """Layer normalization of each gate alone, and of the cell state before its tanh (after Ba et al. 2016)."""
     forget_bias: float | None = 1.0
     """Initial bias of the forget gate; null: as the other biases, random, and 0 with `layer_norm`."""
 

@@ -60,10 +60,9 @@ def markdown(cell: Cell) -> str:
     lines += ["## Equations", "", _notation(forward), "", f"```math\n{latex(program)}\n```", ""]
     unnamed = ", and δ₁ that of a value without a name" if "δ" in str(backward) else ""
     lines += [
-        "The same as text, and below it the derivative, which the kernels compute. There, dv is the gradient of the"
+        f"As text, and below it the derivative: dv is the gradient of the loss with respect to v{unnamed}. W and b in"
     ]
-    lines += [f"loss with respect to v{unnamed}. The gradient of a parameter is a sum over steps and streams:"]
-    lines += ["of da vᵀ and da for W and b in a = W v + b, of dw for any other w.", ""]
+    lines += ["a = W v + b get the sums of da vᵀ and da over steps and streams, any other w that of dw.", ""]
     explained = [*explanation(cell), *notes(forward + backward)]
     lines += [line for each in explained for line in (each, "")]
     lines += ["```text", *forward, "", *backward, "```"]
@@ -74,7 +73,7 @@ def _notation(forward: list[str]) -> str:
     """What the symbols in the equations mean."""
     text = "\n".join(forward)
     sigmoid = "σ is the logistic sigmoid; " if "σ" in text else ""
-    parts = "; v[k] is the k-th of the vectors or matrices in v" if "[" in text else ""
+    parts = "; v[k] or v⁽ᵏ⁾ is the k-th of the vectors or matrices in v" if "[" in text else ""
     return f"{sigmoid}⊙ multiplies unit by unit{parts}."
 
 
