@@ -118,6 +118,7 @@ def compare(
     equal: Equal = "parameters",
     seeds: int = 1,
     overrides: Iterable[str] | Mapping[str, Any] = (),
+    plain: bool = False,
     folder: str | Path | None = None,
 ) -> list[dict[str, Any]]:
     """Compare kinds of cells on a text, as `charlm compare` does: a table with a row for each, the best first.
@@ -133,7 +134,7 @@ def compare(
     _check_text(text)
     settings = _settings(overrides)
     check_minutes(minutes, settings)
-    plan = Plan(str(text), float(minutes), tuple(cells), equal, seeds, tuple(settings))
+    plan = Plan(str(text), float(minutes), tuple(cells), equal, seeds, tuple(settings), plain)
     check_there(sources=[text])
     _import_torch()
     from charlm.comparison.compare import compare
@@ -170,7 +171,7 @@ class Run:
     def __repr__(self) -> str:
         best_nats = self.outcome.best_nats
         best = "" if best_nats is None else f", best {best_nats:.4f} nats per character"
-        return f"<Run {self.path}: {self.outcome.reason} at step {self.outcome.step:,}{best}>"
+        return f"<Run {self.path}: {self.outcome.reason} at update {self.outcome.step:,}{best}>"
 
 
 def _import_torch() -> None:

@@ -191,7 +191,7 @@ def say_if_stopped(outcome: "Outcome") -> bool:
         return False
     say(
         "stopped",
-        f"{outcome.reason} at step {outcome.step}; resume with:",
+        f"{outcome.reason} at update {outcome.step}; resume with:",
         f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}",
     )
     return True

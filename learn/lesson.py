@@ -247,4 +247,4 @@ Next: charlm trains the same networks, larger and faster.
 
 
 if __name__ == "__main__":
-    compare(*sys.argv[1:2])
+    compare(*(path for path in sys.argv[1:2] if path != "-f"))  # the kernel of a notebook is called with -f

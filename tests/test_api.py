@@ -44,7 +44,7 @@ def test_every_public_name_exists_and_types_are_shipped():
 def test_a_run_from_a_config_is_that_of_the_command(cli, tiny_config, tmp_path, capsys):
     rows = []
     run = charlm.train(config=tiny_config, run_dir=tmp_path / "run", overrides={"seed": 2}, on_log=rows.append)
-    assert "valid    step      6" in capsys.readouterr().err
+    assert "valid    update      6" in capsys.readouterr().err
     words = ["--config", tiny_config, "--run-dir", tmp_path / "other", "--set", "seed=2", "--json"]
     outcome = json.loads(cli("train", *words).out)
     assert run.path == tmp_path / "run"
@@ -56,7 +56,7 @@ def test_a_run_from_a_config_is_that_of_the_command(cli, tiny_config, tmp_path, 
     assert rows == [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     model = run.load("cpu")
     assert model.progress["step"] == run.outcome.best_step
-    best = f"max_steps at step 6, best {run.outcome.best_nats:.4f} nats per character"
+    best = f"max_steps at update 6, best {run.outcome.best_nats:.4f} nats per character"
     assert repr(run) == f"<Run {tmp_path / 'run'}: {best}>"
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shutil
 from dataclasses import replace
 
@@ -16,8 +17,8 @@ from charlm.comparison import compare
 from charlm.comparison.compare import gradient_left
 from charlm.comparison.page import PASSAGE, WRITTEN, comparison_page
 from charlm.comparison.plan import Plan, run_name, short_name
-from charlm.comparison.settings import hidden_for
-from charlm.config import parse_config
+from charlm.comparison.settings import configs_of, hidden_for
+from charlm.config import flatten, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError
 from charlm.inference.trained import TrainedModel, load
@@ -150,15 +151,19 @@ def test_a_table_and_each_model_loaded_once(cli, text, tmp_path, monkeypatch):
     monkeypatch.setattr("charlm.comparison.compare.load", lambda path, *more: loaded.append(path) or load(path, *more))
     words = ("compare", text, "--cells", "rnn,mingru", *SHORT, "--equal", "time", "--out", tmp_path / "all")
     result = cli(*words)
-    lines = result.out.splitlines()
-    assert lines[0].split() == ["cell", "units", "params", "chars/s", "nats", "after", "memory", "grad"]
-    assert {line.split()[0] for line in lines[1:]} == {"rnn", "mingru"}
+    differing, table = (block.splitlines() for block in result.out.split("\n\n"))
+    assert table[0].split() == ["cell", "units", "params", "chars/s", "nats", "after", "memory", "grad"]
+    kinds = [line.split()[0] for line in table[1:]]
+    assert differing[0].split() == ["differs", *kinds]
+    [rates] = [line.split()[1:] for line in differing if line.startswith("optimizer.lr ")]
+    rate = dict(zip(kinds, rates, strict=True))
+    assert float(rate["rnn"]) < float(rate["mingru"])
     metrics = tmp_path / "all/rnn-1/metrics.jsonl"
     metrics.unlink()
     metrics.mkdir()
     damaged = cli(*words)
     assert damaged.err.startswith(f"note     {metrics.parent}: metrics.jsonl cannot be read (found no regular file).\n")
-    assert "—" in next(line for line in damaged.out.splitlines() if line.startswith("rnn"))
+    assert "—" in next(line for line in damaged.out.splitlines() if line.startswith("rnn "))
     assert len(loaded) == 4
     assert (tmp_path / "all/comparison.html").is_file()
 
@@ -166,10 +171,32 @@ def test_a_table_and_each_model_loaded_once(cli, text, tmp_path, monkeypatch):
 def test_a_table_in_80_columns(monkeypatch, capsys):
     monkeypatch.setattr("charlm.cli.common.terminal_columns", lambda _: 80)
     rows = [row_of("mogrifier", 1.2345, hidden=1024, parameters=302_123), row_of("rnn", 2.3, nats_after_chars=2.4)]
-    _print(rows)
+    _print(rows, [], "parameters")
     lines = capsys.readouterr().out.splitlines()
     assert " ".join(lines[1].split()) == "mogrifier 1×1024 302 k 61.2 k 1.234 — 512 7.6e-05"
     assert max(map(len, lines)) < 80
+    _print(rows, [], "updates")  # all have read the same characters
+    assert "after" not in capsys.readouterr().out
+
+
+def test_plain_trainings_differ_in_their_cells_alone(text, tmp_path):
+    def configs(folder, *overrides, cells=("rnn", "lstm", "sru"), **more):
+        plan = Plan(str(text), 0.02, cells, overrides=("threads=1", "device=cpu", *overrides), **more)
+        return configs_of(plan, tmp_path / folder)
+
+    found = configs("plain", plain=True)
+    options = [flatten(config) for config in found.values()]
+    keys = {key for key in options[0] if len({str(each.get(key)) for each in options}) > 1}
+    assert {key for key in keys if not re.match(r"model\.cell\.|train\.\w+_every$", key)} == set()
+    assert (found["lstm"].model.layers, found["lstm"].model.residual) == (1, False)
+    assert (found["lstm"].model.cell.layer_norm, found["sru"].model.cell.normalize) == (False, False)
+
+    found = configs("one", "model.cell.normalize=false", "model.cell.nonlinearity=relu")
+    assert (found["sru"].model.cell.normalize, found["rnn"].model.cell.nonlinearity) == (False, "relu")
+    with pytest.raises(ConfigError, match=r"--set model\.cell\.normalise=false: .*unknown key"):
+        configs("none", "model.cell.normalise=false")
+    with pytest.raises(ValueError, match=r"^set model\.cell: found a whole section"):
+        configs("section", "model={cell: {layer_norm: true}}")
 
 
 def test_errors(cli, text, tmp_path):
@@ -207,6 +234,7 @@ def test_errors(cli, text, tmp_path):
     with pytest.raises(ConfigError, match="damaged; allowed: the file of a comparison"):
         charlm.compare(text, cells=["rnn", "lstm"], folder=folder)
     plan = {"text": text, "minutes": 5.0, "cells": ["rnn", "gru"], "equal": "parameters", "seeds": 1, "overrides": []}
+    plan |= {"plain": False}
     (folder / "comparison.json").write_text(json.dumps({"version": str(VERSION), "plan": plan, "configs": {}}))
     with pytest.raises(ConfigError, match=r"found a comparison with cells: \['rnn', 'gru'\]; allowed: the same"):
         charlm.compare(text, cells=["rnn", "lstm"], folder=folder)

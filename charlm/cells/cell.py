@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from charlm.cells.program import MOST_SIZE, Program, Size
+from charlm.cells.program import EPSILON, MOST_SIZE, Program, Size
 from charlm.errors import CellError
 from charlm.system.section import Count, Section
 
@@ -196,14 +196,14 @@ def stop_gradient(v: Any) -> Any:
     return v.tracing.over_units("stop", v) if hasattr(v, "tracing") else v.detach()
 
 
-def normalize(v: Any, epsilon: float = 1e-5) -> Any:
+def normalize(v: Any, epsilon: float = EPSILON) -> Any:
     """(v − mean v) / √(var v + ε) over the units of each vector."""
     if hasattr(v, "tracing"):
         return v.tracing.over_units("normalize", v, epsilon)
     return _of_tensors().layer_norm(v, v.shape[-1:], eps=epsilon)
 
 
-def rms_normalize(v: Any, epsilon: float = 1e-5) -> Any:
+def rms_normalize(v: Any, epsilon: float = EPSILON) -> Any:
     """v / √(mean v² + ε) over the units of each vector."""
     if hasattr(v, "tracing"):
         return v.tracing.over_units("normalize", v, epsilon, 1)

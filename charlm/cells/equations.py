@@ -1,16 +1,18 @@
 """A cell's equations for people, from its program: in Unicode, or in LaTeX.
 
-W v is a matrix times a vector, ⊙ a product unit by unit, and a₁, a₂, … are the vectors that are side by side in a.
+W v is a matrix times a vector, ⊙ a product unit by unit, and a[1], a[2], … are the vectors or matrices in a.
 
 In the backward pass, dv is the gradient of the loss with respect to v, and δ₁, δ₂, … are gradients of unnamed values.
 It leads from the gradients of the states after the step, such as dhₜ, to those before it, such as dhₜ₋₁.
-Matrices and biases are left out: if da is the gradient of W hₜ₋₁ + b, their gradients are the sums of da hₜ₋₁ᵀ and da
-over all steps.
+The gradient of a parameter is a sum over steps and streams: of da vᵀ and da for W and b in a = W v + b, of dw for any
+other w.
 """
 
 import functools
 import itertools
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
@@ -19,7 +21,7 @@ from charlm.cells.derivative import passes
 from charlm.cells.lines import ATOM, SYMBOL, Lines, Notation
 from charlm.cells.loop import split
 from charlm.cells.passes import Passes, numbered
-from charlm.cells.program import BINARY, UNARY, Builder, Node, Program, scalars
+from charlm.cells.program import BINARY, EPSILON, UNARY, Builder, Node, Program, scalars
 
 
 def equations(program: Program) -> list[str]:
@@ -42,14 +44,18 @@ def latex(program: Program, *, backward: bool = False) -> str:
 def notes(lines: Iterable[str]) -> list[str]:
     """What those functions in the equations are that have no common name."""
     text = "\n".join(lines)
-    found = [f"{name}(v) is {what}." for name, what in _FUNCTIONS.items() if re.search(rf"\b{name}\(", text)]
-    derived = [name for name in _FUNCTIONS if re.search(rf"\b{name}′", text)]
-    return found + [f"{name}′(v, d) is the gradient of v, where d is that of {name}(v)." for name in derived]
+    return [what for name, what in _FUNCTIONS.items() if re.search(rf"\b{name}\(", text)]
 
 
+_EACH = f"of each vector in v alone; ε = {Notation().number(EPSILON)} unless it is given"
 _FUNCTIONS = {
-    "normalize": "v shifted and scaled to mean 0 and variance 1",
-    "rms_normalize": "v divided by its root mean square",
+    "normalize": f"normalize(v, ε) is (v − mean v) / √(mean (v − mean v)² + ε), {_EACH}.",
+    "normalize′": "normalize′(v, d, ε) is the gradient of v, where d is that of n = normalize(v, ε): "
+    "(d − mean d − n ⊙ mean(n ⊙ d)) / √(mean (v − mean v)² + ε).",
+    "rms_normalize": f"rms_normalize(v, ε) is v / √(mean v² + ε), {_EACH}.",
+    "rms_normalize′": "rms_normalize′(v, d, ε) is the gradient of v, where d is that of n = rms_normalize(v, ε): "
+    "(d − n ⊙ mean(n ⊙ d)) / √(mean v² + ε).",
+    "stop_gradient": "stop_gradient(v) is v, which the derivative takes for a constant.",
 }
 
 
@@ -58,6 +64,7 @@ class _Latex(Notation):
         **Notation.templates, "sub": "{0} - {1}", "neg": "-{0}", "scale": r"{0} \, {1}", "mul": r"{0} \odot {1}",
         "div": r"\frac{{{0}}}{{{1}}}", "product": r"{matrix} \, {0}",
         "sigmoid": r"\sigma({0})", "sqrt": r"\sqrt{{{0}}}", "log_sigmoid": r"\log \sigma({0})",
+        "stop": r"\operatorname{{stop-gradient}}({0})",
         "square": "{{{0}}}^{{2}}",
         "where": r"\begin{{cases}} {1} & \text{{if }} {0} \\ {2} & \text{{else}} \end{{cases}}",
     }  # fmt: skip
@@ -76,11 +83,8 @@ class _Latex(Notation):
     def function(self, op: str) -> str:
         return rf"\operatorname{{{op.replace('_', '-')}}}"
 
-    def part(self, whole: str, index: int) -> str:
-        return f"{whole if len(whole) == 1 else f'{{{whole}}}'}_{{{index + 1}}}"
-
     def numbered(self, name: str, number: int) -> str:
-        return f"{name}^{{({number})}}"
+        return f"{f'{{{name}}}' if '^' in name else name}^{{({number})}}"
 
     def transposed(self, matrix: str) -> str:
         return rf"{{{matrix}}}^{{\top}}"
@@ -101,8 +105,10 @@ class _Back(Lines):
         self.rows: dict[tuple[str, ...], str] = {}
         for place, name in forward.names.items():
             count = len(whole[place])
-            names = [notation.part(name, k) for k in range(count)] if count > 1 else [name]
+            names = [notation.numbered(name, k + 1) for k in range(count)] if count > 1 else [name]
             known = dict(zip(whole[place], names, strict=True)) | known
+            if program.nodes[place].op == "stop":  # the backward pass reads its argument
+                known = dict(zip(whole[program.nodes[place].args[0]], names, strict=True)) | known
             self.rows[tuple(f"d{each}" for each in names)] = f"d{name}"
         results = []
         through = {node.index: place for place, node in enumerate(back.nodes) if node.op == "product_back"}
@@ -116,9 +122,12 @@ class _Back(Lines):
         super().__init__(program, notation, [behind[row][0] for row in derived.gradient_rows])
         self.used_names |= used_names
         after = {forward.after(state): self.symbols[state, ""] for state in program.states}
+        uses = Counter(back.gradients.values())
         for named in (("known",), ("vector", "input"), UNARY):
             for place, gradient in back.gradients.items():
                 node = self.nodes[ahead[place][0]]
+                if node.op == "vector" and uses[gradient] > 1:  # a bias; the line is the gradient of the sum with it
+                    continue
                 if node.op in named and all(self.nodes[arg].op == "vector" for arg in node.args):
                     text, _ = self.formula(ahead[place][0])
                     self.preferred.setdefault(self.same[behind[gradient][0]], f"d{after.get(text, text)}")
@@ -191,7 +200,8 @@ def _in_single_vectors(derived: Passes, builder: Builder, whole: Rows) -> tuple[
             case "normalize_back":
                 norm = norms[node.index]
                 args = (ahead[norm.args[0]][0], args[0])
-                node = replace(node, op="rms_normalize_back" if norm.index else node.op)
+                op = "rms_normalize_back" if norm.index else node.op
+                node = replace(node, op=op, number=norm.number)
             case "product_back":
                 product = derived.products[node.index]
                 node = replace(node, name=product.name, index=product.index)
@@ -215,7 +225,16 @@ def _in_single_vectors(derived: Passes, builder: Builder, whole: Rows) -> tuple[
 
 
 def _condition(builder: Builder, args: tuple[int, ...]) -> int | None:
-    """The condition that was saved as 1 or 0, if the arguments are this number and 0.5."""
-    number, half = (builder.nodes[arg] for arg in args)
-    choices = [builder.nodes[arg].number for arg in number.args[1:] if builder.nodes[arg].op == "constant"]
-    return number.args[0] if number.op == "where" and choices == [1.0, 0.0] and half.number == 0.5 else None
+    """The condition that is read from what the forward pass saved, if the arguments are such: a 1 or 0 and 0.5, or an
+    exponential and the least that it can be."""
+    first, second = (builder.nodes[arg] for arg in args)
+    of_first, of_second = ([builder.nodes[arg] for arg in node.args] for node in (first, second))
+    choices = [node.number for node in of_first[1:] if node.op == "constant"]
+    if first.op == "where" and choices == [1.0, 0.0] and second.number == 0.5:
+        return first.args[0]
+    if first.op == "constant" and second.op == "exp" and of_second[0].op == "max":
+        for bound, other in itertools.permutations(of_second[0].args):
+            node = builder.nodes[bound]
+            if node.op == "constant" and math.isclose(math.exp(node.number), first.number, rel_tol=1e-5):
+                return builder.apply("greater", bound, other)
+    return None

@@ -1,13 +1,14 @@
 """A cell's program as lines `name = expression`."""
 
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from charlm.cells.program import UNARY, Node, Program, needed
+from charlm.cells.program import EPSILON, UNARY, Node, Program, needed
 
 ATOM = 5
 """The precedence of a name or a call; no operation has a higher one."""
@@ -26,6 +27,7 @@ class Notation:
         "greater": "{0} > {1}", "add": "{0} + {1}", "sub": "{0} − {1}", "neg": "−{0}", "scale": "{0} {1}",
         "mul": "{0} ⊙ {1}", "div": "{0} / {1}", "product": "{matrix} {0}", "sigmoid": "σ({0})", "sqrt": "√({0})",
         "log_sigmoid": "log σ({0})", "where": "({1} where {0}, else {2})", "square": "{0}²",
+        "stop": "stop_gradient({0})",
     }  # fmt: skip
     """Operation → its text; a missing one is written as a call of `function`."""
     binds: ClassVar[dict[str, tuple[int, ...]]] = {
@@ -52,17 +54,17 @@ class Notation:
         return f"{symbol}*"
 
     def number(self, number: float) -> str:
+        """Six digits; the root of a short number as such, which six digits would only come near."""
+        square = float(f"{number * number:.4g}")
+        if float(f"{number:.6g}") != number and math.isclose(square, number * number, rel_tol=1e-14):
+            return (self.minus if number < 0 else "") + self.templates["sqrt"].format(f"{square:g}")
         return f"{number:.6g}".replace("-", self.minus)
 
     def function(self, op: str) -> str:
         return op
 
-    def part(self, whole: str, index: int) -> str:
-        """One of several vectors side by side."""
-        return self.symbol(whole, str(index + 1))
-
     def numbered(self, name: str, number: int) -> str:
-        """One of a parameter's matrices or vectors."""
+        """One of the vectors or matrices in a value or parameter."""
         return f"{name}[{number}]"
 
     def transposed(self, matrix: str) -> str:
@@ -161,6 +163,8 @@ class Lines:
             lowest[1] = binds
         args = [self.text(arg, each) for arg, each in zip(node.args, lowest, strict=True)]
         if node.op not in self.notation.templates:
+            if "normalize" in node.op and node.number != EPSILON:
+                args.append(self.notation.number(node.number))
             return f"{self.function(node.op)}({', '.join(args)})", binds
         matrix = self.row(node) if node.op == "product" else ""
         return self.notation.templates[node.op].format(*args, matrix=matrix), binds
@@ -174,7 +178,7 @@ class Lines:
             case "constant":
                 return self.notation.number(node.number), ATOM if node.number >= 0 else self.notation.binds["neg"][0]
             case "part":
-                return self.notation.part(self.text(node.args[0]), node.index), ATOM
+                return self.notation.numbered(self.text(node.args[0]), node.index + 1), ATOM
         return self.row(node), ATOM
 
     def function(self, op: str) -> str:
@@ -190,9 +194,12 @@ class Lines:
         name = self.symbols[(node.name,)]
         if node.op == "product":
             return self.notation.numbered(name, node.index + 1) if declared.stack else name
-        if node.count == declared.gates * max(declared.stack, 1):
+        if declared.stack != 1 and node.count == declared.gates * max(declared.stack, 1):
             return name
-        return self.notation.numbered(name, node.index // node.count + 1)
+        in_stack, gate = divmod(node.index, declared.gates)
+        if declared.stack:
+            name = self.notation.numbered(name, in_stack + 1)
+        return self.notation.numbered(name, gate + 1) if node.count < declared.gates else name
 
     def fresh(self) -> Iterator[str]:
         """Short names that are free."""
@@ -229,8 +236,6 @@ def _readable(nodes: Iterable[Node]) -> tuple[list[Node], list[int]]:
             node = replace(node, op="scale", args=node.args if args[0].op == "constant" else node.args[::-1])
         elif node.op == "mul" and node.args[0] == node.args[1]:
             node = replace(node, op="square", args=node.args[:1])
-        elif node.op == "stop":
-            alike = node.args[0]
         same.append(alike)
         readable.append(node)
     return readable, same

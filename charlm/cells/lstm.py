@@ -9,8 +9,8 @@ from charlm.system.section import Bias
 class LSTM(Cell):
     """c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g), h_t = σ(o) ⊙ tanh(c_t), as in torch.nn.LSTM: without peepholes.
 
-    Layer normalization follows Ba et al. 2016, except that it applies to the sum of both products, and to each gate
-    separately. Normalization cancels any bias added before it, so `forget_bias` then sets the bias after it.
+    Layer normalization takes each gate's sum W x + R h + b + b' alone. Ba et al. 2016 normalize W x and R h, all gates
+    together. Normalization cancels a bias that is the same for all units, so `forget_bias` then sets the one after it.
     """
 
     states: ClassVar = ("h", "c")
@@ -27,9 +27,9 @@ class LSTM(Cell):
     kind: str = "lstm"
     """Long short-term memory."""
     layer_norm: bool = False
-    """Layer normalization of each gate, and of the cell state before its tanh (Ba et al. 2016)."""
+    """Layer normalization of each gate alone, and of the cell state before its tanh (after Ba et al. 2016)."""
     forget_bias: Bias | None = 1.0
-    """Initial bias of the forget gate; null: initialized like the other biases."""
+    """Initial bias of the forget gate; null: as the other biases, random, and 0 with `layer_norm`."""
 
     def step(self, p: Parameters, x: Any, h: Any, c: Any) -> Any:
         # i, f, g, o = W x_t + b + R h_{t−1} + b'

@@ -1,10 +1,12 @@
 """A cell as a page of Markdown: its states, options, parameters, equations and their derivative."""
 
+import inspect
 import json
 from collections import Counter
 
 from charlm.cells.cell import Cell
 from charlm.cells.equations import derivative, equations, latex, notes
+from charlm.cells.lines import Notation
 from charlm.cells.program import Parameter, Program
 from charlm.errors import CellError
 
@@ -15,6 +17,12 @@ def general_program(cell: Cell) -> tuple[Program, str]:
         return cell.program(square=False), ""
     except CellError:
         return cell.program(square=True), "for layers with as many inputs as hidden units only"
+
+
+def explanation(cell: Cell) -> list[str]:
+    """What the docstring of the cell's class says below its first paragraph, a line for each other one."""
+    paragraphs = inspect.cleandoc(type(cell).__doc__ or "").split("\n\n")[1:]
+    return [" ".join(paragraph.split()) for paragraph in paragraphs]
 
 
 def shape(parameter: Parameter) -> str:
@@ -39,7 +47,7 @@ def markdown(cell: Cell) -> str:
     lines += [f"| `{each.name}` | {shape(each)} | {_start(each)} |" for each in program.parameters]
     lines += ["", f"A layer has {_count(program)} parameters. U(±a) is uniform between −a and a."]
     if any("," in _start(each) for each in program.parameters):
-        lines += ["Where there are several initial values, each is for H rows, from the first row on."]
+        lines += ["Several initial values are for H numbers each, in turn."]
     lines += [""]
     fields = {name: type(cell).model_fields[name] for name in cell.options()}
     if fields:
@@ -52,10 +60,11 @@ def markdown(cell: Cell) -> str:
     lines += ["## Equations", "", _notation(forward), "", f"```math\n{latex(program)}\n```", ""]
     unnamed = ", and δ₁ that of a value without a name" if "δ" in str(backward) else ""
     lines += [
-        "The same as text, and below it the derivative, which the kernels compute. There, dv is the gradient of the"
+        f"As text, and below it the derivative: dv is the gradient of the loss with respect to v{unnamed}. W and b in"
     ]
-    lines += [f"loss with respect to v{unnamed}. Gradients of matrices and biases are left out.", ""]
-    lines += [*explained, ""] if (explained := notes(forward + backward)) else []
+    lines += ["a = W v + b get the sums of da vᵀ and da over steps and streams, any other w that of dw.", ""]
+    explained = [*explanation(cell), *notes(forward + backward)]
+    lines += [line for each in explained for line in (each, "")]
     lines += ["```text", *forward, "", *backward, "```"]
     return "\n".join(lines) + "\n"
 
@@ -63,15 +72,14 @@ def markdown(cell: Cell) -> str:
 def _notation(forward: list[str]) -> str:
     """What the symbols in the equations mean."""
     text = "\n".join(forward)
-    stacked = [name for name in (line.split(" = ")[0] for line in forward) if f"{name}₁" in text]
     sigmoid = "σ is the logistic sigmoid; " if "σ" in text else ""
-    parts = "; {0}₁ is the first H numbers of {0}, {0}₂ the next H".format(*stacked) if stacked else ""
+    parts = "; v[k] or v⁽ᵏ⁾ is the k-th of the vectors or matrices in v" if "[" in text else ""
     return f"{sigmoid}⊙ multiplies unit by unit{parts}."
 
 
 def _start(parameter: Parameter) -> str:
     """How a parameter starts, one value for each gate where they differ."""
-    drawn = "U(±1/√H)" if parameter.bound is None else f"U(±{parameter.bound:.4g})"
+    drawn = "U(±1/√H)" if parameter.bound is None else f"U(±{Notation().number(parameter.bound)})"
     starts = [drawn if start is None else f"{start:g}" for start in parameter.starts or (None,)]
     if len(set(starts)) == 1:
         return starts[0]

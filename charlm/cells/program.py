@@ -19,6 +19,9 @@ def units(size: Size, hidden: int, inputs: int) -> int:
     return {"H": hidden, "I": inputs}[size] if isinstance(size, str) else size
 
 
+EPSILON = 1e-5
+"""What a normalization adds to the mean square, unless its step says otherwise."""
+
 UNARY = ("exp", "log", "tanh", "sigmoid", "softplus", "relu", "sqrt")
 BINARY = ("add", "sub", "mul", "div", "max", "min", "greater")
 OTHER = ("input", "state", "constant", "vector", "product", "part", "where", "normalize", "stop")

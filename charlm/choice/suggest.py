@@ -108,12 +108,13 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
         if request.initial:  # at a high rate it may take most of a run to be better than the start
             settings["train"].pop("patience", None)
         settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
-        reasons = _reasons(request, corpus, chosen, machine)
+        config = request.config(settings)
+        reasons = _reasons(request, corpus, chosen, machine, config.train.read_share)
         if request.initial:
             reasons["start"] = f"{unknown:.0%} of the way from the score on the text of these weights to guessing"
             if not request.gives("optimizer.lr"):
                 reasons["start"] += f"; learning rate × {rate:.2g}"
-        return request.config(settings), reasons, chosen.updates
+        return config, reasons, chosen.updates
 
     return Suggestion(*group.on_first(choose), (machine, text), corpus.vocabulary)
 
@@ -224,17 +225,22 @@ def _split(request: Request, base: Config, corpus: Corpus, chars_read: int) -> t
     return chars - chosen, chosen
 
 
-def _reasons(request: Request, corpus: Corpus, chosen: Candidate, machine: Machine) -> dict[str, str]:
+def _reasons(
+    request: Request, corpus: Corpus, chosen: Candidate, machine: Machine, read_share: float
+) -> dict[str, str]:
     """What was found out and chosen: label → text."""
     chars, vocabulary_size = len(corpus.splits["train"]), len(corpus.vocabulary)
     model, updates = chosen.config.model, counted(chosen.updates, "update")
     name = f"{model.description}, {model.members * chosen.parameters:,} parameters"
     minutes = format_duration(60 * request.minutes)
+    passes = f"{chosen.epochs:.1f} passes over the text"
+    if read_share < 1:
+        passes = f"{chosen.epochs / read_share:.1f} epochs, each of {100 * read_share:.2g}% of the text"
     reasons = {
         "text": f"{chars:,} characters, {vocabulary_size:,} distinct",
         "machine": f"{describe_device(machine.device)}: {chosen.chars_per_s:,.0f} characters/s with this model",
         "choice": f"{name}: the best for {minutes} by a rule fitted to measured trainings",
-        "plan": f"about {updates}, {chosen.epochs:.1f} passes over the text",
+        "plan": f"about {updates}, {passes}",
     }
     if chosen.epochs >= MOST_EPOCHS:
         reasons["plan"] += "; more would teach little, so the run ends there"

@@ -46,8 +46,9 @@ def show(
 ) -> None:
     """Show what a cell computes: its options, its parameters and their shapes, its equations, and their derivative.
 
-    H is the number of hidden units, I that of inputs of a layer. In the derivative, dv is the gradient of the loss with
-    respect to v, from dhₜ of the states after the step to dhₜ₋₁ of those before it.
+    H is the number of hidden units, I that of inputs of a layer; a[k] is the k-th of the vectors in a. In the
+    derivative, dv is the gradient of the loss with respect to v, from dhₜ of the states after the step to dhₜ₋₁ of
+    those before it.
 
     \b
     Example:
@@ -56,6 +57,7 @@ def show(
     from charlm.cells import CELLS
     from charlm.config import parse_config
 
+    kind = kind.lower() if kind.lower() in CELLS else kind
     cell = parse_config({"model": {"cell": {"kind": kind}}}, "KIND", overrides or [], runs_file=True).model.cell
     another = cell.kind != kind and {cell.kind, kind} & {*CELLS}
     usage.refuse_if(another, f"--set: found the kind {cell.name}; allowed: {kind}, as KIND says")
@@ -118,7 +120,7 @@ def _summary(cell: "type[Cell]") -> str:
 
 def _print(cell: "Cell") -> None:
     from charlm.cells.equations import derivative, equations, notes
-    from charlm.cells.markdown import general_program, shape
+    from charlm.cells.markdown import explanation, general_program, shape
 
     program, note = general_program(cell)
     options = {"hidden": cell.hidden, **cell.options()}
@@ -132,7 +134,7 @@ def _print(cell: "Cell") -> None:
         }
     )
     forward, backward = equations(program), derivative(program)
-    for lines in filter(None, (forward, backward, notes(forward + backward))):
+    for lines in filter(None, (forward, backward, [*explanation(cell), *notes(forward + backward)])):
         if len(lines) > _MOST_LINES:
             lines = [*lines[:_FIRST_LINES], f"… {len(lines) - _FIRST_LINES} more"]
         typer.echo("\n" + "\n".join(lines))

@@ -8,7 +8,7 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows, write_page
-from charlm.comparison.plan import EQUAL, KINDS, MOST_SEEDS, Equal, Plan
+from charlm.comparison.plan import EQUAL, KINDS, MOST_SEEDS, Equal, Plan, short_name
 from charlm.new_run import DEFAULT_MINUTES, check_minutes, check_there, comparison_folder
 from charlm.system.console import say
 from charlm.system.formatting import format_count
@@ -23,6 +23,9 @@ def compare(
     equal: Annotated[
         Equal, usage.option("WHAT", f"What the models have in common: {' | '.join(EQUAL)}.", "--equal")
     ] = "parameters",
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Compare the cells alone: one layer, no normalization, the same settings.")
+    ] = False,
     seeds: Annotated[int, usage.option("N", "Train each kind with seeds 1 to N.", min=1, max=MOST_SEEDS)] = 1,
     overrides: usage.Overrides = None,
     out: Annotated[
@@ -33,10 +36,11 @@ def compare(
 ) -> None:
     """Compare kinds of cells on a text: train one after the other, print a table, and write a page.
 
-    charlm chooses settings for each kind. With equal parameters, all get as many as the middle one of its models, and
-    the same batch and window. Nats: the best validation score, lower is better; after: as of as many characters as the
-    run with the fewest read. Memory: from how many characters of context on a longer one helps by less than 0.02 bits.
-    Grad: what is left of the gradient 100 characters back. --json has all digits.
+    charlm chooses settings for each kind, and those that differ stand above the table. With equal parameters, all get
+    as many as the middle one of its models, and the same batch and window. Nats: the best validation score, lower is
+    better; after: as of as many characters as the run with the fewest read. Memory: from how many characters of context
+    on a longer one helps by less than 0.02 bits. Grad: what is left of the gradient 100 characters back. --json has all
+    digits.
 
     Ctrl-C stops; the same command goes on.
 
@@ -47,7 +51,7 @@ def compare(
     kinds = tuple(filter(None, (cell.strip() for cell in cells.split(","))))
     settings = tuple(overrides or ())
     try:
-        plan = Plan(text, minutes, kinds, equal, seeds, settings)
+        plan = Plan(text, minutes, kinds, equal, seeds, settings, plain)
     except ValueError as refused:
         raise usage.error(f"--{refused}") from None
     check_minutes(minutes, [*settings])
@@ -57,6 +61,7 @@ def compare(
     from charlm.comparison.compare import compare
     from charlm.comparison.page import comparison_page
     from charlm.comparison.settings import PAGE
+    from charlm.report.page import settings_data
     from charlm.training.signals import SIGNALS
 
     try:
@@ -70,12 +75,23 @@ def compare(
     if json:
         print_json({"folder": str(folder), "rows": rows})
     else:
-        _print(rows)
+        differing = [each for each in settings_data([record for _, record, _ in compared]) if each["differs"]]
+        _print(rows, differing, equal)
     write_page(folder / PAGE, comparison_page(plan, compared))
 
 
-def _print(rows: Sequence[dict[str, Any]]) -> None:
-    """A table of 80 columns at most with the kinds that come with charlm, if there is one seed."""
+def _print(rows: Sequence[dict[str, Any]], differing: Sequence[dict[str, Any]], equal: Equal) -> None:
+    """The settings that differ between the kinds, as far as the table below lacks them, and the table.
+
+    Of 80 columns at most with the kinds that come with charlm, if there is one seed.
+    """
+    settings = [("differs", *(short_name(row["cell"]) for row in rows))]
+    for each in differing:
+        if each["key"] not in ("model.cell.kind", "model.cell.hidden", "model.layers"):
+            settings.append((each["key"], *(value or "—" for value in each["values"])))
+    if len(settings) > 1:
+        print_rows(settings, right=range(1, len(settings[0])))
+        typer.echo()
     table = [("cell", "units", "params", "chars/s", "nats", "after", "memory", "grad")]
     for row in rows:
         nats, after, memory, gradient = (
@@ -87,5 +103,7 @@ def _print(rows: Sequence[dict[str, Any]]) -> None:
         speed = "—" if row["chars_per_s"] is None else format_count(row["chars_per_s"])
         sizes = format_count(row["parameters"]), speed
         table.append((row["cell"], units, *sizes, nats + spread, after, memory, gradient))
+    if equal == "updates":  # all have read the same characters: after is nats
+        table = [row[:5] + row[6:] for row in table]
     print_rows(table, right=range(1, len(table[0])))
     say("columns", "nats: best score per character, lower is better; `charlm compare --help` has the others")

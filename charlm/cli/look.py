@@ -42,7 +42,7 @@ def look(
     trained = load(checkpoint, "cpu", "fp32")
 
     from charlm.data.outputs import check_output
-    from charlm.look import look_page, opening
+    from charlm.look import beginning, look_page, opening
 
     check_output(out, "--out", "a page of charlm look")
     other = None if compare is None else load(compare, "cpu", "fp32")
@@ -50,7 +50,7 @@ def look(
         ids = encode_text(trained, file, skip_unknown)
         if len(ids) > length:
             say("text", f"{file}: the first {length:,} of {len(ids):,} characters; --length takes more")
-        ids = trained.scored_ids(ids[:length])
+        ids = beginning(trained, trained.scored_ids(ids), length)
     else:
         ids = opening(trained, length)
     say("look", f"reading {len(ids):,} characters, and looking for what units track and what is copied ...")

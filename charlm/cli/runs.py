@@ -18,7 +18,7 @@ def runs(
     folder: Annotated[Path | None, typer.Argument(metavar="DIR", help="Runs, or one run.  [default: runs]")] = None,
     json: usage.Json = False,
 ) -> None:
-    """List the runs in a folder: model, steps, best score, state.
+    """List the runs in a folder: model, updates, best score, state.
 
     The newest run comes first. Reads only a few kilobytes per run, and never disturbs one that is being trained.
 
@@ -45,7 +45,7 @@ def runs(
     if json:
         print_json([vars(run) | {"path": str(run.path)} for run in listed])
     elif listed:
-        header = ("run", "model", "parameters", "steps", "best nats/char", "written", "state")
+        header = ("run", "model", "parameters", "updates", "best nats/char", "written", "state")
         print_rows([header, *map(_row, listed)], right=(2, 3, 4))
     else:
         say("runs", f"none in {where}; start one, for example:", "charlm train my.txt --minutes 10")

@@ -131,12 +131,12 @@ def _print_outcome(outcome: Any, json: bool) -> None:
         print_json(asdict(outcome))
     if stopped:
         raise typer.Exit(SIGNALS[outcome.reason])
-    done = f"{outcome.reason} at step {outcome.step}, {format_duration(outcome.elapsed_s)}"
+    done = f"{outcome.reason} at update {outcome.step}, {format_duration(outcome.elapsed_s)}"
     if outcome.best_nats is not None:
         bits = nats_to_bits(outcome.best_nats)
         per_line = "" if outcome.best_nats_per_line is None else f", {outcome.best_nats_per_line:.2f} nats per line,"
         done += f"; best {outcome.best_nats:.4f} nats ({bits:.4f} bits) per character{per_line}"
-        done += f" at step {outcome.best_step}"
+        done += f" at update {outcome.best_step}"
     say("done", done)
     if outcome.best_nats is not None and outcome.best_step == 0:
         say(
@@ -147,8 +147,8 @@ def _print_outcome(outcome: Any, json: bool) -> None:
     elif outcome.best_nats is not None and outcome.valid_nats > _WORSE * outcome.best_nats:
         say(
             "best",
-            f"after step {outcome.best_step} the validation score rose to {outcome.valid_nats:.4f} nats, perhaps by "
-            "overfitting; samples use the checkpoint of that step",
+            f"after update {outcome.best_step} the validation score rose to {outcome.valid_nats:.4f} nats, perhaps by "
+            "overfitting; samples use the checkpoint of that update",
         )
     say("sample", "", f"charlm sample {shlex.quote(outcome.run_dir)}")
 

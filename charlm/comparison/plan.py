@@ -32,7 +32,9 @@ class Plan:
     equal: Equal = "parameters"
     seeds: int = 1
     overrides: tuple[str, ...] = ()
-    """KEY=VALUE: options that keep the value given, in all trainings."""
+    """KEY=VALUE: options that keep the value given; one of a cell in the trainings of the kinds that have it."""
+    plain: bool = False
+    """The cells alone: one layer, no normalization, and the same settings for all."""
 
     def __post_init__(self) -> None:
         if len(self.cells) < 2:
@@ -50,9 +52,12 @@ class Plan:
             decided["model.cell.hidden"] = f"equal {self.equal}"
         from charlm.config import flatten, valid_overrides
 
-        options = flatten({".".join(path): value for _, path, value in valid_overrides(self.overrides)})
+        parsed = valid_overrides(self.overrides)
+        options = flatten({".".join(path): value for _, path, value in parsed})
         for option in options.keys() & decided.keys():
             raise ValueError(f"set {option}: found an option that --{decided[option]} decides; leave it out")
+        if any(path == ("model", "cell") for _, path, _ in parsed):
+            raise ValueError("set model.cell: found a whole section; allowed: its options, as model.cell.depth=3")
 
 
 def short_name(cell: str) -> str:

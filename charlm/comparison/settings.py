@@ -7,19 +7,20 @@ from dataclasses import asdict
 from pathlib import Path
 
 from charlm import __version__
-from charlm.cells import Cell
+from charlm.cells import CELLS, Cell
 from charlm.cells.cell import is_in_file
 from charlm.cells.file import load_cell
 from charlm.choice.families import Request
 from charlm.choice.suggest import suggest
 from charlm.comparison.plan import Plan
-from charlm.config import Config, parse_config
+from charlm.config import Config, parse_config, valid_overrides
+from charlm.config.yaml import dump_flow
 from charlm.errors import ConfigError
 from charlm.model import count_parameters
 from charlm.runs import VERSION, check_version
 from charlm.system.console import say
 from charlm.system.files import read_file, replace_file
-from charlm.system.formatting import to_json
+from charlm.system.formatting import format_duration, to_json
 from charlm.training.start import settings_of_run
 
 FILE = "comparison.json"
@@ -29,6 +30,14 @@ MOST_BYTES = 10_000_000
 """Of FILE; a config has some 2,000."""
 EVALUATIONS = 10
 """Of each training, so that scores can be compared before its end."""
+_PLAIN = (
+    *("model.layers=1", "model.residual=false", "model.embedding=64", "model.dropout=0"),
+    *("train.activation_penalty=0", "train.ema=0", "train.read_share=1", "train.patience=0"),
+    "optimizer={name: adamw, lr: 3e-3, clip_norm: 10, schedule: {name: linear, warmup_steps: 100}}",
+)
+"""What all trainings of a plain comparison have in common."""
+_NORMALIZATIONS = ("layer_norm", "normalize")
+"""Options of cells that a plain comparison turns off."""
 
 
 def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
@@ -67,7 +76,7 @@ def _chosen(plan: Plan) -> list[Config]:
     def ask(cell: str, *options: str) -> tuple[Config, int, int]:
         """The settings for a kind, its updates, and the size of the vocabulary."""
         one_each = [f"model.cell.kind={cell}", "model.members=1"]
-        request = Request(plan.text, plan.minutes, [*one_each, *options, *plan.overrides])
+        request = Request(plan.text, plan.minutes, [*one_each, *options, *fixed[cell]])
         suggestion = suggest(request)
         config, updates = suggestion.config, suggestion.updates
         if config.data.valid_source is None and not config.data.split[1]:
@@ -80,7 +89,8 @@ def _chosen(plan: Plan) -> list[Config]:
             config = config.model_copy(update={"train": train})
         return config, updates, len(suggestion.vocabulary)
 
-    say("compare", f"settings of {', '.join(plan.cells)} for {plan.minutes:g} minutes each")
+    fixed = _fixed(plan)
+    say("compare", f"settings of {', '.join(plan.cells)} for {format_duration(60 * plan.minutes)} each")
     # How much of the text is for validation follows from the speed of a kind; all are scored on the same.
     asked = [ask(plan.cells[0])]
     split = f"data.split={list(asked[0][0].data.split)}"
@@ -100,6 +110,25 @@ def _chosen(plan: Plan) -> list[Config]:
     steps = max(1, min(updates for _, updates, _ in sized))
     limits = {"max_steps": steps, "max_minutes": None, "max_epochs": None}
     return [config.model_copy(update={"train": config.train.model_copy(update=limits)}) for config, _, _ in sized]
+
+
+def _fixed(plan: Plan) -> dict[str, list[str]]:
+    """What is not chosen for each kind, as KEY=VALUE. An option of some cells is left out for those that lack it."""
+    cells = {name: load_cell(name, Path()) if is_in_file(name) else CELLS.get(name, Cell)() for name in plan.cells}
+    own = {name: type(cell).model_fields.keys() - Cell.model_fields.keys() for name, cell in cells.items()}
+    every_option = {option for options in own.values() for option in options}
+    options_set = {
+        override: path[-1] for override, path, _ in valid_overrides(plan.overrides) if path[:2] == ("model", "cell")
+    }
+    fixed = {}
+    for name, cell in cells.items():
+        foreign = every_option - own[name]
+        fixed[name] = [override for override in plan.overrides if options_set.get(override) not in foreign]
+        if plan.plain:
+            defaults = cell.options() | {option: False for option in _NORMALIZATIONS if option in own[name]}
+            plain_cell = [f"model.cell.{option}={dump_flow(value)}" for option, value in defaults.items()]
+            fixed[name] = [*_PLAIN, *plain_cell, *fixed[name]]
+    return fixed
 
 
 def hidden_for(config: Config, vocabulary_size: int, parameters: int) -> int:

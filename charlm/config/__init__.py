@@ -1,6 +1,7 @@
 """The config of a run: read from YAML, changed by overrides, and checked as a whole."""
 
 import copy
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -181,14 +182,18 @@ def commented(section: Section, indent: str = "") -> str:
     text = ""
     for name, field in type(section).model_fields.items():
         value = getattr(section, name)
-        if isinstance(value, Section):
-            below = commented(value, f"{indent}  ")
-            text += f"{indent}{name}:\n{below}" if below else ""
-        elif name in ("kind", "name") or value != field.default:
-            line = f"{indent}{name}: {dump_flow(list(value) if isinstance(value, tuple) else value)}"
+        below = commented(value, f"{indent}  ") if isinstance(value, Section) else ""
+        if below:
+            text += f"{indent}{name}:\n{below}"
+        elif isinstance(value, Section) or name in ("kind", "name") or value != field.default:
+            written = {} if isinstance(value, Section) else [*value] if isinstance(value, tuple) else value
+            line = f"{indent}{name}: {dump_flow(written)}"
             help = " ".join((field.description or "").split())
-            text += f"{line:<35} # {help.partition('. ')[0].rstrip('.')}\n"
+            text += f"{line:<35} # {_SENTENCE_END.split(help)[0].rstrip('.')}\n"
     return text
+
+
+_SENTENCE_END = re.compile(r"(?<!\bet al)\. ")
 
 
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:

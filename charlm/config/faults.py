@@ -121,7 +121,7 @@ def _explain(fault: Any, path: Path, value: Any, node: Schema) -> tuple[Path, st
 
 def _nearest(value: Any, known: Sequence[str]) -> str:
     is_short = isinstance(value, str) and len(value) < 100  # difflib takes seconds for 10 MB
-    near = difflib.get_close_matches(value, known, n=1, cutoff=0.5) if is_short else []
+    near = difflib.get_close_matches(value.lower(), known, n=1, cutoff=0.5) if is_short else []
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

@@ -18,7 +18,7 @@ from charlm.system.section import (
 class Schedule(Section):
     name: str
     warmup_steps: CountOrNever = 0
-    """Steps over which the learning rate rises linearly from 0."""
+    """Updates over which the learning rate rises linearly from 0."""
 
 
 class ConstantSchedule(Schedule):
@@ -73,7 +73,7 @@ class Optimizer(Section):
 
 class _Averages(Optimizer):
     betas: Betas = (0.9, 0.999)
-    """Decay rates of the averages of the gradient and of its square."""
+    """Shares that each update keeps of the averages of the gradient and of its square."""
     eps: Positive = 1e-8
     """Added to the denominator, so that it is never 0."""
 
@@ -87,7 +87,7 @@ class AdamWConfig(_Averages):
     name: str = "adamw"
     """Adam with decoupled weight decay."""
     weight_decay: NonNegative = 0.01
-    """Each step shrinks all matrices, but no vectors (biases, gains, peepholes), by this share times the learning
+    """Each update shrinks all matrices, but no vectors (biases, gains, peepholes), by this share times the learning
     rate."""
 
 

@@ -100,7 +100,7 @@ class ModelConfig(Section):
     """Use the embedding as the weights of the logits too (Press & Wolf 2017). Where `embedding` differs from
     `cell.hidden`, a matrix projects the outputs to its size first, which saves parameters with a large vocabulary."""
     dropout: Dropout = Dropout()
-    """One number, or a section by place."""
+    """One number, or a section by place; {}: no dropout."""
     zoneout: Probability = 0.0
     """Probability that a unit of the state keeps its previous value in a step (Krueger et al. 2017). Evaluation uses
     the expected value."""
@@ -142,20 +142,21 @@ class TrainConfig(Section):
     """Weight of TAR (Merity et al. 2017): mean square of the last layer's change from one step to the next, before
     dropout, per scored step."""
     max_steps: Count | None = None
-    """Stop after this many steps; 2000 if no limit is given. The first limit reached ends the run."""
+    """Stop after this many updates, the optimizer's steps; 2000 if no limit is given. The first limit reached ends the
+    run."""
     max_epochs: Positive | None = None
     """Stop after this many passes over the train split."""
     max_minutes: Annotated[float, Field(ge=MINUTES[0], le=MINUTES[1])] | None = None
     """Stop after this many minutes, evaluation and checkpoints included, summed over all sessions."""
     log_every: Count = 50
-    """Steps between two rows of training metrics."""
+    """Updates between two rows of training metrics."""
     eval_every: CountOrNever = 250
-    """Steps between two evaluations of the whole validation split; 0: only at the end."""
+    """Updates between two evaluations of the whole validation split; 0: only at the end."""
     save_every: CountOrNever = 500
-    """Steps between two numbered checkpoints; 0: none. `last` is also written at the start, at each best score and at
+    """Updates between two numbered checkpoints; 0: none. `last` is also written at the start, at each best score and at
     the end."""
     sample_every: CountOrNever = 500
-    """Steps between two text samples, the first ones at steps 0, 10, 30, 100, 300, …; 0: none."""
+    """Updates between two text samples, the first ones at updates 0, 10, 30, 100, 300, …; 0: none."""
     sample_length: Annotated[Count, Field(le=10_000)] = 300
     """Characters of a text sample."""
     sample_temperature: NonNegative = 0.8
@@ -170,8 +171,8 @@ class TrainConfig(Section):
     keep_checkpoints: Count = 3
     """How many numbered checkpoints to keep, besides `last` and `best`."""
     ema: Probability = 0.0
-    """Decay per step of a running average of the weights (Polyak & Juditsky 1992), which is then scored and sampled;
-    0: none."""
+    """Share that each update keeps of a running average of the weights (Polyak & Juditsky 1992), which is then scored
+    and sampled; 0: no average."""
 
     @model_validator(mode="before")
     @classmethod

@@ -49,19 +49,28 @@ def look_page(
 
 
 def opening(trained: TrainedModel, length: int) -> Ids:
-    """The beginning of the validation text: at most `length` characters, from the first start of a line on.
-
-    From a model of lines with the newline that it reads first. DataError if there is no validation text.
-    """
+    """The `beginning` of the validation text, from the first start of a line on. DataError if there is none."""
     valid = trained.split("valid")
     if trained.network.is_line_model:
-        return valid[: length + 1]
+        return beginning(trained, valid, length)
     vocabulary = trained.vocabulary
     ends = [vocabulary.encode(end)[0] for end in "\r\n" if not vocabulary.unknown(end)]
     is_end = np.isin(valid[:length], ends)
     first_end = int(is_end.argmax())
     start = first_end + int((~is_end[first_end:]).argmax())
     return valid[start : start + length]
+
+
+def beginning(trained: TrainedModel, ids: Ids, length: int) -> Ids:
+    """At most `length` characters of a text as `TrainedModel.scored_ids` gives it.
+
+    For a model of lines the newline that it reads first, and whole lines if there is one: it is surprised where a line
+    is cut.
+    """
+    if not trained.network.is_line_model or len(ids) <= length + 1:
+        return ids[: length + trained.network.is_line_model]
+    ends = np.flatnonzero(ids[: length + 1] == trained.network.reset_id)
+    return ids[: ends[-1] + 1 if len(ends) > 1 else length + 1]
 
 
 def shown_text(trained: TrainedModel, ids: Ids) -> str:

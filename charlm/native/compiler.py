@@ -138,7 +138,7 @@ def _cannot_store(folder: Path, error: OSError) -> KernelError:
 def _compile_all(libraries: "list[Kernel]", command: list[str], paths: "dict[Kernel, Path]") -> Outcomes:
     """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
     remove_leftovers(next(iter(paths.values())).parent)
-    say("compile", f"for this CPU, once: {', '.join(library.name for library in libraries)} ...")
+    say("compile", f"for this CPU and these options, once: {', '.join(library.name for library in libraries)} ...")
     start_s = time.perf_counter()
     with ThreadPoolExecutor(min(len(libraries), _compilers())) as pool, children() as run:
         results = pool.map(lambda library: _compile(library, command, paths[library], run), libraries)

@@ -105,7 +105,7 @@ def _read(file: Path, parse: Callable[[Any], dict[str, Any]], faults: list[str])
 def _metrics_row(row: Any) -> dict[str, Any]:
     step, split = int(row["step"]), row["split"]
     if split == "rollback":
-        text = f"rolled back from step {row['diverged_step']}: {row['fault']}; "
+        text = f"rolled back from update {row['diverged_step']}: {row['fault']}; "
         return {"step": step, "split": split, "text": f"{text}learning rate × {row['lr_factor']} from here"}
     places = {name: float(row[name]) for name in PLACES}
     return places | {"step": step, "split": split} | {name: _number(row[name]) for name in VALUES[split]}

@@ -193,7 +193,7 @@ class TrainingLoop:
         per_line = "" if score.nats_per_line is None else f"  {score.nats_per_line:.2f} nats/line"
         say(
             "valid",
-            f"step {state.step:>6}  {nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_line}  "
+            f"update {state.step:>6}  {nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_line}  "
             f"{format_duration(state.elapsed_s)}{'  best' if state.is_best else ''}",
         )
 
@@ -215,7 +215,7 @@ class TrainingLoop:
         else:
             self.group.on_first(self.folder.check)
             self.tracker.sample(sample, step)
-            say("sample", f"step {step:>6}  {sample['text'][:80]!r}")
+            say("sample", f"update {step:>6}  {sample['text'][:80]!r}")
             self._tick()
 
     def _save(self) -> None:
@@ -295,7 +295,7 @@ class TrainingLoop:
         earlier = self.group.on_first(newest_whole, self.folder.path, before_step) if allowed else None
         if not earlier:
             times = f"; rolled back {counted(diverged.rollbacks, 'time')} before" if diverged.rollbacks else ""
-            none = f"; there is no checkpoint before step {before_step}" if allowed else ""
+            none = f"; there is no checkpoint before update {before_step}" if allowed else ""
             fault = DivergenceError(f"{error}{times}{none}; last good checkpoint: {self.folder.last}")
             raise self.group.shared_error(fault) from None
         self.group.on_first(self.folder.check)
@@ -307,7 +307,7 @@ class TrainingLoop:
         state.rows += 1
         row = {"step": state.step, "split": "rollback", "diverged_step": diverged.step, "fault": str(error)}
         self._record(row | {"lr_factor": state.lr_factor})
-        say("rollback", f"{error}; back to step {state.step}, learning rate × {state.lr_factor:g} from now on")
+        say("rollback", f"{error}; back to update {state.step}, learning rate × {state.lr_factor:g} from now on")
         self._save()
         self.group.on_first(self.folder.drop_after, state.step)
 

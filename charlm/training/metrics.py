@@ -196,7 +196,7 @@ def _truncate(file: Path, step: int, rows: int | None = None) -> None:
         lines += itertools.takewhile(lambda line: _step_of(line) <= step, itertools.islice(written, rows))
         replace_file(file, b"".join(lines))
     if rows is not None and len(lines) < rows:
-        say("log", f"{file}: found {len(lines)} of {rows} rows before step {step + 1}; the others are lost")
+        say("log", f"{file}: found {len(lines)} of {rows} rows before update {step + 1}; the others are lost")
 
 
 def _step_of(line: bytes) -> float:

@@ -46,6 +46,7 @@ def measure_cost(
         "least_bytes": least_bytes(trainer.config, len(corpus.vocabulary), machine),
         "peak_bytes": torch.cuda.max_memory_reserved(trainer.device) if trainer.device.type == "cuda" else None,
         "available_bytes": machine.free_bytes,
+        "read_share": config.train.read_share,
         "steps_per_epoch": trainer.streams.windows_per_epoch,
         "step_s": step_s,
         "chars_per_s": config.train.batch_size * config.train.bptt / step_s,
@@ -66,11 +67,14 @@ def cost_table(cost: Mapping[str, Any]) -> dict[str, str]:
         memory += f"; at the peak {format_bytes(cost['peak_bytes'])}"
     if cost["available_bytes"]:
         memory += f"; available {format_bytes(cost['available_bytes'])}"
-    speed = f"{cost['chars_per_s']:,.0f} characters/s, {1000 * cost['step_s']:.1f} ms a step"
+    speed = f"{cost['chars_per_s']:,.0f} characters/s, {1000 * cost['step_s']:.1f} ms an update"
     if cost["communication_s"]:
         share = cost["communication_s"] / cost["step_s"]
         speed += f"; {cost['processes']} processes, {share:.0%} communication"
     run_s = cost["steps"] * cost["step_s"]
+    epoch = counted(cost["steps_per_epoch"], "update")
+    if cost["read_share"] < 1:
+        epoch += f", which read {100 * cost['read_share']:.2g}% of the text"
     return {
         **{name: counted(count, "character") for name, count in cost["splits"].items()},
         "vocabulary": f"{cost['vocabulary']:,}",
@@ -79,8 +83,8 @@ def cost_table(cost: Mapping[str, Any]) -> dict[str, str]:
         "layers": cost["backend"],
         "update": cost["update"],
         "speed": speed,
-        "epoch": f"{counted(cost['steps_per_epoch'], 'step')}, {format_duration(cost['epoch_s'])} without evaluation",
-        "run": f"{counted(cost['steps'], 'step')}, {format_duration(run_s)} without evaluation",
+        "epoch": f"{epoch}, {format_duration(cost['epoch_s'])} without evaluation",
+        "run": f"{counted(cost['steps'], 'update')}, {format_duration(run_s)} without evaluation",
     }
 
 

@@ -24,7 +24,7 @@ class ProgressBar:
             leave=False,
             bar_format="{desc} {percentage:3.0f}%|{bar:10}| {unit}",
             desc="? left",
-            unit="step 0",
+            unit="update 0",
         )
         self._scores = ""
         self._shown_s = 0.0
@@ -42,7 +42,7 @@ class ProgressBar:
         left = format_duration(elapsed_s * (1 - share) / share) if share > 0 else "?"
         self._bar.n = min(share, 1.0)
         self._bar.ncols = terminal_columns(sys.stderr)
-        self._bar.unit = f"step {step}{self._scores}"
+        self._bar.unit = f"update {step}{self._scores}"
         with contextlib.suppress(OSError):
             self._bar.set_description_str(f"{left} left")
 

@@ -114,7 +114,7 @@ def resume_run(
         if path.name != LAST:  # damaged: the loop writes a new one as it starts
             last = run_dir / FOLDER / LAST
             group.on_first(refusing_os_errors(run_dir)(last.unlink), missing_ok=True)
-        say("resume", f"{path}, step {state.step}")
+        say("resume", f"{path}, update {state.step}")
         return _fit(trainer, corpus, run_dir, on_row, resumed=True)
 
 

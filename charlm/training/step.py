@@ -283,5 +283,5 @@ def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> 
 def divergence(step: int, description: str) -> DivergenceError:
     """The error for a non-finite number at `step`."""
     return DivergenceError(
-        f"step {step}: found {description}; allowed: finite numbers; lower optimizer.lr or set optimizer.clip_norm"
+        f"update {step}: found {description}; allowed: finite numbers; lower optimizer.lr or set optimizer.clip_norm"
     )

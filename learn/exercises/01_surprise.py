@@ -1,7 +1,8 @@
-"""1. Surprise: what a loss in nats means.
+"""1. Surprise: what a score in nats per character means.
 
 A model gave the characters that really came the probabilities p. Its surprise at one of them is −log p: 0 if it was
-certain, and larger the less it expected the character. The loss is the mean over all characters.
+certain, and larger the less it expected the character. The score of a text is the mean over all characters. (The loss
+that training lowers is the sum over a window of T steps, T times as much.)
 
 The natural logarithm gives nats, the logarithm to base 2 bits. Perplexity says how many equally likely characters
 would be as hard to guess.
@@ -12,12 +13,12 @@ from checking import compare, examine
 
 
 def surprise(p):
-    """The loss in nats; p is an array of probabilities."""
+    """The mean surprise in nats; p is an array of probabilities."""
     return ...
 
 
 def bits(nats):
-    """The same loss in bits."""
+    """The same in bits."""
     return ...
 
 
@@ -32,7 +33,7 @@ def check():
         "surprise([1/2, 1/4, 1/8])", surprise(p), 2 * np.log(2),
         "Take the logarithm of each probability, then the mean.",
         (-2 * np.log(2), "Probabilities are below 1, so their logarithms are negative. Surprise is not."),
-        (6 * np.log(2), "This is the sum over all characters. The loss is their mean."),
+        (6 * np.log(2), "This is the sum over all characters. The score is their mean."),
         (2.0, "These are bits: the logarithm to base 2. Nats need the natural logarithm."),
         (-np.log(p.mean()), "You took the mean first. Each character has its own surprise; average those."),
     )  # fmt: skip

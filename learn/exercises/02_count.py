@@ -23,7 +23,7 @@ def probabilities(counts):
     return ...
 
 
-def loss(p, ids):
+def score(p, ids):
     """The mean surprise, in nats, at each character of a text except the first."""
     return ...
 
@@ -50,9 +50,9 @@ def check():
     p = smooth / smooth.sum(1, keepdims=True)
     nats = -np.log(p[ids[:-1], ids[1:]])
     compare(
-        "loss(p, ids)", loss(p, ids), nats.mean(),
+        "score(p, ids)", score(p, ids), nats.mean(),
         "Look up p of each pair of the text, p[a, b], and take the mean of −log.",
-        (nats.sum(), "This is the sum. The loss is a mean."),
+        (nats.sum(), "This is the sum. The score is a mean."),
         (-nats.mean(), "Surprise is −log p."),
         (-np.log(p).mean(), "This is the mean over the table. A pair counts as often as the text has it."),
     )  # fmt: skip

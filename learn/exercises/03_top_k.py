@@ -35,18 +35,15 @@ def check():
         (softmax(logits), "The temperature has no effect: divide the logits by it."),
         (np.exp((logits - 2) / 0.5), "They have to sum to 1: divide by the sum, not by the largest."),
     )  # fmt: skip
-    large = probabilities(np.array([5000.0, 4999.0]), 1.0)
-    expect(
-        np.all(np.isfinite(large)),
-        "probabilities([5000, 4999], 1): exp overflowed. Softmax does not change if the same number is subtracted from "
-        "all logits. Which number makes the largest of them 0?",
-    )
-    compare(
-        "probabilities([5000, 4999], 1)",
-        large,
-        [0.7310586, 0.2689414],
-        "p = exp(logit / temperature) divided by the sum of these over all characters.",
-    )
+    for large, right in (([5000.0, 4999.0, -9000.0], [0.7310586, 0.2689414, 0]), ([0.0, -9000.0, 9000.0], [0, 0, 1])):
+        found = probabilities(np.array(large), 1.0)
+        name = f"probabilities({large}, 1)"
+        expect(
+            np.all(np.isfinite(found)),
+            f"{name}: exp overflowed. Softmax does not change if the same number is subtracted from all logits. Which "
+            "number makes the largest of them 0?",
+        )
+        compare(name, found, right, "p = exp(logit / temperature) divided by the sum of these over all characters.")
     p = np.array([0.1, 0.4, 0.2, 0.25, 0.05])
     found = keep_likeliest(p, 2)
     stay = np.count_nonzero(found)

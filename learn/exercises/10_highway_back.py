@@ -22,14 +22,14 @@ def step(R, Wx, s):
 
 
 def back(R, Wx, s, ds_new):
-    """The gradients of a [B, 3H] and s [B, H], from that of the new state."""
+    """The gradients of the three a and of s, all [B, H], from that of the new state."""
     _, h, g, c = step(R, Wx, s)
     da_h = ...
     da_g = ...
     da_c = ...
     da = np.concatenate([da_h, da_g, da_c], axis=1)
     ds = ...
-    return da, ds
+    return da_h, da_g, da_c, ds
 
 
 def check():
@@ -40,16 +40,14 @@ def check():
     def loss():
         return (step(R, Wx, s)[0] * ds_new).sum()
 
-    da, ds = back(R, Wx, s, ds_new)
+    *da, ds = back(R, Wx, s, ds_new)
     right, slopes = np.split(numeric(loss, Wx), 3, axis=1), (1 - h**2, g * (1 - g), c * (1 - c))
     hints = (
         "h comes into s' by the share g; then the slope of tanh, 1 − h².",
         "s' changes with g by h; then the slope of the sigmoid, g (1 − g).",
         "s' changes with c by s; then the slope of the sigmoid, c (1 − c).",
     )
-    for name, found, expected, slope, hint in zip(
-        ("h", "g", "c"), np.split(da, 3, axis=1), right, slopes, hints, strict=True
-    ):
+    for name, found, expected, slope, hint in zip(("h", "g", "c"), da, right, slopes, hints, strict=True):
         compare(
             f"da_{name}", found, expected, hint,
             (expected / slope, f"This is the gradient of {name}, not yet that of a_{name}: the slope is missing."),

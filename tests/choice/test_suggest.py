@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -81,8 +82,10 @@ def of_machine(monkeypatch):
 
 def planned(suggestion):
     """Updates and passes over the text, as the plan says."""
-    _, updates, _, passes, *_ = suggestion.reasons["plan"].split()
-    return int(updates.replace(",", "")), float(passes)
+    plan = suggestion.reasons["plan"]
+    [told] = re.findall(r"about ([\d,]+) updates?, ([\d.]+) (?:passes|epochs, each of ([\d.]+)%)", plan)
+    updates, passes, share = told
+    return int(updates.replace(",", "")), float(passes) * float(share or 100) / 100
 
 
 def units(config):
@@ -149,8 +152,9 @@ def test_a_run_of_few_passes_ends_with_a_pass(text_of, chars):
     """Nine tenths of what it reads are whole passes over pieces of the text."""
     text_of(chars)
     suggestion = suggest(Request("my.txt", 1))
-    train, (updates, _) = suggestion.config.train, planned(suggestion)
+    train, (updates, told) = suggestion.config.train, planned(suggestion)
     passes = updates * train.batch_size * train.bptt / (chars * suggestion.config.data.split[0])
+    assert told == pytest.approx(passes, rel=0.06)
     whole_passes = math.ceil(0.9 * passes) if passes < 3 else 0.9 * passes
     assert 0.9 * passes / train.read_share == pytest.approx(whole_passes, rel=0.01)
     lines = suggest(Request("my.txt", 1, ["data.unit=line"])).config

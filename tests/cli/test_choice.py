@@ -75,6 +75,8 @@ def test_suggest_prints_a_config(cli, text_file, tmp_path):
     assert "    hidden: " in result.out
     assert "# Hidden units of each layer, H\n" in result.out
     assert "sample_length" not in result.out  # it keeps its default
+    assert re.search(r"  activation_penalty: .* # Weight of AR \(Merity et al\. 2017\): mean square", result.out)
+    assert re.search(r"  betas: .* # Shares that each update keeps of the averages", result.out)
 
 
 @pytest.mark.parametrize(
@@ -99,4 +101,4 @@ def test_a_validation_score_that_rises_is_said(cli, tiny_config, tmp_path):
         "train", tmp_path / "text.txt", "--config", tiny_config, "--run-dir", tmp_path / "run",
         "--set", "data.split=[0.5,0.5,0]", "--set", "train.max_steps=60", "--set", "optimizer.lr=0.05",
     )  # fmt: skip
-    assert re.search(r"^best     after step \d+ the validation score rose to \d+\.\d{4} nats", result.err, re.MULTILINE)
+    assert re.search(r"^best     after update \d+ the validation score rose to \d+\.\d+ nats", result.err, re.MULTILINE)

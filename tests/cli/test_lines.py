@@ -87,4 +87,4 @@ def test_training_and_eval_say_nats_per_line(cli, lines_run, model, tmp_path):
     outcome = json.loads(result.out)
     assert outcome["best_nats_per_line"] == pytest.approx(outcome["best_nats"] * value["targets"] / len(lines))
     assert f"bits/char  {outcome['best_nats_per_line']:.2f} nats/line  " in result.err
-    assert f" per character, {outcome['best_nats_per_line']:.2f} nats per line, at step 3\n" in result.err
+    assert f" per character, {outcome['best_nats_per_line']:.2f} nats per line, at update 3\n" in result.err

@@ -7,6 +7,8 @@ import pytest
 import torch
 import yaml
 
+from charlm.training.plan import cost_table
+
 
 @pytest.fixture(autouse=True)
 def measured_shortly(monkeypatch):
@@ -23,7 +25,7 @@ def test_table_and_json(cli, tiny_config, tmp_path):
         "train", "valid", "test", "vocabulary", "parameters", "memory", "layers", "update", "speed", "epoch", "run",
     ]  # fmt: skip
     assert rows["train"] == "18,000 characters"
-    assert rows["run"].startswith("6 steps, ")
+    assert rows["run"].startswith("6 updates, ")
     # V·E; 4·H·(E + H) and torch's two biases of 4·H; H·V + V
     assert rows["parameters"] == "2,014 (embedding 112, layers 1,664, logits 238)"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tiny.yaml"]
@@ -32,8 +34,8 @@ def test_table_and_json(cli, tiny_config, tmp_path):
     value = json.loads(result.out)
     assert list(value) == [
         "splits", "vocabulary", "parameters", "least_bytes",
-        "peak_bytes", "available_bytes", "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "steps", "backend",
-        "update", "processes", "communication_s",
+        "peak_bytes", "available_bytes", "read_share", "steps_per_epoch", "step_s", "chars_per_s", "epoch_s", "steps",
+        "backend", "update", "processes", "communication_s",
     ]  # fmt: skip
     assert value.items() >= {"peak_bytes": None, "processes": 1, "communication_s": 0}.items()
     assert value["available_bytes"] > 2**27
@@ -54,6 +56,8 @@ def test_of_a_text_it_is_what_train_would_choose(cli, text_file):
     assert value["splits"] == {"train": 16_000, "valid": 2000, "test": 2000}
     assert f"{sum(value['parameters'].values()):,} parameters" in planned.err
     assert value["steps_per_epoch"] == 15_999 // chosen["train"]["batch_size"] // 64
+    assert cost_table(value)["epoch"].startswith(f"{value['steps_per_epoch']:,} updates, ")
+    assert ", which read 12% of the text, " in cost_table(value | {"read_share": 0.123})["epoch"]
     assert [line.split()[0] for line in planned.err.splitlines()].count("choice") == 1
     assert not (text_file.parent / "runs").exists()
 

@@ -41,7 +41,7 @@ def test_table_and_json(cli, runs, monkeypatch):
     assert (result.code, result.err) == (0, "")
     wide = result.out.splitlines()
     header, *rows = [re.split("  +", line) for line in wide]
-    assert header == ["run", "model", "parameters", "steps", "best nats/char", "written", "state"]
+    assert header == ["run", "model", "parameters", "updates", "best nats/char", "written", "state"]
     best = read_header(runs / "new" / FOLDER / BEST)[1]["best_nats"]
     assert rows[0] == [str(runs / "new"), "lstm 1 × 16", "2,014", "6", f"{best:.4f}", rows[0][5], "finished"]
     assert re.fullmatch(r"just now|\d+ min ago", rows[0][5])

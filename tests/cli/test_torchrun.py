@@ -63,7 +63,7 @@ def test_a_killed_process_ends_all_with_one_line_and_costs_no_bit_with_restarts(
     (line,) = (line for line in done.stderr.splitlines() if line.startswith("error: "))
     assert line.startswith("error: processes: another one ended or did not answer (")
     assert line.endswith(" s for each other (CHARLM_TIMEOUT_S); see its own message, and go on with --resume")
-    assert f"resume   {tmp_path}/killed/checkpoints/last.safetensors, step 3\n" in done.stderr
+    assert f"resume   {tmp_path}/killed/checkpoints/last.safetensors, update 3\n" in done.stderr
     for name in ("last", "best"):
         assert_same_checkpoint(*(tmp_path / f"{run}/checkpoints/{name}.safetensors" for run in ("whole", "killed")))
     assert untimed(tmp_path / "whole") == untimed(tmp_path / "killed")
@@ -73,7 +73,7 @@ def test_a_signal_to_torchrun_stops_after_a_checkpoint(torchrun, tmp_path):
     done = torchrun("stopped", disturbance=STOPPED)
     assert done.returncode != 0
     assert read_checkpoint(tmp_path / "stopped/checkpoints/last.safetensors").progress["step"] == 5
-    assert "stopped  SIGTERM at step 5; resume with: " in done.stderr
+    assert "stopped  SIGTERM at update 5; resume with: " in done.stderr
 
 
 def test_processes_that_never_come(run_processes):

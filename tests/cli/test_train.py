@@ -39,7 +39,8 @@ def test_train_eval_resume(cli, tiny_config, tmp_path):
         "update   adamw, decay 0.01: embedding.weight, weight_ih, weight_hh, decoder.weight; "
         "adamw, no decay: bias_ih, bias_hh, decoder.bias"
     )
-    done = r"done     max_steps at step 6, \d+\.\d s; best \d\.\d{4} nats \(\d\.\d{4} bits\) per character at step [36]"
+    best = r"best \d\.\d{4} nats \(\d\.\d{4} bits\) per character at update [36]"
+    done = rf"done     max_steps at update 6, \d+\.\d s; {best}"
     assert re.fullmatch(done, told[-2])
     assert told[-1] == f"sample   charlm sample {run}"
     scored = cli("eval", run, "--json")
@@ -50,7 +51,7 @@ def test_train_eval_resume(cli, tiny_config, tmp_path):
     resumed = cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=9", "--json")
     assert (resumed.code, resumed.out.count("\n")) == (0, 1)
     assert "change   train.max_steps: 6 → 9\n" in resumed.err
-    assert f"resume   {run}/checkpoints/last.safetensors, step 6\n" in resumed.err
+    assert f"resume   {run}/checkpoints/last.safetensors, update 6\n" in resumed.err
     outcome = json.loads(resumed.out)
     assert list(outcome) == [
         "run_dir", "reason", "step", "chars", "elapsed_s", "valid_nats", "best_nats", "best_step", "parameters",
@@ -154,8 +155,8 @@ def test_resume_from_a_damaged_checkpoint(cli, copied_run):
     result = cli("train", "--resume", "--run-dir", copied_run, "--set", "train.max_steps=8")
     assert result.code == 0
     assert f"damaged  {last}: damaged, or not a checkpoint (" in result.err
-    assert f"resume   {best}, step 6\n" in result.err
-    assert "done     max_steps at step 8" in result.err
+    assert f"resume   {best}, update 6\n" in result.err
+    assert "done     max_steps at update 8" in result.err
     for path in last.parent.iterdir():
         path.write_bytes(b"")
     error = cli("train", "--resume", "--run-dir", copied_run).error
@@ -175,7 +176,7 @@ def test_a_text_alone_takes_the_model_of_the_run(cli, trained_run, tmp_path):
     old, new = (load_config(each / "config.yaml") for each in (trained_run, run))
     assert new.model.model_copy(update={"dropout": old.model.dropout}) == old.model
     assert (new.data.source, new.train.bptt, new.train.max_minutes) == (str(more), 16, 0.02)
-    assert "valid    step      0" in result.err
+    assert "valid    update      0" in result.err
     assert cli(*words, "--set", "model.cell.hidden=32").error == (
         "model.cell.hidden: found 32; the checkpoint of --init-from has 16; allowed: the same"
     )

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import typer
 
-from charlm.cells import CELLS
+from charlm.cells import CELLS, LSTM
+from charlm.cells.equations import equations
 from charlm.cli import app
 from charlm.config.shipped import shipped_configs
 from tests.conftest import ROOT
@@ -58,6 +59,12 @@ def test_the_page_of_a_cell(kind, cli):
     for part in ("**What it is for:**", "**What it costs:**", "**What to try:**", "## Check it by hand"):
         assert part in written, part
     assert all("assert_" in block for block in blocks(page, "python"))
+
+
+def test_the_page_of_the_lstm_shows_what_charlm_chooses_for_short_runs():
+    variant = re.findall(r"^  (\w+ = .+)$", (ROOT / "docs/cells/lstm.md").read_text(encoding="utf-8"), re.MULTILINE)
+    plain, normalized = (equations(LSTM(layer_norm=norm).program(square=False)) for norm in (False, True))
+    assert variant == [line for line in normalized if line not in plain]
 
 
 def test_the_layout_names_every_layer():

@@ -18,32 +18,10 @@ from tests.conftest import ROOT
 EXERCISES = ROOT / "learn/exercises"
 NAMES = [path.stem for path in sorted(EXERCISES.glob("[0-9]*.py"))]
 
-ANSWERS = {
-    "01_surprise": ["-np.log(p).mean()", "nats / np.log(2)", "np.exp(nats)"],
-    "02_count": [
-        "ids[:-1]", "ids[1:]", "counts + 1", "more / more.sum(axis=1, keepdims=True)",
-        "-np.log(p[ids[:-1], ids[1:]]).mean()",
-    ],
-    "03_top_k": ["logits / temperature", "scaled.max()", "np.exp(scaled).sum()", "-k", "kept / kept.sum()"],
-    "04_numeric_gradient": ["before + epsilon", "before - epsilon", "before", "(above - below) / (2 * epsilon)"],
-    "05_leaky_back": [
-        "(dh_new * (new - h)).sum(axis=0)", "da * a * (1 - a)", "dh_new * a", "dnew * (1 - new**2)", "dinside.T @ h",
-        "dh_new * (1 - a) + dinside @ R",
-    ],
-    "06_vanishing": ["(1 - h_t**2)[:, None] * R", "product @ jacobian(h_t, R)"],
-    "07_clip": [
-        "np.sqrt(sum((g**2).sum() for g in gradients.values()))", "min(1, limit / max(norm(gradients), 1e-9))",
-        "scale * gradient",
-    ],
-    "08_forget_bias": [
-        "(1 / (1 + np.exp(-bias))) ** steps", "np.log(0.5) / np.log(1 / (1 + np.exp(-bias)))", "0.5 ** (1 / steps)",
-        "np.log(gate / (1 - gate))",
-    ],
-    "09_gru": ["sigmoid(r_x + r_h)", "sigmoid(z_x + z_h)", "np.tanh(n_x + r * n_h)", "(1 - z) * n + z * h"],
-    "10_highway_back": [
-        "ds_new * g * (1 - h**2)", "ds_new * h * g * (1 - g)", "ds_new * s * c * (1 - c)", "ds_new * c + da @ R",
-    ],
-}  # fmt: skip
+SECTIONS = re.findall(
+    r"^## (\w+)\n\n```python\n(.*?)```$", (ROOT / "learn/solutions.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+)
+ANSWERS = {name: answers.splitlines() for name, answers in SECTIONS}
 """What fills each hole, in order."""
 
 MISTAKES = [
@@ -76,7 +54,7 @@ MISTAKES = [
     ("03_top_k", 0, "logits - temperature", "no effect"),
     ("03_top_k", 2, "np.exp(scaled).max()", "by the sum, not by the largest"),
     ("03_top_k", 2, "len(scaled)", "divided by the sum"),
-    ("03_top_k", 1, "0", "exp overflowed"),
+    *(("03_top_k", 1, wrong, "exp overflowed") for wrong in ("0", "scaled[0]", "scaled[1]", "scaled.mean()")),
     ("03_top_k", 3, "k", "3 characters stay in play, not 2. Counted"),
     ("03_top_k", 3, "-k - 1", "3 characters stay in play, not 2"),
     ("03_top_k", 4, "kept", "They sum to 0.65"),
@@ -235,6 +213,24 @@ def test_functions_without_holes_are_judged(name, judged, told):
             assert f"{answers.count('...')} left to fill in; replace `...` on line" in out, out
 
 
+@pytest.mark.parametrize(
+    ("name", "closed", "judged"),
+    [
+        (
+            "05_leaky_back",
+            {0: "(dh_new * (new - h)).sum(axis=0)", 1: "da * a * (1 - a)"},
+            "right so far: dleak; 4 left",
+        ),
+        ("05_leaky_back", {2: "dh_new", 3: "dnew * (1 - new**2)", 4: "dinside.T @ h"}, "lacks a"),
+        ("10_highway_back", {1: "ds_new * h * g * (1 - g)"}, "right so far: da_g; 3 left"),
+        ("10_highway_back", {2: "ds_new * s * c"}, "s' changes with c by s"),
+    ],
+)
+def test_a_part_of_a_function_is_judged(name, closed, judged, told):
+    out = told(name, filled(name, [closed.get(hole, "...") for hole in range(len(ANSWERS[name]))]))
+    assert judged in out
+
+
 def test_wrong_answers_are_told_why(told):
     """Each mistake is told in the words that fit it, and there is a mistake for every hint."""
     said = ""
@@ -263,7 +259,7 @@ def test_it_runs_as_a_program(tmp_path):
     command = [sys.executable, str(EXERCISES / "01_surprise.py")]
     result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == "01_surprise.py: 3 left to fill in; replace `...` on line 16, 21, 26\n"
+    assert result.stderr == "01_surprise.py: 3 left to fill in; replace `...` on line 17, 22, 27\n"
 
 
 def test_the_gru_is_torchs():

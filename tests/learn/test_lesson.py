@@ -156,6 +156,17 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("small")
+def test_the_last_chapter_runs_in_a_notebook_kernel(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "connection.json"])
+    chapters, last_lines, ending = LESSON.read_text(encoding="utf-8").partition('if __name__ == "__main__":')
+    names: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(chapters, "chapters", "exec"), names)
+    names["compare"].__defaults__ = (None, 8, 4, 2)
+    exec(compile(last_lines + ending, "cell", "exec"), names)
+    assert "RHN" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("small")
 def test_the_program_ends_with_commands_of_charlm(lesson, capsys, cli):
     lesson["compare"](H=8, B=4, updates=2)
     out = capsys.readouterr().out

@@ -112,7 +112,7 @@ def ship(kernel: Kernel, threads: Path, cache: Path, monkeypatch: pytest.MonkeyP
     return ship
 
 
-COMPILES = ["compile  for this CPU, once: adding ...", "compile  done"]
+COMPILES = ["compile  for this CPU and these options, once: adding ...", "compile  done"]
 
 
 def compiled(cache: Path) -> list[str]:

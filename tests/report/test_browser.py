@@ -38,7 +38,7 @@ def test_pointing_at_a_chart_tells_the_values_of_all_runs(view):
     assert view.text_content("#story") == f"{read} Loss: how much the text surprised them; lower is better."
     point_at(view, 1.0)
     tip = view.text_content("#chart-loss .tip")
-    assert tip.startswith("step 200")
+    assert tip.startswith("update 200")
     for text in ("one training1.0150", "one validation1.0200", "two training2.0150", "two validation2.0200"):
         assert text in tip
     assert view.locator("#chart-grad .cursor circle").count() == 2  # the cursor is on all charts
@@ -51,7 +51,7 @@ def test_pointing_at_a_chart_tells_the_values_of_all_runs(view):
 
 
 def test_axes_units_and_smoothing(view):
-    assert "steps" in ticks(view)
+    assert "updates" in ticks(view)
     view.click("#axis button[value=chars]")
     point_at(view, 1.0)
     assert view.text_content("#chart-loss .tip p") == "8 k characters"
@@ -124,7 +124,7 @@ def test_lines_of_a_part_lead_to_its_edges(view):
     assert max(value for value in numbers if value < 10) < 2.2  # not 4, where the loss began
     view.focus("#chart-loss .area")
     view.keyboard.press("Home")
-    assert int(view.text_content("#spoken").split(":")[0].removeprefix("step ")) >= 110
+    assert int(view.text_content("#spoken").split(":")[0].removeprefix("update ")) >= 110
     label = view.get_attribute("#chart-loss .area", "aria-label")
     assert "one validation has no values; " in label
 
@@ -187,11 +187,13 @@ def test_runs_without_samples_are_named_and_intervals_are_no_differences(opened,
 def test_the_keyboard_alone(view):
     view.focus("#chart-loss .area")
     view.keyboard.press("End")
-    assert view.text_content("#spoken").startswith("step 1: one training 4.0000")
+    assert view.text_content("#spoken").startswith("update 1: one training 4.0000")
     view.keyboard.press("End")
-    assert view.text_content("#spoken").startswith("step 200: one training 1.0150; one validation 1.0200; two training")
+    assert view.text_content("#spoken").startswith(
+        "update 200: one training 1.0150; one validation 1.0200; two training"
+    )
     view.keyboard.press("ArrowLeft")
-    assert view.text_content("#spoken").startswith("step 199:")
+    assert view.text_content("#spoken").startswith("update 199:")
     view.keyboard.press("+")
     assert view.locator("#zoomed").is_visible()
     view.keyboard.press("Escape")
@@ -204,10 +206,10 @@ def test_the_keyboard_alone(view):
 def test_scores_notes_and_settings(view):
     assert view.locator("#scores tbody tr").count() == 2
     assert view.text_content("#scores .best") == "1.0200"
-    rollback = "step 100: rolled back from step 117: loss inf; learning rate × 0.5 from here"
+    rollback = "update 100: rolled back from update 117: loss inf; learning rate × 0.5 from here"
     assert view.text_content("#notes").count(rollback) == 2
     assert view.locator("#chart-grad .note").count() == 2
-    assert view.text_content("#chart-grad title >> nth=0") == f"one: {rollback.removeprefix('step 100: ')}"
+    assert view.text_content("#chart-grad title >> nth=0") == f"one: {rollback.removeprefix('update 100: ')}"
     assert view.text_content("#same") == "The runs have the same settings."
     assert not view.locator("#settings").is_visible()
     view.click("summary")
@@ -215,10 +217,10 @@ def test_scores_notes_and_settings(view):
 
 
 def test_samples_by_step_and_text_alternatives(view):
-    assert view.text_content("#sample-step") == "step 150"
+    assert view.text_content("#sample-step") == "update 150"
     view.focus("#sample-slider")
     view.keyboard.press("Home")
-    assert view.text_content("#sample-step") == "step 50"
+    assert view.text_content("#sample-step") == "update 50"
     assert view.text_content(".sample >> nth=1") == "at 50␍\n<b>\\u202e"
     shaded = view.locator(".sample >> nth=0").locator("span")
     assert shaded.all_text_contents() == ["at 5", "0␍\n<b>\\u202e"]
@@ -252,7 +254,7 @@ def test_dark_narrow_and_printed(opened, learning):
 def test_a_finger(opened, learning):
     view = opened(report_page([read_run(learning())]), has_touch=True)
     view.touchscreen.tap(600, 300)
-    assert view.text_content("#chart-loss .tip").startswith("step ")
+    assert view.text_content("#chart-loss .tip").startswith("update ")
     assert view.locator("#chart-loss .tip").is_visible()  # after the finger has left
     view.set_viewport_size({"width": 390, "height": 800})
     for x in (100, 200, 330):

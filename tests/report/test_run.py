@@ -53,7 +53,7 @@ def test_rows_come_in_the_order_of_steps(run_of):
     rollback = {"step": 4, "split": "rollback", "diverged_step": 9, "fault": "loss inf", "lr_factor": 0.5}
     record = read_run(run_of("events", [train_row(4), rollback, train_row(1), valid_row(2, 1.0)]))
     assert record.splits["train"]["step"].tolist() == [1, 4]
-    assert record.rollbacks == [(4, "rolled back from step 9: loss inf; learning rate × 0.5 from here")]
+    assert record.rollbacks == [(4, "rolled back from update 9: loss inf; learning rate × 0.5 from here")]
 
 
 def test_what_cannot_be_read_is_said(run_of):

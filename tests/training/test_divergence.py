@@ -18,11 +18,16 @@ FAST = {"name": "sgd", "lr": 100.0}
 @pytest.mark.parametrize(
     ("cell", "train", "optimizer", "message"),
     [
-        (RELU, {"save_every": 1}, FAST, r"^step \d+: found .*; last good checkpoint: .*/run/checkpoints/last"),
+        (RELU, {"save_every": 1}, FAST, r"^update \d+: found .*; last good checkpoint: .*/run/checkpoints/last"),
         # Weights may overflow the forward pass while every training step was still finite.
-        (RELU, {"eval_every": 1}, FAST, r"^step \d+: found .* nats, which stands for infinity; allowed: finite"),
+        (RELU, {"eval_every": 1}, FAST, r"^update \d+: found .* nats, which stands for infinity; allowed: finite"),
         # A finite score that no checkpoint may hold.
-        ({"kind": "mingru"}, {"eval_every": 1}, {"lr": 1e6}, r"^step \d+: found .*e\+.* nats, which stands for infin"),
+        (
+            {"kind": "mingru"},
+            {"eval_every": 1},
+            {"lr": 1e6},
+            r"^update \d+: found .*e\+.* nats, which stands for infin",
+        ),
     ],
 )
 def test_a_run_that_explodes_leaves_finite_weights_and_scores(tmp_path, config_of, cell, train, optimizer, message):
@@ -41,7 +46,7 @@ def test_optimizer_state_that_overflows_is_not_saved(tmp_path, config_of, before
         trainer.optimizer.state[trainer.model.decoder.bias]["exp_avg_sq"][0] = math.inf
 
     before_update(7, overflow)
-    with pytest.raises(DivergenceError, match=r"^step \d+: found optimizer state that is not finite; allowed"):
+    with pytest.raises(DivergenceError, match=r"^update \d+: found optimizer state that is not finite; allowed"):
         start_run(config_of(), tmp_path / "run")
     assert read_checkpoint(tmp_path / "run" / LAST).progress["step"] < 7
 
@@ -54,11 +59,11 @@ def test_rollback_goes_on_from_the_last_checkpoint_with_half_the_rate(tmp_path, 
     before_update(8, spoil, times=1)
     run = tmp_path / "run"
     assert start_run(config_of(train={"on_divergence": "rollback", "log_every": 1}), run).step == 12
-    assert "back to step 8, learning rate × 0.5 from now on" in capsys.readouterr().err
+    assert "back to update 8, learning rate × 0.5 from now on" in capsys.readouterr().err
     logged = rows(run)
     [back] = [row for row in logged if row["split"] == "rollback"]
     assert (back["step"], back["diverged_step"], back["lr_factor"]) == (8, 8, 0.5)
-    assert back["fault"].startswith("step 9: found loss nan")
+    assert back["fault"].startswith("update 9: found loss nan")
     rates = [(row["step"], row["lr"]) for row in logged if row["split"] == "train"]
     assert rates == [(step, 3e-3) for step in range(1, 9)] + [(step, 1.5e-3) for step in range(9, 13)]
     checkpoint = read_checkpoint(run / LAST)
@@ -72,7 +77,7 @@ def diverging_at_8(before_update):
 
     def diverge(trainer):
         if trainer.state.rollbacks < 3:
-            raise DivergenceError("step 9: diverged")
+            raise DivergenceError("update 9: diverged")
 
     before_update(8, diverge)
 
@@ -95,7 +100,7 @@ def test_rollback_gives_up(tmp_path, config_of):
     train = {"on_divergence": "rollback", "save_every": 0, "eval_every": 8}
     with pytest.raises(DivergenceError) as caught:
         start_run(config_of(train=train), tmp_path / "first")
-    assert "; rolled back 1 time before; there is no checkpoint before step 8; last good" in str(caught.value)
+    assert "; rolled back 1 time before; there is no checkpoint before update 8; last good" in str(caught.value)
 
     run, train = tmp_path / "run", {"on_divergence": "rollback", "max_rollbacks": 2, "save_every": 2}
     with pytest.raises(DivergenceError) as caught:

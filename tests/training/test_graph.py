@@ -135,7 +135,7 @@ def test_replays_report_the_step_that_diverged_first(build):
         trainer.model.decoder.bias[0] = math.inf
     weight = trainer.model.decoder.weight.clone()
     update(trainer, 3)
-    with pytest.raises(DivergenceError, match=r"^step 5: found a loss or gradient that is not finite"):
+    with pytest.raises(DivergenceError, match=r"^update 5: found a loss or gradient that is not finite"):
         trainer.check_finite()
     assert torch.equal(trainer.model.decoder.weight, weight)
 

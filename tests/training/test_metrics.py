@@ -119,7 +119,7 @@ class Terminal(io.StringIO):
         return True
 
 
-SCORES = "step 12345 · 1.500 nats · 109,000 chars/s · 2.164 bits/char"
+SCORES = "update 12345 · 1.500 nats · 109,000 chars/s · 2.164 bits/char"
 
 
 @pytest.mark.parametrize(("columns", "scores"), [(200, SCORES), (60, SCORES[:28])])
@@ -131,6 +131,6 @@ def test_the_bar_shows_the_time_left_first_and_cuts_what_does_not_fit(monkeypatc
     progress.note({"nats": 1.5, "bpc": 2.164, "chars_per_s": 109_000.0})
     progress.show(12_345, 0.5, 3660.0)
     shown = [text.strip() for text in terminal.getvalue().split("\r")]
-    assert shown[1] == "? left   0%|          | step 0"
+    assert shown[1] == "? left   0%|          | update 0"
     assert shown[-1] == f"1 h 1 min left  50%|█████     | {scores}".strip()
     progress.close()

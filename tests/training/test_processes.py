@@ -391,7 +391,7 @@ DIFFER = "process 0 and process 1 differ; allowed: the same in all processes; us
         (other_weights, f"CharlmError: weights: {DIFFER}", "CharlmError: weights: process 1 and process 0 differ"),
         (other_text, f"CharlmError: text: {DIFFER}", "CharlmError: text: process 1 and process 0 differ"),
         (no_text, "CharlmError: process 1: /", "DataError: /"),
-        (nan_once, *["DivergenceError: step 8: found loss nan, gradient norm nan; allowed: finite numbers"] * 2),
+        (nan_once, *["DivergenceError: update 8: found loss nan, gradient norm nan; allowed: finite numbers"] * 2),
     ],
 )
 def test_a_fault_of_one_process_ends_all(processes: Team, busy, tmp_path, fault, first, other):

@@ -34,7 +34,7 @@ def test_a_signal_stops_the_run_after_a_checkpoint(tmp_path, cli, endless, numbe
         result = cli("train", "--config", endless, "--run-dir", run)
     assert (result.code, result.out) == (code, "")
     assert result.err.splitlines()[-1] == (
-        f"stopped  {number.name} at step 5; resume with: charlm train --resume --run-dir {run}"
+        f"stopped  {number.name} at update 5; resume with: charlm train --resume --run-dir {run}"
     )
     assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] == 5
 
@@ -58,7 +58,7 @@ def test_a_terminal_that_is_closed_stops_the_run_after_a_checkpoint(tmp_path, en
             time.sleep(0.05)
         os.close(terminal)
         assert process.wait(60) == 129
-    assert (tmp_path / "err").read_text().splitlines()[-1].startswith("stopped  SIGHUP at step ")
+    assert (tmp_path / "err").read_text().splitlines()[-1].startswith("stopped  SIGHUP at update ")
     assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] >= 3
 
 

@@ -160,7 +160,7 @@ def test_divergence_is_found_before_the_weights_are_spoiled(trainer_of, name, de
     if deferred:
         for _ in range(3):
             trainer.update()
-    with pytest.raises(DivergenceError, match=rf"^step 2: found {message}"):
+    with pytest.raises(DivergenceError, match=rf"^update 2: found {message}"):
         (trainer.check_finite if deferred else trainer.update)()
     for key, parameter in trainer.model.named_parameters():
         if not deferred or name in ("adamw", "adam", "sgd"):

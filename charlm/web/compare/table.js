@@ -27,8 +27,10 @@ function gradientText(gradient) {
 }
 
 /** A row for each run, with the best of every score in bold; what the text below explains comes first. */
-export function fillComparison(table, { runs, rows, symbol }) {
-  const names = ["kind", `surprise, nats per ${symbol}`, `memory, ${symbol}s`, "gradient left", `surprise after equal ${symbol}s`];
+export function fillComparison(table, { runs, rows, symbol, equal }) {
+  const names = ["kind", `surprise, nats per ${symbol}`, `memory, ${symbol}s`, "gradient left"];
+  const isAfter = equal !== "updates"; // else all have read the same
+  if (isAfter) names.push(`surprise after equal ${symbol}s`);
   const others = [`${symbol}s read per second`, "parameters", "layers × units"];
   const score = (row, key) => {
     const spread = key === "nats" && row.spread !== null ? ` ± ${row.spread.toFixed(3)}` : "";
@@ -44,7 +46,7 @@ export function fillComparison(table, { runs, rows, symbol }) {
       score(row, "nats"),
       cell(whole(row.memory)),
       cell(gradientText(row.gradient)),
-      score(row, "nats_after_chars"),
+      ...(isAfter ? [score(row, "nats_after_chars")] : []),
       cell(whole(row.chars_per_s)),
       cell(whole(row.parameters)),
       cell(`${row.layers} × ${row.hidden}`),

@@ -146,7 +146,7 @@ async function start() {
   const facts = [
     data.kind,
     `${whole(data.parameters)} parameters`,
-    data.step ? `${whole(data.step)} steps` : "",
+    data.step ? `${whole(data.step)} updates` : "",
     `${data.bits.toFixed(3)} bits per ${data.symbol} of this text`,
     data.compare ? `${data.compare.name}: ${data.compare.bits.toFixed(3)} bits` : "",
     `${whole(length)} ${data.symbol}s`,

@@ -44,7 +44,7 @@ export function lossText(unit, nats) {
 
 /** What the horizontal axis can show. */
 export const AXES = {
-  step: { label: "steps", text: (value) => `step ${whole(value)}` },
+  step: { label: "updates", text: (value) => `update ${whole(value)}` },
   chars: { label: "characters", text: (value) => `${compact(value)} characters` },
   elapsed_s: { label: "time", text: duration },
 };

@@ -58,7 +58,7 @@ export class Samples {
       return;
     }
     const step = this.steps[Number(this.slider.value)];
-    this.label.textContent = `step ${whole(step)}`;
+    this.label.textContent = `update ${whole(step)}`;
     this.slider.setAttribute("aria-valuetext", this.label.textContent);
     const visible = this.runs.filter(({ number }) => !this.hidden.has(number));
     const [shown, without] = [true, false].map((has) => visible.filter(({ samples }) => samples.length > 0 === has));
@@ -73,8 +73,8 @@ export class Samples {
     const steps = run.samples.map((sample) => sample.step);
     const sample = run.samples[nearest(steps, step)];
     const left = sample.left_out ? `, ${whole(sample.left_out)} more characters left out` : "";
-    const title = element("h3", {}, swatch(run), ` ${run.name} `, element("span", { className: "quiet", textContent: `step ${whole(sample.step)}${left}` }));
-    const text = textBox(`Sample of ${run.name}, step ${whole(sample.step)}`, ...shadedText(sample));
+    const title = element("h3", {}, swatch(run), ` ${run.name} `, element("span", { className: "quiet", textContent: `update ${whole(sample.step)}${left}` }));
+    const text = textBox(`Sample of ${run.name}, update ${whole(sample.step)}`, ...shadedText(sample));
     return element("article", { className: runClass(run) }, title, text);
   }
 }

@@ -18,7 +18,7 @@ const STATES = { "in use": "training", resumable: "stopped" };
 
 /** One row for each run; of the runs on the same text, the best validation score is bold. */
 export function fillScores(table, runs, unit) {
-  const names = ["run", "text", "model", "parameters", "steps", "characters read", "time", `best validation, ${unit}`];
+  const names = ["run", "text", "model", "parameters", "updates", "characters read", "time", `best validation, ${unit}`];
   const more = ["last validation", "last training", "characters/s, median", "state"];
   const rows = runs.map((run) => {
     const { scores } = run;
@@ -69,7 +69,7 @@ export function fillSettings(table, runs, settings) {
 /** Lines about runs: what happened, what is missing. */
 export function fillNotes(list, runs) {
   const rows = runs.flatMap((run) => [
-    ...run.rollbacks.map(({ text, at }) => [run, `step ${whole(at.step)}: ${text}`, ""]),
+    ...run.rollbacks.map(({ text, at }) => [run, `update ${whole(at.step)}: ${text}`, ""]),
     ...run.faults.map((text) => [run, text, "fault"]),
   ]);
   const lines = rows.map(([run, text, className]) =>
