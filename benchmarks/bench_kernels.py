@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from charlm.cells import CELLS
 from charlm.layers import Lookup, RecurrentLayers
-from charlm.native.linear import PRODUCT, matmul
+from charlm.native.kernels import PRODUCT
+from charlm.native.linear import matmul
 
 T = 64
 GEMM = (2048, 2048, 512)

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh
-from charlm.cells.cpp import cpp
 from charlm.config.schema import Dropout
 from charlm.layers import Generator, Lookup, RecurrentLayers, RecurrentState, cross_entropy, linear
 from charlm.native import build, compiler
@@ -171,7 +170,7 @@ HIDDEN = 19
 def in_one_library(stacks: list[RecurrentLayers]) -> Any:
     """Replaces the CPU kernels of all layers by one library for these."""
     programs = [stack.passes(0) for stack in stacks]
-    return mock.patch.object(RecurrentLayers, "cpu_driver", FusedDriver("own", programs, cpp(programs)))
+    return mock.patch.object(RecurrentLayers, "cpu_driver", FusedDriver("own", programs))
 
 
 class Ahead(Cell):
