@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[1]
 SECTIONS = {
     "kernels": "forward and backward of every cell; bf16 if the CPU has it; a GPU if there is one",
+    "shipped": "kernels that ./scripts/wheels has built for this machine ÷ those compiled here",
     "gpu": "layers and updates on a GPU, if there is one",
     "train": "updates of the trainer ÷ bare layers",
     "lines": "updates with data.unit: line ÷ with data.unit: text",
@@ -148,12 +149,13 @@ def words_of_load(load: list[float] | None) -> str:
 
 def measure(section: str, report: "Report", effort: "Effort") -> None:
     from bench_gpu import measure_gpu
-    from bench_kernels import measure_growth, measure_kernels
+    from bench_kernels import measure_growth, measure_kernels, measure_shipped
     from bench_processes import measure_processes
     from bench_uses import measure_lines, measure_sampling, measure_train
 
     functions = {
         "kernels": measure_kernels,
+        "shipped": measure_shipped,
         "gpu": measure_gpu,
         "train": measure_train,
         "lines": measure_lines,

@@ -1,6 +1,9 @@
 """Forward and backward of recurrent layers, beside the reference loop, torch.nn's layers and a matrix product."""
 
+import os
+import platform
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -10,7 +13,9 @@ from torch import Tensor, nn
 
 from charlm.cells import CELLS
 from charlm.layers import Lookup, RecurrentLayers
-from charlm.native.linear import PRODUCT, matmul
+from charlm.native import build
+from charlm.native.kernels import PRODUCT
+from charlm.native.linear import matmul
 
 T = 64
 GEMM = (2048, 2048, 512)
@@ -224,6 +229,42 @@ def measure_bf16(report: Report, effort: Effort) -> None:
             report.add(Row("bf16", "cpu", subject.name, {"H": H, "B": B, "T": T}, figures))
 
 
+def measure_shipped(report: Report, effort: Effort) -> None:
+    """The section `shipped`: the kernels of a wheel beside those compiled on this machine."""
+    build.SHIPPED = Path(__file__).parents[1] / f"build/kernels/linux-{platform.machine()}"
+    explanation = "speed with the kernels that ./scripts/wheels has built ÷ with those compiled on this machine"
+    report.table(f"shipped, cpu: forward and backward, T {T}", explanation, ["÷ compiled, fp32", "÷ compiled, bf16"])
+    if not build.SHIPPED.is_dir():
+        report.note(f"skipped: run ./scripts/wheels linux-{platform.machine()} first")
+        return
+    dtypes = {"fp32": None, "bf16": torch.bfloat16} if has_fast_bf16() else {"fp32": None}
+    for subject in SUBJECTS:
+        if subject.name not in ("RHN D5", "LSTM", "LSTM layer norm"):
+            continue
+        H, B = 512, 64
+        stack = subject.build(H, torch.device("cpu"))
+        x_TBH, dy_TBH = torch.randn(T, B, H, requires_grad=True), torch.randn(T, B, H)
+        figures = {}
+        for name, dtype in dtypes.items():
+            call = both_passes(stack, stack, x_TBH, dy_TBH, dtype)
+            times = interleave({kernels: with_kernels(kernels, call) for kernels in ("shipped", "compile")}, effort)
+            figures[f"÷ compiled, {name}"] = ratio(times["shipped"], times["compile"])
+        report.add(Row("shipped", "cpu", subject.name, {"H": H, "B": B, "T": T}, figures))
+
+
+def with_kernels(kernels: str, call: Way) -> Way:
+    """The call with kernels loaded as CHARLM_KERNELS allows."""
+    os.environ["CHARLM_KERNELS"] = kernels
+    outcomes = build._outcomes = {}
+    call()
+
+    def way() -> None:
+        build._outcomes = outcomes
+        call()
+
+    return way
+
+
 def measure_growth(report: Report, effort: Effort) -> None:
     """The section `scaling`: time of forward and backward against T, D and L."""
     columns = ["ms at 1×", "2×", "4×", "8×"]
@@ -246,8 +287,8 @@ def measure_growth(report: Report, effort: Effort) -> None:
         "GRU over T": ({"T": 16, "H": H, "B": B}, lambda n: passes("gru", 16 * n)),
         "GRU over L": ({"L": 1, "H": H, "B": B, "T": T}, lambda n: passes("gru", T, layers=n)),
     }
-    for name, (shape, build) in list(cases.items())[: 3 if effort.quick else None]:
-        times = interleave({str(n): build(n) for n in (1, 2, 4, 8)}, effort)
+    for name, (shape, way) in list(cases.items())[: 3 if effort.quick else None]:
+        times = interleave({str(n): way(n) for n in (1, 2, 4, 8)}, effort)
         figures = {"ms at 1×": figure((1000 * seconds for seconds in times["1"].values()), "ms")}
         figures |= {f"{n}×": ratio(times["1"], times[str(n)], 1 / n) for n in (2, 4, 8)}
         report.add(Row("scaling", "cpu", name, shape, figures))

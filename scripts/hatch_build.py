@@ -1,9 +1,10 @@
 """Build hook: with CHARLM_WHEEL=<platform>, a wheel holds the kernels of all built-in cells, compiled for it by zig.
 
 Without that variable nothing is compiled, and charlm compiles its kernels where it runs. Needs what scripts/wheels
-installs: ziglang, and charlm's own dependencies, because the cells' C++ is generated.
+installs; not PyTorch. Libraries are kept in charlm's cache, so only what changed is compiled.
 """
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -11,12 +12,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version as version_of
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fvisibility=hidden", "-w"]
+RUNTIME = Path(__file__).resolve().parents[1] / "charlm/native/runtime.cpp"
 
 
 class Platform(NamedTuple):
@@ -53,53 +56,89 @@ class Kernels(BuildHookInterface):
         if name not in PLATFORMS:
             raise SystemExit(f"CHARLM_WHEEL: found {name}; allowed: {', '.join(PLATFORMS)}")
         sys.path.insert(0, self.root)
-        self.folder = Path(tempfile.mkdtemp())
-        compile_kernels(PLATFORMS[name], self.folder)
+        folder = Path(self.root, "build/kernels", name)
+        shutil.rmtree(folder, ignore_errors=True)
+        compile_kernels(PLATFORMS[name], folder)
         build_data |= {"pure_python": False, "tag": f"py3-none-{PLATFORMS[name].tag}"}
-        build_data["force_include"][str(self.folder)] = "charlm/native/shipped"
-
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        if hasattr(self, "folder"):
-            shutil.rmtree(self.folder)
+        build_data["force_include"][str(folder)] = "charlm/native/shipped"
 
 
 def compile_kernels(platform: Platform, folder: Path) -> None:
     """The library of threads in `folder`, and all others in a folder for each level."""
-    from charlm.native.build import THREADS, shipped_path
-    from charlm.native.fused import SHARED_KERNELS, fused
+    from charlm.native.build import THREADS
+    from charlm.system.cache import limit_cache
     from charlm.system.host import count_cores
 
-    with tempfile.TemporaryDirectory() as temporary:
-        objects = Path(temporary)
-        runtime = objects / "runtime.o"
-        _zig(
-            platform,
-            platform.base,
-            ["-c", "-fno-exceptions"],
-            THREADS.source.with_name("runtime.cpp").read_text(),
-            runtime,
-        )
-        threads = shipped_path(folder, THREADS)
-        _zig(platform, platform.base, _shared(platform, threads), _text(THREADS), threads)
-        libraries = {fused(cell) for cell in shipped_cells()} | set(SHARED_KERNELS)
+    libraries = shipped_kernels()
+    with ThreadPoolExecutor(count_cores()) as pool:
+        done = [pool.submit(_put, THREADS, platform, platform.base, folder)]
+        for level, cpu in platform.levels.items():
+            done += [pool.submit(_put, library, platform, cpu, folder / level) for library in libraries]
+    for one in done:
+        one.result()
+    limit_cache("kernels")
 
-        def build(level: str, library: Any) -> None:
-            unit = objects / f"{library.name}-{library.digest}-{level}.o"
-            flags = ["-c", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"]
-            _zig(platform, platform.levels[level], flags, _text(library), unit)
-            out = shipped_path(folder / level, library)
-            # As C: without the C++ runtime.
-            options = ["-target", platform.target, *_shared(platform, out)]
-            _run(["cc", *options, str(unit), str(runtime), "-lm", "-o", str(out)])
 
-        for level in platform.levels:
-            (folder / level).mkdir()
-        with ThreadPoolExecutor(count_cores()) as pool:
-            done = [pool.submit(build, level, library) for level in platform.levels for library in libraries]
-        for one in done:
-            one.result()
-    for extra in folder.rglob("*.lib"):  # on Windows zig writes what a linker would need
-        extra.unlink()
+def _put(library: Any, platform: Platform, cpu: str, folder: Path) -> None:
+    """Put a library into a folder: from charlm's cache, or compiled if a source, an option or zig has changed."""
+    from charlm.native.build import shipped_path
+    from charlm.system.cache import cache_folder, open_private
+    from charlm.system.files import replace_file
+
+    options = "".join(file.read_text() for file in (Path(__file__), RUNTIME))
+    parts = [platform.target, cpu, options, version_of("ziglang"), library.digest]
+    digest = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+    kept = cache_folder("kernels") / f"{library.name}-{digest}.so"
+    out = shipped_path(folder, library)
+    try:
+        with open_private(kept) as file:
+            data = file.read()
+    except OSError:
+        with tempfile.TemporaryDirectory() as temporary:
+            data = _compile(library, platform, cpu, Path(temporary, out.name))
+        replace_file(kept, data, 0o700)
+    folder.mkdir(parents=True, exist_ok=True)
+    out.write_bytes(data)
+
+
+def _compile(library: Any, platform: Platform, cpu: str, out: Path) -> bytes:
+    from charlm.native.build import THREADS
+
+    source, unit = out.with_suffix(".cpp"), out.with_suffix(".o")
+    shared = ["-shared", "-s"]
+    if "linux" in platform.target:
+        shared.append("-Wl,-z,defs")  # all symbols must be there: elsewhere a linker's default
+    if "macos" in platform.target:
+        shared.append(f"-Wl,-install_name,{out.name}")  # else the library would hold the path at which it was linked
+    compiler = ["c++", "-target", platform.target, f"-mcpu={cpu}", *FLAGS]
+    if "windows" not in platform.target:
+        compiler.append("-fPIC")
+    text = f'#include "{library.source}"\n{library.code}'
+    if library is THREADS:
+        source.write_text(text)
+        _zig([*compiler, *shared, str(source), "-o", str(out)])
+    else:
+        source.write_text(f'{text}\n#include "{RUNTIME}"\n')
+        flags = ["-c", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics"]
+        _zig([*compiler, *flags, str(source), "-o", str(unit)])
+        # As C: without the C++ runtime.
+        _zig(["cc", "-target", platform.target, *shared, str(unit), "-lm", "-o", str(out)])
+    return out.read_bytes()
+
+
+def _zig(command: list[str]) -> None:
+    completed = subprocess.run([sys.executable, "-m", "ziglang", *command], capture_output=True, text=True)
+    if completed.returncode:
+        raise SystemExit(f"zig {' '.join(command)}:\n{completed.stderr}")
+
+
+def shipped_kernels() -> list[Any]:
+    """The kernels that all trainings need, and those of `shipped_cells`."""
+    from charlm.native.kernels import SHARED_KERNELS, CellKernel, programs_of
+
+    of_cells = [CellKernel(cell.name, programs_of(cell)) for cell in shipped_cells()]
+    different = {(kernel.name, kernel.digest): kernel for kernel in of_cells}
+    return [*SHARED_KERNELS, *different.values()]
 
 
 def shipped_cells() -> Iterator[Any]:
@@ -119,30 +158,3 @@ def shipped_cells() -> Iterator[Any]:
         yield Mogrifier(rounds=rounds)
     for path in sorted(Path("configs").glob("*.yaml")):
         yield load_config(path).model.cell
-
-
-def _shared(platform: Platform, out: Path) -> list[str]:
-    """Options for a shared library whose symbols must all be there."""
-    if "linux" in platform.target:
-        return ["-shared", "-s", "-Wl,-z,defs"]  # elsewhere a linker's default
-    # On macOS a library would hold the path at which it was linked.
-    return ["-shared", "-s", *([f"-Wl,-install_name,{out.name}"] if "macos" in platform.target else [])]
-
-
-def _text(library: Any) -> str:
-    return f'#include "{library.source}"\n{library.code}'
-
-
-def _zig(platform: Platform, cpu: str, options: list[str], source: str, out: Path) -> None:
-    """Compile C++ from a file beside `out`."""
-    file = out.with_suffix(".cpp")
-    file.write_text(source)
-    position = [] if "windows" in platform.target else ["-fPIC"]
-    _run(["c++", "-target", platform.target, f"-mcpu={cpu}", *FLAGS, *position, *options, str(file), "-o", str(out)])
-    file.unlink()
-
-
-def _run(command: list[str]) -> None:
-    completed = subprocess.run([sys.executable, "-m", "ziglang", *command], capture_output=True, text=True)
-    if completed.returncode:
-        raise SystemExit(f"zig {' '.join(command)}:\n{completed.stderr}")

@@ -112,7 +112,7 @@ def compiled() -> Path:
     Without a compiler the tests run without kernels.
     """
     from charlm.native.build import KernelError, load
-    from charlm.native.fused import SHARED_KERNELS
+    from charlm.native.kernels import SHARED_KERNELS
     from tests.cells.measure import CASES
 
     of_kinds = {kernel for case in CASES if (kernel := case.start(1, 2).cpu_driver)}
@@ -210,7 +210,7 @@ def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 def needs_kernels(kernels: None) -> None:
     """For tests of what kernels do."""
     from charlm.native.build import KernelError, load
-    from charlm.native.linear import PRODUCT
+    from charlm.native.kernels import PRODUCT
 
     try:
         load(PRODUCT)

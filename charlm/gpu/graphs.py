@@ -10,7 +10,7 @@ import functools
 import threading
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import torch
@@ -147,10 +147,10 @@ def _put(items: OrderedDict[Hashable, Any], key: Hashable, item: Any, capacity: 
         items.popitem(last=False)
 
 
-def identity(values: Mapping[str, Value | Sequence[Tensor | None]]) -> Hashable:
+def identity(values: Mapping[str, Value]) -> Hashable:
     """Equal for calls with the same numbers and with tensors of the same shape at the same addresses."""
 
-    def of(value: Value | Sequence[Tensor | None]) -> Hashable:
+    def of(value: Value) -> Hashable:
         if isinstance(value, list | tuple):
             return tuple(map(of, value))
         if not isinstance(value, Tensor):

@@ -20,8 +20,9 @@ from charlm.layers.reference import REFERENCE
 from charlm.layers.torch_operator import torch_backend
 from charlm.native.autograd import autocasts_to_bf16
 from charlm.native.build import KernelError, load
-from charlm.native.fused import SHARED_KERNELS, FusedDriver, fused
+from charlm.native.fused import FusedDriver, fused
 from charlm.native.generate import GeneratingLayer
+from charlm.native.kernels import SHARED_KERNELS
 from charlm.native.random import dropout_mask
 from charlm.system.process_group import WHOLE_BATCH
 

@@ -2,62 +2,32 @@
 
 import ctypes
 import functools
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from charlm.cells.cell import Cell
-from charlm.cells.cpp import cpp
 from charlm.cells.cpp_class import norm_sizes
-from charlm.cells.derivative import passes_of
 from charlm.cells.passes import Passes
 from charlm.cells.program import units
-from charlm.errors import CellError
-from charlm.native.build import Kernel, KernelError
-from charlm.native.linear import LOOKUP, PRODUCT, linear, matmul
-from charlm.native.loss import LOSS
-from charlm.native.random import RANDOM
+from charlm.native.kernels import LOOKUP, CellKernel, programs_of
+from charlm.native.linear import linear, matmul
 from charlm.native.recurrence import Driver, Window
-from charlm.native.structs import Struct
-from charlm.native.update import UPDATE
-
-_HERE = Path(__file__).parent
-
-SHARED_KERNELS = (PRODUCT, LOOKUP, RANDOM, LOSS, UPDATE)
-"""The kernels that training needs besides the kind's own."""
-_MOST_CHARACTERS = 150_000
-"""Of C++ for a cell. g++ 12 takes up to 40 s for them on an idle core, and minutes beside other load."""
 
 
 @functools.lru_cache(maxsize=64)
 def fused(cell: Cell) -> "FusedDriver":
-    """The driver of a cell: one library for layers with as many inputs as hidden units and for all others.
-
-    KernelError if its step is too long.
-    """
-    programs: list[Passes] = []
-    for square in (False, True):
-        try:
-            passes = passes_of(cell, square)
-        except CellError:
-            if square:
-                raise
-            continue  # a cell that adds its input to its state is for square layers only
-        if all(passes.split != other.split for other in programs):
-            programs.append(passes)
-    text = cpp(programs)
-    if len(text) > _MOST_CHARACTERS:
-        raise KernelError(f"its step is {len(text):,} characters of C++; allowed: {_MOST_CHARACTERS:,}")
-    key = repr((text, [passes.split for passes in programs]))  # equal texts can have different names of gates
-    return _drivers.setdefault(key, FusedDriver(cell.name, programs, text))
+    """The driver of a cell. KernelError if its step is too long."""
+    driver = FusedDriver(cell.name, programs_of(cell))
+    key = repr((driver.text, driver.variants))  # equal texts can have different names of gates
+    return _drivers.setdefault(key, driver)
 
 
 _drivers: dict[str, "FusedDriver"] = {}
 """Each library once: cells that differ only in sizes or initial values share it."""
 
 
-class FusedDriver(Kernel, Driver):
+class FusedDriver(CellKernel, Driver):
     """In float32 on the CPU, with products in float32 or bfloat16."""
 
     takes_ids = True
@@ -65,10 +35,8 @@ class FusedDriver(Kernel, Driver):
     linear = staticmethod(linear)
     matmul = staticmethod(matmul)
 
-    def __init__(self, name: str, programs: list[Passes], text: str) -> None:
-        structs = Struct(_HERE / "recurrence.h"), Struct(_HERE / "generate.h", "Generation")
-        super().__init__(_HERE / "recurrence.cpp", structs, name, text)
-        self.variants = [passes.split for passes in programs]
+    def __init__(self, name: str, programs: list[Passes]) -> None:
+        super().__init__(name, programs)
         self._known: dict[int, tuple[Passes, int]] = {}
 
     def run(self, window: Window) -> None:

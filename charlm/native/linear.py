@@ -1,7 +1,6 @@
 """Matrix products over whole windows: on the CPU in the kernels' own micro-kernel, elsewhere by PyTorch."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,10 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from charlm.native.autograd import autocasts_to_bf16, first_derivative, without_autocast
-from charlm.native.build import Kernel
-
-PRODUCT = Kernel(Path(__file__).with_name("product.cpp"))
-LOOKUP = Kernel(Path(__file__).with_name("lookup.cpp"))
+from charlm.native.kernels import PRODUCT
 
 
 def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:

@@ -1,6 +1,5 @@
 """Cross-entropy of logits."""
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -8,9 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from charlm.native.autograd import first_derivative
-from charlm.native.build import Kernel
-
-LOSS = Kernel(Path(__file__).with_name("loss.cpp"))
+from charlm.native.kernels import LOSS
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:

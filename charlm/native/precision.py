@@ -3,7 +3,7 @@
 import torch
 
 from charlm.native.build import KernelError
-from charlm.native.linear import PRODUCT
+from charlm.native.kernels import PRODUCT
 from charlm.system.device import precisions
 
 

@@ -144,8 +144,8 @@ struct Slice {
 
   // The same for a part of this slice.
   template <class Function>
-  void each_group_of(const Slice& part, const Function& function) const {
-    each_vector(part.first, part.end, [&](Index u, Index n) { function(u, n, (u - first) / W); });
+  FLATTEN void each_group_of(const Slice& part, const Function& function) const {
+    each_vector(part.first, part.end, [&](Index u, Index n) FLATTEN { function(u, n, (u - first) / W); });
   }
 };
 

@@ -1,16 +1,13 @@
 """Random masks for dropout."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from charlm.native.build import Kernel
+from charlm.native.kernels import RANDOM
 from charlm.system.process_group import WHOLE_BATCH, Shard
-
-RANDOM = Kernel(Path(__file__).with_name("random.cpp"))
 
 
 def random_mask(shape: tuple[int, ...], keep: int, shard: Shard = WHOLE_BATCH, dim: int = 0) -> Tensor:

@@ -190,8 +190,8 @@ class Zoneout {
 };
 
 // Store state s after step t, with zoneout and resets; returns what the next step reads.
-inline Floats put_state(const Arguments& a, const Zoneout& zoneout, Index s, Index t, Index b, Index u, Index n,
-                        Floats pre_zoneout) {
+FLATTEN inline Floats put_state(const Arguments& a, const Zoneout& zoneout, Index s, Index t, Index b, Index u,
+                                Index n, Floats pre_zoneout) {
   Floats state = pre_zoneout;
   if (a.pre_zoneout) store(a.after(s, t, b) + u, pre_zoneout, n);
   if (zoneout.is_on()) {
@@ -217,7 +217,7 @@ class Partials {
 
   // Call function(part, units) for each part of this member's units; part: its index among those of all members.
   template <class Function>
-  void each_part(const Function& function) const {
+  FLATTEN void each_part(const Function& function) const {
     for (int p = 0; p < member_.parts; p++) {
       const int part = member_.id * member_.parts + p;
       function(part, Slice(units_, part, parts()));

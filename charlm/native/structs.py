@@ -5,15 +5,16 @@ import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-Value = int | float | Tensor | Sequence[Tensor | None] | None
+Value: TypeAlias = "int | float | Tensor | Sequence[Tensor | None] | None"
 """A value for a field of a struct; a sequence for a table of pointers."""
 
 _NUMBERS = {"Index": ctypes.c_ssize_t, "double": ctypes.c_double}
-_POINTEES = {"Index*": torch.int64, "float*": torch.float32, "double*": torch.float64}
+_POINTEES = {"Index*": "torch.int64", "float*": "torch.float32", "double*": "torch.float64"}
 
 
 class Struct:
@@ -23,12 +24,12 @@ class Struct:
         self.file, self.name = file, name
 
     @functools.cached_property
-    def _parsed(self) -> tuple[type[ctypes.Structure], dict[str, torch.dtype | None]]:
-        """The struct, and the dtypes of its pointers."""
+    def _parsed(self) -> tuple[type[ctypes.Structure], dict[str, str | None]]:
+        """The struct, and the names of its pointers' dtypes."""
         text = self.file.read_text(encoding="utf-8").split(f"struct {self.name} {{\n", 1)[1]
         declarations = re.split(r"\n\n|\n};", text, maxsplit=1)[0]
         fields: list[tuple[str, type]] = []
-        pointees: dict[str, torch.dtype | None] = {}
+        pointees: dict[str, str | None] = {}
         for kind, names in re.findall(r"^ *([\w: *]*?) (\w+(?:, \w+)*);", declarations, re.MULTILINE):
             for field in names.split(", "):
                 fields.append((field, ctypes.c_void_p if "*" in kind else _NUMBERS[kind]))
@@ -42,6 +43,8 @@ class Struct:
         must have the pointer's type, be contiguous and on the CPU, and outlive the struct, which does not keep them
         alive. A bool becomes an integer.
         """
+        import torch  # not above: wheels are built without it
+
         struct, pointees = self._parsed
         assert values.keys() <= pointees.keys(), values.keys()
         filled = struct(threads=torch.get_num_threads())
@@ -49,7 +52,7 @@ class Struct:
         for field, value in values.items():
             if isinstance(value, (int, float)):
                 setattr(filled, field, value)
-            elif isinstance(value, Tensor):
+            elif isinstance(value, torch.Tensor):
                 setattr(filled, field, _address(value, pointees[field]))
             elif value:
                 tables.append(_table(value))
@@ -78,14 +81,14 @@ class Struct:
         return list((ctypes.c_size_t * len(layout)).in_dll(library, f"{self.name}_layout")) == layout
 
 
-def _address(tensor: Tensor, dtype: torch.dtype | None) -> int:
+def _address(tensor: "Tensor", dtype: str | None) -> int:
     assert tensor.is_cpu, tensor.device
-    assert tensor.dtype is dtype, (tensor.dtype, dtype)
+    assert str(tensor.dtype) == dtype, (tensor.dtype, dtype)
     assert tensor.is_contiguous(), tensor.stride()
     return tensor.data_ptr()
 
 
-def _table(tensors: Sequence[Tensor | None]) -> "ctypes.Array[ctypes.c_void_p]":
+def _table(tensors: "Sequence[Tensor | None]") -> "ctypes.Array[ctypes.c_void_p]":
     """Addresses of float32 tensors."""
-    addresses = [None if tensor is None else _address(tensor, torch.float32) for tensor in tensors]
+    addresses = [None if tensor is None else _address(tensor, "torch.float32") for tensor in tensors]
     return (ctypes.c_void_p * len(addresses))(*addresses)

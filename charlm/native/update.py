@@ -1,14 +1,11 @@
 """What follows the backward pass of an update: the norm of all gradients, Adam, the running average of the weights."""
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from charlm.native.build import Kernel
-
-UPDATE = Kernel(Path(__file__).with_name("update.cpp"))
+from charlm.native.kernels import UPDATE
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:

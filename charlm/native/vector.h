@@ -21,6 +21,14 @@ constexpr int W = 8;
 constexpr int W = 4;
 #endif
 
+// Functions between a `flatten` function and its innermost loop. GCC's `flatten` inlines all calls below a function,
+// Clang's only those in its own text.
+#if defined(__clang__)
+#define FLATTEN __attribute__((always_inline, flatten))
+#else
+#define FLATTEN
+#endif
+
 using Index = std::ptrdiff_t;
 
 typedef float Floats __attribute__((vector_size(4 * W)));
@@ -61,7 +69,7 @@ inline Floats first_lanes(Floats v, Index n) {
 
 // Call function(i, n) for consecutive parts i … i + n − 1 of [first, end); n = W except in the last.
 template <class Function>
-inline void each_vector(Index first, Index end, const Function& function) {
+FLATTEN inline void each_vector(Index first, Index end, const Function& function) {
   Index i = first;
   // Separate from the last part, so that n is a constant when the function is inlined here.
   for (; i + W <= end; i += W) function(i, W);

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from charlm.cells import CELLS, Cell
-from charlm.cells.cpp import cpp
 from charlm.config.schema import Dropout
 from charlm.layers import RecurrentLayers, RecurrentState
 from charlm.layers.backend import Backend
@@ -175,7 +174,7 @@ def by_kernel(stack: RecurrentLayers) -> RecurrentLayers:
 def in_one_library(stacks: list[RecurrentLayers]) -> Any:
     """Replaces the CPU kernels of all layers by one library for these."""
     programs = [stack.passes(0) for stack in stacks]
-    return mock.patch.object(RecurrentLayers, "cpu_driver", FusedDriver("own", programs, cpp(programs)))
+    return mock.patch.object(RecurrentLayers, "cpu_driver", FusedDriver("own", programs))
 
 
 def seeded(forward: Callable[..., Any], *more: Any) -> Callable[..., Any]:

@@ -1,7 +1,10 @@
 """What wheels bring: kernels of the usual cells."""
 
 import importlib.util
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +12,7 @@ from charlm.cells import CELLS, RHN, Cell
 from charlm.config import load_config
 from charlm.config.shipped import shipped_configs
 from charlm.native.fused import fused
+from charlm.native.kernels import SHARED_KERNELS
 from tests.conftest import ROOT
 
 pytest.importorskip("hatchling", reason="scripts/test-oldest installs no build backend")
@@ -33,10 +37,49 @@ def usual_cells() -> Iterator[Cell]:
         yield RHN(depth=depth, gate_bias=-3)
 
 
-def test_usual_cells_need_no_compiler(hook):
-    shipped = {fused(cell) for cell in hook.shipped_cells()}
-    assert [cell for cell in usual_cells() if fused(cell) not in shipped] == []
-    assert len(shipped) < 40  # a wheel of 8 MB holds about 60
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # cannot be imported
+sys.path[:0] = [".", "scripts"]
+import hatch_build
+print(*[f"{kernel.name}-{kernel.digest}" for kernel in hatch_build.shipped_kernels()])
+"""
+
+
+def test_usual_cells_need_no_compiler_and_wheels_no_torch():
+    command = [sys.executable, "-c", WITHOUT_TORCH]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, encoding="utf-8").stdout
+    shipped = set(printed.split())
+    needed = [*SHARED_KERNELS, *map(fused, usual_cells())]
+    assert {f"{kernel.name}-{kernel.digest}" for kernel in needed} <= shipped
+    assert len(shipped) < 45  # a wheel of 8 MB holds about 60
+
+
+def test_only_what_changed_is_compiled(hook, monkeypatch, tmp_path):
+    compiled: list[str] = []
+
+    def zig(command: list[str]) -> None:
+        Path(command[-1]).write_bytes(b"a library")
+        compiled.append(Path(command[-1]).name)
+
+    def build() -> tuple[int, list[str]]:
+        compiled.clear()
+        hook.Kernels(str(tmp_path), {}, None, None, "", "wheel").initialize("standard", {"force_include": {}})
+        return len(list(tmp_path.glob("build/kernels/linux-x86_64/**/*.so"))), compiled
+
+    monkeypatch.setattr(hook, "_zig", zig)
+    monkeypatch.setattr(hook, "version_of", lambda package: "1")
+    monkeypatch.setattr(hook, "shipped_cells", lambda: [RHN(depth=3)])
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("CHARLM_WHEEL", "linux-x86_64")
+    libraries = 1 + 3 * len(hook.shipped_kernels())
+    assert build()[0] == libraries <= len(compiled)
+    assert build() == (libraries, [])
+    monkeypatch.setattr(hook, "shipped_cells", lambda: [RHN(depth=2)])
+    files, names = build()
+    assert files == libraries
+    assert {name.split("-")[0] for name in names} == {"rhn"}
 
 
 def test_a_platform_that_no_wheel_is_for(hook, monkeypatch):

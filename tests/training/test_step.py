@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from charlm.cells import CELLS
 from charlm.errors import DataError, DivergenceError
-from charlm.native.update import UPDATE
+from charlm.native.kernels import UPDATE
 from tests.runs import row_of
 
 CPU = torch.device("cpu")
