@@ -110,7 +110,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
         settings["data"] = base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
         reasons = _reasons(request, corpus, chosen, machine)
         if request.initial:
-            reasons["start"] = f"{unknown:.0%} of the way from the score on the text of these weights to guessing"
+            reasons["start"] = f"the weights predict this text {1 - unknown:.0%} as well as their own"
             if not request.gives("optimizer.lr"):
                 reasons["start"] += f"; learning rate × {rate:.2g}"
         return request.config(settings), reasons, chosen.updates
