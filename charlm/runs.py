@@ -124,8 +124,9 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
 def check_version(path: Path, header: Mapping[str, Any]) -> None:
     """CheckpointError for a file that was written in another version of the format."""
     if header.get("version") != str(VERSION):
+        writer = header.get("charlm", "(not said)")
         raise CheckpointError(
-            f"{path}: found format version {header.get('version')}, of charlm {header.get('charlm')}; "
+            f"{path}: found format version {header.get('version')}, of charlm {writer}; "
             f"allowed: version {VERSION}, of charlm {__version__}; use the charlm that wrote it, or train anew"
         )
 

@@ -16,7 +16,7 @@ from charlm.choice import speed
 from charlm.choice.families import PLAIN, Family, Request
 from charlm.choice.recipe import all_settings
 from charlm.choice.rule import MOST_EPOCHS, Candidate, best, is_promising
-from charlm.choice.trained_weights import rate_factor, unknown_share
+from charlm.choice.trained_weights import is_own_text, rate_factor, unknown_share
 from charlm.config import Config
 from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, CountedSources
@@ -72,7 +72,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     machine = choose_machine(base, group, [cell for _, cell in families])
     usable = [family for family, _ in families if family != PLAIN or not machine.has_kernels]
     text, corpus = group.local_first(_load, request, base)
-    if request.initial and corpus.sha256 == request.initial.progress.get("corpus_sha256"):
+    if request.initial and is_own_text(request.initial, corpus):
         request = _with_split_of(request, request.initial)
         base = request.base()
 
@@ -111,7 +111,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
         config = request.config(settings)
         reasons = _reasons(request, corpus, chosen, machine, config.train.read_share)
         if request.initial:
-            reasons["start"] = f"{unknown:.0%} of the way from the score on the text of these weights to guessing"
+            reasons["start"] = f"the weights predict this text {1 - unknown:.0%} as well as their own"
             if not request.gives("optimizer.lr"):
                 reasons["start"] += f"; learning rate × {rate:.2g}"
         return config, reasons, chosen.updates

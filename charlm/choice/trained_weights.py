@@ -13,9 +13,14 @@ from charlm.training.machine import Machine
 _CHARS = 50_000
 """Characters, from all over the text, that tell how well the weights know it."""
 _USUAL = 0.4
-"""What weights reach on their own text, as a share of what the frequencies of its characters score, if nobody knows."""
+"""Assumed score of weights on their own text, relative to that of its character frequencies, if the run has none."""
 _LONGER, _POWER = 4.0, 1.3
 """Fitted to trainings of 250 to 8,000 updates (benchmarks/README.md)."""
+
+
+def is_own_text(initial: Checkpoint, corpus: Corpus) -> bool:
+    """Whether the weights were trained on this very text."""
+    return corpus.sha256 == initial.progress.get("corpus_sha256")
 
 
 def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> float:
@@ -25,7 +30,7 @@ def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> floa
 
     0: the weights predict the text as well as their own. 1: no better than the frequencies of its characters do.
     """
-    if corpus.sha256 == initial.progress.get("corpus_sha256"):
+    if is_own_text(initial, corpus):
         return 0.0
     text = sample(corpus.splits["train"], _CHARS).ravel()
     known = text[text < len(initial.vocabulary)]

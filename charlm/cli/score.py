@@ -204,9 +204,9 @@ def score(
 
 
 def _percentile(lines: list[Any], percentile: float, of: str | None) -> float:
-    """The nats per character that so many per cent of the lines do not exceed, which is said.
+    """The percentile of the lines' nats per character; prints it.
 
-    DataError if --of has no lines; 0 if it is not given.
+    Without lines: DataError if --of names their file, else 0.
     """
     from charlm.inference.lines import percentile_nats
 
@@ -220,7 +220,7 @@ def _percentile(lines: list[Any], percentile: float, of: str | None) -> float:
 
 
 def _telling_unknown(blocks: Iterable[list[Any]], name: str) -> Iterator[list[Any]]:
-    """The blocks; the first line with characters that the model does not know is said."""
+    """Yield the blocks; prints the first line that has characters the model has never seen."""
     from charlm.data.vocabulary import describe_characters
 
     is_told = False

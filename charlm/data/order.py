@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from charlm.data.reading import unreadable
+from charlm.system.files import regular
 
 _PLACES, _BLOCK_BYTES = 32, 1 << 14
 """From how many places of a text lines are taken, and how much from each; of a smaller text all lines."""
@@ -20,7 +21,8 @@ _BEGINNING = 100
 _LEAST_LINES, _LEAST_SHARE = 8, 0.1
 """How many lines need a time or number; others are blank, or go on with what an earlier line began."""
 _MOST_FALLS = 0.1
-"""Share of lines that may be below the one before: days and months begin anew, and threads overtake each other."""
+"""Largest share of lines with a lower time or number than the line before: clocks restart at midnight, and threads
+overlap."""
 _TEXT_FALLS = 0.05
 """Share by which falls as numbers may exceed falls as text. Of a list that is sorted as text, with 10 before 9, every
 eleventh number falls."""
@@ -52,7 +54,7 @@ def sample_lines(paths: Sequence[Path], sizes: Sequence[int]) -> list[str]:
     for path, size in zip(paths, sizes, strict=True):
         for place in range(-before % stride, size, stride):
             try:
-                with path.open("rb") as file:
+                with open(path, "rb", opener=regular) as file:
                     file.seek(place)
                     block = file.read(_BLOCK_BYTES)
             except OSError as error:

@@ -96,5 +96,5 @@ def _ids(line: str, vocabulary: Vocabulary) -> tuple[Ids, npt.NDArray[np.bool_]]
 
 
 def percentile_nats(lines: list[LineScore], percentile: float) -> float:
-    """The nats per character of one of the lines (one or more): so many per cent of them have that score or less."""
+    """The percentile of the nats per character of the lines, one or more: always the score of one of them."""
     return float(np.percentile([line.nats_per_char for line in lines], percentile, method="higher"))

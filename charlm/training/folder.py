@@ -17,7 +17,7 @@ from pathlib import Path
 
 from charlm.checkpoint import Checkpoint, save_checkpoint
 from charlm.config import Config, dump_config
-from charlm.data.reading import arriving
+from charlm.data.reading import arriving, text_name
 from charlm.errors import DataError, RunError
 from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES, TEXT
 from charlm.system.console import say
@@ -145,7 +145,7 @@ def keep_text(source: str, run_dir: Path | None) -> Path:
             raise RunError(
                 f"{file}: exists already; allowed: a folder without it; train on it, or take another --run-dir"
             )
-        name = "stdin" if source == "-" else source
+        name = text_name(source)
         say("data", f"reading {name} into {file}")
         try:
             with refusing_os_errors(folder), replacing(file) as opened:
@@ -160,11 +160,10 @@ def keep_text(source: str, run_dir: Path | None) -> Path:
 
 
 def discard_text(run_dir: Path) -> None:
-    """Remove the text of a pipe that no run could start with, and its folder if nothing else is there."""
+    """Remove the text of a pipe that no run could start with. The folder and its lock stay."""
     if not any((run_dir / FOLDER).glob("*.safetensors")):
         with contextlib.suppress(OSError):
             (run_dir / TEXT).unlink()
-            run_dir.rmdir()
 
 
 def check_space(folder: Path, needed_bytes: int) -> None:
