@@ -1,9 +1,10 @@
 """What a person writes: a subclass of `Cell` with its options and one `step`."""
 
+import contextlib
 import functools
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -16,7 +17,7 @@ class Cell(Section):
     """A recurrent cell: its options, and the equations of one step.
 
     Options are annotated attributes with a default; the text below one is its help. `step` is the only place where
-    the equations stand: it runs on tensors, and charlm traces it once to derive everything else.
+    the equations stand: it runs on tensors, and charlm traces it for each model to derive everything else.
     """
 
     states: ClassVar[tuple[str, ...]] = ("h",)
@@ -32,10 +33,6 @@ class Cell(Section):
     """The name of a built-in kind, or FILE.py:CLASS."""
     hidden: Annotated[Count, Field(le=MOST_SIZE)] = 256
     """Hidden units of each layer, H."""
-
-    if TYPE_CHECKING:  # pydantic makes it
-
-        def __hash__(self) -> int: ...
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Another process may lack the class of a cell that is not built in: it gets the programs instead."""
@@ -58,13 +55,17 @@ class Cell(Section):
         """The program of `step` in a layer; square: with as many inputs as hidden units. CellError if it has none."""
         from charlm.cells.trace import trace  # which needs this module
 
-        try:
-            hash(self)
-        except TypeError:
-            raise CellError(
-                f"{self.name}: found an option whose value may change; allowed: no lists or dicts"
-            ) from None
         return trace(self, square)
+
+    def programs(self) -> "tuple[Program | None, Program]":
+        """The programs for layers with another number of inputs than H, None if it has none, and for those with H.
+
+        CellError if there is none for H inputs.
+        """
+        square, general = self.program(square=True), None
+        with contextlib.suppress(CellError):  # a cell that adds its input to its state has none
+            general = self.program(square=False)
+        return general, square
 
     def options(self) -> dict[str, Any]:
         """The options that only this kind has."""

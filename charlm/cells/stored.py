@@ -3,7 +3,6 @@
 Built-in kinds are not stored: their checkpoints follow the equations of the charlm that reads them.
 """
 
-import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -124,9 +123,7 @@ _SQUARE = "allowed: layers whose input has H units; set model.embedding to model
 
 def as_json(cell: Cell) -> str:
     """The programs of a cell, and the attributes of its class. CellError if there is no program."""
-    programs: list[Any] = [None, _of_program(cell.program(square=True))]
-    with contextlib.suppress(CellError):  # a cell that adds its input to its state has none
-        programs[False] = _of_program(cell.program(square=False))
+    programs = [None if program is None else _of_program(program) for program in cell.programs()]
     record = {"states": list(cell.states), "internal": cell.internal, "initial": cell.initial, "programs": programs}
     return json.dumps(record, allow_nan=False, separators=(",", ":"))
 

@@ -24,9 +24,8 @@ _ALLOWED = (
 _OPERANDS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "where": 3}
 
 
-@functools.lru_cache(maxsize=64)
 def trace(cell: Cell, square: bool) -> Program:
-    """The program of a cell's step.
+    """The program of a cell's step. It is traced anew in each call, because it may read globals that change.
 
     square: whether a layer has as many inputs as hidden units, so that both kinds of vectors can be added.
     CellError, which names the source line, for a step that no program can express.

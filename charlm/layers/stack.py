@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from charlm.cells import Cell
-from charlm.cells.derivative import passes_of
+from charlm.cells.derivative import both_passes
 from charlm.cells.passes import Passes
 from charlm.cells.program import Program
 from charlm.config.schema import Dropout
@@ -79,6 +79,8 @@ class RecurrentLayers(nn.Module):
         self.residual = residual
         self.shard = WHOLE_BATCH
         """The shard of the batch that `forward` computes; masks are drawn for it."""
+        self._programs = cell.programs()
+        self._passes = both_passes(*self._programs)
         self._buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
         for layer in range(num_layers):
@@ -90,11 +92,14 @@ class RecurrentLayers(nn.Module):
 
     def passes(self, layer: int) -> Passes:
         """The passes of the cell's step in this layer."""
-        return passes_of(self.cell, self.layer_input_size(layer) == self.hidden_size)
+        passes = self._passes[self.layer_input_size(layer) == self.hidden_size]
+        assert passes is not None
+        return passes
 
     def program(self, layer: int) -> Program:
-        """The cell's step in this layer."""
-        return self.cell.program(self.layer_input_size(layer) == self.hidden_size)
+        """The cell's step in this layer, as it was when these layers were made."""
+        square = self.layer_input_size(layer) == self.hidden_size
+        return self._programs[square] or self.cell.program(square)  # which raises: there is none
 
     def layer_input_size(self, layer: int) -> int:
         return self.input_size if layer == 0 else self.hidden_size
@@ -218,7 +223,7 @@ class RecurrentLayers(nn.Module):
     @property
     def cpu_driver(self) -> FusedDriver:
         """The kernels of all layers."""
-        return fused(self.cell)
+        return fused(self.kind, *self._passes)
 
     def fused_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by the CPU kernels."""

@@ -7,13 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from charlm.cells.cell import Cell
 from charlm.cells.cpp import cpp
 from charlm.cells.cpp_class import norm_sizes
-from charlm.cells.derivative import passes_of
 from charlm.cells.passes import Passes
 from charlm.cells.program import units
-from charlm.errors import CellError
 from charlm.native.build import Kernel, KernelError
 from charlm.native.linear import LOOKUP, PRODUCT, linear, matmul
 from charlm.native.loss import LOSS
@@ -31,26 +28,17 @@ _MOST_CHARACTERS = 150_000
 
 
 @functools.lru_cache(maxsize=64)
-def fused(cell: Cell) -> "FusedDriver":
-    """The driver of a cell: one library for layers with as many inputs as hidden units and for all others.
+def fused(name: str, general: Passes | None, square: Passes) -> "FusedDriver":
+    """The driver of a cell's `both_passes`: one library for layers with H inputs and for all others.
 
     KernelError if its step is too long.
     """
-    programs: list[Passes] = []
-    for square in (False, True):
-        try:
-            passes = passes_of(cell, square)
-        except CellError:
-            if square:
-                raise
-            continue  # a cell that adds its input to its state is for square layers only
-        if all(passes.split != other.split for other in programs):
-            programs.append(passes)
+    programs = [square] if general is None or general.split == square.split else [general, square]
     text = cpp(programs)
     if len(text) > _MOST_CHARACTERS:
         raise KernelError(f"its step is {len(text):,} characters of C++; allowed: {_MOST_CHARACTERS:,}")
     key = repr((text, [passes.split for passes in programs]))  # equal texts can have different names of gates
-    return _drivers.setdefault(key, FusedDriver(cell.name, programs, text))
+    return _drivers.setdefault(key, FusedDriver(name, programs, text))
 
 
 _drivers: dict[str, "FusedDriver"] = {}

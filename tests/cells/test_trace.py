@@ -217,7 +217,7 @@ FAULTS: list[tuple[Step, str]] = [
     (lambda self, p, x, h: p.product("w", p.product("v", h, size=2**40)), "found v: a size 1099511627776; allowed: "),
     (
         lambda self, p, x, h: p.note(**{f"g{k}": h for k in range(60_000)}) or h + p.vector("b"),
-        "found 60000 names of gates and values; allowed: up to 1000",
+        "found 60000 names of gates and values; allowed: up to 4000",
     ),
     # Results
     (lambda self, p, x, h: (h, h), "the number of values that step returns is 2; allowed: 1: h"),
