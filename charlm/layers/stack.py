@@ -23,6 +23,7 @@ from charlm.native.build import KernelError, load
 from charlm.native.fused import SHARED_KERNELS, FusedDriver, fused
 from charlm.native.generate import GeneratingLayer
 from charlm.native.random import dropout_mask
+from charlm.native.structs import check_tensor
 from charlm.system.process_group import WHOLE_BATCH
 
 RecurrentState = tuple[Tensor, ...]
@@ -83,10 +84,13 @@ class RecurrentLayers(nn.Module):
         self._passes = both_passes(*self._programs)
         self._buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        """Of each parameter."""
         for layer in range(num_layers):
             for declared in self.program(layer).parameters:
-                shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
-                self.register_parameter(f"{declared.name}_l{layer}", nn.Parameter(torch.empty(shape)))
+                name = f"{declared.name}_l{layer}"
+                self._shapes[name] = declared.shape(self.hidden_size, self.layer_input_size(layer))
+                self.register_parameter(name, nn.Parameter(torch.empty(self._shapes[name])))
         bound = 1 / math.sqrt(self.hidden_size)
         self.init_uniform_(bound, bias_bound=bound)
 
@@ -105,8 +109,16 @@ class RecurrentLayers(nn.Module):
         return self.input_size if layer == 0 else self.hidden_size
 
     def layer_parameters(self, layer: int) -> dict[str, Tensor]:
-        """The parameters of one layer by the names in the cell's program, in its order."""
-        return {one.name: getattr(self, f"{one.name}_l{layer}") for one in self.program(layer).parameters}
+        """The parameters of one layer by the names in the cell's program, in its order.
+
+        ValueError for one that was replaced by another shape, or by another type or device than the first has.
+        """
+        parameters = {one.name: getattr(self, f"{one.name}_l{layer}") for one in self.program(layer).parameters}
+        like = next(iter(parameters.values()))
+        for name, parameter in parameters.items():
+            name_of_layer = f"{name}_l{layer}"
+            check_tensor(name_of_layer, parameter, self._shapes[name_of_layer], like.dtype, like.device)
+        return parameters
 
     # Forward
 
@@ -172,6 +184,8 @@ class RecurrentLayers(nn.Module):
         """The call of one layer; draws its masks in training."""
         passes, parameters = self.passes(layer), self.layer_parameters(layer)
         like, mask_BH = next(iter(parameters.values())), None
+        for name, tensor in zip(self.state_names, state, strict=True):
+            check_tensor(f"state {name}", tensor, (len(state[0]), self.hidden_size), like.dtype, like.device)
         if training and (p := self.dropout.state) > 0:
             mask_BH = dropout_mask(tuple(state[0].shape), p, like=like, shard=self.shard, streams=0)
         if training and (p := self.dropout.weights) > 0:
@@ -269,12 +283,17 @@ class RecurrentLayers(nn.Module):
     # Checks of input
 
     def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
-        """T and B of an input; ValueError unless its shape is [T, B, I] with T ≥ 1."""
+        """T and B of an input; ValueError unless its shape is [T, B, I] with T ≥ 1, on the parameters' device."""
+        like = next(self.parameters())
         if isinstance(x, Lookup):
-            size = self.input_size if x.table_VI is None else x.table_VI.shape[1]
-            shape = [*x.ids_TB.shape, size]
+            ids, table = x
+            check_tensor("ids of a lookup", ids, ids.shape, torch.int64, like.device)
+            if table is not None:
+                check_tensor("table of a lookup", table, (len(table), self.input_size), like.dtype, like.device)
+            shape = [*ids.shape, self.input_size]
         else:
             shape = list(x.shape)
+            check_tensor("input", x, x.shape, x.dtype, like.device)
         if len(shape) != 3 or shape[0] == 0 or shape[2] != self.input_size:
             raise ValueError(f"{self.kind}: input of shape {shape}; allowed: [T, B, {self.input_size}] with T ≥ 1")
         return shape[0], shape[1]
