@@ -65,7 +65,6 @@ class Kernels(BuildHookInterface):
 
 def compile_kernels(platform: Platform, folder: Path) -> None:
     """The library of threads in `folder`, and all others in a folder for each level."""
-    from charlm.cells.derivative import both_passes
     from charlm.native.build import THREADS, shipped_path
     from charlm.native.fused import SHARED_KERNELS, fused
     from charlm.system.host import count_cores
@@ -82,7 +81,7 @@ def compile_kernels(platform: Platform, folder: Path) -> None:
         )
         threads = shipped_path(folder, THREADS)
         _zig(platform, platform.base, _shared(platform, threads), _text(THREADS), threads)
-        libraries = {fused(cell.name, *both_passes(*cell.programs())) for cell in shipped_cells()} | set(SHARED_KERNELS)
+        libraries = {fused(cell) for cell in shipped_cells()} | set(SHARED_KERNELS)
 
         def build(level: str, library: Any) -> None:
             unit = objects / f"{library.name}-{library.digest}-{level}.o"

@@ -165,7 +165,7 @@ def relu(v: Any) -> Any:
 
 def log_sigmoid(v: Any) -> Any:
     """log σ(v)"""
-    return v.log_sigmoid() if hasattr(v, "tracing") else _of_tensors().logsigmoid(v)
+    return -v.tracing.apply("softplus", -v) if hasattr(v, "tracing") else _of_tensors().logsigmoid(v)
 
 
 def softplus(v: Any) -> Any:
@@ -214,7 +214,7 @@ def rms_normalize(v: Any, epsilon: float = 1e-5) -> Any:
 def _extreme(name: str, a: Any, b: Any) -> Any:
     if isinstance(a, int | float):
         a, b = b, a
-    if isinstance(b, int | float) and not hasattr(a, "tracing"):
+    if isinstance(b, int | float):
         return a.clamp(min=b) if name == "maximum" else a.clamp(max=b)
     return getattr(a, name)(b)
 

@@ -20,7 +20,7 @@ from charlm.layers.reference import REFERENCE
 from charlm.layers.torch_operator import torch_backend
 from charlm.native.autograd import autocasts_to_bf16
 from charlm.native.build import KernelError, load
-from charlm.native.fused import SHARED_KERNELS, FusedDriver, fused
+from charlm.native.fused import SHARED_KERNELS, FusedDriver, driver_of
 from charlm.native.generate import GeneratingLayer
 from charlm.native.random import dropout_mask
 from charlm.native.structs import check_tensor
@@ -237,7 +237,7 @@ class RecurrentLayers(nn.Module):
     @property
     def cpu_driver(self) -> FusedDriver:
         """The kernels of all layers."""
-        return fused(self.kind, *self._passes)
+        return driver_of(self.kind, *self._passes)
 
     def fused_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by the CPU kernels."""

@@ -7,8 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from charlm.cells.cell import Cell
 from charlm.cells.cpp import cpp
 from charlm.cells.cpp_class import norm_sizes
+from charlm.cells.derivative import both_passes
 from charlm.cells.passes import Passes
 from charlm.cells.program import units
 from charlm.native.build import Kernel, KernelError
@@ -27,11 +29,16 @@ _MOST_CHARACTERS = 150_000
 """Of C++ for a cell. g++ 12 takes up to 40 s for them on an idle core, and minutes beside other load."""
 
 
-@functools.lru_cache(maxsize=64)
-def fused(name: str, general: Passes | None, square: Passes) -> "FusedDriver":
-    """The driver of a cell's `both_passes`: one library for layers with H inputs and for all others.
+def fused(cell: Cell) -> "FusedDriver":
+    """The driver of a cell's step as it is now, see `driver_of`."""
+    return driver_of(cell.name, *both_passes(*cell.programs()))
 
-    KernelError if its step is too long.
+
+@functools.lru_cache(maxsize=64)
+def driver_of(name: str, general: Passes | None, square: Passes) -> "FusedDriver":
+    """The driver of `both_passes`: one library for layers with as many inputs as hidden units and for all others.
+
+    KernelError if the step is too long.
     """
     programs = [square] if general is None or general.split == square.split else [general, square]
     text = cpp(programs)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from charlm.cells import Cell
-from charlm.cells.derivative import both_passes, least_saved
+from charlm.cells.derivative import least_saved
 from charlm.config import Config
 from charlm.errors import DeviceError
 from charlm.model import count_parameters
@@ -59,7 +59,7 @@ def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Ite
 def _compile_kernels(cells: list[Cell], device: torch.device) -> bool:
     if device.type == "cpu":
         try:
-            load(*dict.fromkeys(fused(cell.name, *both_passes(*cell.programs())) for cell in cells), *SHARED_KERNELS)
+            load(*dict.fromkeys(fused(cell) for cell in cells), *SHARED_KERNELS)
         except KernelError:
             return False
     return True
