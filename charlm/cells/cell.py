@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, field_validator
 
 from charlm.cells.program import MOST_SIZE, Program, Size
 from charlm.errors import CellError
@@ -29,10 +29,20 @@ class Cell(Section):
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {}
     """What pages call a state, a candidate or a gate; of a gate also what it does at 0 and at 1. Not in checkpoints."""
 
+    model_config = ConfigDict(validate_default=True)
+
     kind: str = ""
     """The name of a built-in kind, or FILE.py:CLASS."""
     hidden: Annotated[Count, Field(le=MOST_SIZE)] = 256
     """Hidden units of each layer, H."""
+
+    @field_validator("hidden")
+    @classmethod
+    def _is_count(cls, hidden: Any) -> Any:
+        """For a class that gives `hidden` a type of its own."""
+        if type(hidden) is not int or not 1 <= hidden <= MOST_SIZE:
+            raise ValueError(f"found {hidden!r:.40}; allowed: an integer ≥ 1 and ≤ {MOST_SIZE:,}")
+        return hidden
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Another process may lack the class of a cell that is not built in: it gets the programs instead."""

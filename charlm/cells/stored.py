@@ -109,7 +109,7 @@ class StoredCell(Cell):
         for names in (raw.states, raw.internal, raw.initial):
             require(len(set(names)) == len(names), "equal states, or equal initial options")
         require(all(map(is_name, (*raw.states, *raw.initial))), "states or initial options without proper names")
-        require(len(raw.initial) <= MOST_OPTIONS, f"{len(raw.initial)} initial options; allowed: {MOST_OPTIONS}")
+        require(set(raw.initial) <= (self.model_extra or {}).keys(), "initial options that are no options")
         require(set(raw.internal) < set(raw.states), "internal states that are no states, or all of them")
         general, square = raw.programs
         cell = self.model_copy()

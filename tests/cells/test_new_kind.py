@@ -191,6 +191,25 @@ def test_settings_are_chosen_around_it(cli, monkeypatch: pytest.MonkeyPatch) -> 
         ),
         (LEAKY.replace("leak: float", "leak"), "Leaky", "; allowed: options with a type, as in scale: float = 3.0"),
         (LEAKY.replace("Leaky", "lstm"), "lstm", "found a class lstm, as a built-in kind is called; "),
+        *(
+            (LEAKY.replace("leak: float = 0.0", f"{option} = {default}"), "Leaky", f"wrong.py: found Leaky.{fault}")
+            for option, default, fault in (
+                ("leak: int", "2.5", "leak = 2.5 as a default; Input should be a valid integer"),
+                ("leak: int", "True", "leak = True as a default; Input should be a valid integer"),
+                ("leak: str", "None", "leak = None as a default; Input should be a valid string"),
+                ("leak: float", "float('nan')", "leak = nan; allowed: a finite number, text, true or false"),
+                ("leak: tuple", "(1, 2)", "leak = (1, 2); allowed: a finite number, text, true or false"),
+                ("leak: float = 0.0; hidden: float", "3.0", "hidden = 3.0 as a default; allowed: an integer ≥ 1 and ≤"),
+                ("leak: float = 0.0; hidden: int", "0", "hidden = 0 as a default; allowed: an integer ≥ 1 and ≤"),
+                ("rate: float", "0.0", "initial = ('leak',); allowed: a tuple of options: rate"),
+            )
+        ),
+        (
+            LEAKY.replace('("leak",)', '"leak"'),
+            "Leaky",
+            "found Leaky.initial = 'leak'; allowed: a tuple of options: leak",
+        ),
+        (LEAKY.replace('("leak",)', '("hidden",)'), "Leaky", "found Leaky.initial = ('hidden',); allowed: a tuple of "),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Field name")
