@@ -1,15 +1,20 @@
 """The model around the cells: input, dropout, logits, loss."""
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch.func import functional_call
+from torch.nn.utils import parametrize
 
 from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.layers import Lookup
+from charlm.layers.backend import Backend
+from charlm.layers.driven import driven_layer
 from charlm.model import build_model, mean_square, parameters_by_part, uninitialized_model
 
 V, T, B = 7, 5, 3
@@ -33,6 +38,61 @@ def test_a_model_for_loaded_weights_never_touches_the_random_state(kind, monkeyp
     before = torch.get_rng_state()
     uninitialized_model(config, V)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+class Replaced(torch.nn.Module):
+    """A parametrization: another tensor in a parameter's place."""
+
+    def __init__(self, tensor):
+        super().__init__()
+        self.tensor = tensor
+
+    def forward(self, _):
+        return self.tensor
+
+
+def wrong_ones(tensor):
+    """Tensors of another shape, type, device or layout."""
+    return (
+        *(tensor[..., :1], torch.cat([tensor, tensor]), tensor[None]),
+        *(tensor.double(), tensor.bfloat16(), tensor.to("meta"), tensor.to_sparse()),
+    )
+
+
+def refused(name, call, *arguments):
+    with pytest.raises(ValueError, match=rf"^{name}: [^\n]*; allowed: [^\n]*$"):
+        call(*arguments)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.usefixtures("kernels")
+def test_a_tensor_that_does_not_fit_is_refused_by_every_way_to_compute(tied):
+    """By each backend, a GPU's loop too, and where characters are generated."""
+    model = model_of(cell={"kind": "lstm", "hidden": 8}, layers=2, embedding=5, tie_embeddings=tied).eval()
+    layers, inputs, state = model.layers, torch.randn(T, B, 5), model.zero_state(B)
+    of_gpu = Backend("loop", partial(driven_layer, layers.gpu_driver, 5, None))
+    backends = [*layers.backends(torch.device("cpu")), of_gpu]
+    for full_name, parameter in list(model.named_parameters()):
+        module = model.get_submodule(full_name.rpartition(".")[0])
+        attribute = full_name.rpartition(".")[2]
+        for wrong in wrong_ones(parameter.detach()):
+            # Of two types or devices no one knows which is meant.
+            name = full_name.removeprefix("layers.") if wrong.dtype == torch.float32 and wrong.is_cpu else r"[\w.]+"
+            refused(name, functional_call, model, {full_name: wrong}, (ids(),))
+            parametrize.register_parametrization(module, attribute, Replaced(wrong), unsafe=True)
+            refused(name, model.generator, state)
+            for backend in backends if module is layers else ():
+                refused(name, layers.run_layers, backend, inputs, None)
+            parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
+    for place, tensor in enumerate(state):
+        for wrong in wrong_ones(tensor):
+            replaced = (*state[:place], wrong, *state[place + 1 :])
+            refused("(lstm|state .)", model.generator, replaced)
+            for backend in backends:
+                refused("(lstm|state .)", layers.run_layers, backend, inputs, replaced)
+    refused("input", layers, inputs.to("meta"))
+    refused("ids of a lookup", model, ids().int())
+    refused("table of a lookup", layers, Lookup(ids(), torch.zeros(V, 5, dtype=torch.float64)))
 
 
 def ids(T=T, B=B, seed=0):

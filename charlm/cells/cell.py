@@ -1,11 +1,12 @@
 """What a person writes: a subclass of `Cell` with its options and one `step`."""
 
+import contextlib
 import functools
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import ConfigDict, Field, field_validator
 
 from charlm.cells.program import EPSILON, MOST_SIZE, Program, Size
 from charlm.errors import CellError
@@ -16,7 +17,7 @@ class Cell(Section):
     """A recurrent cell: its options, and the equations of one step.
 
     Options are annotated attributes with a default; the text below one is its help. `step` is the only place where
-    the equations stand: it runs on tensors, and charlm traces it once to derive everything else.
+    the equations stand: it runs on tensors, and charlm traces it for each model to derive everything else.
     """
 
     states: ClassVar[tuple[str, ...]] = ("h",)
@@ -28,14 +29,20 @@ class Cell(Section):
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {}
     """What pages call a state, a candidate or a gate; of a gate also what it does at 0 and at 1. Not in checkpoints."""
 
+    model_config = ConfigDict(validate_default=True)
+
     kind: str = ""
     """The name of a built-in kind, or FILE.py:CLASS."""
     hidden: Annotated[Count, Field(le=MOST_SIZE)] = 256
     """Hidden units of each layer, H."""
 
-    if TYPE_CHECKING:  # pydantic makes it
-
-        def __hash__(self) -> int: ...
+    @field_validator("hidden")
+    @classmethod
+    def _is_count(cls, hidden: Any) -> Any:
+        """For a class that gives `hidden` a type of its own."""
+        if type(hidden) is not int or not 1 <= hidden <= MOST_SIZE:
+            raise ValueError(f"found {hidden!r:.40}; allowed: an integer ≥ 1 and ≤ {MOST_SIZE:,}")
+        return hidden
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Another process may lack the class of a cell that is not built in: it gets the programs instead."""
@@ -58,13 +65,17 @@ class Cell(Section):
         """The program of `step` in a layer; square: with as many inputs as hidden units. CellError if it has none."""
         from charlm.cells.trace import trace  # which needs this module
 
-        try:
-            hash(self)
-        except TypeError:
-            raise CellError(
-                f"{self.name}: found an option whose value may change; allowed: no lists or dicts"
-            ) from None
         return trace(self, square)
+
+    def programs(self) -> "tuple[Program | None, Program]":
+        """The programs for layers with another number of inputs than H, None if it has none, and for those with H.
+
+        CellError if there is none for H inputs.
+        """
+        square, general = self.program(square=True), None
+        with contextlib.suppress(CellError):  # a cell that adds its input to its state has none
+            general = self.program(square=False)
+        return general, square
 
     def options(self) -> dict[str, Any]:
         """The options that only this kind has."""
@@ -164,7 +175,7 @@ def relu(v: Any) -> Any:
 
 def log_sigmoid(v: Any) -> Any:
     """log σ(v)"""
-    return v.log_sigmoid() if hasattr(v, "tracing") else _of_tensors().logsigmoid(v)
+    return -v.tracing.apply("softplus", -v) if hasattr(v, "tracing") else _of_tensors().logsigmoid(v)
 
 
 def softplus(v: Any) -> Any:
@@ -213,7 +224,7 @@ def rms_normalize(v: Any, epsilon: float = EPSILON) -> Any:
 def _extreme(name: str, a: Any, b: Any) -> Any:
     if isinstance(a, int | float):
         a, b = b, a
-    if isinstance(b, int | float) and not hasattr(a, "tracing"):
+    if isinstance(b, int | float):
         return a.clamp(min=b) if name == "maximum" else a.clamp(max=b)
     return getattr(a, name)(b)
 

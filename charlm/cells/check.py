@@ -14,7 +14,7 @@ MOST_STATES = 64
 MOST_NAMES = 4000
 """Most parameters; and most values that people look at."""
 LONGEST_NAME = 100
-_LARGEST = 3e38
+LARGEST = 3e38
 """The largest number, which float32 can hold."""
 
 
@@ -74,8 +74,8 @@ def _check_parameter(parameter: Parameter) -> None:
         require(not starts, f"{name}: initial values of a matrix")
     else:
         require(len(starts) == gates * max(stack, 1), f"{name}: {len(starts)} initial values")
-    require(bound is None or 0 <= bound <= _LARGEST, f"{name}: a bound {bound}")
-    finite = all(start is None or abs(start) <= _LARGEST for start in starts)
+    require(bound is None or 0 <= bound <= LARGEST, f"{name}: a bound {bound}")
+    finite = all(start is None or abs(start) <= LARGEST for start in starts)
     require(finite, f"{name}: an initial value that is not finite")
 
 
@@ -93,7 +93,7 @@ def _check_node(node: Node, args: list[Node], program: Program, parameter: Param
     arity = {"where": 3, **dict.fromkeys(BINARY, 2), **dict.fromkeys((*UNARY, *_OF_ONE), 1)}.get(op, 0)
     require(len(args) == arity, f"{len(args)} arguments; allowed: {arity}")
     require(1 <= node.count <= MOST_COUNT, f"{node.count} vectors; allowed: 1 to {MOST_COUNT}")
-    require(abs(node.number) <= _LARGEST, "a number that is not finite")
+    require(abs(node.number) <= LARGEST, "a number that is not finite")
     require(str(node.number) != "-0.0", "the number −0; allowed: 0")
     require(_fits(node.size) and (node.size == "") == (op == "constant"), "no size")
     if op in ("input", "state", "constant"):

@@ -18,14 +18,19 @@ _CHEAP = ("add", "sub", "mul", "max", "min", "where", "greater", "stop", "relu")
 
 
 @functools.lru_cache(maxsize=64)
-def passes_of(cell: Cell, square: bool) -> Passes:
-    """Both passes of a cell's step, see `trace`."""
-    return passes(split(cell.program(square)))
+def passes_of(program: Program) -> Passes:
+    """Both passes of a step. Equal programs share them, and so their kernels."""
+    return passes(split(program))
+
+
+def both_passes(general: Program | None, square: Program) -> tuple[Passes | None, Passes]:
+    """The passes of `Cell.programs`."""
+    return None if general is None else passes_of(general), passes_of(square)
 
 
 def least_saved(cell: Cell) -> int:
     """A lower bound on the numbers saved for the backward pass, per step, unit and stream of a layer."""
-    derived = passes_of(cell, True)
+    derived = passes_of(cell.program(square=True))
     operands = sum(derived.operands[k].size == "H" for k in derived.stored_operands)
     return len(cell.states) + len(derived.forward.saved.get("H", ())) + operands
 

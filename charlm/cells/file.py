@@ -4,7 +4,6 @@ import difflib
 import functools
 import hashlib
 import inspect
-import math
 import os
 import sys
 import traceback
@@ -14,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import PydanticUserError
+from pydantic import PydanticUserError, ValidationError
+from pydantic_core import PydanticUndefined
 
 from charlm.cells import CELLS, Cell
 from charlm.cells.cell import is_in_file
-from charlm.cells.check import is_name
+from charlm.cells.check import LARGEST, is_name
 from charlm.cells.stored import StoredCell
 from charlm.errors import CellError
 from charlm.system.console import say
@@ -73,7 +73,7 @@ def registered(cell: Any) -> Iterator[dict[str, Any]]:
         yield _as_settings(kind, options)
         return
     if not isinstance(cell, Cell) or not is_in_file(cell.kind):
-        _check_names("cell", own_class)
+        _check_class("cell", own_class)
         file = getattr(sys.modules.get(own_class.__module__), "__file__", None) or f"{own_class.__module__}.py"
         cell = own_class.model_construct(kind=f"{_absolute(Path.cwd(), file)}:{own_class.__name__}")
     _REGISTERED[cell.kind] = cell
@@ -146,7 +146,7 @@ def _cell(path: Path, module: types.ModuleType, name: str) -> Cell:
     own_cells = _own_cells(module)
     named = getattr(module, name, None)
     if inspect.isclass(named) and issubclass(named, Cell) and named is not Cell:
-        _check_names(str(path), named)
+        _check_class(str(path), named)
         if name in CELLS:
             raise CellError(f"{path}: found a class {name}, as a built-in kind is called; allowed: another name")
         return named.model_construct(kind=f"{path}:{name}")
@@ -156,17 +156,38 @@ def _cell(path: Path, module: types.ModuleType, name: str) -> Cell:
     raise CellError(f"{path}: found {description}; allowed: {' | '.join(own_cells) or 'a class of a cell'}{hint}")
 
 
-def _check_names(where: str, cell: type[Cell]) -> None:
-    """CellError unless a checkpoint can hold the class's name and its options."""
+def _check_class(where: str, cell: type[Cell]) -> None:
+    """CellError unless a checkpoint can hold the class's name and its options, and a config their defaults."""
     name = cell.__name__
     if not is_name(name):
         raise CellError(f"{where}: found a class {name}; allowed: a name of ASCII letters, not beginning with _")
-    for option, field in cell.model_fields.items():
-        if option in Cell.model_fields:
-            continue
+    options = [option for option in cell.model_fields if option not in Cell.model_fields]
+    for option in options:
         if hasattr(StoredCell, option):
             raise CellError(f"{where}: found an option {name}.{option}, which Cell has; allowed: another name")
         if not is_name(option):
             raise CellError(f"{where}: found an option {name}.{option}; allowed: a name of ASCII letters")
-        if isinstance(field.default, float) and not math.isfinite(field.default):
-            raise CellError(f"{where}: found {name}.{option} = {field.default}; allowed: finite numbers")
+        default = cell.model_fields[option].get_default(call_default_factory=True)
+        is_number = isinstance(default, int | float) and abs(default) <= LARGEST
+        if not is_number and default is not PydanticUndefined and not isinstance(default, str | None):
+            raise CellError(
+                f"{where}: found {name}.{option} = {default!r:.40}; allowed: a finite number, text, true or false"
+            )
+    _check_defaults(where, cell)
+    initial = cell.initial
+    is_tuple = isinstance(initial, tuple)
+    if not is_tuple or any(option not in options or initial.count(option) > 1 for option in initial):
+        listed = ", ".join(options) or "there are none"
+        raise CellError(f"{where}: found {name}.initial = {initial!r:.80}; allowed: a tuple of options: {listed}")
+
+
+def _check_defaults(where: str, cell: type[Cell]) -> None:
+    """CellError unless a config may give each option its default, if it has one."""
+    try:
+        cell.model_validate(cell.model_validate({}).model_dump(mode="json"))
+    except ValidationError as error:
+        for fault in error.errors():
+            if fault["type"] != "missing":
+                option, text = ".".join(map(str, fault["loc"])), fault["msg"].rpartition("; ")[2]
+                found = f"{where}: found {cell.__name__}.{option} = {fault['input']!r:.40} as a default"
+                raise CellError(f"{found}; {text}") from None

@@ -77,7 +77,7 @@ class Pass:
 
 @dataclass(frozen=True, eq=False)
 class Passes:
-    """Both passes of a step."""
+    """Both passes of a step. A copied model shares them, and so its kernels."""
 
     split: Split
     operands: tuple[Operand, ...]
@@ -91,6 +91,9 @@ class Passes:
     """Windows whose gradient equals a product's → this product; the two share memory."""
     like_vectors: dict[int, int]
     """Vectors whose gradient sums a product's over steps and streams → this product."""
+
+    def __deepcopy__(self, memo: object) -> "Passes":
+        return self
 
     @functools.cached_property
     def stored_operands(self) -> tuple[int, ...]:

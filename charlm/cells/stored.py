@@ -3,7 +3,6 @@
 Built-in kinds are not stored: their checkpoints follow the equations of the charlm that reads them.
 """
 
-import contextlib
 import json
 import math
 from collections.abc import Mapping
@@ -110,7 +109,7 @@ class StoredCell(Cell):
         for names in (raw.states, raw.internal, raw.initial):
             require(len(set(names)) == len(names), "equal states, or equal initial options")
         require(all(map(is_name, (*raw.states, *raw.initial))), "states or initial options without proper names")
-        require(len(raw.initial) <= MOST_OPTIONS, f"{len(raw.initial)} initial options; allowed: {MOST_OPTIONS}")
+        require(set(raw.initial) <= (self.model_extra or {}).keys(), "initial options that are no options")
         require(set(raw.internal) < set(raw.states), "internal states that are no states, or all of them")
         general, square = raw.programs
         cell = self.model_copy()
@@ -124,9 +123,7 @@ _SQUARE = "allowed: layers whose input has H units; set model.embedding to model
 
 def as_json(cell: Cell) -> str:
     """The programs of a cell, and the attributes of its class. CellError if there is no program."""
-    programs: list[Any] = [None, _of_program(cell.program(square=True))]
-    with contextlib.suppress(CellError):  # a cell that adds its input to its state has none
-        programs[False] = _of_program(cell.program(square=False))
+    programs = [None if program is None else _of_program(program) for program in cell.programs()]
     record = {"states": list(cell.states), "internal": cell.internal, "initial": cell.initial, "programs": programs}
     return json.dumps(record, allow_nan=False, separators=(",", ":"))
 

@@ -16,6 +16,19 @@ def _do(op: str, *operands: Any) -> Any:
     return next(operand for operand in operands if hasattr(operand, "tracing")).tracing.apply(op, *operands)
 
 
+def _of_vectors(op: str, v: Any, other: Any) -> Any:
+    """An operation for which torch takes no number."""
+    if not hasattr(other, "tracing"):
+        v.tracing.fail(f"torch's {op} of a vector and {other!r:.40}; allowed: two vectors, or {op} of charlm.cells")
+    return _do({"maximum": "max", "minimum": "min"}[op], v, other)
+
+
+def _lerp(start: Any, end: Any, weight: Any) -> Any:
+    if not hasattr(end, "tracing"):
+        start.tracing.fail(f"lerp to {end!r:.40}; allowed: a vector")
+    return start + start.tracing.value(weight) * (end - start)
+
+
 def _power(v: Any, exponent: Any) -> Any:
     allowed = (0.5, *range(1, MOST_FACTORS + 1))
     if not isinstance(exponent, int | float) or abs(exponent) not in allowed:
@@ -29,6 +42,8 @@ def _power(v: Any, exponent: Any) -> Any:
 
 
 def _clamp(v: Any, min: Any = None, max: Any = None) -> Any:
+    if len({hasattr(bound, "tracing") for bound in (min, max) if bound is not None}) != 1:
+        v.tracing.fail("clamp with no bound, or with a number and a vector; allowed: numbers, or vectors")
     v = v if min is None else _do("max", v, min)
     return v if max is None else _do("min", v, max)
 
@@ -37,7 +52,7 @@ def _softplus(v: Any, beta: float = 1) -> Any:
     return _do("softplus", v) if beta == 1 else _do("softplus", beta * v) / beta
 
 
-def _elu(v: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
+def _elu(v: Any, alpha: float = 1.0) -> Any:
     # The exponent is at most 0: where v > 0, this branch has no gradient, but ∞ times 0 is none either.
     return _do("where", v > 0, v, alpha * (_do("exp", _do("min", v, 0.0)) - 1))
 
@@ -53,12 +68,12 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "reciprocal": lambda v: 1 / v,
     "rsqrt": lambda v: 1 / _do("sqrt", v),
     "clamp": _clamp,
-    "lerp": lambda start, end, weight: start + weight * (end - start),
+    **{op: functools.partial(_of_vectors, op) for op in ("maximum", "minimum")},
+    "lerp": _lerp,
     "log_sigmoid": lambda v: 0.0 - _do("softplus", 0.0 - v),
     "softplus": _softplus,
-    "relu": lambda v, inplace=False: _do("relu", v),
-    "silu": lambda v, inplace=False: v * _do("sigmoid", v),
-    "leaky_relu": lambda v, negative_slope=0.01, inplace=False: _do("where", v > 0, v, negative_slope * v),
+    "silu": lambda v: v * _do("sigmoid", v),
+    "leaky_relu": lambda v, negative_slope=0.01: _do("where", v > 0, v, negative_slope * v),
     "elu": _elu,
     "detach": lambda v: v.tracing.over_units("stop", v),
     "gt": lambda a, b: a > b,
@@ -66,13 +81,19 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "ge": lambda a, b: a >= b,
     "le": lambda a, b: a <= b,
 }
-"""Functions by the name that torch gives them."""
+"""Functions by the name that torch gives them. Most are methods of tensors, too."""
 _ALIASES = {
-    **{"maximum": "max", "minimum": "min", "multiply": "mul", "divide": "div", "true_divide": "div"},
+    **{"max": "maximum", "min": "minimum", "multiply": "mul", "divide": "div", "true_divide": "div"},
     **{"subtract": "sub", "negative": "neg", "absolute": "abs", "clip": "clamp", "logsigmoid": "log_sigmoid"},
     **{"greater": "gt", "less": "lt", "greater_equal": "ge", "less_equal": "le"},
 }
 FUNCTIONS |= {alias: FUNCTIONS[name] for alias, name in _ALIASES.items()}
+
+NO_METHODS = {
+    **{"log_sigmoid": "log_sigmoid(v)", "logsigmoid": "log_sigmoid(v)", "softplus": "softplus(v)"},
+    **{name: f"torch.nn.functional.{name}(v)" for name in ("silu", "elu", "leaky_relu")},
+}
+"""Functions that tensors do not have as methods, and what a step writes for them."""
 
 INSTEAD = {
     **dict.fromkeys(("linear", "matmul", "mm", "addmm", "bmm", "einsum"), "p.product(name, v)"),

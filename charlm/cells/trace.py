@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from charlm.cells.cell import Cell, Parameters
 from charlm.cells.check import MOST_NODES, check, check_shape
 from charlm.cells.program import BINARY, UNARY, Builder, Node, Parameter, Program, Size
-from charlm.cells.torch_functions import FUNCTIONS, INSTEAD
+from charlm.cells.torch_functions import FUNCTIONS, INSTEAD, NO_METHODS
 from charlm.errors import CellError
 
 _ALLOWED = (
@@ -24,9 +24,8 @@ _ALLOWED = (
 _OPERANDS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "where": 3}
 
 
-@functools.lru_cache(maxsize=64)
 def trace(cell: Cell, square: bool) -> Program:
-    """The program of a cell's step.
+    """The program of a cell's step. It is traced anew in each call, because it may read globals that change.
 
     square: whether a layer has as many inputs as hidden units, so that both kinds of vectors can be added.
     CellError, which names the source line, for a step that no program can express.
@@ -163,7 +162,9 @@ class _Tracing(Parameters):
         if isinstance(value, Value):
             if value.tracing is not self:
                 self.fail("found a value of another step; what a step needs of the past is one of its states")
-            return value.number if isinstance(value, Condition) else value
+            if isinstance(value, Condition):
+                self.fail("a comparison where a vector belongs; allowed: where(comparison, a, b), or v * comparison")
+            return value
         if isinstance(value, Real) and not isinstance(value, bool):
             return Value(self, self.builder.constant(float(value)))
         return self.fail(f"found a {type(value).__name__} where a vector or a number belongs; {_ALLOWED}")
@@ -178,6 +179,10 @@ class _Tracing(Parameters):
                 self.fail("where needs a comparison as its condition; allowed: for example where(a > b, a, b)")
             own = self.value(Value(condition.tracing, condition.place))
             values = [own, *map(self.value, branches[:: -1 if condition.inverted else 1])]
+        elif op in ("add", "mul") and any(type(operand) is Value for operand in operands):
+            # With a vector of torch, a comparison counts as 1 and 0.
+            numbers = (each.number if isinstance(each, Condition) else each for each in operands)
+            values = [self.value(operand) for operand in numbers]
         else:
             values = [self.value(operand) for operand in operands]
         size: Size | None = ""
@@ -279,19 +284,31 @@ class Value:
         return self.tracing.builder.nodes[self.place]
 
     def __iter__(self) -> "Iterator[Value]":
-        """The vectors that are side by side; with one, an error that says so."""
+        """The vectors that are side by side."""
+        return iter([Value(self.tracing, self.tracing.builder.part(self.place, k)) for k in range(len(self))])
+
+    def __len__(self) -> int:
+        """How many vectors are side by side; with one, an error that says so: of a tensor it is the batch size."""
         if self.node.count == 1:
             self.tracing.fail(
                 "found one vector where several are expected; allowed: products and vectors with gates; a step sees "
                 "one time step, and charlm makes the loop over time"
             )
-        return iter([Value(self.tracing, self.tracing.builder.part(self.place, k)) for k in range(self.node.count)])
+        return self.node.count
 
     def __getitem__(self, index: int) -> "Value":
+        if type(index) is not int or not -len(self) <= index < len(self):
+            self.tracing.fail(f"found {index!r:.40} as an index; allowed: 0 to {len(self) - 1}")
         return list(self)[index]
 
-    def __len__(self) -> int:
-        return self.node.count
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._change_in_place(value)
+
+    def _change_in_place(self, other: Any) -> NoReturn:
+        """What torch would do to a tensor under all its names, and to vectors that share its memory."""
+        self.tracing.fail("a vector is changed in place, as by a += b; allowed: a new one, as by a = a + b")
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = _change_in_place
 
     def __bool__(self) -> bool:
         self.tracing.fail("a branch on a value, which a trace does not know; use where(condition, a, b)")
@@ -348,18 +365,22 @@ class Value:
 
     def __getattr__(self, name: str) -> Any:
         """Methods of tensors that are operations, as `x.tanh()`."""
-        if name in FUNCTIONS:
+        if name in FUNCTIONS and name not in NO_METHODS:
             return functools.partial(FUNCTIONS[name], self)
-        raise AttributeError(f"a vector of a step has no {name}" + (f"; {_instead(name)}" if name in INSTEAD else ""))
+        raise AttributeError(f"a vector of a step has no {name}" + (f"; {_instead(name)}" if _instead(name) else ""))
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> "Value":
         """Functions of torch that are operations, as torch.tanh(x)."""
         tracing = next(_values([*args, *(kwargs or {}).values()])).tracing
-        name = getattr(function, "__name__", str(function))
+        name, options = getattr(function, "__name__", str(function)), dict(kwargs or {})
         if name not in FUNCTIONS:
             tracing.fail(f"torch's {name} is no operation of a step; " + (_instead(name) or _ALLOWED))
-        return FUNCTIONS[name](*args, **kwargs or {})
+        if options.pop("inplace", False):
+            tracing.fail(f"torch's {name} with inplace=True, which changes a vector; allowed: inplace=False")
+        if name != "where" and not (args and isinstance(args[0], Value)):
+            tracing.fail(f"torch's {name} of something else than a vector first; allowed: a vector, as {name}(v)")
+        return FUNCTIONS[name](*args, **options)
 
 
 class Condition(Value):
@@ -371,11 +392,11 @@ class Condition(Value):
         """Whether it holds where the node does not."""
 
     def __iter__(self) -> Iterator[Value]:
-        return iter(self.number)
+        return (Condition(self.tracing, value.place, self.inverted) for value in super().__iter__())
 
     @property
     def number(self) -> Value:
-        """1 where it holds, else 0: what it is in arithmetic."""
+        """1 where it holds, else 0."""
         return self.tracing.apply("where", self, 1.0, 0.0)
 
 
@@ -389,4 +410,5 @@ def _values(arguments: Iterable[Any]) -> Iterator[Value]:
 
 
 def _instead(name: str) -> str:
-    return f"write {INSTEAD[name]} instead" if name in INSTEAD else ""
+    instead = (NO_METHODS | INSTEAD).get(name)
+    return f"write {instead} instead" if instead else ""

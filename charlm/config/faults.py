@@ -137,12 +137,12 @@ def allowed_text(node: Schema) -> str:
         return " | ".join(map(str, choices))
     if "discriminator" in node:
         return f"a section with {node['discriminator']['propertyName']}"
-    if node.get("type") == "array":
+    if "minItems" in node:
         return f"a list of {node['minItems']}: {allowed_text(node['prefixItems'][0])} each"
     if node.get("minLength"):
         return "text that is not empty"
     bounds = [sign.format(plain(node[key])) for key, sign in _BOUNDS.items() if key in node]
-    return " ".join([_TYPES[node["type"]], " and ".join(bounds)]).strip()
+    return " ".join([_TYPES.get(node.get("type", ""), "another value"), " and ".join(bounds)]).strip()
 
 
 def show(value: Any) -> str:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from charlm.cells import Cell
-from charlm.cells.derivative import passes_of
+from charlm.cells.derivative import both_passes
 from charlm.cells.passes import Passes
 from charlm.cells.program import Parameter, Program
 from charlm.config.schema import Dropout
@@ -20,10 +20,11 @@ from charlm.layers.reference import REFERENCE
 from charlm.layers.torch_operator import torch_backend
 from charlm.native.autograd import autocasts_to_bf16
 from charlm.native.build import KernelError, load
-from charlm.native.fused import FusedDriver, fused
+from charlm.native.fused import FusedDriver, driver_of
 from charlm.native.generate import GeneratingLayer
 from charlm.native.kernels import SHARED_KERNELS
 from charlm.native.random import dropout_mask
+from charlm.native.structs import check_tensor
 from charlm.system.process_group import WHOLE_BATCH
 
 RecurrentState = tuple[Tensor, ...]
@@ -80,29 +81,45 @@ class RecurrentLayers(nn.Module):
         self.residual = residual
         self.shard = WHOLE_BATCH
         """The shard of the batch that `forward` computes; masks are drawn for it."""
+        self._programs = cell.programs()
+        self._passes = both_passes(*self._programs)
         self._buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        """Of each parameter."""
         for layer in range(num_layers):
             for declared in self.program(layer).parameters:
-                shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
-                self.register_parameter(f"{declared.name}_l{layer}", nn.Parameter(torch.empty(shape)))
+                name = f"{declared.name}_l{layer}"
+                self._shapes[name] = declared.shape(self.hidden_size, self.layer_input_size(layer))
+                self.register_parameter(name, nn.Parameter(torch.empty(self._shapes[name])))
         bound = 1 / math.sqrt(self.hidden_size)
         self.init_uniform_(bound, bias_bound=bound)
 
     def passes(self, layer: int) -> Passes:
         """The passes of the cell's step in this layer."""
-        return passes_of(self.cell, self.layer_input_size(layer) == self.hidden_size)
+        passes = self._passes[self.layer_input_size(layer) == self.hidden_size]
+        assert passes is not None
+        return passes
 
     def program(self, layer: int) -> Program:
-        """The cell's step in this layer."""
-        return self.cell.program(self.layer_input_size(layer) == self.hidden_size)
+        """The cell's step in this layer, as it was when these layers were made."""
+        square = self.layer_input_size(layer) == self.hidden_size
+        return self._programs[square] or self.cell.program(square)  # which raises: there is none
 
     def layer_input_size(self, layer: int) -> int:
         return self.input_size if layer == 0 else self.hidden_size
 
     def layer_parameters(self, layer: int) -> dict[str, Tensor]:
-        """The parameters of one layer by the names in the cell's program, in its order."""
-        return {one.name: getattr(self, f"{one.name}_l{layer}") for one in self.program(layer).parameters}
+        """The parameters of one layer by the names in the cell's program, in its order.
+
+        ValueError for one that was replaced by another shape, or by another type or device than the first has.
+        """
+        parameters = {one.name: getattr(self, f"{one.name}_l{layer}") for one in self.program(layer).parameters}
+        like = next(iter(parameters.values()))
+        for name, parameter in parameters.items():
+            name_of_layer = f"{name}_l{layer}"
+            check_tensor(name_of_layer, parameter, self._shapes[name_of_layer], like.dtype, like.device)
+        return parameters
 
     def vectors(self) -> list[Tensor]:
         """The parameters with a number for each unit. All others are matrices, or stacks of them."""
@@ -190,6 +207,8 @@ class RecurrentLayers(nn.Module):
         """The call of one layer; draws its masks in training."""
         passes, parameters = self.passes(layer), self.layer_parameters(layer)
         like, mask_BH = next(iter(parameters.values())), None
+        for name, tensor in zip(self.state_names, state, strict=True):
+            check_tensor(f"state {name}", tensor, (len(state[0]), self.hidden_size), like.dtype, like.device)
         if training and (p := self.dropout.state) > 0:
             mask_BH = dropout_mask(tuple(state[0].shape), p, like=like, shard=self.shard, streams=0)
         if training and (p := self.dropout.weights) > 0:
@@ -241,7 +260,7 @@ class RecurrentLayers(nn.Module):
     @property
     def cpu_driver(self) -> FusedDriver:
         """The kernels of all layers."""
-        return fused(self.cell)
+        return driver_of(self.kind, *self._passes)
 
     def fused_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
         """One layer by the CPU kernels."""
@@ -287,12 +306,17 @@ class RecurrentLayers(nn.Module):
     # Checks of input
 
     def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
-        """T and B of an input; ValueError unless its shape is [T, B, I] with T ≥ 1."""
+        """T and B of an input; ValueError unless its shape is [T, B, I] with T ≥ 1, on the parameters' device."""
+        like = next(self.parameters())
         if isinstance(x, Lookup):
-            size = self.input_size if x.table_VI is None else x.table_VI.shape[1]
-            shape = [*x.ids_TB.shape, size]
+            ids, table = x
+            check_tensor("ids of a lookup", ids, ids.shape, torch.int64, like.device)
+            if table is not None:
+                check_tensor("table of a lookup", table, (len(table), self.input_size), like.dtype, like.device)
+            shape = [*ids.shape, self.input_size]
         else:
             shape = list(x.shape)
+            check_tensor("input", x, x.shape, x.dtype, like.device)
         if len(shape) != 3 or shape[0] == 0 or shape[2] != self.input_size:
             raise ValueError(f"{self.kind}: input of shape {shape}; allowed: [T, B, {self.input_size}] with T ≥ 1")
         return shape[0], shape[1]

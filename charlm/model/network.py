@@ -1,7 +1,7 @@
 """A network: characters → embedding or one-hot → recurrent layers → dropout → logits; the loss of a window."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -21,6 +21,7 @@ from charlm.layers import (
     dropout_mask,
     linear,
 )
+from charlm.native.structs import check_tensor
 from charlm.system.device import autocast
 
 
@@ -74,6 +75,7 @@ class CharLM(nn.Module):
         if tie_embeddings:
             assert self.embedding is not None
             self.embedding.weight = self.decoder.weight
+        self._shapes = {name: weight.shape for name, weight in self._own_weights()}
 
     @property
     def device(self) -> torch.device:
@@ -94,6 +96,19 @@ class CharLM(nn.Module):
     def is_line_model(self) -> bool:
         """Whether each line is a sample of its own."""
         return self.reset_id is not None
+
+    def _own_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """All parameters except those of the layers."""
+        for name in ("embedding", "projection", "decoder"):
+            if (module := getattr(self, name)) is not None:
+                yield f"{name}.weight", module.weight
+        yield "decoder.bias", self.decoder.bias
+
+    def check_weights(self) -> None:
+        """ValueError for a parameter that was replaced by one of another shape, type or device; layers check theirs."""
+        like = self.decoder.bias
+        for name, weight in self._own_weights():
+            check_tensor(name, weight, self._shapes[name], like.dtype, like.device)
 
     def init_uniform_(self, bound: float) -> None:
         """Draw all weights from U(±bound) and set biases to 0, except the special biases of the cell."""
@@ -127,6 +142,7 @@ class CharLM(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """Logits [..., V] of features [..., H]."""
+        self.check_weights()
         with self.autocast(features.device):
             if self.projection is not None:
                 features = linear(features, self.projection.weight)
@@ -202,6 +218,7 @@ class CharLM(nn.Module):
 
     def _embed(self, x_TB: Tensor) -> Tensor | Lookup:
         """The input of the layers: [T, B, E], or one-hot [T, B, V]."""
+        self.check_weights()
         lookup = Lookup(x_TB, None if self.embedding is None else self.embedding.weight)
         if not self.training or self.dropout.embedding == self.dropout.input == 0:
             return lookup
@@ -254,6 +271,7 @@ def generator_of(models: Sequence[tuple[CharLM, RecurrentState]]) -> Generator |
     """Generates characters from the mean of the models' probabilities, each from its state; None if no kernel can."""
     layers, decoders = [], []
     for model, state in models:
+        model.check_weights()
         if not model.select_backend(model.device, training=False).backend.generates:
             return None
         table_VE = None if model.embedding is None else model.embedding.weight

@@ -8,17 +8,23 @@ from torch import Tensor
 
 from charlm.cells.cell import Cell
 from charlm.cells.cpp_class import norm_sizes
+from charlm.cells.derivative import both_passes
 from charlm.cells.passes import Passes
 from charlm.cells.program import units
-from charlm.native.kernels import LOOKUP, CellKernel, programs_of
+from charlm.native.kernels import LOOKUP, CellKernel
 from charlm.native.linear import linear, matmul
 from charlm.native.recurrence import Driver, Window
 
 
-@functools.lru_cache(maxsize=64)
 def fused(cell: Cell) -> "FusedDriver":
-    """The driver of a cell. KernelError if its step is too long."""
-    driver = FusedDriver(cell.name, programs_of(cell))
+    """The driver of a cell's step as it is now, see `driver_of`."""
+    return driver_of(cell.name, *both_passes(*cell.programs()))
+
+
+@functools.lru_cache(maxsize=64)
+def driver_of(name: str, general: Passes | None, square: Passes) -> "FusedDriver":
+    """The driver of `both_passes`. KernelError if the step is too long."""
+    driver = FusedDriver(name, general, square)
     key = repr((driver.text, driver.variants))  # equal texts can have different names of gates
     return _drivers.setdefault(key, driver)
 
@@ -35,8 +41,8 @@ class FusedDriver(CellKernel, Driver):
     linear = staticmethod(linear)
     matmul = staticmethod(matmul)
 
-    def __init__(self, name: str, programs: list[Passes]) -> None:
-        super().__init__(name, programs)
+    def __init__(self, name: str, general: Passes | None, square: Passes) -> None:
+        super().__init__(name, general, square)
         self._known: dict[int, tuple[Passes, int]] = {}
 
     def run(self, window: Window) -> None:

@@ -2,11 +2,8 @@
 
 from pathlib import Path
 
-from charlm.cells.cell import Cell
 from charlm.cells.cpp import cpp
-from charlm.cells.derivative import passes_of
 from charlm.cells.passes import Passes
-from charlm.errors import CellError
 from charlm.native.build import Kernel, KernelError
 from charlm.native.structs import Struct
 
@@ -24,28 +21,14 @@ MOST_CHARACTERS = 150_000
 
 
 class CellKernel(Kernel):
-    """Both passes of a layer, and generation, for each of the programs of a cell."""
+    """Both passes of a layer, and generation: one library for layers with as many inputs as hidden units and others."""
 
-    def __init__(self, name: str, programs: list[Passes]) -> None:
-        """KernelError if the step is too long."""
+    def __init__(self, name: str, general: Passes | None, square: Passes) -> None:
+        """The kernel of `both_passes`. KernelError if the step is too long."""
+        programs = [square] if general is None or general.split == square.split else [general, square]
         text = cpp(programs)
         if len(text) > MOST_CHARACTERS:
             raise KernelError(f"its step is {len(text):,} characters of C++; allowed: {MOST_CHARACTERS:,}")
         structs = Struct(_HERE / "recurrence.h"), Struct(_HERE / "generate.h", "Generation")
         super().__init__(_HERE / "recurrence.cpp", structs, name, text)
         self.variants = [passes.split for passes in programs]
-
-
-def programs_of(cell: Cell) -> list[Passes]:
-    """What a cell computes in layers with as many inputs as hidden units, and in all others if that differs."""
-    programs: list[Passes] = []
-    for square in (False, True):
-        try:
-            passes = passes_of(cell, square)
-        except CellError:
-            if square:
-                raise
-            continue  # a cell that adds its input to its state is for square layers only
-        if all(passes.split != other.split for other in programs):
-            programs.append(passes)
-    return programs

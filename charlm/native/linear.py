@@ -9,14 +9,18 @@ from torch import Tensor
 
 from charlm.native.autograd import autocasts_to_bf16, first_derivative, without_autocast
 from charlm.native.kernels import PRODUCT
+from charlm.native.structs import check_tensor
+
+_CPU = torch.device("cpu")
 
 
 def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:
-    """a b + bias, [M, N], for float32 matrices of any strides. No gradients."""
+    """a b + bias, [M, N], for float32 matrices of any strides. No gradients. ValueError for other types and shapes."""
     (M, K), N = a_MK.shape, b_KN.shape[1]
-    assert b_KN.shape[0] == K, (a_MK.shape, b_KN.shape)
-    assert bias_N is None or bias_N.shape == (N,), bias_N.shape
-    assert all(_is_for_kernels(operand) for operand in (a_MK, b_KN)), (a_MK.dtype, b_KN.dtype)
+    check_tensor("the left factor of a product", a_MK, (M, K), torch.float32, _CPU)
+    check_tensor("the right factor of a product", b_KN, (K, N), torch.float32, _CPU)
+    if bias_N is not None:
+        check_tensor("the bias of a product", bias_N, (N,), torch.float32, _CPU)
     c_MN = a_MK.new_empty(M, N)
     strides = dict(zip(("a_row", "a_column", "b_row", "b_column"), (*a_MK.stride(), *b_KN.stride()), strict=True))
     pointers = {"a": a_MK.data_ptr(), "b": b_KN.data_ptr()}

@@ -8,17 +8,15 @@ from torch import Tensor
 
 from charlm.native.autograd import first_derivative
 from charlm.native.kernels import LOSS
+from charlm.native.structs import check_tensor
 
 
 def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     """Nats [...] of targets [...] under logits [..., V], in float32. On the CPU by a one-pass kernel, if it compiles.
 
-    ValueError for shapes that do not fit and, on the CPU, for targets outside 0 … V − 1.
+    ValueError for targets of another shape, type or device and, on the CPU, for targets outside 0 … V − 1.
     """
-    if logits.shape[:-1] != targets.shape:
-        raise ValueError(
-            f"targets of shape {list(targets.shape)}; allowed: {list(logits.shape[:-1])}, the logits' shape without V"
-        )
+    check_tensor("targets", targets, logits.shape[:-1], torch.int64, logits.device)
     logits_NV, targets_N = logits.float().reshape(-1, logits.shape[-1]), targets.reshape(-1)
     if logits.device.type == "cpu":
         check_ids("targets", targets, logits.shape[-1])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Value: TypeAlias = "int | float | Tensor | Sequence[Tensor | None] | None"
@@ -40,8 +41,8 @@ class Struct:
         """The struct with these values. `threads` defaults to torch's number; other fields to 0 or null.
 
         A pointer field takes an address or a tensor; a table of pointers to floats takes a sequence of tensors. Tensors
-        must have the pointer's type, be contiguous and on the CPU, and outlive the struct, which does not keep them
-        alive. A bool becomes an integer.
+        must outlive the struct, which does not keep them alive. A bool becomes an integer. ValueError for a tensor that
+        does not have the pointer's type, or is not contiguous on the CPU. The caller checks its shape.
         """
         import torch  # not above: wheels are built without it
 
@@ -53,9 +54,9 @@ class Struct:
             if isinstance(value, (int, float)):
                 setattr(filled, field, value)
             elif isinstance(value, torch.Tensor):
-                setattr(filled, field, _address(value, pointees[field]))
+                setattr(filled, field, _address(field, value, pointees[field]))
             elif value:
-                tables.append(_table(value))
+                tables.append(_table(field, value))
                 setattr(filled, field, ctypes.addressof(tables[-1]))
         filled.tables = tables  # kept alive
         return filled
@@ -81,14 +82,30 @@ class Struct:
         return list((ctypes.c_size_t * len(layout)).in_dll(library, f"{self.name}_layout")) == layout
 
 
-def _address(tensor: "Tensor", dtype: str | None) -> int:
-    assert tensor.is_cpu, tensor.device
-    assert str(tensor.dtype) == dtype, (tensor.dtype, dtype)
-    assert tensor.is_contiguous(), tensor.stride()
+def check_tensor(
+    name: str, tensor: "Tensor", shape: tuple[int, ...], dtype: "torch.dtype", device: "torch.device"
+) -> None:
+    """ValueError unless a dense tensor has this shape and type, and is on this device."""
+    is_dense = str(tensor.layout) == "torch.strided"
+    if not is_dense or tensor.shape != shape or tensor.dtype != dtype or tensor.device != device:
+        layout = "" if is_dense else f" as {tensor.layout}"
+        raise ValueError(
+            f"{name}: found {tensor.dtype} {list(tensor.shape)} on {tensor.device}{layout}; "
+            f"allowed: {dtype} {list(shape)} on {device}"
+        )
+
+
+def _address(field: str, tensor: "Tensor", dtype: str | None) -> int:
+    is_plain = str(tensor.layout) == "torch.strided" and tensor.is_contiguous() and not tensor.is_neg()
+    if not (is_plain and tensor.is_cpu and str(tensor.dtype) == dtype):
+        form = "a contiguous tensor" if is_plain else "a tensor that is not contiguous"
+        raise ValueError(
+            f"{field}: found {form} of {tensor.dtype} on {tensor.device}; allowed: a contiguous one of {dtype} on cpu"
+        )
     return tensor.data_ptr()
 
 
-def _table(tensors: "Sequence[Tensor | None]") -> "ctypes.Array[ctypes.c_void_p]":
+def _table(field: str, tensors: "Sequence[Tensor | None]") -> "ctypes.Array[ctypes.c_void_p]":
     """Addresses of float32 tensors."""
-    addresses = [None if tensor is None else _address(tensor, "torch.float32") for tensor in tensors]
+    addresses = [None if tensor is None else _address(field, tensor, "torch.float32") for tensor in tensors]
     return (ctypes.c_void_p * len(addresses))(*addresses)

@@ -132,7 +132,11 @@ def test_lookups(case: Case, size: tuple[int, int, int], forward_of: Any, one_ho
             for id in (-1, 4, 10**12)
             for table in (None, torch.zeros(4, 4))
         ),
-        ([[1, 2]], torch.zeros(9, 5), "gru: input of shape [1, 2, 5]; allowed: [T, B, 4] with T ≥ 1"),
+        (
+            [[1, 2]],
+            torch.zeros(9, 5),
+            "table of a lookup: found torch.float32 [9, 5] on cpu; allowed: torch.float32 [9, 4] on cpu",
+        ),
     ],
 )
 def test_lookups_that_do_not_fit(ids: list[list[int]], table: Any, message: str) -> None:

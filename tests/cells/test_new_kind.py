@@ -8,12 +8,13 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 import charlm
-from charlm.cells import LSTM
+from charlm.cells import LSTM, Cell, relu, tanh
 from charlm.cells.stored import StoredCell
 from charlm.config import flatten, load_config, parse_config
 from charlm.errors import CellError, ConfigError
@@ -190,6 +191,25 @@ def test_settings_are_chosen_around_it(cli, monkeypatch: pytest.MonkeyPatch) -> 
         ),
         (LEAKY.replace("leak: float", "leak"), "Leaky", "; allowed: options with a type, as in scale: float = 3.0"),
         (LEAKY.replace("Leaky", "lstm"), "lstm", "found a class lstm, as a built-in kind is called; "),
+        *(
+            (LEAKY.replace("leak: float = 0.0", f"{option} = {default}"), "Leaky", f"wrong.py: found Leaky.{fault}")
+            for option, default, fault in (
+                ("leak: int", "2.5", "leak = 2.5 as a default; Input should be a valid integer"),
+                ("leak: int", "True", "leak = True as a default; Input should be a valid integer"),
+                ("leak: str", "None", "leak = None as a default; Input should be a valid string"),
+                ("leak: float", "float('nan')", "leak = nan; allowed: a finite number, text, true or false"),
+                ("leak: tuple", "(1, 2)", "leak = (1, 2); allowed: a finite number, text, true or false"),
+                ("leak: float = 0.0; hidden: float", "3.0", "hidden = 3.0 as a default; allowed: an integer ≥ 1 and ≤"),
+                ("leak: float = 0.0; hidden: int", "0", "hidden = 0 as a default; allowed: an integer ≥ 1 and ≤"),
+                ("rate: float", "0.0", "initial = ('leak',); allowed: a tuple of options: rate"),
+            )
+        ),
+        (
+            LEAKY.replace('("leak",)', '"leak"'),
+            "Leaky",
+            "found Leaky.initial = 'leak'; allowed: a tuple of options: leak",
+        ),
+        (LEAKY.replace('("leak",)', '("hidden",)'), "Leaky", "found Leaky.initial = ('hidden',); allowed: a tuple of "),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Field name")
@@ -284,6 +304,41 @@ def test_python_takes_a_class_and_an_object() -> None:
         assert (trained.name, trained.hidden, getattr(trained, "scale", None)) == (name, hidden, scale)
     with pytest.raises(TypeError, match=r"^cell: found 3; allowed: a subclass of charlm\.cells\.Cell"):
         charlm.train("text.txt", cell=3)  # type: ignore[arg-type]
+
+
+SCALE = 1.0
+
+
+class Scaled(Cell):
+    """A network that reads a global."""
+
+    def step(self, p: Any, x: Any, h: Any) -> Any:
+        return SCALE * tanh(p.linear(x, h))
+
+
+def relu_step(self: Any, p: Any, x: Any, h: Any) -> Any:
+    return relu(p.linear(x, h))
+
+
+@pytest.mark.usefixtures("no_kernels")
+def test_each_model_has_the_step_as_it_is_when_the_model_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("tiny.yaml").write_text("data: {source: text.txt}\nmodel: {embedding: 4}\n")
+    limits = {"train.max_steps": 2, "device": "cpu", "threads": 1, "train.batch_size": 2, "train.bptt": 8, "seed": 1}
+    cell, scores = Scaled(hidden=7), []
+
+    def train() -> None:
+        run = charlm.train(config="tiny.yaml", cell=cell, overrides=limits)
+        scores.append(run.load().evaluate(words_text(500)).nats_per_char)
+
+    train()
+    monkeypatch.setattr(f"{__name__}.SCALE", 0.01)
+    train()
+    monkeypatch.setattr(f"{__name__}.SCALE", 1.0)
+    train()
+    monkeypatch.setattr(Scaled, "step", relu_step)
+    train()
+    assert scores[0] == scores[2]
+    assert len({*scores}) == 3
 
 
 # Inside of charlm

@@ -1,6 +1,8 @@
 """Cells as someone writes them who knows PyTorch and nothing else of charlm, and random cells."""
 
-from collections.abc import Callable
+import itertools
+import re
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,10 +13,28 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells import Cell
+from charlm.cells import (  # noqa: F401 (expressions use them)
+    Cell,
+    exp,
+    log,
+    log_sigmoid,
+    maximum,
+    minimum,
+    normalize,
+    relu,
+    sigmoid,
+    softplus,
+    sqrt,
+    stop_gradient,
+    tanh,
+    where,
+)
 from charlm.cells.program import scalarized
-from charlm.cells.trace import trace
+from charlm.cells.torch_functions import FUNCTIONS as TORCH_FUNCTIONS
+from charlm.cells.trace import Condition, Value, trace
+from charlm.errors import CellError
 from charlm.layers.reference import NodeValues
+from tests.cells.on_tensors import TensorParameters
 from tests.cells.programs import assert_program_is_step, cells
 
 
@@ -58,7 +78,7 @@ class Residual(Cell):
         for d in range(3):
             a = p.product("w", h, index=d, of=3) + p.vector("b", index=d, of=3)
             if d == 0:
-                a += p.product("w_x", x)
+                a = a + p.product("w_x", x)
             scale = F.softplus(p.vector("scale")) if d == 1 else 0.5
             h = h + scale * torch.maximum(a.tanh(), 0.2 * a)
         return h / torch.sqrt(1 + h**2) + 0.1 * first
@@ -133,6 +153,79 @@ def test_functions_and_their_gradients(function: Callable[..., Any]) -> None:
 
     for one, other in zip(results(OfTwo(function=function).of(a, b)), results(function(a, b)), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+
+
+NAMES = sorted({*TORCH_FUNCTIONS, "mul_", "clone", "sum", "mean", "sin"})
+OWN = "sigmoid tanh exp log sqrt relu softplus log_sigmoid normalize stop_gradient F.silu F.elu F.softplus F.leaky_relu"
+FORMS = (
+    [
+        *(f"{{}}.{name}()" for name in NAMES), *(f"torch.{name}({{}})" for name in NAMES),
+        *(f"{name}({{}})" for name in (*OWN.split(), "abs", "len", "sum", "-", "+", "~")),
+        "{}[0]", "{}[-1]", "{}[:1]", "F.relu({}, inplace=True)",
+    ],
+    [
+        *(f"{{}}.{name}({{}})" for name in NAMES), *(f"torch.{name}({{}}, {{}})" for name in NAMES),
+        *(f"{{}} {sign} {{}}" for sign in ("+", "-", "*", "/", "**", ">", "<", ">=", "<=", "==", "&", "|", "//", "%")),
+        "maximum({}, {})", "minimum({}, {})", "torch.clamp({}, max={})", "torch.add({}, {}, alpha=2)",
+    ],
+    ["where({}, {}, {})", "torch.where({}, {}, {})", "torch.clamp({}, {}, {})", "torch.lerp({}, {}, {})"],
+)  # fmt: skip
+"""What a step may try with one operand, with two and with three."""
+
+
+def expressions() -> Iterator[str]:
+    """The forms of a vector, two vectors side by side, a comparison, two comparisons, and numbers."""
+    for count, forms in enumerate(FORMS, 1):
+        for form, operands in itertools.product(forms, itertools.product(OPERANDS, repeat=count)):
+            yield form.format(*operands)
+
+
+OPERANDS = ("v", "two", "c", "cc", "half", "whole")
+
+
+class Tried(Cell):
+    """A cell whose step tries an expression."""
+
+    states: ClassVar = ("a", "b")
+    kind: Any = "tried"
+    code: Any
+
+    def step(self, p: Any, x: Any, a: Any, b: Any) -> Any:
+        two = p.product("w", b, 2)
+        result = eval(self.code, globals(), {"v": a, "two": two, "c": a > b, "cc": two > a, "half": 0.5, "whole": 2})
+        if isinstance(result, Condition) or (isinstance(result, Tensor) and result.dtype == torch.bool):
+            result = where(result, 1.0, 0.0)
+        count = result.node.count if isinstance(result, Value) else result.dim() - 1
+        return result[0] if count == 2 else result, result[-1] if count == 2 else result
+
+
+def test_what_a_trace_accepts_means_the_same_on_tensors() -> None:
+    torch.set_default_dtype(torch.float64)  # in which torch.where of two numbers is
+    torch.manual_seed(0)
+    a, b, w, x = torch.randn(3, 5), torch.randn(3, 5), torch.randn(10, 5), torch.randn(3, 4)
+    wrong, accepted = [], 0
+    try:
+        for text in expressions():
+            cell = Tried(code=compile(text, "<expression>", "eval"))
+            try:
+                program = trace(cell, False)
+            except CellError as error:
+                wrong += [] if re.match(r"test_plain_torch\.py, line \d+, Tried\.step: ", str(error)) else [text]
+                continue
+            accepted += 1
+            values = NodeValues(program, {"w": w}, {"input": x, "state": {"a": a, "b": b}})
+            try:
+                expected = cell.step(TensorParameters({"w": w}, square=False), x, a, b)
+                for place, result in zip(program.results, expected, strict=True):
+                    torch.testing.assert_close(
+                        values.value(place), result, rtol=1e-12, atol=1e-12, equal_nan=True, check_dtype=False
+                    )
+            except Exception as error:
+                wrong.append(f"{text}: {str(error).splitlines()[0]}")
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert wrong == []
+    assert accepted > 700
 
 
 def test_numbers_have_the_precision_of_the_state() -> None:

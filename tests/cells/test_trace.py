@@ -1,6 +1,7 @@
 """The tracer: what a step becomes, how it is split, and what it says about steps that it cannot hold."""
 
 import math
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -178,7 +179,31 @@ FAULTS: list[tuple[Step, str]] = [
         lambda self, p, x, h: where(h, h, 0.0),
         "where needs a comparison as its condition; allowed: for example ",
     ),
+    (
+        lambda self, p, x, h: 1 - (h > 0),
+        "a comparison where a vector belongs; allowed: where(comparison, a, b), or v * ",
+    ),
+    (lambda self, p, x, h: (h > 0) + (h > 1), "a comparison where a vector belongs; allowed: where("),
+    (
+        lambda self, p, x, h: operator.iadd(h, h),
+        "a vector is changed in place, as by a += b; allowed: a new one, as by ",
+    ),
+    (lambda self, p, x, h: h.__setitem__(0, h), "a vector is changed in place, as by a += b; allowed: a new one, as "),
+    (
+        lambda self, p, x, h: F.relu(h, inplace=True),
+        "torch's relu with inplace=True, which changes a vector; allowed: ",
+    ),
+    (lambda self, p, x, h: h / len(h), "found one vector where several are expected; allowed: products and vectors "),
+    (lambda self, p, x, h: p.product("w", h, 2)[:1], "found slice(None, 1, None) as an index; allowed: 0 to 1"),
     # Functions that are none of a step
+    (
+        lambda self, p, x, h: h.silu(),
+        "AttributeError: a vector of a step has no silu; write torch.nn.functional.silu(v) ",
+    ),
+    (
+        lambda self, p, x, h: h.maximum(0.0),
+        "torch's maximum of a vector and 0.0; allowed: two vectors, or maximum",
+    ),
     (lambda self, p, x, h: F.gelu(h), f"torch's gelu is no operation of a step; {ALLOWED}"),
     (lambda self, p, x, h: torch.cat([x, h], -1), "torch's cat is no operation of a step; write a product of each "),
     (lambda self, p, x, h: F.layer_norm(h, (256,)), "torch's layer_norm is no operation of a step; write normalize(v)"),

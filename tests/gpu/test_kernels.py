@@ -133,7 +133,7 @@ def check(function, kernel, architecture, units, index=tl.int32):
     assert compiled.metadata.shared <= 48 * 1024
 
 for kind, options in eval(sys.argv[1]):
-    derived = passes_of(CELLS[kind](hidden=2, **options), False)
+    derived = passes_of(CELLS[kind](hidden=2, **options).program(square=False))
     for full in (False, True):
         options = Options(full, full, full, full)
         both, functions = kernels(derived, options), compiled(derived, options)

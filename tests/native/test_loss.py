@@ -57,8 +57,8 @@ def test_cross_entropy_of_characters_that_are_out_of_the_question() -> None:
     [
         *((torch.tensor([0, target]), r"targets: found .*; allowed: 0 to 2") for target in (-1, 3)),
         *(
-            (torch.zeros(shape, dtype=torch.int64), r"targets of shape .*; allowed: \[2\], the logits' shape without V")
-            for shape in ((3,), (2, 1), ())
+            (torch.zeros(shape, dtype=dtype), r"targets: found torch\..*; allowed: torch\.int64 \[2\] on cpu")
+            for shape, dtype in (((3,), torch.int64), ((2, 1), torch.int64), ((), torch.int64), ((2,), torch.int32))
         ),
     ],
 )
