@@ -1,7 +1,7 @@
 """Recurrent layers of any cell: states, dropout, initialization, choice of the backend."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from charlm.cells import Cell
 from charlm.cells.derivative import passes_of
 from charlm.cells.passes import Passes
-from charlm.cells.program import Program
+from charlm.cells.program import Parameter, Program
 from charlm.config.schema import Dropout
 from charlm.gpu.buffers import BufferCache
 from charlm.gpu.recurrence import TensorRecurrence
@@ -361,18 +361,21 @@ class RecurrentLayers(nn.Module):
 
     @torch.no_grad()
     def init_orthogonal_(self) -> None:
-        """Make each block of the recurrent weights, one per gate, orthogonal and random (Saxe et al. 2014)."""
+        """Make each block of the recurrent weights, one per gate, orthogonal and random (Saxe et al. 2014).
+
+        Blocks that have an initial value of their own keep it.
+        """
         for layer in range(self.num_layers):
             program = self.program(layer)
             for declared in program.parameters:
                 if declared.name in program.recurrent():
-                    shape = declared._replace(gates=1, stack=0).shape(self.hidden_size, self.layer_input_size(layer))
-                    for block in self.layer_parameters(layer)[declared.name].view(-1, *shape):
-                        nn.init.orthogonal_(block)
+                    for block, start in self._blocks(layer, declared):
+                        if start is None:
+                            nn.init.orthogonal_(block)
 
     @torch.no_grad()
     def init_uniform_(self, bound: float, bias_bound: float = 0.0) -> None:
-        """Draw weights and biases from U(±bound); the rows of vectors that have an initial value get it."""
+        """Draw weights and biases from U(±bound); matrices and rows of vectors that have an initial value get it."""
         for layer in range(self.num_layers):
             for declared in self.program(layer).parameters:
                 parameter = self.get_parameter(f"{declared.name}_l{layer}")
@@ -381,10 +384,19 @@ class RecurrentLayers(nn.Module):
                     if declared.bound is not None:
                         drawn = declared.bound
                     nn.init.uniform_(parameter, -drawn, drawn)
-                if declared.starts:
-                    for row, start in zip(parameter.view(len(declared.starts), -1), declared.starts, strict=True):
-                        if start is not None:
-                            row.fill_(start)
+                for block, start in self._blocks(layer, declared):
+                    if start == "identity":
+                        nn.init.eye_(block)
+                    elif start == "orthogonal":
+                        nn.init.orthogonal_(block)
+                    elif isinstance(start, float):
+                        block.fill_(start)
+
+    def _blocks(self, layer: int, declared: Parameter) -> Iterator[tuple[Tensor, float | str | None]]:
+        """The rows of a vector, or the matrices, of which a layer's parameter consists, each with its initial value."""
+        shape = declared._replace(gates=1, stack=0).shape(self.hidden_size, self.layer_input_size(layer))
+        blocks = self.get_parameter(f"{declared.name}_l{layer}").view(-1, *shape)
+        return zip(blocks, declared.starts or [None] * len(blocks), strict=True)
 
 
 def _form_text(form: tuple[Sequence[int], torch.dtype, torch.device]) -> str:
