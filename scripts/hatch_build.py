@@ -137,7 +137,7 @@ def shipped_kernels() -> list[Any]:
     from charlm.cells.derivative import both_passes
     from charlm.native.kernels import SHARED_KERNELS, CellKernel
 
-    of_cells = [CellKernel(cell.name, *both_passes(*cell.programs())) for cell in shipped_cells()]
+    of_cells = [CellKernel(cell.name, both_passes(*cell.programs())) for cell in shipped_cells()]
     different = {(kernel.name, kernel.digest): kernel for kernel in of_cells}
     return [*SHARED_KERNELS, *different.values()]
 

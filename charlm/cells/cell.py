@@ -102,12 +102,21 @@ class Parameters:
     """Whether the layer has as many inputs as hidden units, so that x and the states can be added."""
 
     def product(
-        self, name: str, operand: Any, gates: int = 1, *, index: int | None = None, of: int = 0, size: Size = "H"
+        self,
+        name: str,
+        operand: Any,
+        gates: int = 1,
+        *,
+        index: int | None = None,
+        of: int = 0,
+        size: Size = "H",
+        start: Any = None,
     ) -> Any:
         """W v: a matrix times a vector. Several gates: the vectors of each, side by side.
 
         index, of: the parameter is a stack of matrices, and this is one of them. size: the result's units, "H", "I"
-        for as many as the input has, or a number.
+        for as many as the input has, or a number. start: the initial matrix, or one for each gate: "identity",
+        "orthogonal", or a number for all entries; None: drawn at random.
         """
         raise NotImplementedError
 

@@ -2,7 +2,19 @@
 
 from typing import Any
 
-from charlm.cells.program import BINARY, MOST_SIZE, OPERATIONS, STATIC, UNARY, Node, Parameter, Program, Size, when
+from charlm.cells.program import (
+    BINARY,
+    MATRIX_STARTS,
+    MOST_SIZE,
+    OPERATIONS,
+    STATIC,
+    UNARY,
+    Node,
+    Parameter,
+    Program,
+    Size,
+    when,
+)
 
 MOST_NODES = 20_000
 MOST_VECTORS = 30_000
@@ -70,13 +82,15 @@ def check_shape(parameter: Parameter) -> None:
 def _check_parameter(parameter: Parameter) -> None:
     check_shape(parameter)
     name, gates, _, columns, stack, starts, bound = parameter
-    if columns != "":
-        require(not starts, f"{name}: initial values of a matrix")
-    else:
-        require(len(starts) == gates * max(stack, 1), f"{name}: {len(starts)} initial values")
+    is_matrix = columns != ""
+    require(len(starts) == gates * max(stack, 1) or (is_matrix and not starts), f"{name}: {len(starts)} initial values")
     require(bound is None or 0 <= bound <= LARGEST, f"{name}: a bound {bound}")
-    finite = all(start is None or abs(start) <= LARGEST for start in starts)
-    require(finite, f"{name}: an initial value that is not finite")
+    for start in starts:
+        if isinstance(start, str):
+            allowed = f"finite numbers, {', '.join(MATRIX_STARTS)}" if is_matrix else "finite numbers"
+            require(is_matrix and start in MATRIX_STARTS, f"{name}: an initial value {start!r:.40}; allowed: {allowed}")
+        else:
+            require(start is None or abs(start) <= LARGEST, f"{name}: an initial value that is not finite")
 
 
 def _fits(size: Size) -> bool:

@@ -36,7 +36,7 @@ def load_cell(kind: str, folder: Path) -> Cell:
     A file is run once, and again after it has changed; a line says so. CellError for whatever is wrong with it.
     """
     written, is_named, name = kind.rpartition(".py:")
-    path = _absolute(folder, f"{written}.py" if is_named else kind)
+    path = absolute(folder, f"{written}.py" if is_named else kind)
     if registered_cell := _REGISTERED.get(f"{path}:{name}"):
         return registered_cell
     module = _module(path, _source(path))
@@ -45,7 +45,7 @@ def load_cell(kind: str, folder: Path) -> Cell:
 
 def cells_of_file(path: Path) -> list[Cell]:
     """A cell of each class that a file defines, in its order, as `load_cell` gives it; CellError if there is none."""
-    path = _absolute(Path.cwd(), str(path))
+    path = absolute(Path.cwd(), str(path))
     module = _module(path, _source(path))
     names = _own_cells(module) or [_only_cell(path, module)]
     return [_cell(path, module, name) for name in names]
@@ -74,8 +74,10 @@ def registered(cell: Any) -> Iterator[dict[str, Any]]:
         return
     if not isinstance(cell, Cell) or not is_in_file(cell.kind):
         _check_class("cell", own_class)
-        file = getattr(sys.modules.get(own_class.__module__), "__file__", None) or f"{own_class.__module__}.py"
-        cell = own_class.model_construct(kind=f"{_absolute(Path.cwd(), file)}:{own_class.__name__}")
+        file = getattr(sys.modules.get(own_class.__module__), "__file__", None) or ""
+        if not is_in_file(file):  # as "<stdin>", or a script without an ending
+            file = f"{own_class.__module__}.py"
+        cell = own_class.model_construct(kind=f"{absolute(Path.cwd(), file)}:{own_class.__name__}")
     _REGISTERED[cell.kind] = cell
     try:
         yield _as_settings(cell.kind, options)
@@ -87,7 +89,8 @@ def _as_settings(kind: str, options: dict[str, Any]) -> dict[str, Any]:
     return {f"model.cell.{name}": value for name, value in {"kind": kind, **options}.items()}
 
 
-def _absolute(folder: Path, path: str) -> Path:
+def absolute(folder: Path, path: str) -> Path:
+    """A path that starts in `folder`, without dots and ~."""
     return Path(os.path.abspath(folder / os.path.expanduser(path)))  # noqa: PTH100, PTH111 (neither resolves links)
 
 

@@ -80,7 +80,10 @@ def _notation(forward: list[str]) -> str:
 def _start(parameter: Parameter) -> str:
     """How a parameter starts, one value for each gate where they differ."""
     drawn = "U(±1/√H)" if parameter.bound is None else f"U(±{Notation().number(parameter.bound)})"
-    starts = [drawn if start is None else f"{start:g}" for start in parameter.starts or (None,)]
+    starts = []
+    for start in parameter.starts or (None,):
+        text = f"{start:g}" if isinstance(start, float) else start
+        starts.append(text or drawn)
     if len(set(starts)) == 1:
         return starts[0]
     rows = starts[: parameter.gates]

@@ -21,7 +21,8 @@ def units(size: Size, hidden: int, inputs: int) -> int:
 
 EPSILON = 1e-5
 """What a normalization adds to the mean square, unless its step says otherwise."""
-
+MATRIX_STARTS = ("identity", "orthogonal")
+"""Initial values of a matrix besides a number, which all of its entries get."""
 UNARY = ("exp", "log", "tanh", "sigmoid", "softplus", "relu", "sqrt")
 BINARY = ("add", "sub", "mul", "div", "max", "min", "greater")
 OTHER = ("input", "state", "constant", "vector", "product", "part", "where", "normalize", "stop")
@@ -66,8 +67,10 @@ class Parameter(NamedTuple):
     """Size of the vectors that a matrix multiplies; "" for a vector."""
     stack: int = 0
     """Length of the first dimension; 0: no such dimension."""
-    starts: tuple[float | None, ...] = ()
-    """The initial value of each row of a vector; None: drawn at random."""
+    starts: tuple[float | str | None, ...] = ()
+    """The initial value of each row of a vector, or of each matrix, see MATRIX_STARTS; None: drawn at random.
+
+    Of matrices that are all drawn at random: ()."""
     bound: float | None = None
     """Random initial values are drawn from U(±bound); None: from the layer's own range."""
 

@@ -148,7 +148,8 @@ def restored(section: Mapping[str, Any], stored: str) -> StoredCell:
 _Strings = Annotated[tuple[str, ...], FailFast()]
 _Named = Annotated[tuple[tuple[str, int], ...], FailFast()]
 _Node = tuple[str, tuple[int, ...], int, Size, str, int, float]
-_Parameter = tuple[str, int, Size, Size, int, Annotated[tuple[float | None, ...], FailFast()], float | None]
+_Starts = Annotated[tuple[float | str | None, ...], FailFast()]
+_Parameter = tuple[str, int, Size, Size, int, _Starts, float | None]
 
 
 class _StoredProgram(Section):

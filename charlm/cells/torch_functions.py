@@ -80,11 +80,15 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "lt": lambda a, b: a < b,
     "ge": lambda a, b: a >= b,
     "le": lambda a, b: a <= b,
+    "logical_and": operator.and_,
+    "logical_or": operator.or_,
+    "logical_not": operator.invert,
 }
 """Functions by the name that torch gives them. Most are methods of tensors, too."""
 _ALIASES = {
     **{"max": "maximum", "min": "minimum", "multiply": "mul", "divide": "div", "true_divide": "div"},
     **{"subtract": "sub", "negative": "neg", "absolute": "abs", "clip": "clamp", "logsigmoid": "log_sigmoid"},
+    **{"bitwise_and": "logical_and", "bitwise_or": "logical_or", "bitwise_not": "logical_not"},
     **{"greater": "gt", "less": "lt", "greater_equal": "ge", "less_equal": "le"},
 }
 FUNCTIONS |= {alias: FUNCTIONS[name] for alias, name in _ALIASES.items()}
@@ -102,5 +106,10 @@ INSTEAD = {
     **{"layer_norm": "normalize(v), or p.layer_norm(v, name)", "rms_norm": "rms_normalize(v)"},
     **dict.fromkeys(("dropout", "bernoulli", "rand_like", "randn_like"), "the dropout and zoneout of the layers"),
     **dict.fromkeys(("zeros_like", "ones_like", "full_like"), "a number"),
+    **dict.fromkeys(("shape", "size", "dim", "ndim", "numel"), "self.hidden or another option"),
+    **dict.fromkeys(
+        ("mean", "sum", "prod", "var", "std", "norm", "amax", "amin", "argmax", "softmax", "logsumexp", "cumsum"),
+        "normalize(v) or rms_normalize(v), or p.product(name, v), which learns sums over units,",
+    ),
 }
 """What a step writes instead of functions that need more than one unit, or that do not belong into a step."""

@@ -99,14 +99,23 @@ class _Tracing(Parameters):
     # Called by a step
 
     def product(
-        self, name: str, operand: Any, gates: int = 1, *, index: int | None = None, of: int = 0, size: Size = "H"
+        self,
+        name: str,
+        operand: Any,
+        gates: int = 1,
+        *,
+        index: int | None = None,
+        of: int = 0,
+        size: Size = "H",
+        start: Any = None,
     ) -> "Value":
         value = self.value(operand)
         if value.node.count != 1 or value.node.size == "":
             self.fail(f"{name}: the operand has {value.node.count} vectors; allowed: 1, and no constant")
         parameter = Parameter(name, gates, size, value.node.size, of)
         self._check_shape(parameter, index)
-        self._declare(parameter)
+        starts = () if start is None else self._starts(parameter, index, start)
+        self._declare(parameter._replace(starts=starts))
         return self._put(Node("product", (value.place,), gates, size, name, index or 0))
 
     def vector(
@@ -123,12 +132,7 @@ class _Tracing(Parameters):
         parameter = Parameter(name, gates, size, "", of)
         self._check_shape(parameter, index)
         rows = gates if index is not None else gates * max(of, 1)
-        starts = tuple(start) if isinstance(start, tuple | list) else (start,) * rows
-        if len(starts) != rows:
-            self.fail(f"{name}: start has {len(starts)} numbers; allowed: one number, or one for each of {rows} rows")
-        if index is not None:
-            starts *= max(of, 1)
-        starts = tuple(None if one is None else float(one) for one in starts)
+        starts = self._starts(parameter, index, start)
         self._declare(parameter._replace(starts=starts, bound=bound if bound is None else float(bound)))
         first = 0 if index is None else index * gates
         return self._put(Node("vector", (), rows, size, name, first))
@@ -256,6 +260,19 @@ class _Tracing(Parameters):
         if index is not None and not (type(index) is int and 0 <= index < of):
             self.fail(f"{parameter.name}: index {index!r:.40}; allowed: 0 to {of - 1}")
 
+    def _starts(self, parameter: Parameter, index: int | None, start: Any) -> tuple[float | str | None, ...]:
+        """The initial value of each row of a vector, or of each matrix; `start` is one, or one for each of the call."""
+        stack = max(parameter.stack, 1)
+        count = parameter.gates if index is not None else parameter.gates * stack
+        starts = tuple(start) if isinstance(start, tuple | list) else (start,) * count
+        if len(starts) != count:
+            self.fail(
+                f"{parameter.name}: start has {len(starts)} values; allowed: one, or one for each of {count} gates"
+            )
+        if index is not None:
+            starts *= stack
+        return tuple(one if one is None or isinstance(one, str) else float(one) for one in starts)
+
     def _declare(self, parameter: Parameter) -> None:
         known = self.declared.setdefault(parameter.name, parameter)
         if known != parameter:
@@ -269,6 +286,17 @@ def _operator(op: str, *, reflected: bool = False) -> "Callable[[Value, Any], Va
 
     def method(self: "Value", other: Any) -> "Value":
         return self.tracing.apply(op, *((other, self) if reflected else (self, other)))
+
+    return method
+
+
+def _logical(sign: str, op: str) -> "Callable[[Value, Any], Value]":
+    """The method of an operator between comparisons; op: of their numbers, above 0 where the result holds."""
+
+    def method(self: "Value", other: Any) -> "Value":
+        if not isinstance(self, Condition) or not isinstance(other, Condition):
+            self.tracing.fail(f"{sign} of what is no comparison; allowed: as in where((a > 0) {sign} (b > 0), a, b)")
+        return self.tracing.apply(op, self.number, other.number) > 0
 
     return method
 
@@ -308,7 +336,7 @@ class Value:
         """What torch would do to a tensor under all its names, and to vectors that share its memory."""
         self.tracing.fail("a vector is changed in place, as by a += b; allowed: a new one, as by a = a + b")
 
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = _change_in_place
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = __iand__ = __ior__ = _change_in_place
 
     def __bool__(self) -> bool:
         self.tracing.fail("a branch on a value, which a trace does not know; use where(condition, a, b)")
@@ -331,6 +359,9 @@ class Value:
         self.tracing.fail(f"a comparison with == or !=; {_ALLOWED}")
 
     __hash__ = None  # type: ignore[assignment]
+
+    __and__ = _logical("&", "mul")
+    __or__ = _logical("|", "add")
 
     __gt__ = _operator("greater")
     __lt__ = _operator("greater", reflected=True)
@@ -393,6 +424,9 @@ class Condition(Value):
 
     def __iter__(self) -> Iterator[Value]:
         return (Condition(self.tracing, value.place, self.inverted) for value in super().__iter__())
+
+    def __invert__(self) -> "Condition":
+        return Condition(self.tracing, self.place, inverted=not self.inverted)
 
     @property
     def number(self) -> Value:

@@ -84,7 +84,7 @@ def parse_config(
     parsed, faults = _parse_overrides(overrides)
     for _, path, value in parsed:
         if path in _KINDS:
-            _keep_shared_options(raw, path, value)
+            _keep_shared_options(raw, path, value, folder)
     sources: list[Source] = [([()], where)]
     for override, path, value in parsed:
         try:
@@ -264,13 +264,22 @@ def _section(raw: Any, option: tuple[str, ...]) -> dict[str, Any] | None:
     return raw if isinstance(raw, dict) else None
 
 
-def _keep_shared_options(raw: dict[str, Any], option: tuple[str, ...], kind: Any) -> None:
-    """Drop the options of another kind from the section whose kind an override sets."""
+def _keep_shared_options(raw: dict[str, Any], option: tuple[str, ...], kind: Any, folder: Path | None = None) -> None:
+    """Drop the options of another kind from the section whose kind an override sets. folder: see `parse_config`."""
     shared, default = _KINDS[option]
     section = _section(raw, option)
-    if section and kind != section.get(option[-1], default):
+    if section and _in_full(kind, Path()) != _in_full(section.get(option[-1], default), folder or Path()):
         for key in section.keys() - shared.model_fields.keys():
             del section[key]
+
+
+def _in_full(kind: Any, folder: Path) -> Any:
+    """A kind; of a Python file the absolute path, so that one cell has one name."""
+    if not is_in_file(kind):
+        return kind
+    from charlm.cells.file import absolute
+
+    return str(absolute(folder, kind))
 
 
 def _set(raw: dict[str, Any], path: tuple[str, ...], value: Any, override: str) -> list[tuple[str, ...]]:

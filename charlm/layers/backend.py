@@ -41,6 +41,8 @@ class LayerCall(NamedTuple):
     """
     carry_TB: Tensor | None = None
     """0 where a stream's state is set to zero before the step, else 1; None: it always goes on."""
+    lengths_B: Tensor | None = None
+    """On the CPU: how many steps each stream has; None: all have T. `Backend.compute` keeps the state at each end."""
     activations: Activations | None = None
     """Where the reference loop records states and gates; other backends do not."""
 
@@ -64,20 +66,37 @@ class Backend:
     """Whether `Generator` can compute the layer too."""
 
     def compute(self, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-        """One layer. If it does not take resets: a call from each step at which a stream is reset to the next."""
-        carry_TB = call.carry_TB
-        if carry_TB is None or self.takes_resets:
+        """One layer: by one call, or by one from each step at which a stream ends or is reset to the next.
+
+        Where the backend takes resets, they need no calls of their own.
+        """
+        carry_TB, lengths_B = call.carry_TB, call.lengths_B
+        if lengths_B is None and (carry_TB is None or self.takes_resets):
             return self.layer(x, call)
-        resets = (carry_TB[1:] == 0).any(dim=1).nonzero().flatten() + 1
-        outputs, state = [], call.state
-        for start, end in itertools.pairwise([0, *resets.tolist(), len(carry_TB)]):
-            state = tuple(tensor * carry_TB[start, :, None] for tensor in state)
-            zoneout_TBS = call.zoneout_TBS
-            if zoneout_TBS is not None and len(zoneout_TBS) > 1:
-                zoneout_TBS = zoneout_TBS[start:end]
-            y_TBH, state = self.layer(x[start:end], call._replace(state=state, zoneout_TBS=zoneout_TBS, carry_TB=None))
+        cuts = {0, len(x)}
+        if lengths_B is not None:
+            cuts.update(lengths_B.tolist())
+        if carry_TB is not None and not self.takes_resets:
+            cuts.update((carry_TB == 0).any(dim=1).nonzero().flatten().tolist())
+        outputs, state, last_state = [], call.state, call.state
+        for start, end in itertools.pairwise(sorted(cuts)):
+            part = call
+            if carry_TB is not None and self.takes_resets:
+                part = part._replace(carry_TB=carry_TB[start:end])
+            elif carry_TB is not None:
+                state = tuple(tensor * carry_TB[start, :, None] for tensor in state)
+                part = part._replace(carry_TB=None)
+            if call.zoneout_TBS is not None and len(call.zoneout_TBS) > 1:
+                part = part._replace(zoneout_TBS=call.zoneout_TBS[start:end])
+            y_TBH, state = self.layer(x[start:end], part._replace(state=state))
             outputs.append(y_TBH)
-        return torch.cat(outputs), state
+            if lengths_B is None:
+                last_state = state
+            else:
+                reads_B1 = (lengths_B >= end)[:, None].to(y_TBH.device)
+                pairs = zip(state, last_state, strict=True)
+                last_state = tuple(torch.where(reads_B1, new_BH, old_BH) for new_BH, old_BH in pairs)
+        return torch.cat(outputs), last_state
 
 
 class Selection(NamedTuple):

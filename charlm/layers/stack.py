@@ -1,6 +1,7 @@
 """Recurrent layers of any cell: states, dropout, initialization, choice of the backend."""
 
 import math
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -50,12 +51,14 @@ class RecurrentLayers(nn.Module):
         residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144,
             (6)). The sum is the input of the next layer, or the output of the last. States do not include the
             added input, and dropout does not apply to it.
+        batch_first: input and output tensors are [B, T, …], as in torch.nn. States stay [L, B, H], and `resets_TB`
+            and the ids of a `Lookup` stay [T, B].
 
     All dropout acts in training mode only. Each call draws, from the lowest layer to the highest: the mask of the
     layer's input (above the first layer), the mask of its state, the masks of its weights, and zoneout's mask of all
     its state tensors, side by side.
 
-    Shapes: input [T, B, I], output [T, B, H], state [L, B, H] for each of the cell's states, in a tuple.
+    Shapes: input [T, B, I], time first, output [T, B, H], state [L, B, H] for each of the cell's states, in a tuple.
     `{name}_l{layer}` is the parameter `name` of the cell's program in a layer, as in torch.nn.
     """
 
@@ -68,8 +71,14 @@ class RecurrentLayers(nn.Module):
         dropout: Dropout = NO_DROPOUT,
         zoneout: float = 0.0,
         residual: bool = False,
+        batch_first: bool = False,
     ) -> None:
         super().__init__()
+        if not isinstance(cell, Cell):
+            raise TypeError(f"cell: found {cell!r}; allowed: an object of a cell, such as LSTM(hidden=256)")
+        for name, number in {"input_size": input_size, "num_layers": num_layers}.items():
+            if type(number) is not int or number < 1:
+                raise ValueError(f"{cell.name}: {name}: found {number!r}; allowed: a whole number ≥ 1")
         self.kind = cell.name
         self.cell = cell
         self.state_names = cell.states
@@ -79,6 +88,7 @@ class RecurrentLayers(nn.Module):
         self.dropout = dropout
         self.zoneout = zoneout
         self.residual = residual
+        self.batch_first = batch_first
         self.shard = WHOLE_BATCH
         """The shard of the batch that `forward` computes; masks are drawn for it."""
         self._programs = cell.programs()
@@ -146,30 +156,37 @@ class RecurrentLayers(nn.Module):
     # Forward
 
     def forward(
-        self, x: Tensor | Lookup, state: RecurrentState | None = None, resets_TB: Tensor | None = None
+        self,
+        x: Tensor | Lookup,
+        state: RecurrentState | None = None,
+        resets_TB: Tensor | None = None,
+        lengths_B: Tensor | Sequence[int] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
 
         x is [T, B, I], as a tensor or as a lookup. Without `state` the window starts from zeros. Where `resets_TB`,
-        a bool tensor, is true, the state of all layers of that stream is set to zero before the step. Outputs and
-        states have the parameters' dtype, even under autocast. ValueError for shapes that do not fit.
+        a bool tensor, is true, the state of all layers of that stream is set to zero before the step. `lengths_B`: how
+        many steps each stream has; what stands in x after them is not read, outputs there are 0, and the last state is
+        that after the stream's last step. Outputs and states have the parameters' dtype, even under autocast.
+        TypeError and ValueError for arguments that do not fit.
         """
-        device = x.ids_TB.device if isinstance(x, Lookup) else x.device
+        device = next(self.parameters()).device
         selection = self.select_backend(device, self.training, resets=resets_TB is not None)
-        return self.run_layers(selection.backend, x, state, resets_TB)
+        return self.run_layers(selection.backend, x, state, resets_TB, lengths_B)
 
     def forward_reference(
         self,
         x: Tensor | Lookup,
         state: RecurrentState | None = None,
         resets_TB: Tensor | None = None,
+        lengths_B: Tensor | Sequence[int] | None = None,
         activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """`forward` by the reference loop, which defines the right results for every other backend.
 
         activations: one for each layer, which records them.
         """
-        return self.run_layers(REFERENCE, x, state, resets_TB, activations)
+        return self.run_layers(REFERENCE, x, state, resets_TB, lengths_B, activations)
 
     def run_layers(
         self,
@@ -177,6 +194,7 @@ class RecurrentLayers(nn.Module):
         x: Tensor | Lookup,
         state: RecurrentState | None,
         resets_TB: Tensor | None = None,
+        lengths_B: Tensor | Sequence[int] | None = None,
         activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """`forward` by the given backend."""
@@ -188,27 +206,37 @@ class RecurrentLayers(nn.Module):
                 raise ValueError(f"{self.kind}: resets are {given}; allowed: torch.bool of shape [T, B] = {[T, B]}")
             carry_TB = (~resets_TB).to(next(self.parameters()).dtype)
         p, mask_shape = self.dropout.between_layers, (1 if self.dropout.variational else T, B, self.hidden_size)
-        if isinstance(x, Lookup) and not backend.takes_lookup:
-            x = x.dense(self.input_size, like=next(self.parameters()))
-        layer_states: list[LayerState] = []
         y: Any = x
+        if isinstance(x, Lookup) and (lengths_B is not None or not backend.takes_lookup):
+            y = x.dense(self.input_size, like=next(self.parameters()))
+        elif self.batch_first and isinstance(x, Tensor):
+            y = x.transpose(0, 1)
+        after_end_TB1 = None
+        if lengths_B is not None:
+            lengths_B = self._check_lengths(lengths_B, T, B)
+            after_end_TB1 = (torch.arange(T)[:, None] >= lengths_B)[:, :, None].to(y.device)
+            y = y.masked_fill(after_end_TB1, 0)
+        layer_states: list[LayerState] = []
         for layer, layer_state in enumerate(self.split_state(state, B)):
             inputs = y
             if layer > 0 and p > 0 and self.training:
                 inputs = y * dropout_mask(mask_shape, p, like=y, shard=self.shard)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
+            call = call._replace(carry_TB=carry_TB, lengths_B=lengths_B)
+            if activations:
+                call = call._replace(activations=activations[layer])
             output, layer_state = backend.compute(inputs, call)
+            if after_end_TB1 is not None:
+                output = output.masked_fill(after_end_TB1, 0)
             y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
-        return y, tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
+        last_state = tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
+        return y.transpose(0, 1) if self.batch_first else y, last_state
 
     def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
         """The call of one layer; draws its masks in training."""
         passes, parameters = self.passes(layer), self.layer_parameters(layer)
         like, mask_BH = next(iter(parameters.values())), None
-        for name, tensor in zip(self.state_names, state, strict=True):
-            check_tensor(f"state {name}", tensor, (len(state[0]), self.hidden_size), like.dtype, like.device)
         if training and (p := self.dropout.state) > 0:
             mask_BH = dropout_mask(tuple(state[0].shape), p, like=like, shard=self.shard, streams=0)
         if training and (p := self.dropout.weights) > 0:
@@ -305,21 +333,44 @@ class RecurrentLayers(nn.Module):
 
     # Checks of input
 
+    @property
+    def _order(self) -> str:
+        """The first two dimensions of an input tensor."""
+        return "B, T" if self.batch_first else "T, B"
+
     def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
-        """T and B of an input; ValueError unless its shape is [T, B, I] with T ≥ 1, on the parameters' device."""
+        """T and B of an input; TypeError or ValueError unless it is a tensor [T, B, I] with T ≥ 1 on the device."""
         like = next(self.parameters())
         if isinstance(x, Lookup):
             ids, table = x
             check_tensor("ids of a lookup", ids, ids.shape, torch.int64, like.device)
             if table is not None:
                 check_tensor("table of a lookup", table, (len(table), self.input_size), like.dtype, like.device)
-            shape = [*ids.shape, self.input_size]
+            shape, order = [*ids.shape, self.input_size], "T, B"
+        elif isinstance(x, Tensor):
+            check_tensor(f"{self.kind}: input", x, x.shape, x.dtype, like.device)
+            shape, order = list(x.shape), self._order
         else:
-            shape = list(x.shape)
-            check_tensor("input", x, x.shape, x.dtype, like.device)
-        if len(shape) != 3 or shape[0] == 0 or shape[2] != self.input_size:
-            raise ValueError(f"{self.kind}: input of shape {shape}; allowed: [T, B, {self.input_size}] with T ≥ 1")
-        return shape[0], shape[1]
+            raise TypeError(
+                f"{self.kind}: input is a {type(x).__name__}; allowed: a tensor [{self._order}, {self.input_size}], "
+                "and lengths_B for sequences of different lengths"
+            )
+        sizes = dict(zip(order.split(", "), shape, strict=False))
+        if len(shape) != 3 or sizes["T"] == 0 or shape[2] != self.input_size:
+            raise ValueError(f"{self.kind}: input of shape {shape}; allowed: [{order}, {self.input_size}] with T ≥ 1")
+        return sizes["T"], sizes["B"]
+
+    def _check_lengths(self, lengths_B: Tensor | Sequence[int], steps: int, batch_size: int) -> Tensor:
+        """The lengths as a tensor on the CPU; ValueError unless there is one from 1 to T for each stream."""
+        lengths = torch.as_tensor(lengths_B, device="cpu")
+        is_whole = not (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool)
+        fits = is_whole and list(lengths.shape) == [batch_size]
+        if not fits or not ((lengths >= 1) & (lengths <= steps)).all():
+            raise ValueError(
+                f"{self.kind}: lengths are {lengths.tolist()}; allowed: for each of {batch_size} streams a whole "
+                f"number from 1 to {steps}, the steps of the input"
+            )
+        return lengths
 
     # State
 
@@ -333,12 +384,18 @@ class RecurrentLayers(nn.Module):
         """The state of each layer; ValueError unless `state` is one [L, B, H] for each of `state_names`."""
         if state is None:
             state = self.zero_state(batch_size)
-        shape = [self.num_layers, batch_size, self.hidden_size]
-        shapes = [list(tensor.shape) for tensor in state]
-        if shapes != [shape] * len(self.state_names):
+        like, names = next(self.parameters()), ", ".join(self.state_names)
+        if not isinstance(state, tuple | list) or not all(isinstance(tensor, Tensor) for tensor in state):
+            items = {type(item).__name__ for item in state} if isinstance(state, tuple | list) else ()
+            given = " of ".join((type(state).__name__, *items))
+            raise TypeError(f"{self.kind}: state is a {given}; allowed: a tuple ({names}) of tensors [L, B, H]")
+        shape = self.num_layers, batch_size, self.hidden_size
+        expected = shape, like.dtype, like.device, torch.strided
+        forms = [(tuple(tensor.shape), tensor.dtype, tensor.device, tensor.layout) for tensor in state]
+        if forms != [expected] * len(self.state_names):
             raise ValueError(
-                f"{self.kind}: state of shapes {', '.join(map(str, shapes))}; "
-                f"allowed: a tuple ({', '.join(self.state_names)}) of shape [L, B, H] = {shape} each"
+                f"{self.kind}: state ({', '.join(map(_form_text, forms))}); allowed: ({names}), each [L, B, H] = "
+                f"{_form_text(expected)}; the input is read as [{self._order}, I], see batch_first"
             )
         return list(zip(*(tensor.unbind() for tensor in state), strict=True))
 
@@ -346,18 +403,21 @@ class RecurrentLayers(nn.Module):
 
     @torch.no_grad()
     def init_orthogonal_(self) -> None:
-        """Make each block of the recurrent weights, one per gate, orthogonal and random (Saxe et al. 2014)."""
+        """Make each block of the recurrent weights, one per gate, orthogonal and random (Saxe et al. 2014).
+
+        Blocks that have an initial value of their own keep it.
+        """
         for layer in range(self.num_layers):
             program = self.program(layer)
             for declared in program.parameters:
                 if declared.name in program.recurrent():
-                    shape = self._gate_shape(declared, layer)
-                    for block in self.layer_parameters(layer)[declared.name].view(-1, *shape):
-                        nn.init.orthogonal_(block)
+                    for block, start in self._blocks(layer, declared):
+                        if start is None:
+                            nn.init.orthogonal_(block)
 
     @torch.no_grad()
     def init_uniform_(self, bound: float, bias_bound: float = 0.0) -> None:
-        """Draw weights and biases from U(±bound); the rows of vectors that have an initial value get it."""
+        """Draw weights and biases from U(±bound); matrices and rows of vectors that have an initial value get it."""
         for layer in range(self.num_layers):
             for declared in self.program(layer).parameters:
                 parameter = self.get_parameter(f"{declared.name}_l{layer}")
@@ -366,7 +426,22 @@ class RecurrentLayers(nn.Module):
                     if declared.bound is not None:
                         drawn = declared.bound
                     nn.init.uniform_(parameter, -drawn, drawn)
-                if declared.starts:
-                    for row, start in zip(parameter.view(len(declared.starts), -1), declared.starts, strict=True):
-                        if start is not None:
-                            row.fill_(start)
+                for block, start in self._blocks(layer, declared):
+                    if start == "identity":
+                        nn.init.eye_(block)
+                    elif start == "orthogonal":
+                        nn.init.orthogonal_(block)
+                    elif isinstance(start, float):
+                        block.fill_(start)
+
+    def _blocks(self, layer: int, declared: Parameter) -> Iterator[tuple[Tensor, float | str | None]]:
+        """The rows of a vector, or the matrices, of which a layer's parameter consists, each with its initial value."""
+        blocks = self.get_parameter(f"{declared.name}_l{layer}").view(-1, *self._gate_shape(declared, layer))
+        return zip(blocks, declared.starts or [None] * len(blocks), strict=True)
+
+
+def _form_text(form: tuple[Sequence[int], torch.dtype, torch.device, torch.layout]) -> str:
+    """Shape, dtype, device and layout of a tensor, e.g. "[1, 3, 8] float32 cpu"."""
+    shape, dtype, device, layout = form
+    text = f"{list(shape)} {str(dtype).removeprefix('torch.')} {device}"
+    return text if layout == torch.strided else f"{text} {layout}"

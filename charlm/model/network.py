@@ -175,7 +175,9 @@ class CharLM(nn.Module):
         """`outputs` by the reference loop in the parameters' precision, and the activations of each layer."""
         resets_TB = None if self.reset_id is None else x_TB == self.reset_id
         activations = [Activations(list) for _ in range(self.layers.num_layers)]
-        outputs, last_state = self.layers.forward_reference(self._embed(x_TB), state, resets_TB, activations)
+        outputs, last_state = self.layers.forward_reference(
+            self._embed(x_TB), state, resets_TB, activations=activations
+        )
         return outputs, last_state, activations
 
     def zero_state(self, batch_size: int) -> RecurrentState:

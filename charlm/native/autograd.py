@@ -10,17 +10,51 @@ from torch import Tensor
 _CPU = torch.device("cpu")
 
 
+class KernelFunction(torch.autograd.Function):
+    """A function of autograd that calls kernels, which read and write numbers in memory. Call it by `applied`."""
+
+    @staticmethod
+    def jvp(ctx: Any, *grad_inputs: Any) -> Any:
+        raise _refused("forward-mode derivatives")
+
+
+def applied(function: type[KernelFunction], *args: Any) -> Any:
+    """The function's results."""
+    # A class method `apply` of KernelFunction could check this, but torch.compile fails on one.
+    refuse_symbols()
+    return function.apply(*args)
+
+
+def refuse_symbols() -> None:
+    """RuntimeError where PyTorch traces or transforms what it calls: kernels have no numbers to compute with then."""
+    if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+        raise _refused("torch.jit.trace")
+    if torch.compiler.is_exporting():
+        raise _refused("torch.export")
+    if torch._C._are_functorch_transforms_active():
+        raise _refused("a transform of torch.func")
+
+
 def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorates a backward pass that calls a kernel: RuntimeError if autograd would differentiate it again."""
+    """Decorates the backward pass of a `KernelFunction`: RuntimeError if its gradients are to have gradients."""
 
     @functools.wraps(backward)
     def checked(ctx: Any, *gradients: Tensor) -> Any:
         # Gradients are enabled here only if the backward pass builds a graph of its own (create_graph=True).
         if torch.is_grad_enabled():
-            raise RuntimeError("charlm's own backward pass has no second derivative; use forward_reference")
+            raise _refused("second derivatives")
+        if not all(map(torch._C._has_storage, gradients)):
+            raise _refused("vectorized gradients")
         return backward(ctx, *gradients)
 
     return checked
+
+
+def _refused(found: str) -> RuntimeError:
+    return RuntimeError(
+        f"charlm's kernels: found {found}; allowed: plain calls and first derivatives; use the layers' "
+        "forward_reference, after eval() if they have dropout, or PyTorch's own functions"
+    )
 
 
 def autocasts_to_bf16(device: torch.device = _CPU) -> bool:

@@ -2,6 +2,7 @@
 
 import ctypes
 import functools
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ def fused(cell: Cell) -> "FusedDriver":
 @functools.lru_cache(maxsize=64)
 def driver_of(name: str, general: Passes | None, square: Passes) -> "FusedDriver":
     """The driver of `both_passes`. KernelError if the step is too long."""
-    driver = FusedDriver(name, general, square)
+    driver = FusedDriver(name, [general, square])
     key = repr((driver.text, driver.variants))  # equal texts can have different names of gates
     return _drivers.setdefault(key, driver)
 
@@ -41,8 +42,8 @@ class FusedDriver(CellKernel, Driver):
     linear = staticmethod(linear)
     matmul = staticmethod(matmul)
 
-    def __init__(self, name: str, general: Passes | None, square: Passes) -> None:
-        super().__init__(name, general, square)
+    def __init__(self, name: str, variants: Sequence[Passes | None]) -> None:
+        super().__init__(name, variants)
         self._known: dict[int, tuple[Passes, int]] = {}
 
     def run(self, window: Window) -> None:

@@ -1,5 +1,6 @@
 """All kernels: those that every training needs, and one for each cell. Wheels are built from it, without torch."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from charlm.cells.cpp import cpp
@@ -21,11 +22,14 @@ MOST_CHARACTERS = 150_000
 
 
 class CellKernel(Kernel):
-    """Both passes of a layer, and generation: one library for layers with as many inputs as hidden units and others."""
+    """Both passes of a layer, and generation."""
 
-    def __init__(self, name: str, general: Passes | None, square: Passes) -> None:
-        """The kernel of `both_passes`. KernelError if the step is too long."""
-        programs = [square] if general is None or general.split == square.split else [general, square]
+    def __init__(self, name: str, variants: Sequence[Passes | None]) -> None:
+        """One library for all variants of a step, see `both_passes`. KernelError if they are too long."""
+        programs: list[Passes] = []
+        for passes in variants:
+            if passes is not None and all(passes.split != other.split for other in programs):
+                programs.append(passes)
         text = cpp(programs)
         if len(text) > MOST_CHARACTERS:
             raise KernelError(f"its step is {len(text):,} characters of C++; allowed: {MOST_CHARACTERS:,}")

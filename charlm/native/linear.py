@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from charlm.native.autograd import autocasts_to_bf16, first_derivative, without_autocast
+from charlm.native.autograd import KernelFunction, applied, autocasts_to_bf16, first_derivative, without_autocast
 from charlm.native.kernels import PRODUCT
 from charlm.native.structs import check_tensor
 
@@ -66,15 +66,15 @@ def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
 
 def linear_by(multiply: Callable[..., Tensor], x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
     """`linear` by a function with the arguments of `matmul`."""
-    y_MN = _Linear.apply(x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16(x.device), multiply)
-    return y_MN.view(*x.shape[:-1], len(w_NK))  # type: ignore[union-attr]
+    y_MN = applied(_Linear, x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16(x.device), multiply)
+    return y_MN.view(*x.shape[:-1], len(w_NK))
 
 
 def _is_for_kernels(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.dtype == torch.float32 and tensor.layout == torch.strided and not tensor.is_neg()
 
 
-class _Linear(torch.autograd.Function):
+class _Linear(KernelFunction):
     @staticmethod
     def forward(
         ctx: Any, x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, bf16: bool, multiply: Callable[..., Tensor]

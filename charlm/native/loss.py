@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from charlm.native.autograd import first_derivative
+from charlm.native.autograd import KernelFunction, applied, first_derivative
 from charlm.native.kernels import LOSS
 from charlm.native.structs import check_tensor
 
@@ -21,13 +21,13 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     if logits.device.type == "cpu":
         check_ids("targets", targets, logits.shape[-1])
     if logits.device.type == "cpu" and LOSS.works():
-        nats_N = _CrossEntropy.apply(logits_NV.contiguous(), targets_N.contiguous(), torch.is_grad_enabled())
+        nats_N = applied(_CrossEntropy, logits_NV.contiguous(), targets_N.contiguous(), torch.is_grad_enabled())
     else:
         nats_N = F.cross_entropy(logits_NV, targets_N, reduction="none")
-    return nats_N.view(targets.shape)  # type: ignore[union-attr]
+    return nats_N.view(targets.shape)
 
 
-class _CrossEntropy(torch.autograd.Function):
+class _CrossEntropy(KernelFunction):
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, with_backward: bool) -> Tensor:
         (N, V), nats_N = logits_NV.shape, logits_NV.new_empty(len(logits_NV))

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from charlm.native.autograd import refuse_symbols
 from charlm.native.kernels import RANDOM
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
@@ -16,6 +17,7 @@ def random_mask(shape: tuple[int, ...], keep: int, shard: Shard = WHOLE_BATCH, d
     It is this shard, along `dim`, of a mask for a whole batch. The seed comes from torch's global generator. The draws
     are the same with and without a compiler.
     """
+    refuse_symbols()
     seed = int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
     dim = 0 if shard == WHOLE_BATCH else dim
     rows, size = math.prod(shape[:dim]), math.prod(shape[dim:])

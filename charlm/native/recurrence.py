@@ -10,7 +10,7 @@ from torch import Tensor
 
 from charlm.cells.passes import Passes
 from charlm.cells.program import units
-from charlm.native.autograd import autocasts_to_bf16, first_derivative
+from charlm.native.autograd import KernelFunction, applied, autocasts_to_bf16, first_derivative
 
 
 class LoopInputs(NamedTuple):
@@ -129,7 +129,7 @@ class Driver:
         numbers = passes, inputs.input_size, inputs.steps, torch.is_grad_enabled(), autocasts_to_bf16(state[0].device)
         tensors = (inputs.ids_TB, mask_BH, zoneout_TBS, carry_TB, *inputs.windows, *inputs.vectors, *weights, *state)
         call = _Call(self, *numbers, self.buffers_of(numbers, tensors, cache))
-        y_TBH, *last = _Sequence.apply(call, *tensors)  # type: ignore[misc]
+        y_TBH, *last = applied(_Sequence, call, *tensors)
         return y_TBH, tuple(last)
 
 
@@ -179,7 +179,7 @@ def saved_for_backward(
     return {"operands": operands, "saved": saved, "pre_zoneout": after, "moments": moments}
 
 
-class _Sequence(torch.autograd.Function):
+class _Sequence(KernelFunction):
     @staticmethod
     def forward(
         ctx: Any,

@@ -66,6 +66,7 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
     state.threads, state.kernels, state.stop_reason = torch.get_num_threads(), used_kernels(), ""
+    state.backend = trainer.state.backend
     if state.recurrent is not None:
         state.recurrent = tuple(trainer.group.shard.of(state_LBH, dim=1) for state_LBH in state.recurrent)
     trainer.state = state

@@ -106,8 +106,10 @@ def resume_run(
         threads, differ = checkpoint.progress.get("threads"), "results differ in the last bits"
         if threads != state.threads:
             say("threads", f"found {state.threads}, the run had {threads}: {differ}; see threads")
-        if kernels != state.kernels and trainer.device.type == "cpu":
-            found, had = state.kernels or "none", kernels or "none"
+        found, had = state.kernels or "none", kernels or "none"
+        if found == had:
+            found, had = state.backend, checkpoint.progress.get("backend")
+        if found != had and trainer.device.type == "cpu":
             say("kernels", f"found {found}, the run had {had}: {differ}; see CHARLM_KERNELS")
         del checkpoint  # as large as the model and its optimizer state
         group.on_first(check_space, run_dir, trainer.checkpoint_bytes())

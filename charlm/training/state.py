@@ -40,6 +40,8 @@ class TrainState:
     """CPU threads of the last session. Another number rounds sums differently."""
     kernels: str = ""
     """CPU kernels of the last session, see `used_kernels`. Others round differently."""
+    backend: str = ""
+    """What computed the layers in the last session: a cell of one's own may lack a kernel where others have theirs."""
     rows: int = 0
     """Rows of metrics that belong to the steps so far."""
     best_nats: float | None = None

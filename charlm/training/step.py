@@ -61,7 +61,8 @@ class Trainer:
         )
         self.model.reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
         self.model.init_output_bias_(torch.from_numpy(corpus.frequencies()))
-        self.backend = self.model.select_backend(device).description
+        selection = self.model.select_backend(device)
+        self.backend = selection.description
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
         averages = [] if self.averaged is None else self.averaged.parameters()
@@ -72,6 +73,7 @@ class Trainer:
             corpus.sha256,
             threads=machine.threads,
             kernels=used_kernels(),
+            backend=selection.backend.name,
             objective_sum=torch.zeros((), dtype=torch.float64, device=device),
             grad_norm=torch.zeros((), device=device),
         )

@@ -23,7 +23,15 @@ class TensorParameters(Parameters):
         self.parameters, self.square = parameters, square
 
     def product(
-        self, name: str, operand: Tensor, gates: int = 1, *, index: int | None = None, of: int = 0, size: Size = "H"
+        self,
+        name: str,
+        operand: Tensor,
+        gates: int = 1,
+        *,
+        index: int | None = None,
+        of: int = 0,
+        size: Size = "H",
+        start: Any = None,
     ) -> Tensor:
         product_BG = F.linear(operand, self._of_stack(name, index))
         return product_BG if gates == 1 else product_BG.unflatten(-1, (gates, -1)).movedim(-2, 0)

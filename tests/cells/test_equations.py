@@ -244,7 +244,7 @@ def recorded(stack: RecurrentLayers) -> list[dict[str, Tensor]]:
     activations = [Activations(list) for _ in range(stack.num_layers)]
     x_TBI, resets_TB = torch.randn(5, 2, 3, dtype=torch.float64), torch.eye(5, 2).bool()
     stack = stack.double().eval()
-    outputs, _ = stack.forward_reference(x_TBI, None, resets_TB, activations)
+    outputs, _ = stack.forward_reference(x_TBI, None, resets_TB, activations=activations)
     assert torch.equal(outputs, stack.forward_reference(x_TBI, None, resets_TB)[0])
     layers = [{name: torch.stack(steps) for (name, _), steps in a.items()} for a in activations]
     assert torch.equal(layers[-1][stack.state_names[0]], outputs)

@@ -4,11 +4,12 @@
 """
 
 import shlex
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh
@@ -114,8 +115,57 @@ def test_second_derivatives_are_refused() -> None:
         (linear(x, torch.randn(4, 3)).sum(), x),
         (cross_entropy(logits, torch.tensor([0, 2])).sum(), logits),
     ):
-        with pytest.raises(RuntimeError, match="has no second derivative; use forward_reference"):
+        with pytest.raises(RuntimeError, match=refused("second derivatives")):
             torch.autograd.grad(value, of, create_graph=True)
+
+
+def refused(what: str) -> str:
+    return rf"^charlm's kernels: found {what}; allowed: .*; use the layers' forward_reference, after eval\(\) if they "
+
+
+TRANSFORMS: dict[str, tuple[str, Callable[[nn.Module, Tensor], Any]]] = {
+    "trace": ("torch.jit.trace", lambda module, x: torch.jit.trace(module, (x,), check_trace=False)),
+    "export": ("torch.export", lambda module, x: torch.export.export(module, (x,))),
+    "grad": ("a transform of torch.func", lambda module, x: torch.func.grad(lambda x: module(x).sum())(x)),
+    "vmap": ("a transform of torch.func", lambda module, x: torch.func.vmap(module)(torch.stack([x, x]))),
+    "jacobian": (
+        "vectorized gradients",
+        lambda module, x: torch.autograd.functional.jacobian(lambda x: module(x).sum(0), x, vectorize=True),
+    ),
+    "forward mode": (
+        "forward-mode derivatives",
+        lambda module, x: torch.autograd.functional.jacobian(module, x, strategy="forward-mode", vectorize=True),
+    ),
+}
+
+
+class Outputs(nn.Module):
+    """The outputs of layers by one of their methods."""
+
+    def __init__(self, layers: RecurrentLayers, method: str) -> None:
+        super().__init__()
+        self.layers, self.method = layers, method
+
+    def forward(self, x: Tensor) -> Tensor:
+        return getattr(self.layers, self.method)(x)[0]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.parametrize(("what", "transform"), TRANSFORMS.values(), ids=TRANSFORMS)
+def test_what_traces_or_transforms_takes_the_reference_only(what: str, transform: Callable[..., Any]) -> None:
+    stack, x = Case("lstm").build(3, 5, between_layers=0.5).float(), torch.randn(2, 1, 3)
+    with pytest.raises(RuntimeError, match=refused(what)):
+        transform(Outputs(stack, "forward"), x)
+    transform(Outputs(stack, "forward_reference"), x)
+
+
+def test_a_trace_holds_no_masks() -> None:
+    """A mask would be the same in all calls of what was traced."""
+    stack, x = Case("gru").build(3, 5, zoneout=0.5).float(), torch.randn(2, 1, 3)
+    with pytest.raises(RuntimeError, match=refused("torch.export")):
+        torch.export.export(Outputs(stack, "forward_reference"), (x,))
+    exported = torch.export.export(Outputs(stack.eval(), "forward_reference"), (x,)).module()
+    torch.testing.assert_close(exported(x), stack(x)[0])
 
 
 # Generation

@@ -243,6 +243,15 @@ def test_only_a_config_that_a_user_typed_runs_a_file() -> None:
         cell.program(square=True)
 
 
+@pytest.mark.parametrize(
+    ("kind", "leak"), [("own/leaky.py:Leaky", 0.5), ("own/../own/leaky.py:Leaky", 0.5), ("./leaky.py:Leaky", 0.0)]
+)
+def test_another_cell_leaves_the_options_of_a_config_and_the_same_keeps_them(kind: str, leak: float) -> None:
+    """Whatever its path is called: the one in a config starts in the folder of the config."""
+    cell = load_config(Path("own/mine.yaml"), [f"model.cell.kind={kind}"], runs_file=True).model.cell
+    assert cell.options() == {"leak": leak}
+
+
 def test_all_faults_are_named_beside_those_of_the_cell() -> None:
     overrides = ["model.cell.leek=3", "model.cell.hidden=0", "seed=x"]
     with pytest.raises(ConfigError) as raised:
@@ -292,7 +301,7 @@ class Mine(LSTM):
 
 
 @pytest.mark.usefixtures("no_kernels")
-def test_python_takes_a_class_and_an_object() -> None:
+def test_python_takes_a_class_and_an_object(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("tiny.yaml").write_text("data: {source: text.txt}\nmodel: {embedding: 4}\n")
     limits = {"train.max_steps": 2, "device": "cpu", "threads": 1, "train.batch_size": 2, "train.bptt": 8}
     for cell, name, hidden, scale in (
@@ -302,6 +311,8 @@ def test_python_takes_a_class_and_an_object() -> None:
     ):
         trained = charlm.train(config="tiny.yaml", cell=cell, overrides=limits).load().config.model.cell
         assert (trained.name, trained.hidden, getattr(trained, "scale", None)) == (name, hidden, scale)
+    monkeypatch.setattr(sys.modules[__name__], "__file__", "<stdin>")  # as in `python - < program.py`
+    assert charlm.train(config="tiny.yaml", cell=Mine, overrides=limits).load().config.model.cell.name == "Mine"
     with pytest.raises(TypeError, match=r"^cell: found 3; allowed: a subclass of charlm\.cells\.Cell"):
         charlm.train("text.txt", cell=3)  # type: ignore[arg-type]
 

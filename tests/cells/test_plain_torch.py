@@ -123,6 +123,10 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "log": lambda a, b: torch.log(1 + a.exp()) + (1 + b**2).sqrt().log(),
     "where": lambda a, b: torch.where(a > b, a, 2 * b) + a.where(b < 0.1, b) + torch.where(a < b, 1.0, 0.25),
     "equality": lambda a, b: torch.where(a >= a, a, b) + torch.where(b <= b + 0, a, b) + torch.where(a > a, a, b),
+    "and, or, not": lambda a, b: (
+        torch.where(((a > 0) & (b > 0)) | ~(a >= b), a, 2 * b)
+        + torch.where(torch.logical_or(a > 0.3, ~(b < 0.1)), b, 0.5 * a)
+    ),
     "comparisons": lambda a, b: (a > b) * a + torch.where(torch.ge(a, b), a, 0.1) + torch.where(b.le(0.2), b, 0.5 * a),
 }
 

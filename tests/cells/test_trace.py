@@ -14,7 +14,9 @@ from torch.nn import functional as F
 from charlm.cells import GRU, LSTM, RHN, RNN, SLSTM, SRU, Cell, MinGRU, MinLSTM, Mogrifier
 from charlm.cells.cell import log, normalize, sigmoid, sqrt, tanh, where
 from charlm.cells.loop import split
+from charlm.cells.markdown import markdown
 from charlm.cells.program import WINDOW, Program, when
+from charlm.cells.stored import as_json, restored
 from charlm.cells.trace import trace
 from charlm.errors import CellError
 from charlm.layers import RecurrentLayers
@@ -158,6 +160,25 @@ def test_initial_values() -> None:
     assert 8 < d.abs().max() <= 9
 
 
+def test_initial_matrices() -> None:
+    """A number is that of all entries; a config's `orthogonal` and a range of random values leave all of them."""
+
+    def step(self: Any, p: Any, x: Any, h: Any) -> Any:
+        a, b = p.product("a", x, 2, start=(None, -0.5))
+        return h + a + b + p.product("b", h, start="identity") + p.product("c", h, index=1, of=2, start="orthogonal")
+
+    cell = cell_of(step)
+    layers = RecurrentLayers(restored({"kind": "./own.py:Own", "hidden": 7}, as_json(cell)), 3)
+    layers.init_uniform_(0.25)
+    layers.init_orthogonal_()
+    a, b, c = (layers.get_parameter(f"{name}_l0") for name in "abc")
+    assert 0.2 < a[:7].abs().max() <= 0.25
+    assert (a[7:] == -0.5).all()
+    assert torch.equal(b, torch.eye(7))
+    torch.testing.assert_close(c @ c.mT, torch.eye(7).expand(2, 7, 7))
+    assert "| `b` | [H, H] | identity |" in markdown(cell)
+
+
 # Faults
 
 
@@ -190,6 +211,10 @@ FAULTS: list[tuple[Step, str]] = [
     ),
     (lambda self, p, x, h: h.__setitem__(0, h), "a vector is changed in place, as by a += b; allowed: a new one, as "),
     (
+        lambda self, p, x, h: (h > 0).__iand__(h > 1),
+        "a vector is changed in place, as by a += b; allowed: a new one, as ",
+    ),
+    (
         lambda self, p, x, h: F.relu(h, inplace=True),
         "torch's relu with inplace=True, which changes a vector; allowed: ",
     ),
@@ -208,13 +233,17 @@ FAULTS: list[tuple[Step, str]] = [
     (lambda self, p, x, h: torch.cat([x, h], -1), "torch's cat is no operation of a step; write a product of each "),
     (lambda self, p, x, h: F.layer_norm(h, (256,)), "torch's layer_norm is no operation of a step; write normalize(v)"),
     (lambda self, p, x, h: torch.zeros_like(h), "torch's zeros_like is no operation of a step; write a number "),
-    (lambda self, p, x, h: h.softmax(-1), f"AttributeError: a vector of a step has no softmax; {ALLOWED}"),
+    (lambda self, p, x, h: h.erf(), f"AttributeError: a vector of a step has no erf; {ALLOWED}"),
     (
         lambda self, p, x, h: p.product("w", x, 2).chunk(2),
         "AttributeError: a vector of a step has no chunk; write i",
     ),
     (lambda self, p, x, h: np.tanh(h), "TypeError: operand 'Value' does not support ufuncs (__array_ufunc__=None); "),
-    (lambda self, p, x, h: h & h, "TypeError: unsupported operand type(s) for &: 'Value' and 'Value'; "),
+    (lambda self, p, x, h: h & h, "& of what is no comparison; allowed: as in where((a > 0) & (b > 0), a, b)"),
+    (lambda self, p, x, h: where((h > 0) | h, h, 0), "| of what is no comparison; allowed: as in where((a > 0) | "),
+    (lambda self, p, x, h: torch.mean(h), "torch's mean is no operation of a step; write normalize(v) or rms_norm"),
+    (lambda self, p, x, h: h - h.mean(-1), "AttributeError: a vector of a step has no mean; write normalize(v) or "),
+    (lambda self, p, x, h: h * h.shape[-1], "AttributeError: a vector of a step has no shape; write self.hidden or "),
     (lambda self, p, x, h: h**0.3, "found 0.3 as an exponent; allowed: ±0.5, ±1, …, ±8; or use exp(b * log(v))"),
     (lambda self, p, x, h: h.sigmoid(h), "sigmoid of 2 values; allowed: 1"),
     (lambda self, p, x, h: h + torch.ones(3), f"found a Tensor where a vector or a number belongs; {ALLOWED}"),
@@ -266,7 +295,15 @@ FAULTS: list[tuple[Step, str]] = [
     (lambda self, p, x, h: p.product("w", h, index=2, of=2), "w: index 2; allowed: 0 to 1"),
     (
         lambda self, p, x, h: h * p.vector("b", start=(1, 2)),
-        "b: start has 2 numbers; allowed: one number, ",
+        "b: start has 2 values; allowed: one, or one for each of 1",
+    ),
+    (
+        lambda self, p, x, h: p.product("w", h, start="ones"),
+        "found w: an initial value 'ones'; allowed: finite numbers, identity, orthogonal",
+    ),
+    (
+        lambda self, p, x, h: h + p.vector("b", start="identity"),
+        "found b: an initial value 'identity'; allowed: finite numbers",
     ),
 ]
 
