@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from charlm.cells.program import EPSILON, MOST_SIZE, Program, Size
 from charlm.errors import CellError
@@ -43,6 +43,13 @@ class Cell(Section):
         if type(hidden) is not int or not 1 <= hidden <= MOST_SIZE:
             raise ValueError(f"found {hidden!r:.40}; allowed: an integer ≥ 1 and ≤ {MOST_SIZE:,}")
         return hidden
+
+    @field_validator("*")
+    @classmethod
+    def _is_plain(cls, value: Any) -> Any:
+        """Checkpoints keep options as plain data."""
+        check_plain(value)
+        return value
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Another process may lack the class of a cell that is not built in: it gets the programs instead."""
@@ -88,6 +95,15 @@ class Cell(Section):
         [gates, B, H], and unpack into vectors.
         """
         raise NotImplementedError
+
+
+def check_plain(value: Any) -> None:
+    """ValueError unless an option's value is a single value or lists of them."""
+    if isinstance(value, list | tuple):
+        for item in value:
+            check_plain(item)
+    elif isinstance(value, dict | set | frozenset | BaseModel):
+        raise ValueError("found a section; allowed: single values, and lists of them")
 
 
 def is_in_file(kind: object) -> bool:

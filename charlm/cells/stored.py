@@ -13,6 +13,7 @@ from pydantic import AfterValidator, ConfigDict, FailFast, ValidationError, mode
 from pydantic_core import InitErrorDetails
 
 from charlm.cells import CELLS, Cell
+from charlm.cells.cell import check_plain
 from charlm.cells.check import check, is_name, require
 from charlm.cells.program import Node, Parameter, Program, Size
 from charlm.errors import CellError
@@ -26,8 +27,7 @@ def _plain(value: Any) -> Any:
     """An option's value; ValueError unless it is plain data."""
     if isinstance(value, list | tuple):
         return tuple(map(_plain, value))
-    if isinstance(value, dict):
-        raise ValueError("found a section; allowed: single values, and lists of them")
+    check_plain(value)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError(f"found {value}; allowed: finite numbers")
     return value

@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from charlm.layers.stack import RecurrentLayers
 
 
+_STEPS: dict[type[Cell], Any] = {kind: kind.step for kind in (RNN, LSTM, GRU)}
+"""What torch's operators compute."""
+
+
 def torch_backend(layers: "RecurrentLayers", device: torch.device) -> Backend | None:
     """Torch's operator for these layers; None unless torch.nn has the kind, with the same parameters and gate order."""
-    if type(layers.cell) not in (RNN, LSTM, GRU):  # a class that inherits from one may have another step
+    kind = type(layers.cell)
+    if _STEPS.get(kind) is not kind.step:  # a class that inherits from one, or one whose step was replaced
         return None
     single = next(layers.parameters()).dtype == torch.float32
     onednn, cudnn = torch.backends.mkldnn, torch.backends.cudnn
