@@ -13,7 +13,7 @@ from pydantic import AfterValidator, ConfigDict, FailFast, ValidationError, mode
 from pydantic_core import InitErrorDetails
 
 from charlm.cells import CELLS, Cell
-from charlm.cells.cell import check_plain
+from charlm.cells.cell import check_plain, is_in_file
 from charlm.cells.check import check, is_name, require
 from charlm.cells.program import Node, Parameter, Program, Size
 from charlm.errors import CellError
@@ -136,6 +136,14 @@ def _of_program(program: Program) -> dict[str, Any]:
         "gates": program.gates,
         "shown": program.shown,
     }
+
+
+def with_step_of_now(cell: Cell) -> Cell:
+    """The cell with the programs of its step as it is now, whatever later happens to the globals that it reads.
+
+    A built-in kind stays as it is.
+    """
+    return restored(cell.model_dump(mode="json"), as_json(cell)) if is_in_file(cell.kind) else cell
 
 
 def restored(section: Mapping[str, Any], stored: str) -> StoredCell:

@@ -411,7 +411,11 @@ class Value:
             tracing.fail(f"torch's {name} with inplace=True, which changes a vector; allowed: inplace=False")
         if name != "where" and not (args and isinstance(args[0], Value)):
             tracing.fail(f"torch's {name} of something else than a vector first; allowed: a vector, as {name}(v)")
-        return FUNCTIONS[name](*args, **options)
+        try:
+            return FUNCTIONS[name](*args, **options)
+        except TypeError:
+            known = "the vectors, and bounds or slopes as numbers"
+            tracing.fail(f"torch's {name} with arguments that a step does not know; allowed: {known}")
 
 
 class Condition(Value):

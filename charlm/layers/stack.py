@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -201,8 +202,9 @@ class RecurrentLayers(nn.Module):
         T, B = self._check_input(x)
         carry_TB = None
         if resets_TB is not None:
-            if resets_TB.dtype != torch.bool or list(resets_TB.shape) != [T, B]:
-                given = f"{resets_TB.dtype} of shape {list(resets_TB.shape)}"
+            form = (resets_TB.dtype, *resets_TB.shape) if isinstance(resets_TB, Tensor) else ()
+            if form != (torch.bool, T, B):
+                given = f"{form[0]} of shape {list(form[1:])}" if form else f"a {type(resets_TB).__name__}"
                 raise ValueError(f"{self.kind}: resets are {given}; allowed: torch.bool of shape [T, B] = {[T, B]}")
             carry_TB = (~resets_TB).to(next(self.parameters()).dtype)
         p, mask_shape = self.dropout.between_layers, (1 if self.dropout.variational else T, B, self.hidden_size)
@@ -348,7 +350,9 @@ class RecurrentLayers(nn.Module):
                 check_tensor("table of a lookup", table, (len(table), self.input_size), like.dtype, like.device)
             shape, order = [*ids.shape, self.input_size], "T, B"
         elif isinstance(x, Tensor):
-            check_tensor(f"{self.kind}: input", x, x.shape, x.dtype, like.device)
+            # As in torch.nn: autocast converts the results of operators before these layers.
+            is_converted = torch.is_autocast_enabled(like.device.type) and x.is_floating_point()
+            check_tensor(f"{self.kind}: input", x, x.shape, x.dtype if is_converted else like.dtype, like.device)
             shape, order = list(x.shape), self._order
         else:
             raise TypeError(
@@ -362,15 +366,15 @@ class RecurrentLayers(nn.Module):
 
     def _check_lengths(self, lengths_B: Tensor | Sequence[int], steps: int, batch_size: int) -> Tensor:
         """The lengths as a tensor on the CPU; ValueError unless there is one from 1 to T for each stream."""
-        lengths = torch.as_tensor(lengths_B, device="cpu")
-        is_whole = not (lengths.is_floating_point() or lengths.is_complex() or lengths.dtype == torch.bool)
-        fits = is_whole and list(lengths.shape) == [batch_size]
-        if not fits or not ((lengths >= 1) & (lengths <= steps)).all():
+        lengths: Any = lengths_B.tolist() if hasattr(lengths_B, "tolist") else lengths_B  # type: ignore[union-attr]
+        is_list = isinstance(lengths, Sequence) and len(lengths) == batch_size
+        counts = [each for each in lengths if isinstance(each, Integral) and type(each) is not bool] if is_list else []
+        if len(counts) != batch_size or not all(1 <= int(count) <= steps for count in counts):
             raise ValueError(
-                f"{self.kind}: lengths are {lengths.tolist()}; allowed: for each of {batch_size} streams a whole "
+                f"{self.kind}: lengths are {lengths!r:.80}; allowed: for each of {batch_size} streams a whole "
                 f"number from 1 to {steps}, the steps of the input"
             )
-        return lengths
+        return torch.tensor(lengths)
 
     # State
 

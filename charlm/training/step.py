@@ -8,6 +8,7 @@ import time
 import torch
 from torch import Tensor
 
+from charlm.cells.stored import with_step_of_now
 from charlm.checkpoint import all_finite
 from charlm.config import Config
 from charlm.data.corpus import Corpus
@@ -50,15 +51,15 @@ class Trainer:
         """budget: of the run's minutes; None: they have not begun."""
         torch.manual_seed(config.seed)
         device, group = machine.device, machine.group
-        self.config = config.model_copy(update={"precision": machine.precision})
+        # Checkpoints hold the step that is trained, not what becomes of it during the training.
+        model = config.model.model_copy(update={"cell": with_step_of_now(config.model.cell)})
+        self.config = config.model_copy(update={"precision": machine.precision, "model": model})
         self.device, self.group = device, group
         self.budget = budget or Budget(config.train.max_minutes)
         self.streams = open_streams(config, corpus, group.shard)
         check_memory(config, len(corpus.vocabulary), machine)
         self.vocabulary = corpus.vocabulary
-        self.model = (
-            build_model(config.model, len(corpus.vocabulary), machine.precision, group.shard).to(device).train()
-        )
+        self.model = build_model(model, len(corpus.vocabulary), machine.precision, group.shard).to(device).train()
         self.model.reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
         self.model.init_output_bias_(torch.from_numpy(corpus.frequencies()))
         selection = self.model.select_backend(device)

@@ -171,6 +171,11 @@ MIXED_UP: list[tuple[str, tuple[Any, ...], str]] = [
     # An LSTM of two layers must not take the layers of one tensor for h and c.
     ("lstm", (X, ZEROS), "state is a Tensor; allowed: a tuple (h, c) of tensors [L, B, H]"),
     ("gru", (X, [ZEROS.numpy()]), "state is a list of ndarray; allowed: a tuple (h) of tensors [L, B, H]"),
+    *(
+        ("gru", (X.to(dtype),), f"input: found {dtype} [5, 2, 3] on cpu; allowed: torch.float32 [5, 2, 3] on cpu")
+        for dtype in (torch.float64, torch.bfloat16, torch.int64, torch.complex64)
+    ),
+    ("gru", (X, None, [[True] * 2] * 5), "resets are a list; allowed: torch.bool of shape [T, B] = [5, 2]"),
     (
         "gru",
         (torch.zeros(2, 3, 3), None, torch.zeros(2, 3)),
@@ -183,7 +188,7 @@ MIXED_UP: list[tuple[str, tuple[Any, ...], str]] = [
     ),
     *(
         ("gru", (X, None, None, lengths), f"lengths are {list(lengths)}{LENGTHS}")
-        for lengths in ([5], [5, 6], [0, 5], [2.0, 5.0])
+        for lengths in ([5], [5, 6], [0, 5], [2.0, 5.0], [None, 5])
     ),
 ]
 

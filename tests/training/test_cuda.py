@@ -92,7 +92,7 @@ def test_cuda_replayed_updates_have_the_bits_of_launched_ones(
         with torch.no_grad():
             trainer.parameters[-1].fill_(math.inf)
         update(trainer, 2)
-        with pytest.raises(DivergenceError, match=r"^step 11: "):
+        with pytest.raises(DivergenceError, match=r"^update 11: "):
             trainer.check_finite()
         restore_snapshot(trainer, kept)
         update(trainer, 6)
