@@ -14,6 +14,7 @@ nothing.
     options.py      SamplingOptions: how text is drawn
     sampling.py     sample_text: characters drawn one by one
     many_samples.py sample_many: many samples; lines without repeats and without those of the training text
+    reading.py      Reader: reads texts through the network, window after window; everything below uses it
     evaluation.py   evaluate: the cross-entropy of a text
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
     texts.py        score_texts, text_features: many texts, each by itself

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, DivergenceError
-from charlm.inference.evaluation import WARMUP, Evaluation, evaluating, part_starts, scored_windows, sum_windows
-from charlm.layers import cross_entropy
+from charlm.inference.evaluation import WARMUP, Evaluation, part_starts, scored_windows, sum_windows
+from charlm.inference.reading import Reader, evaluating, stretches
 from charlm.model import Network
-from charlm.system.device import to_device
 from charlm.system.number import LARGEST, in_range
 
 _WINDOWS = 512
@@ -134,17 +133,15 @@ def gradient_rms(model: Network, ids: Ids, device: torch.device, steps: int) -> 
     squares = [torch.zeros_like(parameter) for parameter in parameters]
     with evaluating(model):
         for first in range(0, windows, _READ_TOGETHER):
-            at_TB = np.arange(warmup + T + 1)[:, None] + starts[first : first + _READ_TOGETHER]
-            ids_TB = to_device(ids[at_TB].astype(np.int64), device)
-            state = model.zero_state(ids_TB.shape[1])
+            starts_B = starts[first : first + _READ_TOGETHER]
+            ids_TB = stretches(ids, starts_B, warmup + T + 1, device)
+            before = Reader(model, model.zero_state(len(starts_B)))
             if warmup:
                 with torch.no_grad():
-                    _, state = model.features(ids_TB[:warmup])
-            for b in range(ids_TB.shape[1]):
-                window_T1 = ids_TB[warmup:, b : b + 1].contiguous()
-                own_state = tuple(layers[:, b : b + 1].contiguous() for layers in state)
-                logits, _ = model(window_T1[:-1], own_state)
-                loss = cross_entropy(logits, window_T1[1:]).sum()
+                    before.features(ids_TB[:warmup])
+            for b in range(len(starts_B)):
+                own_state = tuple(layers[:, b : b + 1].contiguous() for layers in before.state)
+                loss = Reader(model, own_state).nats(ids_TB[warmup:, b : b + 1].contiguous()).sum()
                 for square, gradient in zip(squares, torch.autograd.grad(loss, parameters), strict=True):
                     square.addcmul_(gradient, gradient)
     return [square.div_(windows).sqrt_() for square in squares]

@@ -13,6 +13,7 @@ from charlm.data.lines import as_records
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs, may_record
 from charlm.inference.options import SamplingOptions
+from charlm.inference.reading import Reader
 from charlm.layers import RecurrentState
 from charlm.model import Network, overflow
 
@@ -155,12 +156,11 @@ def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> T
 @torch.inference_mode()
 def read_ids(model: Network, ids: Sequence[int]) -> tuple[Tensor, RecurrentState]:
     """The last output [1, 1, H] and the state after reading one id or more, in windows."""
+    reader, features_TBH = Reader(model, model.zero_state(1)), torch.empty(0)
     ids_T1 = torch.tensor(ids, device=model.device).unsqueeze(1)
-    first, *rest = ids_T1.split(_WINDOW)
-    output, state = model.features(first)
-    for window in rest:
-        output, state = model.features(window, state)
-    return output[-1:], state
+    for window_T1 in ids_T1.split(_WINDOW):
+        features_TBH = reader.features(window_T1)
+    return features_TBH[-1:], reader.state
 
 
 def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]:
