@@ -40,7 +40,7 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> "Tr
     """
     check_there(runs=[path])
     _import_torch()
-    from charlm.inference.trained import load
+    from charlm.inference.loading import load
 
     return load(path, device, precision)
 

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import open_model, print_exactly, print_json
+from charlm.cli.common import open_model, print_exactly, print_json, without_unknown
 from charlm.system.console import say
 
 Labels = Annotated[str, usage.option("A,B,…", "The labels, with commas between them.")]
@@ -72,7 +72,7 @@ def classify(
         for line in lines:
             number += 1
             where = f"{name}, line {number:,}"
-            known.append(trained.known(line, where, skip_unknown=skip_unknown))
+            known.append(without_unknown(trained.vocabulary, line, where, skip_unknown))
             unknown = trained.vocabulary.unknown(line)
             if unknown and not seen_unknown:
                 say("skipped", f"{where}: {describe_characters(unknown)}; characters that the model has never seen")

@@ -70,6 +70,17 @@ def known_text(trained: Any, text: str, option: str) -> str:
     return text
 
 
+def without_unknown(vocabulary: Any, text: str, where: str, skip_unknown: bool) -> str:
+    """The text without the characters that the model does not know; VocabularyError for them unless they are skipped.
+
+    where: begins the error.
+    """
+    unknown = vocabulary.unknown(text)
+    if unknown and not skip_unknown:
+        raise vocabulary.unknown_error(unknown, where, "; --skip-unknown leaves others out")
+    return "".join(character for character in text if character not in unknown) if unknown else text
+
+
 def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
     """The ids of a text, without the characters that the model does not know if these are skipped, which is reported.
 
@@ -82,7 +93,7 @@ def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
     if str(file) == "-":
         file, text = "stdin", read_stdin(trained)
         unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
-        ids = vocabulary.encode(trained.known(text, file, skip_unknown=skip_unknown))
+        ids = vocabulary.encode(without_unknown(vocabulary, text, file, skip_unknown))
     else:
         ids, unknown = encode_file(file, vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
     if unknown:

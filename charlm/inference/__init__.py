@@ -10,7 +10,8 @@
 `load` returns a `TrainedModel`, which is enough for most uses; the other functions take a CharLM. This file imports
 nothing.
 
-    trained.py      TrainedModel: the checkpoint's model, vocabulary and config; load
+    loading.py      load: a TrainedModel from a checkpoint
+    trained.py      TrainedModel: the checkpoint's model, vocabulary and config, and what one does with them
     options.py      SamplingOptions: how text is drawn
     sampling.py     sample_text: characters drawn one by one
     many_samples.py sample_many: many samples; lines without repeats and without those of the training text
@@ -19,6 +20,7 @@ nothing.
     dynamic.py      evaluate_dynamically: the same while the model keeps learning
     texts.py        score_texts, text_features: many texts, each by itself
     lines.py        score_lines: lines as they come, each by itself
+    labels.py       label_probabilities: the labels of lines
     gradients.py    gradient_norms: what flows back to earlier states
     novelty.py      copied_windows: how much of a sample occurs in the training text
 """

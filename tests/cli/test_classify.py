@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from charlm.inference.trained import TrainedModel, load
+from charlm.inference.loading import load
+from charlm.inference.trained import TrainedModel
 from tests.cli.conftest import LABELED
 
 LINES = ["maria luca", "hans", "gerd hans", "luca", "", "maria"]

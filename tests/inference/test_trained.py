@@ -15,8 +15,8 @@ from charlm.data.vocabulary import Vocabulary, readable
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
 from charlm.inference.dynamic import Adaptation
 from charlm.inference.gradients import gradient_norms
+from charlm.inference.loading import load
 from charlm.inference.sampling import valid_text
-from charlm.inference.trained import load
 from charlm.model import build_model
 from tests.inference.models import outputs_of
 from tests.text import words_text

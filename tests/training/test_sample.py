@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from charlm.inference.loading import load
 from charlm.inference.options import SamplingOptions
-from charlm.inference.trained import load
 from charlm.training.sample import _of_characters, draw_sample
 from charlm.training.start import resume_run, start_run
 from charlm.training.step import Trainer
