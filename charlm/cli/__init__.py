@@ -17,7 +17,22 @@ import typer
 from typer.core import TyperGroup
 
 from charlm import IMPORTED_S, __version__
-from charlm.cli import cells, classify, compare, config, data, doctor, export, look, runs, sample, score, train
+from charlm.cli import (
+    cells,
+    classify,
+    compare,
+    config,
+    data,
+    doctor,
+    evaluate,
+    export,
+    look,
+    report,
+    runs,
+    sample,
+    score,
+    train,
+)  # fmt: skip
 from charlm.cli.common import open_output
 from charlm.cli.usage import UsageError, check_words, worded
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory, is_out_of_processes
@@ -86,14 +101,14 @@ app.command("train")(train.train)
 app.command("sample")(sample.sample)
 app.command("next")(sample.next_characters)
 app.command("classify")(classify.classify)
-app.command("eval")(score.evaluate)
+app.command("eval")(evaluate.evaluate)
 app.command("look")(look.look)
 app.command("score")(score.score)
 app.command("export")(export.export)
 app.command("plan", short_help="Measure what a config will cost before it runs.")(train.plan)
 app.command("compare")(compare.compare)
 app.command("runs")(runs.runs)
-app.command("report")(runs.report)
+app.command("report")(report.report)
 app.command("doctor")(doctor.doctor)
 app.add_typer(cells.app, name="cells")
 app.add_typer(config.app, name="config")
