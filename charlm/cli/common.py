@@ -10,9 +10,8 @@ from typing import Any, BinaryIO
 
 import typer
 
-from charlm.api import load
 from charlm.errors import DataError
-from charlm.new_run import check_there
+from charlm.runs import find_checkpoint
 from charlm.system.console import say, terminal_columns
 from charlm.system.formatting import (
     columns_of,
@@ -34,11 +33,13 @@ def open_model(path: Path, device: str, precision: str, text: Path | str | None 
 
     A run or a text that is not there is an error before torch is imported; - is stdin.
     """
-    check_there(runs=[path], texts=[text])
-    trained = load(path, device, precision)
+    find_checkpoint(path)
+    check_text(text)
 
+    from charlm.inference.loading import load
     from charlm.native.precision import choose_precision
 
+    trained = load(path, device, precision)
     selection = trained.network.select_backend(trained.device, training=False)
     if selection.passed_over:
         say("layers", selection.description)
@@ -48,6 +49,15 @@ def open_model(path: Path, device: str, precision: str, text: Path | str | None 
         if slow:
             say("slow", f"precision bf16{as_before}: {slow}")
     return trained
+
+
+def check_text(text: Path | str | None) -> None:
+    """DataError for a text that is not there; it may be stdin or another pipe. Needs no torch."""
+    from charlm.data.reading import is_pipe
+    from charlm.data.sources import check_exists
+
+    if text is not None and not is_pipe(str(text)):
+        check_exists(str(text))
 
 
 def read_stdin(trained: Any) -> str:
