@@ -163,14 +163,14 @@ def print_exactly(text: str) -> None:
     sys.stdout.flush()
 
 
-def as_json(value: Any) -> str:
+def json_line(value: Any) -> str:
     """A line of JSON with control characters escaped."""
     return escaped(to_json(value, ascii=False))
 
 
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    typer.echo(as_json(value))
+    typer.echo(json_line(value))
 
 
 def print_table(rows: Mapping[str, str], names: Iterable[str] = ()) -> None:

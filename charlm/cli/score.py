@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import as_json, open_model, print_exactly
+from charlm.cli.common import json_line, open_model, print_exactly
 from charlm.errors import DataError
 from charlm.system.console import say
 from charlm.system.formatting import bits_to_nats, counted, nats_to_bits
@@ -70,7 +70,7 @@ def score(
     trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.reading import arriving_lines, is_pipe, text_name
-    from charlm.inference.lines import score_lines
+    from charlm.inference.line_scores import score_lines
 
     is_tolerant = is_pipe(file) and not skip_unknown and unknown_as is None
     """Whether unknown characters are neither an error nor an option's."""
@@ -113,7 +113,7 @@ def score(
 
 def _percentile(lines: list[Any], percentile: float) -> float:
     """The percentile of the lines' nats per character; says it in bits."""
-    from charlm.inference.lines import percentile_nats
+    from charlm.inference.line_scores import percentile_nats
 
     limit_nats = percentile_nats(lines, percentile)
     say("above", f"{nats_to_bits(limit_nats):.4f} bits per character, p{percentile:g} of {counted(len(lines), 'line')}")
@@ -164,7 +164,7 @@ def _print_lines(scores: Iterable[Any], *, json: bool, per_char: bool) -> None:
             value["unknown"] = readable(line.unknown)
             if per_char:
                 value["per_char"] = [round(nats_to_bits(nats), 4) for nats in line.nats.tolist()]
-            rows.append(as_json(value))
+            rows.append(json_line(value))
         else:
             rows.append(f"{bits['bits_per_char']:.4f}\t{bits['bits']:.2f}\t{line.text}")
     print_exactly("".join(f"{row}\n" for row in rows))

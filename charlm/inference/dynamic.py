@@ -18,7 +18,7 @@ from torch import Tensor
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, DivergenceError
 from charlm.inference.evaluation import WARMUP, Evaluation, part_starts, scored_windows, sum_windows
-from charlm.inference.reading import Reader, evaluating, stretches
+from charlm.inference.reader import Reader, evaluating, stretches
 from charlm.model import Network
 from charlm.system.number import LARGEST, in_range
 

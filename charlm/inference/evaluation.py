@@ -11,7 +11,7 @@ from torch import Tensor
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
-from charlm.inference.reading import Reader, evaluating, most_streams, stretches, window_steps, windows
+from charlm.inference.reader import Reader, evaluating, most_streams, stretches, window_steps, windows
 from charlm.model import Network
 from charlm.system.device import to_device
 from charlm.system.formatting import counted, nats_to_bits

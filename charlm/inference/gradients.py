@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
-from charlm.inference.reading import Reader, evaluating, stretches
+from charlm.inference.reader import Reader, evaluating, stretches
 from charlm.model import CharLM
 from charlm.system.formatting import counted
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.data.vocabulary import Ids
-from charlm.inference.reading import STEPS, Reader, most_streams, stretches, window_steps
+from charlm.inference.reader import STEPS, Reader, most_streams, stretches, window_steps
 from charlm.model import Network
 from charlm.system.device import to_device
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.data.vocabulary import Ids
-from charlm.inference.reading import Reader, stretches
+from charlm.inference.reader import Reader, stretches
 from charlm.layers import cross_entropy
 from charlm.model import CharLM, Network, overflow
 from charlm.system.formatting import nats_to_bits
@@ -50,7 +50,7 @@ class Predictions:
 
 
 @torch.inference_mode()
-def read(model: Network, ids: Ids) -> Predictions:
+def predict(model: Network, ids: Ids) -> Predictions:
     """The predictions of all characters of `ids` [N] by one stream, from the zero state on.
 
     The model is in evaluation mode on the CPU. Probabilities are computed in float64 from its logits; DivergenceError

@@ -9,9 +9,9 @@ import pytest
 
 from charlm.cells import CELLS
 from charlm.errors import DataError
-from charlm.inference import reading
+from charlm.inference import reader
 from charlm.inference.evaluation import WARMUP, evaluate
-from charlm.inference.reading import STREAMS
+from charlm.inference.reader import STREAMS
 from charlm.inference.texts import score_texts, text_features
 from tests.inference.models import CPU, V, alone, ids, model_of
 
@@ -22,9 +22,9 @@ LENGTHS = [5, 0, 40, 1, 3, 300, 2, 129, 40, 128]
 @pytest.mark.parametrize(("kind", "streams"), [*zip(CELLS, itertools.cycle([3, 64]), strict=False)])
 def test_texts_are_read_as_each_alone(kind, streams, monkeypatch):
     """At most four times as far from the truth, in float64, as the reference in float32."""
-    monkeypatch.setattr(reading, "STREAMS", streams)
+    monkeypatch.setattr(reader, "STREAMS", streams)
     if streams == 3:  # a large vocabulary makes windows shorter
-        monkeypatch.setattr(reading, "_LOGITS", 10 * 3 * V)
+        monkeypatch.setattr(reader, "_LOGITS", 10 * 3 * V)
     model, texts = model_of(kind), [ids(length, length) for length in LENGTHS]
     single, double = ([alone(m, text) for text in texts] for m in (model, copy.deepcopy(model).double()))
 

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import charlm.inference.reading
+import charlm.inference.reader
 import charlm.model
 import charlm.training.loop
 import charlm.training.plan
@@ -84,7 +84,7 @@ def in_float64():
         mock.patch.object(step, "build_model", lambda *args: build_model(*args).double()),
         mock.patch.object(step, "build_optimizer", unfused),
         mock.patch.object(charlm.model.network, "cross_entropy", cross_entropy),
-        mock.patch.object(charlm.inference.reading, "cross_entropy", cross_entropy),
+        mock.patch.object(charlm.inference.reader, "cross_entropy", cross_entropy),
     ):
         yield
 
