@@ -119,7 +119,7 @@ def memory(model: CharLM, ids: Ids) -> int | None:
     if C < 2:
         return None
     stretches = [ids[start : start + 2 * C] for start in range(0, len(ids) - 2 * C + 1, C)]
-    nats_BT = np.stack(score_texts(model, stretches, model.device)).astype(np.float64)
+    nats_BT = np.stack(score_texts(model, stretches)).astype(np.float64)
     gained_K = (nats_BT[1:, : C - 1] - nats_BT[:-1, C:]).mean(0)  # with 1 … C − 1 characters of context
     for k in range(1, C):
         if gained_K[math.ceil(0.8 * k) - 1 : math.floor(1.25 * k)].mean() <= bits_to_nats(_SAME):

@@ -18,7 +18,7 @@ from torch import Tensor
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, DivergenceError
 from charlm.inference.evaluation import WARMUP, Evaluation, part_starts, scored_windows, sum_windows
-from charlm.inference.reader import Reader, evaluating, stretches
+from charlm.inference.reader import Reader, evaluating, side_by_side
 from charlm.model import Network
 from charlm.system.number import LARGEST, in_range
 
@@ -58,7 +58,6 @@ def evaluate_dynamically(
     model: Network,
     ids: Ids,
     train_ids: Ids,
-    device: torch.device,
     adaptation: Adaptation,
     *,
     per_char: bool = False,
@@ -74,9 +73,9 @@ def evaluate_dynamically(
     begin_B = part_starts(ids, streams=1)
     length_B = np.array([len(ids) - 1])
     steps = max(1, min(adaptation.steps, len(ids) - 1))
-    sizes = gradient_rms(model, train_ids, device, steps)
+    sizes = gradient_rms(model, train_ids, steps)
     trained = [parameter.detach().clone() for parameter in model.parameters()]
-    windows = scored_windows(model, ids, device, begin_B, steps=steps)
+    windows = scored_windows(model, ids, begin_B, steps=steps)
     try:
         with evaluating(model):
             return sum_windows(_learning(model, windows, trained, sizes, adaptation), length_B, per_char=per_char)
@@ -119,7 +118,7 @@ def _check_finite(loss: Tensor) -> None:
         )
 
 
-def gradient_rms(model: Network, ids: Ids, device: torch.device, steps: int) -> list[Tensor]:
+def gradient_rms(model: Network, ids: Ids, steps: int) -> list[Tensor]:
     """√(mean of g²) of every parameter, over windows of so many steps, spread evenly over `ids`.
 
     Each window is read after the WARMUP characters before it, with dropout off. If the text is shorter than a window,
@@ -134,7 +133,7 @@ def gradient_rms(model: Network, ids: Ids, device: torch.device, steps: int) -> 
     with evaluating(model):
         for first in range(0, windows, _READ_TOGETHER):
             starts_B = starts[first : first + _READ_TOGETHER]
-            ids_TB = stretches(ids, starts_B, warmup + T + 1, device)
+            ids_TB = side_by_side(ids, starts_B, warmup + T + 1, model.device)
             before = Reader(model, model.zero_state(len(starts_B)))
             if warmup:
                 with torch.no_grad():

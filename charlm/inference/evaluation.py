@@ -11,7 +11,7 @@ from torch import Tensor
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
-from charlm.inference.reader import Reader, evaluating, most_streams, stretches, window_steps, windows
+from charlm.inference.reader import Reader, evaluating, most_streams, side_by_side, window_steps, windows
 from charlm.model import Network
 from charlm.system.device import to_device
 from charlm.system.formatting import counted, nats_to_bits
@@ -55,7 +55,6 @@ class Evaluation:
 def evaluate(
     model: Network,
     ids: Ids,
-    device: torch.device,
     *,
     streams: int | None = None,
     per_char: bool = False,
@@ -74,9 +73,9 @@ def evaluate(
     evaluation.
     """
     assert group.size == 1 or not per_char
-    begin_B = part_starts(ids, streams or most_streams(device), model.reset_id)
+    begin_B = part_starts(ids, streams or most_streams(model), model.reset_id)
     with evaluating(model), torch.inference_mode():
-        windows = scored_windows(model, ids, device, begin_B, shard=group.shard)
+        windows = scored_windows(model, ids, begin_B, shard=group.shard)
         score = sum_windows(windows, np.diff(begin_B, append=len(ids) - 1), per_char=per_char, check=check)
     lines = None if model.reset_id is None else _count(ids[1:], model.reset_id)
     return replace(score, nats_sum=group.sum(score.nats_sum), lines=lines)
@@ -116,7 +115,6 @@ def _count(ids: Ids, symbol_id: int) -> int:
 def scored_windows(
     model: Network,
     ids: Ids,
-    device: torch.device,
     begin_B: npt.NDArray[np.int64],
     *,
     steps: int | None = None,
@@ -137,7 +135,7 @@ def scored_windows(
     length_B = np.diff(begin_B, append=len(ids) - 1)
     own_rows = np.array_split(np.arange(len(begin_B)), shard.count)[shard.index]
     most_rows = -(-len(begin_B) // shard.count)  # of any shard
-    longest_steps = window_steps(most_rows, model, device)
+    device, longest_steps = model.device, window_steps(most_rows, model)
     scored = windows(0, int(length_B.max()), steps or longest_steps)
     if not len(own_rows):
         yield from (torch.zeros(length, 0, device=device) for _, length in scored)
@@ -147,13 +145,13 @@ def scored_windows(
     if len(begin_B) > 1 and model.reset_id is None:
         for offset, length in windows(-WARMUP, 0, longest_steps):
             with torch.no_grad():
-                reader.features(stretches(ids, own_begin_B + offset, length, device))
+                reader.features(side_by_side(ids, own_begin_B + offset, length, device))
         if own_begin_B[0] == 0:  # nothing comes before the beginning of the text: what it has read does not count
             first_stream = torch.zeros(1, dtype=torch.int64, device=device)
             reader.state = tuple(layers.index_fill(1, first_stream, 0) for layers in reader.state)
     own_length_B = to_device(length_B[own_rows], device)
     for offset, length in scored:
-        nats_TB = reader.nats(stretches(ids, own_begin_B + offset, length + 1, device))
+        nats_TB = reader.nats(side_by_side(ids, own_begin_B + offset, length + 1, device))
         steps_T1 = torch.arange(offset, offset + length, device=device).unsqueeze(1)
         yield torch.where(steps_T1 < own_length_B, nats_TB, 0.0)
 

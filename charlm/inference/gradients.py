@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
-from charlm.inference.reader import Reader, evaluating, stretches
+from charlm.inference.reader import Reader, evaluating, side_by_side
 from charlm.model import CharLM
 from charlm.system.formatting import counted
 
@@ -31,7 +31,7 @@ def gradient_norms(
     if longest < 1:
         raise DataError(f"gradients: found a text of {counted(len(ids), 'character')}; allowed: 3 or more")
     ends_P = np.unique(np.linspace(2 * longest, len(ids) - 1, positions).astype(np.int64))
-    read_TP = stretches(ids, ends_P - 2 * longest, 2 * longest + 1, model.device)
+    read_TP = side_by_side(ids, ends_P - 2 * longest, 2 * longest + 1, model.device)
     before = Reader(model, model.zero_state(len(ends_P)))
     carried, outputs_1PH = [], torch.empty(0)
     with evaluating(model), torch.enable_grad():

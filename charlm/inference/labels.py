@@ -37,4 +37,4 @@ def nats_of_ends(model: Network, texts: Sequence[Ids], starts: Sequence[int], ne
 
 def _record_nats(model: Network, texts: Sequence[Ids], newline: int) -> list[npt.NDArray[np.float32]]:
     """The nats of each character of lines, and of the newlines that end them."""
-    return score_texts(model, [as_records(ids, newline) for ids in texts], model.device)
+    return score_texts(model, [as_records(ids, newline) for ids in texts])

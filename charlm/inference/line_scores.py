@@ -74,7 +74,7 @@ def score_lines(
             ids.append(as_records(line_ids[is_known].astype(vocabulary.dtype), newline))
             known.append(np.append(is_known, True))
         scores = []
-        for text, is_known, nats in zip(texts, known, score_texts(trained.network, ids, trained.device), strict=True):
+        for text, is_known, nats in zip(texts, known, score_texts(trained.network, ids), strict=True):
             number += 1
             if unknown_nats is not None:
                 known_nats, nats = nats, np.full(len(is_known), unknown_nats, np.float32)

@@ -53,7 +53,7 @@ class Reader:
         return cross_entropy(logits_TBV, ids_TB[1:])
 
 
-def stretches(ids: Ids, starts_B: npt.NDArray[np.int64], length: int, device: torch.device) -> Tensor:
+def side_by_side(ids: Ids, starts_B: npt.NDArray[np.int64], length: int, device: torch.device) -> Tensor:
     """The ids [length, B] of B stretches of a text; beyond its ends they are its first or last id."""
     places_BT = starts_B[:, None] + np.arange(length)
     ids_BT = ids[places_BT.clip(0, len(ids) - 1)]
@@ -65,16 +65,16 @@ def windows(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:
     return ((offset, min(steps, end - offset)) for offset in range(start, end, steps))
 
 
-def most_streams(device: torch.device) -> int:
+def most_streams(model: Network) -> int:
     """How many streams to read side by side at most."""
-    return STREAMS if device.type == "cpu" else GPU_STREAMS
+    return STREAMS if model.device.type == "cpu" else GPU_STREAMS
 
 
-def window_steps(streams: int, model: Network, device: torch.device, longest: int = STEPS) -> int:
+def window_steps(streams: int, model: Network, longest: int = STEPS) -> int:
     """Steps of a window, at most so many, so that its logits and a GPU's widest tensors stay small."""
     logits, widest = model.widths
     steps = min(longest, _LOGITS // (streams * logits))
-    if device.type != "cpu":
+    if model.device.type != "cpu":
         steps = min(steps, _VALUES // (streams * widest))
     return max(1, steps)
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.data.vocabulary import Ids
-from charlm.inference.reader import STEPS, Reader, most_streams, stretches, window_steps
+from charlm.inference.reader import STEPS, Reader, most_streams, side_by_side, window_steps
 from charlm.model import Network
 from charlm.system.device import to_device
 
@@ -36,7 +36,7 @@ def each_text(texts: Any, name: str = "texts") -> list[str]:
 
 
 @torch.inference_mode()
-def score_texts(model: Network, texts: Sequence[Ids], device: torch.device) -> list[npt.NDArray[np.float32]]:
+def score_texts(model: Network, texts: Sequence[Ids]) -> list[npt.NDArray[np.float32]]:
     """Nats of every character after the first of each text [N], given those before it in the text: [N − 1] each.
 
     A text of no character scores none, as does a text of one. The model must be in evaluation mode.
@@ -44,11 +44,11 @@ def score_texts(model: Network, texts: Sequence[Ids], device: torch.device) -> l
     ids, starts_N, lengths_N = _end_to_end(texts)
     scored_N = (lengths_N - 1).clip(min=0)
     nats = [np.zeros(length, np.float32) for length in scored_N]
-    for texts_B in _batches(scored_N, device):
+    for texts_B in _batches(scored_N, model):
         reader = Reader(model, model.zero_state(len(texts_B)))
-        for offset, T, B in _windows(scored_N[texts_B], model, device):
+        for offset, T, B in _windows(scored_N[texts_B], model):
             texts_B = texts_B[:B]
-            nats_TB = reader.nats(stretches(ids, starts_N[texts_B] + offset, T + 1, device))
+            nats_TB = reader.nats(side_by_side(ids, starts_N[texts_B] + offset, T + 1, model.device))
             nats_BT = nats_TB.t().float().cpu().numpy()
             for text, nats_T in zip(texts_B, nats_BT, strict=True):
                 nats[text][offset : offset + T] = nats_T[: scored_N[text] - offset]
@@ -56,24 +56,24 @@ def score_texts(model: Network, texts: Sequence[Ids], device: torch.device) -> l
 
 
 @torch.inference_mode()
-def text_features(model: Network, texts: Sequence[Ids], device: torch.device, pool: Pool) -> npt.NDArray[np.float32]:
+def text_features(model: Network, texts: Sequence[Ids], pool: Pool) -> npt.NDArray[np.float32]:
     """Outputs of the last layer, [texts, H]: after the last character, or their mean over the characters.
 
     A text of no character has nan. The model must be in evaluation mode.
     """
     ids, starts_N, lengths_N = _end_to_end(texts)
     pooled_NH = np.full((len(texts), model.feature_size), np.nan, np.float64)
-    for texts_B in _batches(lengths_N, device):
+    for texts_B in _batches(lengths_N, model):
         reader = Reader(model, model.zero_state(len(texts_B)))
-        for offset, T, B in _windows(lengths_N[texts_B], model, device):
+        for offset, T, B in _windows(lengths_N[texts_B], model):
             texts_B = texts_B[:B]
-            outputs_TBH = reader.features(stretches(ids, starts_N[texts_B] + offset, T, device))
-            lengths_B = to_device((lengths_N[texts_B] - offset).clip(max=T), device)
+            outputs_TBH = reader.features(side_by_side(ids, starts_N[texts_B] + offset, T, model.device))
+            lengths_B = to_device((lengths_N[texts_B] - offset).clip(max=T), model.device)
             if pool == "last":
-                streams_B = torch.arange(B, device=device)
+                streams_B = torch.arange(B, device=model.device)
                 pooled_BH = outputs_TBH[lengths_B - 1, streams_B].double()
             else:
-                steps_T1 = torch.arange(T, device=device).unsqueeze(1)
+                steps_T1 = torch.arange(T, device=model.device).unsqueeze(1)
                 inside_TB1 = (steps_T1 < lengths_B).unsqueeze(-1)
                 pooled_BH = torch.where(inside_TB1, outputs_TBH, 0.0).sum(0, dtype=torch.float64)
             # A window that goes on replaces the last output of the one before it, or adds to its sum.
@@ -91,22 +91,22 @@ def _end_to_end(texts: Sequence[Ids]) -> tuple[Ids, npt.NDArray[np.int64], npt.N
     return np.concatenate(texts or [np.zeros(0, np.uint8)]), ends_N - lengths_N, lengths_N
 
 
-def _batches(lengths_N: npt.NDArray[np.int64], device: torch.device) -> Iterator[npt.NDArray[np.int64]]:
+def _batches(lengths_N: npt.NDArray[np.int64], model: Network) -> Iterator[npt.NDArray[np.int64]]:
     """The numbers of the texts that are read side by side, the longest first: those of a batch have similar lengths."""
     order_N = np.argsort(-lengths_N, kind="stable")
     order_N = order_N[lengths_N[order_N] > 0]
-    streams = most_streams(device)
+    streams = most_streams(model)
     for first in range(0, len(order_N), streams):
         yield order_N[first : first + streams]
 
 
-def _windows(lengths_B: npt.NDArray[np.int64], model: Network, device: torch.device) -> Iterator[tuple[int, int, int]]:
+def _windows(lengths_B: npt.NDArray[np.int64], model: Network) -> Iterator[tuple[int, int, int]]:
     """(offset, steps, streams) of each window of a batch; texts that have ended, the last ones, leave it."""
     offset = 0
     while B := int((lengths_B > offset).sum()):
         longest = int(lengths_B[0]) - offset
         # Each window costs time, so a long text has long ones.
         longest_window = max(STEPS, min(longest // 16, _LONG // B))
-        T = min(longest, window_steps(B, model, device, longest_window))
+        T = min(longest, window_steps(B, model, longest_window))
         yield offset, T, B
         offset += T

@@ -160,7 +160,7 @@ class TrainedModel:
         """
         if streams is not None:
             streams = in_range("streams", streams, 1, LARGEST)
-        return evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
+        return evaluate(self.network, self._ids(text), streams=streams, per_char=per_char)
 
     def score(self, texts: Iterable[str]) -> npt.NDArray[np.float64]:
         """Score each text by itself: bits per character, [N] for N texts; lower is better.
@@ -176,7 +176,7 @@ class TrainedModel:
         ends the line: [length + 1]. VocabularyError for an unknown character.
         """
         ids = [as_records(ids, self.network.reset_id) for ids in self._ids_of_all(texts)]
-        return [nats_to_bits(1) * nats.astype(np.float64) for nats in score_texts(self.network, ids, self.device)]
+        return [nats_to_bits(1) * nats.astype(np.float64) for nats in score_texts(self.network, ids)]
 
     def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]:
         """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].
@@ -189,7 +189,7 @@ class TrainedModel:
         if pool not in ("last", "mean"):
             raise ValueError(f"pool: found {pool!r}; allowed: 'last' or 'mean'")
         ids = [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
-        return text_features(self.network, ids, self.device, pool)
+        return text_features(self.network, ids, pool)
 
     def evaluate_dynamically(
         self, text: str | Ids, adaptation: Adaptation | None = None, *, per_char: bool = False
@@ -202,7 +202,7 @@ class TrainedModel:
         check_running_text(self.network)
         ids, train_ids = self._ids(text), self.training_splits("dynamic evaluation")["train"]
         adaptation = adaptation or Adaptation()
-        return evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation, per_char=per_char)
+        return evaluate_dynamically(self.network, ids, train_ids, adaptation, per_char=per_char)
 
     def gradient_norms(self, text: str | Ids, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂h_{t−k} for each layer and k = 1 … K: [L, K].

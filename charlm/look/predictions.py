@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.data.vocabulary import Ids
-from charlm.inference.reader import Reader, stretches
+from charlm.inference.reader import Reader, side_by_side
 from charlm.layers import cross_entropy
 from charlm.model import CharLM, Network, overflow
 from charlm.system.formatting import nats_to_bits
@@ -109,7 +109,7 @@ def context_curve(model: CharLM, ids: Ids) -> tuple[list[tuple[int, float]], np.
     targets_1B = torch.from_numpy(ids[positions].astype(np.int64))[None]
     curve = []
     for length in lengths:
-        x_TB = stretches(ids, positions - length, length, model.device)
+        x_TB = side_by_side(ids, positions - length, length, model.device)
         outputs_TBH = Reader(model, model.zero_state(len(positions))).features(x_TB)
         nats_1B = cross_entropy(model.logits(outputs_TBH[-1:]), targets_1B)
         curve.append((length, nats_to_bits(float(nats_1B.double().mean()))))

@@ -156,7 +156,7 @@ def test_rows_of_int8_have_the_scale_of_the_least_error():
 def test_the_page_has_the_weights_that_charlm_scores():
     trained = model_of("rhn", inputs="projected", layers=2)
     ids = some_ids(trained, 3000, 1)[:, 0].numpy()
-    before = evaluate(trained.network, ids, trained.device).nats_per_char
+    before = evaluate(trained.network, ids).nats_per_char
     packed: dict[str, Any] = packed_model(trained, int8=True)["model"]
 
     def dense(matrix: dict[str, Any]) -> np.ndarray:
@@ -170,7 +170,7 @@ def test_the_page_has_the_weights_that_charlm_scores():
     np.testing.assert_array_equal(dense(packed["projection"]), expected["projection.weight"])
     np.testing.assert_array_equal(unpacked(packed["layers"][1]["bias_hh"]), expected["layers.bias_hh_l1"].flatten())
     assert packed["embedding"] is None
-    assert 0 < abs(evaluate(trained.network, ids, trained.device).nats_per_char - before) < 0.01
+    assert 0 < abs(evaluate(trained.network, ids).nats_per_char - before) < 0.01
 
 
 def test_only_a_page_that_needs_webassembly_may_compile_it():

@@ -208,7 +208,7 @@ def scores(group: ProcessGroup, raw, lengths) -> list[float]:
     network = build_model(config.model, len(corpus.vocabulary)).double()
     ids = corpus.splits["train"]
     with in_float64():
-        return [evaluate(network, ids[:n], torch.device("cpu"), group=group).nats_per_char for n in lengths]
+        return [evaluate(network, ids[:n], group=group).nats_per_char for n in lengths]
 
 
 def test_scores_are_those_of_one_process(processes: Team, raw):
