@@ -8,7 +8,6 @@ g: gradient of the window's cross-entropy. θ₀: the trained weights. RMS = √
 windows of the training text: weights with large gradients in training get small steps and a strong pull back to θ₀.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -55,12 +54,7 @@ def check_running_text(model: Network) -> None:
 
 
 def evaluate_dynamically(
-    model: Network,
-    ids: Ids,
-    train_ids: Ids,
-    adaptation: Adaptation,
-    *,
-    per_char: bool = False,
+    model: Network, ids: Ids, train_ids: Ids, adaptation: Adaptation, *, per_char: bool = False
 ) -> Evaluation:
     """`evaluate` in one stream while the weights follow the text [N]; then, or after an error, they are as before.
 
@@ -74,32 +68,16 @@ def evaluate_dynamically(
     length_B = np.array([len(ids) - 1])
     steps = max(1, min(adaptation.steps, len(ids) - 1))
     sizes = gradient_rms(model, train_ids, steps)
-    trained = [parameter.detach().clone() for parameter in model.parameters()]
-    windows = scored_windows(model, ids, begin_B, steps=steps)
-    try:
-        with evaluating(model):
-            return sum_windows(_learning(model, windows, trained, sizes, adaptation), length_B, per_char=per_char)
-    finally:
-        with torch.no_grad():
-            for parameter, origin in zip(model.parameters(), trained, strict=True):
-                parameter.copy_(origin)
-
-
-def _learning(
-    model: Network, windows: Iterable[Tensor], trained: list[Tensor], sizes: list[Tensor], adaptation: Adaptation
-) -> Iterator[Tensor]:
-    """Pass on the nats [T, B] of each window, then take a step on them; DivergenceError if they are not finite.
-
-    trained: θ₀; sizes: RMS of each parameter.
-    """
     parameters: list[Tensor] = list(model.parameters())
+    trained = [parameter.detach().clone() for parameter in parameters]
     mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
     rates = [adaptation.lr / (rms + _EPSILON * mean) for rms in sizes]
     # A pull above 1 would overshoot the trained weights.
     pulls = [(adaptation.decay * rms / mean).clamp(max=1) for rms in sizes]
-    loss = torch.zeros((), device=parameters[0].device)  # of the latest window, or the first not finite
-    for nats_TB in windows:
-        yield nats_TB.detach()
+    loss = torch.zeros((), device=model.device)  # of the latest window, or the first not finite
+
+    def learn(nats_TB: Tensor) -> None:
+        nonlocal loss
         objective = nats_TB.sum() / nats_TB.shape[1]
         loss = torch.where(loss.isfinite(), objective.detach(), loss)
         if loss.device.type == "cpu":  # Reading a number from a GPU would wait for it.
@@ -108,7 +86,17 @@ def _learning(
         with torch.no_grad():
             torch._foreach_lerp_(parameters, trained, pulls)  # pyright: ignore[reportPrivateImportUsage]
             torch._foreach_addcmul_(parameters, gradients, rates, value=-1)  # pyright: ignore[reportPrivateImportUsage]
-    _check_finite(loss)
+
+    try:
+        with evaluating(model):
+            windows = scored_windows(model, ids, begin_B, steps=steps)
+            score = sum_windows(windows, length_B, per_char=per_char, after=learn)
+        _check_finite(loss)
+        return score
+    finally:
+        with torch.no_grad():
+            for parameter, origin in zip(parameters, trained, strict=True):
+                parameter.copy_(origin)
 
 
 def _check_finite(loss: Tensor) -> None:

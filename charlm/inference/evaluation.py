@@ -76,7 +76,10 @@ def evaluate(
     begin_B = part_starts(ids, streams or most_streams(model), model.reset_id)
     with evaluating(model), torch.inference_mode():
         windows = scored_windows(model, ids, begin_B, shard=group.shard)
-        score = sum_windows(windows, np.diff(begin_B, append=len(ids) - 1), per_char=per_char, check=check)
+        check()
+        score = sum_windows(
+            windows, np.diff(begin_B, append=len(ids) - 1), per_char=per_char, after=lambda nats_TB: check()
+        )
     lines = None if model.reset_id is None else _count(ids[1:], model.reset_id)
     return replace(score, nats_sum=group.sum(score.nats_sum), lines=lines)
 
@@ -161,22 +164,20 @@ def sum_windows(
     length_B: npt.NDArray[np.int64],
     *,
     per_char: bool,
-    check: Callable[[], object] = lambda: None,
+    after: Callable[[Tensor], object],
 ) -> Evaluation:
     """The score of a text from the nats [T, B] of all its windows, in order; times the windows too.
 
-    length_B: characters of each part. per_char, check: see `evaluate`.
+    length_B: characters of each part. per_char: see `evaluate`. after: called with each window.
     """
-    check()
     start_s = time.perf_counter()
     total, windows_TB = 0.0, []
-    for window in windows:
-        nats_TB = window.detach()
+    for nats_TB in windows:
         # All results stay on the device until the end: reading them here would wait for it at every window.
-        total = total + nats_TB.sum(dtype=torch.float64)
+        total = total + nats_TB.detach().sum(dtype=torch.float64)
         if per_char:
-            windows_TB.append(nats_TB)
-        check()
+            windows_TB.append(nats_TB.detach())
+        after(nats_TB)
     score = Evaluation(float(total), int(length_B.sum()), time.perf_counter() - start_s)
     if not per_char:
         return score
