@@ -1,6 +1,16 @@
 """The command line: parse, call, print.
 
 Each command imports what it needs when it runs, so that --help never waits for torch.
+
+    train.py     train, plan            sample.py    sample, next
+    evaluate.py  eval                   score.py     score
+    classify.py  classify               look.py      look
+    export.py    export                 runs.py      runs
+    report.py    report                 compare.py   compare
+    config.py    config …               cells.py     cells …
+    data.py      data …                 doctor.py    doctor
+    usage.py     the options that several commands share, and usage errors
+    common.py    what several commands do: open a model, read a text, print a result
 """
 
 import atexit

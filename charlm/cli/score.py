@@ -122,15 +122,15 @@ def _percentile(lines: list[Any], percentile: float) -> float:
 
 def _saying_unknown(blocks: Iterable[list[Any]], name: str) -> Iterator[list[Any]]:
     """The blocks; says which is the first line that has characters the model has never seen."""
-    from charlm.data.vocabulary import describe_characters
+    from charlm.data.vocabulary import never_seen
 
     is_said = False
     for lines in blocks:
         unknown = [line for line in lines if line.unknown]
         if unknown and not is_said:
-            characters = f"{describe_characters(unknown[0].unknown)}, which the model has never seen"
+            first = unknown[0]
             counts = f"each such character counts as {_UNKNOWN_BITS:g} bits; see --unknown-as"
-            say("unknown", f"{name}, line {unknown[0].number:,}: {characters}; {counts}")
+            say("unknown", f"{name}, line {first.number:,}: {never_seen(first.unknown)}; {counts}")
             is_said = True
         yield lines
 

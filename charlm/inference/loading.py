@@ -27,7 +27,6 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> Tra
         path=file,
         network=load_model(checkpoint, where, precision),
         vocabulary=checkpoint.vocabulary,
-        device=where,
         config=checkpoint.config,
         progress=checkpoint.progress,
     )

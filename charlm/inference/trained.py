@@ -45,7 +45,6 @@ class TrainedModel:
     """The checkpoint file."""
     network: Network
     vocabulary: Vocabulary
-    device: torch.device
     config: Config
     progress: Mapping[str, Any]
     """What the checkpoint says about the training so far: `step`, `best_nats`, `elapsed_s` and more."""
@@ -59,6 +58,10 @@ class TrainedModel:
         return self.config.model.description
 
     @property
+    def device(self) -> torch.device:
+        return self.network.device
+
+    @property
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.network.parameters())
 
@@ -69,10 +72,9 @@ class TrainedModel:
 
     def on_cpu_in_float32(self) -> "TrainedModel":
         """A copy on the CPU that multiplies in float32, with weights of its own."""
-        cpu = torch.device("cpu")
-        network = copy.deepcopy(self.network).to(cpu)
+        network = copy.deepcopy(self.network).to("cpu")
         network.precision = "fp32"
-        return replace(self, network=network, device=cpu)
+        return replace(self, network=network)
 
     def untrained(self) -> "TrainedModel":
         """A model of the same config with random weights, drawn from its seed, to compare this one with."""

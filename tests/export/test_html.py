@@ -1,5 +1,6 @@
 """`charlm export --to html`: what the command writes and says, weights, and the set of the training text's windows."""
 
+import copy
 import re
 import shutil
 import subprocess
@@ -9,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from charlm.errors import CharlmError, DataError
 from charlm.export import export, html
@@ -69,9 +69,12 @@ def test_it_says_what_the_page_costs(command, tmp_path, model, options, name):
     assert [file.name for file in tmp_path.iterdir()] == ["a.html"]
 
 
-def test_the_page_of_a_model_on_a_gpu_is_scored_on_the_cpu(model, tmp_path):
-    there = replace(model, device=torch.device("meta"))  # its network stays on the CPU
-    assert export(there, "html", tmp_path / "a.html") == export(model, "html", tmp_path / "b.html")
+def test_the_page_of_a_model_in_bf16_is_scored_in_fp32(model, tmp_path):
+    network = copy.deepcopy(model.network)
+    network.precision = "bf16"
+    assert export(replace(model, network=network), "html", tmp_path / "a.html") == export(
+        model, "html", tmp_path / "b.html"
+    )
 
 
 def test_weights_that_lose_too_much_are_refused(model, tmp_path, monkeypatch):
