@@ -228,7 +228,7 @@ def cli(kernels: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         from charlm.cli import main
 
         monkeypatch.setattr(sys, "argv", ["charlm", *map(str, args)])
-        monkeypatch.setattr("charlm.cli.IMPORTED_S", time.perf_counter())
+        monkeypatch.setattr("charlm.cli.commands.IMPORTED_S", time.perf_counter())
         if stdin is not None:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capsys.readouterr()
