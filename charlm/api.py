@@ -18,11 +18,11 @@ from charlm.new_run import (
     DEFAULT_MINUTES,
     NewRun,
     check_minutes,
-    check_there,
     comparison_folder,
     say_if_stopped,
     start,
 )
+from charlm.runs import find_checkpoint
 from charlm.system.host import limit_spinning, limit_threads
 
 if TYPE_CHECKING:
@@ -38,9 +38,9 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> "Tr
     CheckpointError if there is no usable checkpoint, DeviceError if there is no such GPU, or if it lacks the precision.
     `help(charlm.inference.trained.TrainedModel)` describes what the model can do.
     """
-    check_there(runs=[path])
+    find_checkpoint(Path(path))  # an error comes before torch is imported, which takes seconds
     _import_torch()
-    from charlm.inference.trained import load
+    from charlm.inference.loading import load
 
     return load(path, device, precision)
 
@@ -135,7 +135,9 @@ def compare(
     settings = _settings(overrides)
     check_minutes(minutes, settings)
     plan = Plan(str(text), float(minutes), tuple(cells), equal, seeds, tuple(settings), plain)
-    check_there(sources=[text])
+    from charlm.data.sources import check_exists
+
+    check_exists(str(text))
     _import_torch()
     from charlm.comparison.compare import compare
     from charlm.system.device import own_settings

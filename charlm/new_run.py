@@ -6,7 +6,6 @@ Functions import what takes long when they run, so that the checks wait for neit
 import os
 import shlex
 import time
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,11 +49,15 @@ class NewRun:
         """
         check_minutes(self.minutes, self.settings, default=None if self.config else DEFAULT_MINUTES)
         if "RANK" not in os.environ:
+            from charlm.data.sources import check_exists
+
             # A run that starts from another's weights takes its cell, which is not read yet.
             data = (self.parse() if self.config else self.request().base()).data
+            if self.init_from is not None:
+                find_checkpoint(self.init_from, "--init-from")
             source = None if takes_pipes and self.has_pipe() else data.source
-            sources = (source, data.valid_source, data.test_source)
-            check_there(options={"--init-from": self.init_from}, sources=sources)
+            for each in filter(None, (source, data.valid_source, data.test_source)):
+                check_exists(each)
 
     def has_pipe(self) -> bool:
         """Whether the text can be read only once."""
@@ -200,30 +203,6 @@ def say_if_stopped(outcome: "Outcome") -> bool:
 def comparison_folder(text: str) -> Path:
     """Where a comparison on this text is kept."""
     return Path("comparisons") / plain_name(Path(text).stem)
-
-
-def check_there(
-    *,
-    runs: Iterable[str | Path | None] = (),
-    options: Mapping[str, Path | None] | None = None,
-    texts: Iterable[str | Path | None] = (),
-    sources: Iterable[str | Path | None] = (),
-) -> None:
-    """CheckpointError or DataError for a run or text that is not there.
-
-    options: runs that options name, by the name of the option, which the error repeats. texts: may be stdin or other
-    pipes. sources: to train on, which are read more than once, so no pipes.
-    Needs no torch, whose import takes seconds, and reads no text.
-    """
-    from charlm.data.reading import is_pipe
-    from charlm.data.sources import check_exists
-
-    for option, run in (*(("", run) for run in runs), *(options or {}).items()):
-        if run is not None:
-            find_checkpoint(Path(run), option)
-    for text in (*(text for text in texts if not is_pipe(str(text))), *sources):
-        if text is not None:
-            check_exists(str(text))
 
 
 def check_minutes(minutes: float | None, settings: list[str], *, default: float | None = None) -> None:

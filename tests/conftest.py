@@ -228,7 +228,7 @@ def cli(kernels: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
         from charlm.cli import main
 
         monkeypatch.setattr(sys, "argv", ["charlm", *map(str, args)])
-        monkeypatch.setattr("charlm.cli.IMPORTED_S", time.perf_counter())
+        monkeypatch.setattr("charlm.cli.commands.IMPORTED_S", time.perf_counter())
         if stdin is not None:
             monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
         capsys.readouterr()
@@ -282,7 +282,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Pat
 @pytest.fixture
 def model(trained_run: Path) -> "TrainedModel":
     """The model of that run."""
-    from charlm.inference.trained import load
+    from charlm.inference.loading import load
 
     return load(trained_run, device="cpu")
 

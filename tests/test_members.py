@@ -19,7 +19,6 @@ from charlm.model import build_model, load_weights, parameters_by_part
 from charlm.training.optimizer import build_optimizer, clip_gradients
 
 V, H, M, B = 7, 5, 3, 2
-CPU = torch.device("cpu")
 SIZES = {"cell": {"kind": "lstm", "hidden": H}, "layers": 2, "embedding": 4}
 
 
@@ -117,12 +116,12 @@ def test_equal_members_score_as_one_of_them():
     for member in model.members[1:]:
         member.load_state_dict(model.members[0].state_dict())
     single = alone(model.members[0]).eval()
-    ours, theirs = (evaluate(each, text(), CPU, per_char=True) for each in (model, single))
+    ours, theirs = (evaluate(each, text(), per_char=True) for each in (model, single))
     assert ours.nats_per_char == pytest.approx(theirs.nats_per_char, rel=1e-6)
     np.testing.assert_allclose(ours.per_char_nats, theirs.per_char_nats, rtol=0, atol=4e-6)
-    [scored], [wanted] = (score_texts(each, [text()], CPU) for each in (model, single))
+    [scored], [wanted] = (score_texts(each, [text()]) for each in (model, single))
     np.testing.assert_allclose(scored, wanted, rtol=0, atol=4e-6)
-    features, wanted = (text_features(each, [text()], CPU, "mean") for each in (model, single))
+    features, wanted = (text_features(each, [text()], "mean") for each in (model, single))
     np.testing.assert_array_equal(features, np.tile(wanted, M))
 
 
@@ -157,8 +156,8 @@ def test_dynamic_evaluation_adapts_all_members_and_restores_them():
     model = sharpened(model_of())
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     repeated = np.tile(text(50), 20)
-    static = evaluate(model, repeated, CPU, streams=1).nats_per_char
-    adapted = evaluate_dynamically(model, repeated, text(), CPU, Adaptation(lr=0.01, steps=10)).nats_per_char
+    static = evaluate(model, repeated, streams=1).nats_per_char
+    adapted = evaluate_dynamically(model, repeated, text(), Adaptation(lr=0.01, steps=10)).nats_per_char
     assert adapted < static - 0.05
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 

@@ -7,7 +7,7 @@ from charlm.choice.rule import Candidate
 from charlm.data.corpus import Corpus, sample
 from charlm.data.lines import as_records
 from charlm.inference.evaluation import evaluate
-from charlm.inference.trained import load_model
+from charlm.inference.loading import load_model
 from charlm.training.machine import Machine
 
 _CHARS = 50_000
@@ -37,7 +37,7 @@ def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> floa
     if len(known) < 2:
         return 1.0
     model = load_model(initial, machine.device, machine.precision)
-    nats = evaluate(model, as_records(known, model.reset_id), machine.device).nats_per_char
+    nats = evaluate(model, as_records(known, model.reset_id)).nats_per_char
     shares = np.bincount(known) / len(known)
     shares = shares[shares > 0]
     frequency_nats = -float((shares * np.log(shares)).sum())

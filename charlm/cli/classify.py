@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import open_model, print_exactly, print_json
+from charlm.cli.common import open_model, print_exactly, print_json, without_unknown
 from charlm.system.console import say
 
 Labels = Annotated[str, usage.option("A,B,…", "The labels, with commas between them.")]
@@ -49,7 +49,7 @@ def classify(
     trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.reading import arriving_lines, is_pipe, text_name
-    from charlm.data.vocabulary import describe_characters, readable
+    from charlm.data.vocabulary import never_seen, readable
 
     name, number, seen_unknown = text_name(file), 0, False
     skip_unknown = skip_unknown or is_pipe(file)
@@ -72,10 +72,10 @@ def classify(
         for line in lines:
             number += 1
             where = f"{name}, line {number:,}"
-            known.append(trained.known(line, where, skip_unknown=skip_unknown))
+            known.append(without_unknown(trained.vocabulary, line, where, skip_unknown))
             unknown = trained.vocabulary.unknown(line)
             if unknown and not seen_unknown:
-                say("skipped", f"{where}: {describe_characters(unknown)}; characters that the model has never seen")
+                say("skipped", f"{where}: {never_seen(unknown)}")
             seen_unknown = seen_unknown or bool(unknown)
         answers = trained.classify(known, names, separator, equal_priors=equal_priors, none_below=none_below)
         for line, (label, p) in zip(lines, answers, strict=True):

@@ -10,9 +10,8 @@ from typing import Any, BinaryIO
 
 import typer
 
-from charlm.api import load
 from charlm.errors import DataError
-from charlm.new_run import check_there
+from charlm.runs import find_checkpoint
 from charlm.system.console import say, terminal_columns
 from charlm.system.formatting import (
     columns_of,
@@ -34,11 +33,13 @@ def open_model(path: Path, device: str, precision: str, text: Path | str | None 
 
     A run or a text that is not there is an error before torch is imported; - is stdin.
     """
-    check_there(runs=[path], texts=[text])
-    trained = load(path, device, precision)
+    find_checkpoint(path)
+    check_text(text)
 
+    from charlm.inference.loading import load
     from charlm.native.precision import choose_precision
 
+    trained = load(path, device, precision)
     selection = trained.network.select_backend(trained.device, training=False)
     if selection.passed_over:
         say("layers", selection.description)
@@ -48,6 +49,15 @@ def open_model(path: Path, device: str, precision: str, text: Path | str | None 
         if slow:
             say("slow", f"precision bf16{as_before}: {slow}")
     return trained
+
+
+def check_text(text: Path | str | None) -> None:
+    """DataError for a text that is not there; it may be stdin or another pipe. Needs no torch."""
+    from charlm.data.reading import is_pipe
+    from charlm.data.sources import check_exists
+
+    if text is not None and not is_pipe(str(text)):
+        check_exists(str(text))
 
 
 def read_stdin(trained: Any) -> str:
@@ -70,6 +80,17 @@ def known_text(trained: Any, text: str, option: str) -> str:
     return text
 
 
+def without_unknown(vocabulary: Any, text: str, where: str, skip_unknown: bool) -> str:
+    """The text without the characters that the model does not know; VocabularyError for them unless they are skipped.
+
+    where: begins the error.
+    """
+    unknown = vocabulary.unknown(text)
+    if unknown and not skip_unknown:
+        raise vocabulary.unknown_error(unknown, where, "; --skip-unknown leaves others out")
+    return "".join(character for character in text if character not in unknown) if unknown else text
+
+
 def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
     """The ids of a text, without the characters that the model does not know if these are skipped, which is reported.
 
@@ -82,7 +103,7 @@ def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
     if str(file) == "-":
         file, text = "stdin", read_stdin(trained)
         unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
-        ids = vocabulary.encode(trained.known(text, file, skip_unknown=skip_unknown))
+        ids = vocabulary.encode(without_unknown(vocabulary, text, file, skip_unknown))
     else:
         ids, unknown = encode_file(file, vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
     if unknown:
@@ -142,14 +163,14 @@ def print_exactly(text: str) -> None:
     sys.stdout.flush()
 
 
-def as_json(value: Any) -> str:
+def json_line(value: Any) -> str:
     """A line of JSON with control characters escaped."""
     return escaped(to_json(value, ascii=False))
 
 
 def print_json(value: Any) -> None:
     """Print a value as one line of JSON."""
-    typer.echo(as_json(value))
+    typer.echo(json_line(value))
 
 
 def print_table(rows: Mapping[str, str], names: Iterable[str] = ()) -> None:

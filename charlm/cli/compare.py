@@ -9,7 +9,7 @@ import typer
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows, write_page
 from charlm.comparison.plan import EQUAL, KINDS, MOST_SEEDS, Equal, Plan, short_name
-from charlm.new_run import DEFAULT_MINUTES, check_minutes, check_there, comparison_folder
+from charlm.new_run import DEFAULT_MINUTES, check_minutes, comparison_folder
 from charlm.system.console import say
 from charlm.system.formatting import format_count
 
@@ -48,6 +48,8 @@ def compare(
     Example:
       charlm compare my.txt --minutes 2 --cells rnn,lstm,gru,rhn --seeds 3
     """
+    from charlm.data.sources import check_exists
+
     kinds = tuple(filter(None, (cell.strip() for cell in cells.split(","))))
     settings = tuple(overrides or ())
     try:
@@ -55,7 +57,7 @@ def compare(
     except ValueError as refused:
         raise usage.error(f"--{refused}") from None
     check_minutes(minutes, [*settings])
-    check_there(sources=[text])
+    check_exists(text)
     folder = out or comparison_folder(text)
 
     from charlm.comparison.compare import compare

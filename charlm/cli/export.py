@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from charlm.api import load
 from charlm.cli import usage
+from charlm.runs import find_checkpoint
 from charlm.system.console import say
 
 
@@ -36,10 +36,12 @@ def export(
       charlm export runs/mine --to html --out mine.html --novelty
     """
     usage.refuse_if(to != "html" and (float32 or novelty), "--float32 and --novelty need --to html")
-    trained = load(checkpoint, "cpu")
+    find_checkpoint(checkpoint)
 
     from charlm.export import export
+    from charlm.inference.loading import load
 
+    trained = load(checkpoint, "cpu")
     options = {"int8": not float32, "novelty": novelty} if to == "html" else {}
     say("export", f"writing {out} and checking it against charlm's own model ...")
     say("export", f"{out}: {export(trained, to, out, **options)}")

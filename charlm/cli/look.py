@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from charlm.api import load
 from charlm.cli import usage
-from charlm.cli.common import encode_text, write_page
-from charlm.new_run import check_there
+from charlm.cli.common import check_text, encode_text, write_page
+from charlm.runs import find_checkpoint
 from charlm.system.console import say
 
 
@@ -38,12 +37,16 @@ def look(
       charlm look runs/mine --file my.txt --compare runs/other
       charlm sample runs/mine --length 2000 | charlm look runs/mine --file -
     """
-    check_there(runs=[checkpoint], options={"--compare": compare}, texts=[file])
-    trained = load(checkpoint, "cpu", "fp32")
+    find_checkpoint(checkpoint)
+    if compare is not None:
+        find_checkpoint(compare, "--compare")
+    check_text(file)
 
     from charlm.data.outputs import check_output
+    from charlm.inference.loading import load
     from charlm.look import beginning, look_page, opening
 
+    trained = load(checkpoint, "cpu", "fp32")
     check_output(out, "--out", "a page of charlm look")
     other = None if compare is None else load(compare, "cpu", "fp32")
     if file is not None:

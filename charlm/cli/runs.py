@@ -1,4 +1,4 @@
-"""charlm runs, report: what there is on disk."""
+"""charlm runs: what there is on disk."""
 
 import time
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import print_json, print_rows, write_page
+from charlm.cli.common import print_json, print_rows
 from charlm.errors import RunError
 from charlm.runs import RunSummary, describe_run, find_runs
 from charlm.system.console import say
@@ -69,29 +69,3 @@ def _ago(seconds: float) -> str:
         if seconds >= length_s:
             return f"{seconds // length_s:.0f} {unit} ago"
     return "just now"
-
-
-def report(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN...", help="Runs, or folders that hold some."),
-    ],
-    out: usage.PageFile = Path("report.html"),
-) -> None:
-    """Write a page of HTML about one or several runs.
-
-    The curves of loss, learning rate, gradient norm and speed, the settings in which the runs differ, samples over
-    time, and the final scores. One file: open it in a browser, offline, or send it to a colleague.
-
-    \b
-    Example:
-      charlm report runs/mine runs/other --out report.html
-    """
-    from charlm.data.outputs import check_output
-    from charlm.report.page import report_page
-    from charlm.report.run import read_run, runs_in
-
-    paths = {path.resolve(): path for given in runs for path in runs_in(given)}
-    records = [read_run(path) for path in paths.values()]
-    check_output(out, "--out", "a page of charlm report")
-    write_page(out, report_page(records))

@@ -2,7 +2,6 @@
 
 import secrets
 from collections import Counter
-from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -88,7 +87,8 @@ def sample(
         raise usage.error(f"--{name.replace('_', '-')}:{fault}") from None
     trained = open_model(checkpoint, device, precision)
 
-    from charlm.data.vocabulary import readable
+    from charlm.inference.many_samples import sample_many
+    from charlm.inference.sampling import sample_text
 
     writes_lines = trained.network.is_line_model
     usage.refuse_if(new and not writes_lines, "--new needs a model of lines (`charlm train TEXT --lines`)")
@@ -101,24 +101,22 @@ def sample(
     if seed is None:
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
+    rows = []
     dropped = Counter[str]() if new else None
-    show, rows = _nothing if json else print_exactly, []
-    for own_seed, pieces in _samples(trained, prompt, options, seed, count, dropped):
-        if count > 1 and not writes_lines:
-            show(f"--- seed {own_seed} ---\n")
-        show(prompt)
-        text = ""
-        for piece in pieces:
-            show(piece)
-            text += piece
-        show("\n")
-        ended_by = options.ended_by(text, trained.vocabulary.level)
-        rows.append({"seed": own_seed, "prompt": readable(prompt), "text": readable(text), "ended_by": ended_by})
-        if novelty:
-            [(longest, stretch, share)] = trained.novelty([text])
-            rows[-1]["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
-            if not json:
-                say("novelty", f"seed {own_seed}; {_described(longest, stretch, share, trained.vocabulary.level)}")
+    if count == 1 and not new:
+        drawn = sample_text(trained.network, trained.vocabulary, prompt, options, [seed])
+        pieces = []
+        _show(prompt, json)
+        for [piece] in drawn:
+            _show(piece, json)
+            pieces.append(piece)
+        _show("\n", json)
+        rows.append(_row(trained, prompt, "".join(pieces), options, seed, novelty, json))
+    else:
+        for own_seed, text in sample_many(trained, prompt, options, seed, count, dropped):
+            header = "" if writes_lines else f"--- seed {own_seed} ---\n"
+            _show(f"{header}{prompt}{text}\n", json)
+            rows.append(_row(trained, prompt, text, options, own_seed, novelty, json))
     not_stopped = [row for row in rows if row["ended_by"] != "stop"]
     if options.stops and not_stopped:
         say("stop", f"{len(not_stopped)} of {counted(len(rows), 'sample')} without a stop text")
@@ -130,26 +128,29 @@ def sample(
         say("dropped", f"{copies} of the training text, {repeats}{missing}")
 
 
-def _nothing(text: str) -> None:
-    pass
+def _show(text: str, json: bool) -> None:
+    if not json:
+        print_exactly(text)
 
 
-def _samples(
-    trained: Any, prompt: str, options: SamplingOptions, seed: int, count: int, dropped: Counter[str] | None
-) -> Iterator[tuple[int, Iterable[str]]]:
-    """The seed of each sample and its pieces, which come as they are drawn if there is only one."""
-    from charlm.inference.many_samples import sample_many
-    from charlm.inference.sampling import sample_text
+def _row(
+    trained: Any, prompt: str, text: str, options: SamplingOptions, seed: int, novelty: bool, json: bool
+) -> dict[str, Any]:
+    """A sample for --json, with its novelty if asked for, which is said otherwise."""
+    from charlm.data.vocabulary import readable
 
-    if count == 1 and dropped is None:
-        steps = sample_text(trained.network, trained.vocabulary, prompt, options, [seed])
-        yield seed, (piece for [piece] in steps)
-        return
-    for own_seed, text in sample_many(trained, prompt, options, seed, count, dropped):
-        yield own_seed, [text]
+    level = trained.vocabulary.level
+    ended_by = options.ended_by(text, level)
+    row: dict[str, Any] = {"seed": seed, "prompt": readable(prompt), "text": readable(text), "ended_by": ended_by}
+    if novelty:
+        [(longest, stretch, share)] = trained.novelty([text])
+        row["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
+        if not json:
+            say("novelty", f"seed {seed}; {_novelty_text(longest, stretch, share, level)}")
+    return row
 
 
-def _described(longest: int, stretch: str, share: float | None, level: str) -> str:
+def _novelty_text(longest: int, stretch: str, share: float | None, level: str) -> str:
     unit = "bytes" if level == "byte" else "characters"
     if share is None:
         return f"shorter than a window of 20 {unit}"
@@ -180,11 +181,13 @@ def next_characters(
     from charlm.data.vocabulary import readable
 
     prompt = known_text(trained, prompt, "--prompt")
-    likeliest, name = trained.next(prompt, k=top), "character"
+    likeliest = trained.next(prompt, k=top)
+    name = "character"
     if trained.vocabulary.level == "byte":
-        name, likeliest = "byte", [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]
+        name = "byte"
+        likeliest = [(character.encode("utf-8", "surrogateescape"), p) for character, p in likeliest]
     if json:
         rows = [{name: symbol[0], "probability": p} for symbol, p in likeliest]  # b"x"[0] is a number
         print_json({"checkpoint": str(trained.path), "prompt": readable(prompt), "next": rows})
-        return
-    print_table({repr(symbol): f"{p:.4f}" for symbol, p in likeliest})
+    else:
+        print_table({repr(symbol): f"{p:.4f}" for symbol, p in likeliest})

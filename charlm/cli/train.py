@@ -155,7 +155,7 @@ def _print_outcome(outcome: Any, json: bool) -> None:
 
 def _print_sample(run_dir: Path) -> None:
     from charlm.config import load_config
-    from charlm.inference.trained import load
+    from charlm.inference.loading import load
 
     model = load(run_dir, load_config(run_dir / CONFIG).device)
     for seed in range(1, 11) if model.network.is_line_model else [1]:

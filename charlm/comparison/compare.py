@@ -13,8 +13,9 @@ from charlm.comparison.settings import FILE, PAGE, configs_of
 from charlm.config import Config
 from charlm.data.vocabulary import Ids
 from charlm.inference.gradients import gradient_norms
+from charlm.inference.loading import load
 from charlm.inference.texts import score_texts
-from charlm.inference.trained import TrainedModel, load
+from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM
 from charlm.report.run import RunRecord, read_run
 from charlm.runs import describe_run
@@ -118,7 +119,7 @@ def memory(model: CharLM, ids: Ids) -> int | None:
     if C < 2:
         return None
     stretches = [ids[start : start + 2 * C] for start in range(0, len(ids) - 2 * C + 1, C)]
-    nats_BT = np.stack(score_texts(model, stretches, model.device)).astype(np.float64)
+    nats_BT = np.stack(score_texts(model, stretches)).astype(np.float64)
     gained_K = (nats_BT[1:, : C - 1] - nats_BT[:-1, C:]).mean(0)  # with 1 … C − 1 characters of context
     for k in range(1, C):
         if gained_K[math.ceil(0.8 * k) - 1 : math.floor(1.25 * k)].mean() <= bits_to_nats(_SAME):

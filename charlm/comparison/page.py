@@ -14,7 +14,7 @@ from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import sample_text
 from charlm.inference.trained import TrainedModel
 from charlm.look import opening, shown_text
-from charlm.look.predictions import read
+from charlm.look.predictions import predict
 from charlm.report.page import curves_data, settings_data, text_data
 from charlm.report.run import RunRecord
 from charlm.system.formatting import one_line
@@ -60,7 +60,7 @@ def _gradients(model: TrainedModel) -> dict[str, Any]:
 
 def _shaded(model: TrainedModel, ids: Ids) -> dict[str, Any]:
     """The text, with its bits."""
-    return text_data(shown_text(model, ids), read(model.network, ids).bits_N)
+    return text_data(shown_text(model, ids), predict(model.network, ids).bits_N)
 
 
 def _written(model: TrainedModel) -> Ids:

@@ -29,6 +29,11 @@ def describe_characters(characters: Iterable[str], limit: int = 8) -> str:
     return shown + (f" and {len(listed) - limit} more" if len(listed) > limit else "")
 
 
+def never_seen(characters: Iterable[str]) -> str:
+    """What messages say of characters that have no id: "'é' (U+00E9), which the model has never seen"."""
+    return f"{describe_characters(characters)}, which the model has never seen"
+
+
 def _described(character: str) -> str:
     if "\udc80" <= character <= "\udcff":  # "surrogateescape" makes these of bytes that are not UTF-8
         return f"byte 0x{ord(character) - 0xDC00:02X} (not UTF-8)"
@@ -104,7 +109,7 @@ class Vocabulary:
         where: begins the message. ways_out: "; …", what else the user can do.
         """
         return VocabularyError(
-            f"{where}{': ' if where else ''}found {describe_characters(unknown)}, which the model has never seen; "
+            f"{where}{': ' if where else ''}found {never_seen(unknown)}; "
             f"allowed: its {counted(len(self), 'character')}{ways_out}"
         )
 

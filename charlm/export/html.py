@@ -87,7 +87,7 @@ def _validation_text(trained: TrainedModel) -> tuple[Ids | None, str]:
 def _score(trained: TrainedModel, ids: Ids | None) -> Evaluation | None:
     if ids is None:
         return None
-    score = evaluate(trained.network, ids, trained.device)
+    score = evaluate(trained.network, ids)
     if not math.isfinite(score.nats_sum):
         raise overflow()
     return score

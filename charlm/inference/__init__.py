@@ -10,14 +10,18 @@
 `load` returns a `TrainedModel`, which is enough for most uses; the other functions take a CharLM. This file imports
 nothing.
 
-    trained.py      TrainedModel: the checkpoint's model, vocabulary and config; load
-    options.py      SamplingOptions: how text is drawn
-    sampling.py     sample_text: characters drawn one by one
-    many_samples.py sample_many: many samples; lines without repeats and without those of the training text
-    evaluation.py   evaluate: the cross-entropy of a text
-    dynamic.py      evaluate_dynamically: the same while the model keeps learning
-    texts.py        score_texts, text_features: many texts, each by itself
-    lines.py        score_lines: lines as they come, each by itself
-    gradients.py    gradient_norms: what flows back to earlier states
-    novelty.py      copied_windows: how much of a sample occurs in the training text
+    loading.py       load: a TrainedModel from a checkpoint
+    trained.py       TrainedModel: the checkpoint's model, vocabulary and config, and what one does with them
+    reader.py        Reader: reads texts through the network, window after window; everything below uses it
+    options.py       SamplingOptions: how text is drawn
+    sampling.py      sample_text: characters drawn one by one
+    decoding.py      SampleText: the text of a sample from its ids
+    many_samples.py  sample_many: many samples; lines without repeats and without those of the training text
+    evaluation.py    evaluate: the cross-entropy of a text
+    dynamic.py       evaluate_dynamically: the same while the model keeps learning
+    texts.py         score_texts, text_features: many texts, each by itself
+    line_scores.py   score_lines: lines as they come, each by itself
+    labels.py        label_probabilities: the labels of lines
+    gradients.py     gradient_norms: what flows back to earlier states
+    novelty.py       copied_windows: how much of a sample occurs in the training text
 """

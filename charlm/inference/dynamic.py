@@ -8,7 +8,6 @@ g: gradient of the window's cross-entropy. θ₀: the trained weights. RMS = √
 windows of the training text: weights with large gradients in training get small steps and a strong pull back to θ₀.
 """
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +16,9 @@ from torch import Tensor
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, DivergenceError
-from charlm.inference.evaluation import WARMUP, Evaluation, evaluating, part_starts, scored_windows, sum_windows
-from charlm.layers import cross_entropy
+from charlm.inference.evaluation import WARMUP, Evaluation, part_starts, scored_windows, sum_windows
+from charlm.inference.reader import Reader, evaluating, side_by_side
 from charlm.model import Network
-from charlm.system.device import to_device
 from charlm.system.number import LARGEST, in_range
 
 _WINDOWS = 512
@@ -56,13 +54,7 @@ def check_running_text(model: Network) -> None:
 
 
 def evaluate_dynamically(
-    model: Network,
-    ids: Ids,
-    train_ids: Ids,
-    device: torch.device,
-    adaptation: Adaptation,
-    *,
-    per_char: bool = False,
+    model: Network, ids: Ids, train_ids: Ids, adaptation: Adaptation, *, per_char: bool = False
 ) -> Evaluation:
     """`evaluate` in one stream while the weights follow the text [N]; then, or after an error, they are as before.
 
@@ -75,33 +67,17 @@ def evaluate_dynamically(
     begin_B = part_starts(ids, streams=1)
     length_B = np.array([len(ids) - 1])
     steps = max(1, min(adaptation.steps, len(ids) - 1))
-    sizes = gradient_rms(model, train_ids, device, steps)
-    trained = [parameter.detach().clone() for parameter in model.parameters()]
-    windows = scored_windows(model, ids, device, begin_B, steps=steps)
-    try:
-        with evaluating(model):
-            return sum_windows(_learning(model, windows, trained, sizes, adaptation), length_B, per_char=per_char)
-    finally:
-        with torch.no_grad():
-            for parameter, origin in zip(model.parameters(), trained, strict=True):
-                parameter.copy_(origin)
-
-
-def _learning(
-    model: Network, windows: Iterable[Tensor], trained: list[Tensor], sizes: list[Tensor], adaptation: Adaptation
-) -> Iterator[Tensor]:
-    """Pass on the nats [T, B] of each window, then take a step on them; DivergenceError if they are not finite.
-
-    trained: θ₀; sizes: RMS of each parameter.
-    """
+    sizes = gradient_rms(model, train_ids, steps)
     parameters: list[Tensor] = list(model.parameters())
+    trained = [parameter.detach().clone() for parameter in parameters]
     mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
     rates = [adaptation.lr / (rms + _EPSILON * mean) for rms in sizes]
     # A pull above 1 would overshoot the trained weights.
     pulls = [(adaptation.decay * rms / mean).clamp(max=1) for rms in sizes]
-    loss = torch.zeros((), device=parameters[0].device)  # of the latest window, or the first not finite
-    for nats_TB in windows:
-        yield nats_TB.detach()
+    loss = torch.zeros((), device=model.device)  # of the latest window, or the first not finite
+
+    def learn(nats_TB: Tensor) -> None:
+        nonlocal loss
         objective = nats_TB.sum() / nats_TB.shape[1]
         loss = torch.where(loss.isfinite(), objective.detach(), loss)
         if loss.device.type == "cpu":  # Reading a number from a GPU would wait for it.
@@ -110,7 +86,17 @@ def _learning(
         with torch.no_grad():
             torch._foreach_lerp_(parameters, trained, pulls)  # pyright: ignore[reportPrivateImportUsage]
             torch._foreach_addcmul_(parameters, gradients, rates, value=-1)  # pyright: ignore[reportPrivateImportUsage]
-    _check_finite(loss)
+
+    try:
+        with evaluating(model):
+            windows = scored_windows(model, ids, begin_B, steps=steps)
+            score = sum_windows(windows, length_B, per_char=per_char, after=learn)
+        _check_finite(loss)
+        return score
+    finally:
+        with torch.no_grad():
+            for parameter, origin in zip(parameters, trained, strict=True):
+                parameter.copy_(origin)
 
 
 def _check_finite(loss: Tensor) -> None:
@@ -120,7 +106,7 @@ def _check_finite(loss: Tensor) -> None:
         )
 
 
-def gradient_rms(model: Network, ids: Ids, device: torch.device, steps: int) -> list[Tensor]:
+def gradient_rms(model: Network, ids: Ids, steps: int) -> list[Tensor]:
     """√(mean of g²) of every parameter, over windows of so many steps, spread evenly over `ids`.
 
     Each window is read after the WARMUP characters before it, with dropout off. If the text is shorter than a window,
@@ -134,17 +120,15 @@ def gradient_rms(model: Network, ids: Ids, device: torch.device, steps: int) -> 
     squares = [torch.zeros_like(parameter) for parameter in parameters]
     with evaluating(model):
         for first in range(0, windows, _READ_TOGETHER):
-            at_TB = np.arange(warmup + T + 1)[:, None] + starts[first : first + _READ_TOGETHER]
-            ids_TB = to_device(ids[at_TB].astype(np.int64), device)
-            state = model.zero_state(ids_TB.shape[1])
+            starts_B = starts[first : first + _READ_TOGETHER]
+            ids_TB = side_by_side(ids, starts_B, warmup + T + 1, model.device)
+            before = Reader(model, model.zero_state(len(starts_B)))
             if warmup:
                 with torch.no_grad():
-                    _, state = model.features(ids_TB[:warmup])
-            for b in range(ids_TB.shape[1]):
-                window_T1 = ids_TB[warmup:, b : b + 1].contiguous()
-                own_state = tuple(layers[:, b : b + 1].contiguous() for layers in state)
-                logits, _ = model(window_T1[:-1], own_state)
-                loss = cross_entropy(logits, window_T1[1:]).sum()
+                    before.features(ids_TB[:warmup])
+            for b in range(len(starts_B)):
+                own_state = tuple(layers[:, b : b + 1].contiguous() for layers in before.state)
+                loss = Reader(model, own_state).nats(ids_TB[warmup:, b : b + 1].contiguous()).sum()
                 for square, gradient in zip(squares, torch.autograd.grad(loss, parameters), strict=True):
                     square.addcmul_(gradient, gradient)
     return [square.div_(windows).sqrt_() for square in squares]

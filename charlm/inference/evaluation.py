@@ -1,6 +1,5 @@
 """Evaluation: the cross-entropy of a whole text, with the state carried through it."""
 
-import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -12,24 +11,14 @@ from torch import Tensor
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
-from charlm.layers import cross_entropy
+from charlm.inference.reader import Reader, evaluating, most_streams, side_by_side, window_steps, windows
 from charlm.model import Network
 from charlm.system.device import to_device
 from charlm.system.formatting import counted, nats_to_bits
 from charlm.system.process_group import ONE_PROCESS, WHOLE_BATCH, ProcessGroup, Shard
 
-STREAMS = 64
-"""How many streams to read side by side at most. A single stream is exact but leaves most of the machine idle."""
-GPU_STREAMS = 512
-"""The same on a GPU, which has more to fill."""
-_VALUES = 2**25
-"""Values at most of one tensor of a window on a GPU (128 MiB): the layers' inputs, or their products."""
 WARMUP = 256
 """Characters that each stream reads unscored first, so that its state is nearly that of one long stream."""
-STEPS = 128
-"""Steps of a window at most, unless a text is long."""
-_LOGITS = 2**23
-"""Logits of a window at most (32 MiB): a large vocabulary makes windows shorter."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +55,6 @@ class Evaluation:
 def evaluate(
     model: Network,
     ids: Ids,
-    device: torch.device,
     *,
     streams: int | None = None,
     per_char: bool = False,
@@ -85,10 +73,13 @@ def evaluate(
     evaluation.
     """
     assert group.size == 1 or not per_char
-    begin_B = part_starts(ids, streams or most_streams(device), model.reset_id)
+    begin_B = part_starts(ids, streams or most_streams(model), model.reset_id)
     with evaluating(model), torch.inference_mode():
-        windows = scored_windows(model, ids, device, begin_B, shard=group.shard)
-        score = sum_windows(windows, np.diff(begin_B, append=len(ids) - 1), per_char=per_char, check=check)
+        windows = scored_windows(model, ids, begin_B, shard=group.shard)
+        check()
+        score = sum_windows(
+            windows, np.diff(begin_B, append=len(ids) - 1), per_char=per_char, after=lambda nats_TB: check()
+        )
     lines = None if model.reset_id is None else _count(ids[1:], model.reset_id)
     return replace(score, nats_sum=group.sum(score.nats_sum), lines=lines)
 
@@ -127,7 +118,6 @@ def _count(ids: Ids, symbol_id: int) -> int:
 def scored_windows(
     model: Network,
     ids: Ids,
-    device: torch.device,
     begin_B: npt.NDArray[np.int64],
     *,
     steps: int | None = None,
@@ -145,42 +135,28 @@ def scored_windows(
     The model must be in evaluation mode. The nats have a graph unless the caller turns gradients off; the carried
     state is detached between windows, and the caller may change the weights there.
     """
-    last = len(ids) - 1
-    length_B = np.diff(begin_B, append=last)
-    longest = int(length_B.max())
-    warmup = WARMUP if len(begin_B) > 1 and model.reset_id is None else 0
+    length_B = np.diff(begin_B, append=len(ids) - 1)
     own_rows = np.array_split(np.arange(len(begin_B)), shard.count)[shard.index]
-    streams = -(-len(begin_B) // shard.count)  # of the largest part
-    steps = steps or window_steps(streams, model, device)
+    most_rows = -(-len(begin_B) // shard.count)  # of any shard
+    device, longest_steps = model.device, window_steps(most_rows, model)
+    scored = windows(0, int(length_B.max()), steps or longest_steps)
     if not len(own_rows):
-        yield from (torch.zeros(length, 0, device=device) for _, length in _windows(0, longest, steps))
+        yield from (torch.zeros(length, 0, device=device) for _, length in scored)
         return
-    begin_B1 = begin_B[own_rows, None]
-
-    def positions_BT(offset: int, length: int) -> npt.NDArray[np.int64]:
-        return begin_B1 + np.arange(offset, offset + length)
-
-    def ids_TB(at_BT: npt.NDArray[np.int64]) -> Tensor:
-        return to_device(ids[at_BT].T.astype(np.int64, order="C"), device)
-
-    state = None
-    for offset, length in _windows(-warmup, 0, window_steps(streams, model, device)):
-        # Nothing comes before a part at the text's beginning: what it reads here does not matter, as its state is
-        # cleared below.
-        with torch.no_grad():
-            _, state = model.features(ids_TB(positions_BT(offset, length).clip(0, last - 1)), state)
-    if state is not None and begin_B[own_rows[0]] == 0:
-        first_stream = torch.zeros(1, dtype=torch.int64, device=device)
-        state = tuple(layers.index_fill(1, first_stream, 0) for layers in state)
-    lengths_B = to_device(length_B[own_rows], device)
-    for offset, length in _windows(0, longest, steps):
-        # One copy to the device: the targets are the inputs, a step later.
-        both_TB = ids_TB(positions_BT(offset, length + 1).clip(0, last))
-        logits, state = model(both_TB[:-1], state)  # [T, B, V]
-        nats_TB = cross_entropy(logits, both_TB[1:])
+    own_begin_B = begin_B[own_rows]
+    reader = Reader(model, model.zero_state(len(own_rows)))
+    if len(begin_B) > 1 and model.reset_id is None:
+        for offset, length in windows(-WARMUP, 0, longest_steps):
+            with torch.no_grad():
+                reader.features(side_by_side(ids, own_begin_B + offset, length, device))
+        if own_begin_B[0] == 0:  # nothing comes before the beginning of the text: what it has read does not count
+            first_stream = torch.zeros(1, dtype=torch.int64, device=device)
+            reader.state = tuple(layers.index_fill(1, first_stream, 0) for layers in reader.state)
+    own_length_B = to_device(length_B[own_rows], device)
+    for offset, length in scored:
+        nats_TB = reader.nats(side_by_side(ids, own_begin_B + offset, length + 1, device))
         steps_T1 = torch.arange(offset, offset + length, device=device).unsqueeze(1)
-        yield torch.where(steps_T1 < lengths_B, nats_TB, 0.0)
-        state = tuple(layers.detach() for layers in state)
+        yield torch.where(steps_T1 < own_length_B, nats_TB, 0.0)
 
 
 def sum_windows(
@@ -188,55 +164,23 @@ def sum_windows(
     length_B: npt.NDArray[np.int64],
     *,
     per_char: bool,
-    check: Callable[[], object] = lambda: None,
+    after: Callable[[Tensor], object],
 ) -> Evaluation:
     """The score of a text from the nats [T, B] of all its windows, in order; times the windows too.
 
-    length_B: characters of each part. per_char, check: see `evaluate`.
+    length_B: characters of each part. per_char: see `evaluate`. after: called with each window.
     """
-    check()
     start_s = time.perf_counter()
     total, windows_TB = 0.0, []
-    for window in windows:
-        nats_TB = window.detach()
+    for nats_TB in windows:
         # All results stay on the device until the end: reading them here would wait for it at every window.
-        total = total + nats_TB.sum(dtype=torch.float64)
+        total = total + nats_TB.detach().sum(dtype=torch.float64)
         if per_char:
-            windows_TB.append(nats_TB)
-        check()
+            windows_TB.append(nats_TB.detach())
+        after(nats_TB)
     score = Evaluation(float(total), int(length_B.sum()), time.perf_counter() - start_s)
     if not per_char:
         return score
     nats_BS = torch.cat(windows_TB).T.cpu().numpy()
     parts = [nats_S[:length] for nats_S, length in zip(nats_BS, length_B, strict=True)]
     return replace(score, per_char_nats=np.concatenate(parts))
-
-
-@contextlib.contextmanager
-def evaluating(model: Network) -> Iterator[None]:
-    """Put the model into evaluation mode for the duration of the block."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
-
-
-def _windows(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:
-    """(offset, steps) of each window between start and end."""
-    return ((offset, min(steps, end - offset)) for offset in range(start, end, steps))
-
-
-def most_streams(device: torch.device) -> int:
-    """How many streams to read side by side at most."""
-    return STREAMS if device.type == "cpu" else GPU_STREAMS
-
-
-def window_steps(streams: int, model: Network, device: torch.device, longest: int = STEPS) -> int:
-    """Steps of a window, at most so many, so that its logits and a GPU's widest tensors stay small."""
-    logits, widest = model.widths
-    steps = min(longest, _LOGITS // (streams * logits))
-    if device.type != "cpu":
-        steps = min(steps, _VALUES // (streams * widest))
-    return max(1, steps)

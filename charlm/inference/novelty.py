@@ -46,6 +46,13 @@ def copied_stretches(copied: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
     return stretches
 
 
+def longest_copy(text: Ids, corpus: Ids) -> tuple[tuple[int, int], float | None]:
+    """(start, length) of the longest copied stretch, and the share of the windows that are copied, None without any."""
+    copied = copied_windows(text, corpus)
+    longest = max(copied_stretches(copied), key=lambda stretch: stretch[1], default=(0, 0))
+    return longest, float(copied.mean()) if len(copied) else None
+
+
 def _window_hashes(ids: Ids) -> Hashes:
     count = max(len(ids) - WINDOW + 1, 0)
     return stretch_hashes(ids, slice(count), slice(WINDOW, WINDOW + count))

@@ -1,9 +1,7 @@
 """Sampling: a model writes text, one character after another, for one or many samples at once."""
 
-import codecs
 import functools
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -12,7 +10,9 @@ from torch import Tensor
 from charlm.data.lines import as_records
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs, may_record
+from charlm.inference.decoding import SampleText
 from charlm.inference.options import SamplingOptions
+from charlm.inference.reader import Reader
 from charlm.layers import RecurrentState
 from charlm.model import Network, overflow
 
@@ -155,12 +155,11 @@ def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> T
 @torch.inference_mode()
 def read_ids(model: Network, ids: Sequence[int]) -> tuple[Tensor, RecurrentState]:
     """The last output [1, 1, H] and the state after reading one id or more, in windows."""
+    reader, features_TBH = Reader(model, model.zero_state(1)), torch.empty(0)
     ids_T1 = torch.tensor(ids, device=model.device).unsqueeze(1)
-    first, *rest = ids_T1.split(_WINDOW)
-    output, state = model.features(first)
-    for window in rest:
-        output, state = model.features(window, state)
-    return output[-1:], state
+    for window_T1 in ids_T1.split(_WINDOW):
+        features_TBH = reader.features(window_T1)
+    return features_TBH[-1:], reader.state
 
 
 def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]:
@@ -171,40 +170,3 @@ def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]
     if not prompt and not model.is_line_model:
         prompt = next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])
     return as_records(vocabulary.encode(prompt), model.reset_id, ended=False).tolist()
-
-
-class SampleText:
-    """A sample in progress: decodes its ids as they come, until it ends with one of `stops`, or at its line's end.
-
-    line_end: the id that ends it, if it is a line.
-    """
-
-    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], line_end: int | None) -> None:
-        self.done = False
-        self._vocabulary, self._line_end = vocabulary, line_end
-        self._stops = [vocabulary.encode(stop).tolist() for stop in stops if not vocabulary.unknown(stop)]
-        self._tail: deque[int] = deque(maxlen=max(map(len, self._stops), default=0))
-        self._bytes = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-
-    def append(self, id: int, last: bool) -> str:
-        """The text that this id adds; nothing while the bytes of a character are incomplete."""
-        if self.done:
-            return ""
-        self._tail.append(id)
-        line_ends = id == self._line_end
-        tail = [*self._tail]
-        self.done = last or line_ends or any(tail[-len(stop) :] == stop for stop in self._stops)
-        new = [] if line_ends else [id]
-        if self._vocabulary.level == "byte":
-            return self._bytes.decode(bytes(new), final=self.done)
-        return self._vocabulary.decode(new)
-
-
-def valid_text(pieces: Iterator[str]) -> Iterator[str]:
-    """The pieces with U+FFFD for bytes that are not UTF-8, as `readable` would make of the whole text."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for piece in pieces:
-        if valid := decoder.decode(piece.encode("utf-8", "surrogateescape")):
-            yield valid
-    if valid := decoder.decode(b"", final=True):
-        yield valid

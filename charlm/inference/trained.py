@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,24 +13,22 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import load_unchanged_corpus
-from charlm.data.lines import as_records, newline_of, reset_id_of
+from charlm.data.lines import as_records, newline_of
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids, Vocabulary
-from charlm.errors import CheckpointError, DataError, VocabularyError
+from charlm.errors import DataError, VocabularyError
+from charlm.inference.decoding import valid_text
 from charlm.inference.dynamic import Adaptation, check_running_text, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.gradients import LONGEST, gradient_norms
-from charlm.inference.novelty import copied_stretches, copied_windows
+from charlm.inference.labels import label_probabilities, nats_of_ends
+from charlm.inference.novelty import longest_copy
 from charlm.inference.options import SamplingOptions
-from charlm.inference.sampling import next_probabilities, sample_text, valid_text
+from charlm.inference.sampling import next_probabilities, sample_text
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
-from charlm.model import Network, build_model, count_parameters, load_weights, uninitialized_model
-from charlm.runs import find_checkpoint
-from charlm.system.console import say
-from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
+from charlm.model import Network, build_model
 from charlm.system.formatting import nats_to_bits
 from charlm.system.number import LARGEST, in_range
 
@@ -46,7 +45,6 @@ class TrainedModel:
     """The checkpoint file."""
     network: Network
     vocabulary: Vocabulary
-    device: torch.device
     config: Config
     progress: Mapping[str, Any]
     """What the checkpoint says about the training so far: `step`, `best_nats`, `elapsed_s` and more."""
@@ -60,6 +58,10 @@ class TrainedModel:
         return self.config.model.description
 
     @property
+    def device(self) -> torch.device:
+        return self.network.device
+
+    @property
     def parameters(self) -> int:
         return sum(parameter.numel() for parameter in self.network.parameters())
 
@@ -70,10 +72,9 @@ class TrainedModel:
 
     def on_cpu_in_float32(self) -> "TrainedModel":
         """A copy on the CPU that multiplies in float32, with weights of its own."""
-        cpu = torch.device("cpu")
-        network = copy.deepcopy(self.network).to(cpu)
+        network = copy.deepcopy(self.network).to("cpu")
         network.precision = "fp32"
-        return replace(self, network=network, device=cpu)
+        return replace(self, network=network)
 
     def untrained(self) -> "TrainedModel":
         """A model of the same config with random weights, drawn from its seed, to compare this one with."""
@@ -143,12 +144,12 @@ class TrainedModel:
         the longest such stretch, in characters (bytes for a byte model), the stretch, and the share of the text's
         windows that occur, None without windows.
         """
-        train_ids, answers = self.training_splits("novelty")["train"], []
+        train_ids = self.training_splits("novelty")["train"]
+        answers = []
         for ids in self._ids_of_all(texts):
-            copied = copied_windows(ids, train_ids)
-            start, length = max(copied_stretches(copied), key=lambda stretch: stretch[1], default=(0, 0))
-            stretch = self.vocabulary.decode(ids[start : start + length].tolist())
-            answers.append((length, stretch, float(copied.mean()) if len(copied) else None))
+            (start, length), share = longest_copy(ids, train_ids)
+            stretch = self.vocabulary.decode(ids[start : start + length])
+            answers.append((length, stretch, share))
         return answers
 
     # Scoring
@@ -161,7 +162,7 @@ class TrainedModel:
         """
         if streams is not None:
             streams = in_range("streams", streams, 1, LARGEST)
-        return evaluate(self.network, self._ids(text), self.device, streams=streams, per_char=per_char)
+        return evaluate(self.network, self._ids(text), streams=streams, per_char=per_char)
 
     def score(self, texts: Iterable[str]) -> npt.NDArray[np.float64]:
         """Score each text by itself: bits per character, [N] for N texts; lower is better.
@@ -177,7 +178,7 @@ class TrainedModel:
         ends the line: [length + 1]. VocabularyError for an unknown character.
         """
         ids = [as_records(ids, self.network.reset_id) for ids in self._ids_of_all(texts)]
-        return [nats_to_bits(1) * nats.astype(np.float64) for nats in score_texts(self.network, ids, self.device)]
+        return [nats_to_bits(1) * nats.astype(np.float64) for nats in score_texts(self.network, ids)]
 
     def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]:
         """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].
@@ -190,7 +191,7 @@ class TrainedModel:
         if pool not in ("last", "mean"):
             raise ValueError(f"pool: found {pool!r}; allowed: 'last' or 'mean'")
         ids = [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
-        return text_features(self.network, ids, self.device, pool)
+        return text_features(self.network, ids, pool)
 
     def evaluate_dynamically(
         self, text: str | Ids, adaptation: Adaptation | None = None, *, per_char: bool = False
@@ -203,7 +204,7 @@ class TrainedModel:
         check_running_text(self.network)
         ids, train_ids = self._ids(text), self.training_splits("dynamic evaluation")["train"]
         adaptation = adaptation or Adaptation()
-        return evaluate_dynamically(self.network, ids, train_ids, self.device, adaptation, per_char=per_char)
+        return evaluate_dynamically(self.network, ids, train_ids, adaptation, per_char=per_char)
 
     def gradient_norms(self, text: str | Ids, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂h_{t−k} for each layer and k = 1 … K: [L, K].
@@ -263,27 +264,22 @@ class TrainedModel:
             raise ValueError(f"labels: found {labels}; allowed: one or more texts, all different")
         if any(NEWLINE in text for text in (*lines, *labels, separator)):
             raise ValueError("found a line end in a line, label or separator; allowed: lines without their ends")
-        of_lines, newline = self._ids_of_all(lines, "lines"), self.newline
-        of_labels = self._ids_of_all([label + separator for label in labels], "labels")
-        both = [np.concatenate([label, line]) for line in of_lines for label in of_labels]
-        nats = score_texts(self.network, [as_records(ids, newline) for ids in both], self.device)
-        skipped = [len(label) if equal_priors else 0 for label in of_labels] * len(lines)
-        sums = [each[first:].sum(dtype=np.float64) for each, first in zip(nats, skipped, strict=True)]
-        nats_NK = np.array(sums).reshape(len(lines), len(labels))
-        relative_NK = np.exp(nats_NK.min(1, keepdims=True) - nats_NK)
-        p_NK = relative_NK / relative_NK.sum(1, keepdims=True)
+        p_NK = label_probabilities(
+            self.network,
+            lines=self._ids_of_all(lines, "lines"),
+            labels=self._ids_of_all([label + separator for label in labels], "labels"),
+            newline=self.newline,
+            equal_priors=equal_priors,
+        )
         likeliest = zip(p_NK.argmax(1).tolist(), p_NK.max(1).tolist(), strict=True)
         return [(labels[index] if p >= none_below else None, p) for index, p in likeliest]
 
     def separator_probabilities(self, labels: Iterable[str], separator: str) -> list[float]:
         """The probability of the separator after each label at the start of a line, as `classify` reads it."""
-        labels, probabilities = each_text(labels, "labels"), []
+        labels = each_text(labels, "labels")
         ids = self._ids_of_all([label + separator for label in labels], "labels")
-        nats = score_texts(self.network, [as_records(each, self.newline) for each in ids], self.device)
-        for label, nats_T in zip(labels, nats, strict=True):
-            start = len(self.vocabulary.encode(label))
-            probabilities.append(float(np.exp(-nats_T[start:-1].sum(dtype=np.float64))))
-        return probabilities
+        starts = [len(self.vocabulary.encode(label)) for label in labels]
+        return [math.exp(-nats) for nats in nats_of_ends(self.network, ids, starts, self.newline)]
 
     # The training text
 
@@ -324,61 +320,3 @@ class TrainedModel:
                 f"{self.path}: the model has never seen a newline, where a line begins; allowed: a model of a text of "
                 "several lines"
             ) from None
-
-    def known(self, text: str, where: str, *, skip_unknown: bool) -> str:
-        """`text` without the characters that the model does not know.
-
-        VocabularyError, which begins with `where`, if there are some and `skip_unknown` is off.
-        """
-        unknown = self.vocabulary.unknown(text)
-        if unknown and not skip_unknown:
-            raise self.vocabulary.unknown_error(unknown, where, "; --skip-unknown leaves others out")
-        return "".join(c for c in text if c not in unknown) if unknown else text
-
-
-# Loading
-
-
-def load(path: str | Path, device: str = "auto", precision: str = "auto") -> TrainedModel:
-    """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
-
-    device: auto, cpu, cuda or cuda:N. precision: see `load_model`. CheckpointError if there is no usable checkpoint,
-    DeviceError if there is no such GPU, or if it lacks the precision.
-    """
-    where = resolve_device(device)
-    file = find_checkpoint(Path(path))
-    checkpoint = read_checkpoint(file)
-    return TrainedModel(
-        path=file,
-        network=load_model(checkpoint, where, precision),
-        vocabulary=checkpoint.vocabulary,
-        device=where,
-        config=checkpoint.config,
-        progress=checkpoint.progress,
-    )
-
-
-def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "auto") -> Network:
-    """Build the model of a checkpoint in evaluation mode, with the averaged weights if the run kept them.
-
-    precision: of matrix products: fp32, tf32 or bf16; auto: as in training, or fp32 if the device lacks that.
-    CheckpointError if the weights do not fit the config, DeviceError if the device lacks the precision.
-    """
-    model = checkpoint.config.model
-    expected, least = count_parameters(model, len(checkpoint.vocabulary)), model.members * model.layers
-    stored, tensors = sum(tensor.numel() for tensor in checkpoint.weights.values()), len(checkpoint.weights)
-    if stored != expected or tensors < least:  # checked before a forged config can ask for time and memory
-        raise CheckpointError(
-            f"weights: found {stored:,} in {tensors:,} tensors; the model has {expected:,} in at least {least:,}; "
-            "use a checkpoint of its config"
-        )
-    if precision == "auto":
-        precision = checkpoint.config.precision
-        if precision not in precisions(device):
-            say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
-            precision = "fp32"
-    prepare_device(device, precision)
-    network = uninitialized_model(model, len(checkpoint.vocabulary), precision)
-    network.reset_id = reset_id_of(checkpoint.config.data.unit, checkpoint.vocabulary)
-    load_weights(network, checkpoint.averaged or checkpoint.weights)
-    return network.to(device).eval()

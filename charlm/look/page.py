@@ -10,7 +10,7 @@ from charlm.errors import DataError, VocabularyError
 from charlm.inference.novelty import copied_stretches, copied_windows
 from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
-from charlm.look.predictions import Predictions, Series, activations, context_curve, read
+from charlm.look.predictions import Predictions, Series, activations, context_curve, predict
 from charlm.system.console import say
 from charlm.system.formatting import counted, printable
 from charlm.web.page import html_page, packed, text_name
@@ -36,7 +36,7 @@ def look_page(
     if len(ids) < 2:
         raise DataError(f"look: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
     shown = shown_text(trained, ids)
-    predictions = read(trained.network, ids)
+    predictions = predict(trained.network, ids)
     data = _described(trained, ids, predictions, gradients=gradients) | {
         "text": shown,
         "words": hardest_words(shown, predictions.bits_N, 20),
@@ -198,7 +198,7 @@ def _compared(
         same = other.vocabulary.encode(trained.vocabulary.decode(ids.tolist(), "surrogateescape"))
     except VocabularyError as error:
         raise VocabularyError(f"--compare: {error}; use text without them or a second model that knows them") from None
-    second = read(other.network, same)
+    second = predict(other.network, same)
     saved_N = second.bits_N - predictions.bits_N
     words = [hardest_words(shown, each_N, 12, _LEAST_SAVED) for each_N in (saved_N, -saved_N)]
     return _described(other, same, second, gradients=gradients) | {"words": words}

@@ -9,6 +9,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.data.vocabulary import Ids
+from charlm.inference.reader import Reader, side_by_side
 from charlm.layers import cross_entropy
 from charlm.model import CharLM, Network, overflow
 from charlm.system.formatting import nats_to_bits
@@ -49,7 +50,7 @@ class Predictions:
 
 
 @torch.inference_mode()
-def read(model: Network, ids: Ids) -> Predictions:
+def predict(model: Network, ids: Ids) -> Predictions:
     """The predictions of all characters of `ids` [N] by one stream, from the zero state on.
 
     The model is in evaluation mode on the CPU. Probabilities are computed in float64 from its logits; DivergenceError
@@ -58,11 +59,11 @@ def read(model: Network, ids: Ids) -> Predictions:
     N, K = len(ids), min(TOP, model.vocabulary_size)
     bits_N, entropy_N = np.full((2, N), np.nan)
     rank_N, top_ids_NK, top_p_NK = np.zeros(N, np.int64), np.zeros((N, K), np.int64), np.zeros((N, K))
-    state = None
+    reader = Reader(model, model.zero_state(1))
     for start in range(0, N - 1, _STEPS):
         both_T1 = torch.from_numpy(ids[start : start + _STEPS + 1].astype(np.int64))[:, None]
-        logits, state = model(both_T1[:-1], state)
-        log_p_TV = logits[:, 0].double().log_softmax(-1)
+        logits_T1V = model.logits(reader.features(both_T1[:-1]))
+        log_p_TV = logits_T1V[:, 0].double().log_softmax(-1)
         if log_p_TV.isnan().any():
             raise overflow()
         true_T1 = log_p_TV.gather(1, both_T1[1:])
@@ -108,8 +109,8 @@ def context_curve(model: CharLM, ids: Ids) -> tuple[list[tuple[int, float]], np.
     targets_1B = torch.from_numpy(ids[positions].astype(np.int64))[None]
     curve = []
     for length in lengths:
-        x_TB = torch.from_numpy(ids[positions[None] + np.arange(-length, 0)[:, None]].astype(np.int64))
-        outputs_TBH, _ = model.outputs(x_TB)
+        x_TB = side_by_side(ids, positions - length, length, model.device)
+        outputs_TBH = Reader(model, model.zero_state(len(positions))).features(x_TB)
         nats_1B = cross_entropy(model.logits(outputs_TBH[-1:]), targets_1B)
         curve.append((length, nats_to_bits(float(nats_1B.double().mean()))))
     return curve, positions

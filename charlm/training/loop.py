@@ -180,7 +180,6 @@ class TrainingLoop:
         score = evaluate(
             trainer.evaluated_model,
             self.corpus.splits["valid"],
-            trainer.device,
             group=self.group,
             check=self._stop_if_signaled,
         )
@@ -206,7 +205,6 @@ class TrainingLoop:
             trainer.vocabulary,
             options=SamplingOptions(length=train.sample_length, temperature=train.sample_temperature),
             seed=self.config.seed + step,
-            device=trainer.device,
             stops=lambda: self._received or self._signals,
         )
         trainer.model.train()

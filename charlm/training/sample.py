@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
 
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference.options import SamplingOptions
@@ -21,7 +20,6 @@ def draw_sample(
     *,
     options: SamplingOptions,
     seed: int,
-    device: torch.device,
     stops: Callable[[], object] = lambda: False,
 ) -> dict[str, Any] | None:
     """Let a model in evaluation mode write from the start of a line, and then read what it wrote.
@@ -37,7 +35,7 @@ def draw_sample(
             return None
     before = prompt_ids(model, vocabulary, "")
     ids = np.array([*before, *vocabulary.encode(text).tolist()], np.int64)
-    [nats] = score_texts(model, [ids], device)
+    [nats] = score_texts(model, [ids])
     bits = nats_to_bits(1) * nats[len(before) - 1 :].astype(np.float64)
     if vocabulary.level == "byte":
         bits = _of_characters(bits, text)

@@ -6,7 +6,8 @@ import math
 import numpy as np
 import pytest
 
-from charlm.inference.trained import TrainedModel, load
+from charlm.inference.loading import load
+from charlm.inference.trained import TrainedModel
 from tests.cli.conftest import LABELED
 
 LINES = ["maria luca", "hans", "gerd hans", "luca", "", "maria"]
@@ -94,7 +95,7 @@ def test_unknown_characters(cli, labels_run, write):
     assert fault.startswith(f"{file}, line 2: found 'é' (U+00E9), which the model has never seen; allowed: ")
     result = cli(*words, "--skip-unknown")
     assert [line.split("\t")[2] for line in result.out.splitlines()] == ["hans", "luca é", "Z"]
-    assert result.err == f"skipped  {file}, line 2: 'é' (U+00E9); characters that the model has never seen\n"
+    assert result.err == f"skipped  {file}, line 2: 'é' (U+00E9), which the model has never seen\n"
     piped = cli("classify", labels_run, "-", "--labels", "it,de", stdin="hans\r\nluca é\nZ".encode())
     assert (piped.code, piped.out) == (0, result.out)
     assert cli("classify", labels_run, file, "--labels", "it", "--separator", "|").error.startswith(

@@ -84,7 +84,7 @@ def test_dynamic(cli, trained_run):
     train_ids, ids = (
         model.vocabulary.encode(words_text(20_000)[part]) for part in (slice(18_000), slice(18_000, 19_000))
     )
-    scored = evaluate_dynamically(model.network, ids, train_ids, model.device, Adaptation())
+    scored = evaluate_dynamically(model.network, ids, train_ids, Adaptation())
     assert dynamic["nats_per_char"] == pytest.approx(scored.nats_per_char)
     assert dynamic["bits_per_char"] == pytest.approx(dynamic["nats_per_char"] / math.log(2))
     assert (dynamic["targets"], dynamic["lr"], dynamic["steps"]) == (999, 0.0005, 50)

@@ -7,7 +7,8 @@ import re
 import numpy as np
 import pytest
 
-from charlm.inference.trained import TrainedModel, load
+from charlm.inference.loading import load
+from charlm.inference.trained import TrainedModel
 from tests.cli.conftest import LINES
 
 

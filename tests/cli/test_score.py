@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from charlm.inference.trained import load
+from charlm.inference.loading import load
 from tests.text import SEEN
 
 LINES = ["so tee", "", "mmmmmmmm", "a tee so.", "lll"]

@@ -77,7 +77,7 @@ def model_of(
     with torch.no_grad():
         network.decoder.weight.mul_(4)
         network.decoder.bias.uniform_(-1, 1)
-    return TrainedModel(Path("none"), network, vocabulary, torch.device("cpu"), config, {})
+    return TrainedModel(Path("none"), network, vocabulary, config, {})
 
 
 def extreme_model_of(case: str) -> TrainedModel:

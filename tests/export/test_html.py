@@ -1,5 +1,6 @@
 """`charlm export --to html`: what the command writes and says, weights, and the set of the training text's windows."""
 
+import copy
 import re
 import shutil
 import subprocess
@@ -9,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from charlm.errors import CharlmError, DataError
 from charlm.export import export, html
@@ -69,9 +69,12 @@ def test_it_says_what_the_page_costs(command, tmp_path, model, options, name):
     assert [file.name for file in tmp_path.iterdir()] == ["a.html"]
 
 
-def test_the_page_of_a_model_on_a_gpu_is_scored_on_the_cpu(model, tmp_path):
-    there = replace(model, device=torch.device("meta"))  # its network stays on the CPU
-    assert export(there, "html", tmp_path / "a.html") == export(model, "html", tmp_path / "b.html")
+def test_the_page_of_a_model_in_bf16_is_scored_in_fp32(model, tmp_path):
+    network = copy.deepcopy(model.network)
+    network.precision = "bf16"
+    assert export(replace(model, network=network), "html", tmp_path / "a.html") == export(
+        model, "html", tmp_path / "b.html"
+    )
 
 
 def test_weights_that_lose_too_much_are_refused(model, tmp_path, monkeypatch):
@@ -156,7 +159,7 @@ def test_rows_of_int8_have_the_scale_of_the_least_error():
 def test_the_page_has_the_weights_that_charlm_scores():
     trained = model_of("rhn", inputs="projected", layers=2)
     ids = some_ids(trained, 3000, 1)[:, 0].numpy()
-    before = evaluate(trained.network, ids, trained.device).nats_per_char
+    before = evaluate(trained.network, ids).nats_per_char
     packed: dict[str, Any] = packed_model(trained, int8=True)["model"]
 
     def dense(matrix: dict[str, Any]) -> np.ndarray:
@@ -170,7 +173,7 @@ def test_the_page_has_the_weights_that_charlm_scores():
     np.testing.assert_array_equal(dense(packed["projection"]), expected["projection.weight"])
     np.testing.assert_array_equal(unpacked(packed["layers"][1]["bias_hh"]), expected["layers.bias_hh_l1"].flatten())
     assert packed["embedding"] is None
-    assert 0 < abs(evaluate(trained.network, ids, trained.device).nats_per_char - before) < 0.01
+    assert 0 < abs(evaluate(trained.network, ids).nats_per_char - before) < 0.01
 
 
 def test_only_a_page_that_needs_webassembly_may_compile_it():

@@ -10,7 +10,6 @@ from charlm.config import parse_config
 from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM, build_model
 
-CPU = torch.device("cpu")
 V, H = 11, 13
 
 

@@ -9,7 +9,7 @@ from charlm.errors import DataError, DivergenceError
 from charlm.inference import dynamic
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically, gradient_rms
 from charlm.inference.evaluation import WARMUP, evaluate
-from tests.inference.models import CPU, V, ids, model_of
+from tests.inference.models import V, ids, model_of
 
 
 @pytest.fixture(autouse=True)
@@ -21,13 +21,13 @@ TRAIN = ids(3000, seed=9)
 
 
 def dynamically(model, text, **adaptation):
-    return evaluate_dynamically(model, text, TRAIN, CPU, Adaptation(**adaptation), per_char=True)
+    return evaluate_dynamically(model, text, TRAIN, Adaptation(**adaptation), per_char=True)
 
 
 @pytest.mark.parametrize("kind", CELLS)
 def test_without_a_rate_it_is_the_static_score(kind):
     model, text = model_of(kind), ids(1000)
-    static = evaluate(model, text, CPU, streams=1, per_char=True)
+    static = evaluate(model, text, streams=1, per_char=True)
     for decay in (0.0, 0.5):
         score = dynamically(model, text, lr=0.0, decay=decay)
         assert score.targets == static.targets
@@ -50,7 +50,7 @@ def test_a_step_is_the_paper_s():
     """Three windows by hand: θ ← θ − η g / (RMS + ε) + λ (θ₀ − θ) RMS / mean(RMS), the last factor at most 1."""
     model, text, T = model_of(), ids(31), 10
     lr, decay = 0.02, 0.3
-    sizes = gradient_rms(model, TRAIN, CPU, T)
+    sizes = gradient_rms(model, TRAIN, T)
     mean = torch.cat([size.flatten() for size in sizes]).mean()
     by_hand = model_of()
     weights, trained = list(by_hand.parameters()), [p.detach().clone() for p in by_hand.parameters()]
@@ -82,14 +82,14 @@ def test_sizes_of_gradients_are_measured_at_places_all_over_the_text(monkeypatch
         logits_T1V, _ = model(window_T1[WARMUP:-1], state)
         loss = torch.nn.functional.cross_entropy(logits_T1V.mT, window_T1[WARMUP + 1 :], reduction="sum")
         squares.append([gradient.square() for gradient in torch.autograd.grad(loss, list(model.parameters()))])
-    for rms, *of in zip(gradient_rms(model, TRAIN, CPU, T), *squares, strict=True):
+    for rms, *of in zip(gradient_rms(model, TRAIN, T), *squares, strict=True):
         torch.testing.assert_close(rms, torch.stack(of).mean(0).sqrt(), rtol=1e-4, atol=1e-6)
 
 
 def test_a_text_that_repeats_itself_is_learned_unless_decay_holds_the_weights():
     """Random letters repeated: what static weights never know, dynamic ones come to know."""
     model, text = model_of(), np.tile(ids(60), 60)
-    static = evaluate(model, text, CPU, streams=1).nats_per_char
+    static = evaluate(model, text, streams=1).nats_per_char
     free, held = (dynamically(model, text, lr=0.02, decay=decay, steps=10) for decay in (0.0, 1.0))
     assert free.nats_per_char < 0.8 * static
     assert free.per_char_nats[-60:].mean() < 0.8 * free.per_char_nats[:60].mean()
@@ -140,9 +140,9 @@ def test_short_texts():
         with pytest.raises(DataError, match=f"evaluation: found a text of {length} characters?; allowed: 2 or more"):
             dynamically(model, ids(length))
     for length in (2, 3, 15, 40, WARMUP + 10):
-        sizes = gradient_rms(model, ids(length), CPU, steps=20)
+        sizes = gradient_rms(model, ids(length), steps=20)
         assert all(bool(torch.isfinite(rms).all()) for rms in sizes)
         assert any(bool((rms > 0).any()) for rms in sizes)
     # With a vocabulary of one character all gradients are 0, and so is their size.
     text = np.zeros(100, np.uint8)
-    assert evaluate_dynamically(model_of(vocabulary=1), text, text, CPU, Adaptation()).nats_sum == 0
+    assert evaluate_dynamically(model_of(vocabulary=1), text, text, Adaptation()).nats_sum == 0

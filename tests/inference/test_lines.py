@@ -10,7 +10,7 @@ import torch
 from charlm.data.reading import as_in_training, whole_lines
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import VocabularyError
-from charlm.inference.lines import score_lines
+from charlm.inference.line_scores import score_lines
 from charlm.model import build_model
 from tests.inference.models import alone
 from tests.text import words_text

@@ -9,10 +9,11 @@ import pytest
 
 from charlm.cells import CELLS
 from charlm.errors import DataError
-from charlm.inference import evaluation
-from charlm.inference.evaluation import STREAMS, WARMUP, evaluate
+from charlm.inference import reader
+from charlm.inference.evaluation import WARMUP, evaluate
+from charlm.inference.reader import STREAMS
 from charlm.inference.texts import score_texts, text_features
-from tests.inference.models import CPU, V, alone, ids, model_of
+from tests.inference.models import V, alone, ids, model_of
 
 NEWLINE = 3
 LENGTHS = [5, 0, 40, 1, 3, 300, 2, 129, 40, 128]
@@ -21,19 +22,19 @@ LENGTHS = [5, 0, 40, 1, 3, 300, 2, 129, 40, 128]
 @pytest.mark.parametrize(("kind", "streams"), [*zip(CELLS, itertools.cycle([3, 64]), strict=False)])
 def test_texts_are_read_as_each_alone(kind, streams, monkeypatch):
     """At most four times as far from the truth, in float64, as the reference in float32."""
-    monkeypatch.setattr(evaluation, "STREAMS", streams)
+    monkeypatch.setattr(reader, "STREAMS", streams)
     if streams == 3:  # a large vocabulary makes windows shorter
-        monkeypatch.setattr(evaluation, "_LOGITS", 10 * 3 * V)
+        monkeypatch.setattr(reader, "_LOGITS", 10 * 3 * V)
     model, texts = model_of(kind), [ids(length, length) for length in LENGTHS]
     single, double = ([alone(m, text) for text in texts] for m in (model, copy.deepcopy(model).double()))
 
     def error(which):
         return max(np.abs(a[which] - b[which]).max(initial=0) for a, b in zip(single, double, strict=True))
 
-    for found, (_, truth) in zip(score_texts(model, texts, CPU), double, strict=True):
+    for found, (_, truth) in zip(score_texts(model, texts), double, strict=True):
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, truth, rtol=0, atol=4 * error(1) + 1e-7)
-    last, mean = (text_features(model, texts, CPU, pool) for pool in ("last", "mean"))
+    last, mean = (text_features(model, texts, pool) for pool in ("last", "mean"))
     assert last.dtype == mean.dtype == np.float32
     for n, (outputs_NH, _) in enumerate(double):
         if len(outputs_NH):
@@ -47,10 +48,10 @@ def test_long_texts_are_read_in_windows_and_short_ones_together(monkeypatch):
     model, read = model_of(), []
     outputs = model.outputs
     monkeypatch.setattr(model, "outputs", lambda x, *state: read.append(tuple(x.shape)) or outputs(x, *state))
-    score_texts(model, [ids(length) for length in (301, 11, 131, 11, 0)], CPU)
+    score_texts(model, [ids(length) for length in (301, 11, 131, 11, 0)])
     assert read == [(128, 4), (128, 2), (44, 1)]
     read.clear()
-    score_texts(model, [ids(6)] * 70, CPU)
+    score_texts(model, [ids(6)] * 70)
     assert read == [(5, 64), (5, 6)]
 
 
@@ -59,7 +60,7 @@ def test_long_texts_are_read_in_windows_and_short_ones_together(monkeypatch):
 )
 def test_one_stream_is_one_pass_over_the_text(kind, length):
     model, text = model_of(kind), ids(length)
-    score, (_, truth) = evaluate(model, text, CPU, streams=1, per_char=True), alone(model, text)
+    score, (_, truth) = evaluate(model, text, streams=1, per_char=True), alone(model, text)
     assert score.targets == length - 1
     np.testing.assert_allclose(score.per_char_nats, truth, rtol=1e-4, atol=1e-5)
     assert score.nats_per_char == pytest.approx(float(truth.astype(np.float64).mean()), rel=1e-6)
@@ -71,7 +72,7 @@ def test_many_streams_score_every_target_once_in_its_place(streams, extra):
     """Each stream begins with the state that the text before leaves: without warm-up the seams would be off."""
     model, part = model_of(), 4 * WARMUP
     text = ids(streams * part + 1 + extra)
-    score, (_, truth) = evaluate(model, text, CPU, streams=streams, per_char=True), alone(model, text)
+    score, (_, truth) = evaluate(model, text, streams=streams, per_char=True), alone(model, text)
     np.testing.assert_allclose(score.per_char_nats, truth, rtol=1e-3, atol=1e-4)
     assert score.nats_sum == pytest.approx(float(score.per_char_nats.sum(dtype=np.float64)), rel=1e-6)
     for seam in range(0, streams * part, -(-(len(text) - 1) // streams)):
@@ -91,7 +92,7 @@ def test_the_score_of_lines_is_the_sum_of_their_scores(kind, size):
     truth = np.concatenate([alone(model.double(), [NEWLINE, *line])[1] for line in lines])
     model.float().reset_id = NEWLINE
     text = np.array([NEWLINE, *itertools.chain(*lines)], np.uint8)
-    score = evaluate(model, text, CPU, streams=streams, per_char=True)
+    score = evaluate(model, text, streams=streams, per_char=True)
     assert score.targets == len(truth) == len(text) - 1
     np.testing.assert_allclose(score.per_char_nats, truth, rtol=2e-4, atol=2e-5)
     assert score.nats_sum == pytest.approx(truth.sum(), rel=1e-6)
@@ -100,10 +101,10 @@ def test_the_score_of_lines_is_the_sum_of_their_scores(kind, size):
 
 def test_mode_is_restored_and_dropout_is_off():
     model, text = model_of().train(), ids(STREAMS * 4 * WARMUP // 8)
-    score = evaluate(model, text, CPU)
-    assert score.nats_sum == evaluate(model, text, CPU).nats_sum
+    score = evaluate(model, text)
+    assert score.nats_sum == evaluate(model, text).nats_sum
     assert model.training
-    assert score.nats_per_char == pytest.approx(evaluate(model, text, CPU, streams=1).nats_per_char, rel=1e-5)
+    assert score.nats_per_char == pytest.approx(evaluate(model, text, streams=1).nats_per_char, rel=1e-5)
     for length in (0, 1):
         with pytest.raises(DataError, match=f"evaluation: found a text of {length} characters?; allowed: 2 or more"):
-            evaluate(model, ids(length), CPU)
+            evaluate(model, ids(length))

@@ -10,7 +10,7 @@ import torch
 from charlm.cells import CELLS
 from charlm.layers import RecurrentLayers
 from charlm.look import predictions
-from charlm.look.predictions import Series, activations, context_curve, read
+from charlm.look.predictions import Series, activations, context_curve, predict
 from charlm.model import CharLM
 
 V, H = 7, 5
@@ -35,7 +35,7 @@ def test_predictions(network, ids, of_lines):
     """Those of a loop over single characters."""
     if of_lines:
         network.reset_id = ids[0] = 3
-    predictions, state = read(network, ids), None
+    predictions, state = predict(network, ids), None
     assert np.isnan([predictions.bits_N[0], predictions.entropy_N[0]]).all()
     assert predictions.rank_N[0] == 0
     for place, (index, true) in enumerate(itertools.pairwise(ids.tolist()), start=1):
@@ -70,7 +70,7 @@ def test_memory_is_the_loss_after_exactly_so_many_characters(network, ids):
     assert [length for length, _ in curve] == [1, 2, 4, 8]
     assert places.tolist() == list(range(8, 35))
     for length, bits in curve:
-        each = [read(network, ids[place - length : place + 1]).bits_N[-1] for place in places]
+        each = [predict(network, ids[place - length : place + 1]).bits_N[-1] for place in places]
         assert bits == pytest.approx(np.mean(each), rel=1e-6)
     assert context_curve(network, ids[:7])[0] == []
     assert [length for length, _ in context_curve(network, ids[:8])[0]] == [1, 2]

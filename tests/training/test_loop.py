@@ -35,7 +35,7 @@ def test_the_average_of_the_weights_is_what_is_scored_sampled_and_fine_tuned(tmp
     for weights in (checkpoint.averaged, checkpoint.weights):
         model = build_model(config.model, len(checkpoint.vocabulary)).eval()
         load_weights(model, weights)
-        scores.append(evaluate(model, valid, torch.device("cpu")).nats_per_char)
+        scores.append(evaluate(model, valid).nats_per_char)
         pieces = sample_text(model, checkpoint.vocabulary, "", SamplingOptions(length=60), [1 + 12])
         samples.append(repr("".join(piece for [piece] in pieces)))
     assert outcome.valid_nats == pytest.approx(scores[0], rel=1e-6) != pytest.approx(scores[1], rel=1e-3)

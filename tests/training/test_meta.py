@@ -106,7 +106,7 @@ def test_scores(config_of, kind, model, precision, monkeypatch):
     config = config_of(model={"cell": {"kind": kind, "hidden": 12}, **model}).model
     network = build_model(config, 7, precision).to(META).eval()
     ids = np.arange(61) % 7
-    windows = list(scored_windows(network, ids, META, part_starts(ids, 3), steps=12))
+    windows = list(scored_windows(network, ids, part_starts(ids, 3), steps=12))
     assert [nats_TB.shape for nats_TB in windows] == [(12, 3), (8, 3)]
     assert {(nats_TB.dtype, nats_TB.device) for nats_TB in windows} == {(torch.float32, META)}
 

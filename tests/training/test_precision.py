@@ -9,7 +9,7 @@ import torch
 
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
-from charlm.inference.trained import load
+from charlm.inference.loading import load
 from charlm.native import precision
 from charlm.training.start import resume_run, start_run
 from tests.runs import rows

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-import charlm.inference.evaluation
+import charlm.inference.reader
 import charlm.model
 import charlm.training.loop
 import charlm.training.plan
@@ -84,7 +84,7 @@ def in_float64():
         mock.patch.object(step, "build_model", lambda *args: build_model(*args).double()),
         mock.patch.object(step, "build_optimizer", unfused),
         mock.patch.object(charlm.model.network, "cross_entropy", cross_entropy),
-        mock.patch.object(charlm.inference.evaluation, "cross_entropy", cross_entropy),
+        mock.patch.object(charlm.inference.reader, "cross_entropy", cross_entropy),
     ):
         yield
 
@@ -208,7 +208,7 @@ def scores(group: ProcessGroup, raw, lengths) -> list[float]:
     network = build_model(config.model, len(corpus.vocabulary)).double()
     ids = corpus.splits["train"]
     with in_float64():
-        return [evaluate(network, ids[:n], torch.device("cpu"), group=group).nats_per_char for n in lengths]
+        return [evaluate(network, ids[:n], group=group).nats_per_char for n in lengths]
 
 
 def test_scores_are_those_of_one_process(processes: Team, raw):

@@ -60,30 +60,29 @@ def score_lines(
     this score, and the model does not read it.
     """
     vocabulary, newline = trained.vocabulary, trained.newline
-    is_tolerant, number = skip_unknown or unknown_nats is not None, 0
+    is_tolerant = skip_unknown or unknown_nats is not None
+    number = 0
     for lines in blocks:
-        texts, ids, known, error = [], [], [], None
-        for text in lines:
-            line_ids, is_known = _ids(text, vocabulary)
-            if not (is_tolerant or is_known.all()):
-                where = f"{name}, line {number + len(ids) + 1}"
-                ways_out = "; --skip-unknown leaves others out, --unknown-as BITS counts them"
-                error = vocabulary.unknown_error(vocabulary.unknown(text), where, ways_out)
-                break
-            texts.append(text)
-            ids.append(as_records(line_ids[is_known].astype(vocabulary.dtype), newline))
-            known.append(np.append(is_known, True))
+        encoded = [_ids(line, vocabulary) for line in lines]
+        count = len(lines)
+        if not is_tolerant:  # the lines before the first with unknown characters
+            count = next((n for n, (_, is_known) in enumerate(encoded) if not is_known.all()), count)
+        ids = [line_ids[is_known].astype(vocabulary.dtype) for line_ids, is_known in encoded[:count]]
+        scored = score_texts(trained.network, [as_records(each, newline) for each in ids])
         scores = []
-        for text, is_known, nats in zip(texts, known, score_texts(trained.network, ids, trained.device), strict=True):
+        for line, (_, is_known), nats in zip(lines, encoded, scored, strict=False):
             number += 1
             if unknown_nats is not None:
-                known_nats, nats = nats, np.full(len(is_known), unknown_nats, np.float32)
-                nats[is_known] = known_nats
-            unknown = "" if is_known.all() else vocabulary.unknown(text)
-            scores.append(LineScore(number, text, nats, unknown))
+                with_unknown = np.full(len(is_known) + 1, unknown_nats, np.float32)
+                with_unknown[np.append(is_known, True)] = nats
+                nats = with_unknown
+            unknown = "" if is_known.all() else vocabulary.unknown(line)
+            scores.append(LineScore(number, line, nats, unknown))
         yield scores
-        if error:
-            raise error
+        if count < len(lines):
+            where = f"{name}, line {number + 1}"
+            ways_out = "; --skip-unknown leaves others out, --unknown-as BITS counts them"
+            raise vocabulary.unknown_error(vocabulary.unknown(lines[count]), where, ways_out)
 
 
 def _ids(line: str, vocabulary: Vocabulary) -> tuple[Ids, npt.NDArray[np.bool_]]:

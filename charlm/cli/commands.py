@@ -1,0 +1,174 @@
+"""The commands, and how a user's mistake, a closed pipe or a lack of memory ends one."""
+
+import atexit
+import contextlib
+import errno
+import gc
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from charlm import IMPORTED_S, __version__
+from charlm.cli import (
+    cells,
+    classify,
+    compare,
+    config,
+    data,
+    doctor,
+    evaluate,
+    export,
+    look,
+    report,
+    runs,
+    sample,
+    score,
+    train,
+)  # fmt: skip
+from charlm.cli.common import open_output
+from charlm.cli.usage import UsageError, check_words, worded
+from charlm.errors import CharlmError, ConfigError, is_out_of_memory, is_out_of_processes
+from charlm.system.console import say_error
+from charlm.system.formatting import printable, what_to_type
+from charlm.system.host import limit_spinning, limit_threads
+
+
+class _Commands(TyperGroup):
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _usage_errors_printable():
+            return super().make_context(*args, **kwargs)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        check_words(args, ctx)
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: Any) -> Any:
+        """Exit quietly when the reader is gone, as in `charlm sample … | head`, or the terminal, as SIGHUP does."""
+        try:
+            with _usage_errors_printable():
+                return super().invoke(ctx)
+        except BrokenPipeError:
+            _drop_output()
+            sys.exit(141)
+        except OSError as error:
+            if error.errno != errno.EIO or error.filename is not None:
+                raise
+            _drop_output()
+            sys.exit(129)
+
+
+@contextlib.contextmanager
+def _usage_errors_printable() -> Iterator[None]:
+    """Usage errors with control characters escaped, because these quote the command line, and with what to type."""
+    try:
+        yield
+    except UsageError as error:
+        message = worded(error)
+        if advice := what_to_type(message):
+            message = message.removesuffix(".") + advice
+        error.message = printable(message)
+        raise
+
+
+def _drop_output() -> None:
+    """What is left for stdout goes nowhere, so that a later flush does not fail again."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+app = typer.Typer(
+    cls=_Commands,
+    help="Train character-level language models on your own text, and sample from them.",
+    epilog="""\b
+First steps:
+  charlm train my.txt --minutes 5   Train on a text for five minutes.
+  charlm runs                       List your runs.
+  charlm sample runs/NAME           Write text with it.""",
+    no_args_is_help=True,
+    # Plain help: rich would double the time that --help takes.
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("train")(train.train)
+app.command("sample")(sample.sample)
+app.command("next")(sample.next_characters)
+app.command("classify")(classify.classify)
+app.command("eval")(evaluate.evaluate)
+app.command("look")(look.look)
+app.command("score")(score.score)
+app.command("export")(export.export)
+app.command("plan", short_help="Measure what a config will cost before it runs.")(train.plan)
+app.command("compare")(compare.compare)
+app.command("runs")(runs.runs)
+app.command("report")(report.report)
+app.command("doctor")(doctor.doctor)
+app.add_typer(cells.app, name="cells")
+app.add_typer(config.app, name="config")
+app.add_typer(data.app, name="data")
+
+
+@app.callback(invoke_without_command=True)
+def _version(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+def _skip_last_collection() -> None:
+    """Keep Python from collecting garbage among torch's objects at exit, which takes half a second.
+
+    Triton prints a list of all its objects that are not collected.
+    """
+    if "triton" not in sys.modules:
+        gc.freeze()
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on stderr and exit code 1 (2 for usage)."""
+    atexit.register(_skip_last_collection)
+    limit_spinning()
+    limit_threads()
+    if "RANK" in os.environ:  # charlm says in a line what torch's C++ says of other processes in a page
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+    # Python has None for a stream that is closed (`<&-`): there is nothing to read, and what is written is lost.
+    nothing = Path(os.devnull)
+    sys.stdin = sys.stdin or nothing.open(encoding="utf-8")
+    sys.stdout = sys.stdout or nothing.open("w", encoding="utf-8")
+    sys.stderr = sys.stderr or nothing.open("w", encoding="utf-8")
+    open_output()
+    try:
+        app(prog_name="charlm", obj=IMPORTED_S)
+    except Exception as error:
+        if (lines := _explained(error)) is None:
+            raise
+        for line in lines:  # a very long one may quote a key of megabytes
+            say_error(line if len(line) <= 2000 else f"{line[:1500]} […] {line[-500:]}")
+        sys.exit(1)
+
+
+def _explained(error: Exception) -> Iterable[str] | None:
+    """The lines that explain a user's mistake or a lack of memory or disk; None for a bug."""
+    if isinstance(error, CharlmError):
+        faults = error.faults if isinstance(error, ConfigError) else [str(error)]
+        # Other lines quote the characters of a text, or a path that exists.
+        if isinstance(error, ConfigError) or "no such file" in faults[0]:
+            faults = [fault + what_to_type(fault) for fault in faults]
+        return [] if error.already_reported else faults
+    if isinstance(error, OSError) and error.filename is not None:
+        return [f"{os.fsdecode(error.filename)}: {error.strerror}"]
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        _drop_output()  # other files have a name
+        return [f"stdout: {error.strerror}; allowed: a place with room for the output"]
+    if is_out_of_memory(error):
+        return ["out of memory; lower model.cell.hidden, train.batch_size or train.bptt"]
+    if is_out_of_processes(error):
+        return [
+            "processes: the system starts no further thread or process; allowed: dozens for each core; raise the limit "
+            "(`ulimit -u`, or pids.max of the control group)"
+        ]
+    return None

@@ -1,0 +1,100 @@
+"""charlm eval: how surprising a text is to a model."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from charlm.cli import usage
+from charlm.cli.common import encode_text, open_model, print_json, print_table, write_char_scores
+
+Split = Annotated[
+    Literal["train", "valid", "test"] | None,
+    typer.Option("--split", help="Which part of the run's own text.  [default: valid]"),
+]
+File = Annotated[Path | None, usage.option("FILE", "Score this text instead; - is stdin.")]
+PerCharFile = Annotated[
+    Path | None,
+    usage.option("FILE", "Also write the score of every character to a CSV file; with --dynamic the dynamic score."),
+]
+Dynamic = Annotated[
+    bool,
+    typer.Option(
+        "--dynamic",
+        help="Also score the text while the model learns from what it has scored (Krause et al. 2018). "
+        "Needs the training text; changes nothing in the checkpoint.",
+    ),
+]
+
+
+def evaluate(
+    checkpoint: usage.Checkpoint,
+    split: Split = None,
+    file: File = None,
+    per_char: PerCharFile = None,
+    dynamic: Dynamic = False,
+    skip_unknown: usage.SkipUnknown = False,
+    device: usage.Device = "auto",
+    precision: usage.Precision = "auto",
+    json: usage.Json = False,
+) -> None:
+    """Score a text with a trained model.
+
+    Prints the cross-entropy in nats and bits per character: lower is better. The score is the mean over the whole text,
+    where the model has read everything before a character. A model of lines scores each line by itself, and the nats
+    per line are printed too.
+
+    \b
+    Examples:
+      charlm eval runs/mine
+      charlm eval runs/mine --split test --json
+      charlm eval runs/mine --file other.txt --per-char scores.csv
+      charlm eval runs/mine --split test --dynamic
+    """
+    usage.refuse_if(split is not None and file is not None, "--split and --file exclude one another")
+    trained = open_model(checkpoint, device, precision, file)
+
+    from charlm.data.outputs import check_output, writing
+    from charlm.inference.dynamic import Adaptation
+
+    if per_char is not None:
+        check_output(per_char, "--per-char", "scores of charlm eval")
+    if dynamic:
+        trained.training_splits("--dynamic")  # fail now, not after the text is read
+    name = str(file or split or "valid")
+    ids = trained.split(name) if file is None else trained.scored_ids(encode_text(trained, file, skip_unknown))
+    step = trained.progress.get("step")
+    result = {"checkpoint": str(trained.path), "step": step, "text": name, "precision": trained.precision}
+    if dynamic:  # both scores read the text in one stream
+        adaptation = Adaptation()
+        score = trained.evaluate_dynamically(ids, adaptation, per_char=per_char is not None)
+        result |= _described(trained.evaluate(ids, streams=1))
+        result["dynamic"] = _described(score) | vars(adaptation)
+    else:
+        score = trained.evaluate(ids, per_char=per_char is not None)
+        result |= _described(score)
+    if per_char is not None:
+        with writing(per_char, "--per-char") as out:
+            write_char_scores(out, trained.vocabulary, ids, score.per_char_nats)
+    if json:
+        print_json(result)
+    else:
+        _print_evaluation(result)
+
+
+def _described(score: Any) -> dict[str, Any]:
+    names = ("nats_per_char", "bits_per_char", "nats_per_line", "targets", "lines", "chars_per_s")
+    values = {name: getattr(score, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _print_evaluation(result: dict[str, Any]) -> None:
+    """A table, with the dynamic score beside the static one."""
+    formats = {"nats_per_char": ".4f", "bits_per_char": ".4f", "nats_per_line": ".2f", "chars_per_s": ",.0f"}
+    rows = {key: format(value, formats.get(key, "")) for key, value in result.items() if key != "dynamic"}
+    if dynamic := result.get("dynamic"):
+        for key, form in formats.items():
+            if key in dynamic:
+                rows[key] = f"{rows[key]} static  {dynamic[key]:{form}} dynamic"
+        rows["dynamic"] = ", ".join(f"{key} {dynamic[key]}" for key in ("lr", "decay", "steps"))
+    print_table(rows)

@@ -1,0 +1,58 @@
+"""Load a trained model from a run's folder or a checkpoint file."""
+
+from pathlib import Path
+
+import torch
+
+from charlm.checkpoint import Checkpoint, read_checkpoint
+from charlm.data.lines import reset_id_of
+from charlm.errors import CheckpointError
+from charlm.inference.trained import TrainedModel
+from charlm.model import Network, count_parameters, load_weights, uninitialized_model
+from charlm.runs import find_checkpoint
+from charlm.system.console import say
+from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
+
+
+def load(path: str | Path, device: str = "auto", precision: str = "auto") -> TrainedModel:
+    """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
+
+    device: auto, cpu, cuda or cuda:N. precision: see `load_model`. CheckpointError if there is no usable checkpoint,
+    DeviceError if there is no such GPU, or if it lacks the precision.
+    """
+    where = resolve_device(device)
+    file = find_checkpoint(Path(path))
+    checkpoint = read_checkpoint(file)
+    return TrainedModel(
+        path=file,
+        network=load_model(checkpoint, where, precision),
+        vocabulary=checkpoint.vocabulary,
+        config=checkpoint.config,
+        progress=checkpoint.progress,
+    )
+
+
+def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "auto") -> Network:
+    """Build the model of a checkpoint in evaluation mode, with the averaged weights if the run kept them.
+
+    precision: of matrix products: fp32, tf32 or bf16; auto: as in training, or fp32 if the device lacks that.
+    CheckpointError if the weights do not fit the config, DeviceError if the device lacks the precision.
+    """
+    model = checkpoint.config.model
+    expected, least = count_parameters(model, len(checkpoint.vocabulary)), model.members * model.layers
+    stored, tensors = sum(tensor.numel() for tensor in checkpoint.weights.values()), len(checkpoint.weights)
+    if stored != expected or tensors < least:  # checked before a forged config can ask for time and memory
+        raise CheckpointError(
+            f"weights: found {stored:,} in {tensors:,} tensors; the model has {expected:,} in at least {least:,}; "
+            "use a checkpoint of its config"
+        )
+    if precision == "auto":
+        precision = checkpoint.config.precision
+        if precision not in precisions(device):
+            say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
+            precision = "fp32"
+    prepare_device(device, precision)
+    network = uninitialized_model(model, len(checkpoint.vocabulary), precision)
+    network.reset_id = reset_id_of(checkpoint.config.data.unit, checkpoint.vocabulary)
+    load_weights(network, checkpoint.averaged or checkpoint.weights)
+    return network.to(device).eval()
