@@ -168,9 +168,12 @@ def _say_text(config: Config, corpus: Corpus) -> None:
 def _fit(trainer: Trainer, corpus: Corpus, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Outcome:
     group, state = trainer.group, trainer.state
     log = refusing_os_errors(run_dir)(Tracker)
-    tracker = group.on_each(log, run_dir, (state.rows, state.step) if resumed else None, writes=group.is_first)
+    tracker = group.on_each(log, run_dir, state if resumed else None, writes=group.is_first)
     group.remember("run", str(run_dir.resolve()))
-    return TrainingLoop(trainer, corpus, RunFolder(run_dir), tracker, on_row).fit()
+    loop = TrainingLoop(trainer, corpus, RunFolder(run_dir), tracker, on_row)
+    if not resumed:
+        state.due = loop.actions_due()
+    return loop.fit()
 
 
 def run_of_this_launch(group: ProcessGroup) -> Path | None:
