@@ -14,16 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from charlm.comparison.plan import KINDS, Equal, Plan
 from charlm.errors import ConfigError
-from charlm.new_run import (
-    DEFAULT_MINUTES,
-    NewRun,
-    check_minutes,
-    check_there,
-    comparison_folder,
-    say_if_stopped,
-    start,
-)
+from charlm.new_run import NewRun, check_there, comparison_folder, say_if_stopped, start
 from charlm.system.host import limit_spinning, limit_threads
+from charlm.training.budget import DEFAULT_MINUTES, check_minutes
 
 if TYPE_CHECKING:
     from charlm.cells import Cell

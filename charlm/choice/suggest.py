@@ -34,8 +34,6 @@ LEAST_CHARS = 500
 _SMALL_CHARS, _FEW_UPDATES = 50_000, 200
 """Below these, a line says what to expect."""
 _LEAST_VALID, _MOST_VALID = 5_000, 250_000
-_MEASURING, _MOST_MEASURING_S = 0.08, 5.0
-"""Share of the time in which speed is measured, and its limit."""
 _MEMBER_PASSES, _MOST_MEMBERS = 25.0, 4
 """Passes over the text after which the time goes to one more member, and how many there are at most."""
 _MEMORY = 0.5
@@ -81,9 +79,8 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
         return needed_bytes <= _MEMORY * (machine.free_bytes or math.inf)
 
     by_family = group.on_first(_candidates, request, usable, corpus, machine, fits)
-    limit_s = min(_MOST_MEASURING_S, 60 * request.minutes * _MEASURING)
     training_s = group.on_first(budget.training_s)
-    speeds = speed.measure_families(by_family, corpus, machine, training_s, limit_s)
+    speeds = speed.measure_families(by_family, corpus, machine, training_s, budget.measuring_s())
 
     split = functools.partial(_split, request, base, corpus)
 

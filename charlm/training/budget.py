@@ -1,22 +1,39 @@
-"""The minutes of a run, and how they are spent. Imports no torch: a command makes its budget before all else."""
+"""The minutes of a run, from `--minutes M` to the last checkpoint.
+
+    given      `check_minutes`. Without --minutes and --config they are 5; a config has its own in train.max_minutes.
+    begin      as the command does, less `leaving_s`, which comes after the run; with the text of a pipe once it is read
+               (`new_run.start`); those of a config's own, when training begins.
+    choosing   the speed of models is measured for `measuring_s`; they are chosen for `training_s` of updates (`choice`)
+    training   `share_done` decreases the learning rate (`Trainer.learning_rate`), and the run ends where it is 1
+               (`TrainingLoop`). Evaluations at `train.eval_every` stop when there is no time for two more.
+    ending     the expected time of the last evaluation and two checkpoints is kept for them.
+
+The time that compiling takes is not counted: it happens once on a machine. A resumed run goes on with the times in its
+`TrainState`. Imports no torch: a command makes its budget before all else.
+"""
 
 import math
 import time
 from typing import TYPE_CHECKING
 
-from charlm.system.clock import compiled_s
+from charlm.errors import ConfigError
 from charlm.system.console import say
+from charlm.system.number import in_range
 
 if TYPE_CHECKING:
     from charlm.system.process_group import ProcessGroup
     from charlm.training.state import TrainState
 
+DEFAULT_MINUTES = 5.0
+"""How long a run takes whose settings are chosen."""
 EVALUATION_COST = 0.22
 """Time to evaluate a character, relative to training on it: 0.20 to 0.23 measured, until a run measures its own."""
 _LONGEST_START = 0.5
 """Largest share of the minutes that starting may take, so that the run learns something."""
 _LONGEST_ENDING = 0.5
 """Largest share of the minutes, from the first update on, that the last evaluation and checkpoint get."""
+_MEASURING, _MOST_MEASURING_S = 0.08, 5.0
+"""Share of the minutes in which speed is measured, and its limit."""
 _START_S, _AFTER_CHOICE_S = 3.0, 1.5
 """Seconds before the first update and after the last, and the part of them that comes after the choice."""
 _UPDATES = 0.92
@@ -31,12 +48,35 @@ _EVALUATION_SLOWER = 1 / 4
 On two cores, where updates took six times as long, evaluations took 8 to 16 times as long."""
 
 
-class Budget:
-    """The minutes of a run: how long its parts may take, and how much of them is over.
+def check_minutes(minutes: float | None, settings: list[str], *, default: float | None = None) -> None:
+    """ConfigError for minutes out of range, or given twice."""
+    from charlm.config import valid_overrides
+    from charlm.config.schema import MINUTES
 
-    Made when the minutes begin, `begun_s` as time.perf_counter() tells it. None: they begin with `begin`. Compiling is
-    excluded. Without minutes nothing is ever over. Later sessions of a run go on where the last one has ended; what
-    they need of it is in the TrainState, to which only the budget writes times. All processes have the first one's
+    if minutes is not None:
+        try:
+            in_range("minutes", minutes, *MINUTES)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+    if minutes is None and default is None:
+        return
+    if any(path == ("train", "max_minutes") for _, path, _ in valid_overrides(settings)):
+        raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")
+
+
+def leaving_s(loading_s: float) -> float:
+    """Estimated time for Python to start, and for the sample and the exit: a quarter of charlm's import time.
+
+    0.22 s measured where importing took 1.5 s; the rest is reserve. At most 1.5 s.
+    """
+    return min(loading_s / 4, 1.5)
+
+
+class Budget:
+    """How long the parts of a run may take, and how much of its minutes is over.
+
+    Made when the minutes begin, `begun_s` as time.perf_counter() tells it. None: they begin with `begin`. Without
+    minutes nothing is ever over. Only the budget writes the times in a TrainState. All processes have the first one's
     clock, so they find the same.
     """
 
@@ -58,18 +98,22 @@ class Budget:
 
     # Before the training
 
-    def ends_s(self) -> float | None:
-        """When the minutes are over, as time.perf_counter() tells it; None if they have not begun, or never are."""
-        if self.begun_s is None or self.run_s == math.inf:
-            return None
-        return self.begun_s + compiled_s(self.begun_s) + self.run_s
+    def measuring_s(self) -> float:
+        """How long the speed of models may be measured."""
+        return min(_MOST_MEASURING_S, _MEASURING * self.run_s)
 
     def training_s(self) -> float:
         """How long updates may take, of the minutes that are left, where settings are chosen."""
-        ends_s = self.ends_s()
-        passed_s = 0.0 if ends_s is None else self.run_s - (ends_s - time.perf_counter()) + _AFTER_CHOICE_S
+        begun_s = self._begun_s()
+        passed_s = 0.0 if begun_s is None else time.perf_counter() - begun_s + _AFTER_CHOICE_S
         starting_s = min(max(_START_S, passed_s), _LONGEST_START * self.run_s)
         return _UPDATES * (self.run_s - starting_s)
+
+    def _begun_s(self) -> float | None:
+        """When the minutes began, later by the time that compiling has taken since; None if they have not."""
+        from charlm.native.compiler import compiled_s
+
+        return None if self.begun_s is None else self.begun_s + compiled_s(self.begun_s)
 
     # While it trains
 
@@ -78,10 +122,9 @@ class Budget:
         self.elapsed_s, self._starting_s, self._ending_s = state.elapsed_s, state.starting_s, state.ending_s
         self._valid_chars = valid_chars
         self._tick_s = time.perf_counter()
-        if self.begun_s is None:
+        if (begun_s := self._begun_s()) is None:
             return
         latest_s = self._tick_s - _LONGEST_START * self.run_s
-        begun_s = self.begun_s + compiled_s(self.begun_s)
         if begun_s < latest_s:
             share = f"{1 - _LONGEST_START:.0%}"
             say("start", f"starting took most of {self.run_s:.1f} s; training gets {share} of them anyway")

@@ -375,7 +375,7 @@ def test_processes_share_the_batch(speed, text_file, processes):
 
 
 def test_time_that_has_passed_is_not_planned(text_file, monkeypatch):
-    monkeypatch.setattr("charlm.system.clock._compilations", [])
+    monkeypatch.setattr("charlm.native.compiler._compilations", [])
     one = ["model.cell={kind: lstm, hidden: 384}", "model.layers=1"]
 
     def updates(passed_s=None):
