@@ -169,7 +169,7 @@ def cost_of(new: NewRun, group: "ProcessGroup") -> "dict[str, Any]":
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
     """The request with the model of a run; ConfigError if the user's options do not fit it."""
     from charlm.config import parse_config
-    from charlm.training.start import check_same_model, settings_of_run
+    from charlm.training.fine_tuning import check_same_model, settings_of_run
 
     taken = settings_of_run(initial.config)
     request = replace(request, initial=initial)

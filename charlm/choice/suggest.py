@@ -25,8 +25,8 @@ from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
+from charlm.training.fine_tuning import fine_tuned_vocabulary
 from charlm.training.machine import Machine, choose_machine, least_bytes
-from charlm.training.start import fine_tuned_vocabulary
 
 LEAST_CHARS = 500
 _SMALL_CHARS, _FEW_UPDATES = 50_000, 200

@@ -277,7 +277,7 @@ class TrainingLoop:
         if sample is None:
             self._stop_if_signaled()
         else:
-            self.group.on_first(self.folder.check)
+            self.group.on_first(self.folder.check_ours)
             self.tracker.sample(sample, step)
             say("sample", f"update {step:>6}  {sample['text'][:80]!r}")
             self._tick()
@@ -316,7 +316,7 @@ class TrainingLoop:
         self.progress.note(row)
 
     def _record(self, row: dict[str, Any]) -> None:
-        self.group.on_first(self.folder.check)
+        self.group.on_first(self.folder.check_ours)
         self.tracker.record(row)
         if self._on_row and self.group.is_first:
             self._on_row(row)
@@ -339,7 +339,7 @@ class TrainingLoop:
             none = f"; there is no checkpoint before update {before_step}" if allowed else ""
             fault = DivergenceError(f"{error}{times}{none}; last good checkpoint: {self.folder.last}")
             raise self.group.shared_error(fault) from None
-        self.group.on_first(self.folder.check)
+        self.group.on_first(self.folder.check_ours)
         restore_snapshot(trainer, earlier[1])
         state = trainer.state
         self._rolled_back_to = state.step

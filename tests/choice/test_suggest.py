@@ -24,8 +24,9 @@ from charlm.model import count_parameters
 from charlm.runs import find_checkpoint
 from charlm.system.process_group import ProcessGroup
 from charlm.training.budget import Budget
+from charlm.training.fine_tuning import settings_of_run
 from charlm.training.machine import Machine, choose_machine, least_bytes
-from charlm.training.start import settings_of_run, start_run
+from charlm.training.start import start_run
 from tests.text import words_text
 
 pytestmark = pytest.mark.usefixtures("speed", "kernels")
