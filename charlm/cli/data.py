@@ -24,7 +24,7 @@ def list_corpora(data_dir: Folder = Path("data")) -> None:
     Example:
       charlm data list
     """
-    from charlm.data.catalog import CATALOG
+    from charlm.data.fetch import CATALOG
     from charlm.data.sources import BUILTINS
 
     rows = {f"builtin:{name}": f"built in    {summary}" for name, summary in BUILTINS.items()}
@@ -82,7 +82,7 @@ def fetch(
     """
     import difflib
 
-    from charlm.data.catalog import CATALOG
+    from charlm.data.fetch import CATALOG
     from charlm.data.fetch import fetch as download
 
     for name in names:
@@ -91,5 +91,5 @@ def fetch(
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise DataError(f"{name}: found no such text; allowed: {' | '.join(CATALOG)}{hint}")
     for name in names:
-        path = str(download(CATALOG[name], data_dir, progress=True))
+        path = str(download(CATALOG[name], data_dir, with_bar=True))
         typer.echo(one_line(path) if sys.stdout.isatty() else path)
