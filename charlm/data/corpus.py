@@ -21,9 +21,9 @@ from charlm.config.schema import DataConfig
 from charlm.data.cache import find_entry, store_entry
 from charlm.data.cuts import Bounds, cuts, described
 from charlm.data.lines import line_starts, write_ordered_splits, write_splits
-from charlm.data.order import are_in_order, sample_lines
 from charlm.data.reading import Unit, read_symbols
 from charlm.data.sources import is_gone, resolve
+from charlm.data.time_order import are_in_order, sample_lines
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.runs import TEXT

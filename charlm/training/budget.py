@@ -40,7 +40,7 @@ _UPDATES = 0.92
 """Share of the remaining time that updates get; evaluations, samples and checkpoints get the rest."""
 _FIRST_UPDATES = 3
 """Updates of a session that are not timed: they allocate memory, and on a GPU the third one is recorded as a graph."""
-_WINDOW, _WINDOW_S, _MOST_WINDOW = 0.02, 2.0, 0.1
+_AVERAGED, _AVERAGED_S, _MOST_AVERAGED = 0.02, 2.0, 0.1
 """The time of updates is averaged over about 2 % of the minutes and 2 seconds, but at most 10 % of the minutes."""
 _EVALUATION_SLOWER = 1 / 4
 """If updates take s times as long because of other programs, evaluations take about s times s to this power as long.
@@ -88,7 +88,7 @@ class Budget:
         self._starting_s = 0.0  # before the first update
         self._ending_s = 0.0  # expected from the last update to the end
         self._tick_s = 0.0
-        self._window_s = min(_WINDOW * self.run_s + _WINDOW_S, _MOST_WINDOW * self.run_s)
+        self._averaged_s = min(_AVERAGED * self.run_s + _AVERAGED_S, _MOST_AVERAGED * self.run_s)
         self._valid_chars = 0
         self._saving_s = 0.0
         self._evaluation_cost = 0.0  # as EVALUATION_COST; 0 before the first evaluation
@@ -145,7 +145,7 @@ class Budget:
         self._updates += 1
         if self._updates <= 0:
             return
-        kept = math.exp(-seconds / self._window_s)
+        kept = math.exp(-seconds / self._averaged_s)
         self._recent_s = kept * self._recent_s + seconds
         self._recent_chars = kept * self._recent_chars + chars
         self._fastest_s = min(self._fastest_s, self._recent_s / self._recent_chars)

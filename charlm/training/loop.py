@@ -16,7 +16,7 @@ from charlm.system.formatting import counted, format_duration, nats_to_bits
 from charlm.training.folder import RunFolder
 from charlm.training.metrics import Tracker, metrics_row, train_row
 from charlm.training.optimizer import describe_treatment
-from charlm.training.progress import ProgressBar
+from charlm.training.progress_bar import ProgressBar
 from charlm.training.sample import draw_sample
 from charlm.training.signals import catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
@@ -67,7 +67,7 @@ class TrainingLoop:
         self.tracker = tracker
         self._on_row = on_row
         self.group = trainer.group
-        self.progress = ProgressBar(self.group.is_first)
+        self.bar = ProgressBar(self.group.is_first)
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
@@ -91,7 +91,7 @@ class TrainingLoop:
                     except DivergenceError as error:
                         self._roll_back(error)
         finally:
-            self.progress.close()
+            self.bar.close()
             self.tracker.close()
 
     def _train_and_close(self) -> str:
@@ -206,7 +206,7 @@ class TrainingLoop:
         state = self.trainer.state
         self._signals = self.budget.tick(state, self.group, self._received)
         if state.step:  # before the first update nothing is done, whatever time has passed
-            self.progress.show(state.step, self.trainer.share_done(), self.budget.updating_s)
+            self.bar.show(state.step, self.trainer.share_done(), self.budget.updating_s)
 
     def _stop_if_signaled(self) -> None:
         """_Stopped if a process has received a signal."""
@@ -313,7 +313,7 @@ class TrainingLoop:
         self.trainer.check_finite()
         row = train_row(self.trainer.state, self.config.train)
         self._record(row)
-        self.progress.note(row)
+        self.bar.note(row)
 
     def _record(self, row: dict[str, Any]) -> None:
         self.group.on_first(self.folder.check_ours)

@@ -113,8 +113,8 @@ class Trainer:
     def learning_rate(self) -> float:
         """Learning rate of the next update."""
         state = self.state
-        optimizer, progress = self.config.optimizer, self.share_done()
-        return learning_rate(optimizer, step=state.step, epochs=state.epoch, progress=progress) * state.lr_factor
+        optimizer, share_done = self.config.optimizer, self.share_done()
+        return learning_rate(optimizer, step=state.step, epochs=state.epoch, share_done=share_done) * state.lr_factor
 
     def checkpoint_bytes(self) -> int:
         """Upper bound of a checkpoint's size."""

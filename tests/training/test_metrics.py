@@ -10,7 +10,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from charlm.training.metrics import Tracker
-from charlm.training.progress import ProgressBar
+from charlm.training.progress_bar import ProgressBar
 from charlm.training.start import resume_run
 from charlm.training.state import TrainState
 from tests.runs import rows, with_max_steps
