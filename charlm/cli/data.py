@@ -49,7 +49,8 @@ def info(
       charlm data info app.log --lines
     """
     from charlm.config.schema import DataConfig
-    from charlm.data.corpus import SPLITS, count_source
+    from charlm.data.corpus import SPLITS
+    from charlm.data.counting import count_source
 
     text = count_source(source, level, "line" if lines else "text")
     shares: dict[str, float] = dict(zip(SPLITS, DataConfig().split, strict=True))
