@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from charlm.comparison.plan import KINDS, Equal, Plan
+from charlm.comparison.plan import KINDS, Equal, Plan, comparison_folder
 from charlm.errors import ConfigError
-from charlm.new_run import NewRun, check_there, comparison_folder, say_if_stopped, start
+from charlm.new_run import NewRun, check_there, say_if_stopped, start
 from charlm.system.host import limit_spinning, limit_threads
 from charlm.training.budget import DEFAULT_MINUTES, check_minutes
 

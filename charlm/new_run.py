@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 from charlm.errors import DataError, VocabularyError
 from charlm.runs import find_checkpoint
 from charlm.system.console import say, say_all
-from charlm.system.files import plain_name
 from charlm.training.budget import DEFAULT_MINUTES, Budget, check_minutes
 
 if TYPE_CHECKING:
@@ -191,11 +190,6 @@ def say_if_stopped(outcome: "Outcome") -> bool:
         f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}",
     )
     return True
-
-
-def comparison_folder(text: str) -> Path:
-    """Where a comparison on this text is kept."""
-    return Path("comparisons") / plain_name(Path(text).stem)
 
 
 def check_there(

@@ -8,8 +8,8 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows, write_page
-from charlm.comparison.plan import EQUAL, KINDS, MOST_SEEDS, Equal, Plan, short_name
-from charlm.new_run import check_there, comparison_folder
+from charlm.comparison.plan import EQUAL, KINDS, MOST_SEEDS, Equal, Plan, comparison_folder, short_name
+from charlm.new_run import check_there
 from charlm.system.console import say
 from charlm.system.formatting import format_count
 from charlm.training.budget import DEFAULT_MINUTES, check_minutes

@@ -129,11 +129,8 @@ class TrainState:
     def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":
         """The inverse of `progress` and `tensors`; ValueError, TypeError or KeyError for what they cannot give."""
         for name, kind in get_type_hints(cls).items():
-            if name in _TENSORS:
-                continue
-            value, kind = progress[name], list if get_origin(kind) is list else kind
-            if not isinstance(value, kind) or (isinstance(value, int | float) and not 0 <= value < 2**63):
-                raise ValueError(f"{name}: found {value!r:.40}")
+            if name not in _TENSORS and not isinstance(progress[name], list if get_origin(kind) is list else kind):
+                raise ValueError(f"{name}: found {progress[name]!r:.40}")
         moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
         count = sum(name.startswith("recurrent.") for name in moved)
         recurrent = tuple(moved[f"recurrent.{index}"] for index in range(count)) or None
