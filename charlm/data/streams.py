@@ -29,6 +29,7 @@ class Windows:
         assert bptt >= 1, bptt
         check_length(len(ids), batch_size, bptt, name)
         self.batch_size, self.bptt = batch_size, bptt
+        self._ids = np.asarray(ids)  # a view of the plain type: slices of a memory map take several times as long
 
     @property
     def windows_per_epoch(self) -> int:
@@ -49,11 +50,12 @@ class Windows:
         """
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)
-        x_TB, y_TB = to_device(self._read(position, steps, epoch), torch.device(device or "cpu"))
+        ids_2TB = self._ids[self._places(position, steps, epoch)].astype(np.int64)
+        x_TB, y_TB = to_device(ids_2TB, torch.device(device or "cpu"))
         return x_TB, y_TB
 
-    def _read(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Inputs and targets, [2, T, B]."""
+    def _places(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
+        """Where in the ids inputs and targets are, [2, T, B]."""
         raise NotImplementedError
 
 
@@ -89,24 +91,19 @@ class Streams(Windows):
         self._pieces = max(int(share * self._whole / max(_PIECE, bptt)), 1) if share < 1 else 1
         self._piece = max(int(share * self._whole / self._pieces), bptt)
         self.length = self._pieces * self._piece
-        # Rows overlap by one: row b ends with the first character of stream b + 1, which is its last target.
-        stride = ids.strides[0]
-        all_BS = np.lib.stride_tricks.as_strided(
-            ids, (batch_size, self._whole + 1), (self._whole * stride, stride), writeable=False
-        )
-        self._ids_BS = np.split(all_BS, shard.count)[shard.index]
+        self._begins_B = np.split(np.arange(batch_size) * self._whole, shard.count)[shard.index]
 
     def epoch_start(self, epoch: int) -> int:
         """Even epochs leave out the rest after the last whole window, odd epochs one before the first."""
         return self.length % self.bptt if epoch % 2 else 0
 
-    def _read(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
+    def _places(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
         # A piece of the first epoch ends where an equal part of the stream does, so the last one ends with the stream.
         piece_T, inside_T = np.divmod(np.arange(position, position + steps), self._piece)
         ends_T = (piece_T + 1) * self._whole // self._pieces
         at_T = (ends_T - (epoch + 1) * self._piece + inside_T) % self._whole
-        ids_B2T = self._ids_BS[:, np.stack([at_T, at_T + 1])]
-        return np.array(ids_B2T.transpose(1, 2, 0), dtype=np.int64, order="C")
+        inputs_TB = at_T[:, None] + self._begins_B
+        return np.stack([inputs_TB, inputs_TB + 1])
 
 
 def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
@@ -163,9 +160,8 @@ class LineStreams(Windows):
     ) -> None:
         super().__init__(ids, batch_size, bptt, name)
         self.length = (len(ids) - 1) // batch_size
-        # Views of the plain type: slices of a memory map take several times as long.
-        self._ids, self._starts = np.asarray(ids), np.asarray(starts)
-        self._own_B = np.split(np.arange(batch_size), shard.count)[shard.index]
+        self._starts = np.asarray(starts)
+        self._begins_B = np.split(np.arange(batch_size) * self.length, shard.count)[shard.index]
         self._seed, self._epoch = seed, -1
 
     def epoch_start(self, epoch: int) -> int:
@@ -181,17 +177,17 @@ class LineStreams(Windows):
         self._in_order = np.zeros_like(starts)
         """Where it begins if the lines stand one after another in this order."""
         np.cumsum(starts[order + 1] - self._in_text, out=self._in_order[1:])
-        first_lines = np.searchsorted(self._in_order, (self._own_B * self.length).astype(dtype))
+        first_lines = np.searchsorted(self._in_order, self._begins_B.astype(dtype))
         self._firsts_B = self._in_order[first_lines].astype(np.int64)
         self._epoch = epoch
 
-    def _read(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
+    def _places(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
         if epoch != self._epoch:
             self._begin(epoch)
-        begin_B = self._firsts_B + position - 1  # the character before the first target
-        places_BT = (begin_B[:, None] + np.arange(steps + 1)) % (len(self._ids) - 1)
+        begins_B = self._firsts_B + position - 1  # the character before the first target
+        in_order_BT = (begins_B[:, None] + np.arange(steps + 1)) % (len(self._ids) - 1)
         # Equal types, or NumPy would copy all of `_in_order`.
-        lines_BT = np.searchsorted(self._in_order, places_BT.astype(self._in_order.dtype), side="right") - 1
-        inside_BT = places_BT - self._in_order[lines_BT].astype(np.int64)
-        ids_TB = self._ids[self._in_text[lines_BT].astype(np.int64) + inside_BT].T
-        return np.stack([ids_TB[:-1], ids_TB[1:]]).astype(np.int64)
+        lines_BT = np.searchsorted(self._in_order, in_order_BT.astype(self._in_order.dtype), side="right") - 1
+        inside_BT = in_order_BT - self._in_order[lines_BT].astype(np.int64)
+        places_TB = (self._in_text[lines_BT].astype(np.int64) + inside_BT).T
+        return np.stack([places_TB[:-1], places_TB[1:]])
