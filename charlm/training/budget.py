@@ -1,15 +1,15 @@
 """The minutes of a run, from `--minutes M` to the last checkpoint.
 
-    given      `check_minutes`. Without --minutes and --config they are 5; a config has its own in train.max_minutes.
-    begin      as the command does, less `leaving_s`, which comes after the run; with the text of a pipe once it is read
-               (`new_run.start`); those of a config's own, when training begins.
-    choosing   the speed of models is measured for `measuring_s`; they are chosen for `training_s` of updates (`choice`)
-    training   `share_done` decreases the learning rate (`Trainer.learning_rate`), and the run ends where it is 1
-               (`TrainingLoop`). Evaluations at `train.eval_every` stop when there is no time for two more.
-    ending     the expected time of the last evaluation and two checkpoints is kept for them.
+    given      by --minutes, which are 5 without it and without --config (`check_minutes`), or by train.max_minutes
+    begin      when the command does (`new_run.start`), or once the text of a pipe has been read; those of a config
+               begin with the training. What comes after the run is taken from them before (`leaving_s`)
+    choosing   the speed of models is measured for `measuring_s`, and one is chosen for `training_s` of updates
+    training   learning rates follow `share_done`, and the run ends where it is 1 (`TrainingLoop`); evaluations end
+               sooner (`has_time_to_evaluate`)
+    ending     the last evaluation and two checkpoints have the time that they are expected to take
 
-The time that compiling takes is not counted: it happens once on a machine. A resumed run goes on with the times in its
-`TrainState`. Imports no torch: a command makes its budget before all else.
+Compiling kernels does not count: it happens once on a machine. A resumed run goes on with the times in its
+`TrainState`. Imports no torch, because a command makes its budget before all else.
 """
 
 import math

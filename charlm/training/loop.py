@@ -153,16 +153,12 @@ class TrainingLoop:
         return every > 0 and step > 0 and step % every == 0
 
     def _limit_reached(self) -> str:
-        train, state = self.config.train, self.trainer.state
-        if train.max_steps and state.step >= train.max_steps:
-            return "max_steps"
-        if train.max_epochs and self.trainer.epochs() >= train.max_epochs:
-            return "max_epochs"
-        if self.budget.share_done() >= 1:
-            return "max_minutes"
-        if train.patience and state.evaluations_since_best >= train.patience:
-            return "patience"
-        return ""
+        """The option whose limit is reached; "" if none is."""
+        for limit, share in self.trainer.shares_done().items():
+            if share >= 1:
+                return limit
+        patience = self.config.train.patience
+        return "patience" if 0 < patience <= self.trainer.state.evaluations_since_best else ""
 
     def _close(self, limit: str) -> None:
         """Write the last rows of metrics, evaluate unless it has been done at this step, and save.
