@@ -12,18 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from charlm.comparison.plan import KINDS, Equal, Plan
+from charlm.comparison.plan import KINDS, Equal, Plan, comparison_folder
 from charlm.errors import ConfigError
-from charlm.new_run import (
-    DEFAULT_MINUTES,
-    NewRun,
-    check_minutes,
-    comparison_folder,
-    say_if_stopped,
-    start,
-)
+from charlm.new_run import NewRun, say_if_stopped, start
 from charlm.runs import find_checkpoint
 from charlm.system.host import limit_spinning, limit_threads
+from charlm.training.budget import DEFAULT_MINUTES, check_minutes
 
 if TYPE_CHECKING:
     from charlm.cells import Cell

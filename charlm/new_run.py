@@ -10,11 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from charlm.errors import ConfigError, DataError, VocabularyError
+from charlm.errors import DataError, VocabularyError
 from charlm.runs import find_checkpoint
 from charlm.system.console import say, say_all
-from charlm.system.files import plain_name
-from charlm.system.number import in_range
+from charlm.training.budget import DEFAULT_MINUTES, Budget, check_minutes
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
@@ -23,9 +22,6 @@ if TYPE_CHECKING:
     from charlm.config import Config
     from charlm.system.process_group import ProcessGroup
     from charlm.training.loop import OnRow, Outcome
-
-DEFAULT_MINUTES = 5.0
-"""How long a run takes whose settings are chosen."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,6 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
 def _start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | None") -> "Outcome":
     from charlm.checkpoint import read_checkpoint
     from charlm.choice.suggest import suggest
-    from charlm.training.budget import Budget
     from charlm.training.start import start_run
 
     path = new.init_from
@@ -176,7 +171,7 @@ def cost_of(new: NewRun, group: "ProcessGroup") -> "dict[str, Any]":
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
     """The request with the model of a run; ConfigError if the user's options do not fit it."""
     from charlm.config import parse_config
-    from charlm.training.start import check_same_model, settings_of_run
+    from charlm.training.fine_tuning import check_same_model, settings_of_run
 
     taken = settings_of_run(initial.config)
     request = replace(request, initial=initial)
@@ -198,24 +193,3 @@ def say_if_stopped(outcome: "Outcome") -> bool:
         f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}",
     )
     return True
-
-
-def comparison_folder(text: str) -> Path:
-    """Where a comparison on this text is kept."""
-    return Path("comparisons") / plain_name(Path(text).stem)
-
-
-def check_minutes(minutes: float | None, settings: list[str], *, default: float | None = None) -> None:
-    """ConfigError for minutes out of range, or given twice."""
-    from charlm.config import valid_overrides
-    from charlm.config.schema import MINUTES
-
-    if minutes is not None:
-        try:
-            in_range("minutes", minutes, *MINUTES)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-    if minutes is None and default is None:
-        return
-    if any(path == ("train", "max_minutes") for _, path, _ in valid_overrides(settings)):
-        raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")

@@ -125,7 +125,7 @@ class Request:
     def families(self) -> list[tuple[Family, Cell]]:
         """The families that take the user's options, with their cells; ConfigError if there is none.
 
-        If the user asks for another kind, its family takes the place of each.
+        If the user asks for another kind, its family alone.
         """
         found, faults = [], []
         for family in (PLAIN, *USUAL):
@@ -137,7 +137,7 @@ class Request:
             if cell.kind == family.kind:
                 found.append((family, cell))
             elif cell.kind not in {usual.kind for usual in USUAL}:
-                found.append((ON_REQUEST.get(cell.kind) or Family(cell.kind, 1, _SMALL, 3e-3), cell))
+                return [(ON_REQUEST.get(cell.kind) or Family(cell.kind, 1, _SMALL, 3e-3), cell)]
         if not found:
             raise faults[0]
         return found

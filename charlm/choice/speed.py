@@ -1,6 +1,7 @@
 """How long an update takes on this machine: a few models are measured, and a line through them gives the others."""
 
 import itertools
+import math
 import statistics
 import time
 from dataclasses import replace
@@ -18,7 +19,7 @@ from charlm.training.plan import call_times
 from charlm.training.step import Trainer
 
 Speeds = dict[int, float]
-"""Parameters of measured models → seconds of their fastest updates."""
+"""Parameters of measured models → seconds of their fastest updates; infinity where memory was short."""
 
 _SLICES, _SLICE_S = 3, 0.05
 """How often a model is measured, and for how long each time. The speed of a shared machine changes within a second."""
@@ -48,41 +49,45 @@ def update_s(parameters: int, speeds: Speeds) -> float:
     return float(np.interp(parameters, sizes, times_s))
 
 
-def measure_families(
-    families: list[list[Candidate]], corpus: Corpus, machine: Machine, training_s: float, limit_s: float
-) -> list[Speeds]:
-    """The measured speeds of each family, which is sorted by size. Where one lacks memory, unmeasured models leave it.
+def measured(
+    groups: list[list[Candidate]], corpus: Corpus, machine: Machine, training_s: float, limit_s: float
+) -> list[tuple[Candidate, float]]:
+    """The candidates for which there is memory and seconds of an update of each.
 
-    Measures every other model, the small ones first, as long as they are fast enough for a training of `training_s`; in
-    several short slices, one after the other. No measurement but the first starts after `limit_s`. All processes of the
-    group call this together.
+    groups: candidates that differ in size only, the smallest first. Measures every other one, the small ones first, as
+    long as they are fast enough for a training of `training_s`; in several short slices, one after the other. No
+    measurement but the first starts after `limit_s`. All processes of the group call this together.
     """
     slice_s, ends_s = min(_SLICE_S, limit_s / 16 / _SLICES), time.perf_counter() + limit_s
-    speeds: list[Speeds] = [{} for _ in families]
+    speeds: list[Speeds] = [{} for _ in groups]
 
-    def is_worth_it(at: int, candidate: Candidate) -> bool:
-        measured = speeds[at]
+    def is_worth_it(candidate: Candidate, of_group: Speeds) -> bool:
         if time.perf_counter() > ends_s:
-            return not any(speeds)
-        if not measured:
+            return not any(math.isfinite(seconds) for each in speeds for seconds in each.values())
+        if not of_group:
             return True
         longest_s = min(_LONGEST_S, training_s / max(_LEAST_UPDATES, candidate.least_updates))
-        slower = _SLOW_MOMENT if candidate.parameters in measured else 1.0
-        return update_s(candidate.parameters, measured) <= slower * longest_s
+        slower = _SLOW_MOMENT if candidate.parameters in of_group else 1.0
+        return update_s(candidate.parameters, of_group) <= slower * longest_s
 
-    every_other = [family[1::2] or family for family in families]
-    by_size = [(at, each) for sizes in itertools.zip_longest(*every_other) for at, each in enumerate(sizes) if each]
-    for at, candidate in by_size * _SLICES:
-        if candidate not in families[at] or not machine.group.on_first(is_worth_it, at, candidate):
-            continue
-        seconds = measure(candidate.config, corpus, machine, slice_s)
-        if seconds is None:
-            families[at] = [each for each in families[at] if each.parameters in speeds[at]]
-        else:
-            speeds[at][candidate.parameters] = min(seconds, speeds[at].get(candidate.parameters, seconds))
-        if machine.device.type == "cuda":
-            free_memory()
-    return speeds
+    every_other = [group[1::2] or group for group in groups]
+    for sizes in [*itertools.zip_longest(*every_other)] * _SLICES:
+        for candidate, of_group in zip(sizes, speeds, strict=True):
+            if candidate is None or not machine.group.on_first(is_worth_it, candidate, of_group):
+                continue
+            seconds = measure(candidate.config, corpus, machine, slice_s)
+            if seconds is None:  # no memory: larger ones have none either
+                seconds = math.inf
+            of_group[candidate.parameters] = min(seconds, of_group.get(candidate.parameters, seconds))
+            if machine.device.type == "cuda":
+                free_memory()
+    table = []
+    for group, of_group in zip(groups, speeds, strict=True):
+        for candidate in group if of_group else []:
+            seconds = update_s(candidate.parameters, of_group)
+            if math.isfinite(seconds):
+                table.append((candidate, seconds))
+    return table
 
 
 def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -> float | None:

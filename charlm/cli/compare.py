@@ -8,10 +8,10 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows, write_page
-from charlm.comparison.plan import EQUAL, KINDS, MOST_SEEDS, Equal, Plan, short_name
-from charlm.new_run import DEFAULT_MINUTES, check_minutes, comparison_folder
+from charlm.comparison.plan import EQUAL, KINDS, MOST_SEEDS, Equal, Plan, comparison_folder, short_name
 from charlm.system.console import say
 from charlm.system.formatting import format_count
+from charlm.training.budget import DEFAULT_MINUTES, check_minutes
 
 
 def compare(

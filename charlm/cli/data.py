@@ -24,7 +24,7 @@ def list_corpora(data_dir: Folder = Path("data")) -> None:
     Example:
       charlm data list
     """
-    from charlm.data.catalog import CATALOG
+    from charlm.data.fetch import CATALOG
     from charlm.data.sources import BUILTINS
 
     rows = {f"builtin:{name}": f"built in    {summary}" for name, summary in BUILTINS.items()}
@@ -49,7 +49,8 @@ def info(
       charlm data info app.log --lines
     """
     from charlm.config.schema import DataConfig
-    from charlm.data.corpus import SPLITS, count_source
+    from charlm.data.corpus import SPLITS
+    from charlm.data.counting import count_source
 
     text = count_source(source, level, "line" if lines else "text")
     shares: dict[str, float] = dict(zip(SPLITS, DataConfig().split, strict=True))
@@ -82,7 +83,7 @@ def fetch(
     """
     import difflib
 
-    from charlm.data.catalog import CATALOG
+    from charlm.data.fetch import CATALOG
     from charlm.data.fetch import fetch as download
 
     for name in names:
@@ -91,5 +92,5 @@ def fetch(
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise DataError(f"{name}: found no such text; allowed: {' | '.join(CATALOG)}{hint}")
     for name in names:
-        path = str(download(CATALOG[name], data_dir, progress=True))
+        path = str(download(CATALOG[name], data_dir, with_bar=True))
         typer.echo(one_line(path) if sys.stdout.isatty() else path)

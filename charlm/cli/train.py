@@ -12,10 +12,11 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_exactly, print_json, print_table
-from charlm.new_run import NewRun, check_minutes, cost_of, resume_with, say_if_stopped, start
+from charlm.new_run import NewRun, cost_of, resume_with, say_if_stopped, start
 from charlm.runs import CONFIG, check_resumable
 from charlm.system.console import say
 from charlm.system.formatting import format_duration, nats_to_bits
+from charlm.training.budget import check_minutes, leaving_s
 from charlm.training.signals import SIGNALS
 
 ConfigOption = Annotated[Path | None, usage.config_option("Not needed with TEXT or --resume.")]
@@ -105,8 +106,8 @@ def train(
             limit = [] if minutes is None else [f"train.max_minutes={minutes}"]
             outcome = resume_with(run_dir, config, [*limit, *settings], group)
         else:
-            leaving_s = 0.0 if config else _leaving_s(time.perf_counter() - began_s)
-            outcome = start(new, group, began_s - leaving_s)
+            after_s = 0.0 if config else leaving_s(time.perf_counter() - began_s)
+            outcome = start(new, group, began_s - after_s)
     _print_outcome(outcome, json and group.is_first)
     if config is None and not resume and not json and group.is_first:
         _print_sample(Path(outcome.run_dir))
@@ -115,14 +116,6 @@ def train(
 _NO_TEXT = "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
 _WORSE = 1.005
 """Ratio of the last score to the best from which on a line says that it rose."""
-
-
-def _leaving_s(loading_s: float) -> float:
-    """Estimated time for Python to start, and for the sample and the exit: a quarter of charlm's import time.
-
-    0.22 s measured where importing took 1.5 s; the rest is reserve. At most 1.5 s.
-    """
-    return min(loading_s / 4, 1.5)
 
 
 def _print_outcome(outcome: Any, json: bool) -> None:

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from charlm.new_run import DEFAULT_MINUTES
 from charlm.system.formatting import DASHES
 from charlm.system.number import LARGEST, in_range
+from charlm.training.budget import DEFAULT_MINUTES
 
 # The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
 UsageError: Any = typer.BadParameter.__mro__[1]

@@ -21,7 +21,7 @@ from charlm.runs import VERSION, check_version
 from charlm.system.console import say
 from charlm.system.files import read_file, replace_file
 from charlm.system.formatting import format_duration, to_json
-from charlm.training.start import settings_of_run
+from charlm.training.fine_tuning import settings_of_run
 
 FILE = "comparison.json"
 """Holds plan and configs, so that a comparison that was stopped goes on with the same."""

@@ -1,4 +1,18 @@
 """From text to training windows: sources → corpus (cached ids, splits) → streams.
 
+    sources.py    the files of a source: a file, a folder, a glob or a builtin
+    fetch.py      texts to download
+    reading.py    files and pipes in chunks, as training reads them
+    vocabulary.py characters ↔ ids
+    counting.py   which characters a source has, and how often
+    corpus.py     a text as ids, cut into splits
+    cuts.py       where files are cut into splits
+    lines.py      texts whose lines are records, and their splits
+    time_order.py whether lines stand in order of time or number
+    hashes.py     hashes of lines and windows
+    cache.py      arrays of ids in the cache
+    streams.py    windows of B streams of a text, or of its lines in random order
+    outputs.py    files that charlm writes where the user says, which are no texts
+
 This file imports nothing, so that the command line can list sources without loading torch.
 """

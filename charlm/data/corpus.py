@@ -1,14 +1,13 @@
 """A corpus: text files as ids in a memory-mapped array, cut into splits.
 
-    count     SHA-256, and how often each character occurs → the vocabulary
+    count     SHA-256, and how often each character occurs (`counting`) → the vocabulary
     encode    the text again → ids of the narrowest type, into the cache
+    cut       views of the ids, or their lines in files of their own
 
 Text and ids stream through memory in chunks. A text that the cache holds is only counted.
 """
 
 import hashlib
-import json
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,116 +18,20 @@ import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
 from charlm.data.cache import find_entry, store_entry
+from charlm.data.counting import CountedSource, count_source, short_digest
 from charlm.data.cuts import Bounds, cuts, described
 from charlm.data.lines import line_starts, write_ordered_splits, write_splits
-from charlm.data.order import are_in_order, sample_lines
 from charlm.data.reading import Unit, read_symbols
-from charlm.data.sources import is_gone, resolve
-from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Ids, Level, Vocabulary
+from charlm.data.sources import is_gone
+from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.runs import TEXT
 from charlm.system.console import say
-from charlm.system.formatting import counted, format_bytes
+from charlm.system.formatting import counted
 
 SPLITS = ("train", "valid", "test")
 _FREQUENCY_CHARS, _PIECES = 2_000_000, 8
 """How much of the text tells the frequencies of its characters, and from how many places samples come."""
-_MUCH_BYTES = 1_000_000_000
-"""Reading more takes ten seconds or longer, so a line says so."""
-_FORMAT = 3
-"""Part of every cache key: raise it when the content of cached files changes its meaning."""
-
-
-@dataclass(frozen=True)
-class CountedSource:
-    """The files of a source, and what they contain."""
-
-    source: str
-    paths: list[Path]
-    level: Level
-    unit: Unit
-    sizes: tuple[int, ...]
-    """Bytes of each file."""
-    sha256: str
-    """Of the bytes of all files, one after another."""
-    cache_key: str
-    lengths: tuple[int, ...]
-    """Characters (or bytes) of each file."""
-    symbols: npt.NDArray[np.int64]
-    """The code points (or bytes, at level byte) that occur, sorted."""
-    counts: npt.NDArray[np.int64]
-    """Occurrences of each of the `symbols`."""
-
-    @property
-    def length(self) -> int:
-        """Characters (or bytes) of the text."""
-        return sum(self.lengths)
-
-    @property
-    def digest(self) -> str:
-        """What tells this text from others: its sha256; of several files, with their sizes, by which they are cut."""
-        sizes = [size for size in self.sizes if size]
-        return self.sha256 if len(sizes) == 1 else hashlib.sha256(f"{self.sha256} {sizes}".encode()).hexdigest()
-
-    def cutting(self, shares: Mapping[str, float]) -> str:
-        """Where the splits come from, in words; "" for a text in order, and for lines by a hash.
-
-        Lines are cut in order if they stand in order of time or number, see `are_in_order`.
-        """
-        names = list(shares)
-        if self.unit == "text":
-            return described(cuts(self.lengths, list(shares.values())), names)
-        if len(names) < 2 or not are_in_order(sample_lines(self.paths, self.sizes)):
-            return ""
-        where = "each file" if sum(map(bool, self.sizes)) > 1 else "the text"
-        why = "as its lines begin with increasing times or numbers"
-        return f"{' and '.join(names[1:])} from the end of {where} and not by a hash, {why}"
-
-    def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
-        """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
-        if self.level == "byte":
-            return {}
-        lacking = vocabulary.id_of_code_point[self.symbols] == UNKNOWN
-        pairs = zip(self.symbols[lacking].tolist(), self.counts[lacking].tolist(), strict=True)
-        return {chr(code): count for code, count in sorted(pairs, key=lambda pair: (-pair[1], pair[0]))}
-
-
-def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSource:
-    """Count the characters of a source; DataError if it has no text or is not UTF-8."""
-    paths = resolve(source)
-    sizes = [path.stat().st_size for path in paths]
-    if sum(sizes) > _MUCH_BYTES:
-        say("data", f"{source}: reading {format_bytes(sum(sizes))}")
-    hasher, counts = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
-    lengths: list[int] = []
-    line_feeds = 0
-
-    def see(chunk: bytes) -> None:
-        nonlocal line_feeds
-        hasher.update(chunk)
-        line_feeds += chunk.count(b"\n")
-
-    for path in paths:
-        length = 0
-        for symbols in read_symbols(path, level, unit, see):
-            of_chunk = np.bincount(symbols)
-            counts[: len(of_chunk)] += of_chunk
-            length += len(symbols)
-        lengths.append(length)
-    symbols = np.flatnonzero(counts)
-    if not len(symbols):
-        raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
-    if unit == "line" and counts[ord("\r")] and not line_feeds:
-        raise DataError(
-            f"{source}: found lines that end with CR alone, as on an old Mac; allowed: LF or CR LF; convert it: "
-            f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"
-        )
-    sha256 = hasher.hexdigest()
-    # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
-    cache_key = f"{short_digest(_FORMAT, level, sizes, unit)}-{sha256}"
-    return CountedSource(
-        source, paths, level, unit, tuple(sizes), sha256, cache_key, tuple(lengths), symbols, counts[symbols]
-    )
 
 
 @dataclass(frozen=True)
@@ -357,8 +260,3 @@ def _encoded(source: CountedSource, vocabulary: Vocabulary, *, skipping: bool) -
         raise DataError(
             f"{source.source}: changed while being read; a source must not change; run again when it is complete"
         )
-
-
-def short_digest(*parts: object) -> str:
-    """A part of a cache key: 16 hexadecimal digits that stand for `parts`."""
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from charlm.config.schema import Config, DataConfig
-from charlm.data.catalog import CATALOG
+from charlm.data.fetch import CATALOG
 from charlm.data.outputs import output_kind
 from charlm.data.reading import is_pipe, unreadable
 from charlm.errors import DataError

@@ -1,12 +1,9 @@
 """Training windows: B streams of a corpus side by side, for truncated backpropagation."""
 
-from collections.abc import Iterator
-
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from charlm.data.hashes import scattered
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
 from charlm.system.device import to_device
@@ -16,13 +13,8 @@ from charlm.system.process_group import WHOLE_BATCH, Shard
 _PIECE = 1024
 """Minimum length of a piece in characters, or T if that is longer; pieces are shorter than twice that. An epoch that
 reads fewer is one piece. State carries across gaps, so pieces should be long."""
-_BLOCK = 1 << 8
-"""Lines that stand together in the text, and that are drawn together."""
-_GROUP = 1 << 10
-"""Blocks whose lines are shuffled together."""
-_AHEAD = 256
-"""Lines that a stream looks up at once."""
-_ROUNDS = 8
+_BLOCK, _GROUP = 1 << 8, 1 << 10
+"""Lines of a block, which stand together in the text, and blocks whose lines are shuffled together."""
 
 
 class Windows:
@@ -37,6 +29,7 @@ class Windows:
         assert bptt >= 1, bptt
         check_length(len(ids), batch_size, bptt, name)
         self.batch_size, self.bptt = batch_size, bptt
+        self._ids = np.asarray(ids)  # a view of the plain type: slices of a memory map take several times as long
 
     @property
     def windows_per_epoch(self) -> int:
@@ -57,11 +50,12 @@ class Windows:
         """
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)
-        x_TB, y_TB = to_device(self._read(position, steps, epoch), torch.device(device or "cpu"))
+        ids_2TB = self._ids[self._places(position, steps, epoch)].astype(np.int64)
+        x_TB, y_TB = to_device(ids_2TB, torch.device(device or "cpu"))
         return x_TB, y_TB
 
-    def _read(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Inputs and targets, [2, T, B]."""
+    def _places(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
+        """Where in the ids inputs and targets are, [2, T, B]."""
         raise NotImplementedError
 
 
@@ -97,24 +91,19 @@ class Streams(Windows):
         self._pieces = max(int(share * self._whole / max(_PIECE, bptt)), 1) if share < 1 else 1
         self._piece = max(int(share * self._whole / self._pieces), bptt)
         self.length = self._pieces * self._piece
-        # Rows overlap by one: row b ends with the first character of stream b + 1, which is its last target.
-        stride = ids.strides[0]
-        all_BS = np.lib.stride_tricks.as_strided(
-            ids, (batch_size, self._whole + 1), (self._whole * stride, stride), writeable=False
-        )
-        self._ids_BS = np.split(all_BS, shard.count)[shard.index]
+        self._begins_B = np.split(np.arange(batch_size) * self._whole, shard.count)[shard.index]
 
     def epoch_start(self, epoch: int) -> int:
         """Even epochs leave out the rest after the last whole window, odd epochs one before the first."""
         return self.length % self.bptt if epoch % 2 else 0
 
-    def _read(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
+    def _places(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
         # A piece of the first epoch ends where an equal part of the stream does, so the last one ends with the stream.
         piece_T, inside_T = np.divmod(np.arange(position, position + steps), self._piece)
         ends_T = (piece_T + 1) * self._whole // self._pieces
         at_T = (ends_T - (epoch + 1) * self._piece + inside_T) % self._whole
-        ids_B2T = self._ids_BS[:, np.stack([at_T, at_T + 1])]
-        return np.array(ids_B2T.transpose(1, 2, 0), dtype=np.int64, order="C")
+        inputs_TB = at_T[:, None] + self._begins_B
+        return np.stack([inputs_TB, inputs_TB + 1])
 
 
 def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
@@ -127,76 +116,21 @@ def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
         )
 
 
-def shuffled(places: npt.ArrayLike, n: int, seed: tuple[int, ...]) -> npt.NDArray[np.int64]:
-    """What stands at these places of a random order of 0 … n − 1, in constant memory.
+def line_order(lines: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Ids:
+    """A random permutation of 0 … lines − 1.
 
-    A Feistel network (Luby & Rackoff 1988) permutes the numbers of 2w bits; a result of n or more is permuted again
-    until it is smaller (Black & Rogaway 2002).
+    Blocks of neighboring lines come in random order, and then the lines of each group of blocks are shuffled. The order
+    of a text with up to 262,144 lines is thus any; in larger texts reading stays near few places of the text at a time,
+    so that it may be larger than memory.
     """
-    half = np.uint64(-(-max((n - 1).bit_length(), 2) // 2))
-    mask = np.uint64((1 << int(half)) - 1)
-    keys = np.random.SeedSequence(seed).generate_state(_ROUNDS, np.uint64)
-    drawn = np.array(places, np.uint64)
-    outside = np.ones(len(drawn), bool)
-    while outside.any():
-        left, right = drawn[outside] >> half, drawn[outside] & mask
-        for key in keys:
-            left, right = right, left ^ (scattered(right ^ key) & mask)
-        drawn[outside] = (left << half) | right
-        outside = drawn >= n
-    return drawn.astype(np.int64)
-
-
-class LineOrder:
-    """A random order of the lines of a text that takes little time and memory even for a hundred million lines.
-
-    Blocks of lines that stand together in the text are drawn in random order, and put into groups. The lines of each
-    group are shuffled. The order of a text with up to 262,144 lines is thus any; in larger texts reading stays near few
-    places of the text at a time, so that it may be larger than memory.
-
-    starts      see `LineStreams`
-    seed        what the order depends on
-    """
-
-    def __init__(self, starts: Ids, seed: tuple[int, ...]) -> None:
-        self._starts, self._seed, self.lines = starts, seed, len(starts) - 1
-        blocks = -(-self.lines // _BLOCK)
-        self._firsts = shuffled(np.arange(blocks), blocks, seed) * _BLOCK
-        ends = np.minimum(self._firsts + _BLOCK, self.lines)
-        self._sizes = ends - self._firsts
-        chars = starts[ends].astype(np.int64) - starts[self._firsts].astype(np.int64)
-        groups = np.arange(0, blocks, _GROUP)
-        self._group_lines = np.r_[0, np.cumsum(np.add.reduceat(self._sizes, groups))]
-        self._group_chars = np.r_[0, np.cumsum(np.add.reduceat(chars, groups))]
-        self.chars = int(self._group_chars[-1])
-        self._cached = -1, chars
-        """A group, and where its lines begin in characters of the order."""
-
-    def ahead(self, place: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Where the lines from this place of the order on begin and end in the text: some, at least one."""
-        group = int(np.searchsorted(self._group_lines, place, side="right")) - 1
-        first, end = self._group_lines[group : group + 2]
-        return self._bounds(group, np.arange(place, min(place + _AHEAD, end)) - first)
-
-    def find(self, char: int) -> tuple[int, int, int]:
-        """The line that has this character of the order: its place, the character's offset in it, and those after."""
-        group = int(np.searchsorted(self._group_chars, char, side="right")) - 1
-        if group != self._cached[0]:
-            begins, ends = self._bounds(group, np.arange(self._group_lines[group + 1] - self._group_lines[group]))
-            self._cached = group, self._group_chars[group] + np.r_[0, np.cumsum(ends - begins)]
-        begins = self._cached[1]
-        inside = int(np.searchsorted(begins, char, side="right")) - 1
-        begin, end = begins[inside : inside + 2].tolist()
-        return int(self._group_lines[group]) + inside, char - begin, end - char
-
-    def _bounds(self, group: int, places: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Begin and end in the text of the lines at these places of a group's order."""
-        blocks = slice(group * _GROUP, (group + 1) * _GROUP)
-        block_ends = np.cumsum(self._sizes[blocks])
-        drawn = shuffled(places, int(block_ends[-1]), (*self._seed, group + 1))
-        block = np.searchsorted(block_ends, drawn, side="right")
-        lines = drawn - (block_ends - self._sizes[blocks])[block] + self._firsts[blocks][block]
-        return self._starts[lines].astype(np.int64), self._starts[lines + 1].astype(np.int64)
+    # Only RandomState draws the same in every version of NumPy, as a run that resumes needs it.
+    random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed)))
+    blocks = random.permutation(-(-lines // _BLOCK)).astype(dtype)
+    order = (blocks[:, None] * _BLOCK + np.arange(_BLOCK, dtype=dtype)).ravel()
+    order = order[order < lines]
+    for begin in range(0, lines, _GROUP * _BLOCK):
+        random.shuffle(order[begin : begin + _GROUP * _BLOCK])
+    return order
 
 
 class LineStreams(Windows):
@@ -205,6 +139,8 @@ class LineStreams(Windows):
     A stream is the newline that starts its first line, and then line after line. It begins with the first line of the
     epoch's order that starts at or behind b · S characters of it, and has S = N // B characters, so that the last line
     may be cut. Lines that start in the last characters of the order follow those at its beginning.
+
+    Takes 8 bytes a line, of texts with 2³² characters or more 16.
 
     ids         [1 + N] unsigned integers: a newline, then the lines, each with its newline; may be memory-mapped
     starts      [lines + 1]: where in `ids` each line begins; the last element is 1 + N
@@ -224,53 +160,34 @@ class LineStreams(Windows):
     ) -> None:
         super().__init__(ids, batch_size, bptt, name)
         self.length = (len(ids) - 1) // batch_size
-        # Views of the plain type: slices of a memory map take several times as long.
-        self._ids, self._starts, self._seed = np.asarray(ids), np.asarray(starts), seed
-        self._own = np.array_split(np.arange(batch_size), shard.count)[shard.index].tolist()
-        self._next = -1, 0
-        """The epoch and the position at which each stream is."""
-        self._lines: list[Iterator[Ids]] = []
-        self._ahead: list[Ids] = []
-        """For each stream the next lines; and what it has begun, from the last character that was read on."""
+        self._starts = np.asarray(starts)
+        self._begins_B = np.split(np.arange(batch_size) * self.length, shard.count)[shard.index]
+        self._seed, self._epoch = seed, -1
 
     def epoch_start(self, epoch: int) -> int:
         """At the first line. The characters left out differ in every epoch."""
         return 0
 
-    def _read(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Reading on from where the last call ended is fast; anything else looks up where each stream is."""
-        if epoch != self._next[0]:
-            self._order = LineOrder(self._starts, (self._seed, epoch))
-        if (epoch, position) != self._next:
-            self._lines = [self._lines_from(b, position) for b in self._own]
-            self._ahead = [next(lines) for lines in self._lines]
-        self._next = epoch, position + steps
-        ids_TB = np.stack([self._row(stream, steps + 1) for stream in range(len(self._own))], axis=1)
-        return np.stack([ids_TB[:-1], ids_TB[1:]])
+    def _begin(self, epoch: int) -> None:
+        """Draw the order of an epoch."""
+        starts, dtype = self._starts, self._starts.dtype
+        order = line_order(len(starts) - 1, (self._seed, epoch), dtype)
+        self._in_text = starts[order]
+        """Where each line of the order begins in `ids`."""
+        self._in_order = np.zeros_like(starts)
+        """Where it begins if the lines stand one after another in this order."""
+        np.cumsum(starts[order + 1] - self._in_text, out=self._in_order[1:])
+        first_lines = np.searchsorted(self._in_order, self._begins_B.astype(dtype))
+        self._firsts_B = self._in_order[first_lines].astype(np.int64)
+        self._epoch = epoch
 
-    def _lines_from(self, b: int, position: int) -> Iterator[Ids]:
-        """The lines of stream b from a position on; after the last line of the order comes the first."""
-        begin = b * self.length
-        _, offset, rest = self._order.find(begin)
-        if offset:  # the stream begins with the next line
-            begin += rest
-        place, offset, _ = self._order.find((begin + position) % self._order.chars)
-        offset -= 1  # the character before the first that is a target
-        while True:
-            begins, ends = self._order.ahead(place)
-            begins[0] += offset
-            for begin, end in zip(begins.tolist(), ends.tolist(), strict=True):
-                yield self._ids[begin:end]
-            place, offset = (place + len(begins)) % self._order.lines, 0
-
-    def _row(self, stream: int, count: int) -> npt.NDArray[np.int64]:
-        """The next characters of a stream, the first of them the last one that was read."""
-        row, filled = np.empty(count, np.int64), 0
-        while True:
-            read = self._ahead[stream][: count - filled]
-            row[filled : filled + len(read)] = read
-            filled += len(read)
-            if filled == count:
-                self._ahead[stream] = self._ahead[stream][len(read) - 1 :]
-                return row
-            self._ahead[stream] = next(self._lines[stream])
+    def _places(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
+        if epoch != self._epoch:
+            self._begin(epoch)
+        begins_B = self._firsts_B + position - 1  # the character before the first target
+        in_order_BT = (begins_B[:, None] + np.arange(steps + 1)) % (len(self._ids) - 1)
+        # Equal types, or NumPy would copy all of `_in_order`.
+        lines_BT = np.searchsorted(self._in_order, in_order_BT.astype(self._in_order.dtype), side="right") - 1
+        inside_BT = in_order_BT - self._in_order[lines_BT].astype(np.int64)
+        places_TB = (self._in_text[lines_BT].astype(np.int64) + inside_BT).T
+        return np.stack([places_TB[:-1], places_TB[1:]])

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, BinaryIO
 from charlm.errors import DataError
 from charlm.system.cache import cache_folder, limit_cache, open_private
 from charlm.system.children import Run, children
-from charlm.system.clock import count_compilation
 from charlm.system.console import say
 from charlm.system.files import move, remove_leftovers, replace_file, temporary_beside
 from charlm.system.host import count_cores, free_bytes
@@ -144,10 +143,20 @@ def _compile_all(libraries: "list[Kernel]", command: list[str], paths: "dict[Ker
         results = pool.map(lambda library: _compile(library, command, paths[library], run), libraries)
         outcomes = dict(zip(libraries, results, strict=True))
     limit_cache("kernels")
-    seconds = count_compilation(start_s)
+    seconds = time.perf_counter() - start_s
+    _compilations.append((start_s, seconds))
     if not any(isinstance(outcome, KernelError) for outcome in outcomes.values()):
         say("compile", f"done in {seconds:.1f} s")
     return outcomes
+
+
+_compilations: list[tuple[float, float]] = []
+"""When each compilation began, as time.perf_counter() tells it, and its seconds."""
+
+
+def compiled_s(since_s: float) -> float:
+    """Seconds of the compilations that began after `since_s`."""
+    return sum(seconds for start_s, seconds in _compilations if start_s >= since_s)
 
 
 def _compilers() -> int:

@@ -1,1 +1,19 @@
-"""Training: start → loop → step, with the state, optimizer and metrics of a run."""
+"""Training a model, from a config to the last checkpoint.
+
+start.py        a run starts: new, from another run's weights, or resumed
+fine_tuning.py  what it takes from another run's weights
+loop.py         evaluate → sample → save → stop → update → log
+budget.py       the minutes
+step.py         one update
+graph.py        an update as one CUDA graph
+optimizer.py    optimizers, learning rates, clipping
+state.py        what a run carries from step to step
+snapshot.py     the whole state ↔ a checkpoint
+folder.py       the run's folder: who may write there, and its checkpoints
+metrics.py      the logs: metrics.jsonl, samples.jsonl, TensorBoard
+sample.py       what a model writes while it is trained
+progress_bar.py the bar on stderr
+signals.py      Ctrl-C, SIGTERM, SIGHUP
+machine.py      device, threads, precision, kernels; the memory that a run needs
+plan.py         what a run will cost
+"""

@@ -1,29 +1,46 @@
-"""The minutes of a run, and how they are spent. Imports no torch: a command makes its budget before all else."""
+"""The minutes of a run, from `--minutes M` to the last checkpoint.
+
+    given      by --minutes, which are 5 without it and without --config (`check_minutes`), or by train.max_minutes
+    begin      when the command does (`new_run.start`), or once the text of a pipe has been read; those of a config
+               begin with the training. What comes after the run is taken from them before (`leaving_s`)
+    choosing   the speed of models is measured for `measuring_s`, and one is chosen for `training_s` of updates
+    training   learning rates follow `share_done`, and the run ends where it is 1 (`TrainingLoop`); evaluations end
+               sooner (`has_time_to_evaluate`)
+    ending     the last evaluation and two checkpoints have the time that they are expected to take
+
+Compiling kernels does not count: it happens once on a machine. A resumed run goes on with the times in its
+`TrainState`. Imports no torch, because a command makes its budget before all else.
+"""
 
 import math
 import time
 from typing import TYPE_CHECKING
 
-from charlm.system.clock import compiled_s
+from charlm.errors import ConfigError
 from charlm.system.console import say
+from charlm.system.number import in_range
 
 if TYPE_CHECKING:
     from charlm.system.process_group import ProcessGroup
     from charlm.training.state import TrainState
 
+DEFAULT_MINUTES = 5.0
+"""How long a run takes whose settings are chosen."""
 EVALUATION_COST = 0.22
 """Time to evaluate a character, relative to training on it: 0.20 to 0.23 measured, until a run measures its own."""
 _LONGEST_START = 0.5
 """Largest share of the minutes that starting may take, so that the run learns something."""
 _LONGEST_ENDING = 0.5
 """Largest share of the minutes, from the first update on, that the last evaluation and checkpoint get."""
+_MEASURING, _MOST_MEASURING_S = 0.08, 5.0
+"""Share of the minutes in which speed is measured, and its limit."""
 _START_S, _AFTER_CHOICE_S = 3.0, 1.5
 """Seconds before the first update and after the last, and the part of them that comes after the choice."""
 _UPDATES = 0.92
 """Share of the remaining time that updates get; evaluations, samples and checkpoints get the rest."""
 _FIRST_UPDATES = 3
 """Updates of a session that are not timed: they allocate memory, and on a GPU the third one is recorded as a graph."""
-_WINDOW, _WINDOW_S, _MOST_WINDOW = 0.02, 2.0, 0.1
+_AVERAGED, _AVERAGED_S, _MOST_AVERAGED = 0.02, 2.0, 0.1
 """The time of updates is averaged over about 2 % of the minutes and 2 seconds, but at most 10 % of the minutes."""
 _EVALUATION_SLOWER = 1 / 4
 """If updates take s times as long because of other programs, evaluations take about s times s to this power as long.
@@ -31,12 +48,35 @@ _EVALUATION_SLOWER = 1 / 4
 On two cores, where updates took six times as long, evaluations took 8 to 16 times as long."""
 
 
-class Budget:
-    """The minutes of a run: how long its parts may take, and how much of them is over.
+def check_minutes(minutes: float | None, settings: list[str], *, default: float | None = None) -> None:
+    """ConfigError for minutes out of range, or given twice."""
+    from charlm.config import valid_overrides
+    from charlm.config.schema import MINUTES
 
-    Made when the minutes begin, `begun_s` as time.perf_counter() tells it. None: they begin with `begin`. Compiling is
-    excluded. Without minutes nothing is ever over. Later sessions of a run go on where the last one has ended; what
-    they need of it is in the TrainState, to which only the budget writes times. All processes have the first one's
+    if minutes is not None:
+        try:
+            in_range("minutes", minutes, *MINUTES)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+    if minutes is None and default is None:
+        return
+    if any(path == ("train", "max_minutes") for _, path, _ in valid_overrides(settings)):
+        raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")
+
+
+def leaving_s(loading_s: float) -> float:
+    """Estimated time for Python to start, and for the sample and the exit: a quarter of charlm's import time.
+
+    0.22 s measured where importing took 1.5 s; the rest is reserve. At most 1.5 s.
+    """
+    return min(loading_s / 4, 1.5)
+
+
+class Budget:
+    """How long the parts of a run may take, and how much of its minutes is over.
+
+    Made when the minutes begin, `begun_s` as time.perf_counter() tells it. None: they begin with `begin`. Without
+    minutes nothing is ever over. Only the budget writes the times in a TrainState. All processes have the first one's
     clock, so they find the same.
     """
 
@@ -48,7 +88,7 @@ class Budget:
         self._starting_s = 0.0  # before the first update
         self._ending_s = 0.0  # expected from the last update to the end
         self._tick_s = 0.0
-        self._window_s = min(_WINDOW * self.run_s + _WINDOW_S, _MOST_WINDOW * self.run_s)
+        self._averaged_s = min(_AVERAGED * self.run_s + _AVERAGED_S, _MOST_AVERAGED * self.run_s)
         self._valid_chars = 0
         self._saving_s = 0.0
         self._evaluation_cost = 0.0  # as EVALUATION_COST; 0 before the first evaluation
@@ -58,18 +98,22 @@ class Budget:
 
     # Before the training
 
-    def ends_s(self) -> float | None:
-        """When the minutes are over, as time.perf_counter() tells it; None if they have not begun, or never are."""
-        if self.begun_s is None or self.run_s == math.inf:
-            return None
-        return self.begun_s + compiled_s(self.begun_s) + self.run_s
+    def measuring_s(self) -> float:
+        """How long the speed of models may be measured."""
+        return min(_MOST_MEASURING_S, _MEASURING * self.run_s)
 
     def training_s(self) -> float:
         """How long updates may take, of the minutes that are left, where settings are chosen."""
-        ends_s = self.ends_s()
-        passed_s = 0.0 if ends_s is None else self.run_s - (ends_s - time.perf_counter()) + _AFTER_CHOICE_S
+        begun_s = self._begun_s()
+        passed_s = 0.0 if begun_s is None else time.perf_counter() - begun_s + _AFTER_CHOICE_S
         starting_s = min(max(_START_S, passed_s), _LONGEST_START * self.run_s)
         return _UPDATES * (self.run_s - starting_s)
+
+    def _begun_s(self) -> float | None:
+        """When the minutes began, later by the time that compiling has taken since; None if they have not."""
+        from charlm.native.compiler import compiled_s
+
+        return None if self.begun_s is None else self.begun_s + compiled_s(self.begun_s)
 
     # While it trains
 
@@ -78,10 +122,9 @@ class Budget:
         self.elapsed_s, self._starting_s, self._ending_s = state.elapsed_s, state.starting_s, state.ending_s
         self._valid_chars = valid_chars
         self._tick_s = time.perf_counter()
-        if self.begun_s is None:
+        if (begun_s := self._begun_s()) is None:
             return
         latest_s = self._tick_s - _LONGEST_START * self.run_s
-        begun_s = self.begun_s + compiled_s(self.begun_s)
         if begun_s < latest_s:
             share = f"{1 - _LONGEST_START:.0%}"
             say("start", f"starting took most of {self.run_s:.1f} s; training gets {share} of them anyway")
@@ -102,7 +145,7 @@ class Budget:
         self._updates += 1
         if self._updates <= 0:
             return
-        kept = math.exp(-seconds / self._window_s)
+        kept = math.exp(-seconds / self._averaged_s)
         self._recent_s = kept * self._recent_s + seconds
         self._recent_chars = kept * self._recent_chars + chars
         self._fastest_s = min(self._fastest_s, self._recent_s / self._recent_chars)

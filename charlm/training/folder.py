@@ -15,11 +15,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from charlm.checkpoint import Checkpoint, save_checkpoint
+from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint, save_checkpoint
 from charlm.config import Config, dump_config
+from charlm.config.schema import DataConfig
 from charlm.data.reading import arriving, text_name
-from charlm.errors import DataError, RunError
-from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES, TEXT
+from charlm.data.sources import check_texts_apart
+from charlm.errors import CheckpointError, DamagedCheckpointError, DataError, RunError
+from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES, TEXT, check_resumable
 from charlm.system.console import say
 from charlm.system.files import (
     NotOwnError,
@@ -42,7 +44,7 @@ class RunFolder:
         self.last = path / FOLDER / LAST
         self._is_begun = self.last.exists()
 
-    def check(self) -> None:
+    def check_ours(self) -> None:
         """RunError if the folder was removed, renamed or replaced, or may be another process's now."""
         if self._is_begun and not self.last.exists():
             raise RunError(
@@ -64,9 +66,9 @@ class RunFolder:
     def save(self, checkpoint: Checkpoint, *, best: bool, numbered: bool, keep: int) -> None:
         """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones.
 
-        RunError if the folder has gone, see `check`, or cannot be written.
+        RunError if the folder has gone, see `check_ours`, or cannot be written.
         """
-        self.check()
+        self.check_ours()
         names = [BEST] * best + [_numbered(checkpoint.progress["step"])] * numbered
         save_checkpoint(checkpoint, self.last, [self.path / FOLDER / name for name in names])
         self._is_begun = True
@@ -92,7 +94,46 @@ def _numbered(step: int) -> str:
 # Before the run
 
 
-def claim(folder: Path, locks: contextlib.ExitStack) -> None:
+def claim_if_there(run_dir: Path | None, data: DataConfig, locks: contextlib.ExitStack) -> bool:
+    """Claim the folder for a new run if it is there; returns whether it is still to be made, see `make_folder`.
+
+    RunError if it holds a run, DataError if it holds a text that the run would read.
+    """
+    with refusing_os_errors(run_dir or Path("runs")):
+        if run_dir is None or not run_dir.is_dir():
+            return True
+    check_texts_apart(data, run_dir)
+    _claim_new(run_dir, locks)
+    return False
+
+
+def make_folder(run_dir: Path | None, name: str, locks: contextlib.ExitStack) -> Path:
+    """Make the folder of a new run, and claim it. None: runs/<name>-<time>."""
+    with refusing_os_errors(run_dir or Path("runs")):
+        if run_dir is None:
+            run_dir = _new_folder(name)
+        else:
+            run_dir.mkdir(parents=True, exist_ok=True)
+    _claim_new(run_dir, locks)
+    return run_dir
+
+
+def claim_run(run_dir: Path, locks: contextlib.ExitStack) -> tuple[Path, Checkpoint]:
+    """Claim the folder of a run, and read its last checkpoint; if it is damaged or missing, the newest whole one."""
+    last = run_dir / FOLDER / LAST
+    with refusing_os_errors(run_dir):
+        check_resumable(run_dir)
+        _claim(run_dir, locks)
+        try:
+            return last, read_checkpoint(last)
+        except DamagedCheckpointError as error:
+            if not (newest := newest_whole(run_dir)):
+                raise CheckpointError(f"{error}; no other checkpoint in {run_dir / FOLDER} is whole") from None
+            say("damaged", str(error))
+            return newest
+
+
+def _claim(folder: Path, locks: contextlib.ExitStack) -> None:
     """Lock an existing folder until `locks` are closed, and remove what a killed process was writing there.
 
     RunError if another process holds the lock or the folder cannot be written.
@@ -104,9 +145,9 @@ def claim(folder: Path, locks: contextlib.ExitStack) -> None:
             remove_leftovers(place, -math.inf)
 
 
-def claim_new(folder: Path, locks: contextlib.ExitStack) -> None:
+def _claim_new(folder: Path, locks: contextlib.ExitStack) -> None:
     """Claim a folder for a new run; RunError if it holds one. One killed before its first checkpoint does not count."""
-    claim(folder, locks)
+    _claim(folder, locks)
     with refusing_os_errors(folder):
         if (folder / CONFIG).exists() or any((folder / FOLDER).glob("*.safetensors")):
             raise RunError(f"{folder}: already holds a run; allowed: --resume to continue it, or another --run-dir")
@@ -115,7 +156,7 @@ def claim_new(folder: Path, locks: contextlib.ExitStack) -> None:
                 raise RunError(f"{file}: exists, and the run would write to it; allowed: another --run-dir")
 
 
-def new_folder(name: str) -> Path:
+def _new_folder(name: str) -> Path:
     """Create runs/<name>-<time>; runs that start in the same second get -2, -3, …"""
     first = Path("runs") / f"{plain_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
     path, number = first, 1
@@ -136,10 +177,10 @@ def keep_text(source: str, run_dir: Path | None) -> Path:
     """
     with contextlib.ExitStack() as locks:
         with refusing_os_errors(run_dir or Path("runs")):
-            folder = run_dir or new_folder("stdin")
+            folder = run_dir or _new_folder("stdin")
             is_new = not folder.exists() or run_dir is None
             folder.mkdir(parents=True, exist_ok=True)
-            claim_new(folder, locks)
+            _claim_new(folder, locks)
         file, size = folder / TEXT, 0
         if file.exists():
             raise RunError(

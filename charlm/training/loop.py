@@ -16,9 +16,9 @@ from charlm.system.formatting import counted, format_duration, nats_to_bits
 from charlm.training.folder import RunFolder
 from charlm.training.metrics import Tracker, metrics_row, train_row
 from charlm.training.optimizer import describe_treatment
-from charlm.training.progress import ProgressBar
+from charlm.training.progress_bar import ProgressBar
 from charlm.training.sample import draw_sample
-from charlm.training.signals import SIGNALS, catch_signals
+from charlm.training.signals import catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Trainer, divergence
 
@@ -67,7 +67,7 @@ class TrainingLoop:
         self.tracker = tracker
         self._on_row = on_row
         self.group = trainer.group
-        self.progress = ProgressBar(self.group.is_first)
+        self.bar = ProgressBar(self.group.is_first)
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
@@ -87,72 +87,122 @@ class TrainingLoop:
                 self.group.on_first(self.folder.write_config, self.config)
                 while True:
                     try:
-                        return self._outcome(self._finish(self._train()))
+                        return self._outcome(self._train_and_close())
                     except DivergenceError as error:
                         self._roll_back(error)
         finally:
-            self.progress.close()
+            self.bar.close()
             self.tracker.close()
 
-    def _train(self) -> str:
-        """Make steps until there is a reason to stop, and return it.
-
-        If a signal comes during an evaluation or a sample, `state.unfinished` makes --resume do it again.
-        """
-        every, state = self.config.train, self.trainer.state
+    def _train_and_close(self) -> str:
+        """The limit that ended the run, or the signal that stopped it."""
         try:
-            self._tick()
-            while True:
-                if state.unfinished:
-                    self._evaluate()
-                    if self._sample_due():
-                        self._sample()
-                    state.unfinished = False
-                    if state.is_best or self._due(every.save_every):
-                        self._save()
-                if reason := self._reason_to_stop():
-                    return reason
-                start_s, start_chars = self.budget.elapsed_s, state.chars
-                self.trainer.update()
-                self._tick()
-                self.budget.count_update(self.budget.elapsed_s - start_s, state.chars - start_chars)
-                if self._due(every.log_every):
-                    self._record_train()
-                    state.count_row()
-                state.unfinished = True
+            limit = self._train()
+            self._close(limit)
         except _Stopped:
+            self._save()
             return self._signals[0]
+        return limit
 
-    def _reason_to_stop(self) -> str:
+    def _train(self) -> str:
+        """Evaluate → sample → save → stop → update → log, until a limit is reached; returns its name.
+
+        `state.due` has what is not finished at this step. A checkpoint keeps it, so a resumed run goes on there.
+        """
+        state = self.trainer.state
+        self._tick()
+        while True:
+            if "evaluate" in state.due:
+                self._evaluate()
+            if "sample" in state.due:
+                self._sample()
+            if "save" in state.due:
+                state.due.remove("save")  # before it is written
+                self._save()
+            if self._signals:
+                raise _Stopped
+            if limit := self._limit_reached():
+                return limit
+            self._update()
+            state.due = self.actions_due()
+            if "log" in state.due:
+                self._log()
+
+    def actions_due(self) -> list[str]:
+        """What is due at this step: log, evaluate, sample, save. A best score is saved, too, see `_evaluate`.
+
+        A sample is due every `sample_every` steps, and before the first of them at 0, 10, 30, 100, 300, …, where noise
+        becomes words.
+        """
         train, state = self.config.train, self.trainer.state
-        if self._signals:
-            return self._signals[0]
-        if train.max_steps and state.step >= train.max_steps:
-            return "max_steps"
-        if train.max_epochs and self.trainer.epochs() >= train.max_epochs:
-            return "max_epochs"
-        if self.budget.share_done() >= 1:
-            return "max_minutes"
-        if train.patience and state.evaluations_since_best >= train.patience:
-            return "patience"
-        return ""
+        step, sample_every = state.step, train.sample_every
+        evaluates = self._is_due(train.eval_every) and self.budget.has_time_to_evaluate()
+        if step == 0:
+            evaluates = state.earlier_chars > 0
+        samples_early = 10 <= step < sample_every and str(step).rstrip("0") in ("1", "3")
+        actions = {
+            "log": self._is_due(train.log_every),
+            "evaluate": evaluates and "valid" in self.corpus.splits,
+            "sample": sample_every > 0 and (step % sample_every == 0 or samples_early),
+            "save": self._is_due(train.save_every),
+        }
+        return [action for action, is_due in actions.items() if is_due]
 
-    def _due(self, every: int) -> bool:
+    def _is_due(self, every: int) -> bool:
         step = self.trainer.state.step
         return every > 0 and step > 0 and step % every == 0
 
-    def _sample_due(self) -> bool:
-        """Every `sample_every` steps; before the first of them at 0, 10, 30, 100, 300, …, where noise becomes words."""
-        every, step = self.config.train.sample_every, self.trainer.state.step
-        early = step >= 10 and step < every and str(step).rstrip("0") in ("1", "3")
-        return every > 0 and (step % every == 0 or early)
+    def _limit_reached(self) -> str:
+        """The option whose limit is reached; "" if none is."""
+        for limit, share in self.trainer.shares_done().items():
+            if share >= 1:
+                return limit
+        patience = self.config.train.patience
+        return "patience" if 0 < patience <= self.trainer.state.evaluations_since_best else ""
+
+    def _close(self, limit: str) -> None:
+        """Write the last rows of metrics, evaluate unless it has been done at this step, and save.
+
+        These rows are not counted in `rows`: a longer run that resumes from here drops them and gets the metrics of a
+        run that never stopped.
+        """
+        state = self.trainer.state
+        evaluates = "valid" in self.corpus.splits and state.evaluated_step != state.step
+        if evaluates:
+            self._save()  # a fault in the evaluation then costs nothing
+        if state.interval_steps:
+            self._record_train()
+        if evaluates:
+            self._score()
+        state.stop_reason = limit
+        self._save()
+
+    def _outcome(self, reason: str) -> Outcome:
+        state, per_line = self.trainer.state, None
+        if self.corpus.starts is not None and state.best_nats is not None:
+            ids, starts = self.corpus.splits["valid"], self.corpus.starts["valid"]
+            per_line = state.best_nats * (len(ids) - 1) / (len(starts) - 1)
+        return Outcome(
+            run_dir=str(self.folder.path),
+            reason=reason,
+            step=state.step,
+            chars=state.chars,
+            elapsed_s=state.elapsed_s,
+            valid_nats=state.valid_nats,
+            best_nats=state.best_nats,
+            best_step=state.best_step,
+            parameters=count_parameters(self.trainer.config.model, len(self.trainer.vocabulary)),
+            best_nats_per_line=per_line,
+        )
+
+    # Actions
 
     def _tick(self) -> None:
         """Bring the time, the signals and the progress bar up to date."""
         state = self.trainer.state
         self._signals = self.budget.tick(state, self.group, self._received)
         if state.step:  # before the first update nothing is done, whatever time has passed
-            self.progress.show(state.step, self.trainer.share_done(), self.budget.updating_s)
+            self.bar.show(state.step, self.trainer.share_done(), self.budget.updating_s)
 
     def _stop_if_signaled(self) -> None:
         """_Stopped if a process has received a signal."""
@@ -160,18 +210,28 @@ class TrainingLoop:
         if self._signals:
             raise _Stopped
 
-    def _evaluate(self) -> None:
-        """Evaluate if it is due at this step."""
+    def _update(self) -> None:
+        start_s, start_chars = self.budget.elapsed_s, self.trainer.state.chars
+        self.trainer.update()
+        self._tick()
+        self.budget.count_update(self.budget.elapsed_s - start_s, self.trainer.state.chars - start_chars)
+
+    def _log(self) -> None:
         state = self.trainer.state
-        due = self._due(self.config.train.eval_every) and self.budget.has_time_to_evaluate()
-        if state.step == 0:
-            due = state.earlier_chars > 0
-        if due and state.evaluated_step != state.step and "valid" in self.corpus.splits:
-            self._tick()
-            start_s = self.budget.elapsed_s
-            self._score()
-            self.budget.count_evaluation(self.budget.elapsed_s - start_s)
-            state.count_evaluation()
+        self._record_train()
+        state.count_row()
+        state.due.remove("log")
+
+    def _evaluate(self) -> None:
+        state = self.trainer.state
+        self._tick()
+        start_s = self.budget.elapsed_s
+        self._score()
+        self.budget.count_evaluation(self.budget.elapsed_s - start_s)
+        state.count_evaluation()
+        state.due.remove("evaluate")
+        if state.is_best and "save" not in state.due:
+            state.due.append("save")
 
     def _score(self) -> None:
         """Evaluate and log the score. DivergenceError if it is not finite."""
@@ -197,7 +257,7 @@ class TrainingLoop:
         )
 
     def _sample(self) -> None:
-        """Log a sample, and its first characters to stderr; _Stopped if a signal comes first."""
+        """Log a sample, and its first characters on stderr; _Stopped if a signal comes first."""
         train, trainer, step = self.config.train, self.trainer, self.trainer.state.step
         sample = self.group.on_first(
             draw_sample,
@@ -211,10 +271,11 @@ class TrainingLoop:
         if sample is None:
             self._stop_if_signaled()
         else:
-            self.group.on_first(self.folder.check)
+            self.group.on_first(self.folder.check_ours)
             self.tracker.sample(sample, step)
             say("sample", f"update {step:>6}  {sample['text'][:80]!r}")
             self._tick()
+        trainer.state.due.remove("sample")
 
     def _save(self) -> None:
         """Write the `last` checkpoint, `best` if this step has the best score, and the numbered one if it is due."""
@@ -223,7 +284,7 @@ class TrainingLoop:
         snapshot = take_snapshot(self.trainer)
         self.group.check_equal("weights", lambda: fingerprint(snapshot))
         self.trainer.check_finite(weights=True)
-        numbered, keep = self._due(self.config.train.save_every), self.config.train.keep_checkpoints
+        numbered, keep = self._is_due(self.config.train.save_every), self.config.train.keep_checkpoints
         self.group.on_first(self.folder.save, snapshot, best=self.trainer.state.is_best, numbered=numbered, keep=keep)
         self._tick()
         self.budget.count_saving(self.budget.elapsed_s - start_s)
@@ -237,48 +298,24 @@ class TrainingLoop:
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
         say("update", describe_treatment(trainer.optimizer, self.config.optimizer.name))
         say("run", str(self.folder.path))
-        if reason := self._reason_to_stop():
-            limit = f"train.{reason}={getattr(self.config.train, reason)}"
-            say("limit", f"{limit} is already reached; to train on, raise it: --set train.{reason}=…")
+        if limit := self._limit_reached():
+            value = getattr(self.config.train, limit)
+            say("limit", f"train.{limit}={value} is already reached; to train on, raise it: --set train.{limit}=…")
 
     def _record_train(self) -> None:
         """Log the metrics since the last row; DivergenceError if an update was not finite."""
         self.trainer.check_finite()
         row = train_row(self.trainer.state, self.config.train)
         self._record(row)
-        self.progress.note(row)
+        self.bar.note(row)
 
     def _record(self, row: dict[str, Any]) -> None:
-        self.group.on_first(self.folder.check)
+        self.group.on_first(self.folder.check_ours)
         self.tracker.record(row)
         if self._on_row and self.group.is_first:
             self._on_row(row)
 
-    # Finish, roll back
-
-    def _finish(self, reason: str) -> str:
-        """Save; unless a signal stopped the run, also write the last rows of metrics and evaluate if that is due.
-
-        Returns why the run ends: the reason given, or a signal that came during the evaluation.
-        Saving comes before an evaluation, so a fault in it costs nothing. The final rows are not counted in
-        `rows`: a longer run that resumes from here drops them and gets the metrics of a run that never stopped.
-        """
-        state = self.trainer.state
-        evaluates = "valid" in self.corpus.splits and state.evaluated_step != state.step
-        if evaluates or reason in SIGNALS:
-            self._save()
-        if reason in SIGNALS:
-            return reason
-        if state.interval_steps:
-            self._record_train()
-        if evaluates:
-            try:
-                self._score()
-            except _Stopped:
-                return self._signals[0]
-        state.stop_reason = reason
-        self._save()
-        return reason
+    # Divergence
 
     def _roll_back(self, error: DivergenceError) -> None:
         """Go back to the last checkpoint and halve the learning rate, or raise `error`.
@@ -296,11 +333,11 @@ class TrainingLoop:
             none = f"; there is no checkpoint before update {before_step}" if allowed else ""
             fault = DivergenceError(f"{error}{times}{none}; last good checkpoint: {self.folder.last}")
             raise self.group.shared_error(fault) from None
-        self.group.on_first(self.folder.check)
+        self.group.on_first(self.folder.check_ours)
         restore_snapshot(trainer, earlier[1])
         state = trainer.state
         self._rolled_back_to = state.step
-        self.tracker.rewind(state.rows, state.step)
+        self.tracker.rewind(state)
         state.rollbacks = diverged.rollbacks + 1
         state.rows += 1
         row = {"step": state.step, "split": "rollback", "diverged_step": diverged.step, "fault": str(error)}
@@ -308,21 +345,3 @@ class TrainingLoop:
         say("rollback", f"{error}; back to update {state.step}, learning rate × {state.lr_factor:g} from now on")
         self._save()
         self.group.on_first(self.folder.drop_after, state.step)
-
-    def _outcome(self, reason: str) -> Outcome:
-        state, per_line = self.trainer.state, None
-        if self.corpus.starts is not None and state.best_nats is not None:
-            ids, starts = self.corpus.splits["valid"], self.corpus.starts["valid"]
-            per_line = state.best_nats * (len(ids) - 1) / (len(starts) - 1)
-        return Outcome(
-            run_dir=str(self.folder.path),
-            reason=reason,
-            step=state.step,
-            chars=state.chars,
-            elapsed_s=state.elapsed_s,
-            valid_nats=state.valid_nats,
-            best_nats=state.best_nats,
-            best_step=state.best_step,
-            parameters=count_parameters(self.trainer.config.model, len(self.trainer.vocabulary)),
-            best_nats_per_line=per_line,
-        )

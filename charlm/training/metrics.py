@@ -61,13 +61,12 @@ def metrics_row(
 class Tracker:
     """Writes the metrics, samples and TensorBoard events of a run; nothing unless `writes`.
 
-    resume: (rows, step) for a resumed run, which keeps that many rows of metrics and the events up to that step; at
-    step 0 it draws the sample of that step again.
+    resumed: the state of a resumed run, which keeps the rows, samples and events up to there.
 
     A fault such as a full disk does not end the run. It is printed once; what could not be written waits.
     """
 
-    def __init__(self, folder: Path, resume: tuple[int, int] | None = None, *, writes: bool = True) -> None:
+    def __init__(self, folder: Path, resumed: TrainState | None = None, *, writes: bool = True) -> None:
         self._folder = folder
         self._writes = writes
         self._faults: set[str] = set()
@@ -75,15 +74,15 @@ class Tracker:
         self._charts: dict[str, Path] = {}
         if not writes:
             return
-        if resume:
-            self._truncate(*resume)
+        if resumed:
+            self._truncate(resumed)
         for name in (METRICS, SAMPLES):
             open(folder / name, "ab", opener=unlinked).close()
-        self._begin_charts(resume[1] + 1 if resume else None)
+        self._begin_charts(resumed.step + 1 if resumed else None)
 
-    def _truncate(self, rows: int, step: int) -> None:
-        _truncate(self._folder / METRICS, step, rows)
-        _truncate(self._folder / SAMPLES, step or -1)
+    def _truncate(self, state: TrainState) -> None:
+        _truncate(self._folder / METRICS, state.step, state.rows)
+        _truncate(self._folder / SAMPLES, state.step - 1 if "sample" in state.due else state.step)
 
     def _begin_charts(self, first_step: int | None) -> None:
         """Begin new files of events; of older ones TensorBoard drops what they have from `first_step` on.
@@ -101,12 +100,12 @@ class Tracker:
             self._charts[split].touch()
             self._append(self._charts[split], _encoded(*events))
 
-    def rewind(self, rows: int, step: int) -> None:
-        """Drop later rows, samples and events, as a run that resumes at `step` does."""
+    def rewind(self, state: TrainState) -> None:
+        """Drop later rows, samples and events, as a run that resumes from this state does."""
         if self._writes:
             self.close()
-            self._attempt(self._truncate, rows, step)
-            self._attempt(self._begin_charts, step + 1)
+            self._attempt(self._truncate, state)
+            self._attempt(self._begin_charts, state.step + 1)
 
     def record(self, row: Mapping[str, Any]) -> None:
         """Log a row of metrics, to the file and to TensorBoard, or an event that the row's `split` names."""

@@ -82,12 +82,12 @@ def describe_treatment(optimizer: torch.optim.Optimizer, name: str) -> str:
     """Which parameters decay, and which Muon takes, in a line. name: the config's name of the optimizer."""
     treated: dict[str, dict[str, str]] = {}
     for group in optimizer.param_groups:
-        rule = "muon" if "shapes" in group else name.replace("muon", "adamw")
+        by = "muon" if "shapes" in group else name.replace("muon", "adamw")
         decay = f"decay {group['weight_decay']:g}" if group["weight_decay"] else "no decay"
         for parameter in group["names"]:
             own = re.sub(r"^(members\.\d+\.)?(layers\.)?", "", parameter)
             base = re.sub(r"_l\d+$", "", own)
-            treated.setdefault(f"{rule}, {decay}", {}).setdefault(base, own if own.endswith("_l0") else f"{own}…")
+            treated.setdefault(f"{by}, {decay}", {}).setdefault(base, own if own.endswith("_l0") else f"{own}…")
     if len(treated) == 1:
         return f"{next(iter(treated))}: all parameters"
     # The layers are named where those above the first are treated in another way.
@@ -173,20 +173,20 @@ def step_and_average(
             average.lerp_(weight, 1 - decay)
 
 
-def learning_rate(config: Optimizer, *, step: int, epochs: int, progress: float) -> float:
-    """Learning rate of the next update, after `step` updates and `epochs` whole epochs; `progress` is 0 to 1."""
+def learning_rate(config: Optimizer, *, step: int, epochs: int, share_done: float) -> float:
+    """Learning rate of the next update, after `step` updates, `epochs` whole epochs and a share of the run."""
     schedule = config.schedule
     warmup = min(1.0, (step + 1) / schedule.warmup_steps) if schedule.warmup_steps else 1.0
-    return config.lr * warmup * _decay(schedule, epochs, progress)
+    return config.lr * warmup * _decay(schedule, epochs, share_done)
 
 
-def _decay(schedule: Schedule, epochs: int, progress: float) -> float:
+def _decay(schedule: Schedule, epochs: int, share_done: float) -> float:
     match schedule:
         case CosineSchedule():
-            share = 0.5 * (1 + math.cos(math.pi * progress))
+            share = 0.5 * (1 + math.cos(math.pi * share_done))
             return schedule.final_fraction + (1 - schedule.final_fraction) * share
         case LinearSchedule():
-            return schedule.final_fraction + (1 - schedule.final_fraction) * (1 - progress)
+            return schedule.final_fraction + (1 - schedule.final_fraction) * (1 - share_done)
         case StepSchedule():
             return schedule.factor ** max(0, epochs - schedule.after_epochs + 1)
         case _:

@@ -2,32 +2,29 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-import torch
-
-from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint
-from charlm.config import Config, differences, flatten, ignored_options
-from charlm.config.yaml import dump_flow
+from charlm.checkpoint import Checkpoint
+from charlm.config import Config, differences, ignored_options
 from charlm.data.corpus import Corpus, CountedSources, load_unchanged_corpus
-from charlm.data.sources import check_texts_apart, with_absolute_paths
+from charlm.data.sources import with_absolute_paths
 from charlm.data.streams import check_length
-from charlm.data.vocabulary import Vocabulary, describe_characters
-from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, VocabularyError
-from charlm.model import Network
+from charlm.errors import ConfigError, RunError
 from charlm.native.build import preferring
-from charlm.runs import FOLDER, LAST, check_resumable
+from charlm.runs import FOLDER, LAST
 from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
+from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights
 from charlm.training.folder import (
     RunFolder,
     check_space,
-    claim,
-    claim_new,
-    new_folder,
+    claim_if_there,
+    claim_run,
+    make_folder,
     refusing_os_errors,
 )
 from charlm.training.loop import OnRow, Outcome, TrainingLoop
@@ -67,16 +64,16 @@ def start_run(
 
     with contextlib.ExitStack() as locks:
         place = run_dir or Path("runs")
-        is_new = group.on_first(_check_folder, run_dir, config, locks)
+        is_new = group.on_first(claim_if_there, run_dir, config.data, locks)
         trainer, corpus = prepare(config, group, load, opened[0] if opened else None, budget)
         trainer.broadcast_weights()
         if init_from:
-            trainer.start_from_weights(_grown_weights(trainer.model, init_from))
+            trainer.start_from_weights(grown_weights(trainer.model, init_from))
             trainer.state.earlier_chars = init_from.trained_chars
         # Twice: a new checkpoint is written before the old one is removed.
         group.on_first(check_space, place, 2 * trainer.checkpoint_bytes())
         if is_new:
-            run_dir = group.on_first(_make_folder, run_dir, name, locks)
+            run_dir = group.on_first(make_folder, run_dir, name, locks)
         assert run_dir is not None
         return _fit(trainer, corpus, run_dir, on_row)
 
@@ -93,30 +90,21 @@ def resume_run(
     the weights, the text or the streams.
     """
     with contextlib.ExitStack() as locks:
-        path, checkpoint = group.on_first(_claim_run, run_dir, locks)
-        config = group.on_first(_changed_config, checkpoint.config, change, run_dir)
+        path, checkpoint = group.on_first(claim_run, run_dir, locks)
+        config = group.on_first(_changed_config, checkpoint.config, change)
         load = functools.partial(
             load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress, run_dir
         )
-        kernels = checkpoint.progress.get("kernels", "")
-        locks.enter_context(preferring(kernels))
+        locks.enter_context(preferring(checkpoint.progress.get("kernels", "")))
         trainer, corpus = prepare(config, group, load)
         group.on_each(restore_snapshot, trainer, checkpoint)
-        state = trainer.state
-        threads, differ = checkpoint.progress.get("threads"), "results differ in the last bits"
-        if threads != state.threads:
-            say("threads", f"found {state.threads}, the run had {threads}: {differ}; see threads")
-        found, had = state.kernels or "none", kernels or "none"
-        if found == had:
-            found, had = state.backend, checkpoint.progress.get("backend")
-        if found != had and trainer.device.type == "cpu":
-            say("kernels", f"found {found}, the run had {had}: {differ}; see CHARLM_KERNELS")
+        _say_if_other_machine(trainer, checkpoint.progress)
         del checkpoint  # as large as the model and its optimizer state
         group.on_first(check_space, run_dir, trainer.checkpoint_bytes())
         if path.name != LAST:  # damaged: the loop writes a new one as it starts
             last = run_dir / FOLDER / LAST
             group.on_first(refusing_os_errors(run_dir)(last.unlink), missing_ok=True)
-        say("resume", f"{path}, update {state.step}")
+        say("resume", f"{path}, update {trainer.state.step}")
         return _fit(trainer, corpus, run_dir, on_row, resumed=True)
 
 
@@ -168,9 +156,12 @@ def _say_text(config: Config, corpus: Corpus) -> None:
 def _fit(trainer: Trainer, corpus: Corpus, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Outcome:
     group, state = trainer.group, trainer.state
     log = refusing_os_errors(run_dir)(Tracker)
-    tracker = group.on_each(log, run_dir, (state.rows, state.step) if resumed else None, writes=group.is_first)
+    tracker = group.on_each(log, run_dir, state if resumed else None, writes=group.is_first)
     group.remember("run", str(run_dir.resolve()))
-    return TrainingLoop(trainer, corpus, RunFolder(run_dir), tracker, on_row).fit()
+    loop = TrainingLoop(trainer, corpus, RunFolder(run_dir), tracker, on_row)
+    if not resumed:
+        state.due = loop.actions_due()
+    return loop.fit()
 
 
 def run_of_this_launch(group: ProcessGroup) -> Path | None:
@@ -186,54 +177,26 @@ def run_of_this_launch(group: ProcessGroup) -> Path | None:
     return run_dir if any((run_dir / FOLDER).glob("*.safetensors")) else None
 
 
-# The folder
-
-
-def _check_folder(run_dir: Path | None, config: Config, locks: contextlib.ExitStack) -> bool:
-    """Claim the run's folder if it is there; whether it is new."""
-    place = run_dir or Path("runs")
-    with refusing_os_errors(place):
-        is_new = run_dir is None or not run_dir.is_dir()
-    if run_dir is not None and not is_new:
-        check_texts_apart(config.data, run_dir)
-        claim_new(run_dir, locks)
-    return is_new
-
-
-def _make_folder(run_dir: Path | None, name: str, locks: contextlib.ExitStack) -> Path:
-    """Make the run's folder, and claim it."""
-    with refusing_os_errors(run_dir or Path("runs")):
-        if run_dir is None:
-            run_dir = new_folder(name)
-        else:
-            run_dir.mkdir(parents=True, exist_ok=True)
-    claim_new(run_dir, locks)
-    return run_dir
-
-
 # Resume
 
 
-def _claim_run(run_dir: Path, locks: contextlib.ExitStack) -> tuple[Path, Checkpoint]:
-    """Claim the folder of a run, and read its last checkpoint; if it is damaged or missing, the newest whole one."""
-    last = run_dir / FOLDER / LAST
-    with refusing_os_errors(run_dir):
-        check_resumable(run_dir)
-        claim(run_dir, locks)
-        try:
-            return last, read_checkpoint(last)
-        except DamagedCheckpointError as error:
-            if not (newest := newest_whole(run_dir)):
-                raise CheckpointError(f"{error}; no other checkpoint in {run_dir / FOLDER} is whole") from None
-            say("damaged", str(error))
-            return newest
+def _say_if_other_machine(trainer: Trainer, before: Mapping[str, Any]) -> None:
+    """Say that results will differ from those of the sessions before, if so. before: their progress."""
+    state, differ = trainer.state, "results differ in the last bits"
+    if before.get("threads") != state.threads:
+        say("threads", f"found {state.threads}, the run had {before.get('threads')}: {differ}; see threads")
+    found, had = state.kernels or "none", before.get("kernels") or "none"
+    if found == had:
+        found, had = state.backend, before.get("backend")
+    if found != had and trainer.device.type == "cpu":
+        say("kernels", f"found {found}, the run had {had}: {differ}; see CHARLM_KERNELS")
 
 
 _FIXED = ("data.", "model.", "seed", "train.batch_size", "train.bptt", "train.read_share", "optimizer.name")
 _FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_source")
 
 
-def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: Path) -> Config:
+def _changed_config(saved: Config, change: Callable[[Config], Config]) -> Config:
     """The config to continue with; ConfigError if it changes an option that would make it another run."""
     config = with_absolute_paths(change(saved))
     if config.precision == "auto":
@@ -249,67 +212,3 @@ def _changed_config(saved: Config, change: Callable[[Config], Config], run_dir: 
     for key, (before, after) in changed.items():
         say("change", f"{key}: {before!r} → {after!r}")
     return config
-
-
-# From another run's weights
-
-_FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", "model.init_uniform", "model.orthogonal")
-
-
-def settings_of_run(config: Config) -> list[str]:
-    """What a run takes over from one whose weights it starts from, as KEY=VALUE: how the text is read, and the model.
-
-    Dropout is left to the new text.
-    """
-    taken = ("data.level", "data.unit", "model.")
-    return [
-        f"{key}={dump_flow(value)}"
-        for key, value in flatten(config).items()
-        if key.startswith(taken) and not key.startswith("model.dropout.")
-    ]
-
-
-def check_same_model(config: Config, init_from: Checkpoint) -> None:
-    """ConfigError unless the config's model can take the checkpoint's weights."""
-    changed = differences(init_from.config, config)
-    free = (*_FREE_TO_DIFFER, *(f"model.cell.{name}" for name in config.model.cell.initial))
-    faults = [
-        f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"
-        for key, (wanted, found) in changed.items()
-        if key.startswith(("model.", "data.level")) and not key.startswith(free)
-    ]
-    if faults:
-        raise ConfigError(*faults)
-
-
-def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: CountedSources) -> Vocabulary:
-    """The checkpoint's vocabulary, extended by the new text's characters if the config asks for it."""
-    vocabulary = init_from.vocabulary
-    if not (unknown := text.unknown(vocabulary)):
-        return vocabulary
-    listed = describe_characters(unknown, limit=20)
-    if not config.data.grow_vocabulary:
-        raise VocabularyError(
-            f"data.source: the checkpoint of --init-from has never seen {listed}; allowed: its "
-            f"{counted(len(vocabulary), 'character')}; --set data.grow_vocabulary=true adds the new ones"
-        )
-    say("grow", f"{counted(len(unknown), 'new character')}: {listed}")
-    return vocabulary.extended(unknown)
-
-
-def _grown_weights(model: Network, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
-    """The checkpoint's weights in the model's shapes.
-
-    New characters keep their random rows and columns; each gets the lowest output bias of the old characters.
-    """
-    weights = dict(checkpoint.averaged or checkpoint.weights)
-    for name, parameter in model.named_parameters():
-        old = weights.get(name)
-        if old is None or old.shape == parameter.shape or old.dim() != parameter.dim():
-            continue
-        grown = parameter.detach().cpu().clone()
-        if name.endswith("decoder.bias"):
-            grown.fill_(old.min())
-        grown[tuple(slice(size) for size in old.shape)] = old
-        weights[name] = grown
-    return weights

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -52,9 +52,8 @@ class TrainState:
     evaluated_step: int | None = None
     """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
     evaluations_since_best: int = 0
-    unfinished: bool = True
-    """Whether the evaluation, sample or checkpoint of this step has not been made yet; in a checkpoint only at step 0
-    and after a signal."""
+    due: list[str] = field(default_factory=list)
+    """What is still to be done at this step before the next update: see `TrainingLoop.actions_due`."""
     stop_reason: str = ""
     """The limit that ended the run. "" while it trains or evaluates, and after a signal."""
     rollbacks: int = 0
@@ -130,11 +129,8 @@ class TrainState:
     def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":
         """The inverse of `progress` and `tensors`; ValueError, TypeError or KeyError for what they cannot give."""
         for name, kind in get_type_hints(cls).items():
-            if name in _TENSORS:
-                continue
-            value = progress[name]
-            if not isinstance(value, kind) or (isinstance(value, int | float) and not 0 <= value < 2**63):
-                raise ValueError(f"{name}: found {value!r:.40}")
+            if name not in _TENSORS and not isinstance(progress[name], list if get_origin(kind) is list else kind):
+                raise ValueError(f"{name}: found {progress[name]!r:.40}")
         moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
         count = sum(name.startswith("recurrent.") for name in moved)
         recurrent = tuple(moved[f"recurrent.{index}"] for index in range(count)) or None

@@ -101,21 +101,24 @@ class Trainer:
         read = self.state.position - self.streams.epoch_start(self.state.epoch)
         return self.state.epoch + read / (self.streams.windows_per_epoch * self.config.train.bptt)
 
+    def shares_done(self) -> dict[str, float]:
+        """How much of each limit of the run is used up: 1 or more where it is reached."""
+        train = self.config.train
+        return {
+            "max_steps": self.state.step / (train.max_steps or math.inf),
+            "max_epochs": self.epochs() / (train.max_epochs or math.inf),
+            "max_minutes": self.budget.share_done(),
+        }
+
     def share_done(self) -> float:
         """Fraction of the run that is done, 0 to 1: the largest over all limits."""
-        train, state = self.config.train, self.state
-        share = max(
-            state.step / train.max_steps if train.max_steps else 0.0,
-            self.epochs() / train.max_epochs if train.max_epochs else 0.0,
-            self.budget.share_done(),
-        )
-        return min(share, 1.0)
+        return min(max(self.shares_done().values()), 1.0)
 
     def learning_rate(self) -> float:
         """Learning rate of the next update."""
         state = self.state
-        optimizer, progress = self.config.optimizer, self.share_done()
-        return learning_rate(optimizer, step=state.step, epochs=state.epoch, progress=progress) * state.lr_factor
+        optimizer, share_done = self.config.optimizer, self.share_done()
+        return learning_rate(optimizer, step=state.step, epochs=state.epoch, share_done=share_done) * state.lr_factor
 
     def checkpoint_bytes(self) -> int:
         """Upper bound of a checkpoint's size."""

@@ -24,8 +24,9 @@ from charlm.model import count_parameters
 from charlm.runs import find_checkpoint
 from charlm.system.process_group import ProcessGroup
 from charlm.training.budget import Budget
+from charlm.training.fine_tuning import settings_of_run
 from charlm.training.machine import Machine, choose_machine, least_bytes
-from charlm.training.start import settings_of_run, start_run
+from charlm.training.start import start_run
 from tests.text import words_text
 
 pytestmark = pytest.mark.usefixtures("speed", "kernels")
@@ -375,7 +376,7 @@ def test_processes_share_the_batch(speed, text_file, processes):
 
 
 def test_time_that_has_passed_is_not_planned(text_file, monkeypatch):
-    monkeypatch.setattr("charlm.system.clock._compilations", [])
+    monkeypatch.setattr("charlm.native.compiler._compilations", [])
     one = ["model.cell={kind: lstm, hidden: 384}", "model.layers=1"]
 
     def updates(passed_s=None):

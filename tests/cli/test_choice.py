@@ -36,7 +36,7 @@ def test_train_a_text(cli, text_file, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("quick")
 def test_a_start_that_takes_the_whole_time_leaves_some_to_train(cli, text_file, tmp_path, monkeypatch):
-    monkeypatch.setattr("charlm.cli.train._leaving_s", lambda loading_s: 1.2)
+    monkeypatch.setattr("charlm.cli.train.leaving_s", lambda loading_s: 1.2)
     result = cli("train", text_file, "--minutes", 0.02, "--run-dir", tmp_path / "run", "--json")
     assert "starting took most of 1.2 s; training gets 50% of them anyway" in result.err
     assert json.loads(result.out)["step"] > 0

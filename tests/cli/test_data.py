@@ -3,7 +3,7 @@
 import hashlib
 import re
 
-from charlm.data.catalog import CATALOG
+from charlm.data.fetch import CATALOG
 
 
 def test_list(cli, tmp_path):

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from charlm.config.schema import DataConfig
 from charlm.data import reading
-from charlm.data.corpus import Corpus, CountedSources, count_source, encode, encode_file
+from charlm.data.corpus import Corpus, CountedSources, encode, encode_file
+from charlm.data.counting import count_source
 from charlm.data.cuts import cuts
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError

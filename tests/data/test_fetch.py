@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 
 from charlm.data import fetch as fetch_module
-from charlm.data.catalog import CATALOG, Download
-from charlm.data.fetch import fetch
+from charlm.data.fetch import CATALOG, Download, fetch
 from charlm.errors import DataError
 
 TEXT = bytes(range(256)) * 1000  # 256,000 bytes: several chunks
@@ -110,13 +109,13 @@ def names(folder: Path) -> list[str]:
 
 def fetched(download: Download, folder: Path) -> bool:
     """Whether a fetch brings the text, and leaves nothing beside it."""
-    return fetch(download, folder, progress=False).read_bytes() == TEXT and names(folder) == ["corpus.txt"]
+    return fetch(download, folder, with_bar=False).read_bytes() == TEXT and names(folder) == ["corpus.txt"]
 
 
 def failure(download: Download, folder: Path) -> str:
     """The message of a fetch that must fail, and that leaves nothing under the final name."""
     with pytest.raises(DataError) as caught:
-        fetch(download, folder, progress=False)
+        fetch(download, folder, with_bar=False)
     assert not (folder / download.filename).exists()
     return str(caught.value)
 
@@ -137,7 +136,7 @@ def test_a_text_is_downloaded_once_into_a_new_folder(server, text, tmp_path):
 def test_another_file_is_never_overwritten(server, text, tmp_path):
     (tmp_path / "corpus.txt").write_bytes(b"my own")
     with pytest.raises(DataError) as caught:
-        fetch(text, tmp_path, progress=False)
+        fetch(text, tmp_path, with_bar=False)
     assert str(caught.value) == (
         f"{tmp_path}/corpus.txt: SHA-256 is {sha256(b'my own')}; it must be {text.sha256}; move or delete the file, "
         "then run the command again"

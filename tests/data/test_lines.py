@@ -10,7 +10,7 @@ import pytest
 
 from charlm.data import hashes, lines
 from charlm.data.hashes import line_hashes
-from charlm.data.order import are_in_order
+from charlm.data.time_order import are_in_order
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from tests.corpora import load_corpus

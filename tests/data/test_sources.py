@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from charlm.data import sources
-from charlm.data.catalog import CATALOG
+from charlm.data.fetch import CATALOG
 from charlm.data.sources import resolve
 from charlm.errors import DataError
 from tests.conftest import ROOT

@@ -12,7 +12,7 @@ import pytest
 
 import charlm
 from charlm.config import load_config
-from charlm.data.catalog import CATALOG
+from charlm.data.fetch import CATALOG
 from tests.conftest import ROOT
 from tests.docs.pages import NAMES, blocks, commands, inline_code
 from tests.text import words_text

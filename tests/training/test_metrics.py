@@ -10,8 +10,9 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from charlm.training.metrics import Tracker
-from charlm.training.progress import ProgressBar
+from charlm.training.progress_bar import ProgressBar
 from charlm.training.start import resume_run
+from charlm.training.state import TrainState
 from tests.runs import rows, with_max_steps
 
 FIELDS = ["step", "chars", "split", "loss", "nats", "bpc", "lr", "grad_norm", "chars_per_s", "elapsed_s"]
@@ -65,7 +66,7 @@ def test_a_full_disk_costs_no_row_and_no_sample(tmp_path, capsys, rolls_back):
             tracker.record(row_at(step))
             tracker.sample({"text": "a", "bits": [1.0]}, step)
             if rolls_back and step == 2:
-                tracker.rewind(2, 2)
+                tracker.rewind(TrainState("", rows=2, step=2))
     tracker.close()
     assert [row["step"] for row in rows(folder)] == [1, 2, 3, 4]
     assert (folder / "samples.jsonl").read_text().count("\n") == 4
@@ -79,7 +80,7 @@ def test_a_rollback_drops_later_rows_samples_and_events(tmp_path, windows):
     for step in (2, 4, 6):
         tracker.record(row_at(step))
         tracker.sample({"text": "a", "bits": [1.0]}, step)
-    tracker.rewind(2, 4)
+    tracker.rewind(TrainState("", rows=2, step=4))
     tracker.record(row_at(5))
     tracker.sample({"text": "b", "bits": [None]}, 5)
     tracker.close()

@@ -44,7 +44,7 @@ def test_schedules(schedule, progress, rates):
     for number in range(len(rates)):
         share = {"progress": (0, 0.25, 0.5, 1)[number % 4], "epochs": 0.0, "step": number / 10}[progress]
         step, epochs = number * (progress == "step"), number * (progress == "epochs")
-        found.append(learning_rate(config, step=step, epochs=epochs, progress=share))
+        found.append(learning_rate(config, step=step, epochs=epochs, share_done=share))
     assert found == pytest.approx(rates)
 
 

@@ -115,3 +115,17 @@ def test_a_signal_is_answered_at_once_and_costs_no_bit(tmp_path, config_of, sign
         assert_same_checkpoint(path, parts / "checkpoints" / path.name)
     assert untimed(whole) == untimed(parts)
     assert (whole / "samples.jsonl").read_text() == (parts / "samples.jsonl").read_text()
+
+
+def test_a_sample_that_was_left_unfinished_is_drawn_once(tmp_path, config_of, signal_at):
+    """Also if the resumed session draws it and is then killed."""
+    config = config_of(train={"sample_every": 4})
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    start_run(config, whole)
+    signal_at(*CHARACTER, 320)
+    assert start_run(config, parts).step == 4
+    first, second, *_ = (whole / "samples.jsonl").read_text().splitlines(keepends=True)
+    assert (parts / "samples.jsonl").read_text() == first
+    (parts / "samples.jsonl").write_text(first + second)
+    resume_run(parts)
+    assert (whole / "samples.jsonl").read_text() == (parts / "samples.jsonl").read_text()

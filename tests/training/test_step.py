@@ -19,7 +19,8 @@ def test_updates_are_truncated_backpropagation_with_carried_state(trainer_of, ki
     """Against a loop written out: contiguous streams, summed loss, clip, SGD, detached state, reset by epoch."""
     trainer = trainer_of(model={"cell": {"kind": kind, "hidden": 6}}, train={"bptt": 200})
     model = trainer_of(model={"cell": {"kind": kind, "hidden": 6}}, train={"bptt": 200}).model
-    ids = torch.tensor(trainer.streams._ids_BS.copy().astype("int64"))  # [B, S + 1]
+    x_TB, y_TB = trainer.streams.read(0, trainer.streams.length)
+    ids = torch.cat([x_TB, y_TB[-1:]]).T  # [B, S + 1]
     windows, rest = divmod(ids.shape[1] - 1, 200)
     assert rest > 0
     state = None
@@ -65,7 +66,7 @@ def test_a_new_model_knows_how_frequent_each_character_is(trainer_of):
             for name, parameter in trainer.model.named_parameters():
                 if name.endswith("decoder.weight"):
                     parameter.zero_()
-        counts = torch.from_numpy(trainer.streams._ids_BS[:, 1:].copy()).long().flatten().bincount()
+        counts = trainer.streams.read(0, trainer.streams.length)[1].flatten().bincount()
         while trainer.epochs() < 1:
             trainer.update()
         p = counts / counts.sum()
