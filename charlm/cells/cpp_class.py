@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from charlm.cells.operations import BINARY, UNARY
 from charlm.cells.passes import Normalization, numbered, stages
-from charlm.cells.program import BINARY, UNARY, Node, Size
+from charlm.cells.program import Node, Size
 
 Put = Callable[["LoopText", str], str]
 """(loop, name of a value) → the statement that stores it."""

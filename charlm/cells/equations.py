@@ -20,8 +20,9 @@ from typing import ClassVar
 from charlm.cells.derivative import passes
 from charlm.cells.lines import ATOM, SYMBOL, Lines, Notation
 from charlm.cells.loop import split
+from charlm.cells.operations import BINARY, UNARY
 from charlm.cells.passes import Passes, numbered
-from charlm.cells.program import BINARY, EPSILON, UNARY, Builder, Node, Program, scalars
+from charlm.cells.program import EPSILON, Builder, Node, Program, scalars
 
 
 def equations(program: Program) -> list[str]:

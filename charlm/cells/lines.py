@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from charlm.cells.program import EPSILON, UNARY, Node, Program, needed
+from charlm.cells.operations import UNARY
+from charlm.cells.program import EPSILON, Node, Program, needed
 
 ATOM = 5
 """The precedence of a name or a call; no operation has a higher one."""

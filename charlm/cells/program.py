@@ -4,7 +4,7 @@ A program is a list of nodes in the order of computation; a node's place is its 
 `count` vectors over units, side by side (stacked gates). Shapes: H hidden units, I inputs.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -23,11 +23,6 @@ EPSILON = 1e-5
 """What a normalization adds to the mean square, unless its step says otherwise."""
 MATRIX_STARTS = ("identity", "orthogonal")
 """Initial values of a matrix besides a number, which all of its entries get."""
-UNARY = ("exp", "log", "tanh", "sigmoid", "softplus", "relu", "sqrt")
-BINARY = ("add", "sub", "mul", "div", "max", "min", "greater")
-OTHER = ("input", "state", "constant", "vector", "product", "part", "where", "normalize", "stop")
-OPERATIONS = (*UNARY, *BINARY, *OTHER)
-"""All operations, see `Node`."""
 
 
 @dataclass(frozen=True)
@@ -118,21 +113,29 @@ def when(nodes: Sequence[Node]) -> list[int]:
     return kinds
 
 
-def needed(nodes: Sequence[Node], ends: Iterable[int], leaves: Container[int] = ()) -> list[int]:
-    """The nodes that `ends` need, in order; without what only `leaves` need."""
-    return sorted(reached(nodes, ends, leaves))
+def ordered(ends: Iterable[int], arguments: Callable[[int], Iterable[int]], known: Container[int] = ()) -> list[int]:
+    """The values that `ends` need, each after its arguments: depth first, from left to right.
 
-
-def reached(nodes: Sequence[Node], ends: Iterable[int], leaves: Container[int] = ()) -> list[int]:
-    """`needed`, in the order in which a walk from the last end backward reaches them."""
+    Without `known` values, and without what only they need.
+    """
     found: dict[int, None] = {}
-    ready = list(ends)
-    while ready:
-        place = ready.pop()
-        if place not in found:
-            found[place] = None
-            ready += () if place in leaves else nodes[place].args
+    waiting = [*ends][::-1]
+    while waiting:  # no recursion: a step may have thousands of operations
+        place = waiting[-1]
+        missing = [] if place in found or place in known else [arg for arg in arguments(place) if arg not in found]
+        missing = [arg for arg in missing if arg not in known]
+        if missing:
+            waiting += missing[::-1]
+        else:
+            waiting.pop()
+            if place not in known:
+                found[place] = None
     return list(found)
+
+
+def needed(nodes: Sequence[Node], ends: Iterable[int], leaves: Container[int] = ()) -> list[int]:
+    """The places of the nodes that `ends` need, ascending; without what only `leaves` need."""
+    return sorted(ordered(ends, lambda place: () if place in leaves else nodes[place].args))
 
 
 class Builder:

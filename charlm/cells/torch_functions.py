@@ -5,7 +5,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from charlm.cells.program import BINARY, UNARY
+from charlm.cells.operations import BINARY, UNARY
 
 MOST_FACTORS = 8
 """The largest exponent of a power, which becomes a product."""

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from charlm.cells.cell import Cell, Parameters
 from charlm.cells.check import MOST_NODES, check, check_shape
-from charlm.cells.program import BINARY, UNARY, Builder, Node, Parameter, Program, Size
+from charlm.cells.operations import BINARY, UNARY
+from charlm.cells.program import Builder, Node, Parameter, Program, Size
 from charlm.cells.torch_functions import FUNCTIONS, INSTEAD, NO_METHODS
 from charlm.errors import CellError
 

@@ -8,8 +8,9 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
+from charlm.cells.operations import UNARY
 from charlm.cells.passes import ANYWHERE, Passes, numbered, stages
-from charlm.cells.program import UNARY, Node, Size
+from charlm.cells.program import Node, Size
 from charlm.cells.triton_kernel import Argument, Options, TritonKernel, Vector, Writer
 
 

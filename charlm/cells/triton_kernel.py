@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from charlm.cells.program import UNARY, Size
+from charlm.cells.operations import UNARY
+from charlm.cells.program import Size
 
 if TYPE_CHECKING:
     from charlm.cells.triton import TritonPass
