@@ -10,7 +10,7 @@ Three functions, from data to data:
 import functools
 import math
 from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -142,6 +142,26 @@ def gradient_graph(loop: Program) -> GradientGraph:
         known = gradients.get(place)
         gradients[place] = term if known is None else back.apply("add", known, term)
 
+    def value(place: int) -> int:
+        node = forward.nodes[place]
+        if node.op == "constant":
+            return back.constant(node.number)
+        return back.put(Node("value", size=node.size, index=place))
+
+    def put(place: int, formula: Formula) -> int:
+        """Put a formula for a node of the loop."""
+        node = loop.nodes[place]
+        letters = dict(zip("yab", (place, *node.args), strict=False))
+
+        def known(part: Formula) -> int | None:
+            if part.op == "in_forward":
+                return value(_put(forward, part.args[0], lambda letter: letters.get(letter.op), node.size))
+            if part.op == "d":
+                return gradients[place]
+            return value(letters[part.op]) if part.op in letters else None
+
+        return _put(back, formula, known, node.size)
+
     for name, place in zip(loop.states, loop.results, strict=True):
         add(place, back.put(Node("d_state", name=name)))
     for place, node in reversed([*enumerate(loop.nodes)]):
@@ -156,13 +176,13 @@ def gradient_graph(loop: Program) -> GradientGraph:
                 if operand.op != "state" and not gradients.keys().isdisjoint(vectors):
                     add(node.args[0], result)
         elif node.op == "normalize" and place in gradients:
-            args = gradients[place], _value(forward, back, place)
+            args = gradients[place], value(place)
             add(node.args[0], back.put(Node("normalize_back", args, 1, node.size, index=norms[place])))
         elif node.op in OPERATIONS and place in gradients:
             formulas = _of_extreme(forward, uses, place) or OPERATIONS[node.op].gradients
             for arg, formula in zip(node.args, formulas, strict=True):
                 if formula is not None and loop.nodes[arg].op not in ("constant", "greater"):
-                    add(arg, _put(formula, forward, back, place, gradients[place]))
+                    add(arg, put(place, formula))
     states = {node.name: place for place, node in enumerate(loop.nodes) if node.op == "state"}
     of_states = {name: gradients[place] for name, place in states.items() if place in gradients}
     ends = [*of_states.values(), *(row for vectors in rows.values() for row in vectors)]
@@ -195,35 +215,14 @@ def _of_extreme(forward: Builder, uses: Counter[int], place: int) -> tuple[Formu
     return gradient, gradient
 
 
-def _put(formula: Formula | float, forward: Builder, back: Builder, place: int, d: int) -> int:
-    """Put what a formula stands for into the backward pass, for a node of the forward pass whose gradient is d."""
-    if isinstance(formula, float):
-        return back.constant(formula)
-    node = forward.nodes[place]
-    letters = dict(zip("yab", (place, *node.args[:2]), strict=False))
-    if formula.op == "d":
-        return d
-    if formula.op in letters:
-        return _value(forward, back, letters[formula.op])
-    if formula.op == "in_forward":
-        return _value(forward, back, _put_forward(formula.args[0], forward, letters, node.size))
-    args = [_put(arg, forward, back, place, d) for arg in formula.args]
-    return back.apply(formula.op, *args, size=node.size)
-
-
-def _put_forward(formula: Formula | float, forward: Builder, letters: Mapping[str, int], size: Size) -> int:
-    if isinstance(formula, float):
-        return forward.constant(formula)
-    if formula.op in letters:
-        return letters[formula.op]
-    args = [_put_forward(arg, forward, letters, size) for arg in formula.args]
-    return forward.apply(formula.op, *args, size=size)
-
-
-def _value(forward: Builder, back: Builder, place: int) -> int:
-    """A value of the forward pass, as a node of the backward pass."""
-    node = forward.nodes[place]
-    return back.constant(node.number) if node.op == "constant" else back.put(Node("value", size=node.size, index=place))
+def _put(builder: Builder, formula: Formula | float, known: Callable[[Formula], int | None], size: Size) -> int:
+    """Put what a formula stands for into a builder. known: the place of a letter, or of another formula."""
+    if not isinstance(formula, Formula):
+        return builder.constant(formula)
+    if (place := known(formula)) is not None:
+        return place
+    args = [_put(builder, arg, known, size) for arg in formula.args]
+    return builder.apply(formula.op, *args, size=size)
 
 
 # 2. The values to save
@@ -302,12 +301,13 @@ def with_loads(
     values: dict[int, int] = {}
     for place in needed(forward, graph.values, leaves=loads):
         node = forward[place]
-        args = tuple(values[arg] for arg in node.args) if place not in loads else ()
-        if place in loads and node.op == "greater":
-            values[place] = back.apply("greater", back.put(loads[place]), back.constant(0.5), size=node.size)
-        elif place in loads:
+        if place in loads:
             values[place] = back.put(loads[place])
-        elif node.op == "normalize":
+            if node.op == "greater":
+                values[place] = back.apply("greater", values[place], back.constant(0.5), size=node.size)
+            continue
+        args = tuple(values[arg] for arg in node.args)
+        if node.op == "normalize":
             values[place] = back.put(Node("normalized", args, 1, node.size, index=norms[place]))
         else:
             values[place] = args[0] if node.op == "stop" else put(node, args)
