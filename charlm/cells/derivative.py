@@ -129,8 +129,11 @@ class GradientGraph(NamedTuple):
         return {self.nodes[place].index for place in self.live if self.nodes[place].op == "value"}
 
 
-def gradient_graph(loop: Program) -> GradientGraph:
-    """The gradients of a loop, by reverse mode: from its last node to its first."""
+def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
+    """The gradients of a loop, by reverse mode: from its last node to its first.
+
+    exact: without comparisons of values that are saved anyway in place of others, see `_of_extreme`.
+    """
     forward, back = Builder(loop.nodes), Builder()
     parts = {(node.args[0], node.index): place for place, node in enumerate(loop.nodes) if node.op == "part"}
     products, norms = numbered(loop.nodes, "product"), numbered(loop.nodes, "normalize")
@@ -179,7 +182,7 @@ def gradient_graph(loop: Program) -> GradientGraph:
             args = gradients[place], value(place)
             add(node.args[0], back.put(Node("normalize_back", args, 1, node.size, index=norms[place])))
         elif node.op in OPERATIONS and place in gradients:
-            formulas = _of_extreme(forward, uses, place) or OPERATIONS[node.op].gradients
+            formulas = _of_extreme(forward, None if exact else uses, place) or OPERATIONS[node.op].gradients
             for arg, formula in zip(node.args, formulas, strict=True):
                 if formula is not None and loop.nodes[arg].op not in ("constant", "greater"):
                     add(arg, put(place, formula))
@@ -191,7 +194,7 @@ def gradient_graph(loop: Program) -> GradientGraph:
     return GradientGraph(forward.nodes, back.nodes, gradients, rows, of_states, live)
 
 
-def _of_extreme(forward: Builder, uses: Counter[int], place: int) -> tuple[Formula, ...]:
+def _of_extreme(forward: Builder, uses: Counter[int] | None, place: int) -> tuple[Formula, ...]:
     """The gradients of the arguments of a maximum or minimum with a number; () for another node.
 
     The argument gets all of the gradient, also where it equals the number; where the number is the result, nothing.
@@ -202,13 +205,14 @@ def _of_extreme(forward: Builder, uses: Counter[int], place: int) -> tuple[Formu
         return ()
     a, b = map(Formula, "ab") if numbers[0] == node.args[0] else map(Formula, "ba")
     bound = forward.nodes[numbers[0]].number
+    exponential = Node("exp", (place,), 1, node.size)
     if node.op == "min":
         is_number = b > a
-    elif bound < NEGLIGIBLE and uses[place] == 1 and forward.find(Node("exp", (place,), 1, node.size)) is not None:
+    elif uses and bound < NEGLIGIBLE and uses[place] == 1 and forward.find(exponential) is not None:
         # Compare its exponential, which is saved anyway. At the bound the gradient is negligible, so rounding
         # either way is harmless.
-        exponential = Formula("in_forward", (Formula("exp", (Formula("y"),)),))
-        is_number = Formula("greater", (math.exp(bound) * 1.000001, exponential))
+        known = Formula("in_forward", (Formula("exp", (Formula("y"),)),))
+        is_number = Formula("greater", (math.exp(bound) * 1.000001, known))
     else:
         is_number = a > b
     gradient = Formula("where", (is_number, 0.0, Formula("d")))

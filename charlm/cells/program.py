@@ -6,7 +6,7 @@ A program is a list of nodes in the order of computation; a node's place is its 
 
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 Size = str | int
 """Units of a vector: "H", "I", or a number; "" for a constant, which fits every size."""
@@ -239,40 +239,3 @@ def scalars(builder: Builder, nodes: Sequence[Node]) -> list[list[int]]:
         else:
             parts.append([builder.put(node)])
     return parts
-
-
-def program_json(program: Program, hidden: int, inputs: int) -> dict[str, Any]:
-    """The program of a layer with H hidden units and I inputs, for the page that runs it (charlm/web/model/program.js).
-
-    Each node has the `length` of its value, its `stage` (STATIC, WINDOW or LOOP), and for `vector` and `part` the
-    `start` in the parameter or in args[0]. Only vectors, products and their parts have several vectors side by side.
-    """
-    program = scalarized(program)
-    nodes, stages = program.nodes, when(program.nodes)
-    places = needed(nodes, (*program.results, *(place for _, place in (*program.shown, *program.gates))))
-    new = {place: number for number, place in enumerate(places)}
-    sizes = {"H": hidden, "I": inputs}
-    units = [node.size if isinstance(node.size, int) else sizes.get(node.size, 0) for node in nodes]
-    lengths = [node.count * each for node, each in zip(nodes, units, strict=True)]
-    listed = [
-        {
-            "op": nodes[place].op,
-            "args": [new[arg] for arg in nodes[place].args],
-            "length": lengths[place] or max(lengths),  # a constant is as long as any value
-            "stage": stages[place],
-            "name": nodes[place].name,
-            "index": nodes[place].index,
-            "start": nodes[place].index * units[place],
-            "number": nodes[place].number,
-        }
-        for place in places
-    ]
-    return {
-        "nodes": listed,
-        "states": [
-            {"name": name, "result": new[place], "internal": name in program.internal}
-            for name, place in zip(program.states, program.results, strict=True)
-        ],
-        "shown": {name: new[place] for name, place in program.shown}
-        | {f"gate {name}": new[place] for name, place in program.gates},
-    }
