@@ -1,20 +1,27 @@
 """Recurrent cells: one file per kind with its options and equations, and what charlm derives from them.
 
-    cell.py         Cell and the functions that a step may call
-    <kind>.py       a kind: options, and one step in the paper's order
-    trace.py        runs a step on symbols: its program
-    program.py      Program: a step as data
-    loop.py         splits a program: before the loop over time, and the loop
-    passes.py       the forward and backward pass over a step of the loop, as data, and their stages
-    derivative.py   derives the passes, by reverse mode
-    cpp.py          the passes in C++; cpp_class.py: the frame of its classes
-    triton.py       the passes as Triton kernels; triton_kernel.py writes one of them
-    file.py         a cell in a Python file of the user
-    check.py        checks a program
-    stored.py       a cell as a checkpoint holds it
-    lines.py        a program as lines of text, and their notation
-    equations.py    its equations for people
-    markdown.py     a page about a cell, from its program
+    cell.py             Cell, and the functions that a step may call
+    <kind>.py           a kind: options, and one step in the paper's order
+    file.py             a cell in a Python file of the user
+    trace.py            runs a step on symbols: its program
+    symbols.py          the symbols
+    torch_functions.py  torch's functions on symbols
+    operations.py       the operations of a program: values, derivatives, notation in each target
+    program.py          Program: a step as data
+    check.py            checks a program
+    stored.py           a cell as a checkpoint holds it
+    loop.py             splits a program: before the loop over time, and the loop
+    passes.py           the forward and backward pass over a step of the loop, as data
+    derivative.py       derives the passes, by reverse mode
+    plan.py             which stage of a pass loads, computes and stores what
+    cpp.py              the passes in C++
+    cpp_loop.py         a loop over units in C++
+    triton.py           the passes as Triton kernels
+    triton_kernel.py    one kernel
+    page.py             a program for the page that runs it
+    lines.py            a program as lines of text, and their notation
+    equations.py        its equations, and their derivative
+    markdown.py         a page about a cell, from its program
 
 Nothing here imports torch. To add a kind: a file here, its class in `CELLS`, and a YAML in configs/.
 

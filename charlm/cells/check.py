@@ -2,19 +2,8 @@
 
 from typing import Any
 
-from charlm.cells.program import (
-    BINARY,
-    MATRIX_STARTS,
-    MOST_SIZE,
-    OPERATIONS,
-    STATIC,
-    UNARY,
-    Node,
-    Parameter,
-    Program,
-    Size,
-    when,
-)
+from charlm.cells.operations import LEAVES, OPERATIONS, OVER_UNITS
+from charlm.cells.program import MATRIX_STARTS, MOST_SIZE, STATIC, Node, Parameter, Program, Size, when
 
 MOST_NODES = 20_000
 MOST_VECTORS = 30_000
@@ -103,8 +92,8 @@ def _is_within(number: Any, least: int, most: int) -> bool:
 
 def _check_node(node: Node, args: list[Node], program: Program, parameter: Parameter | None, square: bool) -> None:
     op = node.op
-    require(op in OPERATIONS, "no such operation")
-    arity = {"where": 3, **dict.fromkeys(BINARY, 2), **dict.fromkeys((*UNARY, *_OF_ONE), 1)}.get(op, 0)
+    require(op in (*OPERATIONS, *LEAVES, *OVER_UNITS), "no such operation")
+    arity = OPERATIONS[op].arity if op in OPERATIONS else int(op in OVER_UNITS)
     require(len(args) == arity, f"{len(args)} arguments; allowed: {arity}")
     require(1 <= node.count <= MOST_COUNT, f"{node.count} vectors; allowed: 1 to {MOST_COUNT}")
     require(abs(node.number) <= LARGEST, "a number that is not finite")
@@ -134,9 +123,6 @@ def _check_node(node: Node, args: list[Node], program: Program, parameter: Param
         is_choice = is_condition(program, arg)
         require(not is_choice or decides, "a comparison used as a number; allowed: where(comparison, a, b)")
         require(is_choice or op != "where" or position > 0, "no comparison to choose by")
-
-
-_OF_ONE = ("product", "part", "normalize", "stop")
 
 
 def _check_use(node: Node, args: list[Node], parameter: Parameter) -> None:

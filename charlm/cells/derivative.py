@@ -1,15 +1,24 @@
-"""The derivative of a step by reverse mode, and the values that the forward pass saves for it."""
+"""Both passes over a step of a loop: its derivative by reverse mode, and what the forward pass saves for it.
+
+Three functions, from data to data:
+
+    gradient_graph   the gradients, as functions of the forward pass's values
+    values_to_save   which of these values the forward pass saves; all others can be computed again
+    with_loads       the backward pass, which loads or recomputes the values that the gradients need
+"""
 
 import functools
 import math
 from collections import Counter
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from charlm.cells.cell import Cell
 from charlm.cells.loop import Split, split
+from charlm.cells.operations import OPERATIONS, UNARY, Formula
 from charlm.cells.passes import Normalization, Operand, Pass, Passes, Product, Rows, numbered
-from charlm.cells.program import BINARY, UNARY, Builder, Node, Program, Size, needed, reached, scalarized
+from charlm.cells.program import Builder, Node, Program, Size, needed, scalarized
 
 NEGLIGIBLE = -60.0
 """exp of a smaller number is too small to matter as a gradient in single precision."""
@@ -38,44 +47,30 @@ def least_saved(cell: Cell) -> int:
 def passes(split: Split) -> Passes:
     """Both passes of a split program."""
     loop = scalarized(split.loop)
-    nodes = loop.nodes
-    product_places = numbered(nodes, "product")
-    operand_places = dict.fromkeys(nodes[place].args[0] for place in product_places)
-    operands = {place: index for index, place in enumerate(operand_places)}
+    product_places = numbered(loop.nodes, "product")
+    operands = {place: k for k, place in enumerate(dict.fromkeys(loop.nodes[p].args[0] for p in product_places))}
 
-    forward, back = Builder(nodes), Builder()
-    gradients, rows = _gradients(loop, forward, back)
-    states = {node.name: place for place, node in enumerate(nodes) if node.op == "state"}
-    d_states = {name: gradients[place] for name, place in states.items() if place in gradients}
-    ends = [*d_states.values(), *(row for vectors in rows.values() for row in vectors)]
-    ends += [place for place, node in enumerate(back.nodes) if node.op == "product_back"]
-    live = {*needed(back.nodes, ends)}
-    required = {back.nodes[place].index for place in live if back.nodes[place].op == "value"}
+    graph = gradient_graph(loop)
+    loads = _in_memory(loop, operands)
+    nodes, saved = _saved(graph.forward, values_to_save(graph.forward, loads, graph.values))
+    for size, rows in saved.items():
+        for slot, (place, number) in enumerate(rows.items()):
+            loads[place] = loads[number] = Node("saved", size=size, index=slot)
+    final, new = with_loads(nodes, graph, loads)
 
-    loads = _loads(loop, forward, operands)
-    chosen = _values_to_save(forward, loads, required)
-    saved: dict[Size, list[int]] = {}
-    for place in sorted({*chosen.values()}):
-        saved.setdefault(forward.nodes[place].size, []).append(place)
-    slots = {number: index for numbers in saved.values() for index, number in enumerate(numbers)}
-    for place, number in chosen.items():
-        loads[place] = loads[number] = Node("saved", size=forward.nodes[number].size, index=slots[number])
-    final, new = _rewritten(forward, back, live, required, loads)
-
-    ahead = Pass(forward.nodes, dict(zip(loop.states, loop.results, strict=True)))
-    ahead.saved = {size: tuple(places) for size, places in saved.items()}
-    backward = Pass(final, {name: new[place] for name, place in d_states.items()})
-    backward.gradients = {place: new[gradients[place]] for place in sorted(gradients) if gradients[place] in new}
-    for place, vectors in rows.items():
-        moved = tuple(new[vector] for vector in vectors)
-        match nodes[place].op:
-            case "product":
-                backward.products[product_places[place]] = moved
-            case "window":
-                backward.windows[nodes[place].index] = moved
-            case "static":
-                backward.vectors[nodes[place].index] = moved
-    return _passes(split, operands, ahead, backward)
+    forward = Pass(nodes, dict(zip(loop.states, loop.results, strict=True)))
+    forward.saved = {size: tuple(rows.values()) for size, rows in saved.items()}
+    backward = Pass(final, {name: new[place] for name, place in graph.states.items()})
+    backward.gradients = {place: new[graph.of[place]] for place in sorted(graph.of) if graph.of[place] in new}
+    for place, vectors in graph.rows.items():
+        node, moved = loop.nodes[place], tuple(new[vector] for vector in vectors)
+        if node.op == "product":
+            backward.products[product_places[place]] = moved
+        elif node.op == "window":
+            backward.windows[node.index] = moved
+        else:
+            backward.vectors[node.index] = moved
+    return _passes(split, operands, forward, backward)
 
 
 def _passes(split: Split, operands: dict[int, int], forward: Pass, backward: Pass) -> Passes:
@@ -113,11 +108,33 @@ def _passes(split: Split, operands: dict[int, int], forward: Pass, backward: Pas
 # 1. The gradients
 
 
-def _gradients(loop: Program, forward: Builder, back: Builder) -> tuple[dict[int, int], dict[int, Rows]]:
-    """Put the gradients of a loop's nodes into `back`; returns the place of each, and those of vectors side by side.
+class GradientGraph(NamedTuple):
+    """The gradients of a loop's values. A node `value` with index k stands for node k of the forward pass."""
 
-    A node `value` with index k is node k of the forward pass, to which nodes that only the gradients need are added.
+    forward: list[Node]
+    """The loop, and what only gradients need of the forward pass."""
+    nodes: list[Node]
+    of: dict[int, int]
+    """The gradient of each node of the loop that has one."""
+    rows: dict[int, Rows]
+    """The gradients of each product's, window's and static value's vectors."""
+    states: dict[str, int]
+    """The gradient of each state before the step, without its products' share."""
+    live: set[int]
+    """The nodes that are of use."""
+
+    @property
+    def values(self) -> set[int]:
+        """The nodes of the forward pass whose values are of use."""
+        return {self.nodes[place].index for place in self.live if self.nodes[place].op == "value"}
+
+
+def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
+    """The gradients of a loop, by reverse mode: from its last node to its first.
+
+    exact: without comparisons of values that are saved anyway in place of others, see `_of_extreme`.
     """
+    forward, back = Builder(loop.nodes), Builder()
     parts = {(node.args[0], node.index): place for place, node in enumerate(loop.nodes) if node.op == "part"}
     products, norms = numbered(loop.nodes, "product"), numbered(loop.nodes, "normalize")
     uses = Counter(arg for node in loop.nodes for arg in node.args)
@@ -127,6 +144,26 @@ def _gradients(loop: Program, forward: Builder, back: Builder) -> tuple[dict[int
     def add(place: int, term: int) -> None:
         known = gradients.get(place)
         gradients[place] = term if known is None else back.apply("add", known, term)
+
+    def value(place: int) -> int:
+        node = forward.nodes[place]
+        if node.op == "constant":
+            return back.constant(node.number)
+        return back.put(Node("value", size=node.size, index=place))
+
+    def put(place: int, formula: Formula) -> int:
+        """Put a formula for a node of the loop."""
+        node = loop.nodes[place]
+        letters = dict(zip("yab", (place, *node.args), strict=False))
+
+        def known(part: Formula) -> int | None:
+            if part.op == "in_forward":
+                return value(_put(forward, part.args[0], lambda letter: letters.get(letter.op), node.size))
+            if part.op == "d":
+                return gradients[place]
+            return value(letters[part.op]) if part.op in letters else None
+
+        return _put(back, formula, known, node.size)
 
     for name, place in zip(loop.states, loop.results, strict=True):
         add(place, back.put(Node("d_state", name=name)))
@@ -142,100 +179,62 @@ def _gradients(loop: Program, forward: Builder, back: Builder) -> tuple[dict[int
                 if operand.op != "state" and not gradients.keys().isdisjoint(vectors):
                     add(node.args[0], result)
         elif node.op == "normalize" and place in gradients:
-            args = gradients[place], _value(forward, back, place)
+            args = gradients[place], value(place)
             add(node.args[0], back.put(Node("normalize_back", args, 1, node.size, index=norms[place])))
-        elif place in gradients:
-            for arg, term in _terms(uses, forward, back, place, gradients[place]):
-                if forward.nodes[arg].op not in ("constant", "greater"):
-                    add(arg, term)
-    return gradients, rows
+        elif node.op in OPERATIONS and place in gradients:
+            formulas = _of_extreme(forward, None if exact else uses, place) or OPERATIONS[node.op].gradients
+            for arg, formula in zip(node.args, formulas, strict=True):
+                if formula is not None and loop.nodes[arg].op not in ("constant", "greater"):
+                    add(arg, put(place, formula))
+    states = {node.name: place for place, node in enumerate(loop.nodes) if node.op == "state"}
+    of_states = {name: gradients[place] for name, place in states.items() if place in gradients}
+    ends = [*of_states.values(), *(row for vectors in rows.values() for row in vectors)]
+    ends += [place for place, node in enumerate(back.nodes) if node.op == "product_back"]
+    live = {*needed(back.nodes, ends)}
+    return GradientGraph(forward.nodes, back.nodes, gradients, rows, of_states, live)
 
 
-def _terms(uses: Counter[int], forward: Builder, back: Builder, place: int, d: int) -> Iterator[tuple[int, int]]:
-    """The arguments of a node whose gradient is d, and the term that it adds to their gradients."""
-    node, do, number = forward.nodes[place], back.apply, back.constant
-    args, size = node.args, node.size
-    value = functools.partial(_value, forward, back)
-    match node.op:
-        case "add":
-            yield args[0], d
-            yield args[1], d
-        case "sub":
-            yield args[0], d
-            yield args[1], do("sub", number(0.0), d)
-        case "mul":
-            yield args[0], do("mul", d, value(args[1]), size=size)
-            yield args[1], do("mul", d, value(args[0]), size=size)
-        case "div":
-            over = do("div", d, value(args[1]), size=size)
-            yield args[0], over
-            yield args[1], do("sub", number(0.0), do("mul", over, value(place)))
-        case "exp":
-            yield args[0], do("mul", d, value(place))
-        case "log":
-            yield args[0], do("div", d, value(args[0]))
-        case "tanh":
-            y = value(place)
-            yield args[0], do("mul", d, do("sub", number(1.0), do("mul", y, y)))
-        case "sigmoid":
-            y = value(place)
-            yield args[0], do("mul", do("mul", d, y), do("sub", number(1.0), y))
-        case "softplus":
-            yield args[0], do("mul", d, value(forward.apply("sigmoid", args[0])))
-        case "relu":
-            positive = do("greater", value(place), number(0.0))
-            yield args[0], do("where", positive, d, number(0.0), size=back.nodes[d].size)
-        case "sqrt":
-            yield args[0], do("div", do("mul", d, number(0.5)), value(place))
-        case "where":
-            condition = value(args[0])
-            yield args[1], do("where", condition, d, number(0.0), size=back.nodes[d].size)
-            yield args[2], do("where", condition, number(0.0), d, size=back.nodes[d].size)
-        case "max" | "min":
-            is_number = [forward.nodes[arg].op == "constant" for arg in args]
-            if any(is_number):
-                other = args[is_number.index(False)]
-                beyond = _beyond(uses, forward, back, place, args[is_number.index(True)], other)
-                yield other, do("where", beyond, number(0.0), d, size=back.nodes[d].size)
-            else:
-                to_first = do("mul", d, value(_share_of_first(forward, node)))
-                yield args[0], to_first
-                yield args[1], do("sub", d, to_first)
+def _of_extreme(forward: Builder, uses: Counter[int] | None, place: int) -> tuple[Formula, ...]:
+    """The gradients of the arguments of a maximum or minimum with a number; () for another node.
 
-
-def _value(forward: Builder, back: Builder, place: int) -> int:
-    """A value of the forward pass, as a node of the backward pass."""
+    The argument gets all of the gradient, also where it equals the number; where the number is the result, nothing.
+    """
     node = forward.nodes[place]
-    return back.constant(node.number) if node.op == "constant" else back.put(Node("value", size=node.size, index=place))
-
-
-def _beyond(uses: Counter[int], forward: Builder, back: Builder, place: int, number: int, other: int) -> int:
-    """Whether the maximum or minimum of a number and another value is the number. At equality it is not."""
-    node, bound = forward.nodes[place], forward.nodes[number].number
-    compared = [_value(forward, back, number), _value(forward, back, other)]
-    exponential = forward.find(Node("exp", (place,), 1, node.size))
-    if node.op == "max" and bound < NEGLIGIBLE and exponential is not None and uses[place] == 1:
+    numbers = [arg for arg in node.args if forward.nodes[arg].op == "constant"]
+    if node.op not in ("max", "min") or not numbers:
+        return ()
+    a, b = map(Formula, "ab") if numbers[0] == node.args[0] else map(Formula, "ba")
+    bound = forward.nodes[numbers[0]].number
+    exponential = Node("exp", (place,), 1, node.size)
+    if node.op == "min":
+        is_number = b > a
+    elif uses and bound < NEGLIGIBLE and uses[place] == 1 and forward.find(exponential) is not None:
         # Compare its exponential, which is saved anyway. At the bound the gradient is negligible, so rounding
         # either way is harmless.
-        compared = [back.constant(math.exp(bound) * 1.000001), _value(forward, back, exponential)]
-    return back.apply("greater", *(compared if node.op == "max" else compared[::-1]), size=node.size)
+        known = Formula("in_forward", (Formula("exp", (Formula("y"),)),))
+        is_number = Formula("greater", (math.exp(bound) * 1.000001, known))
+    else:
+        is_number = a > b
+    gradient = Formula("where", (is_number, 0.0, Formula("d")))
+    return gradient, gradient
 
 
-def _share_of_first(forward: Builder, node: Node) -> int:
-    """The share of a maximum's or minimum's gradient that its first argument gets: 1, 0, or 0.5 if both are equal."""
-    wins = [forward.apply("greater", *node.args), forward.apply("greater", *node.args[::-1])]
-    first_wins, second_wins = wins if node.op == "max" else wins[::-1]
-    number = forward.constant
-    one = number(1.0)
-    return forward.apply("where", first_wins, one, forward.apply("where", second_wins, number(0.0), number(0.5)))
+def _put(builder: Builder, formula: Formula | float, known: Callable[[Formula], int | None], size: Size) -> int:
+    """Put what a formula stands for into a builder. known: the place of a letter, or of another formula."""
+    if not isinstance(formula, Formula):
+        return builder.constant(formula)
+    if (place := known(formula)) is not None:
+        return place
+    args = [_put(builder, arg, known, size) for arg in formula.args]
+    return builder.apply(formula.op, *args, size=size)
 
 
 # 2. The values to save
 
 
-def _loads(loop: Program, forward: Builder, operands: dict[int, int]) -> dict[int, Node]:
+def _in_memory(loop: Program, operands: Mapping[int, int]) -> dict[int, Node]:
     """The node of the backward pass for each value in memory: constants, states, operands of products."""
-    nodes = forward.nodes
+    nodes = loop.nodes
     loads = {place: Node("operand", size=nodes[place].size, index=k) for place, k in operands.items()}
     for name, place in zip(loop.states, loop.results, strict=True):
         loads[place] = Node("after", size=nodes[place].size, name=name)
@@ -247,17 +246,14 @@ def _loads(loop: Program, forward: Builder, operands: dict[int, int]) -> dict[in
     return loads
 
 
-def _values_to_save(forward: Builder, loads: Container[int], required: Container[int]) -> dict[int, int]:
-    """What to save so that every required value can be loaded or recomputed.
-
-    Returns for each such value the node that is saved: the value itself; for a condition, 1 or 0.
-    """
-    chosen: dict[int, int] = {}
+def values_to_save(nodes: Sequence[Node], memory: Container[int], required: Container[int]) -> list[int]:
+    """What to save so that every required value can be loaded or recomputed. memory: values that need no saving."""
+    saved: list[int] = []
     plain: set[int] = set()  # in memory, or arithmetic and normalization of such values
     known: set[int] = set()  # can be loaded or recomputed
-    for place, node in enumerate(tuple(forward.nodes)):
-        whole = forward.nodes[node.args[0]] if node.op == "part" else node
-        in_memory = place in loads or whole.op in ("static", "window")
+    for place, node in enumerate(nodes):
+        whole = nodes[node.args[0]] if node.op == "part" else node
+        in_memory = place in memory or node.op == "constant" or whole.op in ("static", "window")
         if in_memory or (node.op in (*_CHEAP, "normalize") and plain.issuperset(node.args)):
             plain.add(place)
         again = node.op in (*_CHEAP, "div") and known.issuperset(node.args)
@@ -267,48 +263,62 @@ def _values_to_save(forward: Builder, loads: Container[int], required: Container
             known.add(place)
         elif place in required:
             known.add(place)
-            chosen[place] = place
-            if node.op == "greater":
-                one, zero = forward.constant(1.0), forward.constant(0.0)
-                chosen[place] = forward.apply("where", place, one, zero, size=node.size)
-    return chosen
+            saved.append(place)
+    return saved
+
+
+def _saved(nodes: Sequence[Node], places: Sequence[int]) -> tuple[list[Node], dict[Size, dict[int, int]]]:
+    """The forward pass, and for each size the values to save: its node → the node that is stored.
+
+    Of a comparison it is another one, 1 or 0.
+    """
+    forward = Builder(nodes)
+    saved: dict[Size, dict[int, int]] = {}
+    comparisons = [place for place in places if nodes[place].op == "greater"]
+    for place in (place for place in places if place not in comparisons):
+        saved.setdefault(nodes[place].size, {})[place] = place
+    for place in comparisons:
+        size = nodes[place].size
+        number = forward.apply("where", place, forward.constant(1.0), forward.constant(0.0), size=size)
+        saved.setdefault(size, {})[place] = number
+    return forward.nodes, saved
 
 
 # 3. The backward pass with loads
 
 
-def _rewritten(
-    forward: Builder, back: Builder, live: Container[int], required: set[int], loads: dict[int, Node]
+def with_loads(
+    forward: Sequence[Node], graph: GradientGraph, loads: Mapping[int, Node]
 ) -> tuple[list[Node], dict[int, int]]:
-    """The backward pass, whose values are loaded or computed again; and the new place of each of its nodes."""
-    final = Builder()
-    norms = numbered(forward.nodes, "normalize")
+    """The backward pass, whose values are loaded or computed again; and the new place of each node of the graph.
+
+    loads: the node that loads a value of the forward pass.
+    """
+    back = Builder()
+    norms = numbered(forward, "normalize")
 
     def put(node: Node, args: Rows) -> int:
-        if node.op in (*UNARY, *BINARY, "where"):
-            return final.apply(node.op, *args, size=node.size)
-        return final.put(replace(node, args=args))
+        if node.op in OPERATIONS:
+            return back.apply(node.op, *args, size=node.size)
+        return back.put(replace(node, args=args))
 
     values: dict[int, int] = {}
-    places = reached(forward.nodes, sorted(required), leaves=loads)
-    for place in (place for place in places if place in loads):
-        values[place] = final.put(loads[place])
-        if forward.nodes[place].op == "greater":
-            half = final.constant(0.5)
-            values[place] = final.apply("greater", values[place], half, size=forward.nodes[place].size)
-    for place in sorted(places):
-        node = forward.nodes[place]
-        if place not in loads:
-            args = tuple(values[arg] for arg in node.args)
-            if node.op == "normalize":
-                values[place] = final.put(Node("normalized", args, 1, node.size, index=norms[place]))
-            else:
-                values[place] = args[0] if node.op == "stop" else put(node, args)
+    for place in needed(forward, graph.values, leaves=loads):
+        node = forward[place]
+        if place in loads:
+            values[place] = back.put(loads[place])
+            if node.op == "greater":
+                values[place] = back.apply("greater", values[place], back.constant(0.5), size=node.size)
+            continue
+        args = tuple(values[arg] for arg in node.args)
+        if node.op == "normalize":
+            values[place] = back.put(Node("normalized", args, 1, node.size, index=norms[place]))
+        else:
+            values[place] = args[0] if node.op == "stop" else put(node, args)
     new: dict[int, int] = {}
-    for place, node in enumerate(back.nodes):
-        if node.op == "value":
-            if place in live:
-                new[place] = values[node.index]
-        elif all(arg in new for arg in node.args):
+    for place, node in enumerate(graph.nodes):
+        if node.op == "value" and place in graph.live:
+            new[place] = values[node.index]
+        elif node.op != "value" and all(arg in new for arg in node.args):
             new[place] = put(node, tuple(new[arg] for arg in node.args))
-    return final.nodes, new
+    return back.nodes, new

@@ -10,18 +10,18 @@ other w.
 
 import functools
 import itertools
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from charlm.cells.derivative import passes
-from charlm.cells.lines import ATOM, SYMBOL, Lines, Notation
-from charlm.cells.loop import split
-from charlm.cells.passes import Passes, numbered
-from charlm.cells.program import BINARY, EPSILON, UNARY, Builder, Node, Program, scalars
+from charlm.cells.derivative import GradientGraph, gradient_graph
+from charlm.cells.lines import READABLE, SYMBOL, Lines, Notation
+from charlm.cells.loop import Split, split
+from charlm.cells.operations import ATOM, OPERATIONS, UNARY
+from charlm.cells.passes import numbered
+from charlm.cells.program import EPSILON, Builder, Node, Program, scalarized, scalars
 
 
 def equations(program: Program) -> list[str]:
@@ -60,16 +60,14 @@ _FUNCTIONS = {
 
 
 class _Latex(Notation):
-    templates: ClassVar = {
-        **Notation.templates, "sub": "{0} - {1}", "neg": "-{0}", "scale": r"{0} \, {1}", "mul": r"{0} \odot {1}",
-        "div": r"\frac{{{0}}}{{{1}}}", "product": r"{matrix} \, {0}",
-        "sigmoid": r"\sigma({0})", "sqrt": r"\sqrt{{{0}}}", "log_sigmoid": r"\log \sigma({0})",
-        "stop": r"\operatorname{{stop-gradient}}({0})",
-        "square": "{{{0}}}^{{2}}",
-        "where": r"\begin{{cases}} {1} & \text{{if }} {0} \\ {2} & \text{{else}} \end{{cases}}",
-    }  # fmt: skip
-    binds: ClassVar = {**Notation.binds, "div": (ATOM, 0, 0)}
     input, now, past, minus, prime = "x_{t}", "t", "t-1", "-", "'"
+
+    def template(self, op: str) -> str:
+        own = READABLE.get(op) or OPERATIONS.get(op)
+        return own.latex or own.text if own else ""
+
+    def precedence(self, op: str) -> tuple[int, ...]:
+        return (ATOM, 0, 0) if op == "div" else super().precedence(op)
 
     def symbol(self, name: str, *below: str) -> str:
         head, *words = SYMBOL.findall(name)
@@ -90,17 +88,22 @@ class _Latex(Notation):
         return rf"{{{matrix}}}^{{\top}}"
 
 
-class _Back(Lines):
-    """The backward pass. Values that the forward equations name become `known` nodes."""
+Vectors = list[list[int]]
+"""The places of the vectors of each node."""
 
-    leaves: ClassVar = (*Lines.leaves, "known", "d_state")
+
+class _Back(Lines):
+    """The backward pass, in which values that the forward equations name have these names."""
+
+    leaves: ClassVar = (*Lines.leaves, "d_state")
 
     def __init__(self, program: Program, notation: Notation) -> None:
-        derived, forward, builder = passes(split(program)), Lines(program, notation), Builder()
-        back = derived.backward
+        parts, forward, builder = split(program), Lines(program, notation), Builder()
         used_names = {name for name, _ in forward.lines()}
         whole = scalars(builder, program.nodes)
-        ahead, behind = _in_single_vectors(derived, builder, whole)
+        loop = scalarized(parts.loop)
+        graph = gradient_graph(loop, exact=True)
+        ahead, behind = _in_single_vectors(parts, loop, graph, builder, whole)
         known: dict[int, str] = {}
         self.rows: dict[tuple[str, ...], str] = {}
         for place, name in forward.names.items():
@@ -110,32 +113,32 @@ class _Back(Lines):
             if program.nodes[place].op == "stop":  # the backward pass reads its argument
                 known = dict(zip(whole[program.nodes[place].args[0]], names, strict=True)) | known
             self.rows[tuple(f"d{each}" for each in names)] = f"d{name}"
-        results = []
-        through = {node.index: place for place, node in enumerate(back.nodes) if node.op == "product_back"}
-        for state in program.states:
-            terms = [back.states[state]] if state in back.states else []
-            terms += [through[product] for product in derived.through[state]]
-            places = [behind[place][0] for place in terms] or [builder.constant(0.0)]
-            results.append(functools.reduce(functools.partial(builder.apply, "add"), places))
-        nodes = [Node("known", name=known[k]) if k in known else node for k, node in enumerate(builder.nodes)]
-        program = program._replace(nodes=tuple(nodes), results=tuple(results), gates=(), shown=())
-        super().__init__(program, notation, [behind[row][0] for row in derived.gradient_rows])
+        results = _state_gradients(loop, graph, builder, behind)
+        combined = program._replace(nodes=tuple(builder.nodes), results=tuple(results), gates=(), shown=())
+        ends = [behind[row][0] for rows in graph.rows.values() for row in rows]
+        super().__init__(combined, notation, ends, known)
         self.used_names |= used_names
-        after = {forward.after(state): self.symbols[state, ""] for state in program.states}
-        uses = Counter(back.gradients.values())
-        for named in (("known",), ("vector", "input"), UNARY):
-            for place, gradient in back.gradients.items():
-                node = self.nodes[ahead[place][0]]
-                if node.op == "vector" and uses[gradient] > 1:  # a bias; the line is the gradient of the sum with it
-                    continue
-                if node.op in named and all(self.nodes[arg].op == "vector" for arg in node.args):
-                    text, _ = self.formula(ahead[place][0])
-                    self.preferred.setdefault(self.same[behind[gradient][0]], f"d{after.get(text, text)}")
+        self.preferred = self.names_of(graph, ahead, behind, forward) | self.preferred
         self.gradients: set[int] = set()
         for place, node in enumerate(self.nodes):
             if node.op == "d_state" or not self.gradients.isdisjoint(node.args):
                 self.gradients.add(place)
         self.numbers = itertools.count(1)
+
+    def names_of(self, graph: GradientGraph, ahead: Vectors, behind: Vectors, forward: Lines) -> dict[int, str]:
+        """Names of gradients, by the values that have them: first those with names, then parameters and functions."""
+        after = {forward.after(state): self.symbols[state, ""] for state in self.program.states}
+        uses = Counter(graph.of.values())
+        names: dict[int, str] = {}
+        for named in (("known",), ("vector", "input"), UNARY):
+            for place, gradient in sorted(graph.of.items()):
+                node = self.nodes[ahead[place][0]]
+                if node.op == "vector" and uses[gradient] > 1:  # a bias; the line is the gradient of the sum with it
+                    continue
+                if node.op in named and all(self.nodes[arg].op == "vector" for arg in node.args):
+                    text, _ = self.formula(ahead[place][0])
+                    names.setdefault(self.same[behind[gradient][0]], f"d{after.get(text, text)}")
+        return names
 
     def after(self, state: str) -> str:
         return f"d{self.symbols[state, self.notation.past]}"
@@ -143,7 +146,7 @@ class _Back(Lines):
     def leaf(self, node: Node) -> tuple[str, int]:
         if node.op == "d_state":
             return f"d{self.symbols[node.name, self.notation.now]}", ATOM
-        return (node.name, ATOM) if node.op == "known" else super().leaf(node)
+        return super().leaf(node)
 
     def formula(self, place: int) -> tuple[str, int]:
         node = self.nodes[place]
@@ -152,7 +155,7 @@ class _Back(Lines):
         rows = tuple(self.text(arg, ATOM if len(node.args) == 1 else 0) for arg in node.args)
         whole = self.rows.get(rows) or (rows[0] if len(rows) == 1 else f"({', '.join(rows)})")
         matrix = self.notation.transposed(self.row(replace(node, op="product")))
-        return self.notation.templates["product"].format(whole, matrix=matrix), self.notation.binds["product"][0]
+        return self.notation.template("product").format(whole, matrix=matrix), self.notation.precedence("product")[0]
 
     def function(self, op: str) -> str:
         name = super().function(op.removesuffix("_back"))
@@ -168,73 +171,65 @@ class _Back(Lines):
         return self.notation.symbol("δ", str(next(self.numbers))) if place in self.gradients else next(fresh)
 
 
-Rows = list[list[int]]
-"""The places of the vectors of each node."""
-
-
-def _in_single_vectors(derived: Passes, builder: Builder, whole: Rows) -> tuple[Rows, Rows]:
-    """Both passes as single vectors in the builder of the whole program, where loading a value is the value itself."""
-    nodes = derived.forward.nodes
-    norms = [nodes[place] for place in numbered(nodes, "normalize")]
-    ahead: Rows = []
-    behind: Rows = []
-
-    def rows(node: Node, values: Rows) -> list[int]:
-        args = tuple(values[arg][0] for arg in node.args)
-        match node.op:
-            case "window" | "static":
-                read = derived.split.windows if node.op == "window" else derived.split.vectors
-                return whole[read[node.index]]
-            case "part":
-                return [values[node.args[0]][node.index]]
-            case "before":
-                return [builder.put(Node("state", name=node.name))]
-            case "after":
-                return ahead[derived.forward.states[node.name]]
-            case "saved":
-                return ahead[derived.forward.saved[node.size][node.index]]
-            case "operand":
-                return ahead[derived.operands[node.index].node]
-            case "normalized":
-                node = norms[node.index]
-            case "normalize_back":
-                norm = norms[node.index]
-                args = (ahead[norm.args[0]][0], args[0])
-                op = "rms_normalize_back" if norm.index else node.op
-                node = replace(node, op=op, number=norm.number)
-            case "product_back":
-                product = derived.products[node.index]
-                node = replace(node, name=product.name, index=product.index)
-            case "greater" if (condition := _condition(builder, args)) is not None:
-                return [condition]
-        if values is behind and node.op in ("mul", "div"):  # −a ⊙ b rather than (−a) ⊙ b
-            opposites = [builder.opposite(arg) for arg in args]
-            args = tuple(arg if each is None else each for arg, each in zip(args, opposites, strict=True))
-            result = builder.apply(node.op, *args, size=node.size)
-            return [result if opposites.count(None) != 1 else builder.apply("sub", builder.constant(0.0), result)]
-        if node.op in (*UNARY, *BINARY, "where"):
-            return [builder.apply(node.op, *args, size=node.size)]
-        place = builder.put(replace(node, args=args))
-        return [builder.part(place, k) for k in range(node.count)]
-
-    for node in nodes:
-        ahead.append(rows(node, ahead))
-    for node in derived.backward.nodes:
-        behind.append(rows(node, behind))
+def _in_single_vectors(
+    parts: Split, loop: Program, graph: GradientGraph, builder: Builder, whole: Vectors
+) -> tuple[Vectors, Vectors]:
+    """A loop's nodes and their gradients in the builder of the whole program, whose vectors are `whole`."""
+    products = [*numbered(loop.nodes, "product")]
+    norms = [*numbered(loop.nodes, "normalize")]
+    ahead: Vectors = []
+    behind: Vectors = []
+    for node in graph.forward:
+        args = tuple(ahead[arg][0] for arg in node.args)
+        if node.op in ("window", "static"):
+            ahead.append(whole[(parts.windows if node.op == "window" else parts.vectors)[node.index]])
+        elif node.op == "part":
+            ahead.append([ahead[node.args[0]][node.index]])
+        elif node.op in OPERATIONS and node.op != "stop":
+            ahead.append([builder.apply(node.op, *args, size=node.size)])
+        else:
+            place = builder.put(replace(node, args=args))
+            ahead.append([builder.part(place, k) for k in range(node.count)])
+    for node in graph.nodes:
+        args = tuple(behind[arg][0] for arg in node.args)
+        if node.op == "value":
+            value = graph.forward[node.index]
+            behind.append(ahead[value.args[0] if value.op == "stop" else node.index])
+        elif node.op in OPERATIONS:
+            behind.append([_with_sign_in_front(builder, node, args)])
+        elif node.op == "normalize_back":
+            norm = loop.nodes[norms[node.index]]
+            args = (ahead[norm.args[0]][0], args[0])
+            op = "rms_normalize_back" if norm.index else node.op
+            behind.append([builder.put(replace(node, op=op, args=args, number=norm.number))])
+        elif node.op == "product_back":
+            product = loop.nodes[products[node.index]]
+            behind.append([builder.put(replace(node, args=args, name=product.name, index=product.index))])
+        else:
+            behind.append([builder.put(node)])
     return ahead, behind
 
 
-def _condition(builder: Builder, args: tuple[int, ...]) -> int | None:
-    """The condition that is read from what the forward pass saved, if the arguments are such: a 1 or 0 and 0.5, or an
-    exponential and the least that it can be."""
-    first, second = (builder.nodes[arg] for arg in args)
-    of_first, of_second = ([builder.nodes[arg] for arg in node.args] for node in (first, second))
-    choices = [node.number for node in of_first[1:] if node.op == "constant"]
-    if first.op == "where" and choices == [1.0, 0.0] and second.number == 0.5:
-        return first.args[0]
-    if first.op == "constant" and second.op == "exp" and of_second[0].op == "max":
-        for bound, other in itertools.permutations(of_second[0].args):
-            node = builder.nodes[bound]
-            if node.op == "constant" and math.isclose(math.exp(node.number), first.number, rel_tol=1e-5):
-                return builder.apply("greater", bound, other)
-    return None
+def _with_sign_in_front(builder: Builder, node: Node, args: tuple[int, ...]) -> int:
+    """An operation; −(a ⊙ b) rather than (−a) ⊙ b."""
+    if node.op not in ("mul", "div"):
+        return builder.apply(node.op, *args, size=node.size)
+    opposites = [builder.opposite(arg) for arg in args]
+    args = tuple(arg if each is None else each for arg, each in zip(args, opposites, strict=True))
+    result = builder.apply(node.op, *args, size=node.size)
+    return result if opposites.count(None) != 1 else builder.apply("sub", builder.constant(0.0), result)
+
+
+def _state_gradients(loop: Program, graph: GradientGraph, builder: Builder, behind: Vectors) -> list[int]:
+    """The gradient of each state before the step, with its products' share."""
+    through = {node.index: behind[place][0] for place, node in enumerate(graph.nodes) if node.op == "product_back"}
+    results = []
+    for state in loop.states:
+        terms = [behind[graph.states[state]][0]] if state in graph.states else []
+        for place, index in reversed(numbered(loop.nodes, "product").items()):
+            operand = loop.nodes[loop.nodes[place].args[0]]
+            if operand.op == "state" and operand.name == state:
+                terms.append(through[index])
+        terms = terms or [builder.constant(0.0)]
+        results.append(functools.reduce(functools.partial(builder.apply, "add"), terms))
+    return results

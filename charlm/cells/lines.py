@@ -4,14 +4,13 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
-from charlm.cells.program import EPSILON, UNARY, Node, Program, needed
+from charlm.cells.operations import ATOM, LEAVES, OPERATIONS, UNARY
+from charlm.cells.program import EPSILON, Node, Program, needed
 
-ATOM = 5
-"""The precedence of a name or a call; no operation has a higher one."""
 _LONGEST = 100
 """The most characters of an expression within another."""
 SYMBOL = re.compile(r"^_*[^\W\d_]+|\d+$|[^_]+")
@@ -20,25 +19,39 @@ _DIGITS = "₀₁₂₃₄₅₆₇₈₉"
 _LOWERED = str.maketrans("0123456789", _DIGITS)
 
 
+class Readable(NamedTuple):
+    """An operation that only equations have; the fields are those of `Operation`."""
+
+    text: str
+    latex: str
+    precedence: tuple[int, ...] = ()
+
+
+READABLE = {
+    "neg": Readable("−{0}", "-{0}", (2, 3)),
+    "scale": Readable("{0} {1}", r"{0} \, {1}", (3, 4, 4)),
+    "square": Readable("{0}²", "{{{0}}}^{{2}}", (4, ATOM)),
+    "product": Readable("{matrix} {0}", r"{matrix} \, {0}", (4, ATOM)),
+    "log_sigmoid": Readable("log σ({0})", r"\log \sigma({0})"),
+}
+
+
 class Notation:
     """How lines are written: here in Unicode, as a paper writes equations."""
 
-    templates: ClassVar[dict[str, str]] = {
-        "greater": "{0} > {1}", "add": "{0} + {1}", "sub": "{0} − {1}", "neg": "−{0}", "scale": "{0} {1}",
-        "mul": "{0} ⊙ {1}", "div": "{0} / {1}", "product": "{matrix} {0}", "sigmoid": "σ({0})", "sqrt": "√({0})",
-        "log_sigmoid": "log σ({0})", "where": "({1} where {0}, else {2})", "square": "{0}²",
-        "stop": "stop_gradient({0})",
-    }  # fmt: skip
-    """Operation → its text; a missing one is written as a call of `function`."""
-    binds: ClassVar[dict[str, tuple[int, ...]]] = {
-        "greater": (1, 2, 2), "add": (2, 2, 3), "sub": (2, 2, 3), "neg": (2, 3), "mul": (3, 3, 4), "scale": (3, 4, 4),
-        "div": (3, 3, 4), "product": (4, ATOM), "square": (4, ATOM),
-    }  # fmt: skip
-    """Operation → its precedence, and the precedence that each argument needs to stand without parentheses. Arguments
-    of a missing operation never need any."""
     letters = "abeklmpquvy"
     """What names of unnamed values are made of: papers call gates, candidates and states by the others."""
     input, now, past, minus, prime = "xₜ", "ₜ", "ₜ₋₁", "−", "′"
+
+    def template(self, op: str) -> str:
+        """The text of an operation; "": a call of `function`."""
+        own = READABLE.get(op) or OPERATIONS.get(op)
+        return own.text if own else ""
+
+    def precedence(self, op: str) -> tuple[int, ...]:
+        """Of an operation, and that which each argument needs to stand without parentheses; (): of a call."""
+        own = READABLE.get(op) or OPERATIONS.get(op)
+        return own.precedence if own else ()
 
     def symbol(self, name: str, *below: str) -> str:
         """A name with subscripts: its own digits and words after a `_`, then those in `below`."""
@@ -57,7 +70,7 @@ class Notation:
         """Six digits; the root of a short number as such, which six digits would only come near."""
         square = float(f"{number * number:.4g}")
         if float(f"{number:.6g}") != number and math.isclose(square, number * number, rel_tol=1e-14):
-            return (self.minus if number < 0 else "") + self.templates["sqrt"].format(f"{square:g}")
+            return (self.minus if number < 0 else "") + self.template("sqrt").format(f"{square:g}")
         return f"{number:.6g}".replace("-", self.minus)
 
     def function(self, op: str) -> str:
@@ -79,14 +92,16 @@ class Lines:
     of these expressions.
     """
 
-    leaves: ClassVar[tuple[str, ...]] = ("input", "state", "constant", "vector", "part")
-    """Operations that never get a line."""
+    leaves: ClassVar[tuple[str, ...]] = (*LEAVES, "part", "known")
+    """Operations that never get a line. A value that is known is one by its name."""
 
-    def __init__(self, program: Program, notation: Notation, ends: Iterable[int] = ()) -> None:
-        """ends: nodes besides the results that get a line."""
+    def __init__(
+        self, program: Program, notation: Notation, ends: Iterable[int] = (), known: Mapping[int, str] | None = None
+    ) -> None:
+        """ends: nodes besides the results that get a line. known: names of values that other lines give."""
         self.program, self.notation = program, notation
         self.parameters = {parameter.name: parameter for parameter in program.parameters}
-        self.nodes, self.same = _readable(program.nodes)
+        self.nodes, self.same = _readable(program.nodes, known or {})
         self.results = [self.same[place] for place in program.results]
         ends = {self.same[place] for place in ends}
         self.places = needed(self.nodes, (*self.results, *ends))
@@ -158,25 +173,30 @@ class Lines:
         node = self.nodes[place]
         if node.op in self.leaves:
             return self.leaf(node)
-        binds, *lowest = self.notation.binds.get(node.op, (ATOM, *[0] * len(node.args)))
+        binds, *lowest = self.notation.precedence(node.op) or (ATOM, *[0] * len(node.args))
         if node.op in ("add", "mul") and self.nodes[node.args[1]].op == node.op:  # a + (b + c)
             lowest[1] = binds
         args = [self.text(arg, each) for arg, each in zip(node.args, lowest, strict=True)]
-        if node.op not in self.notation.templates:
+        template = self.notation.template(node.op)
+        if not template:
             if "normalize" in node.op and node.number != EPSILON:
                 args.append(self.notation.number(node.number))
             return f"{self.function(node.op)}({', '.join(args)})", binds
         matrix = self.row(node) if node.op == "product" else ""
-        return self.notation.templates[node.op].format(*args, matrix=matrix), binds
+        return template.format(*args, matrix=matrix), binds
 
     def leaf(self, node: Node) -> tuple[str, int]:
         match node.op:
+            case "known":
+                return node.name, ATOM
             case "input":
                 return self.notation.input, ATOM
             case "state":
                 return self.symbols[node.name, self.notation.past], ATOM
             case "constant":
-                return self.notation.number(node.number), ATOM if node.number >= 0 else self.notation.binds["neg"][0]
+                return self.notation.number(node.number), ATOM if node.number >= 0 else self.notation.precedence("neg")[
+                    0
+                ]
             case "part":
                 return self.notation.numbered(self.text(node.args[0]), node.index + 1), ATOM
         return self.row(node), ATOM
@@ -215,12 +235,14 @@ class Lines:
         return next(fresh)
 
 
-def _readable(nodes: Iterable[Node]) -> tuple[list[Node], list[int]]:
-    """The nodes, rewritten with `neg`, `scale`, `log_sigmoid`, `rms_normalize` and rows, and the new place of each."""
+def _readable(nodes: Iterable[Node], known: Mapping[int, str]) -> tuple[list[Node], list[int]]:
+    """The nodes, rewritten with `READABLE`, `rms_normalize`, rows and known values, and the new place of each."""
     readable: list[Node] = []
     same: list[int] = []
     for place, old in enumerate(nodes):
         node = replace(old, args=tuple(same[arg] for arg in old.args))
+        if place in known:
+            node = Node("known", name=known[place])
         args, alike = [readable[arg] for arg in node.args], place
         if node.op == "part" and args[0].op == "vector":
             node = replace(args[0], count=1, index=args[0].index + node.index)

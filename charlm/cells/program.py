@@ -4,9 +4,9 @@ A program is a list of nodes in the order of computation; a node's place is its 
 `count` vectors over units, side by side (stacked gates). Shapes: H hidden units, I inputs.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 Size = str | int
 """Units of a vector: "H", "I", or a number; "" for a constant, which fits every size."""
@@ -23,11 +23,6 @@ EPSILON = 1e-5
 """What a normalization adds to the mean square, unless its step says otherwise."""
 MATRIX_STARTS = ("identity", "orthogonal")
 """Initial values of a matrix besides a number, which all of its entries get."""
-UNARY = ("exp", "log", "tanh", "sigmoid", "softplus", "relu", "sqrt")
-BINARY = ("add", "sub", "mul", "div", "max", "min", "greater")
-OTHER = ("input", "state", "constant", "vector", "product", "part", "where", "normalize", "stop")
-OPERATIONS = (*UNARY, *BINARY, *OTHER)
-"""All operations, see `Node`."""
 
 
 @dataclass(frozen=True)
@@ -118,21 +113,29 @@ def when(nodes: Sequence[Node]) -> list[int]:
     return kinds
 
 
-def needed(nodes: Sequence[Node], ends: Iterable[int], leaves: Container[int] = ()) -> list[int]:
-    """The nodes that `ends` need, in order; without what only `leaves` need."""
-    return sorted(reached(nodes, ends, leaves))
+def ordered(ends: Iterable[int], arguments: Callable[[int], Iterable[int]], known: Container[int] = ()) -> list[int]:
+    """The values that `ends` need, each after its arguments: depth first, from left to right.
 
-
-def reached(nodes: Sequence[Node], ends: Iterable[int], leaves: Container[int] = ()) -> list[int]:
-    """`needed`, in the order in which a walk from the last end backward reaches them."""
+    Without `known` values, and without what only they need.
+    """
     found: dict[int, None] = {}
-    ready = list(ends)
-    while ready:
-        place = ready.pop()
-        if place not in found:
-            found[place] = None
-            ready += () if place in leaves else nodes[place].args
+    waiting = [*ends][::-1]
+    while waiting:  # no recursion: a step may have thousands of operations
+        place = waiting[-1]
+        missing = [] if place in found or place in known else [arg for arg in arguments(place) if arg not in found]
+        missing = [arg for arg in missing if arg not in known]
+        if missing:
+            waiting += missing[::-1]
+        else:
+            waiting.pop()
+            if place not in known:
+                found[place] = None
     return list(found)
+
+
+def needed(nodes: Sequence[Node], ends: Iterable[int], leaves: Container[int] = ()) -> list[int]:
+    """The places of the nodes that `ends` need, ascending; without what only `leaves` need."""
+    return sorted(ordered(ends, lambda place: () if place in leaves else nodes[place].args))
 
 
 class Builder:
@@ -236,40 +239,3 @@ def scalars(builder: Builder, nodes: Sequence[Node]) -> list[list[int]]:
         else:
             parts.append([builder.put(node)])
     return parts
-
-
-def program_json(program: Program, hidden: int, inputs: int) -> dict[str, Any]:
-    """The program of a layer with H hidden units and I inputs, for the page that runs it (charlm/web/model/program.js).
-
-    Each node has the `length` of its value, its `stage` (STATIC, WINDOW or LOOP), and for `vector` and `part` the
-    `start` in the parameter or in args[0]. Only vectors, products and their parts have several vectors side by side.
-    """
-    program = scalarized(program)
-    nodes, stages = program.nodes, when(program.nodes)
-    places = needed(nodes, (*program.results, *(place for _, place in (*program.shown, *program.gates))))
-    new = {place: number for number, place in enumerate(places)}
-    sizes = {"H": hidden, "I": inputs}
-    units = [node.size if isinstance(node.size, int) else sizes.get(node.size, 0) for node in nodes]
-    lengths = [node.count * each for node, each in zip(nodes, units, strict=True)]
-    listed = [
-        {
-            "op": nodes[place].op,
-            "args": [new[arg] for arg in nodes[place].args],
-            "length": lengths[place] or max(lengths),  # a constant is as long as any value
-            "stage": stages[place],
-            "name": nodes[place].name,
-            "index": nodes[place].index,
-            "start": nodes[place].index * units[place],
-            "number": nodes[place].number,
-        }
-        for place in places
-    ]
-    return {
-        "nodes": listed,
-        "states": [
-            {"name": name, "result": new[place], "internal": name in program.internal}
-            for name, place in zip(program.states, program.results, strict=True)
-        ],
-        "shown": {name: new[place] for name, place in program.shown}
-        | {f"gate {name}": new[place] for name, place in program.gates},
-    }

@@ -5,7 +5,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from charlm.cells.program import BINARY, UNARY
+from charlm.cells.operations import OPERATIONS
 
 MOST_FACTORS = 8
 """The largest exponent of a power, which becomes a product."""
@@ -58,7 +58,7 @@ def _elu(v: Any, alpha: float = 1.0) -> Any:
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
-    **{op: functools.partial(_do, op) for op in (*UNARY, *BINARY, "where") if op != "greater"},
+    **{operation.torch or op: functools.partial(_do, op) for op, operation in OPERATIONS.items()},
     "add": lambda a, b, *, alpha=1: _do("add", a, alpha * b),
     "sub": lambda a, b, *, alpha=1: _do("sub", a, alpha * b),
     "neg": lambda v: 0.0 - v,

@@ -1,10 +1,8 @@
 """Runs a cell's `step` on symbols, which gives its program."""
 
-import functools
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
 from numbers import Real
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,15 +11,10 @@ from pydantic import ValidationError
 
 from charlm.cells.cell import Cell, Parameters
 from charlm.cells.check import MOST_NODES, check, check_shape
-from charlm.cells.program import BINARY, UNARY, Builder, Node, Parameter, Program, Size
-from charlm.cells.torch_functions import FUNCTIONS, INSTEAD, NO_METHODS
+from charlm.cells.operations import OPERATIONS
+from charlm.cells.program import Builder, Node, Parameter, Program, Size
+from charlm.cells.symbols import ALLOWED, Condition, Value
 from charlm.errors import CellError
-
-_ALLOWED = (
-    "allowed: + − × ÷, powers, < and >, exp, log, tanh, sigmoid, softplus, log_sigmoid, relu, sqrt, abs, clamp, "
-    "maximum, minimum, where, normalize, rms_normalize, stop_gradient, and products and parameters by p"
-)
-_OPERANDS = {**dict.fromkeys(UNARY, 1), **dict.fromkeys(BINARY, 2), "where": 3}
 
 
 def trace(cell: Cell, square: bool) -> Program:
@@ -79,7 +72,7 @@ def _explained(error: BaseException) -> str:
         return (
             "an attribute of the cell is set, which keeps nothing; what a step needs of the past is one of its states"
         )
-    return f"{type(error).__name__}: {' '.join(str(error).split())}; {_ALLOWED}"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}; {ALLOWED}"
 
 
 class _Tracing(Parameters):
@@ -108,7 +101,7 @@ class _Tracing(Parameters):
         of: int = 0,
         size: Size = "H",
         start: Any = None,
-    ) -> "Value":
+    ) -> Value:
         value = self.value(operand)
         if value.node.count != 1 or value.node.size == "":
             self.fail(f"{name}: the operand has {value.node.count} vectors; allowed: 1, and no constant")
@@ -128,7 +121,7 @@ class _Tracing(Parameters):
         index: int | None = None,
         of: int = 0,
         size: Size = "H",
-    ) -> "Value":
+    ) -> Value:
         parameter = Parameter(name, gates, size, "", of)
         self._check_shape(parameter, index)
         rows = gates if index is not None else gates * max(of, 1)
@@ -161,7 +154,7 @@ class _Tracing(Parameters):
 
     # Called by values and functions
 
-    def value(self, value: Any) -> "Value":
+    def value(self, value: Any) -> Value:
         """The value itself; a number becomes a constant."""
         if isinstance(value, Value):
             if value.tracing is not self:
@@ -171,12 +164,13 @@ class _Tracing(Parameters):
             return value
         if isinstance(value, Real) and not isinstance(value, bool):
             return Value(self, self.builder.constant(float(value)))
-        return self.fail(f"found a {type(value).__name__} where a vector or a number belongs; {_ALLOWED}")
+        return self.fail(f"found a {type(value).__name__} where a vector or a number belongs; {ALLOWED}")
 
-    def apply(self, op: str, *operands: Any) -> "Value":
+    def apply(self, op: str, *operands: Any) -> Value:
         """An operation unit by unit."""
-        if len(operands) != _OPERANDS[op]:
-            self.fail(f"{op} of {len(operands)} values; allowed: {_OPERANDS[op]}")
+        arity = OPERATIONS[op].arity
+        if len(operands) != arity:
+            self.fail(f"{op} of {len(operands)} values; allowed: {arity}")
         if op == "where":
             condition, *branches = operands
             if not isinstance(condition, Condition):
@@ -203,7 +197,7 @@ class _Tracing(Parameters):
         place = self.builder.apply(op, *(value.place for value in values), size=size)
         return Condition(self, place) if op == "greater" else Value(self, place)
 
-    def over_units(self, op: str, value: Any, epsilon: float = 0.0, index: int = 0) -> "Value":
+    def over_units(self, op: str, value: Any, epsilon: float = 0.0, index: int = 0) -> Value:
         """normalize or stop."""
         own = self.value(value)
         node = Node(op, (own.place,), own.node.count, own.node.size, index=index, number=float(epsilon))
@@ -237,7 +231,7 @@ class _Tracing(Parameters):
                 self.fail(f"{name} is {value.node.count} vectors; allowed: one vector for each name")
         return {name: value.place for name, value in traced.items()}
 
-    def _put(self, node: Node) -> "Value":
+    def _put(self, node: Node) -> Value:
         """A node of the step; it counts as an operation."""
         self._count()
         return Value(self, self.builder.put(node))
@@ -279,174 +273,3 @@ class _Tracing(Parameters):
             fields = zip(Parameter._fields, known, parameter, strict=True)
             both = "; ".join(f"{field} {one!r} and {other!r}" for field, one, other in fields if one != other)
             self.fail(f"the parameter {parameter.name} is declared twice, with {both}; allowed: two names")
-
-
-def _operator(op: str, *, reflected: bool = False) -> "Callable[[Value, Any], Value]":
-    """The method of an operator; reflected: of the value on its right."""
-
-    def method(self: "Value", other: Any) -> "Value":
-        return self.tracing.apply(op, *((other, self) if reflected else (self, other)))
-
-    return method
-
-
-def _logical(sign: str, op: str) -> "Callable[[Value, Any], Value]":
-    """The method of an operator between comparisons; op: of their numbers, above 0 where the result holds."""
-
-    def method(self: "Value", other: Any) -> "Value":
-        if not isinstance(self, Condition) or not isinstance(other, Condition):
-            self.tracing.fail(f"{sign} of what is no comparison; allowed: as in where((a > 0) {sign} (b > 0), a, b)")
-        return self.tracing.apply(op, self.number, other.number) > 0
-
-    return method
-
-
-class Value:
-    """A symbolic vector, or several side by side: how it is computed, without numbers."""
-
-    def __init__(self, tracing: _Tracing, place: int) -> None:
-        self.tracing, self.place = tracing, place
-
-    @property
-    def node(self) -> Node:
-        return self.tracing.builder.nodes[self.place]
-
-    def __iter__(self) -> "Iterator[Value]":
-        """The vectors that are side by side."""
-        return iter([Value(self.tracing, self.tracing.builder.part(self.place, k)) for k in range(len(self))])
-
-    def __len__(self) -> int:
-        """How many vectors are side by side; with one, an error that says so: of a tensor it is the batch size."""
-        if self.node.count == 1:
-            self.tracing.fail(
-                "found one vector where several are expected; allowed: products and vectors with gates; a step sees "
-                "one time step, and charlm makes the loop over time"
-            )
-        return self.node.count
-
-    def __getitem__(self, index: int) -> "Value":
-        if type(index) is not int or not -len(self) <= index < len(self):
-            self.tracing.fail(f"found {index!r:.40} as an index; allowed: 0 to {len(self) - 1}")
-        return list(self)[index]
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self._change_in_place(value)
-
-    def _change_in_place(self, other: Any) -> NoReturn:
-        """What torch would do to a tensor under all its names, and to vectors that share its memory."""
-        self.tracing.fail("a vector is changed in place, as by a += b; allowed: a new one, as by a = a + b")
-
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = __iand__ = __ior__ = _change_in_place
-
-    def __bool__(self) -> bool:
-        self.tracing.fail("a branch on a value, which a trace does not know; use where(condition, a, b)")
-
-    def __float__(self) -> float:
-        self.tracing.fail(f"a number is needed where a vector was found; {_ALLOWED}")
-
-    __int__ = __index__ = __float__
-    __array_ufunc__ = None  # numpy then refuses its functions, and leaves operators to this class
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        self.tracing.fail(f"an array of numpy of vectors, which a trace does not know; {_ALLOWED}")
-
-    def __matmul__(self, other: Any) -> "Value":
-        self.tracing.fail('a product with @; allowed: p.product("weight", x), which declares the matrix')
-
-    __rmatmul__ = __matmul__
-
-    def __eq__(self, other: object) -> bool:
-        self.tracing.fail(f"a comparison with == or !=; {_ALLOWED}")
-
-    __hash__ = None  # type: ignore[assignment]
-
-    __and__ = _logical("&", "mul")
-    __or__ = _logical("|", "add")
-
-    __gt__ = _operator("greater")
-    __lt__ = _operator("greater", reflected=True)
-
-    def __ge__(self, other: Any) -> "Value":
-        return Condition(self.tracing, self.tracing.apply("greater", other, self).place, inverted=True)
-
-    def __le__(self, other: Any) -> "Value":
-        return Condition(self.tracing, self.tracing.apply("greater", self, other).place, inverted=True)
-
-    __add__ = _operator("add")
-    __radd__ = _operator("add", reflected=True)
-    __sub__ = _operator("sub")
-    __rsub__ = _operator("sub", reflected=True)
-    __mul__ = _operator("mul")
-    __rmul__ = _operator("mul", reflected=True)
-    __truediv__ = _operator("div")
-    __rtruediv__ = _operator("div", reflected=True)
-
-    def __pow__(self, exponent: Any) -> "Value":
-        return FUNCTIONS["pow"](self, exponent)
-
-    def __neg__(self) -> "Value":
-        return self.tracing.apply("sub", 0.0, self)
-
-    def __abs__(self) -> "Value":
-        return FUNCTIONS["abs"](self)
-
-    def where(self, condition: Any, other: Any) -> "Value":
-        """torch's method: the vector itself where the condition holds."""
-        return self.tracing.apply("where", condition, self, other)
-
-    def __getattr__(self, name: str) -> Any:
-        """Methods of tensors that are operations, as `x.tanh()`."""
-        if name in FUNCTIONS and name not in NO_METHODS:
-            return functools.partial(FUNCTIONS[name], self)
-        raise AttributeError(f"a vector of a step has no {name}" + (f"; {_instead(name)}" if _instead(name) else ""))
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> "Value":
-        """Functions of torch that are operations, as torch.tanh(x)."""
-        tracing = next(_values([*args, *(kwargs or {}).values()])).tracing
-        name, options = getattr(function, "__name__", str(function)), dict(kwargs or {})
-        if name not in FUNCTIONS:
-            tracing.fail(f"torch's {name} is no operation of a step; " + (_instead(name) or _ALLOWED))
-        if options.pop("inplace", False):
-            tracing.fail(f"torch's {name} with inplace=True, which changes a vector; allowed: inplace=False")
-        if name != "where" and not (args and isinstance(args[0], Value)):
-            tracing.fail(f"torch's {name} of something else than a vector first; allowed: a vector, as {name}(v)")
-        try:
-            return FUNCTIONS[name](*args, **options)
-        except TypeError:
-            known = "the vectors, and bounds or slopes as numbers"
-            tracing.fail(f"torch's {name} with arguments that a step does not know; allowed: {known}")
-
-
-class Condition(Value):
-    """A comparison: what `where` takes."""
-
-    def __init__(self, tracing: _Tracing, place: int, inverted: bool = False) -> None:
-        super().__init__(tracing, place)
-        self.inverted = inverted
-        """Whether it holds where the node does not."""
-
-    def __iter__(self) -> Iterator[Value]:
-        return (Condition(self.tracing, value.place, self.inverted) for value in super().__iter__())
-
-    def __invert__(self) -> "Condition":
-        return Condition(self.tracing, self.place, inverted=not self.inverted)
-
-    @property
-    def number(self) -> Value:
-        """1 where it holds, else 0."""
-        return self.tracing.apply("where", self, 1.0, 0.0)
-
-
-def _values(arguments: Iterable[Any]) -> Iterator[Value]:
-    """The values in arguments and in lists of them."""
-    for argument in arguments:
-        if isinstance(argument, Value):
-            yield argument
-        elif isinstance(argument, list | tuple):
-            yield from _values(argument)
-
-
-def _instead(name: str) -> str:
-    instead = (NO_METHODS | INSTEAD).get(name)
-    return f"write {instead} instead" if instead else ""

@@ -1,14 +1,12 @@
 """Writes one Triton kernel: its loads, values and stores."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from charlm.cells.program import UNARY, Size
-
-if TYPE_CHECKING:
-    from charlm.cells.triton import TritonPass
+from charlm.cells.operations import in_code
+from charlm.cells.passes import Passes, numbered
+from charlm.cells.plan import Loop, Plan, Store
+from charlm.cells.program import Size
 
 
 class Options(NamedTuple):
@@ -58,49 +56,93 @@ class TritonKernel(NamedTuple):
     arguments: tuple[Argument, ...]
 
 
-Vector = tuple[Argument, int, int]
-"""One of several vectors side by side: the argument, how many vectors it has, and which one this is."""
+@dataclass(frozen=True)
+class Vector:
+    """One of several vectors side by side: vector k of `count`."""
+
+    argument: Argument
+    count: int = 1
+    k: int = 0
 
 
-_SYMBOLS = {"add": "+", "sub": "-", "mul": "*", "div": "/", "greater": ">"}
-_FUNCTIONS = {**{op: op for op in UNARY}, "max": "maximum", "min": "minimum", "where": "tl.where"}
+class TritonPass:
+    """A plan, and what its kernels refer to. products: the index of each product, by its place."""
+
+    def __init__(self, passes: Passes, options: Options, plan: Plan, products: dict[int, int]) -> None:
+        self.passes, self.options, self.plan, self.products = passes, options, plan, products
+        self.states = passes.split.loop.states
+        self.stored: dict[int, Vector] = {}
+        """Where a value can be loaded after the stage that computes it."""
+        self.completed: dict[int, int] = {}
+        """The stage that stores the gradient of a state before the step."""
+        for at, stage in enumerate(plan.stages):
+            for store in (store for loop in stage.loops for store in loop.stores):
+                if store.kind in _ARGUMENTS:
+                    [place] = store.values
+                    self.stored.setdefault(place, vector_of(store))
+                elif store.kind == "d_state":
+                    self.completed[store.index] = at
+
+    def zones_out(self, s: int) -> bool:
+        return self.options.zoneout and self.states[s] not in self.passes.split.loop.internal
 
 
-class Writer:
-    """Writes one kernel. whole_rows: each program computes all units of a stream."""
+_ARGUMENTS = ("operand", "saved", "d_product", "d_window", "later")
+"""Stores that leave a value as it is."""
 
-    def __init__(self, of: TritonPass, whole_rows: bool) -> None:
-        self.of, self.whole_rows = of, whole_rows
+
+def vector_of(store: Store) -> Vector:
+    """Where a store puts its value."""
+    if store.kind == "later":
+        return Vector(Argument("node", store.values[0], store.size))
+    return Vector(Argument(store.kind, store.index), store.count, store.k)
+
+
+class KernelText:
+    """Writes the kernel of a loop. `text` is its text."""
+
+    def __init__(self, of: TritonPass, name: str, stage: int, loop: Loop) -> None:
+        self.of, self.nodes, self.stage = of, of.plan.nodes, stage
+        self.norms = numbered(self.nodes, "normalize")
+        ops = [self.nodes[step].op for step in loop.steps if isinstance(step, int) and of.plan.home[step] == stage]
+        self.whole_rows = "normalize" in ops or "normalize_back" in ops
         self.lines: list[str] = []
         self.arguments: dict[Argument, None] = {}
         self.values: dict[int, str] = {}
         self.loads: dict[str, str] = {}
-        self.gradients: set[str] = set()
+        for step in loop.steps:
+            if isinstance(step, Store):
+                self.store(step)
+            else:
+                self.values[step] = self.computed(step)
+        self.kernel = TritonKernel(name, loop.size, self.whole_rows, tuple(self.arguments))
+        self.text = self.function()
 
-    def text(self, kernel: TritonKernel) -> str:
-        names = ", ".join([*(argument.name for argument in kernel.arguments), "B", "N"])
+    def function(self) -> str:
+        names = ", ".join([*(argument.name for argument in self.arguments), "B", "N"])
         if self.whole_rows:
             lines = ["b = tl.program_id(0).to(INDEX)", "u = tl.arange(0, BLOCK)", "inside = u < N"]
         else:
             at = "at = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)"
             lines = [at, "b, u = at // N, at % N", "inside = b < B"]  # B · N may not fit into 32 bits
-        head = f"@triton.jit\ndef {kernel.name}({names}, BLOCK: tl.constexpr, INDEX: tl.constexpr):\n"
+        head = f"@triton.jit\ndef {self.kernel.name}({names}, BLOCK: tl.constexpr, INDEX: tl.constexpr):\n"
         return head + "".join(f"    {line}\n" for line in (*lines, *self.lines))
 
     def let(self, name: str, expression: str) -> str:
         self.lines.append(f"{name} = {expression}")
         return name
 
-    # Loads and stores
+    # Memory
 
     def pointer(self, kind: str, index: int = 0) -> str:
         self.arguments[argument := Argument(kind, index)] = None
         return argument.name
 
-    def address(self, argument: Argument, count: int = 1, k: int = 0) -> str:
-        """The address of this stream's vector k of `count`."""
-        self.arguments[argument] = None
-        return f"{argument.name} + " + ("b * N + u" if count == 1 else f"(b * {count} + {k}) * N + u")
+    def address(self, vector: Vector) -> str:
+        """The address of this stream's units."""
+        self.arguments[vector.argument] = None
+        start = "b * N" if vector.count == 1 else f"(b * {vector.count} + {vector.k}) * N"
+        return f"{vector.argument.name} + {start} + u"
 
     def load(self, address: str) -> str:
         """A variable with the units at this address; 0 past the last one."""
@@ -109,15 +151,10 @@ class Writer:
         return self.loads[address]
 
     def read(self, kind: str, index: int = 0, count: int = 1, k: int = 0) -> str:
-        return self.load(self.address(Argument(kind, index), count, k))
+        return self.load(self.address(Vector(Argument(kind, index), count, k)))
 
-    def store(self, argument: Argument, value: str, count: int = 1, k: int = 0) -> None:
-        self.lines.append(f"tl.store({self.address(argument, count, k)}, {value}, inside)")
-
-    def store_value(self, argument: Argument, place: int, count: int = 1, k: int = 0) -> None:
-        """Store the value of a node, which later kernels then load."""
-        self.store(argument, self.value(place), count, k)
-        self.of.stored.setdefault(place, (argument, count, k))
+    def write(self, vector: Vector, value: str) -> None:
+        self.lines.append(f"tl.store({self.address(vector)}, {value}, inside)")
 
     def masked(self, value: str, size: Size) -> str:
         """An operand of a product, or its gradient."""
@@ -127,61 +164,65 @@ class Writer:
         """A number of this stream; 0 past the last one, where a block of units of any streams can end."""
         return f"tl.load({address})" if self.whole_rows else f"tl.load({address}, inside, other=0.0)"
 
-    def moment(self, number: int, k: int) -> str:
+    def moment(self, norm: int, k: int) -> str:
         """The address of 1 / σ, or of the mean, of a normalization."""
-        return f"{self.pointer('moments')} + (b * {len(self.of.passes.normalizations)} + {number}) * 2 + {k}"
+        return f"{self.pointer('moments')} + (b * {len(self.of.passes.normalizations)} + {norm}) * 2 + {k}"
 
     def share(self, s: int) -> str:
         """The share of a state that zoneout keeps."""
         return self.load(f"{self.pointer('zoneout')} + b * {self.pointer('zoneout_row')} + {s} * N + u")
 
     def with_resets(self, value: str) -> str:
-        """The value with resets."""
         return f"{value} * {self.load_of_stream(self.pointer('carry') + ' + b')}"
-
-    def d_state(self, s: int) -> str:
-        """The gradient of a state after the step, before zoneout. `bypass_{s}` is the part that zoneout passes on."""
-        name = f"d_{s}"
-        if name not in self.gradients:
-            self.gradients.add(name)
-            products = [self.read("product", index) for index in self.of.passes.through[self.of.names[s]]]
-            self.let(name, " + ".join([self.read("d_state", s), *(self.masked(one, "H") for one in products)]))
-            if self.of.options.resets:
-                self.let(name, self.with_resets(name))
-            if s == 0:
-                self.let(name, f"{name} + {self.read('d_outputs')}")
-            if self.of.zones_out(s):
-                self.let(f"bypass_{s}", f"{self.share(s)} * {name}")
-                self.let(name, f"(1 - {self.share(s)}) * {name}")
-        return name
 
     # Values
 
-    def value(self, place: int) -> str:
-        """A number, or the name of a variable."""
-        if place not in self.values:
-            node = self.of.nodes[place]
-            if node.op == "constant":
-                self.values[place] = repr(node.number)
-            else:
-                expression = self.loaded(place)
-                self.values[place] = expression if expression.isidentifier() else self.let(f"v{place}", expression)
-        return self.values[place]
+    def name(self, place: int) -> str:
+        """A value by its name; a constant as a number."""
+        node = self.nodes[place]
+        return repr(node.number) if node.op == "constant" else self.values[place]
 
-    def loaded(self, place: int) -> str:
-        """A value that is not computed here."""
-        if place in self.of.stored:
-            value = self.load(self.address(*self.of.stored[place]))
-            return f"{value} != 0" if self.of.nodes[place].op == "greater" else value
-        node, k, passes = self.of.nodes[place], 0, self.of.passes
+    def computed(self, place: int) -> str:
+        """The name of a value, which is loaded or computed here."""
+        of, node = self.of, self.nodes[place]
+        norms, name = of.passes.normalizations, f"v{place}"
+        if of.plan.home[place] < self.stage and place in of.stored:
+            value = self.load(self.address(of.stored[place]))
+            return self.let(name, f"{value} != 0") if node.op == "greater" else value
+        if (loaded := self.loaded(place)) is not None:
+            return loaded if loaded.isidentifier() else self.let(name, loaded)
+        args = [self.name(arg) for arg in node.args]
+        match node.op:
+            case "stop":
+                return args[0]
+            case "d_state":
+                return self.d_state(of.states.index(node.name))
+            case "normalize":
+                norm = self.norms[place]
+                self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.index}, inside)")
+                self.lines += [f"tl.store({self.moment(norm, k)}, {one})" for k, one in enumerate(("scale", "mean"))]
+                return name
+            case "normalized":
+                scale, mean = (self.load_of_stream(self.moment(node.index, k)) for k in (0, 1))
+                centered = f"({args[0]} - {mean})" if norms[node.index].centered else args[0]
+                return self.let(name, f"{centered} * {scale}")
+            case "normalize_back":
+                scale = self.load_of_stream(self.moment(node.index, 0))
+                call = f"normalize_back({', '.join(args)}, {scale}, N, {norms[node.index].centered}, inside)"
+                return self.let(name, call)
+        return self.let(name, in_code("triton", node.op, *args))
+
+    def loaded(self, place: int) -> str | None:
+        """A value in memory; None for other values."""
+        node, k, passes = self.nodes[place], 0, self.of.passes
         if node.op == "part":
-            [place], k, node = node.args, node.index, self.of.nodes[node.args[0]]
+            [place], k, node = node.args, node.index, self.nodes[node.args[0]]
         match node.op:
             case "static":
                 return self.load(f"{self.pointer('vector', node.index)} + {k} * N + u")
             case "state" | "before" | "after":
                 kind = "pre_zoneout" if node.op == "after" else "before"
-                return self.read(kind, self.of.names.index(node.name))
+                return self.read(kind, self.of.states.index(node.name))
             case "saved":
                 rows = passes.forward.saved[node.size]
                 return self.read("saved", list(passes.forward.saved).index(node.size), len(rows), node.index)
@@ -190,27 +231,69 @@ class Writer:
             case "product" | "product_back":
                 value = self.read("product", self.of.products[place], node.count, k)
                 return value if node.op == "product" else self.masked(value, node.size)
-        raise AssertionError(node)
+        return None
 
-    def compute(self, place: int) -> None:
-        """A variable with the result of an operation."""
-        node, norms = self.of.nodes[place], self.of.passes.normalizations
-        args = [self.value(arg) for arg in node.args]
-        name = self.values[place] = args[0] if node.op == "stop" else f"v{place}"
-        if node.op == "normalize":
-            number = self.of.norms[place]
-            self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.index}, inside)")
-            self.lines += [f"tl.store({self.moment(number, k)}, {one})" for k, one in enumerate(("scale", "mean"))]
-        elif node.op == "normalized":
-            scale, mean = (self.load_of_stream(self.moment(node.index, k)) for k in (0, 1))
-            centered = f"({args[0]} - {mean})" if norms[node.index].centered else args[0]
-            self.let(name, f"{centered} * {scale}")
-        elif node.op == "normalize_back":
-            scale = self.load_of_stream(self.moment(node.index, 0))
-            self.let(name, f"normalize_back({', '.join(args)}, {scale}, N, {norms[node.index].centered}, inside)")
-        elif node.op == "d_state":
-            self.values[place] = self.d_state(self.of.names.index(node.name))
-        elif node.op in _SYMBOLS:
-            self.let(name, f"{args[0]} {_SYMBOLS[node.op]} {args[1]}")
-        elif node.op != "stop":
-            self.let(name, f"{_FUNCTIONS[node.op]}({', '.join(args)})")
+    def d_state(self, s: int) -> str:
+        """The gradient of a state after the step, before zoneout. `bypass_{s}` is the part that zoneout passes on."""
+        name = f"d_{s}"
+        products = [self.read("product", index) for index in self.of.passes.through[self.of.states[s]]]
+        self.let(name, " + ".join([self.read("d_state", s), *(self.masked(one, "H") for one in products)]))
+        if self.of.options.resets:
+            self.let(name, self.with_resets(name))
+        if s == 0:
+            self.let(name, f"{name} + {self.read('d_outputs')}")
+        if self.of.zones_out(s):
+            self.let(f"bypass_{s}", f"{self.share(s)} * {name}")
+            self.let(name, f"(1 - {self.share(s)}) * {name}")
+            if self.of.completed.get(s, self.stage) > self.stage:
+                self.write(Vector(Argument("d_state", s)), f"bypass_{s}")
+        return name
+
+    # Stores
+
+    def store(self, store: Store) -> None:
+        index, bf16 = store.index, self.of.options.bf16
+        value = self.name(store.values[-1])
+        match store.kind:
+            case "operand" | "saved" | "d_product" | "d_window" | "later":
+                vector = vector_of(store)
+                if store.kind != "later" or self.of.stored[store.values[0]] == vector:
+                    self.write(vector, value)
+                if store.kind == "operand":
+                    self.copy(index, value)
+                if store.kind == "d_product" and bf16:
+                    self.write(Vector(Argument("d_copy", index), store.count, store.k), value)
+            case "d_vector":
+                vector = Vector(Argument("d_vector", index), store.count, store.k)
+                self.write(vector, f"{self.load(self.address(vector))} + {value}")
+            case "state":
+                self.state(index, value)
+            case "d_state" | "no_d_state":
+                terms = [value] if store.kind == "d_state" else []
+                if self.of.zones_out(index):
+                    is_here = store.kind == "no_d_state" or len(store.values) > 1
+                    terms.append(f"bypass_{index}" if is_here else self.read("d_state", index))
+                self.write(Vector(Argument("d_state", index)), " + ".join(terms) or "0.0")
+
+    def copy(self, index: int, value: str) -> None:
+        """Copy an operand for its products."""
+        size, options = self.of.passes.operands[index].size, self.of.options
+        if options.bf16 or (options.mask and size == "H"):
+            self.write(Vector(Argument("copy", index)), self.masked(value, size))
+
+    def state(self, s: int, value: str) -> None:
+        """Store a state after the step, with zoneout and resets."""
+        options = self.of.options
+        if options.zoneout or options.resets:
+            self.write(Vector(Argument("pre_zoneout", s)), value)
+        if self.of.zones_out(s):
+            share, old = self.share(s), self.read("before", s)
+            value = self.let(f"new_{s}", f"{share} * {old} + (1 - {share}) * {value}")
+        if options.resets:
+            if s == 0:
+                self.write(Vector(Argument("outputs")), value)
+            value = self.let(f"next_{s}", self.with_resets(value))
+        self.write(Vector(Argument("after", s)), value)
+        for index, operand in enumerate(self.of.passes.operands):
+            if operand.state == self.of.states[s]:
+                self.copy(index, value)

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from charlm.cells.operations import OPERATIONS
 from charlm.cells.program import STATIC, units, when
 from charlm.layers import RecurrentLayers
 from charlm.layers.reference import NodeValues
@@ -53,14 +54,6 @@ class Nodes:
     def _new(self, word: str) -> str:
         self._count += 1
         return f"/{word}_{self._count}"
-
-
-_OPERATORS = {
-    **{op: op.capitalize() for op in ("exp", "log", "tanh", "sigmoid", "softplus", "relu", "sqrt")},
-    **{op: op.capitalize() for op in ("add", "sub", "mul", "div", "max", "min", "greater", "where")},
-    "stop": "Identity",
-}
-"""The operators of ONNX that do the same."""
 
 
 class OnnxLayer:
@@ -121,7 +114,7 @@ class OnnxLayer:
             self.value(arg, node.count) if node.op == "where" and not turn else self.number(arg, node.count)
             for turn, arg in enumerate(node.args)
         ]
-        return self.nodes.one(_OPERATORS[node.op], *args)
+        return self.nodes.one(OPERATIONS[node.op].onnx or node.op.capitalize(), *args)
 
     def number(self, place: int, count: int) -> str:
         value = self.value(place, count)

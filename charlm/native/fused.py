@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells.cell import Cell
-from charlm.cells.cpp_class import norm_sizes
+from charlm.cells.cpp import norm_sizes
 from charlm.cells.derivative import both_passes
 from charlm.cells.passes import Passes
 from charlm.cells.program import units

@@ -30,8 +30,9 @@ from charlm.cells import (  # noqa: F401 (expressions use them)
     where,
 )
 from charlm.cells.program import scalarized
+from charlm.cells.symbols import Condition, Value
 from charlm.cells.torch_functions import FUNCTIONS as TORCH_FUNCTIONS
-from charlm.cells.trace import Condition, Value, trace
+from charlm.cells.trace import trace
 from charlm.errors import CellError
 from charlm.layers.reference import NodeValues
 from tests.cells.on_tensors import TensorParameters

@@ -1,32 +1,12 @@
-// A layer of a recurrent cell, computed from the cell's program: see charlm/cells/program.py.
+// A layer of a recurrent cell, computed from the cell's program: see charlm/cells/program.py; operations.js has its operations.
 //
 // Every node of the program has its own array, and a loop over its units that fills it. Parts, and rows of
 // parameters, are views. So a page runs any cell without code of its own, and without eval.
 
 import { Matrix } from "./matrix.js";
+import { UNIT_BY_UNIT } from "./operations.js";
 
 const [WINDOW, LOOP] = [1, 2]; // stages: what depends on the input alone, and what depends on the state
-
-const UNIT_BY_UNIT = {
-  exp: (y, a) => { for (let u = 0; u < y.length; u++) y[u] = Math.exp(a[u]); },
-  log: (y, a) => { for (let u = 0; u < y.length; u++) y[u] = Math.log(a[u]); },
-  // 2 σ(2a) − 1 is faster than Math.tanh; it errs by 1e-16 at most.
-  tanh: (y, a) => { for (let u = 0; u < y.length; u++) y[u] = 2 / (1 + Math.exp(-2 * a[u])) - 1; },
-  sigmoid: (y, a) => { for (let u = 0; u < y.length; u++) y[u] = 1 / (1 + Math.exp(-a[u])); },
-  softplus: (y, a) => {
-    for (let u = 0; u < y.length; u++) y[u] = Math.max(a[u], 0) + Math.log1p(Math.exp(-Math.abs(a[u])));
-  },
-  relu: (y, a) => { for (let u = 0; u < y.length; u++) y[u] = Math.max(a[u], 0); },
-  sqrt: (y, a) => { for (let u = 0; u < y.length; u++) y[u] = Math.sqrt(a[u]); },
-  add: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = a[u] + b[u]; },
-  sub: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = a[u] - b[u]; },
-  mul: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = a[u] * b[u]; },
-  div: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = a[u] / b[u]; },
-  max: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = Math.max(a[u], b[u]); },
-  min: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = Math.min(a[u], b[u]); },
-  greater: (y, a, b) => { for (let u = 0; u < y.length; u++) y[u] = a[u] > b[u] ? 1 : 0; },
-  where: (y, a, b, c) => { for (let u = 0; u < y.length; u++) y[u] = a[u] ? b[u] : c[u]; },
-};
 
 /** (v − mean v) / √(var v + ε), or without the mean. */
 function normalize(y, v, epsilon, centered) {
@@ -43,7 +23,6 @@ function normalize(y, v, epsilon, centered) {
 function arrayOf({ op, length, start, number, name }, [first], parameters) {
   if (op === "vector") return parameters[name].subarray(start, start + length);
   if (op === "part") return first.subarray(start, start + length);
-  if (op === "stop") return first;
   return new Float32Array(length).fill(op === "constant" ? number : 0);
 }
 

@@ -1,0 +1,187 @@
+"""The operations of a program on vectors, unit by unit: each is declared once, with its derivative and its notations.
+
+To add one: an entry of `OPERATIONS`, and a function in `cell.py` that a step calls. A function that C++ or Triton lacks
+goes into charlm/native/vector.h or charlm/gpu/functions.py. A test holds every entry to its `value` in every target.
+"""
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+ATOM = 5
+"""The precedence of a name or a call in equations; no operation has a higher one."""
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A formula of a derivative: an operation on formulas and numbers, or a letter."""
+
+    op: str
+    args: "tuple[Formula | float, ...]" = ()
+
+    def __sub__(self, other: "Formula | float") -> "Formula":
+        return Formula("sub", (self, other))
+
+    def __rsub__(self, other: float) -> "Formula":
+        return Formula("sub", (other, self))
+
+    def __mul__(self, other: "Formula | float") -> "Formula":
+        return Formula("mul", (self, other))
+
+    def __truediv__(self, other: "Formula") -> "Formula":
+        return Formula("div", (self, other))
+
+    def __gt__(self, other: "Formula | float") -> "Formula":
+        return Formula("greater", (self, other))
+
+
+def _where(condition: Formula, a: Formula | float, b: Formula | float) -> Formula:
+    return Formula("where", (condition, a, b))
+
+
+def _in_forward(formula: Formula) -> Formula:
+    """A formula of the arguments that the forward pass computes."""
+    return Formula("in_forward", (formula,))
+
+
+_A, _B = Formula("a"), Formula("b")
+"""The arguments of an operation."""
+_Y, _D = Formula("y"), Formula("d")
+"""Its value, and the gradient of this value."""
+
+
+class Operation(NamedTuple):
+    """An operation unit by unit. A notation has {0}, {1}, {2} for the arguments; "" stands for a call of its name."""
+
+    value: Callable[..., float]
+    """Its value for numbers."""
+    gradients: tuple[Formula | None, ...]
+    """What the gradient of each argument gets; None: nothing."""
+    javascript: str
+    cpp: str = ""
+    triton: str = ""
+    torch: str = ""
+    """torch's name of the function."""
+    onnx: str = ""
+    """The operator; "": the name with a capital."""
+    text: str = ""
+    """In equations."""
+    latex: str = ""
+    precedence: tuple[int, ...] = ()
+    """In equations: its own, and what each argument needs to stand without parentheses; (): none."""
+
+    @property
+    def arity(self) -> int:
+        return len(self.gradients)
+
+
+def _infix(sign: str, value: Callable[..., float], gradients: tuple[Formula, ...], **equations: Any) -> Operation:
+    """An operation that all programming languages write alike."""
+    code = f"{{0}} {sign} {{1}}"
+    return Operation(value, gradients, code, code, code, **equations)
+
+
+_FIRST_IS_MAX = _in_forward(_where(_A > _B, 1.0, _where(_B > _A, 0.0, 0.5)))
+_FIRST_IS_MIN = _in_forward(_where(_B > _A, 1.0, _where(_A > _B, 0.0, 0.5)))
+"""1 or 0, or 0.5 if both arguments are equal: the share of the gradient that the first one gets."""
+
+OPERATIONS: dict[str, Operation] = {
+    "exp": Operation(math.exp, (_D * _Y,), "Math.exp({0})"),
+    "log": Operation(math.log, (_D / _A,), "Math.log({0})"),
+    # In JavaScript faster than Math.tanh; it errs by 1e-16 at most.
+    "tanh": Operation(math.tanh, (_D * (1.0 - _Y * _Y),), "2 / (1 + Math.exp(-2 * {0})) - 1"),
+    "sigmoid": Operation(
+        value=lambda a: 1 / (1 + math.exp(-a)),
+        gradients=(_D * _Y * (1.0 - _Y),),
+        javascript="1 / (1 + Math.exp(-{0}))",
+        text="σ({0})",
+        latex=r"\sigma({0})",
+    ),
+    "softplus": Operation(
+        value=lambda a: max(a, 0.0) + math.log1p(math.exp(-abs(a))),
+        gradients=(_D * _in_forward(Formula("sigmoid", (_A,))),),
+        javascript="Math.max({0}, 0) + Math.log1p(Math.exp(-Math.abs({0})))",
+    ),
+    "relu": Operation(lambda a: max(a, 0.0), (_where(_Y > 0.0, _D, 0.0),), "Math.max({0}, 0)"),
+    "sqrt": Operation(
+        value=math.sqrt,
+        gradients=(_D * 0.5 / _Y,),
+        javascript="Math.sqrt({0})",
+        cpp="square_root({0})",
+        text="√({0})",
+        latex=r"\sqrt{{{0}}}",
+    ),
+    "add": _infix("+", operator.add, (_D, _D), text="{0} + {1}", precedence=(2, 2, 3)),
+    "sub": _infix("-", operator.sub, (_D, 0.0 - _D), text="{0} − {1}", latex="{0} - {1}", precedence=(2, 2, 3)),
+    "mul": _infix(
+        "*", operator.mul, (_D * _B, _D * _A), text="{0} ⊙ {1}", latex=r"{0} \odot {1}", precedence=(3, 3, 4)
+    ),
+    "div": _infix(
+        sign="/",
+        value=operator.truediv,
+        gradients=(_D / _B, 0.0 - _D / _B * _Y),
+        text="{0} / {1}",
+        latex=r"\frac{{{0}}}{{{1}}}",
+        precedence=(3, 3, 4),
+    ),
+    "max": Operation(
+        value=max,
+        gradients=(_D * _FIRST_IS_MAX, _D - _D * _FIRST_IS_MAX),
+        javascript="Math.max({0}, {1})",
+        cpp="maximum({0}, {1})",
+        triton="maximum({0}, {1})",
+        torch="maximum",
+    ),
+    "min": Operation(
+        value=min,
+        gradients=(_D * _FIRST_IS_MIN, _D - _D * _FIRST_IS_MIN),
+        javascript="Math.min({0}, {1})",
+        cpp="minimum({0}, {1})",
+        triton="minimum({0}, {1})",
+        torch="minimum",
+    ),
+    "greater": Operation(
+        value=operator.gt,
+        gradients=(None, None),
+        javascript="{0} > {1} ? 1 : 0",
+        cpp="{0} > {1}",
+        triton="{0} > {1}",
+        torch="gt",
+        text="{0} > {1}",
+        precedence=(1, 2, 2),
+    ),
+    "where": Operation(
+        value=lambda condition, a, b: a if condition else b,
+        gradients=(None, _where(_A, _D, 0.0), _where(_A, 0.0, _D)),
+        javascript="{0} ? {1} : {2}",
+        cpp="{0} ? {1} : {2}",
+        triton="tl.where({0}, {1}, {2})",
+        text="({1} where {0}, else {2})",
+        latex=r"\begin{{cases}} {1} & \text{{if }} {0} \\ {2} & \text{{else}} \end{{cases}}",
+    ),
+    "stop": Operation(
+        value=lambda a: a,
+        gradients=(None,),
+        javascript="{0}",
+        cpp="{0}",
+        triton="{0}",
+        torch="detach",
+        onnx="Identity",
+        text="stop_gradient({0})",
+        latex=r"\operatorname{{stop-gradient}}({0})",
+    ),
+}
+
+UNARY = tuple(op for op, operation in OPERATIONS.items() if operation.arity == 1 and op != "stop")
+BINARY = tuple(op for op, operation in OPERATIONS.items() if operation.arity == 2)
+LEAVES = ("input", "state", "constant", "vector")
+OVER_UNITS = ("product", "part", "normalize")
+"""What a program has besides `OPERATIONS`, see `Node`: values of no arguments, and of one."""
+
+
+def in_code(target: str, op: str, *args: str) -> str:
+    """An operation on these arguments in "cpp", "triton" or "javascript"."""
+    notation = getattr(OPERATIONS[op], target)
+    return notation.format(*args) if notation else f"{op}({', '.join(args)})"

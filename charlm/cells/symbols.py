@@ -1,0 +1,194 @@
+"""The symbols on which a step is traced: they record what it computes, and refuse what a program cannot say."""
+
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NoReturn, Protocol
+
+from charlm.cells.program import Builder, Node
+from charlm.cells.torch_functions import FUNCTIONS, INSTEAD, NO_METHODS
+
+ALLOWED = (
+    "allowed: + − × ÷, powers, < and >, exp, log, tanh, sigmoid, softplus, log_sigmoid, relu, sqrt, abs, clamp, "
+    "maximum, minimum, where, normalize, rms_normalize, stop_gradient, and products and parameters by p"
+)
+
+
+class Tracing(Protocol):
+    """What records the step, see trace.py."""
+
+    builder: Builder
+
+    def apply(self, op: str, *operands: Any) -> "Value": ...
+
+    def fail(self, fault: str) -> NoReturn: ...
+
+
+def _operator(op: str, *, reflected: bool = False) -> "Callable[[Value, Any], Value]":
+    """The method of an operator; reflected: of the value on its right."""
+
+    def method(self: "Value", other: Any) -> "Value":
+        return self.tracing.apply(op, *((other, self) if reflected else (self, other)))
+
+    return method
+
+
+def _logical(sign: str, op: str) -> "Callable[[Value, Any], Value]":
+    """The method of an operator between comparisons; op: of their numbers, above 0 where the result holds."""
+
+    def method(self: "Value", other: Any) -> "Value":
+        if not isinstance(self, Condition) or not isinstance(other, Condition):
+            self.tracing.fail(f"{sign} of what is no comparison; allowed: as in where((a > 0) {sign} (b > 0), a, b)")
+        return self.tracing.apply(op, self.number, other.number) > 0
+
+    return method
+
+
+class Value:
+    """A symbolic vector, or several side by side: how it is computed, without numbers."""
+
+    def __init__(self, tracing: Tracing, place: int) -> None:
+        self.tracing, self.place = tracing, place
+
+    @property
+    def node(self) -> Node:
+        return self.tracing.builder.nodes[self.place]
+
+    def __iter__(self) -> "Iterator[Value]":
+        """The vectors that are side by side."""
+        return iter([Value(self.tracing, self.tracing.builder.part(self.place, k)) for k in range(len(self))])
+
+    def __len__(self) -> int:
+        """How many vectors are side by side; with one, an error that says so: of a tensor it is the batch size."""
+        if self.node.count == 1:
+            self.tracing.fail(
+                "found one vector where several are expected; allowed: products and vectors with gates; a step sees "
+                "one time step, and charlm makes the loop over time"
+            )
+        return self.node.count
+
+    def __getitem__(self, index: int) -> "Value":
+        if type(index) is not int or not -len(self) <= index < len(self):
+            self.tracing.fail(f"found {index!r:.40} as an index; allowed: 0 to {len(self) - 1}")
+        return list(self)[index]
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self._change_in_place(value)
+
+    def _change_in_place(self, other: Any) -> NoReturn:
+        """What torch would do to a tensor under all its names, and to vectors that share its memory."""
+        self.tracing.fail("a vector is changed in place, as by a += b; allowed: a new one, as by a = a + b")
+
+    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = __iand__ = __ior__ = _change_in_place
+
+    def __bool__(self) -> bool:
+        self.tracing.fail("a branch on a value, which a trace does not know; use where(condition, a, b)")
+
+    def __float__(self) -> float:
+        self.tracing.fail(f"a number is needed where a vector was found; {ALLOWED}")
+
+    __int__ = __index__ = __float__
+    __array_ufunc__ = None  # numpy then refuses its functions, and leaves operators to this class
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        self.tracing.fail(f"an array of numpy of vectors, which a trace does not know; {ALLOWED}")
+
+    def __matmul__(self, other: Any) -> "Value":
+        self.tracing.fail('a product with @; allowed: p.product("weight", x), which declares the matrix')
+
+    __rmatmul__ = __matmul__
+
+    def __eq__(self, other: object) -> bool:
+        self.tracing.fail(f"a comparison with == or !=; {ALLOWED}")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    __and__ = _logical("&", "mul")
+    __or__ = _logical("|", "add")
+
+    __gt__ = _operator("greater")
+    __lt__ = _operator("greater", reflected=True)
+
+    def __ge__(self, other: Any) -> "Value":
+        return Condition(self.tracing, self.tracing.apply("greater", other, self).place, inverted=True)
+
+    def __le__(self, other: Any) -> "Value":
+        return Condition(self.tracing, self.tracing.apply("greater", self, other).place, inverted=True)
+
+    __add__ = _operator("add")
+    __radd__ = _operator("add", reflected=True)
+    __sub__ = _operator("sub")
+    __rsub__ = _operator("sub", reflected=True)
+    __mul__ = _operator("mul")
+    __rmul__ = _operator("mul", reflected=True)
+    __truediv__ = _operator("div")
+    __rtruediv__ = _operator("div", reflected=True)
+
+    def __pow__(self, exponent: Any) -> "Value":
+        return FUNCTIONS["pow"](self, exponent)
+
+    def __neg__(self) -> "Value":
+        return self.tracing.apply("sub", 0.0, self)
+
+    def __abs__(self) -> "Value":
+        return FUNCTIONS["abs"](self)
+
+    def where(self, condition: Any, other: Any) -> "Value":
+        """torch's method: the vector itself where the condition holds."""
+        return self.tracing.apply("where", condition, self, other)
+
+    def __getattr__(self, name: str) -> Any:
+        """Methods of tensors that are operations, as `x.tanh()`."""
+        if name in FUNCTIONS and name not in NO_METHODS:
+            return functools.partial(FUNCTIONS[name], self)
+        raise AttributeError(f"a vector of a step has no {name}" + (f"; {_instead(name)}" if _instead(name) else ""))
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> "Value":
+        """Functions of torch that are operations, as torch.tanh(x)."""
+        tracing = next(_values([*args, *(kwargs or {}).values()])).tracing
+        name, options = getattr(function, "__name__", str(function)), dict(kwargs or {})
+        if name not in FUNCTIONS:
+            tracing.fail(f"torch's {name} is no operation of a step; " + (_instead(name) or ALLOWED))
+        if options.pop("inplace", False):
+            tracing.fail(f"torch's {name} with inplace=True, which changes a vector; allowed: inplace=False")
+        if name != "where" and not (args and isinstance(args[0], Value)):
+            tracing.fail(f"torch's {name} of something else than a vector first; allowed: a vector, as {name}(v)")
+        try:
+            return FUNCTIONS[name](*args, **options)
+        except TypeError:
+            known = "the vectors, and bounds or slopes as numbers"
+            tracing.fail(f"torch's {name} with arguments that a step does not know; allowed: {known}")
+
+
+class Condition(Value):
+    """A comparison: what `where` takes."""
+
+    def __init__(self, tracing: Tracing, place: int, inverted: bool = False) -> None:
+        super().__init__(tracing, place)
+        self.inverted = inverted
+        """Whether it holds where the node does not."""
+
+    def __iter__(self) -> Iterator[Value]:
+        return (Condition(self.tracing, value.place, self.inverted) for value in super().__iter__())
+
+    def __invert__(self) -> "Condition":
+        return Condition(self.tracing, self.place, inverted=not self.inverted)
+
+    @property
+    def number(self) -> Value:
+        """1 where it holds, else 0."""
+        return self.tracing.apply("where", self, 1.0, 0.0)
+
+
+def _values(arguments: Iterable[Any]) -> Iterator[Value]:
+    """The values in arguments and in lists of them."""
+    for argument in arguments:
+        if isinstance(argument, Value):
+            yield argument
+        elif isinstance(argument, list | tuple):
+            yield from _values(argument)
+
+
+def _instead(name: str) -> str:
+    instead = (NO_METHODS | INSTEAD).get(name)
+    return f"write {instead} instead" if instead else ""
