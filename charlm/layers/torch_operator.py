@@ -11,7 +11,7 @@ from torch import Tensor
 
 from charlm.cells import GRU, LSTM, RNN, Cell
 from charlm.layers.backend import Backend, LayerCall, LayerState
-from charlm.native.autograd import without_autocast
+from charlm.system.device import without_autocast
 
 if TYPE_CHECKING:
     from charlm.layers.stack import RecurrentLayers

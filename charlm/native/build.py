@@ -27,14 +27,15 @@ class Kernel:
         self.source, self.name, self.text = source, name or source.stem, text
         self.structs: tuple[Struct, ...] = (Struct(source),) if structs is None else structs
 
-    def __call__(self, function: str, **values: Value) -> None:
-        """Call a function of the file with these values; see `Struct.fill`."""
-        self.call(function, self.structs[0].fill(**values))
+    def __call__(self, function: str, **values: Value) -> ctypes.Structure:
+        """Call a function of the file with these values, see `Struct.fill`; returns the struct."""
+        arguments = self.structs[0].fill(**values)
+        getattr(self.library(), function)(ctypes.byref(arguments))
+        return arguments
 
-    def call(self, function: str, struct: ctypes.Structure) -> None:
-        """Call a function of the file with a filled struct. KernelError if the kernel does not compile."""
-        (library,) = load(self)
-        getattr(library, function)(ctypes.byref(struct))
+    def library(self) -> ctypes.CDLL:
+        """The functions of the file, each for a pointer to a struct. KernelError if the kernel does not compile."""
+        return load(self)[0]
 
     def works(self) -> bool:
         """Whether the kernel compiles and loads."""

@@ -1,4 +1,4 @@
-"""What functions of autograd that call kernels have in common."""
+"""What the functions of autograd that call kernels have in common."""
 
 import functools
 from collections.abc import Callable
@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-
-_CPU = torch.device("cpu")
 
 
 class KernelFunction(torch.autograd.Function):
@@ -55,18 +53,3 @@ def _refused(found: str) -> RuntimeError:
         f"charlm's kernels: found {found}; allowed: plain calls and first derivatives; use the layers' "
         "forward_reference, after eval() if they have dropout, or PyTorch's own functions"
     )
-
-
-def autocasts_to_bf16(device: torch.device = _CPU) -> bool:
-    """Whether autocast asks for products in bfloat16 on this device; sums are float32."""
-    name = _autocast_name(device)
-    return torch.is_autocast_enabled(name) and torch.get_autocast_dtype(name) == torch.bfloat16
-
-
-def without_autocast(device: torch.device) -> torch.autocast:
-    """A context in which autocast does not round operands and results of torch's products."""
-    return torch.autocast(_autocast_name(device), enabled=False)
-
-
-def _autocast_name(device: torch.device) -> str:
-    return "cpu" if device.type == "cpu" else "cuda"
