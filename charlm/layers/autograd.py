@@ -9,18 +9,14 @@ from torch import Tensor
 
 
 class KernelFunction(torch.autograd.Function):
-    """A function of autograd that calls kernels, which read and write numbers in memory. Call it by `applied`."""
+    """A function of autograd that calls kernels, which read and write numbers in memory.
+
+    Call `refuse_symbols` before `apply`. A class method here could do it, but torch.compile fails on one.
+    """
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Any:
         raise _refused("forward-mode derivatives")
-
-
-def applied(function: type[KernelFunction], *args: Any) -> Any:
-    """The function's results."""
-    # A class method `apply` of KernelFunction could check this, but torch.compile fails on one.
-    refuse_symbols()
-    return function.apply(*args)
 
 
 def refuse_symbols() -> None:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from charlm.gpu import product as gpu_product
-from charlm.layers.autograd import KernelFunction, applied, first_derivative
+from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
 from charlm.native import product as cpu_product
 from charlm.native.kernels import PRODUCT
 from charlm.system.device import autocasts_to_bf16
@@ -29,7 +29,8 @@ def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
 
 def linear_by(multiply: Callable[..., Tensor], x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
     """`linear` by a function multiply(a_MK, b_KN, bias_N, bf16=…) that knows no gradients."""
-    y_MN = applied(_Linear, x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16(x.device), multiply)
+    refuse_symbols()
+    y_MN: Any = _Linear.apply(x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16(x.device), multiply)
     return y_MN.view(*x.shape[:-1], len(w_NK))
 
 

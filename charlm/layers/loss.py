@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from charlm.layers.autograd import KernelFunction, applied, first_derivative
+from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
 from charlm.native import loss
 from charlm.native.kernels import LOSS
 from charlm.native.structs import check_tensor
@@ -22,7 +22,8 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     if logits.device.type == "cpu":
         check_ids("targets", targets, logits.shape[-1])
     if logits.device.type == "cpu" and LOSS.works():
-        nats_N = applied(_CrossEntropy, logits_NV.contiguous(), targets_N.contiguous(), torch.is_grad_enabled())
+        refuse_symbols()
+        nats_N: Any = _CrossEntropy.apply(logits_NV.contiguous(), targets_N.contiguous(), torch.is_grad_enabled())
     else:
         nats_N = F.cross_entropy(logits_NV, targets_N, reduction="none")
     return nats_N.view(targets.shape)

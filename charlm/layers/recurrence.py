@@ -19,7 +19,7 @@ from charlm.cells.loop import Split
 from charlm.cells.passes import Passes
 from charlm.cells.program import Size, units
 from charlm.cells.window import Gradients, Window
-from charlm.layers.autograd import KernelFunction, applied, first_derivative
+from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
 from charlm.layers.backend import LayerCall, LayerState, Lookup
 from charlm.layers.buffers import BufferCache, Buffers, BuffersOf
 from charlm.layers.linear import linear_by
@@ -121,7 +121,9 @@ def layer_by_driver(
         carry_TB=call.carry_TB,
     )
     buffers_of = choose_buffers(driver, loop_call, cache)
-    y_TBH, *last = applied(_Loop, driver, loop_call, buffers_of, *loop_call.differentiable)
+    refuse_symbols()
+    results: Any = _Loop.apply(driver, loop_call, buffers_of, *loop_call.differentiable)
+    y_TBH, *last = results
     return y_TBH, tuple(last)
 
 

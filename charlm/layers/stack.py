@@ -187,8 +187,8 @@ class RecurrentLayers(nn.Module):
         like = next(self.parameters())
         if backend is None:
             backend = self.select_backend(like.device, self.training, resets=resets_TB is not None).backend
-        T, B = check_input(self, x)
-        carry_TB = carry_of(self, resets_TB, T, B)
+        T, B = check_input(self.kind, x, self.input_size, like, self._order)
+        carry_TB = None if resets_TB is None else carry_of(self.kind, resets_TB, T, B, like.dtype)
         if isinstance(x, Lookup):
             takes_lookup = backend.takes_lookup and lengths_B is None
             y: Any = x if takes_lookup else x.dense(self.input_size, like)
@@ -196,13 +196,13 @@ class RecurrentLayers(nn.Module):
             y = x.transpose(0, 1) if self.batch_first else x
         after_end_TB1 = None
         if lengths_B is not None:
-            lengths_B = check_lengths(self, lengths_B, T, B)
+            lengths_B = check_lengths(self.kind, lengths_B, T, B)
             after_end_TB1 = (torch.arange(T)[:, None] >= lengths_B)[:, :, None].to(y.device)
             y = y.masked_fill(after_end_TB1, 0)
         is_whole = lengths_B is None and (carry_TB is None or backend.takes_resets)
         compute = backend.layer if is_whole else partial(layer_in_parts, backend)
         layer_states: list[LayerState] = []
-        for layer, layer_state in enumerate(split_state(self, state, B)):
+        for layer, layer_state in enumerate(self._split_state(state, B)):
             inputs = y if layer == 0 else self._drop_between_layers(y)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
             call = call._replace(carry_TB=carry_TB, lengths_B=lengths_B)
@@ -263,7 +263,7 @@ class RecurrentLayers(nn.Module):
     def generating_layers(self, state: RecurrentState, characters: Lookup) -> list[GeneratingLayer]:
         """The layers for a `Generator`, starting from `state`, in evaluation mode. characters: their inputs."""
         layers = []
-        for layer, layer_state in enumerate(split_state(self, state, state[0].shape[1])):
+        for layer, layer_state in enumerate(self._split_state(state, state[0].shape[1])):
             call = self.layer_call(layer, layer_state, steps=1, training=False)
             inputs = characters if layer == 0 else None
             layers.append(generating_layer(self.cpu_driver, self.layer_input_size(layer), call, inputs))
@@ -273,7 +273,9 @@ class RecurrentLayers(nn.Module):
 
     def backends(self, device: torch.device) -> list[Backend]:
         """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
-        torchs = [] if (backend := torch_backend(self, device)) is None else [backend]
+        dtype, state_dropout = next(self.parameters()).dtype, self.dropout.state
+        operator = torch_backend(self.cell, dtype, device, state_dropout=state_dropout, zoneout=self.zoneout)
+        torchs = [] if operator is None else [operator]
         by_driver = partial(Backend, takes_lookup=True, takes_resets=True)
         if device.type == "cpu":
             layer = partial(layer_by_driver, lambda: self.cpu_driver, self.input_size, None)
@@ -327,6 +329,18 @@ class RecurrentLayers(nn.Module):
         except KernelError as error:
             return str(error)
         return None
+
+    @property
+    def _order(self) -> str:
+        """The first two dimensions of an input tensor."""
+        return "B, T" if self.batch_first else "T, B"
+
+    def _split_state(self, state: RecurrentState | None, batch_size: int) -> list[LayerState]:
+        """The state of each layer."""
+        if state is None:
+            state = self.zero_state(batch_size)
+        shape, like = (self.num_layers, batch_size, self.hidden_size), next(self.parameters())
+        return split_state(self.kind, state, self.state_names, shape, like, self._order)
 
     def zero_state(self, batch_size: int) -> RecurrentState:
         """The initial state of so many streams."""
