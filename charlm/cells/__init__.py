@@ -7,6 +7,8 @@
     loop.py         splits a program: before the loop over time, and the loop
     passes.py       the forward and backward pass over a step of the loop, as data, and their stages
     derivative.py   derives the passes, by reverse mode
+    window.py       what the generated loops read and write: the tensors of a window, by name
+    on_tensors.py   a program on PyTorch's tensors
     cpp.py          the passes in C++; cpp_class.py: the frame of its classes
     triton.py       the passes as Triton kernels; triton_kernel.py writes one of them
     file.py         a cell in a Python file of the user
@@ -16,7 +18,7 @@
     equations.py    its equations for people
     markdown.py     a page about a cell, from its program
 
-Nothing here imports torch. To add a kind: a file here, its class in `CELLS`, and a YAML in configs/.
+Nothing but on_tensors.py imports torch. To add a kind: a file here, its class in `CELLS`, and a YAML in configs/.
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """
