@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class Window:
-    """What the forward pass reads and writes; the backward pass reads it again."""
+class LoopInputs:
+    """What a loop reads."""
 
     passes: Passes
     T: int
@@ -34,17 +34,23 @@ class Window:
     windows: list[Tensor]
     """[T, B, n] each; with ids tables [V, n], of which each step reads a row."""
     vectors: list[Tensor]
+    ids: Tensor | None
+    mask: Tensor | None
+    zoneout: Tensor | None
+    carry: Tensor | None
+
+
+@dataclass(eq=False)
+class Window(LoopInputs):
+    """What the forward pass reads and writes; the backward pass reads it again."""
+
     states: Tensor
     """[S, 1 + T, B, H]: before the first step, set by the caller, and after each step."""
     saved: list[Tensor]
     operands: list[Tensor]
-    moments: Tensor | None
-    pre_zoneout: Tensor | None
+    moments: Tensor | None = None
+    pre_zoneout: Tensor | None = None
     outputs: Tensor | None = None
-    ids: Tensor | None = None
-    mask: Tensor | None = None
-    zoneout: Tensor | None = None
-    carry: Tensor | None = None
 
     def units(self, size: Size) -> int:
         """The length of a vector of this size."""

@@ -7,10 +7,11 @@ import torch
 from charlm.cells.loop import before_loop
 from charlm.cells.on_tensors import matrix
 from charlm.cells.program import units
+from charlm.cells.window import LoopInputs
 from charlm.layers.backend import LayerCall, Lookup
 from charlm.layers.buffers import Buffers
 from charlm.layers.linear import linear_by
-from charlm.layers.recurrence import LoopCall, matrices, new_window, values_before_loop
+from charlm.layers.recurrence import matrices, new_window, values_before_loop
 from charlm.layers.reference import TensorProgram
 from charlm.native.generate import BeforeLoop, GeneratingLayer
 from charlm.native.recurrence import CpuDriver
@@ -34,19 +35,23 @@ def generating_layer(driver: CpuDriver, input_size: int, call: LayerCall, charac
     ends = (*split.vectors, *before.vectors)
     static = TensorProgram(split.program, ends, parameters, linear=partial(linear_by, driver.matmul))
     vectors = [vector.contiguous() for vector in static({})]
-    loop = LoopCall(
-        windows,
-        vectors[: len(split.vectors)],
-        matrices(call.passes, parameters),
-        state,
+    inputs = LoopInputs(
         call.passes,
-        steps=1,
-        input_size=input_size,
-        with_backward=False,
+        T=1,
+        B=B,
+        H=H,
+        I=input_size,
         bf16=autocasts_to_bf16(),
-        zoneout_TBS=call.zoneout_TBS,
+        saved_steps=1,
+        weights=matrices(call.passes, parameters),
+        windows=windows,
+        vectors=vectors[: len(split.vectors)],
+        ids=None,
+        mask=None,
+        zoneout=call.zoneout_TBS,
+        carry=None,
     )
-    window = new_window(driver, loop, Buffers(), Buffers())
+    window = new_window(driver, inputs, state, Buffers(), Buffers())
     window.states[:, 1] = window.states[:, 0]
     weights = [matrix(parameters[nodes[place].name], nodes[place].index).contiguous() for place in before.products]
     norm_sizes = [node.size for node in before.norms]

@@ -7,7 +7,7 @@ A driver computes the loop over time in both directions: native/recurrence.py on
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,8 +17,7 @@ from torch.nn import functional as F
 
 from charlm.cells.loop import Split
 from charlm.cells.passes import Passes
-from charlm.cells.program import Size, units
-from charlm.cells.window import Gradients, Window
+from charlm.cells.window import Gradients, LoopInputs, Window
 from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
 from charlm.layers.backend import LayerCall, LayerState, Lookup
 from charlm.layers.buffers import BufferCache, Buffers, BuffersOf
@@ -31,23 +30,10 @@ from charlm.system.device import autocasts_to_bf16
 class Driver(Protocol):
     """Computes the loop of any layer, and its gradients. All sums are float32, in bfloat16 products too."""
 
-    @property
-    def padding(self) -> int:
-        """The length of a row of `Window.saved` is a multiple of it. The driver chooses the layout of a row."""
-        ...
-
-    @property
-    def matmul(self) -> Callable[..., Tensor]:
-        """matmul(a_MK, b_KN, bias_N=None, *, bf16=False): a b + bias. No gradients."""
-        ...
-
-    @property
-    def table_gradient(self) -> Callable[[Tensor, Tensor, int], Tensor] | None:
-        """table_gradient(d_rows_TBN, ids_TB, V): the gradient [V, N] of a table whose rows were looked up.
-
-        None if the windows cannot be tables: they are then the rows of all steps.
-        """
-        ...
+    padding: int
+    """The length of a row of `Window.saved` is a multiple of it. The driver chooses the layout of a row."""
+    takes_ids: bool
+    """Whether windows may be tables, of which each step reads a row by its id."""
 
     def forward(self, window: Window) -> None:
         """Compute the states after each step, and what the backward pass reads."""
@@ -57,37 +43,17 @@ class Driver(Protocol):
         """Compute the gradients of a window whose forward pass is over."""
         ...
 
+    def matmul(self, a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:
+        """A product a b + bias without gradients."""
+        ...
+
+    def table_gradient(self, d_rows_TBN: Tensor, ids_TB: Tensor, V: int) -> Tensor:
+        """The gradient [V, N] of a table whose rows were looked up."""
+        ...
+
     def graph_stream(self, device: torch.device) -> int | None:
         """The stream in which windows are replayed as CUDA graphs; None where they are not."""
         ...
-
-
-@dataclass(eq=False)
-class LoopCall:
-    """What a loop reads. Only the first four have gradients."""
-
-    windows: list[Tensor]
-    """[T, B, n] each; with ids tables [V, n], of which each step reads a row."""
-    vectors: list[Tensor]
-    """[n] each."""
-    weights: list[Tensor]
-    """The matrix of each product."""
-    state: LayerState
-    """Before the first step, [B, H] each."""
-    passes: Passes
-    steps: int
-    input_size: int
-    """0 if no vector in the loop has this size: then the call does not depend on it."""
-    with_backward: bool
-    bf16: bool
-    ids_TB: Tensor | None = None
-    mask_BH: Tensor | None = None
-    zoneout_TBS: Tensor | None = None
-    carry_TB: Tensor | None = None
-
-    @property
-    def differentiable(self) -> list[Tensor]:
-        return [*self.windows, *self.vectors, *self.weights, *self.state]
 
 
 def layer_by_driver(
@@ -103,26 +69,31 @@ def layer_by_driver(
     if call.carry_TB is not None:
         state = tuple(tensor * call.carry_TB[0, :, None] for tensor in state)
     windows, vectors, ids_TB = values_before_loop(driver, passes.split, x, call.parameters, input_size)
+    B, H = state[0].shape
     reads_size = any(node.size == "I" for node in passes.split.loop.nodes)
-    dense_size = input_size if isinstance(x, Lookup) else x.shape[-1]
-    loop_call = LoopCall(
-        windows,
-        vectors,
-        matrices(passes, call.parameters),
-        state,
+    if isinstance(x, Tensor):
+        input_size = x.shape[-1]
+    T = len(x.ids_TB if isinstance(x, Lookup) else x)
+    inputs = LoopInputs(
         passes,
-        steps=len(x.ids_TB if isinstance(x, Lookup) else x),
-        input_size=dense_size if reads_size else 0,
-        with_backward=torch.is_grad_enabled(),
+        T,
+        B,
+        H,
+        I=input_size if reads_size else 0,  # else the call does not depend on it
         bf16=autocasts_to_bf16(state[0].device),
-        ids_TB=ids_TB,
-        mask_BH=call.mask_BH,
-        zoneout_TBS=call.zoneout_TBS,
-        carry_TB=call.carry_TB,
+        saved_steps=T if torch.is_grad_enabled() else 1,
+        weights=matrices(passes, call.parameters),
+        windows=windows,
+        vectors=vectors,
+        ids=ids_TB,
+        mask=call.mask_BH,
+        zoneout=call.zoneout_TBS,
+        carry=call.carry_TB,
     )
-    buffers_of = choose_buffers(driver, loop_call, cache)
+    differentiable = (*windows, *vectors, *inputs.weights, *state)
+    buffers_of = choose_buffers(driver, inputs, differentiable, cache)
     refuse_symbols()
-    results: Any = _Loop.apply(driver, loop_call, buffers_of, *loop_call.differentiable)
+    results: Any = _Loop.apply(driver, inputs, state, buffers_of, *differentiable)
     y_TBH, *last = results
     return y_TBH, tuple(last)
 
@@ -149,7 +120,7 @@ def values_before_loop(
     )
     values = before({"input": rows})
     windows, vectors = values[: len(split.windows)], values[len(split.windows) :]
-    if ids_TB is not None and driver.table_gradient is None:
+    if ids_TB is not None and not driver.takes_ids:
         return [F.embedding(ids_TB, window) for window in windows], vectors, None
     return windows, vectors, ids_TB
 
@@ -171,101 +142,92 @@ def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
     return [stacks[product.name][product.index] for product in passes.products]
 
 
-def choose_buffers(driver: Driver, call: LoopCall, cache: BufferCache | None) -> BuffersOf:
+def choose_buffers(
+    driver: Driver, inputs: LoopInputs, differentiable: Sequence[Tensor], cache: BufferCache | None
+) -> BuffersOf:
     """The buffers of a call: where it may become a graph, those with the addresses of an earlier call."""
-    device = call.state[0].device
+    device = differentiable[0].device
     stream = driver.graph_stream(device)
     if cache is None or stream is None:
         return lambda phase: Buffers()
-    tensors = (call.ids_TB, call.mask_BH, call.zoneout_TBS, call.carry_TB, *call.differentiable)
+    tensors = (inputs.ids, inputs.mask, inputs.zoneout, inputs.carry, *differentiable)
     shapes = tuple(None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
-    numbers = call.steps, call.input_size, call.with_backward, call.bf16
+    numbers = inputs.T, inputs.I, torch.is_grad_enabled(), inputs.bf16
     # Buffers of another stream may be in use.
-    return cache.buffers_of((driver, call.passes, numbers, stream, shapes), layer_kind=(call.passes, call.input_size))
+    return cache.buffers_of((driver, inputs.passes, numbers, stream, shapes), layer_kind=(inputs.passes, inputs.I))
 
 
-def new_window(driver: Driver, call: LoopCall, lasting: Buffers, passing: Buffers) -> Window:
-    """The memory of a forward pass; its states before the first step are set.
+def new_window(driver: Driver, inputs: LoopInputs, state: LayerState, lasting: Buffers, passing: Buffers) -> Window:
+    """The memory of a forward pass; its states before the first step are `state`.
 
     What the backward pass needs is in `lasting` buffers. It is written without one too, so that outputs have the same
     bits with and without gradients.
     """
-    passes, like = call.passes, call.state[0]
-    T, (B, H), S = call.steps, like.shape, len(call.state)
-    steps = T if call.with_backward else 1
+    passes, like, steps = inputs.passes, state[0], inputs.saved_steps
+    T, B, H, S = inputs.T, inputs.B, inputs.H, len(state)
 
-    def length(size: Size) -> int:
-        return units(size, H, call.input_size)
-
-    def mask(name: str, tensor: Tensor | None) -> Tensor | None:
+    def read(name: str, tensor: Tensor | None) -> Tensor | None:
         return None if tensor is None else lasting.read(name, tensor)
 
-    def table(name: str, tensors: Sequence[Tensor], buffers: Buffers) -> list[Tensor]:
+    def read_all(name: str, tensors: Sequence[Tensor], buffers: Buffers) -> list[Tensor]:
         return [buffers.read(f"{name}{k}", tensor) for k, tensor in enumerate(tensors)]
 
-    zoneout, carry = mask("zoneout", call.zoneout_TBS), mask("carry", call.carry_TB)
-    states = lasting.new("states", like, S, 1 + T, B, H)
-    for first, tensor in zip(states[:, 0], call.state, strict=True):
-        first.copy_(tensor)
-    saved = []
-    for size, rows in passes.forward.saved.items():
-        padded = -(-length(size) // driver.padding) * driver.padding
-        saved.append(lasting.new(f"saved{size}", like, steps, B, len(rows), padded))
-    # At least two steps: without a backward pass one is written while other threads still read the other.
-    operands = [
-        lasting.new(f"operands{k}", like, max(steps, 2), B, length(passes.operands[k].size))
-        for k in passes.stored_operands
-    ]
-    moments = pre_zoneout = outputs = None
-    if norms := len(passes.normalizations):
-        moments = lasting.new("moments", like, steps, B, norms, 2)
-    if zoneout is not None or carry is not None:
-        pre_zoneout = lasting.new("pre_zoneout", like, S, steps, B, H)
-    if carry is not None:
-        outputs = passing.new("outputs", like, 1 + T, B, H).narrow(0, 0, T)
-    return Window(
-        passes,
-        T,
-        B,
-        H,
-        call.input_size,
-        call.bf16,
-        steps,
-        weights=table("weights", call.weights, lasting),
-        windows=table("windows", call.windows, lasting if passes.reads_windows else passing),
-        vectors=table("vectors", call.vectors, lasting),
-        states=states,
-        saved=saved,
-        operands=operands,
-        moments=moments,
-        pre_zoneout=pre_zoneout,
-        outputs=outputs,
-        ids=call.ids_TB,
-        mask=mask("mask", call.mask_BH),
-        zoneout=zoneout,
-        carry=carry,
+    reads = {
+        "weights": read_all("weights", inputs.weights, lasting),
+        "windows": read_all("windows", inputs.windows, lasting if passes.reads_windows else passing),
+        "vectors": read_all("vectors", inputs.vectors, lasting),
+        "mask": read("mask", inputs.mask),
+        "zoneout": read("zoneout", inputs.zoneout),
+        "carry": read("carry", inputs.carry),
+    }
+    window = Window(
+        **vars(inputs) | reads,
+        states=lasting.new("states", like, S, 1 + T, B, H),
+        saved=[],
+        operands=[],
     )
+    for first, tensor in zip(window.states[:, 0], state, strict=True):
+        first.copy_(tensor)
+    for size, rows in passes.forward.saved.items():
+        padded = -(-window.units(size) // driver.padding) * driver.padding
+        window.saved.append(lasting.new(f"saved{size}", like, steps, B, len(rows), padded))
+    for k in passes.stored_operands:
+        # At least two steps: without a backward pass one is written while other threads still read the other.
+        shape = max(steps, 2), B, window.units(passes.operands[k].size)
+        window.operands.append(lasting.new(f"operands{k}", like, *shape))
+    if norms := len(passes.normalizations):
+        window.moments = lasting.new("moments", like, steps, B, norms, 2)
+    if inputs.zoneout is not None or inputs.carry is not None:
+        window.pre_zoneout = lasting.new("pre_zoneout", like, S, steps, B, H)
+    if inputs.carry is not None:
+        window.outputs = passing.new("outputs", like, 1 + T, B, H).narrow(0, 0, T)
+    return window
 
 
 class _Loop(KernelFunction):
     """The loop as one operation of autograd.
 
-    `call` names the tensors. Those that have gradients follow once more, where autograd looks for them.
+    `inputs` and `state` name the tensors. Those that have gradients follow once more, where autograd looks for them.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, driver: Driver, call: LoopCall, buffers_of: BuffersOf, *differentiable: Tensor
+        ctx: Any,
+        driver: Driver,
+        inputs: LoopInputs,
+        state: LayerState,
+        buffers_of: BuffersOf,
+        *differentiable: Tensor,
     ) -> tuple[Tensor, ...]:
         lasting, passing = buffers_of("window"), buffers_of("forward")
-        window = new_window(driver, call, lasting, passing)
+        window = new_window(driver, inputs, state, lasting, passing)
         driver.forward(window)
         outputs = window.states[0, 1:] if window.outputs is None else window.outputs
         # Clones: views would hold the states of the whole window in memory.
         results = passing.result(outputs), *window.states[:, -1].clone()
         ctx.driver, ctx.buffers, ctx.buffers_of = driver, lasting, buffers_of
-        ctx.table_rows = [len(table) for table in call.windows]
-        _save(ctx, replace(window, outputs=None, windows=window.windows if call.passes.reads_windows else []))
+        ctx.table_rows = [len(table) for table in inputs.windows]
+        _save(ctx, replace(window, outputs=None, windows=window.windows if inputs.passes.reads_windows else []))
         return results
 
     @staticmethod
@@ -286,7 +248,7 @@ class _Loop(KernelFunction):
         ]
         d_weights = weight_gradients(driver, window, gradients)
         d_state = buffers.result(gradients.d_first)
-        return None, None, None, *d_windows, *d_vectors, *d_weights, *d_state
+        return None, None, None, None, *d_windows, *d_vectors, *d_weights, *d_state
 
 
 def new_gradients(window: Window, buffers: Buffers, dy_TBH: Tensor, d_last: tuple[Tensor, ...]) -> Gradients:

@@ -1,8 +1,8 @@
 """The model around the cells, and its loss.
 
-    network.py   CharLM: embedding → recurrent layers → logits → the loss of a window
-    members.py   Members: several of them that predict together, with the same interface
-    build.py     from a config to modules; their parameters
+network.py   CharLM: embedding → recurrent layers → logits → the loss of a window
+members.py   Members: several of them that predict together, with the same interface
+build.py     from a config to modules; their parameters
 """
 
 from charlm.model.build import (

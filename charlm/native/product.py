@@ -21,21 +21,7 @@ def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bo
         check_tensor("the bias of a product", bias_N, (N,), torch.float32, _CPU)
         bias_N = bias_N.contiguous()
     c_MN = a_MK.new_empty(M, N)
-    a_row, a_column = a_MK.stride()
-    b_row, b_column = b_KN.stride()
-    PRODUCT(
-        "product",
-        M=M,
-        N=N,
-        K=K,
-        a_row=a_row,
-        a_column=a_column,
-        b_row=b_row,
-        b_column=b_column,
-        a=a_MK.data_ptr(),
-        b=b_KN.data_ptr(),
-        bf16=bf16,
-        bias=bias_N,
-        c=c_MN,
-    )
+    a = {"a": a_MK.data_ptr(), "a_row": a_MK.stride(0), "a_column": a_MK.stride(1)}
+    b = {"b": b_KN.data_ptr(), "b_row": b_KN.stride(0), "b_column": b_KN.stride(1)}
+    PRODUCT("product", M=M, N=N, K=K, **a, **b, bf16=bf16, bias=bias_N, c=c_MN)
     return c_MN

@@ -28,6 +28,7 @@ class CpuDriver:
     """
 
     padding = 16  # the largest W of vector.h
+    takes_ids = True
     matmul = staticmethod(matmul)
     table_gradient = staticmethod(table_gradient)
 

@@ -166,7 +166,8 @@ def test_another_cell_or_precision_on_the_same_tensors_is_another_call(recorder:
     T, B, H = 3, 2, 5
     weights_HH, inputs_TBH, states = torch.empty(H, H), torch.empty(T, B, H), torch.randn(1, 1 + T, B, H)
     tanh, relu = (
-        Window(p, T, B, H, 0, False, T, [weights_HH], [inputs_TBH], [], states, [], [], None, None) for p in passes
+        Window(p, T, B, H, 0, False, T, [weights_HH], [inputs_TBH], [], None, None, None, None, states, [], [])
+        for p in passes
     )
     for _ in range(4):
         inputs_TBH.normal_()
