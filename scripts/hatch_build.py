@@ -134,10 +134,9 @@ def _zig(command: list[str]) -> None:
 
 def shipped_kernels() -> list[Any]:
     """The kernels that all trainings need, and those of `shipped_cells`."""
-    from charlm.cells.derivative import both_passes
-    from charlm.native.kernels import SHARED_KERNELS, CellKernel
+    from charlm.native.kernels import SHARED_KERNELS, kernel_of
 
-    of_cells = [CellKernel(cell.name, both_passes(*cell.programs())) for cell in shipped_cells()]
+    of_cells = [kernel_of(cell) for cell in shipped_cells()]
     different = {(kernel.name, kernel.digest): kernel for kernel in of_cells}
     return [*SHARED_KERNELS, *different.values()]
 

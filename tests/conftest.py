@@ -115,7 +115,7 @@ def compiled() -> Path:
     from charlm.native.kernels import SHARED_KERNELS
     from tests.cells.measure import CASES
 
-    of_kinds = {kernel for case in CASES if (kernel := case.start(1, 2).cpu_driver)}
+    of_kinds = {case.start(1, 2).cpu_driver.kernel for case in CASES}
     folder = USERS_CACHE / "kernels"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # The first worker compiles while the others wait, then they find the kernels in the cache.

@@ -13,6 +13,8 @@
     loop.py             splits a program: before the loop over time, and the loop
     passes.py           the forward and backward pass over a step of the loop, as data
     derivative.py       derives the passes, by reverse mode
+    on_tensors.py       a program on PyTorch's tensors
+    window.py           what the generated loops read and write: the tensors of a window, by name
     plan.py             which stage of a pass loads, computes and stores what
     cpp.py              the passes in C++
     cpp_loop.py         a loop over units in C++
@@ -23,7 +25,7 @@
     equations.py        its equations, and their derivative
     markdown.py         a page about a cell, from its program
 
-Nothing here imports torch. To add a kind: a file here, its class in `CELLS`, and a YAML in configs/.
+Nothing but on_tensors.py imports torch. To add a kind: a file here, its class in `CELLS`, and a YAML in configs/.
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from charlm.cells.on_tensors import matrix
 from charlm.cells.operations import OPERATIONS
 from charlm.cells.program import STATIC, units, when
 from charlm.layers import RecurrentLayers
-from charlm.layers.reference import NodeValues
-from charlm.native.recurrence import matrix
+from charlm.layers.reference import TensorProgram
 
 
 class Nodes:
@@ -63,7 +63,6 @@ class OnnxLayer:
         self.nodes, self.program = nodes, layers.program(layer)
         self.parameters = layers.layer_parameters(layer)
         self.hidden, self.inputs = layers.hidden_size, layers.layer_input_size(layer)
-        self.static = NodeValues(self.program, self.parameters, {})
         self.when = when(self.program.nodes)
         self.x, self.states, self.zoneout = x, dict(zip(self.program.states, states, strict=True)), layers.zoneout
         self.known: dict[tuple[int, int], str] = {}
@@ -86,7 +85,7 @@ class OnnxLayer:
         repeats = count if self.program.nodes[place].count == 1 and self.program.nodes[place].size != "" else 1
         if (place, repeats) not in self.known:
             if self.when[place] == STATIC:
-                value = self.static.value(place)
+                [value] = TensorProgram(self.program, [place], self.parameters)({})
                 constant = torch.tensor(value) if isinstance(value, float) else value.repeat(repeats)
                 self.known[place, repeats] = self.nodes.constant(constant)
             elif repeats > 1:

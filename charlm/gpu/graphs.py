@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from charlm.native.structs import Value
 from charlm.system.console import say
 from charlm.system.device import allowed_graphs
 
@@ -147,10 +146,10 @@ def _put(items: OrderedDict[Hashable, Any], key: Hashable, item: Any, capacity: 
         items.popitem(last=False)
 
 
-def identity(values: Mapping[str, Value]) -> Hashable:
+def identity(values: Mapping[str, Any]) -> Hashable:
     """Equal for calls with the same numbers and with tensors of the same shape at the same addresses."""
 
-    def of(value: Value) -> Hashable:
+    def of(value: Any) -> Hashable:
         if isinstance(value, list | tuple):
             return tuple(map(of, value))
         if not isinstance(value, Tensor):

@@ -13,9 +13,9 @@ from charlm.cells.passes import Operand, Passes
 from charlm.cells.program import Size
 from charlm.cells.triton import TritonStage, kernels
 from charlm.cells.triton_kernel import Argument, Options, TritonKernel
+from charlm.cells.window import Gradients, Window
+from charlm.gpu.product import torch_product
 from charlm.gpu.steps import Steps
-from charlm.native.linear import torch_product
-from charlm.native.recurrence import Window
 
 _BLOCK = 256
 
@@ -47,8 +47,8 @@ class TritonSteps(Steps):
 
     BF16 = torch.bfloat16  # of the operands that the kernels write; tests replace it
 
-    def __init__(self, window: Window) -> None:
-        super().__init__(window)
+    def __init__(self, window: Window, gradients: Gradients | None = None) -> None:
+        super().__init__(window, gradients)
         w, p = window, window.passes
         options = Options(
             mask=w.mask is not None, zoneout=w.zoneout is not None, resets=w.carry is not None, bf16=w.bf16
@@ -57,21 +57,21 @@ class TritonSteps(Steps):
         self._node_values: dict[Argument, Tensor] = {}
         if w.carry is not None:
             self._carry = torch.cat([w.carry[1:], torch.ones_like(w.carry[:1])])  # from each step to the next
-        if w.d_last is None:
+        if gradients is None:
             self._products = [self._new(one.size, one.gates) for one in p.products]
             # Double-buffered: a step copies states for the next one while it still needs its own copies.
             copied = [(k, operand) for k, operand in enumerate(p.operands) if self._is_copied(operand)]
             self._copies = {k: self._new(operand.size, 2, w.bf16).view(2, w.B, -1) for k, operand in copied}
             for k, operand in copied:
                 if operand.state:
-                    self._copies[k][0] = self.masked(self._state(operand.state, 0), operand.size)
+                    self._copies[k][0] = w.masked(w.state(operand.state, 0), operand.size)
         else:
-            self._d_states = w.d_last.clone(memory_format=torch.contiguous_format)
+            self._d_states = gradients.d_last.clone(memory_format=torch.contiguous_format)
             self._products = [self._new(p.operands[one.operand].size).zero_() for one in p.products]
             products = enumerate(p.products if w.bf16 else ())
             self._copies = {k: self._new(one.size, one.gates, bf16=True) for k, one in products}
             # A sum for each stream: atomic additions to a shared one would round differently in each run.
-            self._d_vectors = [one if one is None else one.new_zeros(w.B, len(one)) for one in w.d_vectors]
+            self._d_vectors = [one if one is None else one.new_zeros(w.B, len(one)) for one in gradients.d_vectors]
 
     def forward(self, t: int) -> None:
         self._run(self._kernels.forward, t)
@@ -80,12 +80,13 @@ class TritonSteps(Steps):
         self._run(self._kernels.backward, t)
 
     def finish(self) -> None:
+        assert self.g is not None
         w = self.w
         for name, d_BH in zip(w.passes.split.loop.states, self._d_states, strict=True):
             for index in w.passes.through[name]:
-                d_BH += self.masked(self._products[index], "H")
-        w.d_first.copy_(self._d_states)  # type: ignore[union-attr]
-        for total, sums in zip(w.d_vectors, self._d_vectors, strict=True):
+                d_BH += w.masked(self._products[index], "H")
+        self.g.d_first.copy_(self._d_states)
+        for total, sums in zip(self.g.d_vectors, self._d_vectors, strict=True):
             if total is not None and sums is not None:
                 total += sums.sum(0)
 
@@ -93,13 +94,13 @@ class TritonSteps(Steps):
         w = self.w
         for stage in stages:
             for index in stage.products:
-                matrix = self.weights[index].t() if w.d_last is None else self.weights[index]
+                matrix = self.weights[index].t() if self.g is None else self.weights[index]
                 torch_product(self._operand(index, t), matrix, bf16=w.bf16, out=self._products[index])
             for kernel in stage.kernels:
                 self._launch(kernel, t)
 
     def _launch(self, kernel: TritonKernel, t: int) -> None:
-        units = self.units(kernel.size)
+        units = self.w.units(kernel.size)
         arguments = [self._argument(argument, t) for argument in kernel.arguments]
         block = shape(kernel, units)
         grid = (self.w.B,) if kernel.whole_rows else (-(-self.w.B * units // _BLOCK),)
@@ -110,13 +111,13 @@ class TritonSteps(Steps):
     def _operand(self, index: int, t: int) -> Tensor:
         """The left operand of a product."""
         w = self.w
-        if w.d_last is not None:
-            return self._copies[index] if w.bf16 else w.d_products[index][t]
+        if self.g is not None:
+            return self._copies[index] if w.bf16 else self.g.d_products[index][t]
         number = w.passes.products[index].operand
         operand = w.passes.operands[number]
         if number in self._copies:
             return self._copies[number][t % 2 if operand.state else 0]
-        return self._state(operand.state, t) if operand.state else self.stored_operand(number, t)
+        return w.state(operand.state, t) if operand.state else w.operand(number, t)
 
     def _is_copied(self, operand: Operand) -> bool:
         return self.w.bf16 or (self.w.mask is not None and operand.size == "H")
@@ -131,10 +132,7 @@ class TritonSteps(Steps):
 
     def _new(self, size: Size, count: int = 1, bf16: bool = False) -> Tensor:
         dtype = self.BF16 if bf16 else self.w.states.dtype
-        return self.w.states.new_empty(self.w.B, count * self.units(size), dtype=dtype)
-
-    def _state(self, name: str, t: int) -> Tensor:
-        return self.w.states[self.w.passes.split.loop.states.index(name), t]
+        return self.w.states.new_empty(self.w.B, count * self.w.units(size), dtype=dtype)
 
 
 _ARGUMENTS: dict[str, Callable[[Any, int, int], Tensor | int]] = {
@@ -146,18 +144,18 @@ _ARGUMENTS: dict[str, Callable[[Any, int, int], Tensor | int]] = {
     "carry": lambda steps, k, t: steps._carry[t],
     "before": lambda steps, k, t: steps.w.states[k, t],
     "after": lambda steps, k, t: steps.w.states[k, t + 1],
-    "pre_zoneout": lambda steps, k, t: steps.states_after(t)[k],
+    "pre_zoneout": lambda steps, k, t: steps.w.states_after(t)[k],
     "outputs": lambda steps, k, t: steps.w.outputs[t],
-    "saved": lambda steps, k, t: steps.w.saved[k][steps.row(t)],
-    "moments": lambda steps, k, t: steps.w.moments[steps.row(t)],
-    "operand": lambda steps, k, t: steps.stored_operand(k, t),
+    "saved": lambda steps, k, t: steps.w.saved[k][steps.w.row(t)],
+    "moments": lambda steps, k, t: steps.w.moments[steps.w.row(t)],
+    "operand": lambda steps, k, t: steps.w.operand(k, t),
     "product": lambda steps, k, t: steps._products[k],
     "copy": lambda steps, k, t: steps._copies[k][(t + 1) % 2 if steps.w.passes.operands[k].state else 0],
-    "d_outputs": lambda steps, k, t: steps.w.d_outputs[t],
+    "d_outputs": lambda steps, k, t: steps.g.d_outputs[t],
     "d_state": lambda steps, k, t: steps._d_states[k],
-    "d_product": lambda steps, k, t: steps.w.d_products[k][t],
+    "d_product": lambda steps, k, t: steps.g.d_products[k][t],
     "d_copy": lambda steps, k, t: steps._copies[k],
-    "d_window": lambda steps, k, t: steps.w.d_windows[k][t],
+    "d_window": lambda steps, k, t: steps.g.d_windows[k][t],
     "d_vector": lambda steps, k, t: steps._d_vectors[k],
 }
 """The value of an argument at step t, by its kind: of `TritonSteps`, its index, and t."""

@@ -1,51 +1,59 @@
-"""The driver for GPUs: a window's steps by Triton's kernels or PyTorch's operators, replayed as CUDA graphs."""
+"""The loop over a window on GPUs: its steps by Triton's kernels or PyTorch's operators, replayed as CUDA graphs."""
 
 import functools
 import importlib.util
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from charlm.gpu.buffers import BufferCache
-from charlm.gpu.graphs import Graphs, identity, inside_graph, may_record, stream_of
+from charlm.cells.window import Gradients, Window
+from charlm.gpu.graphs import Graphs, Launches, identity, inside_graph, may_record, stream_of
+from charlm.gpu.product import matmul
 from charlm.gpu.steps import Steps
-from charlm.native.autograd import without_autocast
-from charlm.native.linear import linear_by, torch_matmul
-from charlm.native.recurrence import BuffersOf, Driver, Window
-from charlm.system.device import fp32_precision
+from charlm.system.device import fp32_precision, without_autocast
 
 
-class TensorRecurrence(Driver):
-    """The driver of all cells, on any device, in the dtype of the state."""
+class GpuDriver:
+    """Computes the loops of all cells, on any device, in the dtype of the state; see `layers.recurrence.Driver`."""
 
-    linear = staticmethod(functools.partial(linear_by, torch_matmul))
-    matmul = staticmethod(torch_matmul)
+    padding = 1
+    matmul = staticmethod(matmul)
+    takes_ids = False
 
     def __init__(self) -> None:
         self.graphs = Graphs()
 
-    def run(self, window: Window) -> None:
+    def forward(self, window: Window) -> None:
+        def launches() -> None:
+            steps = self.steps(window)
+            for t in range(window.T):
+                steps.forward(t)
+
+        self._run(launches, window)
+
+    def backward(self, window: Window, gradients: Gradients) -> None:
+        def launches() -> None:
+            steps = self.steps(window, gradients)
+            for t in reversed(range(window.T)):
+                steps.backward(t)
+            steps.finish()
+
+        self._run(launches, window, gradients)
+
+    def _run(self, launches: Launches, window: Window, gradients: Gradients | None = None) -> None:
         device = window.states.device
 
-        def launches() -> None:
+        def in_full_precision() -> None:
             with without_autocast(device):
-                steps = self.steps(window)
-                if window.d_last is None:
-                    for t in range(window.T):
-                        steps.forward(t)
-                else:
-                    for t in reversed(range(window.T)):
-                        steps.backward(t)
-                    steps.finish()
+                launches()
 
         # Triton launches on this thread's current device, whichever holds the tensors.
         with torch.cuda.device_of(window.states):
             if self.takes_graphs(device):
-                self.graphs.run((fp32_precision(), identity(vars(window))), launches, device)
+                fields = vars(window) | ({} if gradients is None else vars(gradients))
+                self.graphs.run((fp32_precision(), identity(fields)), in_full_precision, device)
             else:
-                launches()
+                in_full_precision()
 
     def takes_graphs(self, device: torch.device) -> bool:
         """Whether windows become graphs on this device; not where the caller has a graph of its own."""
@@ -54,25 +62,22 @@ class TensorRecurrence(Driver):
         with torch.cuda.device(device):
             return not torch.cuda.is_current_stream_capturing()
 
-    def steps(self, window: Window) -> Steps:
-        """What computes the steps of a window: Triton's kernels on a GPU, if they can."""
+    def table_gradient(self, d_rows_TBN: Tensor, ids_TB: Tensor, V: int) -> Tensor:
+        raise AssertionError("windows are not tables")
+
+    def graph_stream(self, device: torch.device) -> int | None:
+        """The stream in which windows are replayed as graphs; None where they are not."""
+        return stream_of(device) if self.graphs.enabled and self.takes_graphs(device) else None
+
+    def steps(self, window: Window, gradients: Gradients | None = None) -> Steps:
+        """What computes the steps of a pass: Triton's kernels on a GPU, if they can."""
         on_gpu = window.states.device.type == "cuda" and window.states.dtype == torch.float32
         kernels = triton_steps() if on_gpu else None
-        return kernels(window) if kernels else Steps(window)
+        return (kernels or Steps)(window, gradients)
 
     def library(self) -> str:
         """What computes the steps on a GPU, for people."""
         return "Triton's kernels" if triton_steps() else "PyTorch's operators; no Triton"
-
-    def buffers_of(self, numbers: tuple[Any, ...], tensors: Sequence[Tensor | None], cache: object) -> BuffersOf:
-        """Where windows become graphs, buffers with the addresses of an earlier call."""
-        device = next(tensor.device for tensor in tensors if tensor is not None)
-        if not (isinstance(cache, BufferCache) and self.graphs.enabled and self.takes_graphs(device)):
-            return super().buffers_of(numbers, tensors, cache)
-        shapes = (None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
-        passes, input_size, *_ = numbers
-        # Buffers of another stream may be in use.
-        return cache.buffers_of((self, numbers, stream_of(device), *shapes), layer_kind=(passes, input_size))
 
 
 @functools.cache

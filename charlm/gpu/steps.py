@@ -3,57 +3,41 @@
 They also run on the CPU, where the tests compare them with the reference.
 """
 
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
+from charlm.cells.on_tensors import evaluate, normalized
 from charlm.cells.passes import Normalization, numbered
-from charlm.cells.program import Node, Size, needed, units
-from charlm.native.linear import torch_product
-from charlm.native.recurrence import Window
-
-
-def _extreme(function: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
-    def extreme(a: Any, b: Any) -> Tensor:
-        if isinstance(a, float):
-            a, b = b, a
-        return a.clamp(**{bound: b}) if isinstance(b, float) else function(a, b)
-
-    return extreme
-
-
-OPERATORS: dict[str, Callable[..., Any]] = {
-    **{op: getattr(torch, op) for op in ("exp", "log", "tanh", "sigmoid", "relu", "sqrt")},
-    "softplus": lambda v: -logsigmoid(-v),  # torch's softplus is not exact above its threshold
-    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "greater": operator.gt},
-    **{"max": _extreme(torch.maximum, "min"), "min": _extreme(torch.minimum, "max"), "where": torch.where},
-    "stop": torch.detach,
-}
-"""The operations of a program on tensors. A constant may be a float."""
+from charlm.cells.program import Size, ordered
+from charlm.cells.window import Gradients, Window
+from charlm.gpu.product import torch_product
 
 
 class Steps:
-    """What a step computes, in PyTorch's operators. One object for one pass over a window."""
+    """What a step computes, in PyTorch's operators. One object for one pass over a window.
 
-    def __init__(self, window: Window) -> None:
-        self.w = window
+    gradients: those that the backward pass computes; None for a forward pass.
+    """
+
+    def __init__(self, window: Window, gradients: Gradients | None = None) -> None:
+        self.w, self.g = window, gradients
         # Rounded once for all steps.
         self.weights = [weight.bfloat16() for weight in window.weights] if window.bf16 else window.weights
-        self._d_states = [] if window.d_last is None else list(window.d_last.unbind())
+        self._d_states = [] if gradients is None else list(gradients.d_last.unbind())
 
     def forward(self, t: int) -> None:
         """The states after step t."""
-        w, p, row = self.w, self.w.passes, self.row(t)
-        values = self._values(p.forward.nodes, p.forward_ends, t)
+        w, p, row = self.w, self.w.passes, self.w.row(t)
+        values = self._values(t)
         for saved, rows in zip(w.saved, p.forward.saved.values(), strict=True):
             for k, place in enumerate(rows):
                 saved[row][:, k] = values[place]
         for index in p.stored_operands:
-            self.stored_operand(index, t).copy_(values[p.operands[index].node])
+            w.operand(index, t).copy_(values[p.operands[index].node])
         after = torch.stack([values[place].expand(w.B, w.H) for place in p.forward.states.values()])
         if w.pre_zoneout is not None:
             w.pre_zoneout[:, row] = after
@@ -67,51 +51,34 @@ class Steps:
 
     def backward(self, t: int) -> None:
         """The gradients of products, windows and vectors in step t."""
-        w, p, back = self.w, self.w.passes, self.w.passes.backward
+        assert self.g is not None
+        g, p, back = self.g, self.w.passes, self.w.passes.backward
         carry_B1 = self._carry_to(t + 1)
         total = self._d_states if carry_B1 is None else [d_BH * carry_B1 for d_BH in self._d_states]
-        total[0] = total[0] + w.d_outputs[t]  # type: ignore[index]
+        total[0] = total[0] + g.d_outputs[t]
         names = p.split.loop.states
         zoned = list(zip(names, total, self._zoneout_shares(t), strict=True))
         d_after = {name: d_BH if share is None else (1 - share) * d_BH for name, d_BH, share in zoned}
-        through = {node.index: place for place, node in enumerate(back.nodes) if node.op == "product_back"}
-        values = self._values(back.nodes, (*p.backward_ends, *through.values()), t, d_after)
+        values = self._values(t, d_after)
         self._d_states = [torch.zeros_like(d_BH) if share is None else share * d_BH for _, d_BH, share in zoned]
         for s, name in enumerate(names):
-            ends = [through[index] for index in p.through[name]]
+            ends = [self._through[index] for index in p.through[name]]
             for place in [*ends, back.states[name]] if name in back.states else ends:
                 self._d_states[s] = self._d_states[s] + values[place]
         for k, rows in back.products.items():
-            w.d_products[k][t] = self._joined(rows, values, p.products[k].size)
+            g.d_products[k][t] = self._joined([values[row] for row in rows], p.products[k].size)
         for k in back.windows.keys() - p.like_windows.keys():
             size = p.split.program.nodes[p.split.windows[k]].size
-            w.d_windows[k][t] = self._joined(back.windows[k], values, size)
+            g.d_windows[k][t] = self._joined([values[row] for row in back.windows[k]], size)
         for k in back.vectors.keys() - p.like_vectors.keys():
             size = p.split.program.nodes[p.split.vectors[k]].size
-            w.d_vectors[k] += self._joined(back.vectors[k], values, size).sum(0)  # type: ignore[operator]
+            d_vector = self._joined([values[row] for row in back.vectors[k]], size).sum(0)
+            g.d_vectors[k] += d_vector  # type: ignore[operator]
 
     def finish(self) -> None:
         """The gradients of the states before the first step."""
-        torch.stack(self._d_states, out=self.w.d_first)
-
-    def row(self, t: int) -> int:
-        """The row of the saved tensors that step t writes."""
-        return t if self.w.saved_steps > 1 else 0
-
-    def units(self, size: Size) -> int:
-        return units(size, self.w.H, self.w.I)
-
-    def stored_operand(self, index: int, t: int) -> Tensor:
-        """An operand that is not a state."""
-        return self.w.operands[self.w.passes.stored_operands.index(index)][self.row(t)]
-
-    def states_after(self, t: int) -> Tensor:
-        """The states after step t, before zoneout and resets, [S, B, H]."""
-        return self.w.states[:, t + 1] if self.w.pre_zoneout is None else self.w.pre_zoneout[:, self.row(t)]
-
-    def masked(self, operand: Tensor, size: Size) -> Tensor:
-        """An operand of a product, or its gradient, with the mask of state dropout."""
-        return operand if self.w.mask is None or size != "H" else operand * self.w.mask
+        assert self.g is not None
+        torch.stack(self._d_states, out=self.g.d_first)
 
     def _zoneout_shares(self, t: int) -> list[Tensor | None]:
         """Zoneout's share of each state before the step, [B, H] or [1, H]."""
@@ -125,66 +92,78 @@ class Steps:
         """[B, 1]: 0 where the states are reset before step t, else 1; None without resets."""
         return None if self.w.carry is None or not 0 < t < self.w.T else self.w.carry[t, :, None]
 
-    def _values(
-        self, nodes: Sequence[Node], ends: Iterable[int], t: int, d_after: Mapping[str, Tensor] | None = None
-    ) -> dict[int, Tensor]:
-        """The values of nodes in step t, [B, count · units]; d_after: of `d_state`."""
-        w, p, row = self.w, self.w.passes, self.row(t)
-        names, products, norms = p.split.loop.states, numbered(nodes, "product"), numbered(nodes, "normalize")
-        values: dict[int, Tensor] = {}
-        for place in needed(nodes, ends):
+    @functools.cached_property
+    def _through(self) -> dict[int, int]:
+        """The node of the backward pass that is the gradient of a product's operand, by the product's index."""
+        nodes = self.w.passes.backward.nodes
+        return {node.index: place for place, node in enumerate(nodes) if node.op == "product_back"}
+
+    @functools.cached_property
+    def _order(self) -> list[int]:
+        """The nodes of the pass that are computed."""
+        p = self.w.passes
+        if self.g is None:
+            return ordered(p.forward_ends, lambda place: p.forward.nodes[place].args)
+        ends = (*p.backward_ends, *self._through.values())
+        return ordered(ends, lambda place: p.backward.nodes[place].args)
+
+    @functools.cached_property
+    def _numbers(self) -> dict[int, int]:
+        """The index in `Passes` of each product and normalization of the forward pass."""
+        nodes = self.w.passes.forward.nodes
+        return numbered(nodes, "product") | numbered(nodes, "normalize")
+
+    def _values(self, t: int, d_after: Mapping[str, Tensor] | None = None) -> dict[int, Tensor]:
+        """The values of the pass in step t, [B, count · units] each, by node; d_after: of `d_state`."""
+        w, p, row = self.w, self.w.passes, self.w.row(t)
+        nodes = p.forward.nodes if self.g is None else p.backward.nodes
+
+        def leaf(place: int, args: list[Tensor]) -> Any:
             node = nodes[place]
-            args = [values[arg] for arg in node.args]
             match node.op:
                 case "constant":
-                    value = w.states.new_full((), node.number)
+                    return w.states.new_full((), node.number)
                 case "window":
-                    value = w.windows[node.index][t]
+                    return w.windows[node.index][t]
                 case "static":
-                    value = w.vectors[node.index]
+                    return w.vectors[node.index]
                 case "state" | "before":
-                    value = w.states[names.index(node.name), t]
+                    return w.state(node.name, t)
                 case "after":
-                    value = self.states_after(t)[names.index(node.name)]
+                    return w.states_after(t)[p.split.loop.states.index(node.name)]
                 case "saved":
-                    value = w.saved[list(p.forward.saved).index(node.size)][row][:, node.index]
+                    return w.saved[list(p.forward.saved).index(node.size)][row][:, node.index]
                 case "operand":
-                    value = self.stored_operand(node.index, t)
+                    return w.operand(node.index, t)
                 case "d_state":
-                    value = d_after[node.name]  # type: ignore[index]
-                case "part":
-                    value = args[0].chunk(nodes[node.args[0]].count, dim=-1)[node.index]
+                    return d_after[node.name]  # type: ignore[index]
                 case "product":
-                    operand = self.masked(args[0], nodes[node.args[0]].size)
-                    value = torch_product(operand, self.weights[products[place]].t(), bf16=w.bf16)
+                    operand = w.masked(args[0], nodes[node.args[0]].size)
+                    return torch_product(operand, self.weights[self._numbers[place]].t(), bf16=w.bf16)
                 case "product_back":
-                    d_BG = self._joined(node.args, values, p.products[node.index].size)
-                    value = self.masked(torch_product(d_BG, self.weights[node.index], bf16=w.bf16), node.size)
+                    d_BG = self._joined(args, p.products[node.index].size)
+                    return w.masked(torch_product(d_BG, self.weights[node.index], bf16=w.bf16), node.size)
+            moments = w.moments[row]  # type: ignore[index]
+            match node.op:
                 case "normalize":
-                    value, w.moments[row, :, norms[place]] = _normalize(args[0], node)  # type: ignore[index]
+                    value, mean_B1, scale_B1 = normalized(args[0], node)
+                    moments[:, self._numbers[place], 0] = scale_B1[:, 0]
+                    moments[:, self._numbers[place], 1] = 0.0 if mean_B1 is None else mean_B1[:, 0]
+                    return value
                 case "normalized":
-                    scale_B1, mean_B1 = w.moments[row, :, node.index].split(1, dim=1)  # type: ignore[index]
-                    value = (args[0] - mean_B1) * scale_B1
+                    scale_B1, mean_B1 = moments[:, node.index].split(1, dim=1)
+                    return (args[0] - mean_B1) * scale_B1
                 case "normalize_back":
                     d_BH, x_BH = args
-                    value = _normalize_back(d_BH, x_BH, w.moments[row, :, node.index, :1], p.normalizations[node.index])  # type: ignore[index]
-                case _:
-                    value = OPERATORS[node.op](*args)
-            values[place] = value
-        return values
+                    return _normalize_back(d_BH, x_BH, moments[:, node.index, :1], p.normalizations[node.index])
+            raise AssertionError(node.op)
 
-    def _joined(self, rows: Sequence[int], values: Mapping[int, Tensor], size: Size) -> Tensor:
+        return evaluate(nodes, self._order, leaf, w.states.dtype)
+
+    def _joined(self, vectors: Sequence[Tensor], size: Size) -> Tensor:
         """Vectors side by side, [B, count · units]."""
-        shape = self.w.B, self.units(size)
-        return torch.cat([values[row].expand(shape) for row in rows], dim=1)
-
-
-def _normalize(a_BH: Tensor, node: Node) -> tuple[Tensor, Tensor]:
-    """(a − mean) / σ, or a / √(mean a² + ε); and 1 / σ and the mean of each row, [B, 2]."""
-    mean_B1 = torch.zeros_like(a_BH[:, :1]) if node.index else a_BH.mean(1, keepdim=True)
-    deviation_BH = a_BH - mean_B1
-    scale_B1 = (deviation_BH.square().mean(1, keepdim=True) + node.number).rsqrt()
-    return deviation_BH * scale_B1, torch.cat([scale_B1, mean_B1], dim=1)
+        shape = self.w.B, self.w.units(size)
+        return torch.cat([vector.expand(shape) for vector in vectors], dim=1)
 
 
 def _normalize_back(d_BH: Tensor, x_BH: Tensor, scale_B1: Tensor, norm: Normalization) -> Tensor:

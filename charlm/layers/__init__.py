@@ -1,9 +1,18 @@
 """Recurrent layers in PyTorch: a stack of a cell's layers, and the ways to compute one.
 
     stack.py            RecurrentLayers: parameters, states, dropout, initialization, choice of the backend
-    backend.py          Backend: one way to compute a layer; the choice of the fastest that can
+    arguments.py        checks of what RecurrentLayers is called with
+    backend.py          the interface below a layer: Backend, one way to compute it, and LayerCall, what it takes
     reference.py        the reference loop, which defines the right results
     torch_operator.py   torch's own operators
+    recurrence.py       layers by a Driver (native/ on the CPU, gpu/ elsewhere): the loop's memory, and its gradients
+    generation.py       what native/generate.py needs of a layer to draw characters
+    buffers.py          the tensors of a driver's calls: new, or with the addresses of an earlier call
+    linear.py           x wᵀ + b, with its gradient
+    loss.py             cross-entropy, with its gradient
+    dropout.py          masks
+    autograd.py         what functions of autograd that call kernels have in common
+    check_backends.py   whether all ways to compute a cell agree
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """
@@ -11,13 +20,13 @@ Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D
 import torch
 
 from charlm.cells import CELLS
-from charlm.layers.backend import Activations, Backend, Selection
-from charlm.layers.driven import Lookup
-from charlm.layers.stack import NO_DROPOUT, RecurrentLayers, RecurrentState
+from charlm.layers.backend import Activations, Backend, Lookup, RecurrentState, Selection
+from charlm.layers.dropout import dropout_mask
+from charlm.layers.linear import linear
+from charlm.layers.loss import cross_entropy
+from charlm.layers.reference import REFERENCE
+from charlm.layers.stack import NO_DROPOUT, RecurrentLayers
 from charlm.native.generate import Generator
-from charlm.native.linear import linear
-from charlm.native.loss import cross_entropy
-from charlm.native.random import dropout_mask
 
 
 def select_backend(kind: str, device: torch.device | str) -> Selection:
@@ -32,6 +41,7 @@ def select_backend(kind: str, device: torch.device | str) -> Selection:
 
 __all__ = [
     "NO_DROPOUT",
+    "REFERENCE",
     "Activations",
     "Backend",
     "Generator",

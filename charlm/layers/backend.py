@@ -12,11 +12,32 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from charlm.cells.passes import Passes
 
+
+class Lookup(NamedTuple):
+    """An input [T, B, I] whose vectors are rows of a table [V, I].
+
+    A layer can multiply the table by its weights and look up rows of the product: V products instead of T · B.
+    """
+
+    ids_TB: Tensor
+    table_VI: Tensor | None
+    """None: the identity matrix, so the input is one-hot and I = V."""
+
+    def dense(self, input_size: int, like: Tensor) -> Tensor:
+        """The input as a tensor [T, B, I]; a one-hot input has the dtype and device of `like`."""
+        if self.table_VI is not None:
+            return F.embedding(self.ids_TB, self.table_VI)
+        return like.new_zeros(*self.ids_TB.shape, input_size).scatter_(-1, self.ids_TB.unsqueeze(-1), 1.0)
+
+
 LayerState = tuple[Tensor, ...]
 """The state of one layer: a tensor [B, H] for each of `Cell.states`."""
+RecurrentState = tuple[Tensor, ...]
+"""The state of all layers: [L, B, H] for each of `Cell.states` (LSTM: h and c)."""
 
 
 Activations = defaultdict[tuple[str, bool], list[Tensor]]
@@ -42,7 +63,7 @@ class LayerCall(NamedTuple):
     carry_TB: Tensor | None = None
     """0 where a stream's state is set to zero before the step, else 1; None: it always goes on."""
     lengths_B: Tensor | None = None
-    """On the CPU: how many steps each stream has; None: all have T. `Backend.compute` keeps the state at each end."""
+    """On the CPU: how many steps each stream has; None: all have T. `layer_in_parts` keeps the state at each end."""
     activations: Activations | None = None
     """Where the reference loop records states and gates; other backends do not."""
 
@@ -65,38 +86,37 @@ class Backend:
     generates: bool = False
     """Whether `Generator` can compute the layer too."""
 
-    def compute(self, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-        """One layer: by one call, or by one from each step at which a stream ends or is reset to the next.
 
-        Where the backend takes resets, they need no calls of their own.
-        """
-        carry_TB, lengths_B = call.carry_TB, call.lengths_B
-        if lengths_B is None and (carry_TB is None or self.takes_resets):
-            return self.layer(x, call)
-        cuts = {0, len(x)}
-        if lengths_B is not None:
-            cuts.update(lengths_B.tolist())
-        if carry_TB is not None and not self.takes_resets:
-            cuts.update((carry_TB == 0).any(dim=1).nonzero().flatten().tolist())
-        outputs, state, last_state = [], call.state, call.state
-        for start, end in itertools.pairwise(sorted(cuts)):
-            part = call
-            if carry_TB is not None and self.takes_resets:
-                part = part._replace(carry_TB=carry_TB[start:end])
-            elif carry_TB is not None:
-                state = tuple(tensor * carry_TB[start, :, None] for tensor in state)
-                part = part._replace(carry_TB=None)
-            if call.zoneout_TBS is not None and len(call.zoneout_TBS) > 1:
-                part = part._replace(zoneout_TBS=call.zoneout_TBS[start:end])
-            y_TBH, state = self.layer(x[start:end], part._replace(state=state))
-            outputs.append(y_TBH)
-            if lengths_B is None:
-                last_state = state
-            else:
-                reads_B1 = (lengths_B >= end)[:, None].to(y_TBH.device)
-                pairs = zip(state, last_state, strict=True)
-                last_state = tuple(torch.where(reads_B1, new_BH, old_BH) for new_BH, old_BH in pairs)
-        return torch.cat(outputs), last_state
+def layer_in_parts(backend: Backend, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
+    """`Backend.layer` by a call from each step at which a stream ends, or is reset, to the next.
+
+    Where the backend takes resets, they need no calls of their own.
+    """
+    carry_TB, lengths_B = call.carry_TB, call.lengths_B
+    cuts = {0, len(x)}
+    if lengths_B is not None:
+        cuts.update(lengths_B.tolist())
+    if carry_TB is not None and not backend.takes_resets:
+        cuts.update((carry_TB == 0).any(dim=1).nonzero().flatten().tolist())
+    outputs, state, last_state = [], call.state, call.state
+    for start, end in itertools.pairwise(sorted(cuts)):
+        part = call
+        if carry_TB is not None and backend.takes_resets:
+            part = part._replace(carry_TB=carry_TB[start:end])
+        elif carry_TB is not None:
+            state = tuple(tensor * carry_TB[start, :, None] for tensor in state)
+            part = part._replace(carry_TB=None)
+        if call.zoneout_TBS is not None and len(call.zoneout_TBS) > 1:
+            part = part._replace(zoneout_TBS=call.zoneout_TBS[start:end])
+        y_TBH, state = backend.layer(x[start:end], part._replace(state=state))
+        outputs.append(y_TBH)
+        if lengths_B is None:
+            last_state = state
+        else:
+            reads_B1 = (lengths_B >= end)[:, None].to(y_TBH.device)
+            pairs = zip(state, last_state, strict=True)
+            last_state = tuple(torch.where(reads_B1, new_BH, old_BH) for new_BH, old_BH in pairs)
+    return torch.cat(outputs), last_state
 
 
 class Selection(NamedTuple):

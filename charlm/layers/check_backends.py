@@ -92,7 +92,7 @@ def _run(layers: RecurrentLayers, backend: Backend, start: tuple[Tensor, ...]) -
     like = next(layers.parameters())
     x_TBI, *state = (tensor.to(like).requires_grad_() for tensor in start)
     with torch.random.fork_rng(devices=[]):
-        y_TBH, last = backend.compute(x_TBI, layers.layer_call(0, tuple(state), len(x_TBI), training=True))
+        y_TBH, last = backend.layer(x_TBI, layers.layer_call(0, tuple(state), len(x_TBI), training=True))
     names = layers.cell.states
     outputs = {"y": y_TBH} | dict(zip(names, last, strict=True))
     inputs = {"dx": x_TBI} | {f"d{name}0": tensor for name, tensor in zip(names, state, strict=True)}

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator, Sequence
 from functools import partial
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -14,23 +13,31 @@ from charlm.cells.derivative import both_passes
 from charlm.cells.passes import Passes
 from charlm.cells.program import Parameter, Program
 from charlm.config.schema import Dropout
-from charlm.gpu.buffers import BufferCache
-from charlm.gpu.recurrence import TensorRecurrence
-from charlm.layers.backend import Activations, Backend, LayerCall, LayerState, Selection
-from charlm.layers.driven import Lookup, driven_layer, generating_layer
+from charlm.gpu.recurrence import GpuDriver
+from charlm.layers.arguments import carry_of, check_input, check_lengths, split_state
+from charlm.layers.backend import (
+    Activations,
+    Backend,
+    LayerCall,
+    LayerState,
+    Lookup,
+    RecurrentState,
+    Selection,
+    layer_in_parts,
+)
+from charlm.layers.buffers import BufferCache
+from charlm.layers.dropout import dropout_mask
+from charlm.layers.generation import generating_layer
+from charlm.layers.recurrence import layer_by_driver
 from charlm.layers.reference import REFERENCE
 from charlm.layers.torch_operator import torch_backend
-from charlm.native.autograd import autocasts_to_bf16
 from charlm.native.build import KernelError, load
-from charlm.native.fused import FusedDriver, driver_of
 from charlm.native.generate import GeneratingLayer
 from charlm.native.kernels import SHARED_KERNELS
-from charlm.native.random import dropout_mask
+from charlm.native.recurrence import CpuDriver, cpu_driver
 from charlm.native.structs import check_tensor
+from charlm.system.device import autocasts_to_bf16
 from charlm.system.process_group import WHOLE_BATCH
-
-RecurrentState = tuple[Tensor, ...]
-"""The state of all layers: [L, B, H] for each of `state_names` (LSTM: h and c)."""
 
 NO_DROPOUT = Dropout()
 
@@ -162,6 +169,9 @@ class RecurrentLayers(nn.Module):
         state: RecurrentState | None = None,
         resets_TB: Tensor | None = None,
         lengths_B: Tensor | Sequence[int] | None = None,
+        *,
+        backend: Backend | None = None,
+        activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
 
@@ -170,10 +180,41 @@ class RecurrentLayers(nn.Module):
         many steps each stream has; what stands in x after them is not read, outputs there are 0, and the last state is
         that after the stream's last step. Outputs and states have the parameters' dtype, even under autocast.
         TypeError and ValueError for arguments that do not fit.
+
+        backend: what computes the layers; default: the fastest that can. activations: one for each layer, in which the
+        reference loop records them.
         """
-        device = next(self.parameters()).device
-        selection = self.select_backend(device, self.training, resets=resets_TB is not None)
-        return self.run_layers(selection.backend, x, state, resets_TB, lengths_B)
+        like = next(self.parameters())
+        if backend is None:
+            backend = self.select_backend(like.device, self.training, resets=resets_TB is not None).backend
+        T, B = check_input(self.kind, x, self.input_size, like, self._order)
+        carry_TB = None if resets_TB is None else carry_of(self.kind, resets_TB, T, B, like.dtype)
+        if isinstance(x, Lookup):
+            takes_lookup = backend.takes_lookup and lengths_B is None
+            y: Any = x if takes_lookup else x.dense(self.input_size, like)
+        else:
+            y = x.transpose(0, 1) if self.batch_first else x
+        after_end_TB1 = None
+        if lengths_B is not None:
+            lengths_B = check_lengths(self.kind, lengths_B, T, B)
+            after_end_TB1 = (torch.arange(T)[:, None] >= lengths_B)[:, :, None].to(y.device)
+            y = y.masked_fill(after_end_TB1, 0)
+        is_whole = lengths_B is None and (carry_TB is None or backend.takes_resets)
+        compute = backend.layer if is_whole else partial(layer_in_parts, backend)
+        layer_states: list[LayerState] = []
+        for layer, layer_state in enumerate(self._split_state(state, B)):
+            inputs = y if layer == 0 else self._drop_between_layers(y)
+            call = self.layer_call(layer, layer_state, steps=T, training=self.training)
+            call = call._replace(carry_TB=carry_TB, lengths_B=lengths_B)
+            if activations:
+                call = call._replace(activations=activations[layer])
+            output, layer_state = compute(inputs, call)
+            if after_end_TB1 is not None:
+                output = output.masked_fill(after_end_TB1, 0)
+            y = y + output if layer > 0 and self.residual else output
+            layer_states.append(layer_state)
+        last_state = tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
+        return y.transpose(0, 1) if self.batch_first else y, last_state
 
     def forward_reference(
         self,
@@ -181,59 +222,16 @@ class RecurrentLayers(nn.Module):
         state: RecurrentState | None = None,
         resets_TB: Tensor | None = None,
         lengths_B: Tensor | Sequence[int] | None = None,
-        activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
-        """`forward` by the reference loop, which defines the right results for every other backend.
+        """`forward` by the reference loop, which defines the right results for every other backend."""
+        return self.forward(x, state, resets_TB, lengths_B, backend=REFERENCE)
 
-        activations: one for each layer, which records them.
-        """
-        return self.run_layers(REFERENCE, x, state, resets_TB, lengths_B, activations)
-
-    def run_layers(
-        self,
-        backend: Backend,
-        x: Tensor | Lookup,
-        state: RecurrentState | None,
-        resets_TB: Tensor | None = None,
-        lengths_B: Tensor | Sequence[int] | None = None,
-        activations: list[Activations] | None = None,
-    ) -> tuple[Tensor, RecurrentState]:
-        """`forward` by the given backend."""
-        T, B = self._check_input(x)
-        carry_TB = None
-        if resets_TB is not None:
-            form = (resets_TB.dtype, *resets_TB.shape) if isinstance(resets_TB, Tensor) else ()
-            if form != (torch.bool, T, B):
-                given = f"{form[0]} of shape {list(form[1:])}" if form else f"a {type(resets_TB).__name__}"
-                raise ValueError(f"{self.kind}: resets are {given}; allowed: torch.bool of shape [T, B] = {[T, B]}")
-            carry_TB = (~resets_TB).to(next(self.parameters()).dtype)
-        p, mask_shape = self.dropout.between_layers, (1 if self.dropout.variational else T, B, self.hidden_size)
-        y: Any = x
-        if isinstance(x, Lookup) and (lengths_B is not None or not backend.takes_lookup):
-            y = x.dense(self.input_size, like=next(self.parameters()))
-        elif self.batch_first and isinstance(x, Tensor):
-            y = x.transpose(0, 1)
-        after_end_TB1 = None
-        if lengths_B is not None:
-            lengths_B = self._check_lengths(lengths_B, T, B)
-            after_end_TB1 = (torch.arange(T)[:, None] >= lengths_B)[:, :, None].to(y.device)
-            y = y.masked_fill(after_end_TB1, 0)
-        layer_states: list[LayerState] = []
-        for layer, layer_state in enumerate(self.split_state(state, B)):
-            inputs = y
-            if layer > 0 and p > 0 and self.training:
-                inputs = y * dropout_mask(mask_shape, p, like=y, shard=self.shard)
-            call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            call = call._replace(carry_TB=carry_TB, lengths_B=lengths_B)
-            if activations:
-                call = call._replace(activations=activations[layer])
-            output, layer_state = backend.compute(inputs, call)
-            if after_end_TB1 is not None:
-                output = output.masked_fill(after_end_TB1, 0)
-            y = y + output if layer > 0 and self.residual else output
-            layer_states.append(layer_state)
-        last_state = tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
-        return y.transpose(0, 1) if self.batch_first else y, last_state
+    def _drop_between_layers(self, y_TBH: Tensor) -> Tensor:
+        p = self.dropout.between_layers
+        if p == 0 or not self.training:
+            return y_TBH
+        T, B, H = y_TBH.shape
+        return y_TBH * dropout_mask((1 if self.dropout.variational else T, B, H), p, like=y_TBH, shard=self.shard)
 
     def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
         """The call of one layer; draws its masks in training."""
@@ -265,7 +263,7 @@ class RecurrentLayers(nn.Module):
     def generating_layers(self, state: RecurrentState, characters: Lookup) -> list[GeneratingLayer]:
         """The layers for a `Generator`, starting from `state`, in evaluation mode. characters: their inputs."""
         layers = []
-        for layer, layer_state in enumerate(self.split_state(state, state[0].shape[1])):
+        for layer, layer_state in enumerate(self._split_state(state, state[0].shape[1])):
             call = self.layer_call(layer, layer_state, steps=1, training=False)
             inputs = characters if layer == 0 else None
             layers.append(generating_layer(self.cpu_driver, self.layer_input_size(layer), call, inputs))
@@ -275,26 +273,25 @@ class RecurrentLayers(nn.Module):
 
     def backends(self, device: torch.device) -> list[Backend]:
         """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
-        takes_all = partial(Backend, takes_lookup=True, takes_resets=True)
-        torchs = [] if (backend := torch_backend(self, device)) is None else [backend]
+        dtype, state_dropout = next(self.parameters()).dtype, self.dropout.state
+        operator = torch_backend(self.cell, dtype, device, state_dropout=state_dropout, zoneout=self.zoneout)
+        torchs = [] if operator is None else [operator]
+        by_driver = partial(Backend, takes_lookup=True, takes_resets=True)
         if device.type == "cpu":
-            own = takes_all("fused CPU kernel", self.fused_layer, self.compile_cpu_kernel, generates=True)
+            layer = partial(layer_by_driver, lambda: self.cpu_driver, self.input_size, None)
+            own = by_driver("fused CPU kernel", layer, self._compile_cpu_kernel, generates=True)
             return [own, *torchs, REFERENCE]
-        layer = partial(driven_layer, self.gpu_driver, self.input_size, self._buffer_cache)
-        own = takes_all("loop with its own backward pass", layer, library=self.gpu_driver.library())
+        layer = partial(layer_by_driver, lambda: self.gpu_driver, self.input_size, self._buffer_cache)
+        own = by_driver("loop with its own backward pass", layer, library=self.gpu_driver.library())
         return [*torchs, own, REFERENCE]
 
-    gpu_driver = TensorRecurrence()
+    gpu_driver = GpuDriver()
     """For all cells on a GPU."""
 
     @property
-    def cpu_driver(self) -> FusedDriver:
-        """The kernels of all layers."""
-        return driver_of(self.kind, *self._passes)
-
-    def fused_layer(self, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
-        """One layer by the CPU kernels."""
-        return driven_layer(self.cpu_driver, self.input_size, self._buffer_cache, x, call)
+    def cpu_driver(self) -> CpuDriver:
+        """The kernels of all layers. KernelError if the cell's step is too long for them."""
+        return cpu_driver(self.kind, *self._passes)
 
     def select_backend(self, device: torch.device | str, training: bool = True, resets: bool = False) -> Selection:
         """The backend that `forward` uses on `device`, and why not a faster one. Compiles kernels at first use.
@@ -320,7 +317,7 @@ class RecurrentLayers(nn.Module):
         """A copy selects its own backends, which refer to it."""
         return {**self.__dict__, "_selections": {}}
 
-    def compile_cpu_kernel(self, training: bool) -> str | None:
+    def _compile_cpu_kernel(self, training: bool) -> str | None:
         """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
         parameter = next(self.parameters())
         if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
@@ -328,80 +325,28 @@ class RecurrentLayers(nn.Module):
         if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
             return "it multiplies in float32 or bfloat16 only"
         try:
-            load(self.cpu_driver, *SHARED_KERNELS)
+            load(self.cpu_driver.kernel, *SHARED_KERNELS)
         except KernelError as error:
             return str(error)
         return None
-
-    # Checks of input
 
     @property
     def _order(self) -> str:
         """The first two dimensions of an input tensor."""
         return "B, T" if self.batch_first else "T, B"
 
-    def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
-        """T and B of an input; TypeError or ValueError unless it is a tensor [T, B, I] with T ≥ 1 on the device."""
-        like = next(self.parameters())
-        if isinstance(x, Lookup):
-            ids, table = x
-            check_tensor("ids of a lookup", ids, ids.shape, torch.int64, like.device)
-            if table is not None:
-                check_tensor("table of a lookup", table, (len(table), self.input_size), like.dtype, like.device)
-            shape, order = [*ids.shape, self.input_size], "T, B"
-        elif isinstance(x, Tensor):
-            # As in torch.nn: autocast converts the results of operators before these layers.
-            is_converted = torch.is_autocast_enabled(like.device.type) and x.is_floating_point()
-            check_tensor(f"{self.kind}: input", x, x.shape, x.dtype if is_converted else like.dtype, like.device)
-            shape, order = list(x.shape), self._order
-        else:
-            raise TypeError(
-                f"{self.kind}: input is a {type(x).__name__}; allowed: a tensor [{self._order}, {self.input_size}], "
-                "and lengths_B for sequences of different lengths"
-            )
-        sizes = dict(zip(order.split(", "), shape, strict=False))
-        if len(shape) != 3 or sizes["T"] == 0 or shape[2] != self.input_size:
-            raise ValueError(f"{self.kind}: input of shape {shape}; allowed: [{order}, {self.input_size}] with T ≥ 1")
-        return sizes["T"], sizes["B"]
-
-    def _check_lengths(self, lengths_B: Tensor | Sequence[int], steps: int, batch_size: int) -> Tensor:
-        """The lengths as a tensor on the CPU; ValueError unless there is one from 1 to T for each stream."""
-        lengths: Any = lengths_B.tolist() if hasattr(lengths_B, "tolist") else lengths_B  # type: ignore[union-attr]
-        is_list = isinstance(lengths, Sequence) and len(lengths) == batch_size
-        counts = [each for each in lengths if isinstance(each, Integral) and type(each) is not bool] if is_list else []
-        if len(counts) != batch_size or not all(1 <= int(count) <= steps for count in counts):
-            raise ValueError(
-                f"{self.kind}: lengths are {lengths!r:.80}; allowed: for each of {batch_size} streams a whole "
-                f"number from 1 to {steps}, the steps of the input"
-            )
-        return torch.tensor(lengths)
-
-    # State
+    def _split_state(self, state: RecurrentState | None, batch_size: int) -> list[LayerState]:
+        """The state of each layer."""
+        if state is None:
+            state = self.zero_state(batch_size)
+        shape, like = (self.num_layers, batch_size, self.hidden_size), next(self.parameters())
+        return split_state(self.kind, state, self.state_names, shape, like, self._order)
 
     def zero_state(self, batch_size: int) -> RecurrentState:
         """The initial state of so many streams."""
         zeros = next(self.parameters()).new_zeros
         shape = (self.num_layers, batch_size, self.hidden_size)
         return tuple(zeros(shape) for _ in self.state_names)
-
-    def split_state(self, state: RecurrentState | None, batch_size: int) -> list[LayerState]:
-        """The state of each layer; ValueError unless `state` is one [L, B, H] for each of `state_names`."""
-        if state is None:
-            state = self.zero_state(batch_size)
-        like, names = next(self.parameters()), ", ".join(self.state_names)
-        if not isinstance(state, tuple | list) or not all(isinstance(tensor, Tensor) for tensor in state):
-            items = {type(item).__name__ for item in state} if isinstance(state, tuple | list) else ()
-            given = " of ".join((type(state).__name__, *items))
-            raise TypeError(f"{self.kind}: state is a {given}; allowed: a tuple ({names}) of tensors [L, B, H]")
-        shape = self.num_layers, batch_size, self.hidden_size
-        expected = shape, like.dtype, like.device, torch.strided
-        forms = [(tuple(tensor.shape), tensor.dtype, tensor.device, tensor.layout) for tensor in state]
-        if forms != [expected] * len(self.state_names):
-            raise ValueError(
-                f"{self.kind}: state ({', '.join(map(_form_text, forms))}); allowed: ({names}), each [L, B, H] = "
-                f"{_form_text(expected)}; the input is read as [{self._order}, I], see batch_first"
-            )
-        return list(zip(*(tensor.unbind() for tensor in state), strict=True))
 
     # Initial values
 
@@ -442,10 +387,3 @@ class RecurrentLayers(nn.Module):
         """The rows of a vector, or the matrices, of which a layer's parameter consists, each with its initial value."""
         blocks = self.get_parameter(f"{declared.name}_l{layer}").view(-1, *self._gate_shape(declared, layer))
         return zip(blocks, declared.starts or [None] * len(blocks), strict=True)
-
-
-def _form_text(form: tuple[Sequence[int], torch.dtype, torch.device, torch.layout]) -> str:
-    """Shape, dtype, device and layout of a tensor, e.g. "[1, 3, 8] float32 cpu"."""
-    shape, dtype, device, layout = form
-    text = f"{list(shape)} {str(dtype).removeprefix('torch.')} {device}"
-    return text if layout == torch.strided else f"{text} {layout}"

@@ -4,55 +4,56 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from charlm.cells import GRU, LSTM, RNN, Cell
 from charlm.layers.backend import Backend, LayerCall, LayerState
-from charlm.native.autograd import without_autocast
-
-if TYPE_CHECKING:
-    from charlm.layers.stack import RecurrentLayers
-
+from charlm.system.device import without_autocast
 
 _STEPS: dict[type[Cell], Any] = {kind: kind.step for kind in (RNN, LSTM, GRU)}
 """What torch's operators compute."""
 
 
-def torch_backend(layers: "RecurrentLayers", device: torch.device) -> Backend | None:
-    """Torch's operator for these layers; None unless torch.nn has the kind, with the same parameters and gate order."""
-    kind = type(layers.cell)
+def torch_backend(
+    cell: Cell, dtype: torch.dtype, device: torch.device, *, state_dropout: float, zoneout: float
+) -> Backend | None:
+    """Torch's operator for layers of a cell; None unless torch.nn has it, with the same parameters and gate order.
+
+    dtype: of the parameters.
+    """
+    kind = type(cell)
     if _STEPS.get(kind) is not kind.step:  # a class that inherits from one, or one whose step was replaced
         return None
-    single = next(layers.parameters()).dtype == torch.float32
     onednn, cudnn = torch.backends.mkldnn, torch.backends.cudnn
     library = "ATen"
-    if isinstance(layers.cell, LSTM) and device.type == "cpu" and single and onednn.is_available() and onednn.enabled:
+    has_onednn = device.type == "cpu" and dtype == torch.float32 and onednn.is_available() and onednn.enabled
+    if isinstance(cell, LSTM) and has_onednn:
         library = "oneDNN"
     if device.type == "cuda" and cudnn.enabled and cudnn.is_available():
         library = "cuDNN"
     return Backend(
         "fused torch layer",
-        partial(operator_layer, layers.cell),
-        partial(_lacks, layers, library),
+        partial(operator_layer, cell),
+        partial(_lacks, cell, library, state_dropout, zoneout),
         library,
     )
 
 
-def _lacks(layers: "RecurrentLayers", library: str, training: bool) -> str | None:
+def _lacks(cell: Cell, library: str, state_dropout: float, zoneout: float, training: bool) -> str | None:
     """Why torch's operator cannot compute these layers, or None if it can."""
-    if getattr(layers.cell, "layer_norm", False):
+    if getattr(cell, "layer_norm", False):
         return "it lacks layer_norm"
     if library == "oneDNN" and torch.is_autocast_enabled("cpu"):
         # Without support, torch.lstm raises "could not create a primitive descriptor".
         dtype = torch.get_autocast_dtype("cpu")
         if not onednn_supports(dtype):
             return f"oneDNN lacks {str(dtype).removeprefix('torch.')} on this CPU"
-    if training and layers.dropout.state > 0:
+    if training and state_dropout > 0:
         return "it lacks dropout.state"
-    if layers.zoneout > 0:
+    if zoneout > 0:
         return "it lacks zoneout"
     return None
 

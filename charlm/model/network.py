@@ -11,6 +11,7 @@ from charlm.config.schema import Dropout
 from charlm.errors import DivergenceError
 from charlm.layers import (
     NO_DROPOUT,
+    REFERENCE,
     Activations,
     Generator,
     Lookup,
@@ -77,116 +78,12 @@ class CharLM(nn.Module):
             self.embedding.weight = self.decoder.weight
         self._shapes = {name: weight.shape for name, weight in self._own_weights()}
 
-    @property
-    def device(self) -> torch.device:
-        return self.decoder.weight.device
-
-    @property
-    def feature_size(self) -> int:
-        """H, the size of the features."""
-        return self.layers.hidden_size
-
-    @property
-    def widths(self) -> tuple[int, int]:
-        """Numbers that a character takes: its logits, and the widest other tensor."""
-        rows = max(map(len, self.layers.layer_parameters(0).values()))
-        return self.vocabulary_size, max(rows, self.layers.input_size)
-
-    @property
-    def is_line_model(self) -> bool:
-        """Whether each line is a sample of its own."""
-        return self.reset_id is not None
-
-    def _own_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """All parameters except those of the layers."""
-        for name in ("embedding", "projection", "decoder"):
-            if (module := getattr(self, name)) is not None:
-                yield f"{name}.weight", module.weight
-        yield "decoder.bias", self.decoder.bias
-
-    def check_weights(self) -> None:
-        """ValueError for a parameter that was replaced by one of another shape, type or device; layers check theirs."""
-        like = self.decoder.bias
-        for name, weight in self._own_weights():
-            check_tensor(name, weight, self._shapes[name], like.dtype, like.device)
-
-    def init_uniform_(self, bound: float) -> None:
-        """Draw all weights from U(±bound) and set biases to 0, except the special biases of the cell."""
-        if self.embedding is not None:
-            nn.init.uniform_(self.embedding.weight, -bound, bound)
-        self.layers.init_uniform_(bound)
-        if self.projection is not None:
-            nn.init.uniform_(self.projection.weight, -bound, bound)
-        nn.init.uniform_(self.decoder.weight, -bound, bound)
-
-    def init_output_bias_(self, frequencies: Tensor) -> None:
-        """Set the output bias to the logarithms of the characters' frequencies [V]: features of 0 then predict these.
-
-        An optimizer that changes each weight by at most its learning rate would need hundreds of updates for it.
-        """
-        with torch.no_grad():
-            self.decoder.bias.copy_(frequencies.log())
-
-    def clipped_together(self) -> list[list[Tensor]]:
-        """The parameters whose gradients are clipped by one norm."""
-        return [list(self.parameters())]
-
-    def first_member(self, wanted_by: str) -> "CharLM":
-        """This model, see `Members`."""
-        return self
+    # From ids to a loss. V vocabulary, E embedding, or V for one-hot input, H hidden units
 
     def forward(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Logits [T, B, V] of the character after each of the ids `x_TB`, and the last state."""
-        output, last_state = self.features(x_TB, state)
-        return self.logits(output), last_state
-
-    def logits(self, features: Tensor) -> Tensor:
-        """Logits [..., V] of features [..., H]."""
-        self.check_weights()
-        with self.autocast(features.device):
-            if self.projection is not None:
-                features = linear(features, self.projection.weight)
-            return linear(features, self.decoder.weight, self.decoder.bias)
-
-    def logit_weights(self) -> Tensor:
-        """The weights [V, H] of the logits, with the projection multiplied in; no gradients."""
-        weight = self.decoder.weight.detach()
-        return weight if self.projection is None else linear(weight, self.projection.weight.detach().t())
-
-    def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
-        """The input of the logits, [T, B, H] after dropout, and the last state."""
-        outputs, last_state = self.outputs(x_TB, state)
-        return self._drop_units(outputs, self.dropout.output), last_state
-
-    def outputs(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
-        """Outputs [T, B, H] of the last layer, and the last state."""
-        resets_TB = None if self.reset_id is None else x_TB == self.reset_id
-        with self.autocast(x_TB.device):
-            return self.layers(self._embed(x_TB), state, resets_TB)
-
-    def select_backend(self, device: torch.device, training: bool = True) -> Selection:
-        """The backend of the layers, see `RecurrentLayers.select_backend`."""
-        with self.autocast(device):
-            return self.layers.select_backend(device, training, resets=self.is_line_model)
-
-    def outputs_and_activations(
-        self, x_TB: Tensor, state: RecurrentState | None = None
-    ) -> tuple[Tensor, RecurrentState, list[Activations]]:
-        """`outputs` by the reference loop in the parameters' precision, and the activations of each layer."""
-        resets_TB = None if self.reset_id is None else x_TB == self.reset_id
-        activations = [Activations(list) for _ in range(self.layers.num_layers)]
-        outputs, last_state = self.layers.forward_reference(
-            self._embed(x_TB), state, resets_TB, activations=activations
-        )
-        return outputs, last_state, activations
-
-    def zero_state(self, batch_size: int) -> RecurrentState:
-        """The initial state of so many streams."""
-        return self.layers.zero_state(batch_size)
-
-    def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
-        """The context of the matrix products; weights, state and sums stay float32."""
-        return autocast(device, self.precision)
+        features, last_state = self.features(x_TB, state)
+        return self.logits(features), last_state
 
     def window_loss(
         self,
@@ -203,9 +100,12 @@ class CharLM(nn.Module):
         arXiv:1708.01009). They are means over units, streams and steps, multiplied by T to match the
         cross-entropy, which is a sum over steps.
         """
-        outputs, last_state = self.outputs(x_TB, state)
-        features = self._drop_units(outputs, self.dropout.output)
-        losses_TB = cross_entropy(self.logits(features), y_TB)
+        with self.autocast(x_TB.device):
+            inputs = self._embed(x_TB)  # [T, B, E]
+            outputs, last_state = self.layers(inputs, state, self._resets(x_TB))  # [T, B, H]
+        features = self._drop_units(outputs, self.dropout.output)  # [T, B, H]
+        logits = self.logits(features)  # [T, B, V]
+        losses_TB = cross_entropy(logits, y_TB)
         total = losses_TB.sum() / x_TB.shape[1]
         objective = total
         if activation_penalty:
@@ -214,9 +114,33 @@ class CharLM(nn.Module):
             objective = objective + len(losses_TB) * change_penalty * mean_square(outputs.diff(dim=0))
         return WindowLoss(objective, total.detach(), tuple(tensor.detach() for tensor in last_state))
 
-    def generator(self, state: RecurrentState) -> Generator | None:
-        """Generates characters in a kernel, starting from `state`; None if no kernel can."""
-        return generator_of([(self, state)])
+    def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
+        """The input of the logits, [T, B, H] after dropout, and the last state."""
+        outputs, last_state = self.outputs(x_TB, state)
+        return self._drop_units(outputs, self.dropout.output), last_state
+
+    def outputs(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
+        """Outputs [T, B, H] of the last layer, and the last state."""
+        with self.autocast(x_TB.device):
+            return self.layers(self._embed(x_TB), state, self._resets(x_TB))
+
+    def outputs_and_activations(
+        self, x_TB: Tensor, state: RecurrentState | None = None
+    ) -> tuple[Tensor, RecurrentState, list[Activations]]:
+        """`outputs` by the reference loop in the parameters' precision, and the activations of each layer."""
+        activations = [Activations(list) for _ in range(self.layers.num_layers)]
+        outputs, last_state = self.layers(
+            self._embed(x_TB), state, self._resets(x_TB), backend=REFERENCE, activations=activations
+        )
+        return outputs, last_state, activations
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits [..., V] of features [..., H]."""
+        self.check_weights()
+        with self.autocast(features.device):
+            if self.projection is not None:
+                features = linear(features, self.projection.weight)  # [..., E]
+            return linear(features, self.decoder.weight, self.decoder.bias)
 
     def _embed(self, x_TB: Tensor) -> Tensor | Lookup:
         """The input of the layers: [T, B, E], or one-hot [T, B, V]."""
@@ -227,6 +151,10 @@ class CharLM(nn.Module):
         inputs = lookup.dense(self.layers.input_size, like=self.decoder.weight)
         inputs = self._drop_characters(inputs, x_TB)
         return self._drop_units(inputs, self.dropout.input)
+
+    def _resets(self, x_TB: Tensor) -> Tensor | None:
+        """Where the state is set to zero before the step."""
+        return None if self.reset_id is None else x_TB == self.reset_id
 
     def _drop_characters(self, inputs: Tensor, x_TB: Tensor) -> Tensor:
         """Drop whole characters; if variational, the same ids in all steps of a stream."""
@@ -247,6 +175,90 @@ class CharLM(nn.Module):
         T, B, F_ = values.shape
         shape = (1 if self.dropout.variational else T, B, F_)
         return values * dropout_mask(shape, p, values, shard=self.layers.shard)
+
+    def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
+        """The context of the matrix products; weights, state and sums stay float32."""
+        return autocast(device, self.precision)
+
+    # What others ask of a network, see also `Members`
+
+    @property
+    def device(self) -> torch.device:
+        return self.decoder.weight.device
+
+    @property
+    def feature_size(self) -> int:
+        """H, the size of the features."""
+        return self.layers.hidden_size
+
+    @property
+    def widths(self) -> tuple[int, int]:
+        """Numbers that a character takes: its logits, and the widest other tensor."""
+        rows = max(map(len, self.layers.layer_parameters(0).values()))
+        return self.vocabulary_size, max(rows, self.layers.input_size)
+
+    @property
+    def is_line_model(self) -> bool:
+        """Whether each line is a sample of its own."""
+        return self.reset_id is not None
+
+    def zero_state(self, batch_size: int) -> RecurrentState:
+        """The initial state of so many streams."""
+        return self.layers.zero_state(batch_size)
+
+    def select_backend(self, device: torch.device, training: bool = True) -> Selection:
+        """The backend of the layers, see `RecurrentLayers.select_backend`."""
+        with self.autocast(device):
+            return self.layers.select_backend(device, training, resets=self.is_line_model)
+
+    def generator(self, state: RecurrentState) -> Generator | None:
+        """Generates characters in a kernel, starting from `state`; None if no kernel can."""
+        return generator_of([(self, state)])
+
+    def clipped_together(self) -> list[list[Tensor]]:
+        """The parameters whose gradients are clipped by one norm."""
+        return [list(self.parameters())]
+
+    def first_member(self, wanted_by: str) -> "CharLM":
+        """This model, see `Members`."""
+        return self
+
+    # Weights
+
+    def _own_weights(self) -> Iterator[tuple[str, Tensor]]:
+        """All parameters except those of the layers."""
+        for name in ("embedding", "projection", "decoder"):
+            if (module := getattr(self, name)) is not None:
+                yield f"{name}.weight", module.weight
+        yield "decoder.bias", self.decoder.bias
+
+    def check_weights(self) -> None:
+        """ValueError for a parameter that was replaced by one of another shape, type or device; layers check theirs."""
+        like = self.decoder.bias
+        for name, weight in self._own_weights():
+            check_tensor(name, weight, self._shapes[name], like.dtype, like.device)
+
+    def logit_weights(self) -> Tensor:
+        """The weights [V, H] of the logits, with the projection multiplied in; no gradients."""
+        weight = self.decoder.weight.detach()
+        return weight if self.projection is None else linear(weight, self.projection.weight.detach().t())
+
+    def init_uniform_(self, bound: float) -> None:
+        """Draw all weights from U(±bound) and set biases to 0, except the special biases of the cell."""
+        if self.embedding is not None:
+            nn.init.uniform_(self.embedding.weight, -bound, bound)
+        self.layers.init_uniform_(bound)
+        if self.projection is not None:
+            nn.init.uniform_(self.projection.weight, -bound, bound)
+        nn.init.uniform_(self.decoder.weight, -bound, bound)
+
+    def init_output_bias_(self, frequencies: Tensor) -> None:
+        """Set the output bias to the logarithms of the characters' frequencies [V]: features of 0 then predict these.
+
+        An optimizer that changes each weight by at most its learning rate would need hundreds of updates for it.
+        """
+        with torch.no_grad():
+            self.decoder.bias.copy_(frequencies.log())
 
 
 class _MeanSquare(torch.autograd.Function):

@@ -1,1 +1,21 @@
-"""C++ for the CPU: compilation, calls, and the kernels shared by all kinds of cells."""
+"""C++ for the CPU: compilation, calls, and the kernels. They read and write tensors and know no gradients.
+
+    recurrence.py   the loop over a window, in both directions           recurrence.h, recurrence.cpp, and for each cell
+                                                                         a text that charlm/cells/cpp.py generates
+    generate.py     characters, any number in one call                   generate.h
+    product.py      matrix products                                      product.h, product.cpp, tiles.h
+    lookup.py       the gradient of a table whose rows were looked up    lookup.cpp
+    loss.py         cross-entropy                                        loss.cpp
+    random.py       masks for dropout                                    random.cpp
+    update.py       the norm of the gradients, Adam                      update.cpp
+    precision.py    the choice between float32 and bfloat16
+
+    kernels.py      the list of all kernels, and the kernel of a cell
+    build.py        Kernel: a library that came with charlm, or is compiled; threads.cpp, which all libraries share
+    compiler.py     compiles for this machine, and keeps the libraries in the cache
+    structs.py      the structs that Python fills in, parsed from the C++
+    runtime.cpp     what a wheel's libraries need of the C++ runtime
+
+team.h and threads.h divide a call among threads; vector.h and cpu.h are the vectors of this CPU. Wheels are built
+without torch, so kernels.py and the files below it import none.
+"""

@@ -11,11 +11,13 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from charlm.errors import DataError
+from charlm.native.structs import Struct
 from charlm.system.cache import cache_folder, limit_cache, open_private
 from charlm.system.children import Run, children
 from charlm.system.console import say
@@ -25,8 +27,6 @@ from charlm.system.host import count_cores, free_bytes
 if TYPE_CHECKING:
     import subprocess
 
-    from charlm.native.build import Kernel
-
 _FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
 
 
@@ -34,11 +34,45 @@ class KernelError(Exception):
     """A short reason why this machine cannot run a kernel."""
 
 
-Outcomes = dict["Kernel", ctypes.CDLL | KernelError]
+class Source:
+    """A C++ file that becomes a library.
+
+    Args:
+        source: the file.
+        structs: those of its functions' arguments, whose layout the library exports; default: its `struct Arguments`.
+        name: the library's name; default: the file's.
+        text: C++ that follows the file.
+    """
+
+    def __init__(self, source: Path, structs: tuple[Struct, ...] | None = None, name: str = "", text: str = "") -> None:
+        self.source, self.name, self.text = source, name or source.stem, text
+        self.structs: tuple[Struct, ...] = (Struct(source),) if structs is None else structs
+
+    @property
+    def code(self) -> str:
+        """All that follows the source: the text, and the layouts of the structs."""
+        return "\n".join([self.text, *(struct.layout_code for struct in self.structs)])
+
+    @property
+    def digest(self) -> str:
+        """Identifies what is compiled: the source, the headers beside it, and the code."""
+        headers = sorted(self.source.parent.glob("*.h"))
+        texts = [file.read_bytes() for file in (*headers, self.source)]
+        return hashlib.sha256(b"\0".join([*texts, self.code.encode()])).hexdigest()[:16]
+
+    def checked(self, opened: ctypes.CDLL) -> ctypes.CDLL | KernelError:
+        """The library as it was opened, if its structs have the layout that Python uses."""
+        for struct in self.structs:
+            if not struct.fits(opened):
+                return KernelError(f"the compiler lays out struct {struct.name} of {struct.file.name} in another way")
+        return opened
+
+
+Outcomes = dict[Source, ctypes.CDLL | KernelError]
 """For each library what it became."""
 
 
-def compiled(libraries: "list[Kernel]") -> Outcomes:
+def compiled(libraries: Sequence[Source]) -> Outcomes:
     """Each library from the cache, or compiled now; KernelErrors where that fails."""
     try:
         command = [*find_compiler(), *_FLAGS, *_machine_flags()]
@@ -56,7 +90,7 @@ def _fault(what: str) -> KernelError:
     return KernelError(what + ("; fix or unset CXX" if os.environ.get("CXX") else ""))
 
 
-def _find(library: "Kernel", path: Path) -> ctypes.CDLL | KernelError | None:
+def _find(library: Source, path: Path) -> ctypes.CDLL | KernelError | None:
     """The library from the cache; None if it is missing or damaged, or if others could have written it."""
     try:
         with open_private(path) as file, open_private(path.with_suffix(".sha256")) as checksum:
@@ -71,7 +105,7 @@ def _find(library: "Kernel", path: Path) -> ctypes.CDLL | KernelError | None:
 _DIGEST_BYTES = 64
 
 
-def _open(library: "Kernel", file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
+def _open(library: Source, file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
     """Load the library from the opened file, even if another file has taken its name."""
     try:
         if _DESCRIPTORS.is_dir():
@@ -113,7 +147,7 @@ def _machine_flags() -> list[str]:
     return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
 
 
-def _paths(libraries: "list[Kernel]", command: list[str]) -> "dict[Kernel, Path]":
+def _paths(libraries: Sequence[Source], command: list[str]) -> dict[Source, Path]:
     """The file of each library. Its name contains a digest of everything that determines the result.
 
     That is the library's own digest, the command, and the compiler's predefined macros, which identify its version and
@@ -134,7 +168,7 @@ def _cannot_store(folder: Path, error: OSError) -> KernelError:
     return KernelError(f"{folder}: kernels cannot be stored there ({error}); set CHARLM_CACHE to another folder")
 
 
-def _compile_all(libraries: "list[Kernel]", command: list[str], paths: "dict[Kernel, Path]") -> Outcomes:
+def _compile_all(libraries: Sequence[Source], command: list[str], paths: dict[Source, Path]) -> Outcomes:
     """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
     remove_leftovers(next(iter(paths.values())).parent)
     say("compile", f"for this CPU and these options, once: {', '.join(library.name for library in libraries)} ...")
@@ -169,7 +203,7 @@ _COMPILER_BYTES = 400_000_000
 """g++ 12 takes up to 350 MB for a kernel."""
 
 
-def _compile(library: "Kernel", command: list[str], path: Path, run: Run) -> ctypes.CDLL | KernelError:
+def _compile(library: Source, command: list[str], path: Path, run: Run) -> ctypes.CDLL | KernelError:
     """Build the library and its checksum, move each to its place in one step, and load it."""
     code, compiled = temporary_beside(path), temporary_beside(path)
     try:

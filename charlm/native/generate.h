@@ -158,6 +158,7 @@ class Below {
   float* sum;
 };
 
+// Generated: see recurrence.cpp.
 template <class Function>
 void with_cell(Index variant, const Function& function);
 

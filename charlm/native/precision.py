@@ -12,9 +12,7 @@ def bf16_instructions() -> str:
 
     KernelError if the kernels do not compile.
     """
-    struct = PRODUCT.structs[0].fill()
-    PRODUCT.call("product_fast_bf16", struct)
-    return ("", "AVX512_BF16", "AMX")[struct.bf16]
+    return ("", "AVX512_BF16", "AMX")[PRODUCT("product_fast_bf16").bf16]
 
 
 def choose_precision(precision: str, device: torch.device) -> tuple[str, str]:

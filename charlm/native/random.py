@@ -1,4 +1,4 @@
-"""Random masks for dropout."""
+"""Random masks for dropout (random.cpp)."""
 
 import math
 
@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from charlm.native.autograd import refuse_symbols
 from charlm.native.kernels import RANDOM
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
@@ -17,7 +16,6 @@ def random_mask(shape: tuple[int, ...], keep: int, shard: Shard = WHOLE_BATCH, d
     It is this shard, along `dim`, of a mask for a whole batch. The seed comes from torch's global generator. The draws
     are the same with and without a compiler.
     """
-    refuse_symbols()
     seed = int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
     dim = 0 if shard == WHOLE_BATCH else dim
     rows, size = math.prod(shape[:dim]), math.prod(shape[dim:])
@@ -38,20 +36,3 @@ def _split_mix_64(seed: int, count: int) -> np.ndarray:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))
-
-
-def dropout_mask(
-    shape: tuple[int, ...], p: float, like: Tensor, *, shard: Shard = WHOLE_BATCH, streams: int = 1
-) -> Tensor:
-    """A mask of 0 with probability p, else 1/(1−p): multiplying by it leaves the expected value unchanged.
-
-    Drawn from torch's global generator, in the dtype and on the device of `like`. On the CPU, p is rounded to a
-    multiple of 2⁻¹⁶: drawing sixteen random bits per element is much faster than torch's own draws.
-
-    shard: the mask is this shard, along the dimension `streams`, of the mask of a whole batch: the processes of a run
-    have the masks of a single one.
-    """
-    if like.device.type == "cpu":
-        return random_mask(shape, max(1, round((1 - p) * 2**16)), shard, streams).to(like.dtype)
-    whole = (*shape[:streams], shape[streams] * shard.count, *shape[streams + 1 :])
-    return shard.of(torch.empty(whole, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p), streams)

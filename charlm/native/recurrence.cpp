@@ -1,5 +1,10 @@
-// The functions that Python calls for a cell. The generated text, which follows this file, has a class `Cell…` for each
-// program, with `Forward`, `Backward` and `Before`, and with_cell(variant, function), which calls function(Cell…{}).
+// The functions that recurrence.py and generate.py call for a cell.
+//
+// A text that charlm/cells/cpp.py generates follows this file. It has a class `Cell…` for each variant of the cell's step,
+// with the classes `Forward`, `Backward` and `Before`, whose function `step` computes a step; and
+// with_cell(variant, function), which calls function(Cell…{}). This prints the text of a GRU:
+//
+//   python -c "from charlm.cells import GRU; from charlm.native.kernels import kernel_of; print(kernel_of(GRU()).text)"
 
 #include "generate.h"
 

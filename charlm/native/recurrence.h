@@ -10,7 +10,8 @@
 
 // S states, P products, M windows, V vectors, N normalizations. Pointers do not overlap unless stated, and are used only
 // during the call. Fields marked "written" are outputs, all others are inputs. A table holds one pointer for each item,
-// in the order of charlm/cells/passes.py. The rows of a product are gates · units.
+// in the order of charlm/cells/passes.py. The rows of a product are gates · units. charlm/cells/window.py has the same
+// fields by the same names, and recurrence.py fills them in.
 struct Arguments {
   Index T, B, H, I, threads;
   Index variant;               // which cell of the library

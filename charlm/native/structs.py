@@ -40,9 +40,9 @@ class Struct:
     def fill(self, **values: Value) -> ctypes.Structure:
         """The struct with these values. `threads` defaults to torch's number; other fields to 0 or null.
 
-        A pointer field takes an address or a tensor; a table of pointers to floats takes a sequence of tensors. Tensors
-        must outlive the struct, which does not keep them alive. A bool becomes an integer. ValueError for a tensor that
-        does not have the pointer's type, or is not contiguous on the CPU. The caller checks its shape.
+        A pointer field takes an address or a tensor; a table of pointers to floats takes a sequence of tensors. The
+        struct keeps tensors alive. A bool becomes an integer. ValueError for a tensor that does not have the pointer's
+        type, or is not contiguous on the CPU. The caller checks its shape.
         """
         import torch  # not above: wheels are built without it
 
@@ -58,7 +58,7 @@ class Struct:
             elif value:
                 tables.append(_table(field, value))
                 setattr(filled, field, ctypes.addressof(tables[-1]))
-        filled.tables = tables  # kept alive
+        filled.kept_alive = values, tables
         return filled
 
     @property

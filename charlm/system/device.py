@@ -215,3 +215,21 @@ def keep_freed_memory() -> None:
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:
     """The autocast context for `precision`: bf16 takes products in bfloat16; weights, state and sums stay float32."""
     return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+
+
+_CPU = torch.device("cpu")
+
+
+def autocasts_to_bf16(device: torch.device = _CPU) -> bool:
+    """Whether autocast asks for products in bfloat16 on this device; sums are float32."""
+    name = _autocast_name(device)
+    return torch.is_autocast_enabled(name) and torch.get_autocast_dtype(name) == torch.bfloat16
+
+
+def without_autocast(device: torch.device) -> torch.autocast:
+    """A context in which autocast does not round operands and results of torch's products."""
+    return torch.autocast(_autocast_name(device), enabled=False)
+
+
+def _autocast_name(device: torch.device) -> str:
+    return "cpu" if device.type == "cpu" else "cuda"

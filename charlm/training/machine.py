@@ -11,8 +11,7 @@ from charlm.config import Config
 from charlm.errors import DeviceError
 from charlm.model import count_parameters
 from charlm.native.build import KernelError, load
-from charlm.native.fused import fused
-from charlm.native.kernels import SHARED_KERNELS
+from charlm.native.kernels import SHARED_KERNELS, kernel_of
 from charlm.native.precision import choose_precision
 from charlm.system.cache import cache_folder
 from charlm.system.device import available_bytes, keep_freed_memory, prepare_device, resolve_device, set_threads
@@ -60,7 +59,7 @@ def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Ite
 def _compile_kernels(cells: list[Cell], device: torch.device) -> bool:
     if device.type == "cpu":
         try:
-            load(*dict.fromkeys(fused(cell) for cell in cells), *SHARED_KERNELS)
+            load(*dict.fromkeys(kernel_of(cell) for cell in cells), *SHARED_KERNELS)
         except KernelError:
             return False
     return True

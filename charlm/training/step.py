@@ -156,7 +156,15 @@ class Trainer:
         What changes from one update to the next is in arguments, which are tensors there, or in tensors of the trainer.
         """
         try:
-            loss = self._backward(self.loss(x_TB, y_TB, self._carried_state()))
+            train = self.config.train
+            loss = self.model.window_loss(
+                x_TB,
+                y_TB,
+                self._carried_state(),
+                activation_penalty=train.activation_penalty,
+                change_penalty=train.change_penalty,
+            )
+            loss = self._backward(loss)
             grad_norm = clip_gradients(self.optimizer, self.config.optimizer, self._clipped)
             self._stop_unless_finite(loss.objective, grad_norm, step)
             self._step(lr, decay)
@@ -168,17 +176,6 @@ class Trainer:
         """What `_learn` reads and writes besides its arguments and `state`."""
         optimizer = (value for state in self.optimizer.state.values() for value in state.values())
         return [*self.parameters, *self._averages.values(), self._diverged_step, *optimizer]
-
-    def loss(self, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None) -> WindowLoss:
-        """The loss of a window, as the config weighs it."""
-        train = self.config.train
-        return self.model.window_loss(
-            x_TB,
-            y_TB,
-            state,
-            activation_penalty=train.activation_penalty,
-            change_penalty=train.change_penalty,
-        )
 
     def _backward(self, loss: WindowLoss) -> WindowLoss:
         """Leave the gradients of the whole batch, the mean over all processes; return its loss, detached."""

@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.gpu.recurrence import Steps, TensorRecurrence
-from charlm.native.recurrence import Window
+from charlm.cells.window import Gradients, Window
+from charlm.gpu.recurrence import GpuDriver
+from charlm.gpu.steps import Steps
 from tests.cells.measure import CASES, Case
 
 
@@ -36,9 +37,9 @@ def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
     if importlib.util.find_spec("triton") is None or torch.cuda.is_available():
         pytest.skip("no Triton, or no interpreter of it")
 
-    def steps_by_triton(driver: TensorRecurrence, window: Window) -> Steps:
+    def steps_by_triton(driver: GpuDriver, window: Window, gradients: Gradients | None = None) -> Steps:
         from charlm.gpu.kernels import TritonSteps
 
-        return TritonSteps(window)
+        return TritonSteps(window, gradients)
 
-    monkeypatch.setattr(TensorRecurrence, "steps", steps_by_triton)
+    monkeypatch.setattr(GpuDriver, "steps", steps_by_triton)

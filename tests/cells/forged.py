@@ -18,13 +18,13 @@ from charlm.cells.markdown import markdown
 from charlm.cells.operations import BINARY, UNARY
 from charlm.cells.page import program_json
 from charlm.cells.passes import Passes
-from charlm.cells.program import STATIC, Node, Parameter, Program, Size, scalarized, when
+from charlm.cells.program import STATIC, Node, Parameter, Program, Size, needed, scalarized, when
 from charlm.cells.stored import StoredCell, _of_program, restored
 from charlm.cells.triton import kernels
 from charlm.cells.triton_kernel import Options
 from charlm.export.onnx_graph import build_model
 from charlm.layers import RecurrentLayers
-from charlm.layers.reference import NodeValues
+from charlm.layers.reference import TensorProgram
 from charlm.model import CharLM
 from tests.cells.measure import Run, by_kernel, in_one_library, own, run
 from tests.cells.programs import evaluated
@@ -224,11 +224,12 @@ def assert_every_path(program: Program, square: bool) -> Passes:
 def is_moderate(layers: RecurrentLayers, x: Tensor, states: tuple[Tensor, ...]) -> bool:
     """Whether no value in a window is NaN, or so large that differences are rounding."""
     program, parameters, states = layers.program(0), layers.layer_parameters(0), tuple(state[0] for state in states)
+    places = needed(program.nodes, program.results)
+    step = TensorProgram(program, (*program.results, *places), parameters)
     for x_BI in x:
-        leaves = {"input": x_BI, "state": dict(zip(program.states, states, strict=True))}
-        step = NodeValues(program, parameters, leaves)
-        states = tuple(step.value(place) for place in program.results)
-        values = [torch.as_tensor(value).double() for value in step.values.values()]
+        results = step({"input": x_BI, "state": dict(zip(program.states, states, strict=True))})
+        states = tuple(results[: len(states)])
+        values = [torch.as_tensor(value).double() for value in results]
         if not all(value.abs().max() < LARGEST for value in values):
             return False
     return True

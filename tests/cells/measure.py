@@ -13,9 +13,8 @@ from torch import Tensor
 from charlm.cells import CELLS, Cell
 from charlm.config.schema import Dropout
 from charlm.layers import RecurrentLayers, RecurrentState
-from charlm.layers.backend import Backend
-from charlm.layers.driven import driven_layer
-from charlm.native.fused import FusedDriver
+from charlm.native.kernels import CellKernel
+from charlm.native.recurrence import CpuDriver
 
 Run = dict[str, Tensor]
 
@@ -161,8 +160,8 @@ def rounded(tensor: Tensor) -> Tensor:
 
 def own(stack: RecurrentLayers) -> Callable[..., tuple[Tensor, RecurrentState]]:
     """`forward` by the loop with its own backward pass."""
-    layer = partial(driven_layer, stack.gpu_driver, stack.input_size, stack._buffer_cache)
-    return partial(stack.run_layers, Backend("own", layer, takes_lookup=True, takes_resets=True))
+    *_, loop, _ = stack.backends(torch.device("meta"))
+    return partial(RecurrentLayers.forward, stack, backend=loop)
 
 
 def by_kernel(stack: RecurrentLayers) -> RecurrentLayers:
@@ -174,7 +173,8 @@ def by_kernel(stack: RecurrentLayers) -> RecurrentLayers:
 def in_one_library(stacks: list[RecurrentLayers]) -> Any:
     """Replaces the CPU kernels of all layers by one library for these."""
     programs = [stack.passes(0) for stack in stacks]
-    return mock.patch.object(RecurrentLayers, "cpu_driver", FusedDriver("own", programs))
+    driver = CpuDriver(CellKernel("own", programs), programs)
+    return mock.patch.object(RecurrentLayers, "cpu_driver", driver)
 
 
 def seeded(forward: Callable[..., Any], *more: Any) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ from charlm.cells.cell import (
 from charlm.cells.program import Program, scalarized
 from charlm.cells.trace import trace
 from charlm.layers import RecurrentLayers
-from charlm.layers.reference import NodeValues
+from charlm.layers.reference import TensorProgram
 from tests.cells.on_tensors import step_by_step
 
 Bounded = tuple[Any, float]
@@ -156,11 +156,10 @@ def drawn(number: int, hidden: int, most: int = 10) -> list[Cell]:
 
 def evaluated(program: Program, parameters: dict[str, Tensor], x: Tensor, states: tuple[Tensor, ...]) -> list[Tensor]:
     """Outputs and last states, by evaluating the whole program at each step."""
-    outputs = []
+    step, outputs = TensorProgram(program, program.results, parameters), []
     for x_BI in x:
         named = dict(zip(program.states, states, strict=True))
-        step = NodeValues(program, parameters, {"input": x_BI, "state": named})
-        states = tuple(step.value(place) for place in program.results)
+        states = tuple(step({"input": x_BI, "state": named}))
         outputs.append(states[0])
     return [torch.stack(outputs), *states]
 

@@ -96,7 +96,7 @@ def test_the_line_says_what_runs(
     def recorded(words: str, function: Any) -> Any:
         return lambda *args: ran.append(words) or function(*args)
 
-    monkeypatch.setattr(stack, "driven_layer", recorded("fused CPU kernel", stack.driven_layer))
+    monkeypatch.setattr(stack, "layer_by_driver", recorded("fused CPU kernel", stack.layer_by_driver))
     monkeypatch.setattr(torch_operator, "operator_layer", recorded("fused torch layer", torch_operator.operator_layer))
     reference = replace(stack.REFERENCE, layer=recorded("reference loop", stack.REFERENCE.layer))
     monkeypatch.setattr(stack, "REFERENCE", reference)

@@ -134,7 +134,7 @@ def test_masks_are_drawn_from_the_lowest_layer_up(case: Case) -> None:
     y, last = stack(x)
 
     torch.manual_seed(2)
-    states = stack.split_state(None, 5)
+    states = list(zip(*stack.zero_state(5), strict=True))  # of each layer
 
     def call(layer: int) -> LayerCall:
         mask = dropout_mask((5, 6), q, like=x)

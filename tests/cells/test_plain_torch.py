@@ -34,7 +34,7 @@ from charlm.cells.symbols import Condition, Value
 from charlm.cells.torch_functions import FUNCTIONS as TORCH_FUNCTIONS
 from charlm.cells.trace import trace
 from charlm.errors import CellError
-from charlm.layers.reference import NodeValues
+from charlm.layers.reference import TensorProgram
 from tests.cells.on_tensors import TensorParameters
 from tests.cells.programs import assert_program_is_step, cells
 
@@ -145,7 +145,7 @@ class OfTwo(Cell):
     def of(self, a: Tensor, b: Tensor) -> Tensor:
         """What the program computes."""
         program = trace(self, False)
-        return NodeValues(program, {"w": b}, {"state": {"a": a, "b": b}}).value(program.results[0])
+        return TensorProgram(program, program.results[:1], {"w": b})({"state": {"a": a, "b": b}})[0]
 
 
 @pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
@@ -218,13 +218,11 @@ def test_what_a_trace_accepts_means_the_same_on_tensors() -> None:
                 wrong += [] if re.match(r"test_plain_torch\.py, line \d+, Tried\.step: ", str(error)) else [text]
                 continue
             accepted += 1
-            values = NodeValues(program, {"w": w}, {"input": x, "state": {"a": a, "b": b}})
             try:
+                values = TensorProgram(program, program.results, {"w": w})({"input": x, "state": {"a": a, "b": b}})
                 expected = cell.step(TensorParameters({"w": w}, square=False), x, a, b)
-                for place, result in zip(program.results, expected, strict=True):
-                    torch.testing.assert_close(
-                        values.value(place), result, rtol=1e-12, atol=1e-12, equal_nan=True, check_dtype=False
-                    )
+                for value, result in zip(values, expected, strict=True):
+                    torch.testing.assert_close(value, result, rtol=1e-12, atol=1e-12, equal_nan=True, check_dtype=False)
             except Exception as error:
                 wrong.append(f"{text}: {str(error).splitlines()[0]}")
     finally:

@@ -14,11 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from charlm.cells.window import LoopInputs
 from charlm.gpu import graphs
-from charlm.gpu.buffers import BufferCache
 from charlm.gpu.graphs import Graphs, Recorder
-from charlm.gpu.recurrence import TensorRecurrence
+from charlm.gpu.recurrence import GpuDriver
 from charlm.layers import RecurrentLayers
+from charlm.layers.buffers import BufferCache
+from charlm.layers.recurrence import choose_buffers
 from tests.cells.measure import Case, own, random_input
 
 FIRST, SECOND = torch.device("cuda", 0), torch.device("cuda", 1)
@@ -87,7 +89,7 @@ def test_kernels_are_launched_on_the_card_of_the_tensors(
     stack = case.build(5, 17, 1, zoneout=0.3, state=0.2).float()
     x_TBI = random_input(stack, 3, 2).float()
     monkeypatch.setattr(kernels, "compiled", lambda passes, options: Compiled())
-    monkeypatch.setattr(TensorRecurrence, "steps", lambda driver, window: kernels.TritonSteps(window))
+    monkeypatch.setattr(GpuDriver, "steps", lambda driver, *memory: kernels.TritonSteps(*memory))
     monkeypatch.setattr(stack.gpu_driver, "graphs", Graphs(lambda launches, device: launches))
     monkeypatch.setattr(stack.gpu_driver, "takes_graphs", lambda device: replays)
     monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: torch.cuda.device(SECOND))
@@ -121,10 +123,11 @@ def test_only_a_recording_on_its_own_card_keeps_a_window_from_becoming_a_graph(
 def test_buffers_of_another_stream_of_the_card_are_not_taken(cards: Cards) -> None:
     cache, driver = BufferCache(), RecurrentLayers.gpu_driver
     tensor: Any = SimpleNamespace(device=SECOND, shape=(3,), dtype=torch.float32)
+    inputs = LoopInputs(Case("rnn").start(1, 2).passes(0), 1, 1, 2, 0, False, 1, [], [], [], None, None, None, None)
 
     def address(stream: int) -> int:
         cards.streams = [0, stream]
-        buffers = driver.buffers_of(("passes", 0), [tensor], cache)("window")
+        buffers = choose_buffers(driver, inputs, [tensor], cache)("window")
         return buffers.new("states", torch.zeros(1), 3).data_ptr()
 
     first = address(stream=5)

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.gpu.buffers import BufferCache
+from charlm.cells.window import Window
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.layers import RecurrentLayers
-from charlm.native.recurrence import Window
+from charlm.layers.buffers import BufferCache
 from tests.cells.measure import CASES, Case, own, random_input, random_state
 from tests.pairwise import pairwise
 from tests.recordable import CheckedGraphs, Recordable
@@ -165,20 +165,23 @@ def test_another_cell_or_precision_on_the_same_tensors_is_another_call(recorder:
     passes = [Case("rnn", {"nonlinearity": name}).start(1, 5).passes(0) for name in ("tanh", "relu")]
     T, B, H = 3, 2, 5
     weights_HH, inputs_TBH, states = torch.empty(H, H), torch.empty(T, B, H), torch.randn(1, 1 + T, B, H)
-    tanh, relu = (Window(p, T, B, H, 0, False, T, states, [weights_HH], [inputs_TBH], [], [], []) for p in passes)
+    tanh, relu = (
+        Window(p, T, B, H, 0, False, T, [weights_HH], [inputs_TBH], [], None, None, None, None, states, [], [])
+        for p in passes
+    )
     for _ in range(4):
         inputs_TBH.normal_()
         weights_HH.normal_()
-        driver.run(tanh)
+        driver.forward(tanh)
         h_BH = states[0, 0]
         for a_BH in inputs_TBH:
             h_BH = torch.tanh(a_BH + h_BH @ weights_HH.t())
         torch.testing.assert_close(states[0, -1], h_BH)
-    driver.run(relu)
+    driver.forward(relu)
     assert states[0, 1:].min() >= 0
     torch.backends.cuda.matmul.fp32_precision = "tf32"  # by its newer name alone, so allow_tf32 cannot be read
     try:
-        driver.run(tanh)
+        driver.forward(tanh)
     finally:
         torch.backends.cuda.matmul.fp32_precision = "none"
     assert (recorder.recorded, recorder.replayed) == (1, 2)

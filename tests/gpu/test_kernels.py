@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from charlm.cells import Cell, sigmoid, tanh, where
-from charlm.native.linear import torch_product
+from charlm.gpu.product import torch_product
 from tests.cells.measure import (
     CASES,
     Case,

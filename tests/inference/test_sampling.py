@@ -227,7 +227,7 @@ def test_a_graph_can_record_a_step(cell, model, limits, monkeypatch):
     model = build_model(config, 11).eval()
     layers = own(model.layers)  # which a GPU uses
     monkeypatch.setattr(model.layers, "forward", lambda x, state=None, resets=None: layers(x, state, resets))
-    monkeypatch.setattr("charlm.layers.driven.check_ids", lambda *arguments: None)  # on the CPU only
+    monkeypatch.setattr("charlm.layers.recurrence.check_ids", lambda *arguments: None)  # on the CPU only
     _, state = model.features(torch.tensor([[1]]))
     output = torch.randn(1, 3, 21)
     draws = torch.rand(9, 3, dtype=torch.float64)

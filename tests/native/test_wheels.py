@@ -11,8 +11,7 @@ import pytest
 from charlm.cells import CELLS, RHN, Cell
 from charlm.config import load_config
 from charlm.config.shipped import shipped_configs
-from charlm.native.fused import fused
-from charlm.native.kernels import SHARED_KERNELS
+from charlm.native.kernels import SHARED_KERNELS, kernel_of
 from tests.conftest import ROOT
 
 pytest.importorskip("hatchling", reason="scripts/test-oldest installs no build backend")
@@ -50,7 +49,7 @@ def test_usual_cells_need_no_compiler_and_wheels_no_torch():
     command = [sys.executable, "-c", WITHOUT_TORCH]
     printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, encoding="utf-8").stdout
     shipped = set(printed.split())
-    needed = [*SHARED_KERNELS, *map(fused, usual_cells())]
+    needed = [*SHARED_KERNELS, *map(kernel_of, usual_cells())]
     assert {f"{kernel.name}-{kernel.digest}" for kernel in needed} <= shipped
     assert len(shipped) < 45  # a wheel of 8 MB holds about 60
 

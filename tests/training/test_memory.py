@@ -129,5 +129,5 @@ def _saved_bytes(trainer: Trainer) -> int:
     train = trainer.config.train
     x_TB, y_TB = trainer.streams.read(0, train.bptt, trainer.device)
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        trainer.loss(x_TB, y_TB, None)
+        trainer.model.window_loss(x_TB, y_TB, None)
     return sum(storages.values())

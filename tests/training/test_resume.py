@@ -119,7 +119,7 @@ def test_other_kernels_or_threads_than_before_are_said(run, capsys, monkeypatch)
         assert said() == ["threads  found 1", "kernels  found none"]
     assert said() == [f"kernels  found {build.used_kernels()}"]
     with monkeypatch.context() as patch:  # as for a cell of one's own where no compiler is, beside shipped kernels
-        patch.setattr(RecurrentLayers, "compile_cpu_kernel", lambda *_: "no compiler")
+        patch.setattr(RecurrentLayers, "_compile_cpu_kernel", lambda *_: "no compiler")
         assert said() == ["kernels  found fused torch layer"]
     assert said() == ["kernels  found fused CPU kernel"]
     assert said() == []

@@ -1,4 +1,4 @@
-"""What functions of autograd that call kernels have in common."""
+"""What the functions of autograd that call kernels have in common."""
 
 import functools
 from collections.abc import Callable
@@ -7,22 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_CPU = torch.device("cpu")
-
 
 class KernelFunction(torch.autograd.Function):
-    """A function of autograd that calls kernels, which read and write numbers in memory. Call it by `applied`."""
+    """A function of autograd that calls kernels, which read and write numbers in memory.
+
+    Call `refuse_symbols` before `apply`. A class method here could do it, but torch.compile fails on one.
+    """
 
     @staticmethod
     def jvp(ctx: Any, *grad_inputs: Any) -> Any:
         raise _refused("forward-mode derivatives")
-
-
-def applied(function: type[KernelFunction], *args: Any) -> Any:
-    """The function's results."""
-    # A class method `apply` of KernelFunction could check this, but torch.compile fails on one.
-    refuse_symbols()
-    return function.apply(*args)
 
 
 def refuse_symbols() -> None:
@@ -55,18 +49,3 @@ def _refused(found: str) -> RuntimeError:
         f"charlm's kernels: found {found}; allowed: plain calls and first derivatives; use the layers' "
         "forward_reference, after eval() if they have dropout, or PyTorch's own functions"
     )
-
-
-def autocasts_to_bf16(device: torch.device = _CPU) -> bool:
-    """Whether autocast asks for products in bfloat16 on this device; sums are float32."""
-    name = _autocast_name(device)
-    return torch.is_autocast_enabled(name) and torch.get_autocast_dtype(name) == torch.bfloat16
-
-
-def without_autocast(device: torch.device) -> torch.autocast:
-    """A context in which autocast does not round operands and results of torch's products."""
-    return torch.autocast(_autocast_name(device), enabled=False)
-
-
-def _autocast_name(device: torch.device) -> str:
-    return "cpu" if device.type == "cpu" else "cuda"

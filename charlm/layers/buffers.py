@@ -1,16 +1,38 @@
-"""Buffers that keep their addresses: a CUDA graph can be replayed only on the addresses on which it was recorded."""
+"""The tensors of a layer's calls: new ones at each call, or kept ones.
+
+A CUDA graph can be replayed only on the addresses on which it was recorded, so its calls need buffers that keep theirs.
+"""
 
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from charlm.native.recurrence import Buffers, BuffersOf
+
+class Buffers:
+    """Allocates the tensors of a call: here new ones at each call."""
+
+    def new(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        """An uninitialized tensor for the driver to write."""
+        return like.new_empty(shape)
+
+    def read(self, name: str, tensor: Tensor) -> Tensor:
+        """The tensor as the driver reads it."""
+        return tensor.contiguous()
+
+    def result(self, tensor: Tensor) -> Tensor:
+        """A tensor that the driver wrote, for the caller."""
+        return tensor
+
+
+BuffersOf = Callable[[str], Buffers]
+"""Phase → its buffers. Those of "window" live until the backward pass is over, those of "forward" and "backward" only
+during that pass."""
 
 _Tensors = dict[str, Tensor]
 

@@ -1,0 +1,80 @@
+"""A program on PyTorch's tensors: the value of each operation. This file alone of the folder imports torch."""
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from charlm.cells.program import Node
+
+
+def _extreme(function: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
+    def extreme(a: Any, b: Any) -> Tensor:
+        if isinstance(a, float):
+            a, b = b, a
+        return a.clamp(**{bound: b}) if isinstance(b, float) else function(a, b)
+
+    return extreme
+
+
+OPERATORS: dict[str, Callable[..., Any]] = {
+    **{op: getattr(torch, op) for op in ("exp", "log", "tanh", "sigmoid", "relu", "sqrt")},
+    "softplus": lambda v: -logsigmoid(-v),  # torch's softplus is not exact above its threshold
+    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "greater": operator.gt},
+    **{"max": _extreme(torch.maximum, "min"), "min": _extreme(torch.minimum, "max"), "where": torch.where},
+    "stop": torch.detach,
+}
+"""The operations that a program does unit by unit. A constant may be a float."""
+
+
+def evaluate(
+    nodes: Sequence[Node], order: Iterable[int], leaf: Callable[[int, list[Any]], Any], dtype: torch.dtype
+) -> dict[int, Any]:
+    """The values of nodes, by place. Several vectors side by side are one tensor [..., count · units].
+
+    order: each node after its arguments, see `ordered`. leaf(place, args): the value of a node that is neither a function unit by unit nor a part:
+    leaves, products, normalizations.
+    """
+    values: dict[int, Any] = {}
+    for place in order:
+        node = nodes[place]
+        args = [values[arg] for arg in node.args]
+        if node.op == "part":
+            values[place] = args[0].chunk(nodes[node.args[0]].count, dim=-1)[node.index]
+        elif node.op not in OPERATORS:
+            values[place] = leaf(place, args)
+        else:
+            if node.op == "where" and isinstance(args[1], float):
+                args[1] = torch.tensor(args[1], dtype=dtype)  # torch.where of two numbers gives float32
+            if node.count > 1 and node.op != "stop":
+                args = [_repeated(arg, nodes[of], node.count) for arg, of in zip(args, node.args, strict=True)]
+            values[place] = OPERATORS[node.op](*args)
+    return values
+
+
+def _repeated(value: Any, node: Node, count: int) -> Any:
+    """A value with `count` vectors: one vector serves all."""
+    if node.count == count or node.size == "":
+        return value
+    return value.repeat(*([1] * (value.dim() - 1)), count)
+
+
+def normalized(v: Tensor, node: Node) -> tuple[Tensor, Tensor | None, Tensor]:
+    """The vectors v [..., units] normalized as the node says, their mean, and 1/σ, both [..., 1].
+
+    (v − mean) / √(var v + ε) or, without a mean, v / √(mean v² + ε).
+    """
+    if not node.index:
+        return torch.native_layer_norm(v, v.shape[-1:], None, None, node.number)
+    # torch's own rms_norm takes twice as many operators.
+    norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
+    scale = (norm.square() / v.shape[-1] + node.number).rsqrt()
+    return v * scale, None, scale
+
+
+def matrix(weights: Tensor, index: int) -> Tensor:
+    """Matrix `index` of a stack, or the only one."""
+    return weights[index] if weights.dim() == 3 else weights

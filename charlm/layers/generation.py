@@ -1,0 +1,66 @@
+"""What a `Generator` needs of a layer."""
+
+from functools import partial
+
+import torch
+
+from charlm.cells.loop import before_loop
+from charlm.cells.on_tensors import matrix
+from charlm.cells.program import units
+from charlm.cells.window import LoopInputs
+from charlm.layers.backend import LayerCall, Lookup
+from charlm.layers.buffers import Buffers
+from charlm.layers.linear import linear_by
+from charlm.layers.recurrence import matrices, new_window, values_before_loop
+from charlm.layers.reference import TensorProgram
+from charlm.native.generate import BeforeLoop, GeneratingLayer
+from charlm.native.recurrence import CpuDriver
+from charlm.system.device import autocasts_to_bf16
+
+
+@torch.no_grad()
+def generating_layer(driver: CpuDriver, input_size: int, call: LayerCall, characters: Lookup | None) -> GeneratingLayer:
+    """A layer for generation. characters: the first layer's input for each character; None above it."""
+    split, parameters, state = call.passes.split, call.parameters, call.state
+    B, H = state[0].shape
+    before = before_loop(split)
+    nodes, all_nodes = before.program.nodes, split.program.nodes
+    if characters is None:
+        windows = []
+        for place in split.windows:
+            width = all_nodes[place].count * units(all_nodes[place].size, H, input_size)
+            windows.append(state[0].new_empty(B, width))
+    else:
+        windows, _, _ = values_before_loop(driver, split, characters, parameters, input_size)
+    ends = (*split.vectors, *before.vectors)
+    static = TensorProgram(split.program, ends, parameters, linear=partial(linear_by, driver.matmul))
+    vectors = [vector.contiguous() for vector in static({})]
+    inputs = LoopInputs(
+        call.passes,
+        T=1,
+        B=B,
+        H=H,
+        I=input_size,
+        bf16=autocasts_to_bf16(),
+        saved_steps=1,
+        weights=matrices(call.passes, parameters),
+        windows=windows,
+        vectors=vectors[: len(split.vectors)],
+        ids=None,
+        mask=None,
+        zoneout=call.zoneout_TBS,
+        carry=None,
+    )
+    window = new_window(driver, inputs, state, Buffers(), Buffers())
+    window.states[:, 1] = window.states[:, 0]
+    weights = [matrix(parameters[nodes[place].name], nodes[place].index).contiguous() for place in before.products]
+    norm_sizes = [node.size for node in before.norms]
+    return GeneratingLayer(
+        window,
+        BeforeLoop(
+            weights=weights,
+            vectors=vectors[len(split.vectors) :],
+            operand_widths=[units(nodes[place].size, H, input_size) for place in before.operands],
+            norm_counts=[norm_sizes.count(size) for size in dict.fromkeys(norm_sizes)],
+        ),
+    )

@@ -1,0 +1,63 @@
+"""x wᵀ + b over whole windows: on the CPU by the kernels' products, elsewhere by PyTorch's."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from charlm.gpu import product as gpu_product
+from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
+from charlm.native import product as cpu_product
+from charlm.native.kernels import PRODUCT
+from charlm.system.device import autocasts_to_bf16
+
+
+def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """x wᵀ + bias over the last dimension of x, as `F.linear`; on the CPU by a faster kernel, if it compiles.
+
+    Under autocast to bfloat16 the operands are rounded; sums and result are float32.
+    """
+    if x.device.type != "cpu":
+        return linear_by(gpu_product.matmul, x, w_NK, bias_N)
+    operands = [x, w_NK] if bias_N is None else [x, w_NK, bias_N]
+    if not x.shape[-1] or not all(map(_is_for_kernels, operands)) or not PRODUCT.works():
+        return F.linear(x, w_NK, bias_N)
+    return linear_by(cpu_product.matmul, x, w_NK, bias_N)
+
+
+def linear_by(multiply: Callable[..., Tensor], x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
+    """`linear` by a function multiply(a_MK, b_KN, bias_N, bf16=…) that knows no gradients."""
+    refuse_symbols()
+    y_MN: Any = _Linear.apply(x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16(x.device), multiply)
+    return y_MN.view(*x.shape[:-1], len(w_NK))
+
+
+def _is_for_kernels(tensor: Tensor) -> bool:
+    return tensor.is_cpu and tensor.dtype == torch.float32 and tensor.layout == torch.strided and not tensor.is_neg()
+
+
+class _Linear(KernelFunction):
+    @staticmethod
+    def forward(
+        ctx: Any, x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, bf16: bool, multiply: Callable[..., Tensor]
+    ) -> Tensor:
+        ctx.save_for_backward(x_MK, w_NK)
+        ctx.bf16, ctx.multiply = bf16, multiply
+        return multiply(x_MK, w_NK.t(), bias_N, bf16=bf16)
+
+    @staticmethod
+    @first_derivative
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, dy_MN: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        x_MK, w_NK = ctx.saved_tensors
+        dx, dw, dbias, *_ = ctx.needs_input_grad
+        return (
+            ctx.multiply(dy_MN, w_NK, bf16=ctx.bf16) if dx else None,
+            ctx.multiply(dy_MN.t(), x_MK, bf16=ctx.bf16) if dw else None,
+            dy_MN.sum(0) if dbias else None,
+            None,
+            None,
+        )

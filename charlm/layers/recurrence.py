@@ -1,0 +1,312 @@
+"""One recurrent layer over a window by a driver: what comes before the loop, the loop's memory, its gradients.
+
+    x ──► windows, vectors ──► Driver.forward ──► outputs, last states        Driver.backward computes the gradients
+
+A driver computes the loop over time in both directions: native/recurrence.py on the CPU, gpu/recurrence.py elsewhere.
+"""
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from charlm.cells.loop import Split
+from charlm.cells.passes import Passes
+from charlm.cells.window import Gradients, LoopInputs, Window
+from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
+from charlm.layers.backend import LayerCall, LayerState, Lookup
+from charlm.layers.buffers import BufferCache, Buffers, BuffersOf
+from charlm.layers.linear import linear_by
+from charlm.layers.loss import check_ids
+from charlm.layers.reference import TensorProgram
+from charlm.system.device import autocasts_to_bf16
+
+
+class Driver(Protocol):
+    """Computes the loop of any layer, and its gradients. All sums are float32, in bfloat16 products too."""
+
+    padding: int
+    """The length of a row of `Window.saved` is a multiple of it. The driver chooses the layout of a row."""
+    takes_ids: bool
+    """Whether windows may be tables, of which each step reads a row by its id."""
+
+    def forward(self, window: Window) -> None:
+        """Compute the states after each step, and what the backward pass reads."""
+        ...
+
+    def backward(self, window: Window, gradients: Gradients) -> None:
+        """Compute the gradients of a window whose forward pass is over."""
+        ...
+
+    def matmul(self, a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:
+        """A product a b + bias without gradients."""
+        ...
+
+    def table_gradient(self, d_rows_TBN: Tensor, ids_TB: Tensor, V: int) -> Tensor:
+        """The gradient [V, N] of a table whose rows were looked up."""
+        ...
+
+    def graph_stream(self, device: torch.device) -> int | None:
+        """The stream in which windows are replayed as CUDA graphs; None where they are not."""
+        ...
+
+
+def layer_by_driver(
+    find_driver: Callable[[], Driver], input_size: int, cache: BufferCache | None, x: Tensor | Lookup, call: LayerCall
+) -> tuple[Tensor, LayerState]:
+    """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I].
+
+    input_size: that of a lookup without a table. cache: for calls that need the addresses of an earlier one. Under
+    autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. ValueError for ids on the CPU
+    that are outside of the table.
+    """
+    driver, passes, state = find_driver(), call.passes, call.state
+    if call.carry_TB is not None:
+        state = tuple(tensor * call.carry_TB[0, :, None] for tensor in state)
+    windows, vectors, ids_TB = values_before_loop(driver, passes.split, x, call.parameters, input_size)
+    B, H = state[0].shape
+    reads_size = any(node.size == "I" for node in passes.split.loop.nodes)
+    if isinstance(x, Tensor):
+        input_size = x.shape[-1]
+    T = len(x.ids_TB if isinstance(x, Lookup) else x)
+    inputs = LoopInputs(
+        passes,
+        T,
+        B,
+        H,
+        I=input_size if reads_size else 0,  # else the call does not depend on it
+        bf16=autocasts_to_bf16(state[0].device),
+        saved_steps=T if torch.is_grad_enabled() else 1,
+        weights=matrices(passes, call.parameters),
+        windows=windows,
+        vectors=vectors,
+        ids=ids_TB,
+        mask=call.mask_BH,
+        zoneout=call.zoneout_TBS,
+        carry=call.carry_TB,
+    )
+    differentiable = (*windows, *vectors, *inputs.weights, *state)
+    buffers_of = choose_buffers(driver, inputs, differentiable, cache)
+    refuse_symbols()
+    results: Any = _Loop.apply(driver, inputs, state, buffers_of, *differentiable)
+    y_TBH, *last = results
+    return y_TBH, tuple(last)
+
+
+def values_before_loop(
+    driver: Driver, split: Split, x: Tensor | Lookup, parameters: Mapping[str, Tensor], input_size: int
+) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
+    """The windows and vectors that a loop reads, and the ids of the windows' rows.
+
+    For a lookup, windows are computed for each row of the table: [V, n] instead of [T, B, n].
+    """
+    rows: Tensor | None
+    if isinstance(x, Lookup):
+        rows, ids_TB = _rows_of_table(x, input_size)
+    else:
+        rows, ids_TB = x.to(next(iter(parameters.values())).dtype), None
+    before = TensorProgram(
+        split.program,
+        (*split.windows, *split.vectors),
+        parameters,
+        additions=split.additions,
+        one_hot_size=input_size if rows is None else 0,
+        linear=partial(linear_by, driver.matmul),
+    )
+    values = before({"input": rows})
+    windows, vectors = values[: len(split.windows)], values[len(split.windows) :]
+    if ids_TB is not None and not driver.takes_ids:
+        return [F.embedding(ids_TB, window) for window in windows], vectors, None
+    return windows, vectors, ids_TB
+
+
+def _rows_of_table(x: Lookup, input_size: int) -> tuple[Tensor | None, Tensor | None]:
+    """The table's rows, None if they are one-hot, and ids; or the inputs of all steps, if they are fewer."""
+    ids_TB, table_VI = x.ids_TB.contiguous(), x.table_VI
+    V = input_size if table_VI is None else len(table_VI)
+    if ids_TB.device.type == "cpu":
+        check_ids("ids of a lookup", ids_TB, V)
+    if table_VI is not None and ids_TB.numel() < V:
+        return F.embedding(ids_TB, table_VI), None
+    return table_VI, ids_TB
+
+
+def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
+    """The matrix of each product in the loop. Autograd stacks the gradients of a stack once."""
+    stacks = {name: tensor.unbind() if tensor.dim() == 3 else [tensor] for name, tensor in weights.items()}
+    return [stacks[product.name][product.index] for product in passes.products]
+
+
+def choose_buffers(
+    driver: Driver, inputs: LoopInputs, differentiable: Sequence[Tensor], cache: BufferCache | None
+) -> BuffersOf:
+    """The buffers of a call: where it may become a graph, those with the addresses of an earlier call."""
+    device = differentiable[0].device
+    stream = driver.graph_stream(device)
+    if cache is None or stream is None:
+        return lambda phase: Buffers()
+    tensors = (inputs.ids, inputs.mask, inputs.zoneout, inputs.carry, *differentiable)
+    shapes = tuple(None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
+    numbers = inputs.T, inputs.I, torch.is_grad_enabled(), inputs.bf16
+    # Buffers of another stream may be in use.
+    return cache.buffers_of((driver, inputs.passes, numbers, stream, shapes), layer_kind=(inputs.passes, inputs.I))
+
+
+def new_window(driver: Driver, inputs: LoopInputs, state: LayerState, lasting: Buffers, passing: Buffers) -> Window:
+    """The memory of a forward pass; its states before the first step are `state`.
+
+    What the backward pass needs is in `lasting` buffers. It is written without one too, so that outputs have the same
+    bits with and without gradients.
+    """
+    passes, like, steps = inputs.passes, state[0], inputs.saved_steps
+    T, B, H, S = inputs.T, inputs.B, inputs.H, len(state)
+
+    def read(name: str, tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else lasting.read(name, tensor)
+
+    def read_all(name: str, tensors: Sequence[Tensor], buffers: Buffers) -> list[Tensor]:
+        return [buffers.read(f"{name}{k}", tensor) for k, tensor in enumerate(tensors)]
+
+    reads = {
+        "weights": read_all("weights", inputs.weights, lasting),
+        "windows": read_all("windows", inputs.windows, lasting if passes.reads_windows else passing),
+        "vectors": read_all("vectors", inputs.vectors, lasting),
+        "mask": read("mask", inputs.mask),
+        "zoneout": read("zoneout", inputs.zoneout),
+        "carry": read("carry", inputs.carry),
+    }
+    window = Window(
+        **vars(inputs) | reads,
+        states=lasting.new("states", like, S, 1 + T, B, H),
+        saved=[],
+        operands=[],
+    )
+    for first, tensor in zip(window.states[:, 0], state, strict=True):
+        first.copy_(tensor)
+    for size, rows in passes.forward.saved.items():
+        padded = -(-window.units(size) // driver.padding) * driver.padding
+        window.saved.append(lasting.new(f"saved{size}", like, steps, B, len(rows), padded))
+    for k in passes.stored_operands:
+        # At least two steps: without a backward pass one is written while other threads still read the other.
+        shape = max(steps, 2), B, window.units(passes.operands[k].size)
+        window.operands.append(lasting.new(f"operands{k}", like, *shape))
+    if norms := len(passes.normalizations):
+        window.moments = lasting.new("moments", like, steps, B, norms, 2)
+    if inputs.zoneout is not None or inputs.carry is not None:
+        window.pre_zoneout = lasting.new("pre_zoneout", like, S, steps, B, H)
+    if inputs.carry is not None:
+        window.outputs = passing.new("outputs", like, 1 + T, B, H).narrow(0, 0, T)
+    return window
+
+
+class _Loop(KernelFunction):
+    """The loop as one operation of autograd.
+
+    `inputs` and `state` name the tensors. Those that have gradients follow once more, where autograd looks for them.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        driver: Driver,
+        inputs: LoopInputs,
+        state: LayerState,
+        buffers_of: BuffersOf,
+        *differentiable: Tensor,
+    ) -> tuple[Tensor, ...]:
+        lasting, passing = buffers_of("window"), buffers_of("forward")
+        window = new_window(driver, inputs, state, lasting, passing)
+        driver.forward(window)
+        outputs = window.states[0, 1:] if window.outputs is None else window.outputs
+        # Clones: views would hold the states of the whole window in memory.
+        results = passing.result(outputs), *window.states[:, -1].clone()
+        ctx.driver, ctx.buffers, ctx.buffers_of = driver, lasting, buffers_of
+        ctx.table_rows = [len(table) for table in inputs.windows]
+        _save(ctx, replace(window, outputs=None, windows=window.windows if inputs.passes.reads_windows else []))
+        return results
+
+    @staticmethod
+    @first_derivative
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, dy_TBH: Tensor, *d_last: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        driver, window, buffers = ctx.driver, _saved(ctx), ctx.buffers_of("backward")
+        gradients = new_gradients(window, buffers, dy_TBH, d_last)
+        driver.backward(window, gradients)
+        d_windows = [buffers.result(d_rows) for d_rows in gradients.d_windows]
+        if window.ids is not None:
+            pairs = zip(d_windows, ctx.table_rows, strict=True)
+            d_windows = [driver.table_gradient(d_rows, window.ids, V) for d_rows, V in pairs]
+        d_vectors = [
+            gradients.d_products[window.passes.like_vectors[k]].sum((0, 1)) if one is None else buffers.result(one)
+            for k, one in enumerate(gradients.d_vectors)
+        ]
+        d_weights = weight_gradients(driver, window, gradients)
+        d_state = buffers.result(gradients.d_first)
+        return None, None, None, None, *d_windows, *d_vectors, *d_weights, *d_state
+
+
+def new_gradients(window: Window, buffers: Buffers, dy_TBH: Tensor, d_last: tuple[Tensor, ...]) -> Gradients:
+    """The memory of a backward pass."""
+    passes, like = window.passes, window.states
+    split, T, B = passes.split, window.T, window.B
+    d_products = [
+        buffers.new(f"d_products{k}", like, T, B, product.gates * window.units(product.size))
+        for k, product in enumerate(passes.products)
+    ]
+    d_windows = []
+    for k, place in enumerate(split.windows):
+        if k in passes.like_windows:
+            d_windows.append(d_products[passes.like_windows[k]])
+        else:
+            node = split.program.nodes[place]
+            d_windows.append(buffers.new(f"d_windows{k}", like, T, B, node.count * window.units(node.size)))
+    d_vectors: list[Tensor | None] = []
+    for k, vector in enumerate(window.vectors):
+        is_sum = k in passes.like_vectors
+        d_vectors.append(None if is_sum else buffers.new(f"d_vectors{k}", like, *vector.shape).zero_())
+    return Gradients(
+        d_outputs=buffers.read("d_outputs", dy_TBH),
+        d_last=buffers.read("d_last", torch.stack(d_last)),
+        d_products=d_products,
+        d_windows=d_windows,
+        d_vectors=d_vectors,
+        d_first=buffers.new("d_first", like, len(like), B, window.H),
+    )
+
+
+def weight_gradients(driver: Driver, window: Window, gradients: Gradients) -> list[Tensor]:
+    """The gradient of each product's matrix: its output gradient times its operand, summed over steps."""
+    passes, d_weights = window.passes, []
+    for product, d_TBG in zip(passes.products, gradients.d_products, strict=True):
+        operand = passes.operands[product.operand]
+        if operand.state:
+            v_TBK = window.states[passes.split.loop.states.index(operand.state), :-1]
+        else:
+            v_TBK = window.operands[passes.stored_operands.index(product.operand)][: window.T]
+        v_TBK = window.masked(v_TBK, operand.size)
+        d_weights.append(driver.matmul(d_TBG.flatten(0, 1).t(), v_TBK.flatten(0, 1), bf16=window.bf16))
+    return d_weights
+
+
+def _save(ctx: Any, window: Window) -> None:
+    """Save a window for the backward pass: its tensors through autograd, which notices when one is changed."""
+    fields = vars(window)
+    ctx.lists = {name: len(value) for name, value in fields.items() if isinstance(value, list)}
+    ctx.names = [name for name, value in fields.items() if isinstance(value, Tensor)]
+    ctx.others = {name: value for name, value in fields.items() if name not in ctx.lists and name not in ctx.names}
+    of_lists = (tensor for name in ctx.lists for tensor in fields[name])
+    ctx.save_for_backward(*(fields[name] for name in ctx.names), *of_lists)
+
+
+def _saved(ctx: Any) -> Window:
+    """The inverse of `_save`."""
+    tensors = iter(ctx.saved_tensors)
+    fields: dict[str, Any] = ctx.others | {name: next(tensors) for name in ctx.names}
+    fields |= {name: list(itertools.islice(tensors, length)) for name, length in ctx.lists.items()}
+    return Window(**fields)
