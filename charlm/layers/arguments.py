@@ -24,7 +24,7 @@ def check_input(kind: str, x: Tensor | Lookup, input_size: int, like: Tensor, or
         shape, order = [*ids.shape, input_size], "T, B"
     elif isinstance(x, Tensor):
         # As in torch.nn: autocast converts the results of operators before these layers.
-        is_converted = torch.is_autocast_enabled(like.device.type) and x.is_floating_point()
+        is_converted = torch.is_autocast_enabled("cpu" if like.is_cpu else "cuda") and x.is_floating_point()
         check_tensor(f"{kind}: input", x, x.shape, x.dtype if is_converted else like.dtype, like.device)
         shape = list(x.shape)
     else:
