@@ -351,7 +351,7 @@ class RecurrentLayers(nn.Module):
             shape, order = [*ids.shape, self.input_size], "T, B"
         elif isinstance(x, Tensor):
             # As in torch.nn: autocast converts the results of operators before these layers.
-            is_converted = torch.is_autocast_enabled(like.device.type) and x.is_floating_point()
+            is_converted = torch.is_autocast_enabled("cpu" if like.is_cpu else "cuda") and x.is_floating_point()
             check_tensor(f"{self.kind}: input", x, x.shape, x.dtype if is_converted else like.dtype, like.device)
             shape, order = list(x.shape), self._order
         else:
