@@ -35,8 +35,8 @@ def evaluate(
 ) -> dict[int, Any]:
     """The values of nodes, by place. Several vectors side by side are one tensor [..., count · units].
 
-    order: each node after its arguments, see `ordered`. leaf(place, args): the value of a node that is neither a function
-    unit by unit nor a part: leaves, products, normalizations.
+    order: each node after its arguments, see `ordered`. leaf(place, args): the value of any other node than a function
+    unit by unit or a part: of leaves, products and normalizations.
     """
     values: dict[int, Any] = {}
     for place in order:
