@@ -38,6 +38,14 @@ def sample_text(
     return _grown(texts, sample_ids(model, output, state, options, seeds), options.length)
 
 
+def sample_texts(
+    model: Network, vocabulary: Vocabulary, prompt: str, options: SamplingOptions, seeds: Sequence[int]
+) -> list[str]:
+    """The whole text of each sample; see `sample_text`."""
+    steps = sample_text(model, vocabulary, prompt, options, seeds)
+    return ["".join(pieces) for pieces in zip(*steps, strict=True)]
+
+
 def _grown(texts: list["SampleText"], drawn: Iterator[Tensor], length: int) -> Iterator[list[str]]:
     """What each text gains by each drawn row of ids."""
     yield ["" for _ in texts]  # also if length is 0
