@@ -3,6 +3,7 @@
 Functions import what takes long when they run, so that the checks wait for neither torch nor pydantic.
 """
 
+import contextlib
 import os
 import shlex
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charlm.errors import DataError, VocabularyError
-from charlm.runs import find_checkpoint
+from charlm.runs import check_resumable, find_checkpoint
 from charlm.system.console import say, say_all
 from charlm.training.budget import DEFAULT_MINUTES, Budget, check_minutes
 
@@ -142,11 +143,25 @@ def _with_text_kept(new: NewRun) -> NewRun:
     return replace(new, text=str(file), run_dir=file.parent)
 
 
-def resume_with(run_dir: Path, config: Path | None, settings: list[str], group: "ProcessGroup") -> "Outcome":
-    """Continue a run with a config, or with its own, after the settings."""
+def check_resume(run_dir: Path, minutes: float | None, settings: list[str]) -> None:
+    """ConfigError or CheckpointError for what `resume_with` cannot continue. Needs no torch."""
+    check_minutes(minutes, settings)
+    # The first process of torchrun checks it later, and so does every run where the system cannot say.
+    if "RANK" not in os.environ:
+        with contextlib.suppress(OSError):
+            check_resumable(run_dir)
+
+
+def resume_with(
+    run_dir: Path, config: Path | None, minutes: float | None, settings: list[str], group: "ProcessGroup"
+) -> "Outcome":
+    """Continue a run with a config, or with its own, after the minutes of all sessions and the settings."""
     from charlm.config import Config, load_config, parse_config
     from charlm.runs import CONFIG
     from charlm.training.start import resume_run
+
+    if minutes is not None:
+        settings = [f"train.max_minutes={minutes}", *settings]
 
     def change(saved: Config) -> Config:
         if config is None:

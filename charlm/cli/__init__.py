@@ -2,13 +2,14 @@
 
 Each command imports what it needs when it runs, so that --help never waits for torch.
 
-    train.py     train, plan            sample.py    sample, next
-    evaluate.py  eval                   score.py     score
+    train.py     train                  plan.py      plan
+    sample.py    sample, next           evaluate.py  eval
+    score.py     score                  data.py      data …
     classify.py  classify               look.py      look
     export.py    export                 runs.py      runs
     report.py    report                 compare.py   compare
     config.py    config …               cells.py     cells …
-    data.py      data …                 doctor.py    doctor
+    doctor.py    doctor
     commands.py  the commands together, and how errors end one
     usage.py     the options that several commands share, and usage errors
     common.py    what several commands do: open a model, read a text, print a result

@@ -24,6 +24,7 @@ from charlm.cli import (
     evaluate,
     export,
     look,
+    plan,
     report,
     runs,
     sample,
@@ -102,7 +103,7 @@ app.command("eval")(evaluate.evaluate)
 app.command("look")(look.look)
 app.command("score")(score.score)
 app.command("export")(export.export)
-app.command("plan", short_help="Measure what a config will cost before it runs.")(train.plan)
+app.command("plan", short_help="Measure what a config will cost before it runs.")(plan.plan)
 app.command("compare")(compare.compare)
 app.command("runs")(runs.runs)
 app.command("report")(report.report)

@@ -87,7 +87,7 @@ def sample(
         raise usage.error(f"--{name.replace('_', '-')}:{fault}") from None
     trained = open_model(checkpoint, device, precision)
 
-    from charlm.inference.many_samples import sample_many
+    from charlm.inference.many_samples import sample_many, sample_new_lines
     from charlm.inference.sampling import sample_text
 
     writes_lines = trained.network.is_line_model
@@ -102,7 +102,7 @@ def sample(
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
     rows = []
-    dropped = Counter[str]() if new else None
+    dropped = Counter[str]()
     if count == 1 and not new:
         drawn = sample_text(trained.network, trained.vocabulary, prompt, options, [seed])
         pieces = []
@@ -113,7 +113,11 @@ def sample(
         _show("\n", json)
         rows.append(_row(trained, prompt, "".join(pieces), options, seed, novelty, json))
     else:
-        for own_seed, text in sample_many(trained, prompt, options, seed, count, dropped):
+        if new:
+            samples = sample_new_lines(trained, prompt, options, seed, count, dropped)
+        else:
+            samples = sample_many(trained, prompt, options, seed, count)
+        for own_seed, text in samples:
             header = "" if writes_lines else f"--- seed {own_seed} ---\n"
             _show(f"{header}{prompt}{text}\n", json)
             rows.append(_row(trained, prompt, text, options, own_seed, novelty, json))
@@ -122,7 +126,7 @@ def sample(
         say("stop", f"{len(not_stopped)} of {counted(len(rows), 'sample')} without a stop text")
     if json:
         print_json({"checkpoint": str(trained.path), "samples": rows})
-    if dropped is not None:
+    if new:
         copies, repeats = counted(dropped["copy"], "line"), counted(dropped["repeat"], "repeat")
         missing = f"; gave up with {len(rows)} of {count}" if len(rows) < count else ""
         say("dropped", f"{copies} of the training text, {repeats}{missing}")

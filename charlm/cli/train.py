@@ -1,7 +1,5 @@
-"""charlm train, charlm plan."""
+"""charlm train."""
 
-import contextlib
-import os
 import shlex
 import time
 from dataclasses import asdict
@@ -11,15 +9,14 @@ from typing import Annotated, Any
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import print_exactly, print_json, print_table
-from charlm.new_run import NewRun, cost_of, resume_with, say_if_stopped, start
-from charlm.runs import CONFIG, check_resumable
+from charlm.cli.common import print_exactly, print_json
+from charlm.new_run import NewRun, check_resume, resume_with, say_if_stopped, start
+from charlm.runs import CONFIG
 from charlm.system.console import say
 from charlm.system.formatting import format_duration, nats_to_bits
-from charlm.training.budget import check_minutes, leaving_s
+from charlm.training.budget import leaving_s
 from charlm.training.signals import SIGNALS
 
-ConfigOption = Annotated[Path | None, usage.config_option("Not needed with TEXT or --resume.")]
 RunDir = Annotated[
     Path | None,
     usage.option(
@@ -36,16 +33,9 @@ InitFrom = Annotated[
         "--init-from",
     ),
 ]
-
-
-Device = Annotated[
-    str | None, usage.option(usage.DEVICE_NAMES, "Override the config's device.", "--device", parser=usage.device_name)
-]
-_TEXT = "The text: a file, a folder, a glob, or builtin:NAME (see `charlm data list`)"
-Text = Annotated[str | None, typer.Argument(metavar="[TEXT]", help=f"{_TEXT}.")]
 TextOrPipe = Annotated[
     str | None,
-    typer.Argument(metavar="[TEXT]", help=f"{_TEXT}; - for stdin, which is kept in the run's folder."),
+    typer.Argument(metavar="[TEXT]", help=f"{usage.TEXT_HELP}; - for stdin, which is kept in the run's folder."),
 ]
 
 
@@ -53,13 +43,13 @@ def train(
     context: typer.Context,
     text: TextOrPipe = None,
     minutes: usage.Minutes = None,
-    config: ConfigOption = None,
+    config: usage.Config = None,
     lines: usage.Lines = False,
     overrides: usage.Overrides = None,
     run_dir: RunDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --run-dir.")] = False,
     init_from: InitFrom = None,
-    device: Device = None,
+    device: usage.OwnDevice = None,
     json: usage.Json = False,
 ) -> None:
     """Train a new model, or resume a run.
@@ -87,24 +77,18 @@ def train(
     usage.refuse_if(resume and run_dir is None, "--resume needs --run-dir, the folder of the run to resume")
     usage.refuse_if(resume and init_from, "--init-from starts a new run; leave out --init-from or --resume")
     usage.refuse_if(resume and text is not None, "--resume continues with the run's own text; leave out TEXT")
-    usage.refuse_if(not (config or resume) and text is None, _NO_TEXT)
+    usage.refuse_if(not (config or resume) and text is None, usage.NO_TEXT)
     new = NewRun(text, minutes, config, settings, init_from, run_dir)
-    if resume:
-        check_minutes(minutes, settings)
-        # The first process of torchrun checks it later, and so does every run where the system cannot say.
-        if run_dir is not None and "RANK" not in os.environ:
-            with contextlib.suppress(OSError):
-                check_resumable(run_dir)
+    if resume and run_dir is not None:
+        check_resume(run_dir, minutes, settings)
     else:
         new.check(takes_pipes=True)
 
     from charlm.system.process_group import process_group
 
     with process_group() as group:
-        if resume:
-            assert run_dir is not None
-            limit = [] if minutes is None else [f"train.max_minutes={minutes}"]
-            outcome = resume_with(run_dir, config, [*limit, *settings], group)
+        if resume and run_dir is not None:
+            outcome = resume_with(run_dir, config, minutes, settings, group)
         else:
             after_s = 0.0 if config else leaving_s(time.perf_counter() - began_s)
             outcome = start(new, group, began_s - after_s)
@@ -113,7 +97,6 @@ def train(
         _print_sample(Path(outcome.run_dir))
 
 
-_NO_TEXT = "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
 _WORSE = 1.005
 """Ratio of the last score to the best from which on a line says that it rose."""
 
@@ -153,41 +136,3 @@ def _print_sample(run_dir: Path) -> None:
     model = load(run_dir, load_config(run_dir / CONFIG).device)
     for seed in range(1, 11) if model.network.is_line_model else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}\n")
-
-
-def plan(
-    text: Text = None,
-    minutes: usage.Minutes = None,
-    config: ConfigOption = None,
-    lines: usage.Lines = False,
-    overrides: usage.Overrides = None,
-    device: Device = None,
-    json: usage.Json = False,
-) -> None:
-    """Show what a run will cost: sizes, parameters, memory, characters/s, time per epoch and of the run.
-
-    Without --config, plans what `charlm train` would choose for the text and the minutes. Makes updates for
-    about three seconds, at least 5, to measure them. Writes nothing except the cache.
-
-    \b
-    Examples:
-      charlm plan my.txt --minutes 10
-      charlm plan --config rhn
-      charlm plan --config lstm my.txt --set model.cell.hidden=1024 --json
-    """
-    usage.refuse_if(config is None and text is None, _NO_TEXT)
-    new = NewRun(text, minutes, config, usage.as_settings(overrides, lines, device))
-    new.check()
-
-    from charlm.system.process_group import process_group
-
-    with process_group() as group:
-        result = cost_of(new, group)
-    if not group.is_first:
-        return
-    if json:
-        print_json(result)
-    else:
-        from charlm.training.plan import cost_table
-
-        print_table(cost_table(result))

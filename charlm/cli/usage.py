@@ -72,6 +72,7 @@ Overrides = Annotated[
 Device = Annotated[
     str, option(DEVICE_NAMES, "Where to compute; auto takes a GPU if there is one.", "--device", parser=device_name)
 ]
+OwnDevice = Annotated[str | None, option(DEVICE_NAMES, "Override the config's device.", "--device", parser=device_name)]
 Precision = Annotated[
     Literal["auto", "fp32", "tf32", "bf16"],
     typer.Option("--precision", help="Precision of matrix products; auto: as in training. Exports compute in fp32."),
@@ -87,6 +88,10 @@ Minutes = Annotated[
         "--minutes",
     ),
 ]
+TEXT_HELP = "The text: a file, a folder, a glob, or builtin:NAME (see `charlm data list`)"
+Text = Annotated[str | None, typer.Argument(metavar="[TEXT]", help=f"{TEXT_HELP}.")]
+NO_TEXT = "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
+Config = Annotated[Path | None, option("CONFIG", f"{CONFIG_HELP} Not needed with TEXT or --resume.", "--config")]
 Lines = Annotated[
     bool, typer.Option("--lines", help="Each line of the text is a sample of its own; the same as data.unit=line.")
 ]
@@ -98,11 +103,6 @@ Checkpoint = Annotated[
     ),
 ]
 PageFile = Annotated[Path, option("FILE", "Where to write the page.", "--out")]
-
-
-def config_option(more_help: str) -> Any:
-    """The option --config of a command."""
-    return option("CONFIG", f"{CONFIG_HELP} {more_help}", "--config")
 
 
 def check_words(words: list[str], context: Any) -> None:

@@ -11,7 +11,7 @@ from charlm.comparison.plan import Plan, short_name
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids
 from charlm.inference.options import SamplingOptions
-from charlm.inference.sampling import sample_text
+from charlm.inference.sampling import sample_texts
 from charlm.inference.trained import TrainedModel
 from charlm.look import opening, shown_text
 from charlm.look.predictions import predict
@@ -67,6 +67,5 @@ def _written(model: TrainedModel) -> Ids:
     """What the model writes from the start of a line on; from a model of lines, some lines."""
     options = SamplingOptions(length=WRITTEN, temperature=0.7)
     seeds = range(1, _LINES + 1) if model.network.is_line_model else [1]
-    pieces = sample_text(model.network, model.vocabulary, "", options, seeds)
-    texts = ["".join(own) for own in zip(*pieces, strict=True)]
+    texts = sample_texts(model.network, model.vocabulary, "", options, seeds)
     return model.scored_ids(model.vocabulary.encode(NEWLINE.join(texts)))

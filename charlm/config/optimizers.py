@@ -50,7 +50,7 @@ class StepSchedule(Schedule):
     """Epochs at the full learning rate."""
 
 
-_SCHEDULES = Kinds("name", ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule)
+SCHEDULES = Kinds("name", ConstantSchedule, CosineSchedule, LinearSchedule, StepSchedule)
 
 
 class Optimizer(Section):
@@ -63,7 +63,7 @@ class Optimizer(Section):
     """Scale the gradient down to this L2 norm if it is larger; 0: off. The norm grows with `bptt`."""
     clip_value: NonNegative = 0.0
     """Clip every element of the gradient to ±x; 0: off."""
-    schedule: Annotated[Schedule, _SCHEDULES] = ConstantSchedule()
+    schedule: Annotated[Schedule, SCHEDULES] = ConstantSchedule()
     """How the learning rate changes during the run."""
 
     def options(self) -> dict[str, Any]:

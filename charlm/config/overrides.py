@@ -7,21 +7,22 @@ from typing import Any
 from charlm.cells import Cell
 from charlm.cells.cell import is_in_file
 from charlm.config.faults import show
-from charlm.config.optimizers import Optimizer, Schedule
+from charlm.config.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule
+from charlm.config.schema import CELL_KINDS
 from charlm.config.yaml import load_yaml
 from charlm.errors import ConfigError
-from charlm.system.section import Section
+from charlm.system.section import Kinds, Section
 
 Override = tuple[str, tuple[str, ...], Any]
 """KEY=VALUE, the path of an option that it sets, and the value."""
 
 CELL_KIND = ("model", "cell", "kind")
-KINDS: dict[tuple[str, ...], tuple[type[Section], str]] = {
-    CELL_KIND: (Cell, "lstm"),
-    ("optimizer", "name"): (Optimizer, "adamw"),
-    ("optimizer", "schedule", "name"): (Schedule, "constant"),
+SECTIONS_OF_KINDS: dict[tuple[str, ...], tuple[type[Section], Kinds]] = {
+    CELL_KIND: (Cell, CELL_KINDS),
+    ("optimizer", "name"): (Optimizer, OPTIMIZERS),
+    ("optimizer", "schedule", "name"): (Schedule, SCHEDULES),
 }
-"""The options that name the kind of a section → the options that all its kinds share, and the default."""
+"""The options that name the kind of a section → the options that all its kinds share, and the kinds."""
 _MOST_PARTS = 8
 """Of a KEY; the schema has at most three."""
 
@@ -38,7 +39,7 @@ def parse_overrides(overrides: Iterable[str]) -> tuple[list[Override], list[str]
     """
     parsed: list[Override] = []
     faults: list[str] = []
-    replaced = [kind[:-1] for kind in KINDS]
+    replaced = [kind[:-1] for kind in SECTIONS_OF_KINDS]
     for override in overrides:
         try:
             path, value = _parse_override(override)
@@ -70,9 +71,9 @@ def section_of(raw: Any, option: tuple[str, ...]) -> dict[str, Any] | None:
 
 def keep_shared_options(raw: dict[str, Any], option: tuple[str, ...], kind: Any, folder: Path | None = None) -> None:
     """Drop the options of another kind from the section whose kind an override sets. folder: see `parse_config`."""
-    shared, default = KINDS[option]
+    shared, kinds = SECTIONS_OF_KINDS[option]
     section = section_of(raw, option)
-    if section and _in_full(kind, Path()) != _in_full(section.get(option[-1], default), folder or Path()):
+    if section and _in_full(kind, Path()) != _in_full(section.get(option[-1], kinds.default), folder or Path()):
         for key in section.keys() - shared.model_fields.keys():
             del section[key]
 

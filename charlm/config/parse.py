@@ -11,7 +11,14 @@ from charlm.cells import Cell
 from charlm.cells.cell import is_in_file
 from charlm.cells.stored import StoredCell
 from charlm.config.faults import Schema, Source, fault_lines, json_schema, written_at
-from charlm.config.overrides import CELL_KIND, KINDS, keep_shared_options, parse_overrides, section_of, set_option
+from charlm.config.overrides import (
+    CELL_KIND,
+    SECTIONS_OF_KINDS,
+    keep_shared_options,
+    parse_overrides,
+    section_of,
+    set_option,
+)
 from charlm.config.schema import Config
 from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import load_yaml
@@ -75,7 +82,7 @@ def parse_config(
         raise ConfigError(f"{where}: found {type(raw).__name__}; allowed: sections such as data:, model:, train:")
     parsed, faults = parse_overrides(overrides)
     for _, path, value in parsed:
-        if path in KINDS:
+        if path in SECTIONS_OF_KINDS:
             keep_shared_options(raw, path, value, folder)
     sources: list[Source] = [([()], where)]
     for override, path, value in parsed:

@@ -84,8 +84,11 @@ class Dropout(Section):
         return {"anyOf": [number, section]}
 
 
+CELL_KINDS = Kinds("kind", LSTM, *CELLS.values())
+
+
 class ModelConfig(Section):
-    cell: Annotated[Cell, Kinds("kind", LSTM, *CELLS.values())] = LSTM()
+    cell: Annotated[Cell, CELL_KINDS] = LSTM()
     """The recurrent cell: `kind`, `hidden`, and the options of that kind."""
     layers: Few = 1
     """Recurrent layers, L; each reads the output of the one below."""

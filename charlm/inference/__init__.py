@@ -16,7 +16,7 @@ nothing.
     options.py       SamplingOptions: how text is drawn
     sampling.py      sample_text: characters drawn one by one
     decoding.py      SampleText: the text of a sample from its ids
-    many_samples.py  sample_many: many samples; lines without repeats and without those of the training text
+    many_samples.py  sample_many, sample_new_lines: many samples; those that are no repeats and no copies
     evaluation.py    evaluate: the cross-entropy of a text
     dynamic.py       evaluate_dynamically: the same while the model keeps learning
     texts.py         score_texts, text_features: many texts, each by itself

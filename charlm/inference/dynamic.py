@@ -17,7 +17,7 @@ from torch import Tensor
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, DivergenceError
 from charlm.inference.evaluation import WARMUP, Evaluation, part_starts, scored_windows, sum_windows
-from charlm.inference.reader import Reader, evaluating, side_by_side
+from charlm.inference.reader import Reader, evaluating
 from charlm.model import Network
 from charlm.system.number import LARGEST, in_range
 
@@ -121,14 +121,13 @@ def gradient_rms(model: Network, ids: Ids, steps: int) -> list[Tensor]:
     with evaluating(model):
         for first in range(0, windows, _READ_TOGETHER):
             starts_B = starts[first : first + _READ_TOGETHER]
-            ids_TB = side_by_side(ids, starts_B, warmup + T + 1, model.device)
-            before = Reader(model, model.zero_state(len(starts_B)))
+            before = Reader(model, ids, starts_B)
             if warmup:
                 with torch.no_grad():
-                    before.features(ids_TB[:warmup])
+                    before.features(0, warmup)
             for b in range(len(starts_B)):
                 own_state = tuple(layers[:, b : b + 1].contiguous() for layers in before.state)
-                loss = Reader(model, own_state).nats(ids_TB[warmup:, b : b + 1].contiguous()).sum()
+                loss = Reader(model, ids, starts_B[b : b + 1], own_state).nats(warmup, T).sum()
                 for square, gradient in zip(squares, torch.autograd.grad(loss, parameters), strict=True):
                     square.addcmul_(gradient, gradient)
     return [square.div_(windows).sqrt_() for square in squares]

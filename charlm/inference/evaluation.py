@@ -11,7 +11,7 @@ from torch import Tensor
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
-from charlm.inference.reader import Reader, evaluating, most_streams, side_by_side, window_steps, windows
+from charlm.inference.reader import Reader, evaluating, most_streams, window_steps, windows
 from charlm.model import Network
 from charlm.system.device import to_device
 from charlm.system.formatting import counted, nats_to_bits
@@ -144,19 +144,23 @@ def scored_windows(
         yield from (torch.zeros(length, 0, device=device) for _, length in scored)
         return
     own_begin_B = begin_B[own_rows]
-    reader = Reader(model, model.zero_state(len(own_rows)))
+    reader = Reader(model, ids, own_begin_B)
     if len(begin_B) > 1 and model.reset_id is None:
         for offset, length in windows(-WARMUP, 0, longest_steps):
             with torch.no_grad():
-                reader.features(side_by_side(ids, own_begin_B + offset, length, device))
+                reader.features(offset, length)
         if own_begin_B[0] == 0:  # nothing comes before the beginning of the text: what it has read does not count
             first_stream = torch.zeros(1, dtype=torch.int64, device=device)
             reader.state = tuple(layers.index_fill(1, first_stream, 0) for layers in reader.state)
     own_length_B = to_device(length_B[own_rows], device)
     for offset, length in scored:
-        nats_TB = reader.nats(side_by_side(ids, own_begin_B + offset, length + 1, device))
-        steps_T1 = torch.arange(offset, offset + length, device=device).unsqueeze(1)
-        yield torch.where(steps_T1 < own_length_B, nats_TB, 0.0)
+        yield _until_end(reader.nats(offset, length), offset, own_length_B)
+
+
+def _until_end(nats_TB: Tensor, offset: int, length_B: Tensor) -> Tensor:
+    """The nats of a window, 0 past the end of a part."""
+    steps_T1 = torch.arange(offset, offset + len(nats_TB), device=nats_TB.device).unsqueeze(1)
+    return torch.where(steps_T1 < length_B, nats_TB, 0.0)
 
 
 def sum_windows(

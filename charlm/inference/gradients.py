@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
-from charlm.inference.reader import Reader, evaluating, side_by_side
+from charlm.inference.reader import Reader, evaluating
 from charlm.model import CharLM
 from charlm.system.formatting import counted
 
@@ -31,14 +31,14 @@ def gradient_norms(
     if longest < 1:
         raise DataError(f"gradients: found a text of {counted(len(ids), 'character')}; allowed: 3 or more")
     ends_P = np.unique(np.linspace(2 * longest, len(ids) - 1, positions).astype(np.int64))
-    read_TP = side_by_side(ids, ends_P - 2 * longest, 2 * longest + 1, model.device)
-    before = Reader(model, model.zero_state(len(ends_P)))
+    reader = Reader(model, ids, ends_P - 2 * longest)
+    read_TP = reader.ids(longest, longest + 1)
     carried, outputs_1PH = [], torch.empty(0)
     with evaluating(model), torch.enable_grad():
         with torch.no_grad():
-            before.features(read_TP[:longest])
-        state = tuple(tensor.requires_grad_() for tensor in before.state)
-        for x_P in read_TP[longest:-1]:
+            reader.features(0, longest)
+        state = tuple(tensor.requires_grad_() for tensor in reader.state)
+        for x_P in read_TP[:-1]:
             named = zip(model.layers.state_names, state, strict=True)
             carried += [tensor for name, tensor in named if name not in model.layers.cell.internal]
             outputs_1PH, state, _ = model.outputs_and_activations(x_P[None], state)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from charlm.data.lines import text_lines
 from charlm.inference.options import SamplingOptions
-from charlm.inference.sampling import sample_text
+from charlm.inference.sampling import sample_texts
 from charlm.inference.trained import TrainedModel
 
 _TOGETHER = 64
@@ -15,38 +15,36 @@ _TRIES = 20
 
 
 def sample_many(
-    trained: TrainedModel,
-    prompt: str,
-    options: SamplingOptions,
-    seed: int,
-    count: int,
-    dropped: Counter[str] | None = None,
+    trained: TrainedModel, prompt: str, options: SamplingOptions, seed: int, count: int
 ) -> Iterator[tuple[int, str]]:
-    """Yield the seed of each sample, from `seed` on, and the sample without its prompt.
+    """Yield the seed of each sample, from `seed` on, and the sample without its prompt."""
+    for first in range(seed, seed + count, _TOGETHER):
+        seeds = range(first, min(first + _TOGETHER, seed + count))
+        texts = sample_texts(trained.network, trained.vocabulary, prompt, options, seeds)
+        yield from zip(seeds, texts, strict=True)
 
-    dropped: None yields every sample. A counter yields only new lines, and counts each "repeat" of a line and each
-    "copy" of one in the training text; then there are fewer if 20 times as many lines do not hold them. DataError if
-    that text has changed or is gone.
+
+def sample_new_lines(
+    trained: TrainedModel, prompt: str, options: SamplingOptions, seed: int, count: int, dropped: Counter[str]
+) -> Iterator[tuple[int, str]]:
+    """`sample_many` without repeats of a line and without those of the training text.
+
+    Counts each "repeat" and each "copy" in `dropped`. There are fewer if 20 times as many lines do not hold them.
+    DataError if the training text has changed or is gone.
     """
-    known = set[int]() if dropped is None else _known_lines(trained)
+    known = _known_lines(trained)
     earlier = set[str]()
-    tries = count if dropped is None else count * _TRIES
-    for first in range(0, tries, _TOGETHER):
-        seeds = range(seed + first, seed + min(first + _TOGETHER, tries))
-        steps = sample_text(trained.network, trained.vocabulary, prompt, options, seeds)
-        for own_seed, pieces in zip(seeds, zip(*steps, strict=True), strict=True):
-            text = "".join(pieces)
-            line = prompt + text
-            if dropped is not None and hash(line) in known:
-                dropped["copy"] += 1
-            elif dropped is not None and line in earlier:
-                dropped["repeat"] += 1
-            else:
-                yield own_seed, text
-                earlier.add(line)
-                count -= 1
-                if not count:
-                    return
+    for own_seed, text in sample_many(trained, prompt, options, seed, count * _TRIES):
+        line = prompt + text
+        if hash(line) in known:
+            dropped["copy"] += 1
+        elif line in earlier:
+            dropped["repeat"] += 1
+        else:
+            yield own_seed, text
+            earlier.add(line)
+            if len(earlier) == count:
+                return
 
 
 def _known_lines(trained: TrainedModel) -> set[int]:

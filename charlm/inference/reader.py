@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from charlm.data.vocabulary import Ids
@@ -25,39 +24,47 @@ _VALUES = 2**25
 """Values at most of one tensor of a window on a GPU (128 MiB): the layers' inputs, or their products."""
 
 
-class Reader:
-    """Reads windows of ids through a model, and carries the state, detached, from each window to the next.
+START = np.zeros(1, np.int64)
+"""Where one stream begins that reads a whole text."""
 
-    A window of fewer streams than the one before goes on with the first of them. The results have a graph unless the
-    caller turns gradients off, and the caller may change the weights between windows.
+
+class Reader:
+    """Reads B stretches of a text side by side, window after window, and carries the state from each to the next.
+
+    The stretches begin at `starts_B` of `ids`, with the given state or from zeros. Offsets count from there. Beyond the
+    ends of `ids` a stretch has its first or last id. The results have a graph unless the caller turns gradients off;
+    the carried state is detached, and the caller may change the weights between windows.
     """
 
-    def __init__(self, model: Network, state: RecurrentState) -> None:
-        self.model = model
-        self.state = state
+    def __init__(
+        self, model: Network, ids: Ids, starts_B: npt.NDArray[np.int64], state: RecurrentState | None = None
+    ) -> None:
+        self.state = state or model.zero_state(len(starts_B))
+        self._model, self._ids, self._starts_B = model, ids, starts_B
 
-    def features(self, x_TB: Tensor) -> Tensor:
-        """The input of the logits after each id of a window, [T, B, H]."""
-        streams = x_TB.shape[1]
+    def features(self, offset: int, steps: int, streams: int | None = None) -> Tensor:
+        """Read a window: the input of the logits after each id, [T, B, H]. streams: only so many, the others end."""
+        return self._read(self.ids(offset, steps, streams))
+
+    def nats(self, offset: int, steps: int, streams: int | None = None) -> Tensor:
+        """Read a window: the cross-entropy of the id after each, [T, B]."""
+        ids_TB = self.ids(
+            offset, steps + 1, streams
+        )  # one copy to the device: the targets are the inputs, a step later
+        return cross_entropy(self._model.logits(self._read(ids_TB[:-1])), ids_TB[1:])
+
+    def ids(self, offset: int, steps: int, streams: int | None = None) -> Tensor:
+        """The ids of a window, [T, B]; reads nothing."""
+        places_BT = self._starts_B[:streams, None] + np.arange(offset, offset + steps)
+        ids_BT = self._ids[places_BT.clip(0, len(self._ids) - 1)]
+        return to_device(ids_BT.T.astype(np.int64, order="C"), self._model.device)
+
+    def _read(self, ids_TB: Tensor) -> Tensor:
+        streams = ids_TB.shape[1]
         state = tuple(layers[:, :streams].contiguous() for layers in self.state)
-        features_TBH, state = self.model.features(x_TB, state)
+        features_TBH, state = self._model.features(ids_TB, state)
         self.state = tuple(layers.detach() for layers in state)
         return features_TBH
-
-    def nats(self, ids_TB: Tensor) -> Tensor:
-        """The cross-entropy of each id of a window [T + 1, B] but those of its first row: [T, B].
-
-        Reads all rows but the last, with which the next window begins.
-        """
-        logits_TBV = self.model.logits(self.features(ids_TB[:-1]))
-        return cross_entropy(logits_TBV, ids_TB[1:])
-
-
-def side_by_side(ids: Ids, starts_B: npt.NDArray[np.int64], length: int, device: torch.device) -> Tensor:
-    """The ids [length, B] of B stretches of a text; beyond its ends they are its first or last id."""
-    places_BT = starts_B[:, None] + np.arange(length)
-    ids_BT = ids[places_BT.clip(0, len(ids) - 1)]
-    return to_device(ids_BT.T.astype(np.int64, order="C"), device)
 
 
 def windows(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:

@@ -4,6 +4,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -12,7 +13,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs, may_record
 from charlm.inference.decoding import SampleText
 from charlm.inference.options import SamplingOptions
-from charlm.inference.reader import Reader
+from charlm.inference.reader import START, Reader, windows
 from charlm.layers import RecurrentState
 from charlm.model import Network, overflow
 
@@ -36,6 +37,14 @@ def sample_text(
     output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))  # now, so that its errors come now
     texts = [SampleText(vocabulary, options.stops, model.reset_id) for _ in seeds]
     return _grown(texts, sample_ids(model, output, state, options, seeds), options.length)
+
+
+def sample_texts(
+    model: Network, vocabulary: Vocabulary, prompt: str, options: SamplingOptions, seeds: Sequence[int]
+) -> list[str]:
+    """The whole text of each sample; see `sample_text`."""
+    steps = sample_text(model, vocabulary, prompt, options, seeds)
+    return ["".join(pieces) for pieces in zip(*steps, strict=True)]
 
 
 def _grown(texts: list["SampleText"], drawn: Iterator[Tensor], length: int) -> Iterator[list[str]]:
@@ -155,11 +164,10 @@ def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> T
 @torch.inference_mode()
 def read_ids(model: Network, ids: Sequence[int]) -> tuple[Tensor, RecurrentState]:
     """The last output [1, 1, H] and the state after reading one id or more, in windows."""
-    reader, features_TBH = Reader(model, model.zero_state(1)), torch.empty(0)
-    ids_T1 = torch.tensor(ids, device=model.device).unsqueeze(1)
-    for window_T1 in ids_T1.split(_WINDOW):
-        features_TBH = reader.features(window_T1)
-    return features_TBH[-1:], reader.state
+    reader, features_T1H = Reader(model, np.asarray(ids), START), torch.empty(0)
+    for offset, steps in windows(0, len(ids), _WINDOW):
+        features_T1H = reader.features(offset, steps)
+    return features_T1H[-1:], reader.state
 
 
 def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.data.vocabulary import Ids
-from charlm.inference.reader import STEPS, Reader, most_streams, side_by_side, window_steps
+from charlm.inference.reader import STEPS, Reader, most_streams, window_steps
 from charlm.model import Network
 from charlm.system.device import to_device
 
@@ -45,11 +45,10 @@ def score_texts(model: Network, texts: Sequence[Ids]) -> list[npt.NDArray[np.flo
     scored_N = (lengths_N - 1).clip(min=0)
     nats = [np.zeros(length, np.float32) for length in scored_N]
     for texts_B in _batches(scored_N, model):
-        reader = Reader(model, model.zero_state(len(texts_B)))
+        reader = Reader(model, ids, starts_N[texts_B])
         for offset, T, B in _windows(scored_N[texts_B], model):
             texts_B = texts_B[:B]
-            nats_TB = reader.nats(side_by_side(ids, starts_N[texts_B] + offset, T + 1, model.device))
-            nats_BT = nats_TB.t().float().cpu().numpy()
+            nats_BT = reader.nats(offset, T, B).t().float().cpu().numpy()
             for text, nats_T in zip(texts_B, nats_BT, strict=True):
                 nats[text][offset : offset + T] = nats_T[: scored_N[text] - offset]
     return nats
@@ -64,10 +63,10 @@ def text_features(model: Network, texts: Sequence[Ids], pool: Pool) -> npt.NDArr
     ids, starts_N, lengths_N = _end_to_end(texts)
     pooled_NH = np.full((len(texts), model.feature_size), np.nan, np.float64)
     for texts_B in _batches(lengths_N, model):
-        reader = Reader(model, model.zero_state(len(texts_B)))
+        reader = Reader(model, ids, starts_N[texts_B])
         for offset, T, B in _windows(lengths_N[texts_B], model):
             texts_B = texts_B[:B]
-            outputs_TBH = reader.features(side_by_side(ids, starts_N[texts_B] + offset, T, model.device))
+            outputs_TBH = reader.features(offset, T, B)
             lengths_B = to_device((lengths_N[texts_B] - offset).clip(max=T), model.device)
             if pool == "last":
                 streams_B = torch.arange(B, device=model.device)

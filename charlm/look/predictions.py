@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.data.vocabulary import Ids
-from charlm.inference.reader import Reader, side_by_side
+from charlm.inference.reader import START, Reader, windows
 from charlm.layers import cross_entropy
 from charlm.model import CharLM, Network, overflow
 from charlm.system.formatting import nats_to_bits
@@ -59,15 +59,14 @@ def predict(model: Network, ids: Ids) -> Predictions:
     N, K = len(ids), min(TOP, model.vocabulary_size)
     bits_N, entropy_N = np.full((2, N), np.nan)
     rank_N, top_ids_NK, top_p_NK = np.zeros(N, np.int64), np.zeros((N, K), np.int64), np.zeros((N, K))
-    reader = Reader(model, model.zero_state(1))
-    for start in range(0, N - 1, _STEPS):
-        both_T1 = torch.from_numpy(ids[start : start + _STEPS + 1].astype(np.int64))[:, None]
-        logits_T1V = model.logits(reader.features(both_T1[:-1]))
+    reader = Reader(model, ids, START)
+    for start, steps in windows(0, N - 1, _STEPS):
+        logits_T1V = model.logits(reader.features(start, steps))
         log_p_TV = logits_T1V[:, 0].double().log_softmax(-1)
         if log_p_TV.isnan().any():
             raise overflow()
-        true_T1 = log_p_TV.gather(1, both_T1[1:])
-        scored = slice(start + 1, start + len(both_T1))
+        true_T1 = log_p_TV.gather(1, reader.ids(start + 1, steps))
+        scored = slice(start + 1, start + 1 + steps)
         bits_N[scored] = nats_to_bits(1) * -true_T1[:, 0].numpy()
         p_TV = log_p_TV.exp()
         entropy_N[scored] = nats_to_bits(1) * torch.special.entr(p_TV).sum(-1).numpy()
@@ -83,10 +82,9 @@ def activations(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
 
     By the reference equations, one step after the other. The model is in evaluation mode on the CPU.
     """
-    state = None
-    for start in range(0, len(ids), _STEPS):
-        x_T1 = torch.from_numpy(ids[start : start + _STEPS].astype(np.int64))[:, None]
-        _, state, activations = model.outputs_and_activations(x_T1, state)
+    reader, state = Reader(model, ids, START), None
+    for start, steps in windows(0, len(ids), _STEPS):
+        _, state, activations = model.outputs_and_activations(reader.ids(start, steps), state)
         yield {
             Series(layer, name, gate): torch.cat(steps).numpy()
             for layer, recorded in enumerate(activations)
@@ -109,8 +107,7 @@ def context_curve(model: CharLM, ids: Ids) -> tuple[list[tuple[int, float]], np.
     targets_1B = torch.from_numpy(ids[positions].astype(np.int64))[None]
     curve = []
     for length in lengths:
-        x_TB = side_by_side(ids, positions - length, length, model.device)
-        outputs_TBH = Reader(model, model.zero_state(len(positions))).features(x_TB)
+        outputs_TBH = Reader(model, ids, positions - length).features(0, length)
         nats_1B = cross_entropy(model.logits(outputs_TBH[-1:]), targets_1B)
         curve.append((length, nats_to_bits(float(nats_1B.double().mean()))))
     return curve, positions

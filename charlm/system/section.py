@@ -51,12 +51,13 @@ class Kinds:
         """
         self.tag = tag
         self.classes = {each.model_fields[tag].default: each for each in classes}
+        self.default = next(iter(self.classes))
 
     def read(self, value: Any, info: core_schema.ValidationInfo) -> Any:
         """The section as an object of the class of its kind; whatever is no mapping is left as it is."""
         if not isinstance(value, dict):
             return value
-        kind = value.get(self.tag, next(iter(self.classes)))
+        kind = value.get(self.tag, self.default)
         further = info.context or {}
         if isinstance(kind, str) and kind in further:
             return further[kind](value)

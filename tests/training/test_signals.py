@@ -87,7 +87,7 @@ def signal_at(monkeypatch):
     return arrange
 
 
-WINDOW = charlm.inference.evaluation, "side_by_side"  # is called once a window
+WINDOW = charlm.inference.evaluation, "_until_end"  # is called once a window
 CHARACTER = SampleText, "append"
 
 
