@@ -125,9 +125,9 @@ def line_order(lines: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int6
     """
     # Only RandomState draws the same in every version of NumPy, as a run that resumes needs it.
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed)))
-    blocks = random.permutation(-(-lines // _BLOCK)).astype(dtype)
-    order = (blocks[:, None] * _BLOCK + np.arange(_BLOCK, dtype=dtype)).ravel()
-    order = order[order < lines]
+    order = np.arange(lines, dtype=dtype)
+    blocks = order[: lines // _BLOCK * _BLOCK].reshape(-1, _BLOCK)
+    blocks[:] = blocks[random.permutation(len(blocks))]
     for begin in range(0, lines, _GROUP * _BLOCK):
         random.shuffle(order[begin : begin + _GROUP * _BLOCK])
     return order
@@ -140,7 +140,7 @@ class LineStreams(Windows):
     epoch's order that starts at or behind b · S characters of it, and has S = N // B characters, so that the last line
     may be cut. Lines that start in the last characters of the order follow those at its beginning.
 
-    Takes 8 bytes a line, of texts with 2³² characters or more 16.
+    Takes 8 bytes of memory a line, and 16 while an epoch begins; of texts with 2³² characters or more the double.
 
     ids         [1 + N] unsigned integers: a newline, then the lines, each with its newline; may be memory-mapped
     starts      [lines + 1]: where in `ids` each line begins; the last element is 1 + N
@@ -171,12 +171,14 @@ class LineStreams(Windows):
     def _begin(self, epoch: int) -> None:
         """Draw the order of an epoch."""
         starts, dtype = self._starts, self._starts.dtype
+        self._in_text = self._in_order = starts[:0]  # frees those of the epoch before
         order = line_order(len(starts) - 1, (self._seed, epoch), dtype)
         self._in_text = starts[order]
         """Where each line of the order begins in `ids`."""
+        order += 1
         self._in_order = np.zeros_like(starts)
         """Where it begins if the lines stand one after another in this order."""
-        np.cumsum(starts[order + 1] - self._in_text, out=self._in_order[1:])
+        np.cumsum(starts[order] - self._in_text, out=self._in_order[1:])
         first_lines = np.searchsorted(self._in_order, self._begins_B.astype(dtype))
         self._firsts_B = self._in_order[first_lines].astype(np.int64)
         self._epoch = epoch
