@@ -23,11 +23,11 @@ class Windows:
     length: int
     """Characters of each stream that an epoch reads."""
 
-    def __init__(self, ids: Ids, batch_size: int, bptt: int, name: str) -> None:
+    def __init__(self, ids: Ids, batch_size: int, bptt: int) -> None:
         assert ids.ndim == 1, ids.shape
         assert batch_size >= 1, batch_size
         assert bptt >= 1, bptt
-        check_length(len(ids), batch_size, bptt, name)
+        check_length(len(ids), batch_size, bptt, "train split")
         self.batch_size, self.bptt = batch_size, bptt
         self._ids = np.asarray(ids)  # a view of the plain type: slices of a memory map take several times as long
 
@@ -38,7 +38,7 @@ class Windows:
 
     def epoch_start(self, epoch: int) -> int:
         """Where an epoch starts in each stream."""
-        raise NotImplementedError
+        return 0
 
     def read(
         self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
@@ -72,7 +72,6 @@ class Streams(Windows):
     ids         [N] unsigned integers, which may be memory-mapped; never copied as a whole
     batch_size  B
     bptt        T, steps per window; used only for the minimum length and `windows_per_epoch`
-    name        what errors call the ids: "train split"
     shard       the streams to read, of equal shards of the B
     share       of each stream that an epoch reads, above 0
     """
@@ -82,11 +81,10 @@ class Streams(Windows):
         ids: Ids,
         batch_size: int,
         bptt: int,
-        name: str = "train split",
         shard: Shard = WHOLE_BATCH,
         share: float = 1.0,
     ) -> None:
-        super().__init__(ids, batch_size, bptt, name)
+        super().__init__(ids, batch_size, bptt)
         self._whole = (len(ids) - 1) // batch_size
         self._pieces = max(int(share * self._whole / max(_PIECE, bptt)), 1) if share < 1 else 1
         self._piece = max(int(share * self._whole / self._pieces), bptt)
@@ -154,19 +152,14 @@ class LineStreams(Windows):
         starts: Ids,
         batch_size: int,
         bptt: int,
-        name: str = "train split",
         shard: Shard = WHOLE_BATCH,
         seed: int = 1,
     ) -> None:
-        super().__init__(ids, batch_size, bptt, name)
+        super().__init__(ids, batch_size, bptt)
         self.length = (len(ids) - 1) // batch_size
         self._starts = np.asarray(starts)
         self._begins_B = np.split(np.arange(batch_size) * self.length, shard.count)[shard.index]
         self._seed, self._epoch = seed, -1
-
-    def epoch_start(self, epoch: int) -> int:
-        """At the first line. The characters left out differ in every epoch."""
-        return 0
 
     def _begin(self, epoch: int) -> None:
         """Draw the order of an epoch."""
