@@ -96,7 +96,7 @@ def train(
             with contextlib.suppress(OSError):
                 check_resumable(run_dir)
     else:
-        new.check(takes_pipes=True)
+        new.check_early(takes_pipes=True)
 
     from charlm.system.process_group import process_group
 
@@ -177,7 +177,7 @@ def plan(
     """
     usage.refuse_if(config is None and text is None, _NO_TEXT)
     new = NewRun(text, minutes, config, usage.as_settings(overrides, lines, device))
-    new.check()
+    new.check_early()
 
     from charlm.system.process_group import process_group
 

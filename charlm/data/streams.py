@@ -28,7 +28,7 @@ class Windows:
         assert batch_size >= 1, batch_size
         assert bptt >= 1, bptt
         check_length(len(ids), batch_size, bptt, "train split")
-        self.batch_size, self.bptt = batch_size, bptt
+        self.bptt = bptt
         self._ids = np.asarray(ids)  # a view of the plain type: slices of a memory map take several times as long
 
     @property
