@@ -90,7 +90,7 @@ def train(
             init_from=_path(init_from),
             run_dir=_path(run_dir),
         )
-        new.check(takes_pipes=True)
+        new.check_early(takes_pipes=True)
         _import_torch()
 
         from charlm.system.device import own_settings

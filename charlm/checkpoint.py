@@ -127,7 +127,7 @@ def newest_whole(run_dir: Path, before_step: float = math.inf) -> tuple[Path, Ch
             _, progress, _ = read_header(path)
             steps[path] = progress["step"]
     for path in sorted(steps, key=lambda path: steps[path], reverse=True):
-        if -1 < steps[path] < before_step:
+        if steps[path] < before_step:
             with contextlib.suppress(DamagedCheckpointError):
                 return path, read_checkpoint(path)
     return None

@@ -37,7 +37,7 @@ class NewRun:
     init_from: Path | None = None
     run_dir: Path | None = None
 
-    def check(self, *, takes_pipes: bool = False) -> None:
+    def check_early(self, *, takes_pipes: bool = False) -> None:
         """ConfigError, DataError or CheckpointError for what a run cannot start from. Needs no torch.
 
         The processes of torchrun skip most of it: their first one finds the same later, and prints it once.

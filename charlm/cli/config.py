@@ -64,7 +64,7 @@ def suggest(
       charlm config suggest my.txt --minutes 10 > mine.yaml
     """
     given = NewRun(text, minutes, None, usage.as_settings(overrides, lines))
-    given.check()
+    given.check_early()
 
     from charlm.choice.suggest import suggest as choose
     from charlm.config import commented

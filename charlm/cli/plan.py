@@ -27,7 +27,7 @@ def plan(
     """
     usage.refuse_if(config is None and text is None, usage.NO_TEXT)
     new = NewRun(text, minutes, config, usage.as_settings(overrides, lines, device))
-    new.check()
+    new.check_early()
 
     from charlm.system.process_group import process_group
 

@@ -66,7 +66,8 @@ class Corpus:
 def sample(ids: Ids, chars: int) -> Ids:
     """Pieces of equal length from all over the text, [piece, character]; of a small one, all but a few characters."""
     length = min(len(ids), chars) // _PIECES
-    return np.stack([ids[start : start + length] for start in np.linspace(0, len(ids) - length, _PIECES).astype(int)])
+    starts = np.linspace(0, len(ids) - length, _PIECES).astype(int)
+    return np.stack([ids[start : start + length] for start in starts])
 
 
 class CountedSources:
@@ -103,17 +104,10 @@ class CountedSources:
 
         VocabularyError for characters that the vocabulary lacks.
         """
-        data, sources = self._data, list(self.sources.values())
-        if vocabulary is None and data.level == "byte":
-            vocabulary = Vocabulary("byte")
-        elif vocabulary is None:
-            codes = np.unique(np.concatenate([source.symbols for source in sources]))
-            vocabulary = Vocabulary("char", "".join(map(chr, codes.tolist())))
-        shares = {
-            name: 1.0 if whole else share
-            for name, share in zip(SPLITS, split or data.split, strict=True)
-            if name == "train" or (share and not whole and name not in self.sources)
-        }
+        data, sources = self._data, self.sources.values()
+        if vocabulary is None:
+            vocabulary = self._vocabulary()
+        shares = {"train": 1.0} if whole else self._shares(split or data.split)
         splits: dict[str, Ids] = {}
         starts = {} if data.unit == "line" and not whole else None
         how = ""
@@ -126,15 +120,32 @@ class CountedSources:
             splits |= parts
             how = how or words
         digests = [source.digest for source in sources]
+        if len(digests) > 1:
+            digests = [hashlib.sha256("".join(digests).encode()).hexdigest()]
         return Corpus(
             vocabulary=vocabulary,
             splits={name: splits[name] for name in SPLITS if name in splits},
-            sha256=digests[0] if len(digests) == 1 else hashlib.sha256("".join(digests).encode()).hexdigest(),
+            sha256=digests[0],
             size_bytes=sum(sum(source.sizes) for source in sources),
             files=sum(len(source.paths) for source in sources),
             starts=starts,
             cut=how,
         )
+
+    def _vocabulary(self) -> Vocabulary:
+        """Of all sources: their characters, sorted."""
+        if self._data.level == "byte":
+            return Vocabulary("byte")
+        codes = np.unique(np.concatenate([source.symbols for source in self.sources.values()]))
+        return Vocabulary("char", "".join(map(chr, codes.tolist())))
+
+    def _shares(self, split: tuple[float, float, float]) -> dict[str, float]:
+        """The shares of the splits that come from the text for training."""
+        shares: dict[str, float] = dict(zip(SPLITS, split, strict=True))
+        for name in ("valid", "test"):
+            if not shares[name] or name in self.sources:
+                del shares[name]
+        return shares
 
 
 def load_corpus(data: DataConfig, vocabulary: Vocabulary | None = None) -> Corpus:
@@ -202,7 +213,9 @@ def _joined(ids: Ids, bounds: Bounds, key: str) -> Ids:
     if (pieces[:-1, 1] == pieces[1:, 0]).all():
         return ids[pieces[0, 0] : pieces[-1, 1]]
     joined = find_entry(key, ids.dtype)
-    return store_entry(key, ids.dtype, (ids[begin:end] for begin, end in pieces)) if joined is None else joined
+    if joined is None:
+        joined = store_entry(key, ids.dtype, (ids[begin:end] for begin, end in pieces))
+    return joined
 
 
 def _split_lines(

@@ -38,34 +38,45 @@ def cuts(lengths: Sequence[int], shares: Sequence[float], enough: int = CHARS) -
     fractions are exact: 0.9 is 9/10, and the last part ends at N.
     """
     exact = [Fraction(str(float(share))) for share in shares]
-    assert min(exact) >= 0 < sum(exact), f"shares of a split: {shares}"
-    running = [share / sum(exact) for share in itertools.accumulate(exact, initial=Fraction(0))]
-    sizes, least = np.array(lengths, np.int64), float(min(filter(None, exact)) / sum(exact))
-    piece = min(enough, least * sizes[least * sizes < enough].sum() / _PIECES)
-    is_small, is_long = sizes <= _SMALL * piece, least * sizes >= piece
+    total = sum(exact)
+    assert min(exact) >= 0 < total, f"shares of a split: {shares}"
+    ends = [end / total for end in itertools.accumulate(exact, initial=Fraction(0))]
+    smallest = float(min(filter(None, exact)) / total)
+    sizes = np.array(lengths, np.int64)
+    least = smallest * sizes  # of each file in the smallest split
+    piece = min(enough, smallest * sizes[least < enough].sum() / _PIECES)
+    is_small = sizes <= _SMALL * piece
+    is_long = ~is_small & (least >= piece)
+    is_middling = ~is_small & ~is_long
     parts = np.zeros((len(sizes), len(shares)), np.int64)
-    for files, takes_whole in ((is_small, True), (~is_small & ~is_long, False), (~is_small & is_long, False)):
-        parts[files] = _parts(sizes[files].tolist(), running, None if takes_whole else int(piece))
+    parts[is_small] = _parts(sizes[is_small].tolist(), ends, None)
+    parts[is_middling] = _parts(sizes[is_middling].tolist(), ends, int(piece))
+    parts[is_long] = _parts(sizes[is_long].tolist(), ends, int(piece))
     begins = np.cumsum(sizes) - sizes
     return np.cumsum(np.c_[begins, parts], axis=1)
 
 
-def _parts(lengths: list[int], running: Sequence[Fraction], piece: int | None) -> Bounds:
+def _parts(lengths: list[int], ends: Sequence[Fraction], piece: int | None) -> Bounds:
     """How much of each file every split takes, [F, S], with a piece at least, or the whole file if `piece` is None.
 
-    A split takes what it lacks, if that is half of a piece or more.
+    A split takes what it lacks, if that is half of a piece or more. ends: of the splits, as shares of the text.
     """
-    least = (sum(lengths) / max(len(lengths), 1) if piece is None else piece) / 2
-    unit = math.lcm(*(share.denominator for share in running))
-    ends = [int(share * unit) for share in running]  # in 1/unit of the text
-    splits = len(ends) - 1
-    parts, taken, seen = np.zeros((len(lengths), splits), np.int64), [0] * splits, 0
-    numbers = np.arange(len(lengths))
-    for file in np.lexsort((scattered(numbers.astype(np.uint64)), numbers // _BLOCK)).tolist():
+    mean_length = sum(lengths) / max(len(lengths), 1)
+    least = (mean_length if piece is None else piece) / 2
+    unit = math.lcm(*(end.denominator for end in ends))
+    ends_in_units = [int(end * unit) for end in ends]
+    splits = range(1, len(ends) - 1)
+    parts = np.zeros((len(lengths), len(ends) - 1), np.int64)
+    taken = dict.fromkeys(splits, 0)
+    seen = 0
+    for file in _some_order(len(lengths)):
         left = lengths[file]
         seen += left
-        due = [seen * ends[at + 1] // unit - seen * ends[at] // unit - taken[at] for at in range(splits)]
-        for split in sorted(range(1, splits), key=due.__getitem__, reverse=True):
+        due = {}
+        for split in splits:
+            begin, end = ends_in_units[split : split + 2]
+            due[split] = seen * end // unit - seen * begin // unit - taken[split]
+        for split in sorted(splits, key=due.__getitem__, reverse=True):
             if due[split] > 0 and due[split] >= least:
                 amount = left if piece is None else min(left, max(due[split], piece))
                 parts[file, split] = amount
@@ -73,6 +84,12 @@ def _parts(lengths: list[int], running: Sequence[Fraction], piece: int | None) -
                 left -= amount
         parts[file, 0] = left
     return parts
+
+
+def _some_order(files: int) -> list[int]:
+    """A random order within each block of files."""
+    numbers = np.arange(files)
+    return np.lexsort((scattered(numbers.astype(np.uint64)), numbers // _BLOCK)).tolist()
 
 
 def described(bounds: Bounds, names: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ such as the empty line, is in all of them: its occurrences follow one another th
 the golden ratio modulo 1 (Weyl 1916), so each split gets its share.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
@@ -24,11 +25,12 @@ from charlm.system.console import say
 from charlm.system.formatting import counted
 
 Hashes = npt.NDArray[np.uint64]
+Buckets = npt.NDArray[np.int64]
 
 _CHUNK = 1 << 18
 """Characters that are read at once; more if a line is longer."""
 _BUCKETS = 1 << 20
-"""Frequent lines are found by their hashes modulo this number."""
+"""Lines are counted by their hashes modulo this number, in constant memory."""
 _FREQUENT = 0.1
 _LEAST_SHARE = 1e-3
 _FEW = 4
@@ -65,27 +67,35 @@ def write_splits(
 
     Every line must end with a newline, the last one too. The split of a line depends on its characters and the shares
     alone: not on other lines, nor on the vocabulary. But the occurrences of a frequent line are spread over the splits.
-    Takes 8 bytes a line and a few more for a time. DataError for a split that gets no line.
+    DataError for a split that gets no line.
     """
     say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
-    newline = newline_of(vocabulary)
-    chunks = line_chunks(ids, newline)
-    hashes = np.concatenate([line_hashes(chunk, _line_ends(chunk, newline), vocabulary) for chunk in chunks])
-    split_of_lines = _splits_of(_spread(hashes, shares), shares)
-    for name, lines in zip(shares, np.bincount(split_of_lines, minlength=len(shares)), strict=True):
-        if not lines:
-            by_hash = "which takes lines by a hash, and equal lines together"
-            raise _no_line(source, len(hashes), f"{name} split, {by_hash}")
+    newline, counts = newline_of(vocabulary), np.zeros(_BUCKETS, np.int64)
+    for chunk in line_chunks(ids, newline):
+        np.add.at(counts, _buckets(line_hashes(chunk, _line_ends(chunk, newline), vocabulary)), 1)
+    frequent = _frequent(counts, shares)
+    earlier, sizes = Counter[int](), dict.fromkeys(shares, 0)
     with ExitStack() as opened:
-        writers = [opened.enter_context(open_entry(f"{key}-{name}", newline.dtype)) for name in shares]
-        for append in writers:
+        writers = {name: opened.enter_context(open_entry(f"{key}-{name}", newline.dtype)) for name in shares}
+        for append in writers.values():
             append(np.array([newline]))
         for chunk in line_chunks(ids, newline):
-            lengths = np.diff(_line_ends(chunk, newline), prepend=0)
-            split_of_chars = np.repeat(split_of_lines[: len(lengths)], lengths)
-            split_of_lines = split_of_lines[len(lengths) :]
-            for number, append in enumerate(writers):
-                append(chunk[split_of_chars == number])
+            ends = _line_ends(chunk, newline)
+            hashes = line_hashes(chunk, ends, vocabulary)
+            buckets = _buckets(hashes)
+            for bucket in np.unique(buckets[frequent[buckets]]).tolist():
+                (places,) = np.nonzero(buckets == bucket)
+                hashes[places] += np.arange(earlier[bucket], earlier[bucket] + len(places), dtype=np.uint64) * BASE
+                earlier[bucket] += len(places)
+            split_of_chars = np.repeat(_splits_of(hashes, shares), np.diff(ends, prepend=0))
+            for number, (name, append) in enumerate(writers.items()):
+                append(split_ids := chunk[split_of_chars == number])
+                sizes[name] += len(split_ids)
+        for name, size in sizes.items():
+            if not size:
+                raise _no_line(
+                    source, int(counts.sum()), f"{name} split, which takes lines by a hash, and equal lines together"
+                )
     return {name: map_entry(f"{key}-{name}", newline.dtype) for name in shares}
 
 
@@ -113,18 +123,14 @@ def _no_line(source: str, lines: int, split: str) -> DataError:
     )
 
 
-def _spread(hashes: Hashes, shares: Mapping[str, float]) -> Hashes:
-    """The hashes of lines; those of a frequent line are moved apart, by multiples of the golden ratio."""
-    buckets = (hashes & np.uint64(_BUCKETS - 1)).astype(np.uint32)
-    counts = np.bincount(buckets, minlength=_BUCKETS)
+def _frequent(counts: Buckets, shares: Mapping[str, float]) -> npt.NDArray[np.bool_]:
+    """Which buckets hold a line that would fill much of a split by itself."""
     smallest = max(min(shares.values()) / sum(shares.values()), _LEAST_SHARE)
-    is_frequent = counts > max(_FREQUENT * smallest * len(hashes), _FEW)
-    lines = np.flatnonzero(is_frequent[buckets])
-    lines = lines[np.argsort(buckets[lines], kind="stable")]
-    of_bucket = counts[is_frequent]
-    earlier = np.arange(len(lines)) - np.repeat(np.cumsum(of_bucket) - of_bucket, of_bucket)
-    hashes[lines] += earlier.astype(np.uint64) * BASE
-    return hashes
+    return counts > max(_FREQUENT * smallest * counts.sum(), _FEW)
+
+
+def _buckets(hashes: Hashes) -> Buckets:
+    return (hashes & np.uint64(_BUCKETS - 1)).astype(np.int64)
 
 
 def _splits_of(hashes: Hashes, shares: Mapping[str, float]) -> npt.NDArray[np.uint8]:

@@ -23,12 +23,12 @@ class Windows:
     length: int
     """Characters of each stream that an epoch reads."""
 
-    def __init__(self, ids: Ids, batch_size: int, bptt: int, name: str) -> None:
+    def __init__(self, ids: Ids, batch_size: int, bptt: int) -> None:
         assert ids.ndim == 1, ids.shape
         assert batch_size >= 1, batch_size
         assert bptt >= 1, bptt
-        check_length(len(ids), batch_size, bptt, name)
-        self.batch_size, self.bptt = batch_size, bptt
+        check_length(len(ids), batch_size, bptt, "train split")
+        self.bptt = bptt
         self._ids = np.asarray(ids)  # a view of the plain type: slices of a memory map take several times as long
 
     @property
@@ -38,7 +38,7 @@ class Windows:
 
     def epoch_start(self, epoch: int) -> int:
         """Where an epoch starts in each stream."""
-        raise NotImplementedError
+        return 0
 
     def read(
         self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
@@ -72,7 +72,6 @@ class Streams(Windows):
     ids         [N] unsigned integers, which may be memory-mapped; never copied as a whole
     batch_size  B
     bptt        T, steps per window; used only for the minimum length and `windows_per_epoch`
-    name        what errors call the ids: "train split"
     shard       the streams to read, of equal shards of the B
     share       of each stream that an epoch reads, above 0
     """
@@ -82,11 +81,10 @@ class Streams(Windows):
         ids: Ids,
         batch_size: int,
         bptt: int,
-        name: str = "train split",
         shard: Shard = WHOLE_BATCH,
         share: float = 1.0,
     ) -> None:
-        super().__init__(ids, batch_size, bptt, name)
+        super().__init__(ids, batch_size, bptt)
         self._whole = (len(ids) - 1) // batch_size
         self._pieces = max(int(share * self._whole / max(_PIECE, bptt)), 1) if share < 1 else 1
         self._piece = max(int(share * self._whole / self._pieces), bptt)
@@ -125,9 +123,9 @@ def line_order(lines: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int6
     """
     # Only RandomState draws the same in every version of NumPy, as a run that resumes needs it.
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed)))
-    blocks = random.permutation(-(-lines // _BLOCK)).astype(dtype)
-    order = (blocks[:, None] * _BLOCK + np.arange(_BLOCK, dtype=dtype)).ravel()
-    order = order[order < lines]
+    order = np.arange(lines, dtype=dtype)
+    blocks = order[: lines // _BLOCK * _BLOCK].reshape(-1, _BLOCK)
+    blocks[:] = blocks[random.permutation(len(blocks))]
     for begin in range(0, lines, _GROUP * _BLOCK):
         random.shuffle(order[begin : begin + _GROUP * _BLOCK])
     return order
@@ -140,7 +138,7 @@ class LineStreams(Windows):
     epoch's order that starts at or behind b · S characters of it, and has S = N // B characters, so that the last line
     may be cut. Lines that start in the last characters of the order follow those at its beginning.
 
-    Takes 8 bytes a line, of texts with 2³² characters or more 16.
+    Takes 8 bytes of memory a line, and 16 while an epoch begins; of texts with 2³² characters or more the double.
 
     ids         [1 + N] unsigned integers: a newline, then the lines, each with its newline; may be memory-mapped
     starts      [lines + 1]: where in `ids` each line begins; the last element is 1 + N
@@ -154,29 +152,26 @@ class LineStreams(Windows):
         starts: Ids,
         batch_size: int,
         bptt: int,
-        name: str = "train split",
         shard: Shard = WHOLE_BATCH,
         seed: int = 1,
     ) -> None:
-        super().__init__(ids, batch_size, bptt, name)
+        super().__init__(ids, batch_size, bptt)
         self.length = (len(ids) - 1) // batch_size
         self._starts = np.asarray(starts)
         self._begins_B = np.split(np.arange(batch_size) * self.length, shard.count)[shard.index]
         self._seed, self._epoch = seed, -1
 
-    def epoch_start(self, epoch: int) -> int:
-        """At the first line. The characters left out differ in every epoch."""
-        return 0
-
     def _begin(self, epoch: int) -> None:
         """Draw the order of an epoch."""
         starts, dtype = self._starts, self._starts.dtype
+        self._in_text = self._in_order = starts[:0]  # frees those of the epoch before
         order = line_order(len(starts) - 1, (self._seed, epoch), dtype)
         self._in_text = starts[order]
         """Where each line of the order begins in `ids`."""
+        order += 1
         self._in_order = np.zeros_like(starts)
         """Where it begins if the lines stand one after another in this order."""
-        np.cumsum(starts[order + 1] - self._in_text, out=self._in_order[1:])
+        np.cumsum(starts[order] - self._in_text, out=self._in_order[1:])
         first_lines = np.searchsorted(self._in_order, self._begins_B.astype(dtype))
         self._firsts_B = self._in_order[first_lines].astype(np.int64)
         self._epoch = epoch

@@ -76,7 +76,7 @@ def test_windows_go_on_over_the_gap_between_two_pieces():
 def test_streams_of_a_mapped_split_read_only_their_own_part(write):
     text = "".join(chr(0x100 + i) for i in range(1000))
     corpus = load_corpus(write("text", text), split=(0.9, 0.1, 0.0))
-    streams = Streams(corpus.splits["valid"], 3, 8, "valid split")
+    streams = Streams(corpus.splits["valid"], 3, 8)
     x_TB, y_TB = (corpus.vocabulary.decode(ids.T.flatten().tolist()) for ids in streams.read(0, 33))
     assert (x_TB, y_TB) == (text[900:999], text[901:1000])
 
@@ -95,8 +95,8 @@ def test_the_least_text_is_enough_and_one_character_less_is_refused():
             "train split: 2,048 characters; 32 streams of 64 steps need at least 2,049; ",
         ),
         (
-            lambda: Streams(np.zeros(0, np.uint8), 1, 1, name="valid split"),
-            "valid split: 0 characters; 1 stream of 1 step need at least 2; ",
+            lambda: Streams(np.zeros(0, np.uint8), 1, 1),
+            "train split: 0 characters; 1 stream of 1 step need at least 2; ",
         ),
         (
             lambda: LineStreams(ids, starts, 2, 5),
