@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from charlm.cells.cpp_loop import CppPass, LoopText, units
 from charlm.cells.loop import Before, before_loop
 from charlm.cells.passes import Normalization, Passes, numbered
-from charlm.cells.plan import Stage, Store, backward_plan, forward_plan, planned, stages_of
+from charlm.cells.plan import Stage, Store, backward_plan, forward_plan, in_stages, planned
 from charlm.cells.program import Size
 
 Members = list[tuple[str, str]]
@@ -135,17 +135,17 @@ def _finish(of: CppPass) -> str:
 def _before(derived: Passes, before: Before) -> str:
     """The part before the loop, one step at a time: generation gets the input of a layer step by step."""
     nodes, split = before.program.nodes, derived.split
-    home = stages_of(nodes, before.program.results, team=True)
+    staged = in_stages(nodes, before.program.results, team=True, mixes_sizes=derived.mixes_sizes)
     stores: list[tuple[int, Store]] = []
     for k, place in enumerate(before.operands):
         if nodes[place].op != "input":
-            stores.append((home[place], Store("operand_before", k, (place,), nodes[place].size)))
+            stores.append((staged.home[place], Store("operand_before", k, (place,), nodes[place].size)))
     rows = iter(before.program.results)
     for index, whole in enumerate(split.program.nodes[place] for place in split.windows):
         for k in range(whole.count):
             place = next(rows)
-            stores.append((home[place], Store("window", index, (place,), whole.size, k, whole.count)))
-    plan = planned(nodes, home, stores, team=True, mixes_sizes=derived.mixes_sizes)
+            stores.append((staged.home[place], Store("window", index, (place,), whole.size, k, whole.count)))
+    plan = planned(staged, stores)
     norms = tuple(Normalization(node.size, node.number, not node.index) for node in before.norms)
     of = CppPass(derived, plan, norms, "const float* x", first_vector=len(split.vectors))
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from charlm.cells.cell import Cell
 from charlm.cells.loop import Split, split
 from charlm.cells.operations import OPERATIONS, UNARY, Formula
-from charlm.cells.passes import Normalization, Operand, Pass, Passes, Product, Rows, numbered
+from charlm.cells.passes import Backward, Forward, Normalization, Operand, Passes, Product, Rows, numbered
 from charlm.cells.program import Builder, Node, Program, Size, needed, scalarized
 
 NEGLIGIBLE = -60.0
@@ -58,51 +58,45 @@ def passes(split: Split) -> Passes:
             loads[place] = loads[number] = Node("saved", size=size, index=slot)
     final, new = with_loads(nodes, graph, loads)
 
-    forward = Pass(nodes, dict(zip(loop.states, loop.results, strict=True)))
-    forward.saved = {size: tuple(rows.values()) for size, rows in saved.items()}
-    backward = Pass(final, {name: new[place] for name, place in graph.states.items()})
-    backward.gradients = {place: new[graph.of[place]] for place in sorted(graph.of) if graph.of[place] in new}
-    for place, vectors in graph.rows.items():
-        node, moved = loop.nodes[place], tuple(new[vector] for vector in vectors)
-        if node.op == "product":
-            backward.products[product_places[place]] = moved
-        elif node.op == "window":
-            backward.windows[node.index] = moved
-        else:
-            backward.vectors[node.index] = moved
-    return _passes(split, operands, forward, backward)
+    places = {op: [k for k in graph.rows if loop.nodes[k].op == op] for op in ("product", "window", "static")}
+    rows = {place: tuple(new[vector] for vector in vectors) for place, vectors in graph.rows.items()}
+    products = {product_places[place]: rows[place] for place in places["product"]}
+    windows = {loop.nodes[place].index: rows[place] for place in places["window"]}
+    vectors = {loop.nodes[place].index: rows[place] for place in places["static"]}
 
-
-def _passes(split: Split, operands: dict[int, int], forward: Pass, backward: Pass) -> Passes:
-    """Both passes, with what belongs to them together. operands: the index of each operand, by its place."""
-    nodes, whole = forward.nodes, split.program.nodes
-    products = [
-        Product(nodes[p].name, nodes[p].index, nodes[p].count, nodes[p].size, operands[nodes[p].args[0]])
-        for p in numbered(nodes, "product")
-    ]
-    norms = [nodes[place] for place in numbered(nodes, "normalize")]
-    state_of = [nodes[place].name if nodes[place].op == "state" else "" for place in operands]
-    through: dict[str, Rows] = dict.fromkeys(forward.states, ())
-    for index, product in reversed([*enumerate(products)]):
-        if state := state_of[product.operand]:
+    nodes_of_products = [loop.nodes[place] for place in product_places]
+    sizes = [node.size for node in nodes_of_products]
+    state_of = [loop.nodes[place].name if loop.nodes[place].op == "state" else "" for place in operands]
+    through: dict[str, Rows] = dict.fromkeys(loop.states, ())
+    for place, index in reversed(product_places.items()):
+        if state := state_of[operands[loop.nodes[place].args[0]]]:
             through[state] = (*through[state], index)
-    of_products = {(vectors, products[k].size): k for k, vectors in backward.products.items()}
-
-    def like(gradients: dict[int, Rows], places: Rows) -> dict[int, int]:
-        keys = {k: (vectors, whole[places[k]].size) for k, vectors in gradients.items()}
-        return {k: of_products[key] for k, key in keys.items() if key in of_products}
-
     return Passes(
         split,
-        tuple(Operand(place, nodes[place].size, state) for place, state in zip(operands, state_of, strict=True)),
-        tuple(products),
-        tuple(Normalization(norm.size, norm.number, not norm.index) for norm in norms),
-        forward,
-        backward,
+        tuple(Operand(place, loop.nodes[place].size, state) for place, state in zip(operands, state_of, strict=True)),
+        tuple(
+            Product(node.name, node.index, node.count, node.size, operands[node.args[0]]) for node in nodes_of_products
+        ),
+        tuple(Normalization(n.size, n.number, not n.index) for n in loop.nodes if n.op == "normalize"),
+        Forward(
+            nodes,
+            dict(zip(loop.states, loop.results, strict=True)),
+            {size: tuple(numbers.values()) for size, numbers in saved.items()},
+        ),
+        Backward(final, {name: new[place] for name, place in graph.states.items()}, products, windows, vectors),
         through,
-        like(backward.windows, split.windows),
-        like(backward.vectors, split.vectors),
+        _like(windows, [split.program.nodes[place].size for place in split.windows], products, sizes),
+        _like(vectors, [split.program.nodes[place].size for place in split.vectors], products, sizes),
     )
+
+
+def _like(
+    gradients: dict[int, Rows], sizes: list[Size], products: dict[int, Rows], product_sizes: list[Size]
+) -> dict[int, int]:
+    """The products whose gradients are the same: of a window or static value → of a product."""
+    of_products = {(rows, product_sizes[k]): k for k, rows in products.items()}
+    keys = {k: (rows, sizes[k]) for k, rows in gradients.items()}
+    return {k: of_products[key] for k, key in keys.items() if key in of_products}
 
 
 # 1. The gradients

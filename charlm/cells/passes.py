@@ -16,7 +16,7 @@ a program they have:
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from charlm.cells.loop import Split
@@ -56,23 +56,28 @@ class Normalization(NamedTuple):
     centered: bool
 
 
-@dataclass(eq=False)
-class Pass:
-    """One direction: nodes in the order of computation, and which of them are stored."""
+class Forward(NamedTuple):
+    """The forward pass: nodes in the order of computation, and which of them are stored."""
 
-    nodes: list[Node] = field(default_factory=list)
-    states: dict[str, int] = field(default_factory=dict)
-    """Forward: each state after the step. Backward: its gradient before the step, without its products' share."""
-    saved: dict[Size, Rows] = field(default_factory=dict)
-    """Forward: the values saved for the backward pass, by size."""
-    products: dict[int, Rows] = field(default_factory=dict)
-    """Backward: the gradients of each product's gates."""
-    windows: dict[int, Rows] = field(default_factory=dict)
-    """Backward: the gradients of each window's vectors."""
-    vectors: dict[int, Rows] = field(default_factory=dict)
-    """Backward: the gradients of each static value's vectors, to be summed over streams and steps."""
-    gradients: dict[int, int] = field(default_factory=dict)
-    """Backward: the gradient of each single vector of the forward pass that has one."""
+    nodes: list[Node]
+    states: dict[str, int]
+    """Each state after the step."""
+    saved: dict[Size, Rows]
+    """The values saved for the backward pass, by size."""
+
+
+class Backward(NamedTuple):
+    """The backward pass: nodes in the order of computation, and which of them are stored."""
+
+    nodes: list[Node]
+    states: dict[str, int]
+    """The gradient of each state before the step, without its products' share."""
+    products: dict[int, Rows]
+    """The gradients of each product's gates."""
+    windows: dict[int, Rows]
+    """The gradients of each window's vectors."""
+    vectors: dict[int, Rows]
+    """The gradients of each static value's vectors, to be summed over streams and steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,8 +88,8 @@ class Passes:
     operands: tuple[Operand, ...]
     products: tuple[Product, ...]
     normalizations: tuple[Normalization, ...]
-    forward: Pass
-    backward: Pass
+    forward: Forward
+    backward: Backward
     through: dict[str, Rows]
     """For each state the products that read it: their `product_back` adds to its gradient before the step."""
     like_windows: dict[int, int]
@@ -120,15 +125,11 @@ class Passes:
         return [*self.forward.states.values(), *saved, *(operand.node for operand in self.operands)]
 
     @functools.cached_property
-    def gradient_rows(self) -> list[int]:
-        """The gradients of products, windows and vectors."""
-        by_kind = (self.backward.products, self.backward.windows, self.backward.vectors)
-        return [row for gradients in by_kind for rows in gradients.values() for row in rows]
-
-    @functools.cached_property
     def backward_ends(self) -> list[int]:
         """Nodes of the backward pass that are stored or multiplied. `product_back` of states is not: see `through`."""
-        return [*self.backward.states.values(), *self.gradient_rows]
+        by_kind = (self.backward.products, self.backward.windows, self.backward.vectors)
+        gradients = [row for gradients in by_kind for rows in gradients.values() for row in rows]
+        return [*self.backward.states.values(), *gradients]
 
 
 def numbered(nodes: Sequence[Node], op: str) -> dict[int, int]:

@@ -57,8 +57,8 @@ class TritonKernel(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Vector:
-    """One of several vectors side by side: vector k of `count`."""
+class Row:
+    """One of `count` vectors side by side in memory."""
 
     argument: Argument
     count: int = 1
@@ -71,7 +71,7 @@ class TritonPass:
     def __init__(self, passes: Passes, options: Options, plan: Plan, products: dict[int, int]) -> None:
         self.passes, self.options, self.plan, self.products = passes, options, plan, products
         self.states = passes.split.loop.states
-        self.stored: dict[int, Vector] = {}
+        self.stored: dict[int, Row] = {}
         """Where a value can be loaded after the stage that computes it."""
         self.completed: dict[int, int] = {}
         """The stage that stores the gradient of a state before the step."""
@@ -79,7 +79,7 @@ class TritonPass:
             for store in (store for loop in stage.loops for store in loop.stores):
                 if store.kind in _ARGUMENTS:
                     [place] = store.values
-                    self.stored.setdefault(place, vector_of(store))
+                    self.stored.setdefault(place, row_of(store))
                 elif store.kind == "d_state":
                     self.completed[store.index] = at
 
@@ -91,11 +91,11 @@ _ARGUMENTS = ("operand", "saved", "d_product", "d_window", "later")
 """Stores that leave a value as it is."""
 
 
-def vector_of(store: Store) -> Vector:
+def row_of(store: Store) -> Row:
     """Where a store puts its value."""
     if store.kind == "later":
-        return Vector(Argument("node", store.values[0], store.size))
-    return Vector(Argument(store.kind, store.index), store.count, store.k)
+        return Row(Argument("node", store.values[0], store.size))
+    return Row(Argument(store.kind, store.index), store.count, store.k)
 
 
 class KernelText:
@@ -138,11 +138,11 @@ class KernelText:
         self.arguments[argument := Argument(kind, index)] = None
         return argument.name
 
-    def address(self, vector: Vector) -> str:
+    def address(self, row: Row) -> str:
         """The address of this stream's units."""
-        self.arguments[vector.argument] = None
-        start = "b * N" if vector.count == 1 else f"(b * {vector.count} + {vector.k}) * N"
-        return f"{vector.argument.name} + {start} + u"
+        self.arguments[row.argument] = None
+        start = "b * N" if row.count == 1 else f"(b * {row.count} + {row.k}) * N"
+        return f"{row.argument.name} + {start} + u"
 
     def load(self, address: str) -> str:
         """A variable with the units at this address; 0 past the last one."""
@@ -151,10 +151,10 @@ class KernelText:
         return self.loads[address]
 
     def read(self, kind: str, index: int = 0, count: int = 1, k: int = 0) -> str:
-        return self.load(self.address(Vector(Argument(kind, index), count, k)))
+        return self.load(self.address(Row(Argument(kind, index), count, k)))
 
-    def write(self, vector: Vector, value: str) -> None:
-        self.lines.append(f"tl.store({self.address(vector)}, {value}, inside)")
+    def write(self, row: Row, value: str) -> None:
+        self.lines.append(f"tl.store({self.address(row)}, {value}, inside)")
 
     def masked(self, value: str, size: Size) -> str:
         """An operand of a product, or its gradient."""
@@ -246,7 +246,7 @@ class KernelText:
             self.let(f"bypass_{s}", f"{self.share(s)} * {name}")
             self.let(name, f"(1 - {self.share(s)}) * {name}")
             if self.of.completed.get(s, self.stage) > self.stage:
-                self.write(Vector(Argument("d_state", s)), f"bypass_{s}")
+                self.write(Row(Argument("d_state", s)), f"bypass_{s}")
         return name
 
     # Stores
@@ -256,16 +256,16 @@ class KernelText:
         value = self.name(store.values[-1])
         match store.kind:
             case "operand" | "saved" | "d_product" | "d_window" | "later":
-                vector = vector_of(store)
-                if store.kind != "later" or self.of.stored[store.values[0]] == vector:
-                    self.write(vector, value)
+                row = row_of(store)
+                if store.kind != "later" or self.of.stored[store.values[0]] == row:
+                    self.write(row, value)
                 if store.kind == "operand":
                     self.copy(index, value)
                 if store.kind == "d_product" and bf16:
-                    self.write(Vector(Argument("d_copy", index), store.count, store.k), value)
+                    self.write(Row(Argument("d_copy", index), store.count, store.k), value)
             case "d_vector":
-                vector = Vector(Argument("d_vector", index), store.count, store.k)
-                self.write(vector, f"{self.load(self.address(vector))} + {value}")
+                row = Row(Argument("d_vector", index), store.count, store.k)
+                self.write(row, f"{self.load(self.address(row))} + {value}")
             case "state":
                 self.state(index, value)
             case "d_state" | "no_d_state":
@@ -273,27 +273,27 @@ class KernelText:
                 if self.of.zones_out(index):
                     is_here = store.kind == "no_d_state" or len(store.values) > 1
                     terms.append(f"bypass_{index}" if is_here else self.read("d_state", index))
-                self.write(Vector(Argument("d_state", index)), " + ".join(terms) or "0.0")
+                self.write(Row(Argument("d_state", index)), " + ".join(terms) or "0.0")
 
     def copy(self, index: int, value: str) -> None:
         """Copy an operand for its products."""
         size, options = self.of.passes.operands[index].size, self.of.options
         if options.bf16 or (options.mask and size == "H"):
-            self.write(Vector(Argument("copy", index)), self.masked(value, size))
+            self.write(Row(Argument("copy", index)), self.masked(value, size))
 
     def state(self, s: int, value: str) -> None:
         """Store a state after the step, with zoneout and resets."""
         options = self.of.options
         if options.zoneout or options.resets:
-            self.write(Vector(Argument("pre_zoneout", s)), value)
+            self.write(Row(Argument("pre_zoneout", s)), value)
         if self.of.zones_out(s):
             share, old = self.share(s), self.read("before", s)
             value = self.let(f"new_{s}", f"{share} * {old} + (1 - {share}) * {value}")
         if options.resets:
             if s == 0:
-                self.write(Vector(Argument("outputs")), value)
+                self.write(Row(Argument("outputs")), value)
             value = self.let(f"next_{s}", self.with_resets(value))
-        self.write(Vector(Argument("after", s)), value)
+        self.write(Row(Argument("after", s)), value)
         for index, operand in enumerate(self.of.passes.operands):
             if operand.state == self.of.states[s]:
                 self.copy(index, value)
