@@ -47,56 +47,41 @@ def least_saved(cell: Cell) -> int:
 def passes(split: Split) -> Passes:
     """Both passes of a split program."""
     loop = scalarized(split.loop)
-    product_places = numbered(loop.nodes, "product")
-    operands = {place: k for k, place in enumerate(dict.fromkeys(loop.nodes[p].args[0] for p in product_places))}
+    nodes = loop.nodes
+    product_places = numbered(nodes, "product")
+    operands = {place: k for k, place in enumerate(dict.fromkeys(nodes[p].args[0] for p in product_places))}
+    products = [
+        Product(node.name, node.index, node.count, node.size, operands[node.args[0]])
+        for node in (nodes[place] for place in product_places)
+    ]
 
     graph = gradient_graph(loop)
     loads = _in_memory(loop, operands)
-    nodes, saved = _saved(graph.forward, values_to_save(graph.forward, loads, graph.values))
-    for size, rows in saved.items():
-        for slot, (place, number) in enumerate(rows.items()):
+    forward_nodes, saved = _saved(graph.forward, values_to_save(graph.forward, loads, graph.values))
+    for size, numbers in saved.items():
+        for slot, (place, number) in enumerate(numbers.items()):
             loads[place] = loads[number] = Node("saved", size=size, index=slot)
-    final, new = with_loads(nodes, graph, loads)
+    backward_nodes, new = with_loads(forward_nodes, graph, loads)
 
-    places = {op: [k for k in graph.rows if loop.nodes[k].op == op] for op in ("product", "window", "static")}
-    rows = {place: tuple(new[vector] for vector in vectors) for place, vectors in graph.rows.items()}
-    products = {product_places[place]: rows[place] for place in places["product"]}
-    windows = {loop.nodes[place].index: rows[place] for place in places["window"]}
-    vectors = {loop.nodes[place].index: rows[place] for place in places["static"]}
-
-    nodes_of_products = [loop.nodes[place] for place in product_places]
-    sizes = [node.size for node in nodes_of_products]
-    state_of = [loop.nodes[place].name if loop.nodes[place].op == "state" else "" for place in operands]
-    through: dict[str, Rows] = dict.fromkeys(loop.states, ())
-    for place, index in reversed(product_places.items()):
-        if state := state_of[operands[loop.nodes[place].args[0]]]:
-            through[state] = (*through[state], index)
+    states = dict(zip(loop.states, loop.results, strict=True))
+    forward = Forward(forward_nodes, states, {size: tuple(numbers.values()) for size, numbers in saved.items()})
+    backward = Backward(backward_nodes, {name: new[place] for name, place in graph.states.items()}, {}, {}, {})
+    for place, vectors in graph.rows.items():
+        gradients = tuple(new[vector] for vector in vectors)
+        if nodes[place].op == "product":
+            backward.products[product_places[place]] = gradients
+        elif nodes[place].op == "window":
+            backward.windows[nodes[place].index] = gradients
+        else:
+            backward.vectors[nodes[place].index] = gradients
     return Passes(
         split,
-        tuple(Operand(place, loop.nodes[place].size, state) for place, state in zip(operands, state_of, strict=True)),
-        tuple(
-            Product(node.name, node.index, node.count, node.size, operands[node.args[0]]) for node in nodes_of_products
-        ),
-        tuple(Normalization(n.size, n.number, not n.index) for n in loop.nodes if n.op == "normalize"),
-        Forward(
-            nodes,
-            dict(zip(loop.states, loop.results, strict=True)),
-            {size: tuple(numbers.values()) for size, numbers in saved.items()},
-        ),
-        Backward(final, {name: new[place] for name, place in graph.states.items()}, products, windows, vectors),
-        through,
-        _like(windows, [split.program.nodes[place].size for place in split.windows], products, sizes),
-        _like(vectors, [split.program.nodes[place].size for place in split.vectors], products, sizes),
+        tuple(Operand(k, nodes[k].size, nodes[k].name if nodes[k].op == "state" else "") for k in operands),
+        tuple(products),
+        tuple(Normalization(node.size, node.number, not node.index) for node in nodes if node.op == "normalize"),
+        forward,
+        backward,
     )
-
-
-def _like(
-    gradients: dict[int, Rows], sizes: list[Size], products: dict[int, Rows], product_sizes: list[Size]
-) -> dict[int, int]:
-    """The products whose gradients are the same: of a window or static value → of a product."""
-    of_products = {(rows, product_sizes[k]): k for k, rows in products.items()}
-    keys = {k: (rows, sizes[k]) for k, rows in gradients.items()}
-    return {k: of_products[key] for k, key in keys.items() if key in of_products}
 
 
 # 1. The gradients

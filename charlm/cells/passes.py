@@ -90,12 +90,6 @@ class Passes:
     normalizations: tuple[Normalization, ...]
     forward: Forward
     backward: Backward
-    through: dict[str, Rows]
-    """For each state the products that read it: their `product_back` adds to its gradient before the step."""
-    like_windows: dict[int, int]
-    """Windows whose gradient equals a product's → this product; the two share memory."""
-    like_vectors: dict[int, int]
-    """Vectors whose gradient sums a product's over steps and streams → this product."""
 
     def __deepcopy__(self, memo: object) -> "Passes":
         return self
@@ -104,6 +98,31 @@ class Passes:
     def stored_operands(self) -> tuple[int, ...]:
         """Operands that are stored for the backward pass, because they are not states."""
         return tuple(index for index, operand in enumerate(self.operands) if not operand.state)
+
+    @functools.cached_property
+    def through(self) -> dict[str, Rows]:
+        """For each state the products that read it: their `product_back` adds to its gradient before the step."""
+        found: dict[str, Rows] = dict.fromkeys(self.forward.states, ())
+        for index, product in reversed([*enumerate(self.products)]):
+            if state := self.operands[product.operand].state:
+                found[state] = (*found[state], index)
+        return found
+
+    @functools.cached_property
+    def like_windows(self) -> dict[int, int]:
+        """Windows whose gradient equals a product's → this product; the two share memory."""
+        return self._like_products(self.backward.windows, self.split.windows)
+
+    @functools.cached_property
+    def like_vectors(self) -> dict[int, int]:
+        """Vectors whose gradient sums a product's over steps and streams → this product."""
+        return self._like_products(self.backward.vectors, self.split.vectors)
+
+    def _like_products(self, gradients: dict[int, Rows], places: Rows) -> dict[int, int]:
+        products = {(rows, self.products[k].size): k for k, rows in self.backward.products.items()}
+        sizes = [self.split.program.nodes[place].size for place in places]
+        keys = {k: (rows, sizes[k]) for k, rows in gradients.items()}
+        return {k: products[key] for k, key in keys.items() if key in products}
 
     @functools.cached_property
     def reads_windows(self) -> bool:
