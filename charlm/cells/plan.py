@@ -23,7 +23,7 @@ class Store:
     d_state                 backward: the gradient of state `index` before the step, without its products' share,
                             which is the last value; the one before it must be complete here, too
     no_d_state              backward: the same where nothing but zoneout passes a gradient on
-    window                  before the loop: vector k of window `index`
+    window, operand_before  before the loop: vector k of window `index`; operand `index` of the products there
     later                   number `index` of the values for later stages
     moments, d_moments      sums over units for the next stage: of the argument of normalization `index`; of the
                             gradient d of its result x, and of d x
