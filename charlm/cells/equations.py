@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from charlm.cells.derivative import GradientGraph, gradient_graph
-from charlm.cells.lines import READABLE, SYMBOL, Lines, Notation
+from charlm.cells.lines import SYMBOL, Lines, Notation, notation_of
 from charlm.cells.loop import Split, split
 from charlm.cells.operations import ATOM, OPERATIONS, UNARY
 from charlm.cells.passes import numbered
@@ -63,8 +63,7 @@ class _Latex(Notation):
     input, now, past, minus, prime = "x_{t}", "t", "t-1", "-", "'"
 
     def template(self, op: str) -> str:
-        own = READABLE.get(op) or OPERATIONS.get(op)
-        return own.latex or own.text if own else ""
+        return notation_of(op)[1]
 
     def precedence(self, op: str) -> tuple[int, ...]:
         return (ATOM, 0, 0) if op == "div" else super().precedence(op)
