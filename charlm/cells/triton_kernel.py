@@ -88,6 +88,11 @@ class TritonPass:
         back = {place: node.index for place, node in enumerate(self.plan.nodes) if node.op == "product_back"}
         return numbered(self.plan.nodes, "product") | back
 
+    @functools.cached_property
+    def norms(self) -> dict[int, int]:
+        """The index of each normalization, by its place."""
+        return numbered(self.plan.nodes, "normalize")
+
     def zones_out(self, s: int) -> bool:
         return self.options.zoneout and self.states[s] not in self.passes.split.loop.internal
 
@@ -120,7 +125,6 @@ class KernelText:
 
     def __init__(self, of: TritonPass, stage: int, loop: Loop) -> None:
         self.of, self.nodes, self.stage, self.loop = of, of.plan.nodes, stage, loop
-        self.norms = numbered(self.nodes, "normalize")
         ops = [self.nodes[step].op for step in loop.steps if isinstance(step, int) and of.plan.home[step] == stage]
         self.whole_rows = "normalize" in ops or "normalize_back" in ops
         self.lines: list[str] = []
@@ -215,7 +219,7 @@ class KernelText:
             case "d_state":
                 return self.d_state(of.states.index(node.name))
             case "normalize":
-                norm = self.norms[place]
+                norm = of.norms[place]
                 self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.index}, inside)")
                 self.lines += [f"tl.store({self.moment(norm, k)}, {one})" for k, one in enumerate(("scale", "mean"))]
                 return name
