@@ -1,6 +1,7 @@
 """Recurrent cells: one file per kind with its options and equations, and what charlm derives from them.
 
-    cell.py             Cell, and the functions that a step may call
+    cell.py             Cell
+    step.py             what a step calls: parameters and functions
     <kind>.py           a kind: options, and one step in the paper's order
     file.py             a cell in a Python file of the user
     trace.py            runs a step on symbols: its program

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from charlm.cells.cpp_loop import CppPass, LoopText, units
 from charlm.cells.loop import Before, before_loop
-from charlm.cells.passes import Normalization, Passes, numbered
-from charlm.cells.plan import Stage, Store, backward_plan, forward_plan, planned, stages_of
+from charlm.cells.passes import Normalization, Passes
+from charlm.cells.plan import Stage, Store, backward_plan, forward_plan, in_stages, planned
 from charlm.cells.program import Size
 
 Members = list[tuple[str, str]]
@@ -59,7 +59,7 @@ def _forward(derived: Passes) -> str:
     def begin(place: int) -> list[str]:
         if of.plan.nodes[place].op == "normalize":
             return [*_merged(of, place), _saved_moments(of, place)]
-        p = numbered(of.plan.nodes, "product")[place]
+        p = of.number[place]
         k = derived.products[p].operand
         operand = derived.operands[k]
         row = f"a.state({states.index(operand.state)}, t, 0)" if operand.state else of.operand_row(k, "0")
@@ -84,7 +84,7 @@ def _backward(derived: Passes) -> str:
         matrix = f"slice_{of.key(derived.operands[product.operand].size)}, a.weights[{p}], scratch"
         members.append((f"const Product<Operand> product{p}", f"Product<Operand>::backward(a.B, {width}, {matrix})"))
     sums: dict[Size, int] = {}
-    for size, slot in of.sums().values():
+    for size, slot in of.sums.values():
         sums[size] = slot + 1
     for size, count in sums.items():
         members.append((f"const StageBuffer sums_{size}", f"1, {count}, slice_{size}, scratch"))
@@ -102,7 +102,7 @@ def _backward(derived: Passes) -> str:
         return f"partials_{size}.average({k});"
 
     calls = _calls(of, [[begin(place) for place in stage.begins] for stage in of.plan.stages])
-    for (index, k), (size, slot) in of.sums().items():
+    for (index, k), (size, slot) in of.sums.items():
         target = f"a.d_vectors[{index}] + {k} * {units(size)} + u"
         add = f"store({target}, load({target}, n) + load(sums_{size}.row(0, {slot}) + i * W), n);"
         calls.append(f"slice_{size}.each_group([&](Index u, Index n, Index i) {{ {add} }});")
@@ -135,17 +135,17 @@ def _finish(of: CppPass) -> str:
 def _before(derived: Passes, before: Before) -> str:
     """The part before the loop, one step at a time: generation gets the input of a layer step by step."""
     nodes, split = before.program.nodes, derived.split
-    home = stages_of(nodes, before.program.results, team=True)
+    staged = in_stages(nodes, before.program.results, team=True, mixes_sizes=derived.mixes_sizes)
     stores: list[tuple[int, Store]] = []
     for k, place in enumerate(before.operands):
         if nodes[place].op != "input":
-            stores.append((home[place], Store("operand_before", k, (place,), nodes[place].size)))
+            stores.append((staged.home[place], Store("operand_before", k, (place,), nodes[place].size)))
     rows = iter(before.program.results)
     for index, whole in enumerate(split.program.nodes[place] for place in split.windows):
         for k in range(whole.count):
             place = next(rows)
-            stores.append((home[place], Store("window", index, (place,), whole.size, k, whole.count)))
-    plan = planned(nodes, home, stores, team=True, mixes_sizes=derived.mixes_sizes)
+            stores.append((staged.home[place], Store("window", index, (place,), whole.size, k, whole.count)))
+    plan = planned(staged, stores)
     norms = tuple(Normalization(node.size, node.number, not node.index) for node in before.norms)
     of = CppPass(derived, plan, norms, "const float* x", first_vector=len(split.vectors))
 
@@ -246,14 +246,14 @@ def _turns(of: CppPass) -> list[str]:
 
 def _merged(of: CppPass, place: int) -> list[str]:
     """Combine the moments of a normalization."""
-    index = numbered(of.plan.nodes, "normalize")[place]
+    index = of.number[place]
     size, k = of.of_size(index)
     return [f"partials_{size}.merge({k}, {of.norms[index].epsilon!r}f, {str(of.norms[index].centered).lower()});"]
 
 
 def _saved_moments(of: CppPass, place: int) -> str:
     """Save the moments of a normalization for the backward pass."""
-    index = numbered(of.plan.nodes, "normalize")[place]
+    index = of.number[place]
     size, k = of.of_size(index)
     store = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b]"
     return f"if (member.id == 0) for (Index b = 0; b < a.B; b++) {{ float* m = {of.moments(index)}; {store}; }}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 from charlm.cells.operations import OPERATIONS, in_code
@@ -45,6 +46,12 @@ class CppPass:
         stored = self.passes.stored_operands.index(k)
         return f"a.operands[{stored}] + (operand_step(t) * a.B + {b}) * {units(self.passes.operands[k].size)}"
 
+    @functools.cached_property
+    def number(self) -> dict[int, int]:
+        """The index of each product and normalization of a forward pass, by its place."""
+        return numbered(self.plan.nodes, "product") | numbered(self.plan.nodes, "normalize")
+
+    @functools.cached_property
     def sums(self) -> dict[tuple[int, int], tuple[Size, int]]:
         """The size and the slot in `sums` of each vector of a static value whose gradient is added up."""
         found: dict[tuple[int, int], tuple[Size, int]] = {}
@@ -69,8 +76,6 @@ class LoopText:
 
     def __init__(self, of: CppPass, stage: int, loop: Loop) -> None:
         self.of, self.nodes, self.stage, self.loop = of, of.plan.nodes, stage, loop
-        self.norms = numbered(self.nodes, "normalize")
-        self.products = numbered(self.nodes, "product")
         self.rows: dict[str, str] = {}
 
     def text(self) -> str:
@@ -183,7 +188,7 @@ class LoopText:
             case "saved":
                 return f"load({self.saved(list(of.passes.forward.saved).index(node.size), index)})"
             case "product":
-                p = self.products[place]
+                p = self.of.number[place]
                 row = self.row(f"sums{p}", f"product{p}.row(b)")
                 return f"load({row} + (i * {node.count} + {part}) * W)"
             case "product_back":
@@ -197,7 +202,7 @@ class LoopText:
     def normalization(self, place: int) -> str:
         """A normalization, or its gradient, from the sums that threads have exchanged."""
         node = self.nodes[place]
-        index = self.norms[place] if node.op == "normalize" else node.index
+        index = self.of.number[place] if node.op == "normalize" else node.index
         size, k = self.of.of_size(index)
         v = f"load({self.later(node.args[0])})"
         first, second = (f"partials_{size}.{name}({k})[b]" for name in ("first", "second"))
@@ -240,7 +245,7 @@ class LoopText:
                 row = f"const_cast<float*>(a.windows[{index}]) + b * {store.count} * {size}"
                 return f"store({self.row(f'window{index}', row, 'float*')} + {k} * {size} + u, {value}, n);"
             case "d_vector":
-                key, slot = of.sums()[index, k]
+                key, slot = of.sums[index, k]
                 sums = f"{self.row(f'sum{slot}', f'sums_{key}.row(0, {slot})', 'float*')} + i * W"
                 return f"store({sums}, load({sums}) + {value});"
             case "d_state":

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from charlm.cells.cell import Cell
 from charlm.cells.loop import Split, split
 from charlm.cells.operations import OPERATIONS, UNARY, Formula
-from charlm.cells.passes import Normalization, Operand, Pass, Passes, Product, Rows, numbered
+from charlm.cells.passes import Backward, Forward, Normalization, Operand, Passes, Product, Rows, numbered
 from charlm.cells.program import Builder, Node, Program, Size, needed, scalarized
 
 NEGLIGIBLE = -60.0
@@ -47,61 +47,40 @@ def least_saved(cell: Cell) -> int:
 def passes(split: Split) -> Passes:
     """Both passes of a split program."""
     loop = scalarized(split.loop)
-    product_places = numbered(loop.nodes, "product")
-    operands = {place: k for k, place in enumerate(dict.fromkeys(loop.nodes[p].args[0] for p in product_places))}
+    nodes = loop.nodes
+    product_places = numbered(nodes, "product")
+    operands = {place: k for k, place in enumerate(dict.fromkeys(nodes[p].args[0] for p in product_places))}
+    products = [
+        Product(node.name, node.index, node.count, node.size, operands[node.args[0]])
+        for node in (nodes[place] for place in product_places)
+    ]
 
     graph = gradient_graph(loop)
     loads = _in_memory(loop, operands)
-    nodes, saved = _saved(graph.forward, values_to_save(graph.forward, loads, graph.values))
-    for size, rows in saved.items():
-        for slot, (place, number) in enumerate(rows.items()):
+    forward_nodes, saved = _saved(graph.forward, values_to_save(graph.forward, loads, graph.values))
+    for size, numbers in saved.items():
+        for slot, (place, number) in enumerate(numbers.items()):
             loads[place] = loads[number] = Node("saved", size=size, index=slot)
-    final, new = with_loads(nodes, graph, loads)
+    backward_nodes, new = with_loads(forward_nodes, graph, loads)
 
-    forward = Pass(nodes, dict(zip(loop.states, loop.results, strict=True)))
-    forward.saved = {size: tuple(rows.values()) for size, rows in saved.items()}
-    backward = Pass(final, {name: new[place] for name, place in graph.states.items()})
-    backward.gradients = {place: new[graph.of[place]] for place in sorted(graph.of) if graph.of[place] in new}
+    states = dict(zip(loop.states, loop.results, strict=True))
+    forward = Forward(forward_nodes, states, {size: tuple(numbers.values()) for size, numbers in saved.items()})
+    backward = Backward(backward_nodes, {name: new[place] for name, place in graph.states.items()}, {}, {}, {})
     for place, vectors in graph.rows.items():
-        node, moved = loop.nodes[place], tuple(new[vector] for vector in vectors)
-        if node.op == "product":
-            backward.products[product_places[place]] = moved
-        elif node.op == "window":
-            backward.windows[node.index] = moved
+        gradients = tuple(new[vector] for vector in vectors)
+        if nodes[place].op == "product":
+            backward.products[product_places[place]] = gradients
+        elif nodes[place].op == "window":
+            backward.windows[nodes[place].index] = gradients
         else:
-            backward.vectors[node.index] = moved
-    return _passes(split, operands, forward, backward)
-
-
-def _passes(split: Split, operands: dict[int, int], forward: Pass, backward: Pass) -> Passes:
-    """Both passes, with what belongs to them together. operands: the index of each operand, by its place."""
-    nodes, whole = forward.nodes, split.program.nodes
-    products = [
-        Product(nodes[p].name, nodes[p].index, nodes[p].count, nodes[p].size, operands[nodes[p].args[0]])
-        for p in numbered(nodes, "product")
-    ]
-    norms = [nodes[place] for place in numbered(nodes, "normalize")]
-    state_of = [nodes[place].name if nodes[place].op == "state" else "" for place in operands]
-    through: dict[str, Rows] = dict.fromkeys(forward.states, ())
-    for index, product in reversed([*enumerate(products)]):
-        if state := state_of[product.operand]:
-            through[state] = (*through[state], index)
-    of_products = {(vectors, products[k].size): k for k, vectors in backward.products.items()}
-
-    def like(gradients: dict[int, Rows], places: Rows) -> dict[int, int]:
-        keys = {k: (vectors, whole[places[k]].size) for k, vectors in gradients.items()}
-        return {k: of_products[key] for k, key in keys.items() if key in of_products}
-
+            backward.vectors[nodes[place].index] = gradients
     return Passes(
         split,
-        tuple(Operand(place, nodes[place].size, state) for place, state in zip(operands, state_of, strict=True)),
+        tuple(Operand(k, nodes[k].size, nodes[k].name if nodes[k].op == "state" else "") for k in operands),
         tuple(products),
-        tuple(Normalization(norm.size, norm.number, not norm.index) for norm in norms),
+        tuple(Normalization(node.size, node.number, not node.index) for node in nodes if node.op == "normalize"),
         forward,
         backward,
-        through,
-        like(backward.windows, split.windows),
-        like(backward.vectors, split.vectors),
     )
 
 

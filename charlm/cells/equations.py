@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from charlm.cells.derivative import GradientGraph, gradient_graph
-from charlm.cells.lines import READABLE, SYMBOL, Lines, Notation
+from charlm.cells.lines import SYMBOL, Lines, Notation, notation_of
 from charlm.cells.loop import Split, split
 from charlm.cells.operations import ATOM, OPERATIONS, UNARY
 from charlm.cells.passes import numbered
@@ -63,8 +63,7 @@ class _Latex(Notation):
     input, now, past, minus, prime = "x_{t}", "t", "t-1", "-", "'"
 
     def template(self, op: str) -> str:
-        own = READABLE.get(op) or OPERATIONS.get(op)
-        return own.latex or own.text if own else ""
+        return notation_of(op)[1]
 
     def precedence(self, op: str) -> tuple[int, ...]:
         return (ATOM, 0, 0) if op == "div" else super().precedence(op)
@@ -88,8 +87,8 @@ class _Latex(Notation):
         return rf"{{{matrix}}}^{{\top}}"
 
 
-Vectors = list[list[int]]
-"""The places of the vectors of each node."""
+Places = list[list[int]]
+"""The vectors of each node, as places."""
 
 
 class _Back(Lines):
@@ -125,7 +124,7 @@ class _Back(Lines):
                 self.gradients.add(place)
         self.numbers = itertools.count(1)
 
-    def names_of(self, graph: GradientGraph, ahead: Vectors, behind: Vectors, forward: Lines) -> dict[int, str]:
+    def names_of(self, graph: GradientGraph, ahead: Places, behind: Places, forward: Lines) -> dict[int, str]:
         """Names of gradients, by the values that have them: first those with names, then parameters and functions."""
         after = {forward.after(state): self.symbols[state, ""] for state in self.program.states}
         uses = Counter(graph.of.values())
@@ -172,13 +171,13 @@ class _Back(Lines):
 
 
 def _in_single_vectors(
-    parts: Split, loop: Program, graph: GradientGraph, builder: Builder, whole: Vectors
-) -> tuple[Vectors, Vectors]:
+    parts: Split, loop: Program, graph: GradientGraph, builder: Builder, whole: Places
+) -> tuple[Places, Places]:
     """A loop's nodes and their gradients in the builder of the whole program, whose vectors are `whole`."""
     products = [*numbered(loop.nodes, "product")]
     norms = [*numbered(loop.nodes, "normalize")]
-    ahead: Vectors = []
-    behind: Vectors = []
+    ahead: Places = []
+    behind: Places = []
     for node in graph.forward:
         args = tuple(ahead[arg][0] for arg in node.args)
         if node.op in ("window", "static"):
@@ -220,7 +219,7 @@ def _with_sign_in_front(builder: Builder, node: Node, args: tuple[int, ...]) -> 
     return result if opposites.count(None) != 1 else builder.apply("sub", builder.constant(0.0), result)
 
 
-def _state_gradients(loop: Program, graph: GradientGraph, builder: Builder, behind: Vectors) -> list[int]:
+def _state_gradients(loop: Program, graph: GradientGraph, builder: Builder, behind: Places) -> list[int]:
     """The gradient of each state before the step, with its products' share."""
     through = {node.index: behind[place][0] for place, node in enumerate(graph.nodes) if node.op == "product_back"}
     results = []

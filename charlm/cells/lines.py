@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from charlm.cells.operations import ATOM, LEAVES, OPERATIONS, UNARY
 from charlm.cells.program import EPSILON, Node, Program, needed
@@ -19,21 +19,22 @@ _DIGITS = "₀₁₂₃₄₅₆₇₈₉"
 _LOWERED = str.maketrans("0123456789", _DIGITS)
 
 
-class Readable(NamedTuple):
-    """An operation that only equations have; the fields are those of `Operation`."""
-
-    text: str
-    latex: str
-    precedence: tuple[int, ...] = ()
-
-
-READABLE = {
-    "neg": Readable("−{0}", "-{0}", (2, 3)),
-    "scale": Readable("{0} {1}", r"{0} \, {1}", (3, 4, 4)),
-    "square": Readable("{0}²", "{{{0}}}^{{2}}", (4, ATOM)),
-    "product": Readable("{matrix} {0}", r"{matrix} \, {0}", (4, ATOM)),
-    "log_sigmoid": Readable("log σ({0})", r"\log \sigma({0})"),
+_READABLE = {
+    "neg": ("−{0}", "-{0}", (2, 3)),
+    "scale": ("{0} {1}", r"{0} \, {1}", (3, 4, 4)),
+    "square": ("{0}²", "{{{0}}}^{{2}}", (4, ATOM)),
+    "product": ("{matrix} {0}", r"{matrix} \, {0}", (4, ATOM)),
+    "log_sigmoid": ("log σ({0})", r"\log \sigma({0})", ()),
 }
+"""Operations that only equations have: text, LaTeX and precedence, see `Operation`."""
+
+
+def notation_of(op: str) -> tuple[str, str, tuple[int, ...]]:
+    """The text, LaTeX and precedence of an operation; "" stands for a call of its name."""
+    if op in _READABLE:
+        return _READABLE[op]
+    own = OPERATIONS.get(op)
+    return (own.text, own.latex or own.text, own.precedence) if own else ("", "", ())
 
 
 class Notation:
@@ -45,13 +46,10 @@ class Notation:
 
     def template(self, op: str) -> str:
         """The text of an operation; "": a call of `function`."""
-        own = READABLE.get(op) or OPERATIONS.get(op)
-        return own.text if own else ""
+        return notation_of(op)[0]
 
     def precedence(self, op: str) -> tuple[int, ...]:
-        """Of an operation, and that which each argument needs to stand without parentheses; (): of a call."""
-        own = READABLE.get(op) or OPERATIONS.get(op)
-        return own.precedence if own else ()
+        return notation_of(op)[2]
 
     def symbol(self, name: str, *below: str) -> str:
         """A name with subscripts: its own digits and words after a `_`, then those in `below`."""
@@ -236,7 +234,7 @@ class Lines:
 
 
 def _readable(nodes: Iterable[Node], known: Mapping[int, str]) -> tuple[list[Node], list[int]]:
-    """The nodes, rewritten with `READABLE`, `rms_normalize`, rows and known values, and the new place of each."""
+    """The nodes, rewritten with `_READABLE`, `rms_normalize`, rows and known values, and the new place of each."""
     readable: list[Node] = []
     same: list[int] = []
     for place, old in enumerate(nodes):

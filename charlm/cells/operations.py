@@ -83,9 +83,13 @@ def _infix(sign: str, value: Callable[..., float], gradients: tuple[Formula, ...
     return Operation(value, gradients, code, code, code, **equations)
 
 
-_FIRST_IS_MAX = _in_forward(_where(_A > _B, 1.0, _where(_B > _A, 0.0, 0.5)))
-_FIRST_IS_MIN = _in_forward(_where(_B > _A, 1.0, _where(_A > _B, 0.0, 0.5)))
-"""1 or 0, or 0.5 if both arguments are equal: the share of the gradient that the first one gets."""
+def _extreme(name: str, value: Callable[..., float], first_wins: Formula, second_wins: Formula) -> Operation:
+    """A maximum or minimum. If both arguments are equal, each gets half of the gradient."""
+    share = _in_forward(_where(first_wins, 1.0, _where(second_wins, 0.0, 0.5)))
+    call = f"{name}({{0}}, {{1}})"
+    javascript = f"Math.{name[:3]}({{0}}, {{1}})"
+    return Operation(value, (_D * share, _D - _D * share), javascript, call, call, torch=name)
+
 
 OPERATIONS: dict[str, Operation] = {
     "exp": Operation(math.exp, (_D * _Y,), "Math.exp({0})"),
@@ -126,22 +130,8 @@ OPERATIONS: dict[str, Operation] = {
         latex=r"\frac{{{0}}}{{{1}}}",
         precedence=(3, 3, 4),
     ),
-    "max": Operation(
-        value=max,
-        gradients=(_D * _FIRST_IS_MAX, _D - _D * _FIRST_IS_MAX),
-        javascript="Math.max({0}, {1})",
-        cpp="maximum({0}, {1})",
-        triton="maximum({0}, {1})",
-        torch="maximum",
-    ),
-    "min": Operation(
-        value=min,
-        gradients=(_D * _FIRST_IS_MIN, _D - _D * _FIRST_IS_MIN),
-        javascript="Math.min({0}, {1})",
-        cpp="minimum({0}, {1})",
-        triton="minimum({0}, {1})",
-        torch="minimum",
-    ),
+    "max": _extreme("maximum", max, _A > _B, _B > _A),
+    "min": _extreme("minimum", min, _B > _A, _A > _B),
     "greater": Operation(
         value=operator.gt,
         gradients=(None, None),

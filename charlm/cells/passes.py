@@ -16,7 +16,7 @@ a program they have:
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from charlm.cells.loop import Split
@@ -56,23 +56,28 @@ class Normalization(NamedTuple):
     centered: bool
 
 
-@dataclass(eq=False)
-class Pass:
-    """One direction: nodes in the order of computation, and which of them are stored."""
+class Forward(NamedTuple):
+    """The forward pass: nodes in the order of computation, and which of them are stored."""
 
-    nodes: list[Node] = field(default_factory=list)
-    states: dict[str, int] = field(default_factory=dict)
-    """Forward: each state after the step. Backward: its gradient before the step, without its products' share."""
-    saved: dict[Size, Rows] = field(default_factory=dict)
-    """Forward: the values saved for the backward pass, by size."""
-    products: dict[int, Rows] = field(default_factory=dict)
-    """Backward: the gradients of each product's gates."""
-    windows: dict[int, Rows] = field(default_factory=dict)
-    """Backward: the gradients of each window's vectors."""
-    vectors: dict[int, Rows] = field(default_factory=dict)
-    """Backward: the gradients of each static value's vectors, to be summed over streams and steps."""
-    gradients: dict[int, int] = field(default_factory=dict)
-    """Backward: the gradient of each single vector of the forward pass that has one."""
+    nodes: list[Node]
+    states: dict[str, int]
+    """Each state after the step."""
+    saved: dict[Size, Rows]
+    """The values saved for the backward pass, by size."""
+
+
+class Backward(NamedTuple):
+    """The backward pass: nodes in the order of computation, and which of them are stored."""
+
+    nodes: list[Node]
+    states: dict[str, int]
+    """The gradient of each state before the step, without its products' share."""
+    products: dict[int, Rows]
+    """The gradients of each product's gates."""
+    windows: dict[int, Rows]
+    """The gradients of each window's vectors."""
+    vectors: dict[int, Rows]
+    """The gradients of each static value's vectors, to be summed over streams and steps."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,14 +88,8 @@ class Passes:
     operands: tuple[Operand, ...]
     products: tuple[Product, ...]
     normalizations: tuple[Normalization, ...]
-    forward: Pass
-    backward: Pass
-    through: dict[str, Rows]
-    """For each state the products that read it: their `product_back` adds to its gradient before the step."""
-    like_windows: dict[int, int]
-    """Windows whose gradient equals a product's → this product; the two share memory."""
-    like_vectors: dict[int, int]
-    """Vectors whose gradient sums a product's over steps and streams → this product."""
+    forward: Forward
+    backward: Backward
 
     def __deepcopy__(self, memo: object) -> "Passes":
         return self
@@ -99,6 +98,31 @@ class Passes:
     def stored_operands(self) -> tuple[int, ...]:
         """Operands that are stored for the backward pass, because they are not states."""
         return tuple(index for index, operand in enumerate(self.operands) if not operand.state)
+
+    @functools.cached_property
+    def through(self) -> dict[str, Rows]:
+        """For each state the products that read it: their `product_back` adds to its gradient before the step."""
+        found: dict[str, Rows] = dict.fromkeys(self.forward.states, ())
+        for index, product in reversed([*enumerate(self.products)]):
+            if state := self.operands[product.operand].state:
+                found[state] = (*found[state], index)
+        return found
+
+    @functools.cached_property
+    def like_windows(self) -> dict[int, int]:
+        """Windows whose gradient equals a product's → this product; the two share memory."""
+        return self._like_products(self.backward.windows, self.split.windows)
+
+    @functools.cached_property
+    def like_vectors(self) -> dict[int, int]:
+        """Vectors whose gradient sums a product's over steps and streams → this product."""
+        return self._like_products(self.backward.vectors, self.split.vectors)
+
+    def _like_products(self, gradients: dict[int, Rows], places: Rows) -> dict[int, int]:
+        products = {(rows, self.products[k].size): k for k, rows in self.backward.products.items()}
+        sizes = [self.split.program.nodes[place].size for place in places]
+        keys = {k: (rows, sizes[k]) for k, rows in gradients.items()}
+        return {k: products[key] for k, key in keys.items() if key in products}
 
     @functools.cached_property
     def reads_windows(self) -> bool:
@@ -120,15 +144,11 @@ class Passes:
         return [*self.forward.states.values(), *saved, *(operand.node for operand in self.operands)]
 
     @functools.cached_property
-    def gradient_rows(self) -> list[int]:
-        """The gradients of products, windows and vectors."""
-        by_kind = (self.backward.products, self.backward.windows, self.backward.vectors)
-        return [row for gradients in by_kind for rows in gradients.values() for row in rows]
-
-    @functools.cached_property
     def backward_ends(self) -> list[int]:
         """Nodes of the backward pass that are stored or multiplied. `product_back` of states is not: see `through`."""
-        return [*self.backward.states.values(), *self.gradient_rows]
+        by_kind = (self.backward.products, self.backward.windows, self.backward.vectors)
+        gradients = [row for gradients in by_kind for rows in gradients.values() for row in rows]
+        return [*self.backward.states.values(), *gradients]
 
 
 def numbered(nodes: Sequence[Node], op: str) -> dict[int, int]:

@@ -4,7 +4,7 @@ A stage begins with products, which need all units of their operands, and goes o
 """
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ class Store:
     d_state                 backward: the gradient of state `index` before the step, without its products' share,
                             which is the last value; the one before it must be complete here, too
     no_d_state              backward: the same where nothing but zoneout passes a gradient on
-    window                  before the loop: vector k of window `index`
+    window, operand_before  before the loop: vector k of window `index`; operand `index` of the products there
     later                   number `index` of the values for later stages
     moments, d_moments      sums over units for the next stage: of the argument of normalization `index`; of the
                             gradient d of its result x, and of d x
@@ -76,12 +76,74 @@ _PRODUCTS = ("product", "product_back")
 _NORMS = ("normalize", "normalize_back")
 
 
-def stages_of(nodes: Sequence[Node], ends: Iterable[int], *, team: bool) -> dict[int, int]:
-    """The stage in which each node that `ends` need is computed, in the order of stages.
+class Staged(NamedTuple):
+    """The nodes of a pass, and the stage in which each is computed."""
+
+    nodes: Sequence[Node]
+    home: dict[int, int]
+    team: bool
+    """Whether threads share the units of a stream, so that normalizations begin stages; else a thread has them all."""
+    mixes_sizes: bool
+    """Whether H and I are the same number, so that one loop computes both."""
+
+    @property
+    def length(self) -> int:
+        """The number of stages."""
+        return 1 + max(self.home.values(), default=0)
+
+    @property
+    def begins(self) -> tuple[str, ...]:
+        return (*_PRODUCTS, *_NORMS) if self.team else _PRODUCTS
+
+    def unified(self, size: Size) -> Size:
+        return "H" if self.mixes_sizes and size == "I" else size
+
+    def operation(self, place: int) -> str:
+        """What gives a value; of one of several vectors, what gives these."""
+        node = self.nodes[place]
+        return self.nodes[node.args[0]].op if node.op == "part" else node.op
+
+    def is_elsewhere(self, place: int, stage: int) -> bool:
+        """Whether an earlier stage must have stored the value."""
+        anywhere = (*_LEAVES, *self.begins, "normalized") if self.team else (*_LEAVES, *self.begins)
+        return self.operation(place) not in anywhere and self.home[place] < stage
+
+    def arguments(self, stage: int, place: int) -> list[int]:
+        """The nodes that a loop needs to compute another one."""
+        node = self.nodes[place]
+        args = node.args
+        if node.op in ("part", *_PRODUCTS) or self.is_elsewhere(place, stage):
+            args = ()
+        elif self.team and node.op in _NORMS:  # the first one is stored for later
+            args = node.args[1:]
+        return [arg for arg in args if self.nodes[arg].op != "constant"]
+
+    def steps(self, stage: int, size: Size, stores: Iterable[Store], nodes: Iterable[int]) -> tuple[int | Store, ...]:
+        """The steps of a loop: before each store what it needs and is not there yet. States come last.
+
+        nodes: those of the stage.
+        """
+        states_last = sorted(stores, key=lambda store: store.kind in ("state", "d_state", "no_d_state"))
+        ends: list[int | Store] = [*states_last]
+        if not self.team:
+            for place in nodes:
+                in_memory = self.operation(place) in (*_LEAVES, *_PRODUCTS)
+                if not in_memory and self.unified(self.nodes[place].size) == size:
+                    ends.append(place)
+            ends.sort(key=_by_value)
+        steps: dict[int | Store, None] = {}
+        for end in ends:
+            values = end.values if isinstance(end, Store) else (end,)
+            values = [value for value in values if self.nodes[value].op != "constant"]
+            steps |= dict.fromkeys((*ordered(values, functools.partial(self.arguments, stage), known=steps), end))
+        return tuple(steps)
+
+
+def in_stages(nodes: Sequence[Node], ends: Iterable[int], *, team: bool, mixes_sizes: bool) -> Staged:
+    """The nodes that `ends` need, each with its stage, in the order of stages.
 
     Nodes that need only leaves and products are computed as late as possible, so that fewer values pass from stage to
-    stage. team: whether threads share the units of a stream, so that normalizations begin stages, too; else a thread
-    has them all.
+    stage.
     """
     order = needed(nodes, ends)
     begins = (*_PRODUCTS, *_NORMS) if team else _PRODUCTS
@@ -102,13 +164,15 @@ def stages_of(nodes: Sequence[Node], ends: Iterable[int], *, team: bool) -> dict
             at[place] = max(min(users[place]), earliest[place])
         for arg in node.args:
             users.setdefault(arg, []).append(at[place] - (node.op in begins))
-    return dict(sorted(at.items(), key=lambda item: (item[1], nodes[item[0]].op not in begins, item[0])))
+    places = sorted(order, key=lambda place: (at[place], nodes[place].op not in begins, place))
+    return Staged(nodes, {place: at[place] for place in places}, team, mixes_sizes)
 
 
 def forward_plan(passes: Passes, *, team: bool) -> Plan:
-    """The plan of the forward pass. team: see `stages_of`."""
+    """The plan of the forward pass. team: see `Staged`."""
     forward, nodes = passes.forward, passes.forward.nodes
-    home = stages_of(nodes, passes.forward_ends, team=team)
+    staged = in_stages(nodes, passes.forward_ends, team=team, mixes_sizes=passes.mixes_sizes)
+    home = staged.home
     stores: list[tuple[int, Store]] = []
     for k in passes.stored_operands:
         operand = passes.operands[k]
@@ -123,15 +187,16 @@ def forward_plan(passes: Passes, *, team: bool) -> Plan:
             if passes.operands[passes.products[p].operand].state == name:
                 stage = max(stage, home[product])
         if nodes[place].op in _LEAVES:
-            stage = max(home.values())
+            stage = staged.length - 1
         stores.append((stage, Store("state", s, (place,), "H")))
-    return planned(nodes, home, stores, team=team, mixes_sizes=passes.mixes_sizes)
+    return planned(staged, stores)
 
 
 def backward_plan(passes: Passes, *, team: bool) -> Plan:
-    """The plan of the backward pass. team: see `stages_of`."""
+    """The plan of the backward pass. team: see `Staged`."""
     back, whole = passes.backward, passes.split.program.nodes
-    home = stages_of(back.nodes, passes.backward_ends, team=team)
+    staged = in_stages(back.nodes, passes.backward_ends, team=team, mixes_sizes=passes.mixes_sizes)
+    home, end = staged.home, staged.length - 1
     stores: list[tuple[int, Store]] = []
 
     def put(kind: str, gradients: Mapping[int, Rows], sizes: Sequence[Size]) -> None:
@@ -144,7 +209,6 @@ def backward_plan(passes: Passes, *, team: bool) -> Plan:
     put("d_window", windows, [whole[place].size for place in passes.split.windows])
     vectors = {k: rows for k, rows in back.vectors.items() if k not in passes.like_vectors}
     put("d_vector", vectors, [whole[place].size for place in passes.split.vectors])
-    end = max(home.values(), default=0)
     for s, name in enumerate(passes.split.loop.states):
         arrival = back.nodes.index(Node("d_state", name=name))
         arrives = home.setdefault(arrival, end)
@@ -155,62 +219,27 @@ def backward_plan(passes: Passes, *, team: bool) -> Plan:
         stage = end if back.nodes[place].op in _LEAVES else max(home[place], arrives)
         values = (arrival, place) if arrives == stage else (place,)
         stores.append((stage, Store("d_state", s, values, "H")))
-    return planned(back.nodes, home, stores, team=team, mixes_sizes=passes.mixes_sizes)
+    return planned(staged, stores)
 
 
-def planned(
-    nodes: Sequence[Node],
-    home: Mapping[int, int],
-    stores: Iterable[tuple[int, Store]],
-    *,
-    team: bool,
-    mixes_sizes: bool,
-) -> Plan:
-    """The plan of a pass with these stores, each in a stage. home: see `stages_of`.
-
-    mixes_sizes: whether H and I are the same number, so that one loop computes both.
-    """
-    count = 1 + max(home.values(), default=0)
-    loops: list[dict[Size, list[Store]]] = [{} for _ in range(count)]
+def planned(staged: Staged, stores: Iterable[tuple[int, Store]]) -> Plan:
+    """The plan of a pass with these stores, each in a stage."""
+    nodes, home, team = staged.nodes, staged.home, staged.team
+    groups: list[dict[Size, list[Store]]] = [{} for _ in range(staged.length)]
     slots: dict[Size, dict[int, int]] = {}
-    anywhere = (*_LEAVES, *_PRODUCTS, *_NORMS, "normalized") if team else (*_LEAVES, *_PRODUCTS)
-
-    def unified(size: Size) -> Size:
-        return "H" if mixes_sizes and size == "I" else size
 
     def put(stage: int, store: Store) -> None:
-        loops[stage].setdefault(unified(store.size), []).append(store)
+        groups[stage].setdefault(staged.unified(store.size), []).append(store)
 
     def keep(place: int) -> None:
         """Store a value for later stages."""
-        numbers = slots.setdefault(unified(nodes[place].size), {})
+        numbers = slots.setdefault(staged.unified(nodes[place].size), {})
         if place not in numbers:
             numbers[place] = len(numbers)
             put(home[place], Store("later", numbers[place], (place,), nodes[place].size))
 
-    def operation(place: int) -> str:
-        """What gives a value; of one of several vectors, what gives these."""
-        node = nodes[place]
-        return nodes[node.args[0]].op if node.op == "part" else node.op
-
-    def is_elsewhere(place: int, stage: int) -> bool:
-        """Whether an earlier stage must have stored the value."""
-        return operation(place) not in anywhere and home[place] < stage
-
-    def arguments(stage: int, place: int) -> list[int]:
-        """The nodes that a loop needs to compute another one."""
-        node = nodes[place]
-        args = node.args
-        if node.op in ("part", *_PRODUCTS) or is_elsewhere(place, stage):
-            args = ()
-        elif team and node.op in _NORMS:  # the first one is stored for later
-            args = node.args[1:]
-        return [arg for arg in args if nodes[arg].op != "constant"]
-
-    states = [(stage, store) for stage, store in stores if store.kind in ("state", "d_state", "no_d_state")]
     for stage, store in stores:
-        if (stage, store) not in states:
-            put(stage, store)
+        put(stage, store)
     norms = numbered(nodes, "normalize")
     for place in home if team else ():
         node = nodes[place]
@@ -219,45 +248,23 @@ def planned(
             put(home[place] - 1, Store("moments", norms[place], node.args, node.size))
         elif node.op == "normalize_back":
             put(home[place] - 1, Store("d_moments", node.index, node.args, node.size))
-    of_stage: list[list[int]] = [[] for _ in range(count)]
+    of_stage: list[list[int]] = [[] for _ in groups]
     for place in home:
         of_stage[home[place]].append(place)
     # From the last stage to the first, because a stage stores what later ones need.
     stages: list[Stage] = []
-    for stage in reversed(range(count)):
-        for at, store in states:
-            if at == stage:
-                put(stage, store)
-        computed = [place for place in of_stage[stage] if operation(place) not in (*_LEAVES, *_PRODUCTS)]
-        done: list[Loop] = []
-        for size, group in loops[stage].items():
-            ends: list[int | Store] = [*group]
-            if not team:
-                ends += [place for place in computed if unified(nodes[place].size) == size]
-                ends.sort(key=_by_value)
-            done.append(Loop(size, _steps(nodes, ends, functools.partial(arguments, stage))))
-        for place in (step for loop in done for step in loop.steps if isinstance(step, int)):
+    for stage in reversed(range(staged.length)):
+        loops = [Loop(size, staged.steps(stage, size, group, of_stage[stage])) for size, group in groups[stage].items()]
+        for place in (step for loop in loops for step in loop.steps if isinstance(step, int)):
             if team and nodes[place].op in _NORMS:
                 keep(nodes[place].args[0])
-            elif is_elsewhere(place, stage):
+            elif staged.is_elsewhere(place, stage):
                 keep(place)
-        begins = _PRODUCTS + _NORMS if team else _PRODUCTS
-        stages.insert(0, Stage(tuple(place for place in of_stage[stage] if nodes[place].op in begins), tuple(done)))
-    return Plan(nodes, dict(home), tuple(stages), slots)
+        begins = tuple(place for place in of_stage[stage] if nodes[place].op in staged.begins)
+        stages.append(Stage(begins, tuple(loops)))
+    return Plan(nodes, home, tuple(stages[::-1]), slots)
 
 
 def _by_value(end: int | Store) -> tuple[int, bool]:
     """The order in which a kernel computes values; each is stored at once, so that few occupy registers."""
     return (end.values[-1], True) if isinstance(end, Store) else (end, False)
-
-
-def _steps(
-    nodes: Sequence[Node], ends: Iterable[int | Store], arguments: Callable[[int], Iterable[int]]
-) -> tuple[int | Store, ...]:
-    """The steps of a loop: before each end, what it needs and is not there yet."""
-    steps: dict[int | Store, None] = {}
-    for end in ends:
-        values = end.values if isinstance(end, Store) else (end,)
-        values = [value for value in values if nodes[value].op != "constant"]
-        steps |= dict.fromkeys((*ordered(values, arguments, known=steps), end))
-    return tuple(steps)

@@ -151,6 +151,9 @@ def restored(section: Mapping[str, Any], stored: str) -> StoredCell:
     return StoredCell.model_validate(section).with_programs(stored)
 
 
+Cell.reduced = lambda cell: (restored, (cell.model_dump(mode="json"), as_json(cell)))
+
+
 # The JSON. Its types are checked here, everything else by `check`.
 
 _Strings = Annotated[tuple[str, ...], FailFast()]

@@ -9,16 +9,16 @@ from typing import Any, NoReturn
 
 from pydantic import ValidationError
 
-from charlm.cells.cell import Cell, Parameters
 from charlm.cells.check import MOST_NODES, check, check_shape
 from charlm.cells.operations import OPERATIONS
 from charlm.cells.program import Builder, Node, Parameter, Program, Size
+from charlm.cells.step import Parameters
 from charlm.cells.symbols import ALLOWED, Condition, Value
 from charlm.errors import CellError
 
 
-def trace(cell: Cell, square: bool) -> Program:
-    """The program of a cell's step. It is traced anew in each call, because it may read globals that change.
+def trace(cell: Any, square: bool) -> Program:
+    """The program of the step of a `Cell`. It is traced anew in each call, because it may read globals that change.
 
     square: whether a layer has as many inputs as hidden units, so that both kinds of vectors can be added.
     CellError, which names the source line, for a step that no program can express.
@@ -32,7 +32,7 @@ def trace(cell: Cell, square: bool) -> Program:
     return program
 
 
-def _traced(cell: Cell, square: bool) -> Program:
+def _traced(cell: Any, square: bool) -> Program:
     tracing = _Tracing(cell, square)
     tracing.check_signature()
     x = Value(tracing, tracing.builder.put(Node("input", size="I")))
@@ -78,7 +78,7 @@ def _explained(error: BaseException) -> str:
 class _Tracing(Parameters):
     """Declares parameters, and records what a step computes."""
 
-    def __init__(self, cell: Cell, square: bool) -> None:
+    def __init__(self, cell: Any, square: bool) -> None:
         self.cell, self.square = cell, square
         self.returned = False
         """Whether the step has returned: errors then name its first line."""
@@ -145,7 +145,7 @@ class _Tracing(Parameters):
                 'states: ClassVar = ("h", "c"), and some of them, but not the first, as internal'
             )
         signature = ", ".join(("self", "p", "x", *names))
-        if type(self.cell).step is Cell.step:
+        if type(self.cell).step.__module__ == "charlm.cells.cell":  # that of `Cell`
             raise CellError(f"{cell}: found no step; allowed: def step({signature})")
         try:
             inspect.signature(self.cell.step).bind(self, None, *names)

@@ -8,9 +8,9 @@ import functools
 from typing import NamedTuple
 
 from charlm.cells.operations import UNARY
-from charlm.cells.passes import Passes, numbered
+from charlm.cells.passes import Passes
 from charlm.cells.plan import Plan, backward_plan, forward_plan
-from charlm.cells.triton_kernel import KernelText, Options, TritonKernel, TritonPass
+from charlm.cells.triton_kernel import KernelText, Options, TritonKernel, triton_pass
 
 
 class TritonStage(NamedTuple):
@@ -50,14 +50,12 @@ def kernels(passes: Passes, options: Options) -> Kernels:
 
 def _stages(name: str, passes: Passes, options: Options, plan: Plan) -> tuple[list[TritonStage], list[str]]:
     """The stages of a pass, and the texts of its kernels."""
-    products = numbered(plan.nodes, "product")
-    products |= {place: node.index for place, node in enumerate(plan.nodes) if node.op == "product_back"}
-    of = TritonPass(passes, options, plan, products)
+    of = triton_pass(passes, options, plan)
     stages: list[TritonStage] = []
     texts: list[str] = []
     for k, stage in enumerate(plan.stages):
-        written = [KernelText(of, f"{name}_{k}_{loop.size}", k, loop) for loop in stage.loops]
-        texts += [kernel.text for kernel in written]
-        begins = tuple(products[place] for place in stage.begins)
-        stages.append(TritonStage(begins, tuple(kernel.kernel for kernel in written)))
+        written = [KernelText(of, k, loop).write(f"{name}_{k}_{loop.size}") for loop in stage.loops]
+        texts += [text for _, text in written]
+        begins = tuple(of.products[place] for place in stage.begins)
+        stages.append(TritonStage(begins, tuple(kernel for kernel, _ in written)))
     return stages, texts

@@ -1,5 +1,6 @@
 """Writes one Triton kernel: its loads, values and stores."""
 
+import functools
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -57,76 +58,96 @@ class TritonKernel(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Vector:
-    """One of several vectors side by side: vector k of `count`."""
+class Row:
+    """One of `count` vectors side by side in memory."""
 
     argument: Argument
     count: int = 1
     k: int = 0
 
 
+@dataclass(frozen=True)
 class TritonPass:
-    """A plan, and what its kernels refer to. products: the index of each product, by its place."""
+    """A plan, and what its kernels refer to."""
 
-    def __init__(self, passes: Passes, options: Options, plan: Plan, products: dict[int, int]) -> None:
-        self.passes, self.options, self.plan, self.products = passes, options, plan, products
-        self.states = passes.split.loop.states
-        self.stored: dict[int, Vector] = {}
-        """Where a value can be loaded after the stage that computes it."""
-        self.completed: dict[int, int] = {}
-        """The stage that stores the gradient of a state before the step."""
-        for at, stage in enumerate(plan.stages):
-            for store in (store for loop in stage.loops for store in loop.stores):
-                if store.kind in _ARGUMENTS:
-                    [place] = store.values
-                    self.stored.setdefault(place, vector_of(store))
-                elif store.kind == "d_state":
-                    self.completed[store.index] = at
+    passes: Passes
+    options: Options
+    plan: Plan
+    stored: dict[int, Row]
+    """Where a value can be loaded after the stage that computes it."""
+    completed: dict[int, int]
+    """The stage that stores the gradient of each state before the step."""
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        return self.passes.split.loop.states
+
+    @functools.cached_property
+    def products(self) -> dict[int, int]:
+        """The index of each product, by its place."""
+        back = {place: node.index for place, node in enumerate(self.plan.nodes) if node.op == "product_back"}
+        return numbered(self.plan.nodes, "product") | back
+
+    @functools.cached_property
+    def norms(self) -> dict[int, int]:
+        """The index of each normalization, by its place."""
+        return numbered(self.plan.nodes, "normalize")
 
     def zones_out(self, s: int) -> bool:
         return self.options.zoneout and self.states[s] not in self.passes.split.loop.internal
+
+
+def triton_pass(passes: Passes, options: Options, plan: Plan) -> TritonPass:
+    stored: dict[int, Row] = {}
+    completed: dict[int, int] = {}
+    for at, stage in enumerate(plan.stages):
+        for store in (store for loop in stage.loops for store in loop.stores):
+            if store.kind in _ARGUMENTS:
+                stored.setdefault(store.values[0], row_of(store))
+            elif store.kind == "d_state":
+                completed[store.index] = at
+    return TritonPass(passes, options, plan, stored, completed)
 
 
 _ARGUMENTS = ("operand", "saved", "d_product", "d_window", "later")
 """Stores that leave a value as it is."""
 
 
-def vector_of(store: Store) -> Vector:
+def row_of(store: Store) -> Row:
     """Where a store puts its value."""
     if store.kind == "later":
-        return Vector(Argument("node", store.values[0], store.size))
-    return Vector(Argument(store.kind, store.index), store.count, store.k)
+        return Row(Argument("node", store.values[0], store.size))
+    return Row(Argument(store.kind, store.index), store.count, store.k)
 
 
 class KernelText:
-    """Writes the kernel of a loop. `text` is its text."""
+    """The text of a kernel in the making: its lines, its arguments, and the names of values."""
 
-    def __init__(self, of: TritonPass, name: str, stage: int, loop: Loop) -> None:
-        self.of, self.nodes, self.stage = of, of.plan.nodes, stage
-        self.norms = numbered(self.nodes, "normalize")
+    def __init__(self, of: TritonPass, stage: int, loop: Loop) -> None:
+        self.of, self.nodes, self.stage, self.loop = of, of.plan.nodes, stage, loop
         ops = [self.nodes[step].op for step in loop.steps if isinstance(step, int) and of.plan.home[step] == stage]
         self.whole_rows = "normalize" in ops or "normalize_back" in ops
         self.lines: list[str] = []
         self.arguments: dict[Argument, None] = {}
         self.values: dict[int, str] = {}
         self.loads: dict[str, str] = {}
-        for step in loop.steps:
+
+    def write(self, name: str) -> tuple[TritonKernel, str]:
+        """The kernel of the loop, and its text."""
+        for step in self.loop.steps:
             if isinstance(step, Store):
                 self.store(step)
             else:
                 self.values[step] = self.computed(step)
-        self.kernel = TritonKernel(name, loop.size, self.whole_rows, tuple(self.arguments))
-        self.text = self.function()
-
-    def function(self) -> str:
         names = ", ".join([*(argument.name for argument in self.arguments), "B", "N"])
         if self.whole_rows:
             lines = ["b = tl.program_id(0).to(INDEX)", "u = tl.arange(0, BLOCK)", "inside = u < N"]
         else:
             at = "at = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)"
             lines = [at, "b, u = at // N, at % N", "inside = b < B"]  # B · N may not fit into 32 bits
-        head = f"@triton.jit\ndef {self.kernel.name}({names}, BLOCK: tl.constexpr, INDEX: tl.constexpr):\n"
-        return head + "".join(f"    {line}\n" for line in (*lines, *self.lines))
+        head = f"@triton.jit\ndef {name}({names}, BLOCK: tl.constexpr, INDEX: tl.constexpr):\n"
+        text = head + "".join(f"    {line}\n" for line in (*lines, *self.lines))
+        return TritonKernel(name, self.loop.size, self.whole_rows, tuple(self.arguments)), text
 
     def let(self, name: str, expression: str) -> str:
         self.lines.append(f"{name} = {expression}")
@@ -138,11 +159,11 @@ class KernelText:
         self.arguments[argument := Argument(kind, index)] = None
         return argument.name
 
-    def address(self, vector: Vector) -> str:
+    def address(self, row: Row) -> str:
         """The address of this stream's units."""
-        self.arguments[vector.argument] = None
-        start = "b * N" if vector.count == 1 else f"(b * {vector.count} + {vector.k}) * N"
-        return f"{vector.argument.name} + {start} + u"
+        self.arguments[row.argument] = None
+        start = "b * N" if row.count == 1 else f"(b * {row.count} + {row.k}) * N"
+        return f"{row.argument.name} + {start} + u"
 
     def load(self, address: str) -> str:
         """A variable with the units at this address; 0 past the last one."""
@@ -151,10 +172,10 @@ class KernelText:
         return self.loads[address]
 
     def read(self, kind: str, index: int = 0, count: int = 1, k: int = 0) -> str:
-        return self.load(self.address(Vector(Argument(kind, index), count, k)))
+        return self.load(self.address(Row(Argument(kind, index), count, k)))
 
-    def write(self, vector: Vector, value: str) -> None:
-        self.lines.append(f"tl.store({self.address(vector)}, {value}, inside)")
+    def store_row(self, row: Row, value: str) -> None:
+        self.lines.append(f"tl.store({self.address(row)}, {value}, inside)")
 
     def masked(self, value: str, size: Size) -> str:
         """An operand of a product, or its gradient."""
@@ -198,7 +219,7 @@ class KernelText:
             case "d_state":
                 return self.d_state(of.states.index(node.name))
             case "normalize":
-                norm = self.norms[place]
+                norm = of.norms[place]
                 self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.index}, inside)")
                 self.lines += [f"tl.store({self.moment(norm, k)}, {one})" for k, one in enumerate(("scale", "mean"))]
                 return name
@@ -246,7 +267,7 @@ class KernelText:
             self.let(f"bypass_{s}", f"{self.share(s)} * {name}")
             self.let(name, f"(1 - {self.share(s)}) * {name}")
             if self.of.completed.get(s, self.stage) > self.stage:
-                self.write(Vector(Argument("d_state", s)), f"bypass_{s}")
+                self.store_row(Row(Argument("d_state", s)), f"bypass_{s}")
         return name
 
     # Stores
@@ -256,16 +277,16 @@ class KernelText:
         value = self.name(store.values[-1])
         match store.kind:
             case "operand" | "saved" | "d_product" | "d_window" | "later":
-                vector = vector_of(store)
-                if store.kind != "later" or self.of.stored[store.values[0]] == vector:
-                    self.write(vector, value)
+                row = row_of(store)
+                if store.kind != "later" or self.of.stored[store.values[0]] == row:
+                    self.store_row(row, value)
                 if store.kind == "operand":
                     self.copy(index, value)
                 if store.kind == "d_product" and bf16:
-                    self.write(Vector(Argument("d_copy", index), store.count, store.k), value)
+                    self.store_row(Row(Argument("d_copy", index), store.count, store.k), value)
             case "d_vector":
-                vector = Vector(Argument("d_vector", index), store.count, store.k)
-                self.write(vector, f"{self.load(self.address(vector))} + {value}")
+                row = Row(Argument("d_vector", index), store.count, store.k)
+                self.store_row(row, f"{self.load(self.address(row))} + {value}")
             case "state":
                 self.state(index, value)
             case "d_state" | "no_d_state":
@@ -273,27 +294,27 @@ class KernelText:
                 if self.of.zones_out(index):
                     is_here = store.kind == "no_d_state" or len(store.values) > 1
                     terms.append(f"bypass_{index}" if is_here else self.read("d_state", index))
-                self.write(Vector(Argument("d_state", index)), " + ".join(terms) or "0.0")
+                self.store_row(Row(Argument("d_state", index)), " + ".join(terms) or "0.0")
 
     def copy(self, index: int, value: str) -> None:
         """Copy an operand for its products."""
         size, options = self.of.passes.operands[index].size, self.of.options
         if options.bf16 or (options.mask and size == "H"):
-            self.write(Vector(Argument("copy", index)), self.masked(value, size))
+            self.store_row(Row(Argument("copy", index)), self.masked(value, size))
 
     def state(self, s: int, value: str) -> None:
         """Store a state after the step, with zoneout and resets."""
         options = self.of.options
         if options.zoneout or options.resets:
-            self.write(Vector(Argument("pre_zoneout", s)), value)
+            self.store_row(Row(Argument("pre_zoneout", s)), value)
         if self.of.zones_out(s):
             share, old = self.share(s), self.read("before", s)
             value = self.let(f"new_{s}", f"{share} * {old} + (1 - {share}) * {value}")
         if options.resets:
             if s == 0:
-                self.write(Vector(Argument("outputs")), value)
+                self.store_row(Row(Argument("outputs")), value)
             value = self.let(f"next_{s}", self.with_resets(value))
-        self.write(Vector(Argument("after", s)), value)
+        self.store_row(Row(Argument("after", s)), value)
         for index, operand in enumerate(self.of.passes.operands):
             if operand.state == self.of.states[s]:
                 self.copy(index, value)

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from charlm.cells.operations import OPERATIONS
 from charlm.errors import CharlmError
-from charlm.export import export, onnx_graph, onnx_layer
+from charlm.export import export, onnx_graph
 from charlm.inference.trained import TrainedModel
 from tests.export.models import CELLS_TO_EXPORT, HIDDEN, every_model, extreme_model_of, model_of, rounding_of, some_ids
 
@@ -72,7 +73,7 @@ def test_names_shapes_and_vocabulary_of_a_graph(session):
 def test_graphs_that_are_refused(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     with monkeypatch.context() as patch:
-        patch.setitem(onnx_layer._OPERATORS, "sigmoid", "Tanh")
+        patch.setitem(OPERATIONS, "sigmoid", OPERATIONS["sigmoid"]._replace(onnx="Tanh"))
         with pytest.raises(CharlmError, match=r"onnx: its logits or states differ from charlm's by .*; allowed: 0\.0"):
             export(model_of(), "onnx", tmp_path / "a.onnx")
     with monkeypatch.context() as patch:
