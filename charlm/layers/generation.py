@@ -13,7 +13,7 @@ from charlm.layers.buffers import Buffers
 from charlm.layers.linear import linear_by
 from charlm.layers.recurrence import matrices, new_window, values_before_loop
 from charlm.layers.reference import TensorProgram
-from charlm.native.generate import BeforeLoop, GeneratingLayer
+from charlm.native.generate import GeneratingLayer
 from charlm.native.recurrence import CpuDriver
 from charlm.system.device import autocasts_to_bf16
 
@@ -57,10 +57,8 @@ def generating_layer(driver: CpuDriver, input_size: int, call: LayerCall, charac
     norm_sizes = [node.size for node in before.norms]
     return GeneratingLayer(
         window,
-        BeforeLoop(
-            weights=weights,
-            vectors=vectors[len(split.vectors) :],
-            operand_widths=[units(nodes[place].size, H, input_size) for place in before.operands],
-            norm_counts=[norm_sizes.count(size) for size in dict.fromkeys(norm_sizes)],
-        ),
+        before_weights=weights,
+        before_vectors=vectors[len(split.vectors) :],
+        before_widths=[units(nodes[place].size, H, input_size) for place in before.operands],
+        before_norms=[norm_sizes.count(size) for size in dict.fromkeys(norm_sizes)],
     )

@@ -291,7 +291,7 @@ class RecurrentLayers(nn.Module):
     @property
     def cpu_driver(self) -> CpuDriver:
         """The kernels of all layers. KernelError if the cell's step is too long for them."""
-        return cpu_driver(self.kind, *self._passes)
+        return cpu_driver(self.kind, self._passes)
 
     def select_backend(self, device: torch.device | str, training: bool = True, resets: bool = False) -> Selection:
         """The backend that `forward` uses on `device`, and why not a faster one. Compiles kernels at first use.
