@@ -36,7 +36,7 @@ def generating_layer(driver: CpuDriver, input_size: int, call: LayerCall, charac
     static = TensorProgram(split.program, ends, parameters, linear=partial(linear_by, driver.matmul))
     vectors = [vector.contiguous() for vector in static({})]
     inputs = LoopInputs(
-        call.passes,
+        passes=call.passes,
         T=1,
         B=B,
         H=H,
@@ -46,10 +46,7 @@ def generating_layer(driver: CpuDriver, input_size: int, call: LayerCall, charac
         weights=matrices(call.passes, parameters),
         windows=windows,
         vectors=vectors[: len(split.vectors)],
-        ids=None,
-        mask=None,
         zoneout=call.zoneout_TBS,
-        carry=None,
     )
     window = new_window(driver, inputs, state, Buffers(), Buffers())
     window.states[:, 1] = window.states[:, 0]
