@@ -11,7 +11,6 @@ from charlm.config.schema import Dropout
 from charlm.errors import DivergenceError
 from charlm.layers import (
     NO_DROPOUT,
-    REFERENCE,
     Activations,
     Generator,
     Lookup,
@@ -129,8 +128,8 @@ class CharLM(nn.Module):
     ) -> tuple[Tensor, RecurrentState, list[Activations]]:
         """`outputs` by the reference loop in the parameters' precision, and the activations of each layer."""
         activations = [Activations(list) for _ in range(self.layers.num_layers)]
-        outputs, last_state = self.layers(
-            self._embed(x_TB), state, self._resets(x_TB), backend=REFERENCE, activations=activations
+        outputs, last_state = self.layers.forward_reference(
+            self._embed(x_TB), state, self._resets(x_TB), activations=activations
         )
         return outputs, last_state, activations
 
