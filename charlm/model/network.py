@@ -103,8 +103,7 @@ class CharLM(nn.Module):
             inputs = self._embed(x_TB)  # [T, B, E]
             outputs, last_state = self.layers(inputs, state, self._resets(x_TB))  # [T, B, H]
         features = self._drop_units(outputs, self.dropout.output)  # [T, B, H]
-        logits = self.logits(features)  # [T, B, V]
-        losses_TB = cross_entropy(logits, y_TB)
+        losses_TB = cross_entropy(self.logits(features), y_TB)  # of logits [T, B, V]
         total = losses_TB.sum() / x_TB.shape[1]
         objective = total
         if activation_penalty:

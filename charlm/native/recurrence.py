@@ -62,6 +62,7 @@ class CpuDriver:
 
 
 cpu_driver = functools.lru_cache(maxsize=64)(CpuDriver)
+"""The driver of these passes: layers with the same passes share it."""
 
 
 def scratch(window: Window, widths: Sequence[int]) -> Tables:
@@ -72,6 +73,7 @@ def scratch(window: Window, widths: Sequence[int]) -> Tables:
 
 
 def copies(B: int, widths: Sequence[int]) -> list[Tensor | None]:
+    """For each width two rows per stream."""
     # Copies are in float32, or in bfloat16 padded to a multiple of 32 elements; the padding must be 0.
     return [torch.zeros(2, B, width + 16) if width else None for width in widths]
 
