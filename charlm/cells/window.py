@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class LoopInputs:
     """What a loop reads."""
 
@@ -34,13 +34,13 @@ class LoopInputs:
     windows: list[Tensor]
     """[T, B, n] each; with ids tables [V, n], of which each step reads a row."""
     vectors: list[Tensor]
-    ids: Tensor | None
-    mask: Tensor | None
-    zoneout: Tensor | None
-    carry: Tensor | None
+    ids: Tensor | None = None
+    mask: Tensor | None = None
+    zoneout: Tensor | None = None
+    carry: Tensor | None = None
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Window(LoopInputs):
     """What the forward pass reads and writes; the backward pass reads it again."""
 

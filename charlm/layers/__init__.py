@@ -24,7 +24,6 @@ from charlm.layers.backend import Activations, Backend, Lookup, RecurrentState, 
 from charlm.layers.dropout import dropout_mask
 from charlm.layers.linear import linear
 from charlm.layers.loss import cross_entropy
-from charlm.layers.reference import REFERENCE
 from charlm.layers.stack import NO_DROPOUT, RecurrentLayers
 from charlm.native.generate import Generator
 
@@ -41,7 +40,6 @@ def select_backend(kind: str, device: torch.device | str) -> Selection:
 
 __all__ = [
     "NO_DROPOUT",
-    "REFERENCE",
     "Activations",
     "Backend",
     "Generator",

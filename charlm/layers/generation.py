@@ -13,7 +13,7 @@ from charlm.layers.buffers import Buffers
 from charlm.layers.linear import linear_by
 from charlm.layers.recurrence import matrices, new_window, values_before_loop
 from charlm.layers.reference import TensorProgram
-from charlm.native.generate import BeforeLoop, GeneratingLayer
+from charlm.native.generate import GeneratingLayer
 from charlm.native.recurrence import CpuDriver
 from charlm.system.device import autocasts_to_bf16
 
@@ -36,7 +36,7 @@ def generating_layer(driver: CpuDriver, input_size: int, call: LayerCall, charac
     static = TensorProgram(split.program, ends, parameters, linear=partial(linear_by, driver.matmul))
     vectors = [vector.contiguous() for vector in static({})]
     inputs = LoopInputs(
-        call.passes,
+        passes=call.passes,
         T=1,
         B=B,
         H=H,
@@ -46,10 +46,7 @@ def generating_layer(driver: CpuDriver, input_size: int, call: LayerCall, charac
         weights=matrices(call.passes, parameters),
         windows=windows,
         vectors=vectors[: len(split.vectors)],
-        ids=None,
-        mask=None,
         zoneout=call.zoneout_TBS,
-        carry=None,
     )
     window = new_window(driver, inputs, state, Buffers(), Buffers())
     window.states[:, 1] = window.states[:, 0]
@@ -57,10 +54,8 @@ def generating_layer(driver: CpuDriver, input_size: int, call: LayerCall, charac
     norm_sizes = [node.size for node in before.norms]
     return GeneratingLayer(
         window,
-        BeforeLoop(
-            weights=weights,
-            vectors=vectors[len(split.vectors) :],
-            operand_widths=[units(nodes[place].size, H, input_size) for place in before.operands],
-            norm_counts=[norm_sizes.count(size) for size in dict.fromkeys(norm_sizes)],
-        ),
+        before_weights=weights,
+        before_vectors=vectors[len(split.vectors) :],
+        before_widths=[units(nodes[place].size, H, input_size) for place in before.operands],
+        before_norms=[norm_sizes.count(size) for size in dict.fromkeys(norm_sizes)],
     )

@@ -75,10 +75,10 @@ def layer_by_driver(
         input_size = x.shape[-1]
     T = len(x.ids_TB if isinstance(x, Lookup) else x)
     inputs = LoopInputs(
-        passes,
-        T,
-        B,
-        H,
+        passes=passes,
+        T=T,
+        B=B,
+        H=H,
         I=input_size if reads_size else 0,  # else the call does not depend on it
         bf16=autocasts_to_bf16(state[0].device),
         saved_steps=T if torch.is_grad_enabled() else 1,

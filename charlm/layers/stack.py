@@ -181,8 +181,7 @@ class RecurrentLayers(nn.Module):
         that after the stream's last step. Outputs and states have the parameters' dtype, even under autocast.
         TypeError and ValueError for arguments that do not fit.
 
-        backend: what computes the layers; default: the fastest that can. activations: one for each layer, in which the
-        reference loop records them.
+        backend: what computes the layers; default: the fastest that can. activations: see `forward_reference`.
         """
         like = next(self.parameters())
         if backend is None:
@@ -222,9 +221,13 @@ class RecurrentLayers(nn.Module):
         state: RecurrentState | None = None,
         resets_TB: Tensor | None = None,
         lengths_B: Tensor | Sequence[int] | None = None,
+        activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
-        """`forward` by the reference loop, which defines the right results for every other backend."""
-        return self.forward(x, state, resets_TB, lengths_B, backend=REFERENCE)
+        """`forward` by the reference loop, which defines the right results for every other backend.
+
+        activations: one for each layer, which records them.
+        """
+        return self.forward(x, state, resets_TB, lengths_B, backend=REFERENCE, activations=activations)
 
     def _drop_between_layers(self, y_TBH: Tensor) -> Tensor:
         p = self.dropout.between_layers
@@ -291,7 +294,7 @@ class RecurrentLayers(nn.Module):
     @property
     def cpu_driver(self) -> CpuDriver:
         """The kernels of all layers. KernelError if the cell's step is too long for them."""
-        return cpu_driver(self.kind, *self._passes)
+        return cpu_driver(self.kind, self._passes)
 
     def select_backend(self, device: torch.device | str, training: bool = True, resets: bool = False) -> Selection:
         """The backend that `forward` uses on `device`, and why not a faster one. Compiles kernels at first use.

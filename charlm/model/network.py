@@ -11,7 +11,6 @@ from charlm.config.schema import Dropout
 from charlm.errors import DivergenceError
 from charlm.layers import (
     NO_DROPOUT,
-    REFERENCE,
     Activations,
     Generator,
     Lookup,
@@ -104,8 +103,7 @@ class CharLM(nn.Module):
             inputs = self._embed(x_TB)  # [T, B, E]
             outputs, last_state = self.layers(inputs, state, self._resets(x_TB))  # [T, B, H]
         features = self._drop_units(outputs, self.dropout.output)  # [T, B, H]
-        logits = self.logits(features)  # [T, B, V]
-        losses_TB = cross_entropy(logits, y_TB)
+        losses_TB = cross_entropy(self.logits(features), y_TB)  # of logits [T, B, V]
         total = losses_TB.sum() / x_TB.shape[1]
         objective = total
         if activation_penalty:
@@ -129,8 +127,8 @@ class CharLM(nn.Module):
     ) -> tuple[Tensor, RecurrentState, list[Activations]]:
         """`outputs` by the reference loop in the parameters' precision, and the activations of each layer."""
         activations = [Activations(list) for _ in range(self.layers.num_layers)]
-        outputs, last_state = self.layers(
-            self._embed(x_TB), state, self._resets(x_TB), backend=REFERENCE, activations=activations
+        outputs, last_state = self.layers.forward_reference(
+            self._embed(x_TB), state, self._resets(x_TB), activations=activations
         )
         return outputs, last_state, activations
 

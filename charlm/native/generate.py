@@ -13,27 +13,21 @@ from charlm.system.device import autocasts_to_bf16
 
 
 @dataclass(eq=False)
-class BeforeLoop:
-    """The part before the loop, see `before_loop`: above the first layer it is computed character by character."""
-
-    weights: list[Tensor]
-    vectors: list[Tensor]
-    operand_widths: list[int]
-    """Units of each operand of the products, other than the input."""
-    norm_counts: list[int]
-    """Number of normalizations, for each size."""
-
-
-@dataclass(eq=False)
 class GeneratingLayer:
-    """A layer as generation reads it: a window of a single step, and the part before its loop.
+    """A layer as generation reads it: its loop, and the part before it, see `before_loop`.
 
-    Both halves of `states`, [S, 2, B, H], are the states before the next character. The windows of a first layer are
-    tables with a row for each character; those of other layers are scratch [B, n].
+    Above the first layer the part before the loop is computed character by character.
     """
 
     window: Window
-    before: BeforeLoop
+    """Of a single step. Both halves of `states`, [S, 2, B, H], are the states before the next character. The windows of
+    a first layer are tables with a row for each character; those of other layers are scratch [B, n]."""
+    before_weights: list[Tensor]
+    before_vectors: list[Tensor]
+    before_widths: list[int]
+    """Units of each operand of the products before the loop, other than the input."""
+    before_norms: list[int]
+    """Number of normalizations before the loop, for each size."""
 
 
 class Generator:
@@ -101,11 +95,11 @@ class Generator:
 
 def _arguments(driver: CpuDriver, layer: GeneratingLayer, ids_B: Tensor | None) -> ctypes.Structure:
     """The struct of a layer. What belongs to the part before the loop comes last."""
-    window, before = replace(layer.window, ids=ids_B), layer.before
+    window = replace(layer.window, ids=ids_B)
     widths = [window.units(operand.size) if window.bf16 else 0 for operand in window.passes.operands]
     tables = scratch(window, widths)
-    tables["copies"] += copies(window.B, before.operand_widths)
-    tables["partials"] += partials(window.B, before.norm_counts)
-    tables["weights"] = [*window.weights, *before.weights]
-    tables["vectors"] = [*window.vectors, *before.vectors]
+    tables["copies"] += copies(window.B, layer.before_widths)
+    tables["partials"] += partials(window.B, layer.before_norms)
+    tables["weights"] = [*window.weights, *layer.before_weights]
+    tables["vectors"] = [*window.vectors, *layer.before_vectors]
     return driver.arguments(window, **tables)

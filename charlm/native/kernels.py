@@ -24,38 +24,34 @@ MOST_CHARACTERS = 150_000
 """Of C++ for a cell. g++ 12 takes up to 40 s for them on an idle core, and minutes beside other load."""
 
 
-class CellKernel(Kernel):
-    """Both passes of a layer, and generation: recurrence.cpp and the text that cells/cpp.py writes for a cell.
-
-    One library has several variants of a step, see `both_passes`. KernelError if they are too long.
-    """
-
-    def __init__(self, name: str, programs: Sequence[Passes | None]) -> None:
-        different: list[Passes] = []
-        for passes in programs:
-            if passes is not None and all(passes.split != other.split for other in different):
-                different.append(passes)
-        self.variants = [passes.split for passes in different]
-        """What each variant computes; its index is `Arguments::variant`."""
-        text = cpp(different)
-        if len(text) > MOST_CHARACTERS:
-            raise KernelError(f"its step is {len(text):,} characters of C++; allowed: {MOST_CHARACTERS:,}")
-        structs = Struct(_HERE / "recurrence.h"), Struct(_HERE / "generate.h", "Generation")
-        super().__init__(_HERE / "recurrence.cpp", structs, name, text)
-
-
-def kernel_of(cell: Cell) -> CellKernel:
+def kernel_of(cell: Cell) -> Kernel:
     """The kernel of a cell's step as it is now; cells that differ only in sizes or initial values share it."""
-    return kernel_of_programs(cell.name, *both_passes(*cell.programs()))
+    return kernel_of_passes(cell.name, both_passes(*cell.programs()))
 
 
 @functools.lru_cache(maxsize=64)
-def kernel_of_programs(name: str, general: Passes | None, square: Passes) -> CellKernel:
-    """The kernel of `both_passes`. KernelError if the step is too long."""
-    kernel = CellKernel(name, [general, square])
-    key = repr((kernel.text, kernel.variants))  # equal texts can have different names of gates
-    return _kernels.setdefault(key, kernel)
+def kernel_of_passes(name: str, programs: tuple[Passes | None, ...]) -> Kernel:
+    """Both passes of a layer, and generation: recurrence.cpp, and the text that cells/cpp.py writes for these programs.
+
+    KernelError if they are too long.
+    """
+    variants = variants_of(programs)
+    text = cpp(variants)
+    if len(text) > MOST_CHARACTERS:
+        raise KernelError(f"its step is {len(text):,} characters of C++; allowed: {MOST_CHARACTERS:,}")
+    structs = Struct(_HERE / "recurrence.h"), Struct(_HERE / "generate.h", "Generation")
+    key = repr((text, [passes.split for passes in variants]))  # equal texts can have different names of gates
+    return _kernels.setdefault(key, Kernel(_HERE / "recurrence.cpp", structs, name, text))
 
 
-_kernels: dict[str, CellKernel] = {}
+_kernels: dict[str, Kernel] = {}
 """Each library once."""
+
+
+def variants_of(programs: Sequence[Passes | None]) -> list[Passes]:
+    """The different ones among them; the index in this list is `Arguments::variant`."""
+    different: list[Passes] = []
+    for passes in programs:
+        if passes is not None and all(passes.split != other.split for other in different):
+            different.append(passes)
+    return different

@@ -13,7 +13,7 @@ from torch import Tensor
 from charlm.cells.cpp import norm_sizes
 from charlm.cells.passes import Passes
 from charlm.cells.window import Gradients, Window
-from charlm.native.kernels import CellKernel, kernel_of_programs
+from charlm.native.kernels import kernel_of_passes, variants_of
 from charlm.native.lookup import table_gradient
 from charlm.native.product import matmul
 
@@ -22,9 +22,9 @@ Tables = dict[str, list[Tensor | None]]
 
 
 class CpuDriver:
-    """Computes the loops of a cell's layers, with products in float32 or bfloat16; see `layers.recurrence.Driver`.
+    """Computes loops with these passes, with products in float32 or bfloat16; see `layers.recurrence.Driver`.
 
-    programs: the passes whose variants the kernel holds.
+    KernelError if they are too long for a kernel.
     """
 
     padding = 16  # the largest W of vector.h
@@ -32,11 +32,11 @@ class CpuDriver:
     matmul = staticmethod(matmul)
     table_gradient = staticmethod(table_gradient)
 
-    def __init__(self, kernel: CellKernel, programs: Sequence[Passes | None]) -> None:
-        self.kernel = kernel
-        self._programs = programs
+    def __init__(self, name: str, programs: tuple[Passes | None, ...]) -> None:
+        self.kernel = kernel_of_passes(name, programs)
+        splits = [passes.split for passes in variants_of(programs)]
         # By identity: comparing whole programs takes as long as a small layer.
-        self._variants = {id(one): kernel.variants.index(one.split) for one in programs if one is not None}
+        self._variants = {passes: splits.index(passes.split) for passes in programs if passes is not None}
 
     def forward(self, window: Window) -> None:
         passes, copied = window.passes, window.bf16 or window.mask is not None
@@ -53,18 +53,16 @@ class CpuDriver:
     def arguments(self, window: Window, **more: Tensor | Sequence[Tensor | None]) -> ctypes.Structure:
         """The struct `Arguments` of a call; `more` fields replace those of the window."""
         fields = vars(window) | more
-        passes = fields.pop("passes")
+        del fields["passes"]
         rows = 0 if window.zoneout is None else window.zoneout.shape[0] * window.zoneout.shape[1]
-        return self.kernel.structs[0].fill(**fields, zoneout_rows=rows, variant=self._variants[id(passes)])
+        return self.kernel.structs[0].fill(**fields, zoneout_rows=rows, variant=self._variants[window.passes])
 
     def graph_stream(self, device: torch.device) -> None:
         """None: nothing is replayed on the addresses of an earlier call."""
 
 
-@functools.lru_cache(maxsize=64)
-def cpu_driver(name: str, general: Passes | None, square: Passes) -> CpuDriver:
-    """The driver of `both_passes`. KernelError if the step is too long."""
-    return CpuDriver(kernel_of_programs(name, general, square), [general, square])
+cpu_driver = functools.lru_cache(maxsize=64)(CpuDriver)
+"""The driver of these passes: layers with the same passes share it."""
 
 
 def scratch(window: Window, widths: Sequence[int]) -> Tables:
@@ -75,6 +73,7 @@ def scratch(window: Window, widths: Sequence[int]) -> Tables:
 
 
 def copies(B: int, widths: Sequence[int]) -> list[Tensor | None]:
+    """For each width two rows per stream."""
     # Copies are in float32, or in bfloat16 padded to a multiple of 32 elements; the padding must be 0.
     return [torch.zeros(2, B, width + 16) if width else None for width in widths]
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from charlm.cells import CELLS, Cell
 from charlm.config.schema import Dropout
 from charlm.layers import RecurrentLayers, RecurrentState
-from charlm.native.kernels import CellKernel
 from charlm.native.recurrence import CpuDriver
 
 Run = dict[str, Tensor]
@@ -172,9 +171,8 @@ def by_kernel(stack: RecurrentLayers) -> RecurrentLayers:
 
 def in_one_library(stacks: list[RecurrentLayers]) -> Any:
     """Replaces the CPU kernels of all layers by one library for these."""
-    programs = [stack.passes(0) for stack in stacks]
-    driver = CpuDriver(CellKernel("own", programs), programs)
-    return mock.patch.object(RecurrentLayers, "cpu_driver", driver)
+    programs = tuple(stack.passes(0) for stack in stacks)
+    return mock.patch.object(RecurrentLayers, "cpu_driver", CpuDriver("own", programs))
 
 
 def seeded(forward: Callable[..., Any], *more: Any) -> Callable[..., Any]:

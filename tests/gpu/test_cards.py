@@ -123,7 +123,8 @@ def test_only_a_recording_on_its_own_card_keeps_a_window_from_becoming_a_graph(
 def test_buffers_of_another_stream_of_the_card_are_not_taken(cards: Cards) -> None:
     cache, driver = BufferCache(), RecurrentLayers.gpu_driver
     tensor: Any = SimpleNamespace(device=SECOND, shape=(3,), dtype=torch.float32)
-    inputs = LoopInputs(Case("rnn").start(1, 2).passes(0), 1, 1, 2, 0, False, 1, [], [], [], None, None, None, None)
+    sizes: Any = {"T": 1, "B": 1, "H": 2, "I": 0, "bf16": False, "saved_steps": 1}
+    inputs = LoopInputs(passes=Case("rnn").start(1, 2).passes(0), **sizes, weights=[], windows=[], vectors=[])
 
     def address(stream: int) -> int:
         cards.streams = [0, stream]

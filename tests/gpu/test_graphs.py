@@ -165,10 +165,9 @@ def test_another_cell_or_precision_on_the_same_tensors_is_another_call(recorder:
     passes = [Case("rnn", {"nonlinearity": name}).start(1, 5).passes(0) for name in ("tanh", "relu")]
     T, B, H = 3, 2, 5
     weights_HH, inputs_TBH, states = torch.empty(H, H), torch.empty(T, B, H), torch.randn(1, 1 + T, B, H)
-    tanh, relu = (
-        Window(p, T, B, H, 0, False, T, [weights_HH], [inputs_TBH], [], None, None, None, None, states, [], [])
-        for p in passes
-    )
+    sizes: Any = {"T": T, "B": B, "H": H, "I": 0, "bf16": False, "saved_steps": T}
+    tensors: Any = {"weights": [weights_HH], "windows": [inputs_TBH], "vectors": [], "saved": [], "operands": []}
+    tanh, relu = (Window(passes=both, states=states, **sizes, **tensors) for both in passes)
     for _ in range(4):
         inputs_TBH.normal_()
         weights_HH.normal_()
