@@ -4,7 +4,6 @@ host.py           the CPU, its cores and free memory, and how idle threads wait;
 device.py         the device, its precision, and torch's settings of the process
 process_group.py  ProcessGroup: the processes of a run, and the shard of the batch that each computes
 children.py       commands that are run, with limits
-clock.py          the time that compiling took
 files.py          files that are replaced in one step, and what may be read and written
 lock.py           one process at a time in a run's folder
 cache.py          the cache folder and its bounds
