@@ -50,3 +50,29 @@ def _imported(path: Path, modules: dict[str, Path]) -> set[str]:
             names = {f"{statement.module}.{name.name}" for name in statement.names}
             imported |= names & modules.keys() or {statement.module}
     return imported
+
+
+def test_the_stops_of_a_character_and_the_nouns_of_the_page_exist() -> None:
+    page = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
+    stops, nouns = re.split(r"^## (?:Follow a character|Nouns|Names)$", page, flags=re.MULTILINE)[1:3]
+    rows = re.findall(r"^\| `([\w.]+)` \| `([\w./]+)` \|", stops, re.MULTILINE)
+    assert [row for row in rows if row[0] not in _names(ROOT / row[1])] == []
+    assert len(rows) == 13
+    names = re.findall(r"`([\w.]+)`", nouns)
+    everywhere = {name for path in PACKAGE.rglob("*.py") for name in _names(path)}
+    assert set(names) <= everywhere
+    assert len(names) >= 20
+
+
+def _names(path: Path) -> set[str]:
+    """The classes and functions of a file; a method with its class."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return set(re.findall(r"\b(\w+)\(", text))
+    names = set()
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+    return names
