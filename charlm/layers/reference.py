@@ -92,7 +92,8 @@ class TensorProgram:
     ) -> None:
         self.ends, self.parameters = tuple(ends), parameters
         self.nodes = _with_products(program.nodes, additions or {}, is_one_hot=one_hot_size > 0)
-        self.order = ordered(self.ends, lambda place: self.nodes[place].args)
+        # The order decides in which order autograd adds gradients.
+        self.order = ordered(self.ends, lambda place: reversed(self.nodes[place].args))
         self.rows = {parameter.name: max(parameter.stack, 1) * parameter.gates for parameter in program.parameters}
         self.mask_BH, self.one_hot_size, self.linear = mask_BH, one_hot_size, linear
         self.dtype = next(iter(parameters.values())).dtype
