@@ -15,7 +15,7 @@ nothing.
     reader.py        Reader: reads texts through the network, window after window; everything below uses it
     options.py       SamplingOptions: how text is drawn
     sampling.py      sample_text: characters drawn one by one
-    decoding.py      SampleText: the text of a sample from its ids
+    decoding.py      choose: the next character by temperature, top-k and top-p; SampleText: text from ids, up to a stop
     many_samples.py  sample_many, sample_new_lines: many samples; those that are no repeats and no copies
     evaluation.py    evaluate: the cross-entropy of a text
     dynamic.py       evaluate_dynamically: the same while the model keeps learning
