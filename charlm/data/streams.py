@@ -17,7 +17,7 @@ _BLOCK, _GROUP = 1 << 8, 1 << 10
 """Lines of a block, which stand together in the text, and blocks whose lines are shuffled together."""
 
 
-class Windows:
+class TrainingStreams:
     """B streams of a text side by side, read in windows of T steps."""
 
     length: int
@@ -59,7 +59,7 @@ class Windows:
         raise NotImplementedError
 
 
-class Streams(Windows):
+class Streams(TrainingStreams):
     """B streams of S = (N - 1) // B characters, end to end in a corpus of N characters.
 
     Stream b reads inputs ids[b·S : (b+1)·S]; its targets are the characters that follow each of them. The last target
@@ -131,7 +131,7 @@ def line_order(lines: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int6
     return order
 
 
-class LineStreams(Windows):
+class LineStreams(TrainingStreams):
     """B streams of whole lines, each line once in an epoch, in an order of its own for every epoch.
 
     A stream is the newline that starts its first line, and then line after line. It begins with the first line of the

@@ -23,5 +23,5 @@ nothing.
     line_scores.py   score_lines: lines as they come, each by itself
     labels.py        label_probabilities: the labels of lines
     gradients.py     gradient_norms: what flows back to earlier states
-    novelty.py       copied_windows: how much of a sample occurs in the training text
+    novelty.py       copied_ngrams: how much of a sample occurs in the training text
 """

@@ -52,7 +52,7 @@ def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "a
             say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
             precision = "fp32"
     prepare_device(device, precision)
-    network = uninitialized_model(model, len(checkpoint.vocabulary), precision)
-    network.reset_id = reset_id_of(checkpoint.config.data.unit, checkpoint.vocabulary)
+    reset_id = reset_id_of(checkpoint.config.data.unit, checkpoint.vocabulary)
+    network = uninitialized_model(model, len(checkpoint.vocabulary), precision, reset_id=reset_id)
     load_weights(network, checkpoint.averaged or checkpoint.weights)
     return network.to(device).eval()

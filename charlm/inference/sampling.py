@@ -13,7 +13,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs, may_record
 from charlm.inference.decoding import SampleText, choose
 from charlm.inference.options import SamplingOptions
-from charlm.inference.reader import START, Reader, windows
+from charlm.inference.reader import START, Reader, windows_between
 from charlm.layers import RecurrentState
 from charlm.model import Network, overflow
 
@@ -148,7 +148,7 @@ def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> T
 def read_ids(model: Network, ids: Sequence[int]) -> tuple[Tensor, RecurrentState]:
     """The last output [1, 1, H] and the state after reading one id or more, in windows."""
     reader, features_T1H = Reader(model, np.asarray(ids), START), torch.empty(0)
-    for offset, steps in windows(0, len(ids), _WINDOW):
+    for offset, steps in windows_between(0, len(ids), _WINDOW):
         features_T1H = reader.features(offset, steps)
     return features_T1H[-1:], reader.state
 

@@ -28,7 +28,7 @@ from charlm.inference.novelty import longest_copy
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
-from charlm.model import Network, build_model
+from charlm.model import CharLM, Network, build_model
 from charlm.system.formatting import nats_to_bits
 from charlm.system.number import LARGEST, in_range
 
@@ -80,10 +80,11 @@ class TrainedModel:
         """A model of the same config with random weights, drawn from its seed, to compare this one with."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.seed)
-            network = build_model(self.config.model, len(self.vocabulary), self.network.precision).eval()
-        network.reset_id = self.network.reset_id
+            network = build_model(
+                self.config.model, len(self.vocabulary), self.precision, reset_id=self.network.reset_id
+            )
         progress = {**self.progress, "step": 0, "best_nats": None, "elapsed_s": 0.0}
-        return replace(self, network=network.to(self.device), progress=progress)
+        return replace(self, network=network.to(self.device).eval(), progress=progress)
 
     def first_member(self, wanted_by: str) -> "TrainedModel":
         """A model of the first member alone, for what explains or exports one network; says so if there are several.
@@ -100,6 +101,12 @@ class TrainedModel:
             config=self.config.model_copy(update={"model": model}),
             progress={**self.progress, "best_nats": None, "valid_nats": None},
         )
+
+    @property
+    def single_network(self) -> CharLM:
+        """The network of a model that has no members, as `first_member` gives it."""
+        assert isinstance(self.network, CharLM)
+        return self.network
 
     # Writing
 

@@ -13,7 +13,7 @@ from charlm.checkpoint import all_finite
 from charlm.config import Config
 from charlm.data.corpus import Corpus
 from charlm.data.lines import reset_id_of
-from charlm.data.streams import LineStreams, Streams, Windows
+from charlm.data.streams import LineStreams, Streams, TrainingStreams
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import Network, WindowLoss, build_model, load_weights
@@ -59,8 +59,9 @@ class Trainer:
         self.streams = open_streams(config, corpus, group.shard)
         check_memory(config, len(corpus.vocabulary), machine)
         self.vocabulary = corpus.vocabulary
-        self.model = build_model(model, len(corpus.vocabulary), machine.precision, group.shard).to(device).train()
-        self.model.reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
+        reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
+        network = build_model(model, len(corpus.vocabulary), machine.precision, group.shard, reset_id=reset_id)
+        self.model = network.to(device).train()
         self.model.init_output_bias_(torch.from_numpy(corpus.frequencies()))
         selection = self.model.select_backend(device)
         self.backend = selection.description
@@ -183,22 +184,8 @@ class Trainer:
         (loss.objective / size if size > 1 else loss.objective).backward()
         scores = loss.objective.detach() / size, loss.cross_entropy / size
         if self.group.is_distributed:
-            scores = self.all_reduce_gradients(*scores)
+            scores = self.group.all_reduce_gradients(self.parameters, *scores)
         return loss._replace(objective=scores[0], cross_entropy=scores[1])
-
-    def all_reduce_gradients(self, *scores: Tensor) -> tuple[Tensor, ...]:
-        """Sum the gradients over all processes, and 0-d scores, which are returned.
-
-        They travel in one buffer after the backward pass: a recurrence's weight gradients are complete only at its
-        end, so there is nothing to overlap them with. The gradients become views of the buffer.
-        """
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        flat = torch.cat([tensor.reshape(-1) for tensor in (*gradients, *scores)])
-        self.group.all_reduce_(flat)
-        sums = flat.split([tensor.numel() for tensor in (*self.parameters, *scores)])
-        for parameter, gradient in zip(self.parameters, sums, strict=False):
-            parameter.grad = gradient.view_as(parameter)
-        return tuple(score[0] for score in sums[len(self.parameters) :])
 
     def _carried_state(self) -> RecurrentState | None:
         """The hidden state of the last window, set to zero in randomly chosen streams.
@@ -275,7 +262,7 @@ class Trainer:
         self.optimizer.zero_grad()
 
 
-def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> Windows:
+def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> TrainingStreams:
     """The streams of the train split, or a part of them; DataError if it is too short for one window."""
     ids, train = corpus.splits["train"], config.train
     if corpus.starts is None:
