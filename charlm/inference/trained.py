@@ -23,11 +23,10 @@ from charlm.inference.decoding import valid_text
 from charlm.inference.dynamic import Adaptation, check_running_text, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.gradients import LONGEST, gradient_norms
-from charlm.inference.labels import label_probabilities, nats_of_ends
 from charlm.inference.novelty import longest_copy
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text
-from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
+from charlm.inference.texts import Pool, each_text, label_probabilities, one_text, score_texts, text_features
 from charlm.model import CharLM, Network, build_model
 from charlm.system.formatting import nats_to_bits
 from charlm.system.number import LARGEST, in_range
@@ -286,7 +285,9 @@ class TrainedModel:
         labels = each_text(labels, "labels")
         ids = self._ids_of_all([label + separator for label in labels], "labels")
         starts = [len(self.vocabulary.encode(label)) for label in labels]
-        return [math.exp(-nats) for nats in nats_of_ends(self.network, ids, starts, self.newline)]
+        scored = score_texts(self.network, [as_records(each, self.newline) for each in ids])
+        separators = [nats[start:-1] for nats, start in zip(scored, starts, strict=True)]
+        return [math.exp(-float(nats.sum(dtype=np.float64))) for nats in separators]
 
     # The training text
 
