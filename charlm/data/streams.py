@@ -85,9 +85,11 @@ class Streams(TrainingStreams):
         share: float = 1.0,
     ) -> None:
         super().__init__(ids, batch_size, bptt)
-        self._whole = (len(ids) - 1) // batch_size
-        self._pieces = max(int(share * self._whole / max(_PIECE, bptt)), 1) if share < 1 else 1
-        self._piece = max(int(share * self._whole / self._pieces), bptt)
+        self._whole = (len(ids) - 1) // batch_size  # characters of a stream
+        self._pieces = 1  # that an epoch reads of each stream
+        if share < 1:
+            self._pieces = max(int(share * self._whole / max(_PIECE, bptt)), 1)
+        self._piece = max(int(share * self._whole / self._pieces), bptt)  # characters of a piece
         self.length = self._pieces * self._piece
         self._begins_B = np.split(np.arange(batch_size) * self._whole, shard.count)[shard.index]
 

@@ -73,11 +73,8 @@ def sample_ids(
         )
     else:
         draw = StepByStep(model, output, state, options)
-    random = [torch.Generator().manual_seed(seed) for seed in seeds]
     at_once = 16
-    for start in range(0, options.length, _WINDOW):
-        draws_TN = torch.stack([torch.rand(_WINDOW, generator=one, dtype=torch.float64) for one in random], dim=1)
-        draws_TN = draws_TN[: options.length - start]
+    for draws_TN in _random_numbers(seeds, options.length):
         while len(draws_TN):
             start_s = time.perf_counter()
             ids_TN = draw(draws_TN[:at_once])
@@ -87,6 +84,14 @@ def sample_ids(
             if bool((ids_TN < 0).any()):
                 raise overflow()
             yield from ids_TN
+
+
+def _random_numbers(seeds: Sequence[int], length: int) -> Iterator[Tensor]:
+    """Uniform random numbers for `length` characters of each sample, [up to 256, N] at a time."""
+    streams = [torch.Generator().manual_seed(seed) for seed in seeds]
+    for start in range(0, length, _WINDOW):
+        draws = [torch.rand(_WINDOW, generator=stream, dtype=torch.float64) for stream in streams]
+        yield torch.stack(draws, dim=1)[: length - start]
 
 
 class StepByStep:
