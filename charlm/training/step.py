@@ -59,10 +59,7 @@ class Trainer:
         self.streams = open_streams(config, corpus, group.shard)
         check_memory(config, len(corpus.vocabulary), machine)
         self.vocabulary = corpus.vocabulary
-        reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
-        network = build_model(model, len(corpus.vocabulary), machine.precision, group.shard, reset_id=reset_id)
-        self.model = network.to(device).train()
-        self.model.init_output_bias_(torch.from_numpy(corpus.frequencies()))
+        self.model = _new_model(self.config, corpus, machine)
         selection = self.model.select_backend(device)
         self.backend = selection.description
         self.parameters: list[Tensor] = list(self.model.parameters())
@@ -82,13 +79,15 @@ class Trainer:
         # Reading a number from a GPU makes the host wait for it, so the check for finite numbers is deferred there.
         self._defers_checks = device.type != "cpu"
         self._diverged_step = torch.full((), -1, device=device)
-        self._graph = None
-        if self._defers_checks and allowed_graphs() == "update":
-            # Processes add up their gradients between launches; some optimizers count their steps on the host.
-            if not group.is_distributed and keep_on_device(self.optimizer):
-                self._graph = UpdateGraph(self.model.zero_state(config.train.batch_size))
-            else:
-                say("graph", "updates are launched: CHARLM_GRAPHS=update takes one process, and no adagrad")
+        self._graph = self._update_graph() if self._defers_checks and allowed_graphs() == "update" else None
+
+    def _update_graph(self) -> UpdateGraph | None:
+        """What runs whole updates as CUDA graphs; None, and says so, where it cannot."""
+        # Processes add up their gradients between launches; some optimizers count their steps on the host.
+        if self.group.is_distributed or not keep_on_device(self.optimizer):
+            say("graph", "updates are launched: CHARLM_GRAPHS=update takes one process, and no adagrad")
+            return None
+        return UpdateGraph(self.model.zero_state(self.config.train.batch_size))
 
     # Where the run stands
 
@@ -260,6 +259,16 @@ class Trainer:
         """After a restore: drop the gradients and the deferred check of the updates that were undone."""
         self._diverged_step.fill_(-1)
         self.optimizer.zero_grad()
+
+
+def _new_model(config: Config, corpus: Corpus, machine: Machine) -> Network:
+    """A model in training mode that knows how frequent each character is, and nothing else."""
+    reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
+    shard = machine.group.shard
+    network = build_model(config.model, len(corpus.vocabulary), machine.precision, shard, reset_id=reset_id)
+    network = network.to(machine.device).train()
+    network.init_output_bias_(torch.from_numpy(corpus.frequencies()))
+    return network
 
 
 def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> TrainingStreams:
