@@ -15,11 +15,7 @@ from charlm.system.device import describe_device, precisions, prepare_device, re
 
 
 def load(path: str | Path, device: str = "auto", precision: str = "auto") -> TrainedModel:
-    """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
-
-    device: auto, cpu, cuda or cuda:N. precision: see `load_model`. CheckpointError if there is no usable checkpoint,
-    DeviceError if there is no such GPU, or if it lacks the precision.
-    """
+    """What `charlm.load` gives."""
     where = resolve_device(device)
     file = find_checkpoint(Path(path))
     checkpoint = read_checkpoint(file)

@@ -137,10 +137,9 @@ class StepByStep:
 
 @torch.inference_mode()
 def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> Tensor:
-    """The probabilities [V] of the character after the prompt, in float64.
+    """The probabilities [V] of the character after the prompt, in float64; for errors see `sample_text`.
 
-    An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt,
-    DivergenceError for logits that are not finite. The model must be in evaluation mode.
+    DivergenceError for logits that are not finite.
     """
     output, _ = read_ids(model, prompt_ids(model, vocabulary, prompt))
     p_V = model.logits(output[0, 0]).double().softmax(-1).cpu()

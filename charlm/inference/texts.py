@@ -90,10 +90,7 @@ def text_features(model: Network, texts: Sequence[Ids], pool: Pool) -> npt.NDArr
 def label_probabilities(
     model: Network, lines: Sequence[Ids], labels: Sequence[Ids], newline: int, *, equal_priors: bool
 ) -> npt.NDArray[np.float64]:
-    """p(label | line) for each line and each label, [N, K]; see `TrainedModel.classify`.
-
-    labels: with their separators, as they stand before a line.
-    """
+    """p(label | line) for each line and label with its separator, [N, K]; see `TrainedModel.classify`."""
     starts = [len(label) if equal_priors else 0 for label in labels] * len(lines)
     records = [as_records(np.concatenate([label, line]), newline) for line in lines for label in labels]
     scored = score_texts(model, records)
