@@ -29,7 +29,7 @@ def one_text(text: Any, name: str) -> str:
     return text
 
 
-def each_text(texts: Any, name: str = "texts") -> list[str]:
+def each_text(texts: Any, name: str) -> list[str]:
     """The texts of a list, an array, a column or a generator; TypeError unless all are texts."""
     if isinstance(texts, str):
         raise TypeError(f"{name}: found a string; allowed: a list of strings; put it into a list")

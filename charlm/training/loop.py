@@ -57,7 +57,7 @@ class TrainingLoop:
         corpus: Corpus,
         folder: RunFolder,
         tracker: Tracker,
-        on_row: OnRow | None = None,
+        on_row: OnRow | None,
     ) -> None:
         self.trainer = trainer
         self.config = trainer.config

@@ -20,7 +20,7 @@ from charlm.model import Network, WindowLoss, build_model, load_weights
 from charlm.native.build import used_kernels
 from charlm.system.console import say
 from charlm.system.device import allowed_graphs
-from charlm.system.process_group import WHOLE_BATCH, Shard
+from charlm.system.process_group import Shard
 from charlm.training.budget import Budget
 from charlm.training.graph import UpdateGraph
 from charlm.training.machine import Machine, check_memory
@@ -271,7 +271,7 @@ def _new_model(config: Config, corpus: Corpus, machine: Machine) -> Network:
     return network
 
 
-def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> TrainingStreams:
+def open_streams(config: Config, corpus: Corpus, shard: Shard) -> TrainingStreams:
     """The streams of the train split, or a part of them; DataError if it is too short for one window."""
     ids, train = corpus.splits["train"], config.train
     if corpus.starts is None:
