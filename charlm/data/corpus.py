@@ -22,7 +22,7 @@ from charlm.data.counting import CountedSource, count_source, short_digest
 from charlm.data.lines import line_starts
 from charlm.data.reading import Unit, read_symbols
 from charlm.data.sources import is_gone
-from charlm.data.splits import Bounds, cuts, described, write_ordered_splits, write_splits
+from charlm.data.splits import text_splits, write_line_splits, write_ordered_line_splits
 from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.runs import TEXT
@@ -42,7 +42,7 @@ class Corpus:
     splits: dict[str, Ids]
     """"train", "valid", "test" → ids [N], memory-mapped, read-only; splits of share 0 are absent.
 
-    If lines are the unit, a split is a newline and then its lines, see `write_splits`.
+    If lines are the unit, a split is a newline and then its lines, see `write_line_splits`.
     """
     sha256: str
     """The digest of the source; with a valid or test source, of the joined digests of all sources."""
@@ -114,7 +114,8 @@ class CountedSources:
         for name, source in self.sources.items():
             own_shares = shares if name == "train" else {name: 1.0}
             if starts is None:
-                parts, words = _split_text(source, vocabulary, own_shares)
+                key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), own_shares)}"
+                parts, words = text_splits(encode(source, vocabulary), source.lengths, own_shares, key=key)
             else:
                 parts, words = _split_lines(source, vocabulary, own_shares, starts)
             splits |= parts
@@ -197,27 +198,6 @@ def encode_file(
     return ids, source.unknown(vocabulary)
 
 
-def _split_text(source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float]) -> tuple[dict[str, Ids], str]:
-    """The splits of a running text, and how they were cut, in words; views where a split is in one piece."""
-    ids, bounds = encode(source, vocabulary), cuts(source.lengths, list(shares.values()))
-    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares)}"
-    parts = {name: _joined(ids, bounds[:, at : at + 2], f"{key}-{name}") for at, name in enumerate(shares)}
-    return parts, described(bounds, list(shares))
-
-
-def _joined(ids: Ids, bounds: Bounds, key: str) -> Ids:
-    """The pieces of `ids` with these bounds, [pieces, 2], one after another."""
-    pieces = bounds[bounds[:, 0] < bounds[:, 1]]
-    if not len(pieces):
-        return ids[:0]
-    if (pieces[:-1, 1] == pieces[1:, 0]).all():
-        return ids[pieces[0, 0] : pieces[-1, 1]]
-    joined = find_entry(key, ids.dtype)
-    if joined is None:
-        joined = store_entry(key, ids.dtype, (ids[begin:end] for begin, end in pieces))
-    return joined
-
-
 def _split_lines(
     source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], starts: dict[str, Ids]
 ) -> tuple[dict[str, Ids], str]:
@@ -229,9 +209,9 @@ def _split_lines(
     if len(splits) < len(shares):
         ids = encode(source, vocabulary)
         if in_order:
-            splits = write_ordered_splits(ids, source.lengths, vocabulary, shares, key=key, source=source.source)
+            splits = write_ordered_line_splits(ids, source.lengths, vocabulary, shares, key=key, source=source.source)
         else:
-            splits = write_splits(ids, vocabulary, shares, key=key, source=source.source)
+            splits = write_line_splits(ids, vocabulary, shares, key=key, source=source.source)
     for name, ids in splits.items():
         starts[name] = line_starts(ids, vocabulary, f"{key}-{name}")
     return splits, in_order

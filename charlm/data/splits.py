@@ -19,7 +19,7 @@ from fractions import Fraction
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.cache import map_entry, open_entry, store_entry
+from charlm.data.cache import find_entry, map_entry, open_entry, store_entry
 from charlm.data.hashes import BASE, Hashes, line_hashes, scattered
 from charlm.data.lines import line_chunks, line_ends, line_starts, newline_of
 from charlm.data.vocabulary import Ids, Vocabulary
@@ -47,6 +47,31 @@ _FEW = 4
 """A line is frequent if it occurs more than `_FEW` times and makes up more than `_FREQUENT` of the smallest split's
 share of lines. Shares below `_LEAST_SHARE` count as `_LEAST_SHARE`, so that a frequent line outnumbers the rare
 lines in its bucket."""
+
+
+def text_splits(
+    ids: Ids, lengths: Sequence[int], shares: Mapping[str, float], *, key: str
+) -> tuple[dict[str, Ids], str]:
+    """The splits of a running text, and how they were cut, in words; views where a split is in one piece.
+
+    lengths: characters of its files. Splits in several pieces are entries `key-NAME` of the cache.
+    """
+    bounds = cuts(lengths, list(shares.values()))
+    splits = {name: _joined(ids, bounds[:, at : at + 2], f"{key}-{name}") for at, name in enumerate(shares)}
+    return splits, described(bounds, list(shares))
+
+
+def _joined(ids: Ids, bounds: Bounds, key: str) -> Ids:
+    """The pieces of `ids` with these bounds, [pieces, 2], one after another."""
+    pieces = bounds[bounds[:, 0] < bounds[:, 1]]
+    if not len(pieces):
+        return ids[:0]
+    if (pieces[:-1, 1] == pieces[1:, 0]).all():
+        return ids[pieces[0, 0] : pieces[-1, 1]]
+    joined = find_entry(key, ids.dtype)
+    if joined is None:
+        joined = store_entry(key, ids.dtype, (ids[begin:end] for begin, end in pieces))
+    return joined
 
 
 def cuts(lengths: Sequence[int], shares: Sequence[float], enough: int = CHARS) -> Bounds:
@@ -132,7 +157,7 @@ def described(bounds: Bounds, names: Sequence[str]) -> str:
 # Of lines that are records
 
 
-def write_splits(
+def write_line_splits(
     ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str
 ) -> dict[str, Ids]:
     """Write the lines of `ids` [N] into an entry `key-NAME` of the cache for each split: a newline and then its lines.
@@ -171,7 +196,7 @@ def write_splits(
     return {name: map_entry(f"{key}-{name}", newline.dtype) for name in shares}
 
 
-def write_ordered_splits(
+def write_ordered_line_splits(
     ids: Ids, lengths: Sequence[int], vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str
 ) -> dict[str, Ids]:
     """The same with lines from the end of each file, whose characters are `lengths`, for the splits after the first."""
