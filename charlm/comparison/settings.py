@@ -3,6 +3,7 @@
 import bisect
 import json
 import statistics
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from charlm.cells import CELLS, Cell
 from charlm.cells.cell import is_in_file
 from charlm.cells.file import load_cell
 from charlm.choice.families import Request
-from charlm.choice.suggest import suggest
+from charlm.choice.suggest import Suggestion, suggest
 from charlm.comparison.plan import Plan
 from charlm.config import Config, parse_config, valid_overrides
 from charlm.config.yaml import dump_flow
@@ -73,43 +74,49 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
 
 
 def _chosen(plan: Plan) -> list[Config]:
-    def ask(cell: str, *options: str) -> tuple[Config, int, int]:
-        """The settings for a kind, its updates, and the size of the vocabulary."""
-        one_each = [f"model.cell.kind={cell}", "model.members=1"]
-        request = Request(plan.text, plan.minutes, [*one_each, *options, *fixed[cell]])
-        suggestion = suggest(request)
-        config, updates = suggestion.config, suggestion.updates
-        if config.data.valid_source is None and not config.data.split[1]:
-            raise ConfigError(
-                "data.split: found no validation share; kinds are compared by their validation score; allowed: a share "
-                "above 0, or data.valid_source"
-            )
-        if not request.gives("train.eval_every"):
-            train = config.train.model_copy(update={"eval_every": max(1, updates // EVALUATIONS)})
-            config = config.model_copy(update={"train": train})
-        return config, updates, len(suggestion.vocabulary)
-
     fixed = _fixed(plan)
     say("compare", f"settings of {', '.join(plan.cells)} for {format_duration(60 * plan.minutes)} each")
     # How much of the text is for validation follows from the speed of a kind; all are scored on the same.
-    asked = [ask(plan.cells[0])]
-    split = f"data.split={list(asked[0][0].data.split)}"
-    asked += [ask(cell, split) for cell in plan.cells[1:]]
+    first = _suggested(plan, plan.cells[0], fixed[plan.cells[0]])
+    split = f"data.split={list(first.config.data.split)}"
+    suggestions = [first, *(_suggested(plan, cell, [split, *fixed[cell]]) for cell in plan.cells[1:])]
     if plan.equal == "time":
-        return [config for config, _, _ in asked]
-    vocabulary_size = asked[0][2]
-    parameters = statistics.median_low(count_parameters(config.model, vocabulary_size) for config, _, _ in asked)
-    like = asked[0][0].train
+        return [suggestion.config for suggestion in suggestions]
+    vocabulary_size = len(first.vocabulary)
+    sizes = [count_parameters(suggestion.config.model, vocabulary_size) for suggestion in suggestions]
+    parameters = statistics.median_low(sizes)
+    like = first.config.train
     same = [split, f"train.batch_size={like.batch_size}", f"train.bptt={like.bptt}"]
     sized = []
-    for cell, (config, _, _) in zip(plan.cells, asked, strict=True):
-        hidden = hidden_for(config, vocabulary_size, parameters)
-        sized.append(ask(cell, *settings_of_run(config), f"model.cell.hidden={hidden}", *same))
+    for cell, suggestion in zip(plan.cells, suggestions, strict=True):
+        model = settings_of_run(suggestion.config)
+        hidden = hidden_for(suggestion.config, vocabulary_size, parameters)
+        sized.append(_suggested(plan, cell, [*model, f"model.cell.hidden={hidden}", *same, *fixed[cell]]))
     if plan.equal == "parameters":
-        return [config for config, _, _ in sized]
-    steps = max(1, min(updates for _, updates, _ in sized))
+        return [suggestion.config for suggestion in sized]
+    steps = max(1, min(suggestion.updates for suggestion in sized))
     limits = {"max_steps": steps, "max_minutes": None, "max_epochs": None}
-    return [config.model_copy(update={"train": config.train.model_copy(update=limits)}) for config, _, _ in sized]
+    return [_with_training(suggestion.config, limits) for suggestion in sized]
+
+
+def _suggested(plan: Plan, cell: str, options: Sequence[str]) -> Suggestion:
+    """What charlm chooses for a kind with these options, KEY=VALUE, with evaluations that can be compared."""
+    request = Request(plan.text, plan.minutes, [f"model.cell.kind={cell}", "model.members=1", *options])
+    suggestion = suggest(request)
+    config = suggestion.config
+    if config.data.valid_source is None and not config.data.split[1]:
+        raise ConfigError(
+            "data.split: found no validation share; kinds are compared by their validation score; allowed: a share "
+            "above 0, or data.valid_source"
+        )
+    if request.gives("train.eval_every"):
+        return suggestion
+    every = max(1, suggestion.updates // EVALUATIONS)
+    return suggestion._replace(config=_with_training(config, {"eval_every": every}))
+
+
+def _with_training(config: Config, options: dict[str, int | None]) -> Config:
+    return config.model_copy(update={"train": config.train.model_copy(update=options)})
 
 
 def _fixed(plan: Plan) -> dict[str, list[str]]:
