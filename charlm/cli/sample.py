@@ -88,7 +88,6 @@ def sample(
     trained = open_model(checkpoint, device, precision)
 
     from charlm.inference.samples import sample_many, sample_new_lines
-    from charlm.inference.sampling import sample_text
 
     writes_lines = trained.network.is_line_model
     usage.refuse_if(new and not writes_lines, "--new needs a model of lines (`charlm train TEXT --lines`)")
@@ -104,14 +103,8 @@ def sample(
     rows = []
     dropped = Counter[str]()
     if count == 1 and not new:
-        drawn = sample_text(trained.network, trained.vocabulary, prompt, options, [seed])
-        pieces = []
-        _show(prompt, json)
-        for [piece] in drawn:
-            _show(piece, json)
-            pieces.append(piece)
-        _show("\n", json)
-        rows.append(_row(trained, prompt, "".join(pieces), options, seed, novelty, json))
+        text = _shown_as_drawn(trained, prompt, options, seed, json)
+        rows.append(_row(trained, prompt, text, options, seed, novelty, json))
     else:
         if new:
             samples = sample_new_lines(trained, prompt, options, seed, count, dropped)
@@ -130,6 +123,20 @@ def sample(
         copies, repeats = counted(dropped["copy"], "line"), counted(dropped["repeat"], "repeat")
         missing = f"; gave up with {len(rows)} of {count}" if len(rows) < count else ""
         say("dropped", f"{copies} of the training text, {repeats}{missing}")
+
+
+def _shown_as_drawn(trained: Any, prompt: str, options: SamplingOptions, seed: int, json: bool) -> str:
+    """A sample without its prompt, whose characters are printed one after another."""
+    from charlm.inference.sampling import sample_text
+
+    drawn = sample_text(trained.network, trained.vocabulary, prompt, options, [seed])  # its errors come now
+    pieces = []
+    _show(prompt, json)
+    for [piece] in drawn:
+        _show(piece, json)
+        pieces.append(piece)
+    _show("\n", json)
+    return "".join(pieces)
 
 
 def _show(text: str, json: bool) -> None:
