@@ -69,11 +69,11 @@ def parse_config(
 
     An override that changes the kind of a section drops the options in `raw` that not all kinds have.
 
-    cell: the cell of the run that the config is for; a cell of one's own must then be the same, with other options.
-    runs_file: whether a Python file with a cell is run. It must be for configs and overrides alone that a user typed.
-    Otherwise a cell of one's own has its options only. folder: that of the config's file, where the relative path of
-    the Python file starts; that of an override starts in the current folder. In a run's folder a config is data: it
-    names no file that is run.
+    Of a cell in a Python file, see `_own_cell`:
+    cell: that of the run that the config is for; the config's must be the same, with other options.
+    runs_file: whether the file is run. It must be for configs and overrides alone that a user typed, and is not for a
+    config in a run's folder, which is data. Otherwise the cell has its options only.
+    folder: that of the config, where the file's relative path starts; one in an override starts in the current folder.
 
     The ConfigError names all faults at once. CellError for the step of a cell that is not allowed.
     """
@@ -95,9 +95,10 @@ def parse_config(
     section = section_of(raw, CELL_KIND)
     if section and is_in_file(section.get("kind")):
         source = written_at(CELL_KIND, sources)
-        start = None if source.startswith("--set ") else folder
+        if source.startswith("--set "):
+            folder = None
         try:
-            own_cell = _find_cell(section["kind"], start, cell, runs_file)
+            own_cell = _own_cell(section["kind"], folder, cell, runs_file)
             section["kind"] = own_cell.kind
         except CellError as error:
             faults.append(f"{source}: model.cell.kind: {error}")
@@ -115,23 +116,26 @@ def parse_config(
     raise ConfigError(*faults)
 
 
-def _find_cell(kind: str, folder: Path | None, known: Cell | None, runs_file: bool) -> Cell:
-    """A cell of a kind that is not built in, whose options do not count yet; see `parse_config`."""
+def _own_cell(kind: str, folder: Path | None, known: Cell | None, runs_file: bool) -> Cell:
+    """The cell of a Python file: the known one, one that the file makes, or its options alone.
+
+    folder: where the file's relative path starts; None: in the current folder. For the others see `parse_config`.
+    """
     # The file of a known cell may have moved with the config.
     if known is not None and is_in_file(known.kind) and Path(kind).name == Path(known.kind).name:
         return known
-    if runs_file:
-        from charlm.cells.file import load_cell
-
-        if folder is not None and is_run(folder):
-            raise CellError(
-                f"found {kind!r} in the folder of a run, which is data; allowed: a file that is named by --set "
-                "model.cell.kind=FILE.py:CLASS"
-            )
-        return load_cell(kind, folder or Path())
-    if known is not None:
+    if not runs_file:
+        if known is None:
+            return StoredCell.model_construct(kind=kind)
         raise CellError(f"found {kind!r}; the run has {known.kind!r}; allowed: the same")
-    return StoredCell.model_construct(kind=kind)
+    if folder is not None and is_run(folder):
+        raise CellError(
+            f"found {kind!r} in the folder of a run, which is data; allowed: a file that is named by --set "
+            "model.cell.kind=FILE.py:CLASS"
+        )
+    from charlm.cells.file import load_cell
+
+    return load_cell(kind, folder or Path())
 
 
 def _schema_with(own_cell: Cell | None) -> Schema:
