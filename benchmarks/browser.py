@@ -9,7 +9,6 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
-import torch
 from playwright.sync_api import sync_playwright
 
 from charlm.config import parse_config
@@ -49,7 +48,7 @@ def model_of(cell: dict[str, Any]) -> TrainedModel:
     config = parse_config({"model": {"cell": cell, "embedding": 64}}, "benchmark")
     vocabulary = Vocabulary("char", "".join(map(chr, range(32, 32 + CHARACTERS))))
     network = build_model(config.model, CHARACTERS).eval()
-    return TrainedModel(Path("none"), network, vocabulary, torch.device("cpu"), config, {})
+    return TrainedModel(Path("none"), network, vocabulary, config, {})
 
 
 def main() -> None:
