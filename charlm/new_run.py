@@ -41,8 +41,7 @@ class NewRun:
         """ConfigError, DataError or CheckpointError for what a run cannot start from. Needs no torch.
 
         The processes of torchrun skip most of it: their first one finds the same later, and prints it once.
-
-        takes_pipes: whether the text may come from stdin or another pipe, as `start` takes it.
+        takes_pipes: whether the text may come from a pipe.
         """
         check_minutes(self.minutes, self.settings, default=None if self.config else DEFAULT_MINUTES)
         if "RANK" not in os.environ:
@@ -90,9 +89,7 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
     """Train from a config, or with settings chosen for the text and the minutes, and say why.
 
     began_s: when the minutes began, as time.perf_counter() tells it; those of a text from a pipe begin when it has
-    been read, into the run's folder. For errors see `start_run`.
-
-    Processes that torchrun starts again after a fault resume their run.
+    been read, into the run's folder. Processes that torchrun starts again resume their run. For errors see `start_run`.
     """
     from charlm.training.folder import discard_text
     from charlm.training.start import resume_run, run_of_this_launch

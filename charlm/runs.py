@@ -92,9 +92,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
     """The config, the progress and the number of weights that the header of a checkpoint tells.
 
     DamagedCheckpointError if the file is shorter than it says or is none of ours; CheckpointError for one of another
-    version.
-
-    Does not verify the content hash, as `read_checkpoint` does.
+    version. The content hash is not verified.
     """
     try:
         with open(path, "rb", opener=regular) as file:
@@ -134,7 +132,7 @@ def check_version(path: Path, header: Mapping[str, Any]) -> None:
 def find_checkpoint(path: Path, option: str = "") -> Path:
     """`path` if it is a file; for the folder of a run, its best checkpoint, else its last one.
 
-    CheckpointError if there is nothing at the path, or no checkpoint in the folder. It names the `option` of the path.
+    CheckpointError, which names the `option`, if there is none.
     """
     where = f"{option} {path}" if option else f"{path}"
     try:
@@ -176,8 +174,7 @@ def is_run(folder: Path) -> bool:
 def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda error: None) -> Iterator[Path]:
     """Yield the runs in a folder: the folder itself, or those below it, in no particular order.
 
-    A run may be a link; other links and hidden folders are skipped. `unreadable` is called for folders that cannot be
-    read.
+    A run may be a link; other links and hidden folders are skipped. unreadable: called for folders that are so.
     """
     if is_run(folder):
         yield folder

@@ -54,11 +54,10 @@ class Suggestion(NamedTuple):
 def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget | None = None) -> Suggestion:
     """Choose settings for a text and a time on this machine; the batch is a multiple of the group's processes.
 
-    All of them call this together: the first one chooses, and all measure speed.
-
-    budget: the minutes, if they have begun; None: they begin with a later command. ConfigError for wrong overrides,
-    DataError for a text that cannot be read or is too short, DeviceError for a device that is not there or has too
-    little memory, VocabularyError for characters that a model to start from does not know.
+    All of them call this together: the first one chooses, and all measure speed. budget: the minutes, if they have
+    begun; None: they begin with a later command. ConfigError for wrong overrides, DataError for a text that cannot be
+    read or is too short, DeviceError for a device that is not there or has too little memory, VocabularyError for
+    characters that a model to start from does not know.
     """
     budget = budget or Budget(request.minutes)
     base, families = group.on_each(request.base), group.on_each(request.families)
@@ -104,8 +103,6 @@ class _Choice:
         """Models that fit into memory, by family and batch, the smallest first.
 
         ConfigError if the user's options fit none, DeviceError if there is no memory for any.
-
-        Of small batches a model learns the most per character, of large ones it reads more characters per second.
         """
         size, chars = self.machine.group.size, len(self.corpus.splits["train"])
         bptt = 64 if chars >= 5_000 else 16
@@ -133,6 +130,7 @@ class _Choice:
         return groups
 
     def _batches(self, chars: int) -> list[int]:
+        """Of small batches a model learns the most per character, of large ones it reads more characters a second."""
         is_large = chars > 100_000
         if chars < 5_000:
             return [4]

@@ -26,9 +26,8 @@ def is_own_text(initial: Checkpoint, corpus: Corpus) -> bool:
 def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> float:
     """How much of what can be learned about a text the weights do not know, 0 to 1.
 
-    corpus: all of it is for training. Ids beyond the checkpoint's vocabulary are characters that it lacks.
-
     0: the weights predict the text as well as their own. 1: no better than the frequencies of its characters do.
+    corpus: all of it is for training. Ids beyond the checkpoint's vocabulary are characters that it lacks.
     """
     if is_own_text(initial, corpus):
         return 0.0

@@ -97,12 +97,10 @@ class CountedSources:
     ) -> Corpus:
         """Encode the sources and cut them into splits.
 
-        vocabulary: default: the characters of all sources, sorted. split: the shares of train, valid and test; default:
-        those of the config. A source of its own is a split by itself: its share is ignored, and the other shares are
-        rescaled to sum to 1. If lines are the unit, the shares are of the lines. whole: all of the source is for
-        training, in its own order.
-
-        VocabularyError for characters that the vocabulary lacks.
+        vocabulary: default: the characters of all sources, sorted; VocabularyError for characters that it lacks. split:
+        the shares of train, valid and test, of characters or lines; default: those of the config. A source of its own
+        is a split by itself: its share is ignored, and the other shares are rescaled to sum to 1. whole: all of the
+        source is for training, in its own order.
         """
         data, sources = self._data, self.sources.values()
         if vocabulary is None:

@@ -67,10 +67,7 @@ def evaluate(
     many as the device needs. For a model of lines `ids` must begin with a newline, and each part begins with a line.
 
     The processes of the group share the streams, and each returns the score of the whole; `per_char` needs a single
-    process. The model keeps its mode (training or evaluation).
-
-    check: called before the first window and after each, equally often in all processes; what it raises ends the
-    evaluation.
+    process. check: called before the first window and after each; what it raises ends the evaluation.
     """
     assert group.size == 1 or not per_char
     begin_B = part_starts(ids, streams or most_streams(model), model.reset_id)
@@ -129,11 +126,9 @@ def scored_windows(
     WARMUP characters before its part, unscored. The state is carried from window to window. Entries past the end of a
     part are 0.
 
-    shard: yield the nats of these streams only, of nearly equal parts of the B; there may be none. All parts have the
-    same number of windows.
-
-    The model must be in evaluation mode. The nats have a graph unless the caller turns gradients off; the carried
-    state is detached between windows, and the caller may change the weights there.
+    shard: yield the nats of these streams only, of nearly equal parts of the B, which may be none; there are as many
+    windows in all. The model must be in evaluation mode. The nats have a graph unless the caller turns gradients off;
+    between windows the carried state is detached, and the caller may change the weights.
     """
     length_B = np.diff(begin_B, append=len(ids) - 1)
     own_rows = np.array_split(np.arange(len(begin_B)), shard.count)[shard.index]

@@ -52,12 +52,12 @@ def score_lines(
 ) -> Iterator[list[LineScore]]:
     """Yield the scores of the lines of each block, in order; the lines are without their ends, see `whole_lines`.
 
-    Every character counts, the newline that ends the line too. The model reads a newline before each line, from the
-    zero state, even if it was trained on running text; VocabularyError if it has never seen one.
+    The newline that ends the line counts too. The model reads a newline before each line, from the zero state, even if
+    it was trained on running text.
 
-    VocabularyError, after the lines before it, for a line with characters that the model does not know; `name` is that
-    of the text, for the error. skip_unknown: leave these characters out. unknown_nats: each counts as a character of
-    this score, and the model does not read it.
+    VocabularyError, after the lines before it, for a line with characters that the model does not know, and for a model
+    without newlines; `name` is that of the text. skip_unknown: leave these characters out. unknown_nats: each counts as
+    a character of this score, and the model does not read it.
     """
     vocabulary, newline = trained.vocabulary, trained.newline
     is_tolerant = skip_unknown or unknown_nats is not None

@@ -319,8 +319,7 @@ ONE_PROCESS = ProcessGroup()
 def process_group() -> Iterator[ProcessGroup]:
     """The process group of this process: with others if the environment says so, as torchrun sets it.
 
-    Every process except the first prints only errors that the first one does not. CharlmError if the others do not
-    come.
+    Every process except the first prints only errors that the first does not. CharlmError if others do not come.
     """
     size, local_size = _number("WORLD_SIZE", 1, 1), _number("LOCAL_WORLD_SIZE", 1, 1)
     if "RANK" not in os.environ or (size == 1 and "MASTER_ADDR" not in os.environ):

@@ -15,9 +15,7 @@ from charlm.training.state import TrainState
 class UpdateGraph:
     """Runs updates on tensors that keep their addresses: the second one on the same tensors is recorded, then replayed.
 
-    The host copies the window and the numbers in and launches once. On devices without CUDA graphs every update is
-    launched.
-
+    The host copies the window and the numbers in and launches once. Without CUDA graphs every update is launched.
     zero_state: the hidden state where an epoch starts.
     """
 

@@ -319,9 +319,7 @@ class TrainingLoop:
     def _roll_back(self, error: DivergenceError) -> None:
         """Go back to the last checkpoint and halve the learning rate, or raise `error`.
 
-        Raises if the config says stop, the number of rollbacks is used up, or there is no earlier checkpoint.
-
-        If no update has succeeded since the last rollback, restore an older checkpoint: halving the rate cannot help.
+        To an older one if no update has succeeded since the last rollback: halving the rate cannot help.
         """
         train, trainer, diverged = self.config.train, self.trainer, self.trainer.state
         allowed = train.on_divergence == "rollback" and diverged.rollbacks < train.max_rollbacks

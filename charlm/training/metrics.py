@@ -64,9 +64,8 @@ def metrics_row(
 class Tracker:
     """Writes the metrics, samples and TensorBoard events of a run; nothing unless `writes`.
 
-    resumed: the state of a resumed run, which keeps the rows, samples and events up to there.
-
-    A fault such as a full disk does not end the run. It is printed once; what could not be written waits.
+    resumed: the state of a resumed run, which keeps what was written up to there. A fault such as a full disk does not
+    end the run. It is printed once; what could not be written waits.
     """
 
     def __init__(self, folder: Path, resumed: TrainState | None = None, *, writes: bool = True) -> None:

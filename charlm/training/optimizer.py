@@ -213,10 +213,8 @@ def clip_gradients(
     """Clip gradients by value and then by norm; return the norm before clipping, a 0-d tensor.
 
     Fused optimizers clip by norm in their next step, which saves a pass over the gradients; for the others they change
-    in place. Never waits for the device: the caller decides when to read the norm.
-
-    members: the parameters of each member. Several are clipped one by one, in place; the norm returned is the root mean
-    square of theirs.
+    in place. Never waits for the device. members: the parameters of each member; several are clipped one by one, in
+    place, and the norm is the root mean square of theirs.
     """
     if len(members) > 1:
         return torch.stack([_clip(parameters, config) for parameters in members]).square().mean().sqrt()

@@ -30,10 +30,8 @@ def measure_cost(
 ) -> dict[str, Any]:
     """Sizes of data and model, memory, and the speed of some updates of a new trainer; refuses what `start_run` does.
 
-    least_bytes: see `machine.least_bytes`. peak_bytes: the most that a GPU held at a time, with scratch memory and what
-    the allocator keeps; None on the CPU. communication_s: the part of a step that processes spend on each other.
-
-    opened: the machine and the text for which the settings were chosen, if they were.
+    peak_bytes: the most that a GPU held at a time, with scratch memory and what the allocator keeps; None on the CPU.
+    communication_s: the part of a step that processes spend on each other. opened: see `start_run`.
     """
     machine, text = opened or (choose_machine(config, group), CountedSources(config.data))
     trainer, corpus = prepare(config, group, lambda: text.corpus(split=config.data.split), machine)

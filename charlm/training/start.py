@@ -47,12 +47,10 @@ def start_run(
 ) -> Outcome:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
-    Without `run_dir` the run gets a new folder, runs/<name>-<time>. opened: the machine and the text for which the
-    settings were chosen, if they were. budget: the run's minutes, if they have begun; None: they begin when everything
-    is loaded.
+    run_dir: None: runs/<name>-<time>. opened: the machine and the text for which the settings were chosen, if they
+    were. budget: the run's minutes, if they have begun; None: they begin when everything is loaded.
 
-    Raises ConfigError, DataError, DeviceError, RunError, VocabularyError, or CharlmError, before it writes to the run's
-    folder.
+    CharlmError of every kind before it writes to the run's folder.
     """
 
     def load() -> Corpus:

@@ -39,12 +39,9 @@ from charlm.training.state import TrainState
 class Trainer:
     """Model, optimizer, text and state of a run; `update` makes one step.
 
-    Reads and writes no files except the memory-mapped corpus. Random numbers come from torch's global generator,
-    which the constructor seeds. DataError for a train split that is too short for one window, DeviceError if
-    memory is too small.
-
-    Each process of the group has a trainer for its part of the streams. All make the same updates: gradients and
-    scores are those of the whole batch, random numbers those of one process.
+    Seeds torch's global generator. DataError for a train split that is too short for one window, DeviceError if memory
+    is too small. Each process of the group has a trainer for its part of the streams; all make the same updates, with
+    the gradients and scores of the whole batch and the random numbers of one process.
     """
 
     def __init__(self, config: Config, corpus: Corpus, machine: Machine, budget: Budget | None = None) -> None:
