@@ -50,7 +50,7 @@ def score_texts(model: Network, texts: Sequence[Ids]) -> list[npt.NDArray[np.flo
     nats = [np.zeros(length, np.float32) for length in scored_N]
     for texts_B in _batches(scored_N, model):
         reader = Reader(model, ids, starts_N[texts_B])
-        for offset, T, B in _windows(scored_N[texts_B], model):
+        for offset, T, B in _shrinking_windows(scored_N[texts_B], model):
             texts_B = texts_B[:B]
             nats_BT = reader.nats(offset, T, B).t().float().cpu().numpy()
             for text, nats_T in zip(texts_B, nats_BT, strict=True):
@@ -68,7 +68,7 @@ def text_features(model: Network, texts: Sequence[Ids], pool: Pool) -> npt.NDArr
     pooled_NH = np.full((len(texts), model.feature_size), np.nan, np.float64)
     for texts_B in _batches(lengths_N, model):
         reader = Reader(model, ids, starts_N[texts_B])
-        for offset, T, B in _windows(lengths_N[texts_B], model):
+        for offset, T, B in _shrinking_windows(lengths_N[texts_B], model):
             texts_B = texts_B[:B]
             outputs_TBH = reader.features(offset, T, B)
             lengths_B = to_device((lengths_N[texts_B] - offset).clip(max=T), model.device)
@@ -116,7 +116,7 @@ def _batches(lengths_N: npt.NDArray[np.int64], model: Network) -> Iterator[npt.N
         yield order_N[first : first + streams]
 
 
-def _windows(lengths_B: npt.NDArray[np.int64], model: Network) -> Iterator[tuple[int, int, int]]:
+def _shrinking_windows(lengths_B: npt.NDArray[np.int64], model: Network) -> Iterator[tuple[int, int, int]]:
     """(offset, steps, streams) of each window of a batch; texts that have ended, the last ones, leave it."""
     offset = 0
     while B := int((lengths_B > offset).sum()):
