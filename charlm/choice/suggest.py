@@ -202,12 +202,14 @@ class _Choice:
 
         Without the user's split: enough to be trusted, but not more than evaluations have time for.
         """
-        chars, is_given = len(self.corpus.splits["train"]), self.request.gives("data.split")
-        train, valid, test = self.base.data.split if is_given else (1.0, 0.0, 0.0)
-        if "valid" in self.corpus.splits:
-            return int(chars * train / (train + test)), len(self.corpus.splits["valid"])
-        if is_given:
+        chars, has_own_valid = len(self.corpus.splits["train"]), "valid" in self.corpus.splits
+        if self.request.gives("data.split"):
+            train, valid, test = self.base.data.split
+            if has_own_valid:  # its share is ignored, and the others are rescaled to sum to 1
+                return int(chars * train / (train + test)), len(self.corpus.splits["valid"])
             return int(chars * train), int(chars * valid)
+        if has_own_valid:
+            return chars, len(self.corpus.splits["valid"])
         highest = min(_MOST_VALID, max(_LEAST_VALID, chars_read // 5))
         chosen = int(min(max(0.1 * chars, _LEAST_VALID), highest, 0.2 * chars))
         return chars - chosen, chosen

@@ -87,7 +87,7 @@ def sample(
         raise usage.error(f"--{name.replace('_', '-')}:{fault}") from None
     trained = open_model(checkpoint, device, precision)
 
-    from charlm.inference.many_samples import sample_many, sample_new_lines
+    from charlm.inference.samples import sample_many, sample_new_lines
     from charlm.inference.sampling import sample_text
 
     writes_lines = trained.network.is_line_model

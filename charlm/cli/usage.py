@@ -55,9 +55,9 @@ def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
 def number(metavar: str, help: str, *names: str, max: float = LARGEST) -> Any:
     """An option that takes a number from 0 to `max`."""
 
-    def checked(option: typer.CallbackParam, value: float | None) -> float | None:
+    def checked(parameter: typer.CallbackParam, value: float | None) -> float | None:
         try:
-            return value if value is None else in_range(option.opts[0], value, 0.0, max)
+            return value if value is None else in_range(parameter.opts[0], value, 0.0, max)
         except ValueError as refused:
             raise error(str(refused)) from None
 

@@ -85,7 +85,7 @@ def _row(cell: str, config: Config, records: Sequence[RunRecord], fewest: float,
     medians = [np.nanmedian(speed) for speed in speeds if np.isfinite(speed).any()]
     say("measure", f"memory and gradient of {cell}")
     ids = model.split("valid")[:MEASURED]
-    network = model.network.first_member("compare")
+    network = model.single_network
     left_K = gradient_left(network, ids)
     return {
         "cell": cell,

@@ -52,10 +52,7 @@ def _gradients(model: TrainedModel) -> dict[str, Any]:
     """What is left of the gradient after training, and with random weights."""
     ids = model.split("valid")[:MEASURED]
     states = {"trained": model, "untrained": model.untrained()}
-    return {
-        name: packed(gradient_left(each.network.first_member("compare"), ids).astype(np.float32))
-        for name, each in states.items()
-    }
+    return {name: packed(gradient_left(each.single_network, ids).astype(np.float32)) for name, each in states.items()}
 
 
 def _shaded(model: TrainedModel, ids: Ids) -> dict[str, Any]:

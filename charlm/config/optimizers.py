@@ -71,19 +71,16 @@ class Optimizer(Section):
         return self.model_dump(exclude={"name", "clip_norm", "clip_value", "schedule", "weight_decay"})
 
 
-class _Averages(Optimizer):
+class AdamConfig(Optimizer):
+    name: str = "adam"
+    """Adam with an L2 penalty."""
     betas: Betas = (0.9, 0.999)
     """Shares that each update keeps of the averages of the gradient and of its square."""
     eps: Positive = 1e-8
     """Added to the denominator, so that it is never 0."""
 
 
-class AdamConfig(_Averages):
-    name: str = "adam"
-    """Adam with an L2 penalty."""
-
-
-class AdamWConfig(_Averages):
+class AdamWConfig(AdamConfig):
     name: str = "adamw"
     """Adam with decoupled weight decay."""
     weight_decay: NonNegative = 0.01

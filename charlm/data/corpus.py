@@ -19,10 +19,10 @@ import numpy.typing as npt
 from charlm.config.schema import DataConfig
 from charlm.data.cache import find_entry, store_entry
 from charlm.data.counting import CountedSource, count_source, short_digest
-from charlm.data.cuts import Bounds, cuts, described
-from charlm.data.lines import line_starts, write_ordered_splits, write_splits
+from charlm.data.lines import line_starts
 from charlm.data.reading import Unit, read_symbols
 from charlm.data.sources import is_gone
+from charlm.data.splits import Bounds, cuts, described, write_ordered_splits, write_splits
 from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.runs import TEXT

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.cuts import cuts, described
 from charlm.data.reading import Unit, read_symbols
 from charlm.data.sources import resolve
+from charlm.data.splits import cuts, described
 from charlm.data.time_order import are_in_order, sample_lines
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary
 from charlm.errors import DataError

@@ -2,7 +2,7 @@
 
     S_i = Σ_{j<i} x_j b^j        Σ_{j<n} x_{i+j} b^j = (S_{i+n} − S_i) b^{−i}
 
-The running sums S give the hashes of all lines, or of all windows, of an array at once.
+The running sums S give the hashes of all lines, or of all n-grams, of an array at once.
 """
 
 import functools

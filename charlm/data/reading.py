@@ -24,9 +24,7 @@ Unit = Literal["text", "line"]
 NEWLINE = "\n"
 
 
-def read_symbols(
-    path: Path, level: Level, unit: Unit = "text", see: Callable[[bytes], object] = lambda chunk: None
-) -> Iterator[CodePoints]:
+def read_symbols(path: Path, level: Level, unit: Unit, see: Callable[[bytes], object]) -> Iterator[CodePoints]:
     """The code points of a file, or its bytes at level byte, in chunks as training reads them, see `as_in_training`.
 
     `see` gets the bytes of each chunk. DataError unless the file is UTF-8 at level char.

@@ -17,7 +17,7 @@ _BLOCK, _GROUP = 1 << 8, 1 << 10
 """Lines of a block, which stand together in the text, and blocks whose lines are shuffled together."""
 
 
-class Windows:
+class TrainingStreams:
     """B streams of a text side by side, read in windows of T steps."""
 
     length: int
@@ -59,7 +59,7 @@ class Windows:
         raise NotImplementedError
 
 
-class Streams(Windows):
+class Streams(TrainingStreams):
     """B streams of S = (N - 1) // B characters, end to end in a corpus of N characters.
 
     Stream b reads inputs ids[b·S : (b+1)·S]; its targets are the characters that follow each of them. The last target
@@ -85,9 +85,11 @@ class Streams(Windows):
         share: float = 1.0,
     ) -> None:
         super().__init__(ids, batch_size, bptt)
-        self._whole = (len(ids) - 1) // batch_size
-        self._pieces = max(int(share * self._whole / max(_PIECE, bptt)), 1) if share < 1 else 1
-        self._piece = max(int(share * self._whole / self._pieces), bptt)
+        self._whole = (len(ids) - 1) // batch_size  # characters of a stream
+        self._pieces = 1  # that an epoch reads of each stream
+        if share < 1:
+            self._pieces = max(int(share * self._whole / max(_PIECE, bptt)), 1)
+        self._piece = max(int(share * self._whole / self._pieces), bptt)  # characters of a piece
         self.length = self._pieces * self._piece
         self._begins_B = np.split(np.arange(batch_size) * self._whole, shard.count)[shard.index]
 
@@ -131,7 +133,7 @@ def line_order(lines: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int6
     return order
 
 
-class LineStreams(Windows):
+class LineStreams(TrainingStreams):
     """B streams of whole lines, each line once in an epoch, in an order of its own for every epoch.
 
     A stream is the newline that starts its first line, and then line after line. It begins with the first line of the

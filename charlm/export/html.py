@@ -13,7 +13,7 @@ from charlm.data.vocabulary import Ids
 from charlm.errors import CharlmError, DataError
 from charlm.export.html_model import packed_model
 from charlm.inference.evaluation import Evaluation, evaluate
-from charlm.inference.novelty import WINDOW
+from charlm.inference.novelty import NGRAM
 from charlm.inference.trained import TrainedModel
 from charlm.look.page import model_facts, opening, tracking_units
 from charlm.model import overflow
@@ -129,8 +129,8 @@ def copies_of(ids: Ids) -> dict[str, Any]:
     The first chooses one of 2^bits buckets; the bucket stores 16 bits of the second. So a window that does not occur in
     the text is taken for a copy with a probability of (windows in a bucket) / 2¹⁶.
     """
-    total, ids = len(ids), ids[: MOST_WINDOWS + WINDOW - 1]
-    windows = max(0, len(ids) - WINDOW + 1)
+    total, ids = len(ids), ids[: MOST_WINDOWS + NGRAM - 1]
+    windows = max(0, len(ids) - NGRAM + 1)
     bits = max(1, windows.bit_length() - 1)
     buckets, fingerprints = (_mixed_hashes(ids, base, windows) for base in _BASES)
     keys = np.unique(
@@ -139,7 +139,7 @@ def copies_of(ids: Ids) -> dict[str, Any]:
     counts = np.bincount((keys >> np.uint64(_FINGERPRINT_BITS)).astype(np.int64), minlength=2**bits)
     assert counts.max() < 256, counts.max()
     return {
-        "window": WINDOW,
+        "window": NGRAM,
         "bases": _BASES,
         "covered": len(ids),
         "total": total,
@@ -152,7 +152,7 @@ def copies_of(ids: Ids) -> dict[str, Any]:
 def _mixed_hashes(ids: Ids, base: int, windows: int) -> npt.NDArray[np.uint32]:
     """The hash of each window, after MurmurHash3's finalizer: a bijection whose result depends on all bits."""
     hashes = np.zeros(windows, np.uint32)
-    for offset in range(WINDOW):
+    for offset in range(NGRAM):
         hashes *= np.uint32(base)
         hashes += ids[offset : offset + windows].astype(np.uint32)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):

@@ -15,13 +15,12 @@ nothing.
     reader.py        Reader: reads texts through the network, window after window; everything below uses it
     options.py       SamplingOptions: how text is drawn
     sampling.py      sample_text: characters drawn one by one
-    decoding.py      SampleText: the text of a sample from its ids
-    many_samples.py  sample_many, sample_new_lines: many samples; those that are no repeats and no copies
+    decoding.py      choose: the next character by temperature, top-k and top-p; SampleText: text from ids, up to a stop
+    samples.py       sample_many, sample_new_lines, draw_sample: whole samples; new lines; one with its surprise
     evaluation.py    evaluate: the cross-entropy of a text
     dynamic.py       evaluate_dynamically: the same while the model keeps learning
-    texts.py         score_texts, text_features: many texts, each by itself
+    texts.py         score_texts, text_features, label_probabilities: many texts, each by itself; labels of lines
     line_scores.py   score_lines: lines as they come, each by itself
-    labels.py        label_probabilities: the labels of lines
     gradients.py     gradient_norms: what flows back to earlier states
-    novelty.py       copied_windows: how much of a sample occurs in the training text
+    novelty.py       copied_ngrams: how much of a sample occurs in the training text
 """

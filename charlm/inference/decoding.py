@@ -1,10 +1,31 @@
-"""The text of a sample from its ids, as they come."""
+"""From logits to the next id, by temperature, top-k and top-p; and from ids to the text of a sample, as they come."""
 
 import codecs
 from collections import deque
 from collections.abc import Iterator, Sequence
 
+import torch
+from torch import Tensor
+
 from charlm.data.vocabulary import Vocabulary
+from charlm.inference.options import SamplingOptions
+
+
+def choose(logits_NV: Tensor, options: SamplingOptions, draws_N: Tensor) -> Tensor:
+    """The ids [N] where the cumulative probabilities first exceed the uniform draws in [0, 1)."""
+    if options.temperature == 0:
+        return logits_NV.argmax(-1)
+    logits_NV, order_NV = logits_NV.sort(dim=-1, descending=True, stable=True)
+    if options.top_k:
+        logits_NV = logits_NV[:, : options.top_k]
+    # Subtracting first: at temperatures below 1e-307 the quotients of logits are infinite.
+    logits_NV = (logits_NV - logits_NV[:, :1]) / options.temperature
+    cumulative_NV = logits_NV.softmax(-1).cumsum(-1)
+    # Top-p keeps the first ids in the order. Scaling the draw to their mass draws among them alone.
+    last_N1 = (cumulative_NV < options.top_p).sum(-1, keepdim=True).clamp(max=cumulative_NV.shape[-1] - 1)
+    mass_N1 = cumulative_NV.gather(-1, last_N1)
+    rank_N1 = torch.searchsorted(cumulative_NV, draws_N.unsqueeze(-1) * mass_N1, right=True)
+    return order_NV.gather(-1, torch.minimum(rank_N1, last_N1)).squeeze(-1)
 
 
 class SampleText:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
-from charlm.inference.reader import Reader, evaluating, most_streams, window_steps, windows
+from charlm.inference.reader import Reader, evaluating, most_streams, window_steps, windows_between
 from charlm.model import Network
 from charlm.system.device import to_device
 from charlm.system.formatting import counted, nats_to_bits
@@ -139,14 +139,14 @@ def scored_windows(
     own_rows = np.array_split(np.arange(len(begin_B)), shard.count)[shard.index]
     most_rows = -(-len(begin_B) // shard.count)  # of any shard
     device, longest_steps = model.device, window_steps(most_rows, model)
-    scored = windows(0, int(length_B.max()), steps or longest_steps)
+    scored = windows_between(0, int(length_B.max()), steps or longest_steps)
     if not len(own_rows):
         yield from (torch.zeros(length, 0, device=device) for _, length in scored)
         return
     own_begin_B = begin_B[own_rows]
     reader = Reader(model, ids, own_begin_B)
     if len(begin_B) > 1 and model.reset_id is None:
-        for offset, length in windows(-WARMUP, 0, longest_steps):
+        for offset, length in windows_between(-WARMUP, 0, longest_steps):
             with torch.no_grad():
                 reader.features(offset, length)
         if own_begin_B[0] == 0:  # nothing comes before the beginning of the text: what it has read does not count

@@ -19,13 +19,10 @@ _POSITIONS = 256
 def gradient_norms(
     model: CharLM, ids: Ids, longest: int = LONGEST, positions: int = _POSITIONS
 ) -> npt.NDArray[np.float64]:
-    """The norm of ∂loss_t/∂h_{t−k} for each layer and k = 1 … K, averaged over positions t of the text: [L, K].
+    """See `TrainedModel.gradient_norms`; h: all tensors of a state that are not internal, as an LSTM's h and c.
 
-    loss_t is the cross-entropy, in nats, of the character that follows step t. h_{t−k} is the state that a layer
-    carries from step t − k to the next: all its tensors that are not internal, side by side (an LSTM's h and c). K is
-    `longest`, or less for a short text: each position reads 2 K characters from the zero state, the first K of them
-    without a gradient. By autograd through the reference loop, in evaluation mode. DataError for a text of less than 3
-    characters.
+    Each position reads 2 K characters from the zero state, the first K of them without a gradient. By autograd through
+    the reference loop.
     """
     longest = min(longest, (len(ids) - 1) // 2)
     if longest < 1:

@@ -15,11 +15,7 @@ from charlm.system.device import describe_device, precisions, prepare_device, re
 
 
 def load(path: str | Path, device: str = "auto", precision: str = "auto") -> TrainedModel:
-    """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
-
-    device: auto, cpu, cuda or cuda:N. precision: see `load_model`. CheckpointError if there is no usable checkpoint,
-    DeviceError if there is no such GPU, or if it lacks the precision.
-    """
+    """What `charlm.load` gives."""
     where = resolve_device(device)
     file = find_checkpoint(Path(path))
     checkpoint = read_checkpoint(file)
@@ -52,7 +48,7 @@ def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "a
             say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
             precision = "fp32"
     prepare_device(device, precision)
-    network = uninitialized_model(model, len(checkpoint.vocabulary), precision)
-    network.reset_id = reset_id_of(checkpoint.config.data.unit, checkpoint.vocabulary)
+    reset_id = reset_id_of(checkpoint.config.data.unit, checkpoint.vocabulary)
+    network = uninitialized_model(model, len(checkpoint.vocabulary), precision, reset_id=reset_id)
     load_weights(network, checkpoint.averaged or checkpoint.weights)
     return network.to(device).eval()

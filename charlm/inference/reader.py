@@ -67,7 +67,7 @@ class Reader:
         return features_TBH
 
 
-def windows(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:
+def windows_between(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:
     """(offset, steps) of each window between start and end."""
     return ((offset, min(steps, end - offset)) for offset in range(start, end, steps))
 

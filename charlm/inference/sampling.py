@@ -11,9 +11,9 @@ from torch import Tensor
 from charlm.data.lines import as_records
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs, may_record
-from charlm.inference.decoding import SampleText
+from charlm.inference.decoding import SampleText, choose
 from charlm.inference.options import SamplingOptions
-from charlm.inference.reader import START, Reader, windows
+from charlm.inference.reader import START, Reader, windows_between
 from charlm.layers import RecurrentState
 from charlm.model import Network, overflow
 
@@ -73,11 +73,8 @@ def sample_ids(
         )
     else:
         draw = StepByStep(model, output, state, options)
-    random = [torch.Generator().manual_seed(seed) for seed in seeds]
     at_once = 16
-    for start in range(0, options.length, _WINDOW):
-        draws_TN = torch.stack([torch.rand(_WINDOW, generator=one, dtype=torch.float64) for one in random], dim=1)
-        draws_TN = draws_TN[: options.length - start]
+    for draws_TN in _random_numbers(seeds, options.length):
         while len(draws_TN):
             start_s = time.perf_counter()
             ids_TN = draw(draws_TN[:at_once])
@@ -87,6 +84,14 @@ def sample_ids(
             if bool((ids_TN < 0).any()):
                 raise overflow()
             yield from ids_TN
+
+
+def _random_numbers(seeds: Sequence[int], length: int) -> Iterator[Tensor]:
+    """Uniform random numbers for `length` characters of each sample, [up to 256, N] at a time."""
+    streams = [torch.Generator().manual_seed(seed) for seed in seeds]
+    for start in range(0, length, _WINDOW):
+        draws = [torch.rand(_WINDOW, generator=stream, dtype=torch.float64) for stream in streams]
+        yield torch.stack(draws, dim=1)[: length - start]
 
 
 class StepByStep:
@@ -130,29 +135,11 @@ class StepByStep:
             target.copy_(source)
 
 
-def choose(logits_NV: Tensor, options: SamplingOptions, draws_N: Tensor) -> Tensor:
-    """The ids [N] where the cumulative probabilities first exceed the uniform draws in [0, 1)."""
-    if options.temperature == 0:
-        return logits_NV.argmax(-1)
-    logits_NV, order_NV = logits_NV.sort(dim=-1, descending=True, stable=True)
-    if options.top_k:
-        logits_NV = logits_NV[:, : options.top_k]
-    # Subtracting first: at temperatures below 1e-307 the quotients of logits are infinite.
-    logits_NV = (logits_NV - logits_NV[:, :1]) / options.temperature
-    cumulative_NV = logits_NV.softmax(-1).cumsum(-1)
-    # Top-p keeps the first ids in the order. Scaling the draw to their mass draws among them alone.
-    last_N1 = (cumulative_NV < options.top_p).sum(-1, keepdim=True).clamp(max=cumulative_NV.shape[-1] - 1)
-    mass_N1 = cumulative_NV.gather(-1, last_N1)
-    rank_N1 = torch.searchsorted(cumulative_NV, draws_N.unsqueeze(-1) * mass_N1, right=True)
-    return order_NV.gather(-1, torch.minimum(rank_N1, last_N1)).squeeze(-1)
-
-
 @torch.inference_mode()
 def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> Tensor:
-    """The probabilities [V] of the character after the prompt, in float64.
+    """The probabilities [V] of the character after the prompt, in float64; for errors see `sample_text`.
 
-    An empty prompt means the start of a line. VocabularyError if the model does not know a character of the prompt,
-    DivergenceError for logits that are not finite. The model must be in evaluation mode.
+    DivergenceError for logits that are not finite.
     """
     output, _ = read_ids(model, prompt_ids(model, vocabulary, prompt))
     p_V = model.logits(output[0, 0]).double().softmax(-1).cpu()
@@ -165,7 +152,7 @@ def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> T
 def read_ids(model: Network, ids: Sequence[int]) -> tuple[Tensor, RecurrentState]:
     """The last output [1, 1, H] and the state after reading one id or more, in windows."""
     reader, features_T1H = Reader(model, np.asarray(ids), START), torch.empty(0)
-    for offset, steps in windows(0, len(ids), _WINDOW):
+    for offset, steps in windows_between(0, len(ids), _WINDOW):
         features_T1H = reader.features(offset, steps)
     return features_T1H[-1:], reader.state
 

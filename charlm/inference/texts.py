@@ -1,4 +1,7 @@
-"""Many texts at once: each is read by itself from the zero state, side by side with others of about its length."""
+"""Many texts at once: each is read by itself from the zero state, side by side with others of about its length.
+
+So are lines with their labels, for a model of lines such as label<TAB>record.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -7,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from charlm.data.lines import as_records
 from charlm.data.vocabulary import Ids
 from charlm.inference.reader import STEPS, Reader, most_streams, window_steps
 from charlm.model import Network
@@ -25,7 +29,7 @@ def one_text(text: Any, name: str) -> str:
     return text
 
 
-def each_text(texts: Any, name: str = "texts") -> list[str]:
+def each_text(texts: Any, name: str) -> list[str]:
     """The texts of a list, an array, a column or a generator; TypeError unless all are texts."""
     if isinstance(texts, str):
         raise TypeError(f"{name}: found a string; allowed: a list of strings; put it into a list")
@@ -81,6 +85,19 @@ def text_features(model: Network, texts: Sequence[Ids], pool: Pool) -> npt.NDArr
     if pool == "mean":
         pooled_NH /= lengths_N.clip(min=1).astype(np.float64).reshape(-1, 1)
     return pooled_NH.astype(np.float32)
+
+
+def label_probabilities(
+    model: Network, lines: Sequence[Ids], labels: Sequence[Ids], newline: int, *, equal_priors: bool
+) -> npt.NDArray[np.float64]:
+    """p(label | line) for each line and label with its separator, [N, K]; see `TrainedModel.classify`."""
+    starts = [len(label) if equal_priors else 0 for label in labels] * len(lines)
+    records = [as_records(np.concatenate([label, line]), newline) for line in lines for label in labels]
+    scored = score_texts(model, records)
+    sums = [nats[start:].sum(dtype=np.float64) for nats, start in zip(scored, starts, strict=True)]
+    nats_NK = np.array(sums).reshape(len(lines), len(labels))
+    relative_NK = np.exp(nats_NK.min(1, keepdims=True) - nats_NK)
+    return relative_NK / relative_NK.sum(1, keepdims=True)
 
 
 def _end_to_end(texts: Sequence[Ids]) -> tuple[Ids, npt.NDArray[np.int64], npt.NDArray[np.int64]]:

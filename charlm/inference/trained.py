@@ -23,12 +23,11 @@ from charlm.inference.decoding import valid_text
 from charlm.inference.dynamic import Adaptation, check_running_text, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.gradients import LONGEST, gradient_norms
-from charlm.inference.labels import label_probabilities, nats_of_ends
 from charlm.inference.novelty import longest_copy
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text
-from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
-from charlm.model import Network, build_model
+from charlm.inference.texts import Pool, each_text, label_probabilities, one_text, score_texts, text_features
+from charlm.model import CharLM, Network, build_model
 from charlm.system.formatting import nats_to_bits
 from charlm.system.number import LARGEST, in_range
 
@@ -80,10 +79,11 @@ class TrainedModel:
         """A model of the same config with random weights, drawn from its seed, to compare this one with."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.config.seed)
-            network = build_model(self.config.model, len(self.vocabulary), self.network.precision).eval()
-        network.reset_id = self.network.reset_id
+            network = build_model(
+                self.config.model, len(self.vocabulary), self.precision, reset_id=self.network.reset_id
+            )
         progress = {**self.progress, "step": 0, "best_nats": None, "elapsed_s": 0.0}
-        return replace(self, network=network.to(self.device), progress=progress)
+        return replace(self, network=network.to(self.device).eval(), progress=progress)
 
     def first_member(self, wanted_by: str) -> "TrainedModel":
         """A model of the first member alone, for what explains or exports one network; says so if there are several.
@@ -100,6 +100,12 @@ class TrainedModel:
             config=self.config.model_copy(update={"model": model}),
             progress={**self.progress, "best_nats": None, "valid_nats": None},
         )
+
+    @property
+    def single_network(self) -> CharLM:
+        """The network of a model that has no members, as `first_member` gives it."""
+        assert isinstance(self.network, CharLM)
+        return self.network
 
     # Writing
 
@@ -279,7 +285,9 @@ class TrainedModel:
         labels = each_text(labels, "labels")
         ids = self._ids_of_all([label + separator for label in labels], "labels")
         starts = [len(self.vocabulary.encode(label)) for label in labels]
-        return [math.exp(-nats) for nats in nats_of_ends(self.network, ids, starts, self.newline)]
+        scored = score_texts(self.network, [as_records(each, self.newline) for each in ids])
+        separators = [nats[start:-1] for nats, start in zip(scored, starts, strict=True)]
+        return [math.exp(-float(nats.sum(dtype=np.float64))) for nats in separators]
 
     # The training text
 

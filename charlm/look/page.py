@@ -7,7 +7,7 @@ import numpy as np
 from charlm.cells import Cell
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
-from charlm.inference.novelty import copied_stretches, copied_windows
+from charlm.inference.novelty import copied_ngrams, copied_stretches
 from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
 from charlm.look.predictions import Predictions, Series, activations, context_curve, predict
@@ -97,7 +97,7 @@ def model_facts(trained: TrainedModel) -> dict[str, Any]:
 
 def _described(trained: TrainedModel, ids: Ids, predictions: Predictions, *, gradients: bool) -> dict[str, Any]:
     """What the page says of each of two models: facts, predictions, memory, and norms of gradients [L][K]."""
-    curve, positions = context_curve(trained.network.first_member("look"), ids)
+    curve, positions = context_curve(trained.single_network, ids)
     described = model_facts(trained) | {
         "bits": float(np.nanmean(predictions.bits_N)),
         "symbols": _symbols(trained),
@@ -143,13 +143,13 @@ def _copied(trained: TrainedModel, ids: Ids) -> list[tuple[int, int]]:
     except DataError as error:
         say("skipped", str(error))
         return []
-    return copied_stretches(copied_windows(ids, corpus))
+    return copied_stretches(copied_ngrams(ids, corpus))
 
 
 def tracking_units(trained: TrainedModel, ids: Ids) -> dict[Unit, dict[str, Any]]:
     """The units that go most with a feature of the text: how the page names each, and what it tracks."""
     named = {}
-    units = tracked_units(trained.network.first_member("look"), ids, shown_text(trained, ids))
+    units = tracked_units(trained.single_network, ids, shown_text(trained, ids))
     for (series, unit), (feature, correlation) in most_telling(units, UNITS).items():
         name = {"layer": series.layer + 1, "state": series.name, "unit": unit}
         named[series, unit] = name | {"feature": feature, "correlation": correlation}
@@ -160,7 +160,7 @@ def _units(trained: TrainedModel, ids: Ids) -> list[dict[str, Any]]:
     """The same units, each with the curves of its states and gates over the text."""
     named = tracking_units(trained, ids)
     values: dict[Unit, dict[Series, list[np.ndarray]]] = {unit: {} for unit in named}
-    for stretch in activations(trained.network.first_member("look"), ids):
+    for stretch in activations(trained.single_network, ids):
         for (state, unit), own in values.items():
             for series, values_TH in stretch.items():
                 if series.layer == state.layer:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.data.vocabulary import Ids
-from charlm.inference.reader import START, Reader, windows
+from charlm.inference.reader import START, Reader, windows_between
 from charlm.layers import cross_entropy
 from charlm.model import CharLM, Network, overflow
 from charlm.system.formatting import nats_to_bits
@@ -60,7 +60,7 @@ def predict(model: Network, ids: Ids) -> Predictions:
     bits_N, entropy_N = np.full((2, N), np.nan)
     rank_N, top_ids_NK, top_p_NK = np.zeros(N, np.int64), np.zeros((N, K), np.int64), np.zeros((N, K))
     reader = Reader(model, ids, START)
-    for start, steps in windows(0, N - 1, _STEPS):
+    for start, steps in windows_between(0, N - 1, _STEPS):
         logits_T1V = model.logits(reader.features(start, steps))
         log_p_TV = logits_T1V[:, 0].double().log_softmax(-1)
         if log_p_TV.isnan().any():
@@ -83,7 +83,7 @@ def activations(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
     By the reference equations, one step after the other. The model is in evaluation mode on the CPU.
     """
     reader, state = Reader(model, ids, START), None
-    for start, steps in windows(0, len(ids), _STEPS):
+    for start, steps in windows_between(0, len(ids), _STEPS):
         _, state, activations = model.outputs_and_activations(reader.ids(start, steps), state)
         yield {
             Series(layer, name, gate): torch.cat(steps).numpy()

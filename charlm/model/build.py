@@ -18,11 +18,17 @@ from charlm.system.process_group import WHOLE_BATCH, Shard
 
 
 def build_model(
-    config: ModelConfig, vocabulary_size: int, precision: str = "fp32", shard: Shard = WHOLE_BATCH
+    config: ModelConfig,
+    vocabulary_size: int,
+    precision: str = "fp32",
+    shard: Shard = WHOLE_BATCH,
+    *,
+    reset_id: int | None = None,
 ) -> Network:
     """The model of a config, with products of this precision; it computes this shard of each batch.
 
-    Only this function turns config into modules. ConfigError if a step would need far more memory than the weights.
+    reset_id: see `CharLM.reset_id`. Only this function turns config into modules. ConfigError if a step would need far
+    more memory than the weights.
     """
     weights = count_parameters(config, vocabulary_size)
     values = config.members * _sum_over_layers(config, vocabulary_size, _step_values)
@@ -32,7 +38,9 @@ def build_model(
             f"with {weights:,} weights; choose fewer layers, units or states"
         )
     members = [_build_member(config, vocabulary_size, precision, shard) for _ in range(config.members)]
-    return members[0] if len(members) == 1 else Members(members)
+    network = members[0] if len(members) == 1 else Members(members)
+    network.reset_id = reset_id
+    return network
 
 
 _MORE_VALUES = 2**22
@@ -79,14 +87,16 @@ def _build_member(config: ModelConfig, vocabulary_size: int, precision: str, sha
     return model
 
 
-def uninitialized_model(config: ModelConfig, vocabulary_size: int, precision: str = "fp32") -> Network:
+def uninitialized_model(
+    config: ModelConfig, vocabulary_size: int, precision: str = "fp32", *, reset_id: int | None = None
+) -> Network:
     """The model of a config, for weights that are loaded into it: it draws no random numbers.
 
     Another thread may be training, with the same generator.
     """
     with _Uninitialized():
         plain = config.model_copy(update={"orthogonal": False, "init_uniform": None})
-        return build_model(plain, vocabulary_size, precision)
+        return build_model(plain, vocabulary_size, precision, reset_id=reset_id)
 
 
 class _Uninitialized(TorchFunctionMode):

@@ -1,8 +1,8 @@
 """The machine: devices, processes, files; what charlm prints; numbers and sections of options.
 
 host.py           the CPU, its cores and free memory, and how idle threads wait; imports only the standard library
-device.py         the device, its precision, and torch's settings of the process
-process_group.py  ProcessGroup: the processes of a run, and the shard of the batch that each computes
+device.py         the device that a name means, and torch's settings; `choose_machine` says what a run takes
+process_group.py  ProcessGroup: the processes of a run, the shard of the batch that each computes, sums of gradients
 children.py       commands that are run, with limits
 files.py          files that are replaced in one step, and what may be read and written
 lock.py           one process at a time in a run's folder

@@ -123,10 +123,20 @@ class ProcessGroup:
         with self._answered(f"no group for tensors on {device.type}"):
             self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout_s))
 
-    def all_reduce_(self, tensor: Tensor) -> None:
-        """Replace a tensor by its sum over all processes; the same bits in all of them."""
+    def all_reduce_gradients(self, parameters: Sequence[Tensor], *scores: Tensor) -> tuple[Tensor, ...]:
+        """Sum the gradients of the parameters over all processes, and 0-d scores, which are returned; the same in all.
+
+        They travel in one buffer after the backward pass: a recurrence's weight gradients are complete only at its
+        end, so there is nothing to overlap them with. The gradients become views of the buffer.
+        """
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
+        flat = torch.cat([tensor.reshape(-1) for tensor in (*gradients, *scores)])
         with self._answered():
-            dist.all_reduce(tensor, group=self._group)
+            dist.all_reduce(flat, group=self._group)
+        sums = flat.split([tensor.numel() for tensor in (*parameters, *scores)])
+        for parameter, gradient in zip(parameters, sums, strict=False):
+            parameter.grad = gradient.view_as(parameter)
+        return tuple(score[0] for score in sums[len(parameters) :])
 
     def broadcast_(self, tensor: Tensor) -> None:
         """Replace a tensor by the first process's."""

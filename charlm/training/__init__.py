@@ -10,9 +10,7 @@ optimizer.py    optimizers, learning rates, clipping
 state.py        what a run carries from step to step
 snapshot.py     the whole state ↔ a checkpoint
 folder.py       the run's folder: who may write there, and its checkpoints
-metrics.py      the logs: metrics.jsonl, samples.jsonl, TensorBoard
-sample.py       what a model writes while it is trained
-progress_bar.py the bar on stderr
+metrics.py      the logs: metrics.jsonl, samples.jsonl, TensorBoard; the progress bar
 signals.py      Ctrl-C, SIGTERM, SIGHUP
 machine.py      device, threads, precision, kernels; the memory that a run needs
 plan.py         what a run will cost

@@ -3,7 +3,7 @@
 config.yaml    every option, resolved
 text.txt       the text, if it came from a pipe
 metrics.jsonl  one line per log, see metrics.py
-samples.jsonl  one line per sample, see sample.py
+samples.jsonl  one line per sample, see `draw_sample`
 checkpoints/   last, best, and the newest numbered ones
 train/ valid/  TensorBoard events
 """

@@ -9,15 +9,14 @@ from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError
 from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
+from charlm.inference.samples import draw_sample
 from charlm.model import count_parameters
 from charlm.system.console import say
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration, nats_to_bits
 from charlm.training.folder import RunFolder
-from charlm.training.metrics import Tracker, metrics_row, train_row
+from charlm.training.metrics import ProgressBar, Tracker, metrics_row, train_row
 from charlm.training.optimizer import describe_treatment
-from charlm.training.progress_bar import ProgressBar
-from charlm.training.sample import draw_sample
 from charlm.training.signals import catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Trainer, divergence
@@ -58,7 +57,7 @@ class TrainingLoop:
         corpus: Corpus,
         folder: RunFolder,
         tracker: Tracker,
-        on_row: OnRow | None = None,
+        on_row: OnRow | None,
     ) -> None:
         self.trainer = trainer
         self.config = trainer.config

@@ -1,15 +1,17 @@
-"""Logs of a run: metrics.jsonl, samples.jsonl and TensorBoard events.
+"""What a run shows of itself: metrics.jsonl, samples.jsonl, TensorBoard events, and the progress bar on stderr.
 
 torch's SummaryWriter writes from a thread, which cannot report a full disk to its caller; here each event is written
 before the call returns.
 """
 
+import contextlib
 import io
 import itertools
 import json
 import math
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,13 +20,14 @@ from typing import Any
 from tensorboard.compat.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboard.summary.writer.record_writer import RecordWriter
 from torch.utils.tensorboard import summary
+from tqdm import tqdm
 
 from charlm.config.schema import TrainConfig
 from charlm.errors import RunError
 from charlm.runs import CHARTS, LOG_BYTES, METRICS, SAMPLES
-from charlm.system.console import say
+from charlm.system.console import say, terminal_columns
 from charlm.system.files import read_file, replace_file, unlinked
-from charlm.system.formatting import nats_to_bits, to_json
+from charlm.system.formatting import format_duration, nats_to_bits, to_json
 from charlm.training.state import TrainState
 
 
@@ -204,3 +207,45 @@ def _step_of(line: bytes) -> float:
         return float(json.loads(line)["step"]) if line.endswith(b"\n") else math.inf
     except (ValueError, TypeError, KeyError, RecursionError):
         return math.inf
+
+
+_REFRESH_S = 0.2
+
+
+class ProgressBar:
+    """A bar for the fraction of the run that is done; invisible if stderr is not a terminal, or if not `shown`."""
+
+    def __init__(self, shown: bool = True) -> None:
+        tqdm.monitor_interval = 0  # no thread that looks after bars
+        self._bar = tqdm(
+            total=1.0,
+            file=sys.stderr,
+            disable=None if shown else True,
+            leave=False,
+            bar_format="{desc} {percentage:3.0f}%|{bar:10}| {unit}",
+            desc="? left",
+            unit="update 0",
+        )
+        self._scores = ""
+        self._shown_s = 0.0
+
+    def note(self, row: Mapping[str, Any]) -> None:
+        """Show the scores of this row of metrics."""
+        self._scores = f" · {row['nats']:.3f} nats · {row['chars_per_s']:,.0f} chars/s · {row['bpc']:.3f} bits/char"
+
+    def show(self, step: int, share: float, elapsed_s: float) -> None:
+        """Move the bar to `share`, 0 to 1, at most every `_REFRESH_S`. tqdm cuts what does not fit."""
+        now_s = time.perf_counter()
+        if self._bar.disable or now_s - self._shown_s < _REFRESH_S:
+            return
+        self._shown_s = now_s
+        left = format_duration(elapsed_s * (1 - share) / share) if share > 0 else "?"
+        self._bar.n = min(share, 1.0)
+        self._bar.ncols = terminal_columns(sys.stderr)
+        self._bar.unit = f"update {step}{self._scores}"
+        with contextlib.suppress(OSError):
+            self._bar.set_description_str(f"{left} left")
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._bar.close()

@@ -126,5 +126,5 @@ def call_times(
 def _communicate(trainer: Trainer) -> None:
     """What an update spends on other processes: their gradients and the clock."""
     zero = torch.zeros((), device=trainer.device)
-    trainer.all_reduce_gradients(zero, zero)
+    trainer.group.all_reduce_gradients(trainer.parameters, zero, zero)
     trainer.group.agree(0.0, [])

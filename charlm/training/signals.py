@@ -11,7 +11,7 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 
 
 @contextlib.contextmanager
-def catch_signals(*, patient: bool = False) -> Iterator[list[str]]:
+def catch_signals(*, patient: bool) -> Iterator[list[str]]:
     """Collect the names of signals.
 
     The first one restores the previous handlers, so a second one ends the process. SIGHUP never does: when a terminal

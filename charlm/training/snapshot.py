@@ -17,8 +17,8 @@ from charlm.training.step import Trainer
 def take_snapshot(trainer: Trainer) -> Checkpoint:
     """A checkpoint from which `restore_snapshot` continues as if the run had never stopped.
 
-    Its tensors are on the CPU. Those of a trainer on the CPU share its memory. All processes call this
-    together and get the same checkpoint, that of a single process: it holds the hidden state of all streams.
+    Its tensors are on the CPU; those of a trainer there share its memory. All processes call this together and get the
+    same checkpoint, with the hidden state of all streams.
     """
 
     def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ from charlm.system.process_group import ProcessGroup
 
 @dataclass
 class TrainState:
-    """The numbers and tensors that the step and the loop carry on; all but the last three fields are JSON."""
+    """The numbers and tensors that the step and the loop carry on; all but `_TENSORS` are JSON."""
 
     corpus_sha256: str
     earlier_chars: int = 0

@@ -13,14 +13,14 @@ from charlm.checkpoint import all_finite
 from charlm.config import Config
 from charlm.data.corpus import Corpus
 from charlm.data.lines import reset_id_of
-from charlm.data.streams import LineStreams, Streams, Windows
+from charlm.data.streams import LineStreams, Streams, TrainingStreams
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import Network, WindowLoss, build_model, load_weights
 from charlm.native.build import used_kernels
 from charlm.system.console import say
 from charlm.system.device import allowed_graphs
-from charlm.system.process_group import WHOLE_BATCH, Shard
+from charlm.system.process_group import Shard
 from charlm.training.budget import Budget
 from charlm.training.graph import UpdateGraph
 from charlm.training.machine import Machine, check_memory
@@ -59,9 +59,7 @@ class Trainer:
         self.streams = open_streams(config, corpus, group.shard)
         check_memory(config, len(corpus.vocabulary), machine)
         self.vocabulary = corpus.vocabulary
-        self.model = build_model(model, len(corpus.vocabulary), machine.precision, group.shard).to(device).train()
-        self.model.reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
-        self.model.init_output_bias_(torch.from_numpy(corpus.frequencies()))
+        self.model = _new_model(self.config, corpus, machine)
         selection = self.model.select_backend(device)
         self.backend = selection.description
         self.parameters: list[Tensor] = list(self.model.parameters())
@@ -81,13 +79,15 @@ class Trainer:
         # Reading a number from a GPU makes the host wait for it, so the check for finite numbers is deferred there.
         self._defers_checks = device.type != "cpu"
         self._diverged_step = torch.full((), -1, device=device)
-        self._graph = None
-        if self._defers_checks and allowed_graphs() == "update":
-            # Processes add up their gradients between launches; some optimizers count their steps on the host.
-            if not group.is_distributed and keep_on_device(self.optimizer):
-                self._graph = UpdateGraph(self.model.zero_state(config.train.batch_size))
-            else:
-                say("graph", "updates are launched: CHARLM_GRAPHS=update takes one process, and no adagrad")
+        self._graph = self._update_graph() if self._defers_checks and allowed_graphs() == "update" else None
+
+    def _update_graph(self) -> UpdateGraph | None:
+        """What runs whole updates as CUDA graphs; None, and says so, where it cannot."""
+        # Processes add up their gradients between launches; some optimizers count their steps on the host.
+        if self.group.is_distributed or not keep_on_device(self.optimizer):
+            say("graph", "updates are launched: CHARLM_GRAPHS=update takes one process, and no adagrad")
+            return None
+        return UpdateGraph(self.model.zero_state(self.config.train.batch_size))
 
     # Where the run stands
 
@@ -183,22 +183,8 @@ class Trainer:
         (loss.objective / size if size > 1 else loss.objective).backward()
         scores = loss.objective.detach() / size, loss.cross_entropy / size
         if self.group.is_distributed:
-            scores = self.all_reduce_gradients(*scores)
+            scores = self.group.all_reduce_gradients(self.parameters, *scores)
         return loss._replace(objective=scores[0], cross_entropy=scores[1])
-
-    def all_reduce_gradients(self, *scores: Tensor) -> tuple[Tensor, ...]:
-        """Sum the gradients over all processes, and 0-d scores, which are returned.
-
-        They travel in one buffer after the backward pass: a recurrence's weight gradients are complete only at its
-        end, so there is nothing to overlap them with. The gradients become views of the buffer.
-        """
-        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        flat = torch.cat([tensor.reshape(-1) for tensor in (*gradients, *scores)])
-        self.group.all_reduce_(flat)
-        sums = flat.split([tensor.numel() for tensor in (*self.parameters, *scores)])
-        for parameter, gradient in zip(self.parameters, sums, strict=False):
-            parameter.grad = gradient.view_as(parameter)
-        return tuple(score[0] for score in sums[len(self.parameters) :])
 
     def _carried_state(self) -> RecurrentState | None:
         """The hidden state of the last window, set to zero in randomly chosen streams.
@@ -275,7 +261,17 @@ class Trainer:
         self.optimizer.zero_grad()
 
 
-def open_streams(config: Config, corpus: Corpus, shard: Shard = WHOLE_BATCH) -> Windows:
+def _new_model(config: Config, corpus: Corpus, machine: Machine) -> Network:
+    """A model in training mode that knows how frequent each character is, and nothing else."""
+    reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
+    shard = machine.group.shard
+    network = build_model(config.model, len(corpus.vocabulary), machine.precision, shard, reset_id=reset_id)
+    network = network.to(machine.device).train()
+    network.init_output_bias_(torch.from_numpy(corpus.frequencies()))
+    return network
+
+
+def open_streams(config: Config, corpus: Corpus, shard: Shard) -> TrainingStreams:
     """The streams of the train split, or a part of them; DataError if it is too short for one window."""
     ids, train = corpus.splits["train"], config.train
     if corpus.starts is None:

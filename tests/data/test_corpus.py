@@ -15,7 +15,7 @@ from charlm.config.schema import DataConfig
 from charlm.data import reading
 from charlm.data.corpus import Corpus, CountedSources, encode, encode_file
 from charlm.data.counting import count_source
-from charlm.data.cuts import cuts
+from charlm.data.splits import cuts
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
 from tests.corpora import load_corpus

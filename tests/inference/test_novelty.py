@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from charlm.inference import novelty
-from charlm.inference.novelty import WINDOW, copied_stretches, copied_windows
+from charlm.inference.novelty import NGRAM, copied_ngrams, copied_stretches
 
 
 def windows(text: bytes, length: int) -> list[bytes]:
@@ -22,7 +22,7 @@ def naive_stretches(copied: list[bool]) -> list[tuple[int, int]]:
     for is_copied, run in itertools.groupby(range(len(copied)), copied.__getitem__):
         places = [*run]
         if is_copied:
-            begin, end = max(places[0], end), places[-1] + WINDOW
+            begin, end = max(places[0], end), places[-1] + NGRAM
             stretches.append((begin, end - begin))
     return stretches
 
@@ -44,9 +44,9 @@ def test_as_a_naive_search(both, block, dtype):
     text_ids, corpus_ids = (np.array(ids, dtype) for ids in both)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(novelty, "_BLOCK", block)
-        copied = copied_windows(text_ids, corpus_ids)
+        copied = copied_ngrams(text_ids, corpus_ids)
     text, corpus = map(bytes, both)
-    assert copied.tolist() == [window in corpus for window in windows(text, WINDOW)]
+    assert copied.tolist() == [window in corpus for window in windows(text, NGRAM)]
     assert copied_stretches(copied) == naive_stretches(copied.tolist())
 
 
@@ -55,7 +55,7 @@ def test_stretches_longer_than_a_block(monkeypatch, length):
     monkeypatch.setattr(novelty, "_BLOCK", 64)
     corpus = np.random.default_rng(0).integers(200, size=3000).astype(np.uint8)
     text = np.append(corpus[10 : 10 + length], np.uint8(255))
-    assert copied_stretches(copied_windows(text, corpus)) == [(0, length)]
+    assert copied_stretches(copied_ngrams(text, corpus)) == [(0, length)]
 
 
 def test_a_megabyte_takes_well_under_a_second(tinyshakespeare):
@@ -64,5 +64,5 @@ def test_a_megabyte_takes_well_under_a_second(tinyshakespeare):
     texts = [*(rng.permutation(corpus[at : at + 500]) for at in (0, 1000, 2000)), corpus[5000:5500]]
     start_s = time.process_time()
     for text in texts:
-        copied_windows(text, corpus)
+        copied_ngrams(text, corpus)
     assert time.process_time() - start_s < 1

@@ -9,8 +9,7 @@ import sys
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from charlm.training.metrics import Tracker
-from charlm.training.progress_bar import ProgressBar
+from charlm.training.metrics import ProgressBar, Tracker
 from charlm.training.start import resume_run
 from charlm.training.state import TrainState
 from tests.runs import rows, with_max_steps

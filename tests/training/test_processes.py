@@ -81,7 +81,7 @@ def in_float64():
 
     step = charlm.training.step
     with (
-        mock.patch.object(step, "build_model", lambda *args: build_model(*args).double()),
+        mock.patch.object(step, "build_model", lambda *args, **more: build_model(*args, **more).double()),
         mock.patch.object(step, "build_optimizer", unfused),
         mock.patch.object(charlm.model.network, "cross_entropy", cross_entropy),
         mock.patch.object(charlm.inference.reader, "cross_entropy", cross_entropy),

@@ -9,7 +9,7 @@ import torch
 
 from charlm.inference.loading import load
 from charlm.inference.options import SamplingOptions
-from charlm.training.sample import _of_characters, draw_sample
+from charlm.inference.samples import _of_characters, draw_sample
 from charlm.training.start import resume_run, start_run
 from charlm.training.step import Trainer
 
@@ -72,7 +72,9 @@ def test_sampling_draws_nothing_that_training_needs(tmp_path, config_of):
 
 def test_a_model_that_is_not_finite_has_no_bits(trained_run, monkeypatch):
     trained = load(trained_run, "cpu")
-    monkeypatch.setattr("charlm.training.sample.score_texts", lambda model, texts: [np.full(len(texts[0]) - 1, np.nan)])
+    monkeypatch.setattr(
+        "charlm.inference.samples.score_texts", lambda model, texts: [np.full(len(texts[0]) - 1, np.nan)]
+    )
     options = SamplingOptions(length=5)
     drawn = draw_sample(trained.network, trained.vocabulary, options=options, seed=3)
     assert drawn["bits"] == [None] * 5

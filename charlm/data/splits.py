@@ -1,0 +1,213 @@
+"""A text is cut into splits for training, validation and test: no file alone decides what a model is validated on.
+
+A text of one file is cut in order. Of several, each gives its share to validation and test, from its end. A share that
+is too short to be scored goes into a longer piece of one of several such files; of small ones whole files are taken.
+
+Of records, a line is in a split by its hash, so equal lines are in the same one. A line that would fill much of a split
+by itself, such as the empty line, is in all of them: its occurrences follow one another through the splits, by the
+multiples of the golden ratio modulo 1 (Weyl 1916), so each split gets its share. Records in order of time are cut as a
+text is.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from charlm.data.cache import map_entry, open_entry, store_entry
+from charlm.data.hashes import BASE, Hashes, line_hashes, scattered
+from charlm.data.lines import line_chunks, line_ends, line_starts, newline_of
+from charlm.data.vocabulary import Ids, Vocabulary
+from charlm.errors import DataError
+from charlm.system.console import say
+from charlm.system.formatting import counted
+
+Bounds = npt.NDArray[np.int64]
+Buckets = npt.NDArray[np.int64]
+
+CHARS, LINES = 1_000, 1
+"""Characters, or lines, that are enough to score: a state from elsewhere spoils the score of the first few hundred
+characters, but not that of lines."""
+_PIECES = 32
+"""Pieces of a split at least, as far as there are files; then they are shorter."""
+_SMALL = 16
+"""A file of up to so many pieces is small."""
+_BLOCK = 16
+"""Files that stand together in the list are taken in a random order, because lists may have a period."""
+_BUCKETS = 1 << 20
+"""Lines are counted by their hashes modulo this number, in constant memory."""
+_FREQUENT = 0.1
+_LEAST_SHARE = 1e-3
+_FEW = 4
+"""A line is frequent if it occurs more than `_FEW` times and makes up more than `_FREQUENT` of the smallest split's
+share of lines. Shares below `_LEAST_SHARE` count as `_LEAST_SHARE`, so that a frequent line outnumbers the rare
+lines in its bucket."""
+
+
+def cuts(lengths: Sequence[int], shares: Sequence[float], enough: int = CHARS) -> Bounds:
+    """Where the splits of each file begin and end, [F, S + 1]: places in the text, which is all files joined.
+
+    Split s of file f is cuts[f, s] : cuts[f, s + 1]. lengths: of the files, in characters or lines. shares: of the
+    splits, training first. enough: how many of these are a piece.
+
+    Of one file with N characters, split k ends at floor(N · (share_0 + … + share_k) / (sum of all shares)). The
+    fractions are exact: 0.9 is 9/10, and the last part ends at N.
+    """
+    exact = [Fraction(str(float(share))) for share in shares]
+    total = sum(exact)
+    assert min(exact) >= 0 < total, f"shares of a split: {shares}"
+    ends = [end / total for end in itertools.accumulate(exact, initial=Fraction(0))]
+    smallest = float(min(filter(None, exact)) / total)
+    sizes = np.array(lengths, np.int64)
+    least = smallest * sizes  # of each file in the smallest split
+    piece = min(enough, smallest * sizes[least < enough].sum() / _PIECES)
+    is_small = sizes <= _SMALL * piece
+    is_long = ~is_small & (least >= piece)
+    is_middling = ~is_small & ~is_long
+    parts = np.zeros((len(sizes), len(shares)), np.int64)
+    parts[is_small] = _parts(sizes[is_small].tolist(), ends, None)
+    parts[is_middling] = _parts(sizes[is_middling].tolist(), ends, int(piece))
+    parts[is_long] = _parts(sizes[is_long].tolist(), ends, int(piece))
+    begins = np.cumsum(sizes) - sizes
+    return np.cumsum(np.c_[begins, parts], axis=1)
+
+
+def _parts(lengths: list[int], ends: Sequence[Fraction], piece: int | None) -> Bounds:
+    """How much of each file every split takes, [F, S], with a piece at least, or the whole file if `piece` is None.
+
+    A split takes what it lacks, if that is half of a piece or more. ends: of the splits, as shares of the text.
+    """
+    mean_length = sum(lengths) / max(len(lengths), 1)
+    least = (mean_length if piece is None else piece) / 2
+    unit = math.lcm(*(end.denominator for end in ends))
+    ends_in_units = [int(end * unit) for end in ends]
+    splits = range(1, len(ends) - 1)
+    parts = np.zeros((len(lengths), len(ends) - 1), np.int64)
+    taken = dict.fromkeys(splits, 0)
+    seen = 0
+    for file in _some_order(len(lengths)):
+        left = lengths[file]
+        seen += left
+        due = {}
+        for split in splits:
+            begin, end = ends_in_units[split : split + 2]
+            due[split] = seen * end // unit - seen * begin // unit - taken[split]
+        for split in sorted(splits, key=due.__getitem__, reverse=True):
+            if due[split] > 0 and due[split] >= least:
+                amount = left if piece is None else min(left, max(due[split], piece))
+                parts[file, split] = amount
+                taken[split] += amount
+                left -= amount
+        parts[file, 0] = left
+    return parts
+
+
+def _some_order(files: int) -> list[int]:
+    """A random order within each block of files."""
+    numbers = np.arange(files)
+    return np.lexsort((scattered(numbers.astype(np.uint64)), numbers // _BLOCK)).tolist()
+
+
+def described(bounds: Bounds, names: Sequence[str]) -> str:
+    """Where the splits after the first come from, in words; "" for a text of one file."""
+    sizes = np.diff(bounds, axis=1)
+    sizes = sizes[sizes.any(axis=1)]
+    whole = int((sizes[:, 0] == 0).sum())
+    ends = int(sizes[:, 1:].any(axis=1).sum()) - whole
+    if len(sizes) < 2 or not whole + ends:
+        return ""
+    where = f"whole files ({whole:,} of {len(sizes):,})"
+    if ends:
+        where = "the end of each file" if ends == len(sizes) else f"the ends of {ends:,} of {len(sizes):,} files"
+        if whole:
+            where += f", and {counted(whole, 'whole file')}"
+    return f"{' and '.join(names[1:])} from {where}"
+
+
+# Of lines that are records
+
+
+def write_splits(
+    ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str
+) -> dict[str, Ids]:
+    """Write the lines of `ids` [N] into an entry `key-NAME` of the cache for each split: a newline and then its lines.
+
+    Every line must end with a newline, the last one too. The split of a line depends on its characters and the shares
+    alone: not on other lines, nor on the vocabulary. But the occurrences of a frequent line are spread over the splits.
+    DataError for a split that gets no line.
+    """
+    say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
+    newline, counts = newline_of(vocabulary), np.zeros(_BUCKETS, np.int64)
+    for chunk in line_chunks(ids, newline):
+        np.add.at(counts, _buckets(line_hashes(chunk, line_ends(chunk, newline), vocabulary)), 1)
+    frequent = _frequent(counts, shares)
+    earlier, sizes = Counter[int](), dict.fromkeys(shares, 0)
+    with ExitStack() as opened:
+        writers = {name: opened.enter_context(open_entry(f"{key}-{name}", newline.dtype)) for name in shares}
+        for append in writers.values():
+            append(np.array([newline]))
+        for chunk in line_chunks(ids, newline):
+            ends = line_ends(chunk, newline)
+            hashes = line_hashes(chunk, ends, vocabulary)
+            buckets = _buckets(hashes)
+            for bucket in np.unique(buckets[frequent[buckets]]).tolist():
+                (places,) = np.nonzero(buckets == bucket)
+                hashes[places] += np.arange(earlier[bucket], earlier[bucket] + len(places), dtype=np.uint64) * BASE
+                earlier[bucket] += len(places)
+            split_of_chars = np.repeat(_splits_of(hashes, shares), np.diff(ends, prepend=0))
+            for number, (name, append) in enumerate(writers.items()):
+                append(split_ids := chunk[split_of_chars == number])
+                sizes[name] += len(split_ids)
+        for name, size in sizes.items():
+            if not size:
+                raise _no_line(
+                    source, int(counts.sum()), f"{name} split, which takes lines by a hash, and equal lines together"
+                )
+    return {name: map_entry(f"{key}-{name}", newline.dtype) for name in shares}
+
+
+def write_ordered_splits(
+    ids: Ids, lengths: Sequence[int], vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str
+) -> dict[str, Ids]:
+    """The same with lines from the end of each file, whose characters are `lengths`, for the splits after the first."""
+    ends = line_starts(ids, vocabulary, f"{key}-text")  # `ids` begins with a line, so only their ends follow a newline
+    lines = np.searchsorted(ends, np.cumsum([0, *lengths]), side="right")
+    bounds = cuts(np.diff(lines).tolist(), list(shares.values()), LINES)
+    places = np.where(bounds > 0, ends[bounds - 1], 0).astype(np.int64)
+    newline, splits = np.array([newline_of(vocabulary)]), {}
+    for number, name in enumerate(shares):
+        pieces = [ids[begin:end] for begin, end in places[:, number : number + 2]]
+        if not any(map(len, pieces)):
+            raise _no_line(source, len(ends), f"{name} split")
+        splits[name] = store_entry(f"{key}-{name}", newline.dtype, [newline, *pieces])
+    return splits
+
+
+def _no_line(source: str, lines: int, split: str) -> DataError:
+    return DataError(
+        f"{source}: none of {counted(lines, 'line')} is in the {split}; allowed: a line or more in each split; add "
+        "lines, change the shares (data.split), or give each split a text of its own (data.valid_source)"
+    )
+
+
+def _frequent(counts: Buckets, shares: Mapping[str, float]) -> npt.NDArray[np.bool_]:
+    """Which buckets hold a line that would fill much of a split by itself."""
+    smallest = max(min(shares.values()) / sum(shares.values()), _LEAST_SHARE)
+    return counts > max(_FREQUENT * smallest * counts.sum(), _FEW)
+
+
+def _buckets(hashes: Hashes) -> Buckets:
+    return (hashes & np.uint64(_BUCKETS - 1)).astype(np.int64)
+
+
+def _splits_of(hashes: Hashes, shares: Mapping[str, float]) -> npt.NDArray[np.uint8]:
+    """The index of each line's split."""
+    bounds = np.cumsum(list(shares.values()))
+    # In 53 bits, which a float64 holds.
+    place = (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53 * bounds[-1]
+    return np.searchsorted(bounds, place, side="right").clip(max=len(bounds) - 1).astype(np.uint8)
