@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Sequence
 
 from charlm.cells.cpp_loop import CppPass, LoopText, units
-from charlm.cells.loop import Before, before_loop
 from charlm.cells.passes import Normalization, Passes
 from charlm.cells.plan import Stage, Store, backward_plan, forward_plan, in_stages, planned
 from charlm.cells.program import Size
+from charlm.cells.split import Before, before_loop
 
 Members = list[tuple[str, str]]
 """Declarations of members, and the arguments from which the constructor makes them; "" if it makes none."""

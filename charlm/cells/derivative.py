@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from charlm.cells.cell import Cell
-from charlm.cells.loop import Split, split
 from charlm.cells.operations import OPERATIONS, UNARY, Formula
 from charlm.cells.passes import Backward, Forward, Normalization, Operand, Passes, Product, Rows, numbered
 from charlm.cells.program import Builder, Node, Program, Size, needed, scalarized
+from charlm.cells.split import Split, split
 
 NEGLIGIBLE = -60.0
 """exp of a smaller number is too small to matter as a gradient in single precision."""

@@ -4,9 +4,9 @@ from functools import partial
 
 import torch
 
-from charlm.cells.loop import before_loop
 from charlm.cells.on_tensors import matrix
 from charlm.cells.program import units
+from charlm.cells.split import before_loop
 from charlm.cells.window import LoopInputs
 from charlm.layers.backend import LayerCall, Lookup
 from charlm.layers.buffers import Buffers

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells.loop import Split
 from charlm.cells.passes import Passes
+from charlm.cells.split import Split
 from charlm.cells.window import Gradients, LoopInputs, Window
 from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
 from charlm.layers.backend import LayerCall, LayerState, Lookup

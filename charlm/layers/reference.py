@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells.loop import split
 from charlm.cells.on_tensors import evaluate, matrix, normalized
 from charlm.cells.program import Node, Program, ordered
+from charlm.cells.split import split
 from charlm.layers.backend import Backend, LayerCall, LayerState
 
 
