@@ -10,7 +10,7 @@
     buffers.py          the tensors of a driver's calls: new, or with the addresses of an earlier call
     linear.py           x wᵀ + b, with its gradient
     loss.py             cross-entropy, with its gradient
-    dropout.py          masks
+    dropout.py          masks, and zoneout
     autograd.py         what functions of autograd that call kernels have in common
     check_backends.py   whether all ways to compute a cell agree
 

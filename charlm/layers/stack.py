@@ -26,7 +26,7 @@ from charlm.layers.backend import (
     layer_in_parts,
 )
 from charlm.layers.buffers import BufferCache
-from charlm.layers.dropout import dropout_mask
+from charlm.layers.dropout import dropout_mask, zoneout_shares
 from charlm.layers.generation import generating_layer
 from charlm.layers.recurrence import layer_by_driver
 from charlm.layers.reference import REFERENCE
@@ -246,22 +246,9 @@ class RecurrentLayers(nn.Module):
             for name in passes.split.program.recurrent():
                 weights = parameters[name]
                 parameters[name] = weights * dropout_mask(tuple(weights.shape), p, like=weights)
-        zoneout_TBS = self.zoneout_share(state, steps, training, like)
+        shape = steps, len(state[0]), len(state) * self.hidden_size
+        zoneout_TBS = zoneout_shares(self.cell, self.zoneout, shape, like, training=training, shard=self.shard)
         return LayerCall(passes, parameters, state, mask_BH, zoneout_TBS)
-
-    def zoneout_share(self, state: LayerState, steps: int, training: bool, like: Tensor) -> Tensor | None:
-        """Zoneout's `zoneout_TBS` of a call: drawn in training, the expected value otherwise; None without zoneout."""
-        B, S = len(state[0]), len(state) * self.hidden_size
-        if self.zoneout == 0:
-            return None
-        if training:
-            zoneout_TBS = (dropout_mask((steps, B, S), self.zoneout, like=like, shard=self.shard) == 0).to(like.dtype)
-        else:
-            zoneout_TBS = like.new_full((1, 1, S), self.zoneout)
-        for name, zoneout_TBH in zip(self.state_names, zoneout_TBS.chunk(len(state), dim=2), strict=True):
-            if name in self.cell.internal:
-                zoneout_TBH.zero_()
-        return zoneout_TBS
 
     def generating_layers(self, state: RecurrentState, characters: Lookup) -> list[GeneratingLayer]:
         """The layers for a `Generator`, starting from `state`, in evaluation mode. characters: their inputs."""

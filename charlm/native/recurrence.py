@@ -24,7 +24,7 @@ Tables = dict[str, list[Tensor | None]]
 class CpuDriver:
     """Computes loops with these passes, with products in float32 or bfloat16; see `layers.recurrence.Driver`.
 
-    KernelError if they are too long for a kernel.
+    general_and_square: see `both_passes`. KernelError if they are too long for a kernel.
     """
 
     padding = 16  # the largest W of vector.h
@@ -32,11 +32,11 @@ class CpuDriver:
     matmul = staticmethod(matmul)
     table_gradient = staticmethod(table_gradient)
 
-    def __init__(self, name: str, programs: tuple[Passes | None, ...]) -> None:
-        self.kernel = kernel_of_passes(name, programs)
-        splits = [passes.split for passes in variants_of(programs)]
+    def __init__(self, name: str, general_and_square: tuple[Passes | None, ...]) -> None:
+        self.kernel = kernel_of_passes(name, general_and_square)
+        splits = [passes.split for passes in variants_of(general_and_square)]
         # By identity: comparing whole programs takes as long as a small layer.
-        self._variants = {passes: splits.index(passes.split) for passes in programs if passes is not None}
+        self._variants = {passes: splits.index(passes.split) for passes in general_and_square if passes is not None}
 
     def forward(self, window: Window) -> None:
         passes, copied = window.passes, window.bf16 or window.mask is not None
