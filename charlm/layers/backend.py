@@ -1,7 +1,6 @@
 """Backends: the ways to compute one recurrent layer.
 
-`RecurrentLayers.backends` lists them, fastest first. The reference loop comes last and can
-compute every layer. A new backend is one more entry in that list.
+selection.py lists them, fastest first, and chooses one. A new backend is one more entry in that list.
 """
 
 import itertools
@@ -117,24 +116,3 @@ def layer_in_parts(backend: Backend, x: Any, call: LayerCall) -> tuple[Tensor, L
             pairs = zip(state, last_state, strict=True)
             last_state = tuple(torch.where(reads_B1, new_BH, old_BH) for new_BH, old_BH in pairs)
     return torch.cat(outputs), last_state
-
-
-class Selection(NamedTuple):
-    """The backend that computes a layer, and why each faster one cannot."""
-
-    kind: str
-    backend: Backend
-    passed_over: dict[str, str]
-    """Name of each faster backend → why it cannot compute the layer."""
-
-    @property
-    def description(self) -> str:
-        """One line for people, e.g. "rhn: reference loop; no fused CPU kernel: no C++ compiler"."""
-        return f"{self.kind}: {self.way}"
-
-    @property
-    def way(self) -> str:
-        """What computes the layer, in words, and why nothing faster does."""
-        library = f" ({self.backend.library})" if self.backend.library else ""
-        reasons = [f"; no {name}: {reason}" for name, reason in self.passed_over.items()]
-        return f"{self.backend.name}{library}{''.join(reasons)}"

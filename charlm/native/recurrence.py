@@ -28,9 +28,9 @@ class CpuDriver:
     """
 
     padding = 16  # the largest W of vector.h
-    takes_ids = True
     matmul = staticmethod(matmul)
     table_gradient = staticmethod(table_gradient)
+    graph_stream = None
 
     def __init__(self, name: str, general_and_square: tuple[Passes | None, ...]) -> None:
         self.kernel = kernel_of_passes(name, general_and_square)
@@ -56,9 +56,6 @@ class CpuDriver:
         del fields["passes"]
         rows = 0 if window.zoneout is None else window.zoneout.shape[0] * window.zoneout.shape[1]
         return self.kernel.structs[0].fill(**fields, zoneout_rows=rows, variant=self._variants[window.passes])
-
-    def graph_stream(self, device: torch.device) -> None:
-        """None: nothing is replayed on the addresses of an earlier call."""
 
 
 cpu_driver = functools.lru_cache(maxsize=64)(CpuDriver)
