@@ -1,4 +1,9 @@
-"""What a `Generator` needs of a layer."""
+"""What a `Generator` needs of a layer: its loop, and what comes before it.
+
+"Before" is the part of a step that reads the input but no state, such as W x + b of an LSTM. Training computes it for
+all steps at once. Generation knows a layer's input only step by step: the first layer looks the part up in a table with
+a row for each character, and the layers above compute it in the kernel, from the output of the layer below.
+"""
 
 from functools import partial
 
