@@ -62,7 +62,7 @@ class LayerCall(NamedTuple):
     carry_TB: Tensor | None = None
     """0 where a stream's state is set to zero before the step, else 1; None: it always goes on."""
     lengths_B: Tensor | None = None
-    """On the CPU: how many steps each stream has; None: all have T. `layer_in_parts` keeps the state at each end."""
+    """On the CPU: how many steps each stream has; None: all have T. `compute_layer` keeps the state at each end."""
     activations: Activations | None = None
     """Where the reference loop records states and gates; other backends do not."""
 
@@ -86,12 +86,14 @@ class Backend:
     """Whether `Generator` can compute the layer too."""
 
 
-def layer_in_parts(backend: Backend, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-    """`Backend.layer` by a call from each step at which a stream ends, or is reset, to the next.
+def compute_layer(backend: Backend, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
+    """`Backend.layer`, by a call from each step at which a stream ends, or is reset, to the next.
 
     Where the backend takes resets, they need no calls of their own.
     """
     carry_TB, lengths_B = call.carry_TB, call.lengths_B
+    if lengths_B is None and (carry_TB is None or backend.takes_resets):
+        return backend.layer(x, call)
     cuts = {0, len(x)}
     if lengths_B is not None:
         cuts.update(lengths_B.tolist())

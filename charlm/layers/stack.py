@@ -1,8 +1,8 @@
 """Recurrent layers of any cell: parameters, states, dropout, initialization."""
 
+import ctypes
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,14 +22,13 @@ from charlm.layers.backend import (
     LayerState,
     Lookup,
     RecurrentState,
-    layer_in_parts,
+    compute_layer,
 )
 from charlm.layers.buffers import BufferCache
 from charlm.layers.dropout import dropout_mask, zoneout_shares
 from charlm.layers.generation import generating_layer
 from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import Selection, select
-from charlm.native.generate import GeneratingLayer
 from charlm.native.recurrence import CpuDriver, cpu_driver
 from charlm.native.structs import check_tensor
 from charlm.system.process_group import WHOLE_BATCH
@@ -193,16 +192,13 @@ class RecurrentLayers(nn.Module):
             lengths_B = check_lengths(self.kind, lengths_B, T, B)
             after_end_TB1 = (torch.arange(T)[:, None] >= lengths_B)[:, :, None].to(y.device)
             y = y.masked_fill(after_end_TB1, 0)
-        is_whole = lengths_B is None and (carry_TB is None or backend.takes_resets)
-        compute = backend.layer if is_whole else partial(layer_in_parts, backend)
         layer_states: list[LayerState] = []
         for layer, layer_state in enumerate(self._split_state(state, B)):
             inputs = y if layer == 0 else self._drop_between_layers(y)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            call = call._replace(carry_TB=carry_TB, lengths_B=lengths_B)
-            if activations:
-                call = call._replace(activations=activations[layer])
-            output, layer_state = compute(inputs, call)
+            recorded = activations[layer] if activations else None
+            call = call._replace(carry_TB=carry_TB, lengths_B=lengths_B, activations=recorded)
+            output, layer_state = compute_layer(backend, inputs, call)
             if after_end_TB1 is not None:
                 output = output.masked_fill(after_end_TB1, 0)
             y = y + output if layer > 0 and self.residual else output
@@ -245,8 +241,8 @@ class RecurrentLayers(nn.Module):
         zoneout_TBS = zoneout_shares(self.cell, self.zoneout, shape, like, training=training, shard=self.shard)
         return LayerCall(passes, parameters, state, mask_BH, zoneout_TBS)
 
-    def generating_layers(self, state: RecurrentState, characters: Lookup) -> list[GeneratingLayer]:
-        """The layers for a `Generator`, starting from `state`, in evaluation mode. characters: their inputs."""
+    def generating_layers(self, state: RecurrentState, characters: Lookup) -> list[ctypes.Structure]:
+        """The structs for a `Generator`, starting from `state`, in evaluation mode. characters: the input of each."""
         layers = []
         for layer, layer_state in enumerate(self._split_state(state, state[0].shape[1])):
             call = self.layer_call(layer, layer_state, steps=1, training=False)

@@ -291,7 +291,7 @@ def generator_of(models: Sequence[tuple[CharLM, RecurrentState]]) -> Generator |
             layers += model.layers.generating_layers(state, Lookup(torch.arange(model.vocabulary_size), table_VE))
     first, _ = models[0]
     with first.autocast(first.device):
-        return Generator(first.layers.cpu_driver, layers, decoders, residual=first.layers.residual)
+        return Generator(first.layers.cpu_driver.kernel, layers, decoders, residual=first.layers.residual)
 
 
 def overflow() -> DivergenceError:
