@@ -5,7 +5,7 @@ from torch import Tensor
 
 from charlm.cells import Cell
 from charlm.layers.autograd import refuse_symbols
-from charlm.native.random import random_mask
+from charlm.native.operators import random_mask
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
 

@@ -14,8 +14,7 @@ from charlm.cells.cpp import norm_sizes
 from charlm.cells.passes import Passes
 from charlm.cells.window import Gradients, Window
 from charlm.native.kernels import kernel_of_passes, variants_of
-from charlm.native.lookup import table_gradient
-from charlm.native.product import matmul
+from charlm.native.operators import matmul, table_gradient
 
 Tables = dict[str, list[Tensor | None]]
 """Fields of `Arguments`, each a table of pointers."""
