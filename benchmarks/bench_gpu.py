@@ -15,6 +15,7 @@ from torch import Tensor
 from charlm.config import parse_config
 from charlm.gpu.product import torch_product
 from charlm.layers import RecurrentLayers
+from charlm.layers.selection import backends
 from charlm.system.device import prepare_device
 from charlm.training.machine import choose_machine
 from charlm.training.step import Trainer
@@ -121,7 +122,7 @@ def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Eff
 
 def _by_loop(stack: RecurrentLayers, device: torch.device) -> Callable[[Tensor], Any]:
     """`forward` by charlm's loop, where another backend is chosen."""
-    loop = next(backend for backend in stack.backends(device) if "own backward pass" in backend.name)
+    loop = next(backend for backend in backends(stack, device) if "own backward pass" in backend.name)
     return partial(stack, backend=loop)
 
 

@@ -15,7 +15,7 @@ from charlm.cells import CELLS
 from charlm.layers import Lookup, RecurrentLayers
 from charlm.native import build
 from charlm.native.kernels import PRODUCT
-from charlm.native.product import matmul
+from charlm.native.operators import matmul
 
 T = 64
 GEMM = (2048, 2048, 512)
@@ -181,7 +181,7 @@ def gemm(device: torch.device) -> tuple[str, Way]:
 def measure_products(report: Report, effort: Effort) -> None:
     """The kernels' matrix product, used for whole windows and weight gradients."""
     M, N, K = GEMM
-    explanation = "charlm.native.product.matmul, which the kernels use for whole windows, beside torch's products"
+    explanation = "charlm.native.operators.matmul, which the kernels use for whole windows, beside torch's products"
     report.table("products, cpu: fp32", explanation, ["GF/s", "÷ GEMM", "÷ F.linear", "GEMM GF/s"])
     if not PRODUCT.works():
         report.note("skipped: no kernel can be compiled on this machine")

@@ -72,7 +72,7 @@ class NewRun:
         assert self.config is not None
         settings = []
         if self.minutes is not None:
-            settings += [f"train.max_minutes={self.minutes}", "train.max_steps=null", "train.max_epochs=null"]
+            settings += _limited_to(self.minutes)
         if self.text is not None:
             settings.append(f"data.source={dump_flow(self.text)}")
         return load_config(self.config, [*settings, *self.settings], cell=cell, runs_file=self.init_from is None)
@@ -131,6 +131,11 @@ def _start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | 
     return start_run(config, new.run_dir, initial, name=name, group=group, opened=opened, budget=budget, on_row=on_row)
 
 
+def _limited_to(minutes: float) -> list[str]:
+    """Settings that make the minutes the only limit of a run."""
+    return [f"train.max_minutes={minutes}", "train.max_steps=null", "train.max_epochs=null"]
+
+
 def _with_text_kept(new: NewRun) -> NewRun:
     """The run with the text of a pipe in a file of its folder."""
     from charlm.training.folder import keep_text
@@ -152,13 +157,13 @@ def check_resume(run_dir: Path, minutes: float | None, settings: list[str]) -> N
 def resume_with(
     run_dir: Path, config: Path | None, minutes: float | None, settings: list[str], group: "ProcessGroup"
 ) -> "Outcome":
-    """Continue a run with a config, or with its own, after the minutes of all sessions and the settings."""
+    """Continue a run with a config, or with its own, and the settings. minutes: of all sessions, the only limit."""
     from charlm.config import Config, load_config, parse_config
     from charlm.runs import CONFIG
     from charlm.training.start import resume_run
 
     if minutes is not None:
-        settings = [f"train.max_minutes={minutes}", *settings]
+        settings = [*_limited_to(minutes), *settings]
 
     def change(saved: Config) -> Config:
         if config is None:

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrize
 from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.layers import Lookup
+from charlm.layers.selection import backends
 from charlm.model import build_model, mean_square, parameters_by_part, uninitialized_model
 
 V, T, B = 7, 5, 3
@@ -68,7 +69,7 @@ def test_a_tensor_that_does_not_fit_is_refused_by_every_way_to_compute(tied):
     """By each backend, a GPU's loop too, and where characters are generated."""
     model = model_of(cell={"kind": "lstm", "hidden": 8}, layers=2, embedding=5, tie_embeddings=tied).eval()
     layers, inputs, state = model.layers, torch.randn(T, B, 5), model.zero_state(B)
-    backends = [*layers.backends(torch.device("cpu")), *layers.backends(torch.device("meta"))]
+    ways = [way for device in ("cpu", "meta") for way in backends(layers, torch.device(device))]
     for full_name, parameter in list(model.named_parameters()):
         module = model.get_submodule(full_name.rpartition(".")[0])
         attribute = full_name.rpartition(".")[2]
@@ -78,14 +79,14 @@ def test_a_tensor_that_does_not_fit_is_refused_by_every_way_to_compute(tied):
             refused(name, functional_call, model, {full_name: wrong}, (ids(),))
             parametrize.register_parametrization(module, attribute, Replaced(wrong), unsafe=True)
             refused(name, model.generator, state)
-            for backend in backends if module is layers else ():
+            for backend in ways if module is layers else ():
                 refused(name, partial(layers, backend=backend), inputs, None)
             parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
     for place, tensor in enumerate(state):
         for wrong in wrong_ones(tensor):
             replaced = (*state[:place], wrong, *state[place + 1 :])
             refused("lstm", model.generator, replaced)
-            for backend in backends:
+            for backend in ways:
                 refused("lstm", partial(layers, backend=backend), inputs, replaced)
     refused("lstm: input", layers, inputs.to("meta"))
     refused("ids of a lookup", model, ids().int())

@@ -3,19 +3,19 @@
 from collections.abc import Iterable, Sequence
 
 from charlm.cells.cpp_loop import CppPass, LoopText, units
-from charlm.cells.loop import Before, before_loop
 from charlm.cells.passes import Normalization, Passes
 from charlm.cells.plan import Stage, Store, backward_plan, forward_plan, in_stages, planned
 from charlm.cells.program import Size
+from charlm.cells.split import Before, before_loop
 
 Members = list[tuple[str, str]]
 """Declarations of members, and the arguments from which the constructor makes them; "" if it makes none."""
 
 
-def cpp(programs: Sequence[Passes]) -> str:
-    """The steps of several programs; Arguments::variant chooses one."""
-    cells = "\n".join(_cell(variant, derived) for variant, derived in enumerate(programs))
-    cases = "".join(f"  if (variant == {k}) return function(Cell{k}{{}});\n" for k in range(len(programs)))
+def cpp(variants: Sequence[Passes]) -> str:
+    """The passes of a kind's layers; Arguments::variant chooses one of these variants."""
+    cells = "\n".join(_cell(variant, derived) for variant, derived in enumerate(variants))
+    cases = "".join(f"  if (variant == {k}) return function(Cell{k}{{}});\n" for k in range(len(variants)))
     dispatch = f"template <class Function>\nvoid with_cell(Index variant, const Function& function) {{\n{cases}}}\n"
     return f"{cells}\n{dispatch}"
 

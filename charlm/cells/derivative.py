@@ -15,10 +15,10 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from charlm.cells.cell import Cell
-from charlm.cells.loop import Split, split
 from charlm.cells.operations import OPERATIONS, UNARY, Formula
 from charlm.cells.passes import Backward, Forward, Normalization, Operand, Passes, Product, Rows, numbered
 from charlm.cells.program import Builder, Node, Program, Size, needed, scalarized
+from charlm.cells.split import Split, split
 
 NEGLIGIBLE = -60.0
 """exp of a smaller number is too small to matter as a gradient in single precision."""
@@ -33,7 +33,7 @@ def passes_of(program: Program) -> Passes:
 
 
 def both_passes(general: Program | None, square: Program) -> tuple[Passes | None, Passes]:
-    """The passes of `Cell.programs`."""
+    """The passes of `Cell.programs`: of layers with another number of inputs than H, and of those with H."""
     return None if general is None else passes_of(general), passes_of(square)
 
 

@@ -18,10 +18,10 @@ from typing import ClassVar
 
 from charlm.cells.derivative import GradientGraph, gradient_graph
 from charlm.cells.lines import SYMBOL, Lines, Notation, notation_of
-from charlm.cells.loop import Split, split
 from charlm.cells.operations import ATOM, OPERATIONS, UNARY
 from charlm.cells.passes import numbered
 from charlm.cells.program import EPSILON, Builder, Node, Program, scalarized, scalars
+from charlm.cells.split import Split, split
 
 
 def equations(program: Program) -> list[str]:

@@ -19,8 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from charlm.cells.loop import Split
 from charlm.cells.program import Node, Size
+from charlm.cells.split import Split
 
 Rows = tuple[int, ...]
 """The nodes of several vectors side by side."""

@@ -1,6 +1,19 @@
 """What a pass does between barriers, as data: which stage loads, computes and stores what. C++ and Triton print it.
 
 A stage begins with products, which need all units of their operands, and goes on with a loop over units for each size.
+The forward pass of an LSTM, whose window W x + b was computed before the loop over time:
+
+    stage 0   nothing: the operand of the product, h, is in memory
+    stage 1   begins with the product R h, then a loop over H units:
+                  i = σ(window, vector 0 + product, vector 0)      store saved 0
+                  f = σ(window, vector 1 + product, vector 1)      store saved 1
+                  g = tanh(window, vector 2 + product, vector 2)   store saved 2
+                  o = σ(window, vector 3 + product, vector 3)      store saved 3
+                  c = f ⊙ (load state c) + i ⊙ g
+                  h = o ⊙ tanh(c)                                  store state h, store state c
+
+An RHN of depth 2 also has a stage 2: it begins with the product of what stage 1 has computed. A value of stage 1 that
+stage 2 needs is stored there as `later`.
 """
 
 import functools

@@ -3,7 +3,7 @@
 import functools
 from typing import Any
 
-from charlm.cells.program import EPSILON, Size
+from charlm.cells.program import EPSILON, Parameter, Size
 
 
 class Parameters:
@@ -29,7 +29,7 @@ class Parameters:
         for as many as the input has, or a number. start: the initial matrix, or one for each gate: "identity",
         "orthogonal", or a number for all entries; None: drawn at random.
         """
-        raise NotImplementedError
+        return self._matrix(Parameter(name, gates, size, stack=of), operand, index, start)
 
     def vector(
         self,
@@ -47,6 +47,14 @@ class Parameters:
         start: the initial value, or one for each gate; None: drawn at random, from U(±bound) or like a bias. of: the
         parameter has a first dimension of this length; index: use this row of it, else all.
         """
+        return self._vector(Parameter(name, gates, size, stack=of, bound=bound), index, start)
+
+    def _matrix(self, parameter: Parameter, operand: Any, index: int | None, start: Any) -> Any:
+        """`product`; the operand decides the number of columns."""
+        raise NotImplementedError
+
+    def _vector(self, parameter: Parameter, index: int | None, start: Any) -> Any:
+        """`vector`."""
         raise NotImplementedError
 
     def note(self, **gates: Any) -> None:

@@ -91,44 +91,23 @@ class _Tracing(Parameters):
 
     # Called by a step
 
-    def product(
-        self,
-        name: str,
-        operand: Any,
-        gates: int = 1,
-        *,
-        index: int | None = None,
-        of: int = 0,
-        size: Size = "H",
-        start: Any = None,
-    ) -> Value:
+    def _matrix(self, parameter: Parameter, operand: Any, index: int | None, start: Any) -> Value:
         value = self.value(operand)
         if value.node.count != 1 or value.node.size == "":
-            self.fail(f"{name}: the operand has {value.node.count} vectors; allowed: 1, and no constant")
-        parameter = Parameter(name, gates, size, value.node.size, of)
+            self.fail(f"{parameter.name}: the operand has {value.node.count} vectors; allowed: 1, and no constant")
+        parameter = parameter._replace(columns=value.node.size)
         self._check_shape(parameter, index)
         starts = () if start is None else self._starts(parameter, index, start)
         self._declare(parameter._replace(starts=starts))
-        return self._put(Node("product", (value.place,), gates, size, name, index or 0))
+        return self._put(Node("product", (value.place,), parameter.gates, parameter.size, parameter.name, index or 0))
 
-    def vector(
-        self,
-        name: str,
-        gates: int = 1,
-        *,
-        start: Any = None,
-        bound: float | None = None,
-        index: int | None = None,
-        of: int = 0,
-        size: Size = "H",
-    ) -> Value:
-        parameter = Parameter(name, gates, size, "", of)
+    def _vector(self, parameter: Parameter, index: int | None, start: Any) -> Value:
         self._check_shape(parameter, index)
-        rows = gates if index is not None else gates * max(of, 1)
+        gates, bound = parameter.gates, parameter.bound
         starts = self._starts(parameter, index, start)
         self._declare(parameter._replace(starts=starts, bound=bound if bound is None else float(bound)))
-        first = 0 if index is None else index * gates
-        return self._put(Node("vector", (), rows, size, name, first))
+        rows, first = (gates * max(parameter.stack, 1), 0) if index is None else (gates, index * gates)
+        return self._put(Node("vector", (), rows, parameter.size, parameter.name, first))
 
     def note(self, **gates: Any) -> None:
         self.gates.update(self._named(gates))

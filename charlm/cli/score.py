@@ -139,7 +139,7 @@ def _limit(above: str | None, of: str | None, file: str) -> tuple[float, str]:
     """The number and the unit of --above: p, bits or nats; a usage error for one that the text does not allow."""
     from charlm.data.reading import is_pipe
 
-    match = _LIMIT.fullmatch(above or "0")
+    match = _LIMIT.fullmatch("0" if above is None else above)
     if not match or (match["p"] and (match["unit"] or float(match["number"]) > 100)):
         raise usage.error(
             f"--above: found {above!r}; allowed: bits per character (3.2 or 3.2bits), nats per character (2.1nats), or "

@@ -1,6 +1,6 @@
 """Overrides: KEY=VALUE, and the options that they set."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +39,23 @@ def parse_overrides(overrides: Iterable[str]) -> tuple[list[Override], list[str]
     """
     parsed: list[Override] = []
     faults: list[str] = []
-    replaced = [kind[:-1] for kind in SECTIONS_OF_KINDS]
     for override in overrides:
         try:
             path, value = _parse_override(override)
         except ConfigError as error:
             faults += error.faults
             continue
-        if isinstance(value, dict) and path not in replaced:
-            parsed += [(override, (*path, key), value[key]) for key in value]
-        else:
-            parsed.append((override, path, value))
+        parsed += [(override, *option) for option in _options_set(path, value)]
     return parsed, faults
+
+
+def _options_set(path: tuple[str, ...], value: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """The options that a value at this path sets: those of a section, or one that names a kind as a whole."""
+    if isinstance(value, dict) and path not in [kind[:-1] for kind in SECTIONS_OF_KINDS]:
+        for key in value:
+            yield from _options_set((*path, key), value[key])
+    else:
+        yield path, value
 
 
 def _parse_override(override: str) -> tuple[tuple[str, ...], Any]:

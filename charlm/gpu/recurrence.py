@@ -4,7 +4,6 @@ import functools
 import importlib.util
 
 import torch
-from torch import Tensor
 
 from charlm.cells.window import Gradients, Window
 from charlm.gpu.graphs import Graphs, Launches, identity, inside_graph, may_record, stream_of
@@ -18,7 +17,7 @@ class GpuDriver:
 
     padding = 1
     matmul = staticmethod(matmul)
-    takes_ids = False
+    table_gradient = None
 
     def __init__(self) -> None:
         self.graphs = Graphs()
@@ -61,9 +60,6 @@ class GpuDriver:
             return False
         with torch.cuda.device(device):
             return not torch.cuda.is_current_stream_capturing()
-
-    def table_gradient(self, d_rows_TBN: Tensor, ids_TB: Tensor, V: int) -> Tensor:
-        raise AssertionError("windows are not tables")
 
     def graph_stream(self, device: torch.device) -> int | None:
         """The stream in which windows are replayed as graphs; None where they are not."""

@@ -10,7 +10,7 @@ from charlm.system.number import LARGEST, in_range
 class SamplingOptions:
     """How to draw text; ValueError or TypeError for a value that is not allowed.
 
-    Of top_k and top_p the stricter holds.
+    top_p is a share of the probability that top_k leaves.
     """
 
     length: int = 500

@@ -1,8 +1,9 @@
 """Recurrent layers in PyTorch: a stack of a cell's layers, and the ways to compute one.
 
-    stack.py            RecurrentLayers: parameters, states, dropout, initialization, choice of the backend
+    stack.py            RecurrentLayers: parameters, states, dropout, initialization
     arguments.py        checks of what RecurrentLayers is called with
     backend.py          the interface below a layer: Backend, one way to compute it, and LayerCall, what it takes
+    selection.py        the ways to compute a stack's layers, and the choice of the fastest that can
     reference.py        the reference loop, which defines the right results
     torch_operator.py   torch's own operators
     recurrence.py       layers by a Driver (native/ on the CPU, gpu/ elsewhere): the loop's memory, and its gradients
@@ -10,7 +11,7 @@
     buffers.py          the tensors of a driver's calls: new, or with the addresses of an earlier call
     linear.py           x wᵀ + b, with its gradient
     loss.py             cross-entropy, with its gradient
-    dropout.py          masks
+    dropout.py          masks, and zoneout
     autograd.py         what functions of autograd that call kernels have in common
     check_backends.py   whether all ways to compute a cell agree
 
@@ -20,10 +21,11 @@ Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D
 import torch
 
 from charlm.cells import CELLS
-from charlm.layers.backend import Activations, Backend, Lookup, RecurrentState, Selection
+from charlm.layers.backend import Activations, Backend, Lookup, RecurrentState
 from charlm.layers.dropout import dropout_mask
 from charlm.layers.linear import linear
 from charlm.layers.loss import cross_entropy
+from charlm.layers.selection import Selection
 from charlm.layers.stack import NO_DROPOUT, RecurrentLayers
 from charlm.native.generate import Generator
 

@@ -1,7 +1,6 @@
 """Backends: the ways to compute one recurrent layer.
 
-`RecurrentLayers.backends` lists them, fastest first. The reference loop comes last and can
-compute every layer. A new backend is one more entry in that list.
+selection.py lists them, fastest first, and chooses one. A new backend is one more entry in that list.
 """
 
 import itertools
@@ -63,7 +62,7 @@ class LayerCall(NamedTuple):
     carry_TB: Tensor | None = None
     """0 where a stream's state is set to zero before the step, else 1; None: it always goes on."""
     lengths_B: Tensor | None = None
-    """On the CPU: how many steps each stream has; None: all have T. `layer_in_parts` keeps the state at each end."""
+    """On the CPU: how many steps each stream has; None: all have T. `compute_layer` keeps the state at each end."""
     activations: Activations | None = None
     """Where the reference loop records states and gates; other backends do not."""
 
@@ -87,12 +86,14 @@ class Backend:
     """Whether `Generator` can compute the layer too."""
 
 
-def layer_in_parts(backend: Backend, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-    """`Backend.layer` by a call from each step at which a stream ends, or is reset, to the next.
+def compute_layer(backend: Backend, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
+    """`Backend.layer`, by a call from each step at which a stream ends, or is reset, to the next.
 
     Where the backend takes resets, they need no calls of their own.
     """
     carry_TB, lengths_B = call.carry_TB, call.lengths_B
+    if lengths_B is None and (carry_TB is None or backend.takes_resets):
+        return backend.layer(x, call)
     cuts = {0, len(x)}
     if lengths_B is not None:
         cuts.update(lengths_B.tolist())
@@ -117,24 +118,3 @@ def layer_in_parts(backend: Backend, x: Any, call: LayerCall) -> tuple[Tensor, L
             pairs = zip(state, last_state, strict=True)
             last_state = tuple(torch.where(reads_B1, new_BH, old_BH) for new_BH, old_BH in pairs)
     return torch.cat(outputs), last_state
-
-
-class Selection(NamedTuple):
-    """The backend that computes a layer, and why each faster one cannot."""
-
-    kind: str
-    backend: Backend
-    passed_over: dict[str, str]
-    """Name of each faster backend → why it cannot compute the layer."""
-
-    @property
-    def description(self) -> str:
-        """One line for people, e.g. "rhn: reference loop; no fused CPU kernel: no C++ compiler"."""
-        return f"{self.kind}: {self.way}"
-
-    @property
-    def way(self) -> str:
-        """What computes the layer, in words, and why nothing faster does."""
-        library = f" ({self.backend.library})" if self.backend.library else ""
-        reasons = [f"; no {name}: {reason}" for name, reason in self.passed_over.items()]
-        return f"{self.backend.name}{library}{''.join(reasons)}"

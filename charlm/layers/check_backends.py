@@ -10,6 +10,7 @@ from charlm.cells import Cell
 from charlm.errors import CellError
 from charlm.layers.backend import Backend
 from charlm.layers.reference import REFERENCE
+from charlm.layers.selection import backends
 from charlm.layers.stack import RecurrentLayers
 
 HIDDEN = 13
@@ -64,7 +65,7 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
     devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
     for device in map(torch.device, devices):
         for variant in (layers.to(device), single.to(device)):
-            for backend in variant.backends(device):
+            for backend in backends(variant, device):
                 if backend.name == REFERENCE.name and device.type == "cpu":
                     continue
                 name = f"{backend.name} in {_dtype(variant)} on {device.type}"

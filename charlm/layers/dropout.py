@@ -1,10 +1,11 @@
-"""Masks for dropout."""
+"""Masks for dropout, and zoneout."""
 
 import torch
 from torch import Tensor
 
+from charlm.cells import Cell
 from charlm.layers.autograd import refuse_symbols
-from charlm.native.random import random_mask
+from charlm.native.operators import random_mask
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
 
@@ -24,3 +25,33 @@ def dropout_mask(
         return random_mask(shape, max(1, round((1 - p) * 2**16)), shard, streams).to(like.dtype)
     whole = (*shape[:streams], shape[streams] * shard.count, *shape[streams + 1 :])
     return shard.of(torch.empty(whole, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p), streams)
+
+
+def zoneout_shares(
+    cell: Cell, p: float, shape: tuple[int, int, int], like: Tensor, *, training: bool, shard: Shard
+) -> Tensor | None:
+    """Zoneout's `LayerCall.zoneout_TBS`: drawn in training, else the expected value; None without zoneout.
+
+    p: the probability that a unit keeps its previous value. shape: T, B, and S = H for each state. Internal states keep
+    none of it.
+    """
+    if p == 0:
+        return None
+    if training:
+        zoneout_TBS = (dropout_mask(shape, p, like, shard=shard) == 0).to(like.dtype)
+    else:
+        zoneout_TBS = like.new_full((1, 1, shape[2]), p)
+    for name, zoneout_TBH in zip(cell.states, zoneout_TBS.chunk(len(cell.states), dim=2), strict=True):
+        if name in cell.internal:
+            zoneout_TBH.zero_()
+    return zoneout_TBS
+
+
+def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int) -> Tensor:
+    """Zoneout (Krueger et al. 2017): share ⊙ old + (1 − share) ⊙ new, the state after step t.
+
+    The shares are [T, B, H], or [1, 1, H] for all steps and streams; None means 0.
+    """
+    if zoneout_TBH is None:
+        return new_BH
+    return torch.lerp(new_BH, old_BH, zoneout_TBH[t % len(zoneout_TBH)])

@@ -1,26 +1,40 @@
-"""What a `Generator` needs of a layer."""
+"""What a `Generator` needs of a layer: its loop, and what comes before it.
 
+"Before" is the part of a step that reads the input but no state, such as W x + b of an LSTM. Training computes it for
+all steps at once. Generation knows a layer's input only step by step: the first layer looks the part up in a table with
+a row for each character, and the layers above compute it in the kernel, from the output of the layer below.
+"""
+
+import ctypes
+from collections import Counter
 from functools import partial
 
 import torch
 
-from charlm.cells.loop import before_loop
 from charlm.cells.on_tensors import matrix
 from charlm.cells.program import units
+from charlm.cells.split import before_loop
 from charlm.cells.window import LoopInputs
 from charlm.layers.backend import LayerCall, Lookup
 from charlm.layers.buffers import Buffers
 from charlm.layers.linear import linear_by
 from charlm.layers.recurrence import matrices, new_window, values_before_loop
 from charlm.layers.reference import TensorProgram
-from charlm.native.generate import GeneratingLayer
-from charlm.native.recurrence import CpuDriver
+from charlm.native.recurrence import CpuDriver, copies, partials, scratch
 from charlm.system.device import autocasts_to_bf16
 
 
 @torch.no_grad()
-def generating_layer(driver: CpuDriver, input_size: int, call: LayerCall, characters: Lookup | None) -> GeneratingLayer:
-    """A layer for generation. characters: the first layer's input for each character; None above it."""
+def generating_layer(
+    driver: CpuDriver, input_size: int, call: LayerCall, characters: Lookup | None
+) -> ctypes.Structure:
+    """The struct `Arguments` of a layer, without ids. In its tables the part before the loop comes last.
+
+    characters: the first layer's input for each character; None above it.
+
+    Both halves of its states, [S, 2, B, H], are the states before the next character. The windows of a first layer are
+    tables with a row for each character; those of other layers are scratch [B, n].
+    """
     split, parameters, state = call.passes.split, call.parameters, call.state
     B, H = state[0].shape
     before = before_loop(split)
@@ -51,11 +65,10 @@ def generating_layer(driver: CpuDriver, input_size: int, call: LayerCall, charac
     window = new_window(driver, inputs, state, Buffers(), Buffers())
     window.states[:, 1] = window.states[:, 0]
     weights = [matrix(parameters[nodes[place].name], nodes[place].index).contiguous() for place in before.products]
-    norm_sizes = [node.size for node in before.norms]
-    return GeneratingLayer(
-        window,
-        before_weights=weights,
-        before_vectors=vectors[len(split.vectors) :],
-        before_widths=[units(nodes[place].size, H, input_size) for place in before.operands],
-        before_norms=[norm_sizes.count(size) for size in dict.fromkeys(norm_sizes)],
-    )
+    tables = scratch(window, [window.units(operand.size) if window.bf16 else 0 for operand in call.passes.operands])
+    tables["copies"] += copies(B, [window.units(nodes[place].size) for place in before.operands])
+    norms = Counter(node.size for node in before.norms)
+    tables["partials"] += partials(B, [*norms.values()])
+    tables["weights"] = [*window.weights, *weights]
+    tables["vectors"] = vectors
+    return driver.arguments(window, **tables)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from charlm.gpu import product as gpu_product
 from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
-from charlm.native import product as cpu_product
+from charlm.native import operators
 from charlm.native.kernels import PRODUCT
 from charlm.system.device import autocasts_to_bf16
 
@@ -24,7 +24,7 @@ def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
     operands = [x, w_NK] if bias_N is None else [x, w_NK, bias_N]
     if not x.shape[-1] or not all(map(_is_for_kernels, operands)) or not PRODUCT.works():
         return F.linear(x, w_NK, bias_N)
-    return linear_by(cpu_product.matmul, x, w_NK, bias_N)
+    return linear_by(operators.matmul, x, w_NK, bias_N)
 
 
 def linear_by(multiply: Callable[..., Tensor], x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
-from charlm.native import loss
+from charlm.native import operators
 from charlm.native.kernels import LOSS
 from charlm.native.structs import check_tensor
 
@@ -32,7 +32,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 class _CrossEntropy(KernelFunction):
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, with_backward: bool) -> Tensor:
-        nats_N, d_logits_NV = loss.cross_entropy(logits_NV, targets_N, with_backward=with_backward)
+        nats_N, d_logits_NV = operators.cross_entropy(logits_NV, targets_N, with_backward=with_backward)
         ctx.save_for_backward(d_logits_NV)
         return nats_N
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells.loop import Split
 from charlm.cells.passes import Passes
+from charlm.cells.split import Split
 from charlm.cells.window import Gradients, LoopInputs, Window
 from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
 from charlm.layers.backend import LayerCall, LayerState, Lookup
@@ -32,8 +32,6 @@ class Driver(Protocol):
 
     padding: int
     """The length of a row of `Window.saved` is a multiple of it. The driver chooses the layout of a row."""
-    takes_ids: bool
-    """Whether windows may be tables, of which each step reads a row by its id."""
 
     def forward(self, window: Window) -> None:
         """Compute the states after each step, and what the backward pass reads."""
@@ -47,17 +45,25 @@ class Driver(Protocol):
         """A product a b + bias without gradients."""
         ...
 
-    def table_gradient(self, d_rows_TBN: Tensor, ids_TB: Tensor, V: int) -> Tensor:
-        """The gradient [V, N] of a table whose rows were looked up."""
+    @property
+    def table_gradient(self) -> Callable[[Tensor, Tensor, int], Tensor] | None:
+        """(d_rows_TBN, ids_TB, V) → the gradient [V, N] of a table whose rows each step looks up by an id.
+
+        None: windows must not be such tables.
+        """
         ...
 
-    def graph_stream(self, device: torch.device) -> int | None:
-        """The stream in which windows are replayed as CUDA graphs; None where they are not."""
+    @property
+    def graph_stream(self) -> Callable[[torch.device], int | None] | None:
+        """The stream in which windows are replayed as CUDA graphs on a device, None where they are not.
+
+        None: they never are.
+        """
         ...
 
 
 def layer_by_driver(
-    find_driver: Callable[[], Driver], input_size: int, cache: BufferCache | None, x: Tensor | Lookup, call: LayerCall
+    driver: Driver, input_size: int, cache: BufferCache | None, x: Tensor | Lookup, call: LayerCall
 ) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I].
 
@@ -65,7 +71,7 @@ def layer_by_driver(
     autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. ValueError for ids on the CPU
     that are outside of the table.
     """
-    driver, passes, state = find_driver(), call.passes, call.state
+    passes, state = call.passes, call.state
     if call.carry_TB is not None:
         state = tuple(tensor * call.carry_TB[0, :, None] for tensor in state)
     windows, vectors, ids_TB = values_before_loop(driver, passes.split, x, call.parameters, input_size)
@@ -120,7 +126,7 @@ def values_before_loop(
     )
     values = before({"input": rows})
     windows, vectors = values[: len(split.windows)], values[len(split.windows) :]
-    if ids_TB is not None and not driver.takes_ids:
+    if ids_TB is not None and driver.table_gradient is None:
         return [F.embedding(ids_TB, window) for window in windows], vectors, None
     return windows, vectors, ids_TB
 
@@ -147,7 +153,7 @@ def choose_buffers(
 ) -> BuffersOf:
     """The buffers of a call: where it may become a graph, those with the addresses of an earlier call."""
     device = differentiable[0].device
-    stream = driver.graph_stream(device)
+    stream = driver.graph_stream(device) if driver.graph_stream else None
     if cache is None or stream is None:
         return lambda phase: Buffers()
     tensors = (inputs.ids, inputs.mask, inputs.zoneout, inputs.carry, *differentiable)

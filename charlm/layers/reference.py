@@ -8,20 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells.loop import split
 from charlm.cells.on_tensors import evaluate, matrix, normalized
 from charlm.cells.program import Node, Program, ordered
+from charlm.cells.split import split
 from charlm.layers.backend import Backend, LayerCall, LayerState
-
-
-def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int) -> Tensor:
-    """Zoneout (Krueger et al. 2017): share ⊙ old + (1 − share) ⊙ new, the state after step t.
-
-    The shares are [T, B, H], or [1, 1, H] for all steps and streams; None means 0.
-    """
-    if zoneout_TBH is None:
-        return new_BH
-    return torch.lerp(new_BH, old_BH, zoneout_TBH[t % len(zoneout_TBH)])
+from charlm.layers.dropout import zone_out
 
 
 def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:

@@ -1,8 +1,8 @@
-"""Recurrent layers of any cell: states, dropout, initialization, choice of the backend."""
+"""Recurrent layers of any cell: parameters, states, dropout, initialization."""
 
+import ctypes
 import math
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -22,21 +22,15 @@ from charlm.layers.backend import (
     LayerState,
     Lookup,
     RecurrentState,
-    Selection,
-    layer_in_parts,
+    compute_layer,
 )
 from charlm.layers.buffers import BufferCache
-from charlm.layers.dropout import dropout_mask
+from charlm.layers.dropout import dropout_mask, zoneout_shares
 from charlm.layers.generation import generating_layer
-from charlm.layers.recurrence import layer_by_driver
 from charlm.layers.reference import REFERENCE
-from charlm.layers.torch_operator import torch_backend
-from charlm.native.build import KernelError, load
-from charlm.native.generate import GeneratingLayer
-from charlm.native.kernels import SHARED_KERNELS
+from charlm.layers.selection import Selection, select
 from charlm.native.recurrence import CpuDriver, cpu_driver
 from charlm.native.structs import check_tensor
-from charlm.system.device import autocasts_to_bf16
 from charlm.system.process_group import WHOLE_BATCH
 
 NO_DROPOUT = Dropout()
@@ -101,7 +95,7 @@ class RecurrentLayers(nn.Module):
         """The shard of the batch that `forward` computes; masks are drawn for it."""
         self._programs = cell.programs()
         self._passes = both_passes(*self._programs)
-        self._buffer_cache = BufferCache()
+        self.buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
         self._shapes: dict[str, tuple[int, ...]] = {}
         """Of each parameter."""
@@ -198,16 +192,13 @@ class RecurrentLayers(nn.Module):
             lengths_B = check_lengths(self.kind, lengths_B, T, B)
             after_end_TB1 = (torch.arange(T)[:, None] >= lengths_B)[:, :, None].to(y.device)
             y = y.masked_fill(after_end_TB1, 0)
-        is_whole = lengths_B is None and (carry_TB is None or backend.takes_resets)
-        compute = backend.layer if is_whole else partial(layer_in_parts, backend)
         layer_states: list[LayerState] = []
         for layer, layer_state in enumerate(self._split_state(state, B)):
             inputs = y if layer == 0 else self._drop_between_layers(y)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            call = call._replace(carry_TB=carry_TB, lengths_B=lengths_B)
-            if activations:
-                call = call._replace(activations=activations[layer])
-            output, layer_state = compute(inputs, call)
+            recorded = activations[layer] if activations else None
+            call = call._replace(carry_TB=carry_TB, lengths_B=lengths_B, activations=recorded)
+            output, layer_state = compute_layer(backend, inputs, call)
             if after_end_TB1 is not None:
                 output = output.masked_fill(after_end_TB1, 0)
             y = y + output if layer > 0 and self.residual else output
@@ -246,25 +237,12 @@ class RecurrentLayers(nn.Module):
             for name in passes.split.program.recurrent():
                 weights = parameters[name]
                 parameters[name] = weights * dropout_mask(tuple(weights.shape), p, like=weights)
-        zoneout_TBS = self.zoneout_share(state, steps, training, like)
+        shape = steps, len(state[0]), len(state) * self.hidden_size
+        zoneout_TBS = zoneout_shares(self.cell, self.zoneout, shape, like, training=training, shard=self.shard)
         return LayerCall(passes, parameters, state, mask_BH, zoneout_TBS)
 
-    def zoneout_share(self, state: LayerState, steps: int, training: bool, like: Tensor) -> Tensor | None:
-        """Zoneout's `zoneout_TBS` of a call: drawn in training, the expected value otherwise; None without zoneout."""
-        B, S = len(state[0]), len(state) * self.hidden_size
-        if self.zoneout == 0:
-            return None
-        if training:
-            zoneout_TBS = (dropout_mask((steps, B, S), self.zoneout, like=like, shard=self.shard) == 0).to(like.dtype)
-        else:
-            zoneout_TBS = like.new_full((1, 1, S), self.zoneout)
-        for name, zoneout_TBH in zip(self.state_names, zoneout_TBS.chunk(len(state), dim=2), strict=True):
-            if name in self.cell.internal:
-                zoneout_TBH.zero_()
-        return zoneout_TBS
-
-    def generating_layers(self, state: RecurrentState, characters: Lookup) -> list[GeneratingLayer]:
-        """The layers for a `Generator`, starting from `state`, in evaluation mode. characters: their inputs."""
+    def generating_layers(self, state: RecurrentState, characters: Lookup) -> list[ctypes.Structure]:
+        """The structs for a `Generator`, starting from `state`, in evaluation mode. characters: the input of each."""
         layers = []
         for layer, layer_state in enumerate(self._split_state(state, state[0].shape[1])):
             call = self.layer_call(layer, layer_state, steps=1, training=False)
@@ -273,20 +251,6 @@ class RecurrentLayers(nn.Module):
         return layers
 
     # Backends
-
-    def backends(self, device: torch.device) -> list[Backend]:
-        """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
-        dtype, state_dropout = next(self.parameters()).dtype, self.dropout.state
-        operator = torch_backend(self.cell, dtype, device, state_dropout=state_dropout, zoneout=self.zoneout)
-        torchs = [] if operator is None else [operator]
-        by_driver = partial(Backend, takes_lookup=True, takes_resets=True)
-        if device.type == "cpu":
-            layer = partial(layer_by_driver, lambda: self.cpu_driver, self.input_size, None)
-            own = by_driver("fused CPU kernel", layer, self._compile_cpu_kernel, generates=True)
-            return [own, *torchs, REFERENCE]
-        layer = partial(layer_by_driver, lambda: self.gpu_driver, self.input_size, self._buffer_cache)
-        own = by_driver("loop with its own backward pass", layer, library=self.gpu_driver.library())
-        return [*torchs, own, REFERENCE]
 
     gpu_driver = GpuDriver()
     """For all cells on a GPU."""
@@ -307,31 +271,12 @@ class RecurrentLayers(nn.Module):
         autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         conditions = device, training, resets, like.device.type, like.dtype, autocast
         if conditions not in self._selections:
-            passed_over: dict[str, str] = {}
-            backends = self.backends(device)
-            if resets:  # those that take them are faster than calls for every step at which any stream is reset
-                backends.sort(key=lambda backend: not backend.takes_resets)
-            while reason := backends[0].prepare(training):
-                passed_over[backends.pop(0).name] = reason
-            self._selections[conditions] = Selection(self.kind, backends[0], passed_over)
+            self._selections[conditions] = select(self, device, training=training, resets=resets)
         return self._selections[conditions]
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy selects its own backends, which refer to it."""
         return {**self.__dict__, "_selections": {}}
-
-    def _compile_cpu_kernel(self, training: bool) -> str | None:
-        """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
-        parameter = next(self.parameters())
-        if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
-            return "it needs float32 parameters on the CPU"
-        if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
-            return "it multiplies in float32 or bfloat16 only"
-        try:
-            load(self.cpu_driver.kernel, *SHARED_KERNELS)
-        except KernelError as error:
-            return str(error)
-        return None
 
     @property
     def _order(self) -> str:

@@ -99,9 +99,7 @@ class CharLM(nn.Module):
         arXiv:1708.01009). They are means over units, streams and steps, multiplied by T to match the
         cross-entropy, which is a sum over steps.
         """
-        with self.autocast(x_TB.device):
-            inputs = self._embed(x_TB)  # [T, B, E]
-            outputs, last_state = self.layers(inputs, state, self._resets(x_TB))  # [T, B, H]
+        outputs, last_state = self.outputs(x_TB, state)  # [T, B, H]
         features = self._drop_units(outputs, self.dropout.output)  # [T, B, H]
         losses_TB = cross_entropy(self.logits(features), y_TB)  # of logits [T, B, V]
         total = losses_TB.sum() / x_TB.shape[1]
@@ -120,7 +118,8 @@ class CharLM(nn.Module):
     def outputs(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state."""
         with self.autocast(x_TB.device):
-            return self.layers(self._embed(x_TB), state, self._resets(x_TB))
+            inputs = self._embed(x_TB)  # [T, B, E]
+            return self.layers(inputs, state, self._resets(x_TB))
 
     def outputs_and_activations(
         self, x_TB: Tensor, state: RecurrentState | None = None
@@ -292,7 +291,7 @@ def generator_of(models: Sequence[tuple[CharLM, RecurrentState]]) -> Generator |
             layers += model.layers.generating_layers(state, Lookup(torch.arange(model.vocabulary_size), table_VE))
     first, _ = models[0]
     with first.autocast(first.device):
-        return Generator(first.layers.cpu_driver, layers, decoders, residual=first.layers.residual)
+        return Generator(first.layers.cpu_driver.kernel, layers, decoders, residual=first.layers.residual)
 
 
 def overflow() -> DivergenceError:

@@ -3,10 +3,8 @@
     recurrence.py   the loop over a window, in both directions           recurrence.h, recurrence.cpp, and for each cell
                                                                          a text that charlm/cells/cpp.py generates
     generate.py     characters, any number in one call                   generate.h
-    product.py      matrix products                                      product.h, product.cpp, tiles.h
-    lookup.py       the gradient of a table whose rows were looked up    lookup.cpp
-    loss.py         cross-entropy                                        loss.cpp
-    random.py       masks for dropout                                    random.cpp
+    operators.py    products, the gradient of a looked-up table,         product.h, product.cpp, tiles.h, lookup.cpp,
+                    cross-entropy, masks for dropout                     loss.cpp, random.cpp
     update.py       the norm of the gradients, Adam                      update.cpp
     precision.py    the choice between float32 and bfloat16
 

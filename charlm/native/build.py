@@ -3,26 +3,57 @@
 import contextlib
 import ctypes
 import functools
+import hashlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from charlm.native.compiler import KernelError, Outcomes, Source, compiled
-from charlm.native.structs import Value
+from charlm.native.compiler import KernelError, Outcomes, compiled
+from charlm.native.structs import Struct, Value
 
 
-class Kernel(Source):
-    """The functions of a C++ file; each takes a pointer to a struct, the first of `structs` unless said otherwise."""
+class Kernel:
+    """A C++ file that becomes a library. Each of its functions takes a pointer to a struct.
+
+    Args:
+        source: the file.
+        structs: those of its functions' arguments, whose layout the library exports; default: its `struct Arguments`.
+        name: the library's name; default: the file's.
+        text: C++ that follows the file.
+    """
+
+    def __init__(self, source: Path, structs: tuple[Struct, ...] | None = None, name: str = "", text: str = "") -> None:
+        self.source, self.name, self.text = source, name or source.stem, text
+        self.structs: tuple[Struct, ...] = (Struct(source),) if structs is None else structs
+
+    @property
+    def code(self) -> str:
+        """All that follows the source: the text, and the layouts of the structs."""
+        return "\n".join([self.text, *(struct.layout_code for struct in self.structs)])
+
+    @property
+    def digest(self) -> str:
+        """Identifies what is compiled: the source, the headers beside it, and the code."""
+        headers = sorted(self.source.parent.glob("*.h"))
+        texts = [file.read_bytes() for file in (*headers, self.source)]
+        return hashlib.sha256(b"\0".join([*texts, self.code.encode()])).hexdigest()[:16]
+
+    def checked(self, opened: ctypes.CDLL) -> ctypes.CDLL | KernelError:
+        """The library as it was opened, if its structs have the layout that Python uses."""
+        for struct in self.structs:
+            if not struct.fits(opened):
+                return KernelError(f"the compiler lays out struct {struct.name} of {struct.file.name} in another way")
+        return opened
 
     def __call__(self, function: str, **values: Value) -> ctypes.Structure:
-        """Call a function of the file with these values, see `Struct.fill`; returns the struct."""
+        """Call a function with these values of the first struct, see `Struct.fill`; returns the struct."""
         arguments = self.structs[0].fill(**values)
         getattr(self.library(), function)(ctypes.byref(arguments))
         return arguments
 
     def library(self) -> ctypes.CDLL:
-        """The functions of the file, each for a pointer to a struct. KernelError if the kernel does not compile."""
+        """The functions of the file. KernelError if the kernel does not compile."""
         return load(self)[0]
 
     def works(self) -> bool:
@@ -40,7 +71,7 @@ THREADS = Kernel(Path(__file__).with_name("threads.cpp"), ())
 """The threads that all libraries share, and the level of this CPU."""
 
 
-def load(*libraries: Source) -> list[ctypes.CDLL]:
+def load(*libraries: Kernel) -> list[ctypes.CDLL]:
     """Libraries that came with charlm, or were compiled at first use, in parallel.
 
     `CHARLM_KERNELS` allows only one of both, or neither. KernelError if there is no compiler or if it fails. The
@@ -100,7 +131,7 @@ def _prefer(kernels: str, *, forget: bool) -> None:
 _MISSING = KernelError("no kernel for it comes with charlm for this CPU")
 
 
-def _get(libraries: Sequence[Source]) -> Outcomes:
+def _get(libraries: Sequence[Kernel]) -> Outcomes:
     allowed = os.environ.get("CHARLM_KERNELS", "")
     if allowed == "none":
         return dict.fromkeys(libraries, KernelError("switched off by CHARLM_KERNELS"))
@@ -115,7 +146,7 @@ def _get(libraries: Sequence[Source]) -> Outcomes:
     return outcomes
 
 
-def _shipped(libraries: Sequence[Source]) -> Outcomes:
+def _shipped(libraries: Sequence[Kernel]) -> Outcomes:
     """The libraries that came with charlm for this CPU; KernelErrors for the others."""
     level = _level()
     outcomes: Outcomes = {}
@@ -123,7 +154,7 @@ def _shipped(libraries: Sequence[Source]) -> Outcomes:
         folder = SHIPPED if library is THREADS else SHIPPED / level
         path = shipped_path(folder, library)
         is_there = path.is_file() and (level or library is THREADS)
-        outcomes[library] = _open(library, path) if is_there else _MISSING
+        outcomes[library] = _open_shipped(library, path) if is_there else _MISSING
     return outcomes
 
 
@@ -133,14 +164,14 @@ def _level() -> str:
     return _preferred if _preferred in levels else next(iter(levels), "")
 
 
-def _open(library: Source, path: Path) -> ctypes.CDLL | KernelError:
+def _open_shipped(library: Kernel, path: Path) -> ctypes.CDLL | KernelError:
     try:
         return library.checked(ctypes.CDLL(str(path)))
     except OSError as error:
         return KernelError(f"{path} cannot be loaded ({error}); install charlm again")
 
 
-def shipped_path(folder: Path, library: Source) -> Path:
+def shipped_path(folder: Path, library: Kernel) -> Path:
     """The file of a library that comes with charlm."""
     return folder / f"{library.name}-{library.digest}.so"
 
@@ -151,7 +182,7 @@ def cpu_levels() -> list[str]:
     path = shipped_path(SHIPPED, THREADS)
     try:
         function = ctypes.CDLL(str(path)).cpu_levels
-    except OSError:  # missing, or the system refuses it: see `_open`
+    except OSError:  # missing, or the system refuses it: see `_open_shipped`
         return []
     function.restype = ctypes.c_char_p
     return function().decode().split()

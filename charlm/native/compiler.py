@@ -1,5 +1,7 @@
 """Libraries of kernels: compiled for this machine, and kept in the cache."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import hashlib
@@ -14,10 +16,9 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from charlm.errors import DataError
-from charlm.native.structs import Struct
 from charlm.system.cache import cache_folder, limit_cache, open_private
 from charlm.system.children import Run, children
 from charlm.system.console import say
@@ -27,6 +28,8 @@ from charlm.system.host import count_cores, free_bytes
 if TYPE_CHECKING:
     import subprocess
 
+    from charlm.native.build import Kernel
+
 _FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
 
 
@@ -34,45 +37,11 @@ class KernelError(Exception):
     """A short reason why this machine cannot run a kernel."""
 
 
-class Source:
-    """A C++ file that becomes a library.
-
-    Args:
-        source: the file.
-        structs: those of its functions' arguments, whose layout the library exports; default: its `struct Arguments`.
-        name: the library's name; default: the file's.
-        text: C++ that follows the file.
-    """
-
-    def __init__(self, source: Path, structs: tuple[Struct, ...] | None = None, name: str = "", text: str = "") -> None:
-        self.source, self.name, self.text = source, name or source.stem, text
-        self.structs: tuple[Struct, ...] = (Struct(source),) if structs is None else structs
-
-    @property
-    def code(self) -> str:
-        """All that follows the source: the text, and the layouts of the structs."""
-        return "\n".join([self.text, *(struct.layout_code for struct in self.structs)])
-
-    @property
-    def digest(self) -> str:
-        """Identifies what is compiled: the source, the headers beside it, and the code."""
-        headers = sorted(self.source.parent.glob("*.h"))
-        texts = [file.read_bytes() for file in (*headers, self.source)]
-        return hashlib.sha256(b"\0".join([*texts, self.code.encode()])).hexdigest()[:16]
-
-    def checked(self, opened: ctypes.CDLL) -> ctypes.CDLL | KernelError:
-        """The library as it was opened, if its structs have the layout that Python uses."""
-        for struct in self.structs:
-            if not struct.fits(opened):
-                return KernelError(f"the compiler lays out struct {struct.name} of {struct.file.name} in another way")
-        return opened
+Outcomes: TypeAlias = "dict[Kernel, ctypes.CDLL | KernelError]"
+"""For each kernel its library, or why there is none."""
 
 
-Outcomes = dict[Source, ctypes.CDLL | KernelError]
-"""For each library what it became."""
-
-
-def compiled(libraries: Sequence[Source]) -> Outcomes:
+def compiled(libraries: Sequence[Kernel]) -> Outcomes:
     """Each library from the cache, or compiled now; KernelErrors where that fails."""
     try:
         command = [*find_compiler(), *_FLAGS, *_machine_flags()]
@@ -90,14 +59,14 @@ def _fault(what: str) -> KernelError:
     return KernelError(what + ("; fix or unset CXX" if os.environ.get("CXX") else ""))
 
 
-def _find(library: Source, path: Path) -> ctypes.CDLL | KernelError | None:
+def _find(library: Kernel, path: Path) -> ctypes.CDLL | KernelError | None:
     """The library from the cache; None if it is missing or damaged, or if others could have written it."""
     try:
         with open_private(path) as file, open_private(path.with_suffix(".sha256")) as checksum:
             data = file.read()
             if hashlib.sha256(data).hexdigest().encode() != checksum.read(_DIGEST_BYTES + 1):
                 return None
-            return _open(library, file, data)
+            return _open_file(library, file, data)
     except OSError:
         return None
 
@@ -105,7 +74,7 @@ def _find(library: Source, path: Path) -> ctypes.CDLL | KernelError | None:
 _DIGEST_BYTES = 64
 
 
-def _open(library: Source, file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
+def _open_file(library: Kernel, file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
     """Load the library from the opened file, even if another file has taken its name."""
     try:
         if _DESCRIPTORS.is_dir():
@@ -147,7 +116,7 @@ def _machine_flags() -> list[str]:
     return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
 
 
-def _paths(libraries: Sequence[Source], command: list[str]) -> dict[Source, Path]:
+def _paths(libraries: Sequence[Kernel], command: list[str]) -> dict[Kernel, Path]:
     """The file of each library. Its name contains a digest of everything that determines the result.
 
     That is the library's own digest, the command, and the compiler's predefined macros, which identify its version and
@@ -168,7 +137,7 @@ def _cannot_store(folder: Path, error: OSError) -> KernelError:
     return KernelError(f"{folder}: kernels cannot be stored there ({error}); set CHARLM_CACHE to another folder")
 
 
-def _compile_all(libraries: Sequence[Source], command: list[str], paths: dict[Source, Path]) -> Outcomes:
+def _compile_all(libraries: Sequence[Kernel], command: list[str], paths: dict[Kernel, Path]) -> Outcomes:
     """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
     remove_leftovers(next(iter(paths.values())).parent)
     say("compile", f"for this CPU and these options, once: {', '.join(library.name for library in libraries)} ...")
@@ -203,7 +172,7 @@ _COMPILER_BYTES = 400_000_000
 """g++ 12 takes up to 350 MB for a kernel."""
 
 
-def _compile(library: Source, command: list[str], path: Path, run: Run) -> ctypes.CDLL | KernelError:
+def _compile(library: Kernel, command: list[str], path: Path, run: Run) -> ctypes.CDLL | KernelError:
     """Build the library and its checksum, move each to its place in one step, and load it."""
     code, compiled = temporary_beside(path), temporary_beside(path)
     try:
@@ -214,7 +183,7 @@ def _compile(library: Source, command: list[str], path: Path, run: Run) -> ctype
         compiled.chmod(0o700)
         with open_private(compiled) as file:
             data = file.read()
-            opened = _open(library, file, data)
+            opened = _open_file(library, file, data)
         move(compiled, path)
         replace_file(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest().encode(), 0o600)
         return opened
@@ -228,7 +197,7 @@ def _compile(library: Source, command: list[str], path: Path, run: Run) -> ctype
                 file.unlink(missing_ok=True)
 
 
-def _compiler_fault(result: "subprocess.CompletedProcess[str]", log: Path) -> KernelError:
+def _compiler_fault(result: subprocess.CompletedProcess[str], log: Path) -> KernelError:
     """The compiler's first error line, or else its last one, and the file with all of them."""
     lines = result.stderr.splitlines()
     last = lines[-1] if lines else f"exit code {result.returncode}"

@@ -30,12 +30,12 @@ def kernel_of(cell: Cell) -> Kernel:
 
 
 @functools.lru_cache(maxsize=64)
-def kernel_of_passes(name: str, programs: tuple[Passes | None, ...]) -> Kernel:
-    """Both passes of a layer, and generation: recurrence.cpp, and the text that cells/cpp.py writes for these programs.
+def kernel_of_passes(name: str, general_and_square: tuple[Passes | None, ...]) -> Kernel:
+    """The kernel of these passes, see `both_passes`: recurrence.cpp, and the text that cells/cpp.py writes for them.
 
     KernelError if they are too long.
     """
-    variants = variants_of(programs)
+    variants = variants_of(general_and_square)
     text = cpp(variants)
     if len(text) > MOST_CHARACTERS:
         raise KernelError(f"its step is {len(text):,} characters of C++; allowed: {MOST_CHARACTERS:,}")
@@ -48,10 +48,10 @@ _kernels: dict[str, Kernel] = {}
 """Each library once."""
 
 
-def variants_of(programs: Sequence[Passes | None]) -> list[Passes]:
+def variants_of(general_and_square: Sequence[Passes | None]) -> list[Passes]:
     """The different ones among them; the index in this list is `Arguments::variant`."""
     different: list[Passes] = []
-    for passes in programs:
+    for passes in general_and_square:
         if passes is not None and all(passes.split != other.split for other in different):
             different.append(passes)
     return different

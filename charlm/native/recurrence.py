@@ -14,8 +14,7 @@ from charlm.cells.cpp import norm_sizes
 from charlm.cells.passes import Passes
 from charlm.cells.window import Gradients, Window
 from charlm.native.kernels import kernel_of_passes, variants_of
-from charlm.native.lookup import table_gradient
-from charlm.native.product import matmul
+from charlm.native.operators import matmul, table_gradient
 
 Tables = dict[str, list[Tensor | None]]
 """Fields of `Arguments`, each a table of pointers."""
@@ -24,19 +23,19 @@ Tables = dict[str, list[Tensor | None]]
 class CpuDriver:
     """Computes loops with these passes, with products in float32 or bfloat16; see `layers.recurrence.Driver`.
 
-    KernelError if they are too long for a kernel.
+    general_and_square: see `both_passes`. KernelError if they are too long for a kernel.
     """
 
     padding = 16  # the largest W of vector.h
-    takes_ids = True
     matmul = staticmethod(matmul)
     table_gradient = staticmethod(table_gradient)
+    graph_stream = None
 
-    def __init__(self, name: str, programs: tuple[Passes | None, ...]) -> None:
-        self.kernel = kernel_of_passes(name, programs)
-        splits = [passes.split for passes in variants_of(programs)]
+    def __init__(self, name: str, general_and_square: tuple[Passes | None, ...]) -> None:
+        self.kernel = kernel_of_passes(name, general_and_square)
+        splits = [passes.split for passes in variants_of(general_and_square)]
         # By identity: comparing whole programs takes as long as a small layer.
-        self._variants = {passes: splits.index(passes.split) for passes in programs if passes is not None}
+        self._variants = {passes: splits.index(passes.split) for passes in general_and_square if passes is not None}
 
     def forward(self, window: Window) -> None:
         passes, copied = window.passes, window.bf16 or window.mask is not None
@@ -56,9 +55,6 @@ class CpuDriver:
         del fields["passes"]
         rows = 0 if window.zoneout is None else window.zoneout.shape[0] * window.zoneout.shape[1]
         return self.kernel.structs[0].fill(**fields, zoneout_rows=rows, variant=self._variants[window.passes])
-
-    def graph_stream(self, device: torch.device) -> None:
-        """None: nothing is replayed on the addresses of an earlier call."""
 
 
 cpu_driver = functools.lru_cache(maxsize=64)(CpuDriver)

@@ -13,12 +13,12 @@ from charlm.cells.cpp import cpp
 from charlm.cells.derivative import passes
 from charlm.cells.equations import _Back, _Latex, derivative, equations, latex
 from charlm.cells.lines import Lines, Notation
-from charlm.cells.loop import split
 from charlm.cells.markdown import markdown
 from charlm.cells.operations import BINARY, UNARY
 from charlm.cells.page import program_json
 from charlm.cells.passes import Passes
 from charlm.cells.program import STATIC, Node, Parameter, Program, Size, needed, scalarized, when
+from charlm.cells.split import split
 from charlm.cells.stored import StoredCell, _of_program, restored
 from charlm.cells.triton import kernels
 from charlm.cells.triton_kernel import Options

@@ -13,6 +13,7 @@ from torch import Tensor
 from charlm.cells import CELLS, Cell
 from charlm.config.schema import Dropout
 from charlm.layers import RecurrentLayers, RecurrentState
+from charlm.layers.selection import backends
 from charlm.native.recurrence import CpuDriver
 
 Run = dict[str, Tensor]
@@ -159,7 +160,7 @@ def rounded(tensor: Tensor) -> Tensor:
 
 def own(stack: RecurrentLayers) -> Callable[..., tuple[Tensor, RecurrentState]]:
     """`forward` by the loop with its own backward pass."""
-    *_, loop, _ = stack.backends(torch.device("meta"))
+    *_, loop, _ = backends(stack, torch.device("meta"))
     return partial(RecurrentLayers.forward, stack, backend=loop)
 
 

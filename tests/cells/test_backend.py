@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from charlm.cells import CELLS
-from charlm.layers import select_backend, stack, torch_operator
+from charlm.layers import select_backend, selection, torch_operator
 from tests.cells.measure import CASES, Case
 from tests.pairwise import pairwise
 
@@ -76,8 +76,8 @@ def test_the_backend_of_every_kind_is_known_without_a_model() -> None:
     before = torch.get_rng_state()
     selections = {kind: select_backend(kind, "cpu") for kind in CELLS}
     assert torch.equal(torch.get_rng_state(), before)
-    for kind, selection in selections.items():
-        assert selection.description == Case(kind).start(3, 4).select_backend("cpu").description
+    for kind, chosen in selections.items():
+        assert chosen.description == Case(kind).start(3, 4).select_backend("cpu").description
 
 
 @pairwise(case=CASES, options=OPTIONS, training=[False, True], autocast=[False, True], kernels=[False, True])
@@ -96,10 +96,10 @@ def test_the_line_says_what_runs(
     def recorded(words: str, function: Any) -> Any:
         return lambda *args: ran.append(words) or function(*args)
 
-    monkeypatch.setattr(stack, "layer_by_driver", recorded("fused CPU kernel", stack.layer_by_driver))
+    monkeypatch.setattr(selection, "layer_by_driver", recorded("fused CPU kernel", selection.layer_by_driver))
     monkeypatch.setattr(torch_operator, "operator_layer", recorded("fused torch layer", torch_operator.operator_layer))
-    reference = replace(stack.REFERENCE, layer=recorded("reference loop", stack.REFERENCE.layer))
-    monkeypatch.setattr(stack, "REFERENCE", reference)
+    reference = replace(selection.REFERENCE, layer=recorded("reference loop", selection.REFERENCE.layer))
+    monkeypatch.setattr(selection, "REFERENCE", reference)
     layers = case.start(3, 4, **options).train(training)
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         line = layers.select_backend("cpu", training=training).description

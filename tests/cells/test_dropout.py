@@ -7,7 +7,7 @@ from torch import Tensor
 from charlm.layers import RecurrentLayers, dropout_mask
 from charlm.layers.backend import LayerCall
 from charlm.layers.reference import reference_layer
-from charlm.native.random import random_mask
+from charlm.native.operators import random_mask
 from charlm.system.process_group import Shard
 from tests.cells.measure import CASES, Case, random_input
 from tests.pairwise import pairwise

@@ -190,7 +190,7 @@ def test_an_odd_cell_writes_what_its_layers_do(
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         y, state = stack(Lookup(torch.randint(V, (4, B)), table_VE))
         layers = stack.generating_layers(state, Lookup(torch.arange(V), table_VE))
-        generator = Generator(stack.cpu_driver, layers, [decoder], residual=stack.residual)
+        generator = Generator(stack.cpu_driver.kernel, layers, [decoder], residual=stack.residual)
         for ids in generator.draw(torch.rand(30, B), temperature=0.0, top_k=0, top_p=1.0):
             assert torch.equal(linear(y[-1], *decoder).argmax(-1), ids)
             y, state = stack(Lookup(ids[None], table_VE), state)
@@ -203,7 +203,7 @@ def test_a_generator_outlives_a_change_of_threads(threads: Any) -> None:
     texts = []
     for number in (1, 3):
         layers = stack.generating_layers(stack.zero_state(9), Lookup(torch.arange(4), None))
-        generator = Generator(stack.cpu_driver, layers, [decoder], residual=False)
+        generator = Generator(stack.cpu_driver.kernel, layers, [decoder], residual=False)
         threads(number)
         texts.append(generator.draw(draws, temperature=1.0, top_k=0, top_p=1.0))
         threads(1)

@@ -13,9 +13,9 @@ from torch.nn import functional as F
 
 from charlm.cells import GRU, LSTM, RHN, RNN, SLSTM, SRU, Cell, MinGRU, MinLSTM, Mogrifier
 from charlm.cells.cell import log, normalize, sigmoid, sqrt, tanh, where
-from charlm.cells.loop import split
 from charlm.cells.markdown import markdown
 from charlm.cells.program import WINDOW, Program, when
+from charlm.cells.split import split
 from charlm.cells.stored import as_json, restored
 from charlm.cells.trace import trace
 from charlm.errors import CellError

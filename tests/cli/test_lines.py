@@ -36,7 +36,7 @@ def test_samples_are_lines_without_headings(cli, lines_run, model):
     fault = cli(*words, "--prompt", "jo\n").usage_error
     assert "--prompt: found a line end; allowed with a model of lines: the beginning of one line" in fault
 
-    new = cli(*words, "--count", 3, "--new", "--temperature", 1.5)
+    new = cli(*words, "--count", 3, "--new", "--temperature", 3)
     lines = new.out.split("\n")[:-1]
     assert len(set(lines)) == len(lines) == 3
     assert not {*lines} & {*lines_of(model, "train")}

@@ -135,6 +135,9 @@ def test_resume_with_other_options(cli, copied_run, tiny_config):
     assert cli(*resume, "--set", "optimizer.schedule.name=cosine", "--set", "train.max_steps=7").code == 0
     result = cli(*resume, "--set", "optimizer.schedule.name=constant", "--set", "train.max_steps=8")
     assert "change   optimizer.schedule.name: 'cosine' → 'constant'\n" in result.err
+    result = cli(*resume, "--minutes", 0.01)
+    assert "change   train.max_steps: 8 → None\nchange   train.max_minutes: None → 0.01\n" in result.err
+    assert (result.code, json.loads(cli(*resume, "--minutes", 0.01, "--json").out)["reason"]) == (0, "max_minutes")
     result = cli(*resume, "--config", tiny_config)
     assert result.code == 0
     assert re.match(rf"change   data\.source: .* → '{tiny_config.with_name('text.txt')}'\n", result.err)

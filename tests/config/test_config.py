@@ -254,10 +254,14 @@ def test_dump_and_parse_give_the_same_config(lr, eps, source, valid, seed):
 
 def test_a_section_that_is_set_keeps_its_other_options_unless_it_may_change_its_kind():
     text = "data: {source: my.txt}\ntrain: {max_steps: 7}\nmodel: {cell: {kind: lstm, layer_norm: true}, layers: 2}"
-    overrides = ["data={level: byte}", "train={batch_size: 4}", "model={embedding: 8}", "model.cell={kind: gru}"]
+    overrides = [
+        *("model.dropout={weights: 0.5, output: 0.2}", "model={dropout: {output: 0.1}, cell: {kind: gru}}"),
+        *("data={level: byte}", "train={batch_size: 4}", "model={embedding: 8}"),
+    ]
     config = parse(text, *overrides)
     assert (config.data.source, config.data.level) == ("my.txt", "byte")
     assert (config.train.max_steps, config.train.batch_size) == (7, 4)
     assert (config.model.layers, config.model.embedding, config.model.cell.kind) == (2, 8, "gru")
+    assert (config.model.dropout.weights, config.model.dropout.output) == (0.5, 0.1)
     with pytest.raises(ConfigError, match=r'^--set data=\{level: bits\}: data.level: found "bits"'):
         parse(text, "data={level: bits}")

@@ -190,12 +190,12 @@ def test_without_graphs_no_buffers_are_cached_and_copies_take_none_along(recorde
     stack = Case("lstm").build(5, 17, 1)
     stack.gpu_driver.graphs.enabled = False
     results(stack, random_input(stack, 4, 2), seed=0)
-    assert not stack._buffer_cache._free
+    assert not stack.buffer_cache._free
     stack.gpu_driver.graphs.enabled = True
     results(stack, random_input(stack, 4, 2), seed=0)
-    assert stack._buffer_cache._free
+    assert stack.buffer_cache._free
     for other in (copy.deepcopy(stack), pickle.loads(pickle.dumps(stack))):
-        assert not other._buffer_cache._free
+        assert not other.buffer_cache._free
 
 
 @pytest.mark.usefixtures("recorder")

@@ -71,9 +71,10 @@ TWO_SQUARED = [*(PROBABILITIES[:2] ** 2 / (PROBABILITIES[:2] ** 2).sum()).tolist
         ({"top_p": 0.7}, TWO),
         ({"top_p": 1e-9}, ONE),
         ({"temperature": 0.5, "top_p": 0.7}, TWO_SQUARED),
-        # Of two limits the stricter holds.
+        # top_p is a share of what top_k leaves.
         ({"top_k": 2, "top_p": 0.99}, TWO),
         ({"top_k": 3, "top_p": 0.7}, TWO),
+        ({"top_k": 2, "top_p": 0.55}, ONE),
     ],
 )
 def test_draws_follow_the_probabilities_within_the_limits(limits, expected):

@@ -9,7 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from charlm.layers import cross_entropy, linear
-from charlm.native.product import matmul
+from charlm.native.operators import matmul
 from tests.cells.measure import error, rounded
 from tests.conftest import ROOT
 from tests.pairwise import pairwise

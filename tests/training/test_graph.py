@@ -10,7 +10,8 @@ from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.errors import DivergenceError
 from charlm.gpu.graphs import Graphs, inside_graph
-from charlm.layers import RecurrentLayers
+from charlm.layers import RecurrentLayers, selection
+from charlm.layers.selection import backends
 from charlm.native.build import Kernel
 from charlm.system.process_group import ONE_PROCESS
 from charlm.training.graph import UpdateGraph
@@ -39,10 +40,9 @@ class Launched:
 @pytest.fixture
 def build(trainer_of, monkeypatch):
     """Trainers on the CPU that go the way of a GPU; `replays`: whether they record their updates."""
-    backends = RecurrentLayers.backends
     monkeypatch.setattr(Kernel, "works", lambda kernel: False)
-    monkeypatch.setattr(RecurrentLayers, "backends", lambda layers, device: backends(layers, torch.device("meta")))
-    for module in ("charlm.layers.stack", "charlm.model.network"):
+    monkeypatch.setattr(selection, "backends", lambda layers, device: backends(layers, torch.device("meta")))
+    for module in ("charlm.layers.stack", "charlm.layers.dropout", "charlm.model.network"):
         monkeypatch.setattr(f"{module}.dropout_mask", dropout_mask)
     for module in ("charlm.layers.recurrence", "charlm.layers.loss"):
         monkeypatch.setattr(f"{module}.check_ids", lambda *args: None)

@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 
+import charlm.model
 import charlm.training.folder
 import charlm.training.loop
 import charlm.training.step
@@ -159,7 +160,7 @@ def clock(monkeypatch):
 
         monkeypatch.setattr(module, name, slow)
 
-    slowed("loss", charlm.training.step.Trainer, 0.1, 1)
+    slowed("window_loss", charlm.model.CharLM, 0.1, 1)
     slowed("evaluate", charlm.training.loop, 2.0, 1.25)
     slowed("save_checkpoint", charlm.training.folder, 1.0, 0)
     monkeypatch.setattr(time, "perf_counter", lambda: Clock.now_s)

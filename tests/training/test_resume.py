@@ -10,7 +10,6 @@ from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config, parse_config
 from charlm.errors import ConfigError, DataError
-from charlm.layers import RecurrentLayers
 from charlm.native import build
 from charlm.runs import describe_run
 from charlm.training.loop import TrainingLoop
@@ -119,7 +118,7 @@ def test_other_kernels_or_threads_than_before_are_said(run, capsys, monkeypatch)
         assert said() == ["threads  found 1", "kernels  found none"]
     assert said() == [f"kernels  found {build.used_kernels()}"]
     with monkeypatch.context() as patch:  # as for a cell of one's own where no compiler is, beside shipped kernels
-        patch.setattr(RecurrentLayers, "_compile_cpu_kernel", lambda *_: "no compiler")
+        patch.setattr("charlm.layers.selection.lacks_cpu_kernel", lambda *_: "no compiler")
         assert said() == ["kernels  found fused torch layer"]
     assert said() == ["kernels  found fused CPU kernel"]
     assert said() == []

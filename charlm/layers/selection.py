@@ -1,0 +1,96 @@
+"""Which backend computes a stack's layers: the ways there are on a device, and the fastest that can."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from charlm.layers.backend import Backend, LayerCall, LayerState
+from charlm.layers.recurrence import layer_by_driver
+from charlm.layers.reference import REFERENCE
+from charlm.layers.torch_operator import torch_backend
+from charlm.native.build import KernelError, load
+from charlm.native.kernels import SHARED_KERNELS
+from charlm.system.device import autocasts_to_bf16
+
+if TYPE_CHECKING:
+    from charlm.layers.stack import RecurrentLayers
+
+
+class Selection(NamedTuple):
+    """The backend that computes a layer, and why each faster one cannot."""
+
+    kind: str
+    backend: Backend
+    passed_over: dict[str, str]
+    """Name of each faster backend → why it cannot compute the layer."""
+
+    @property
+    def description(self) -> str:
+        """One line for people, e.g. "rhn: reference loop; no fused CPU kernel: no C++ compiler"."""
+        return f"{self.kind}: {self.way}"
+
+    @property
+    def way(self) -> str:
+        """What computes the layer, in words, and why nothing faster does."""
+        library = f" ({self.backend.library})" if self.backend.library else ""
+        reasons = [f"; no {name}: {reason}" for name, reason in self.passed_over.items()]
+        return f"{self.backend.name}{library}{''.join(reasons)}"
+
+
+def select(layers: RecurrentLayers, device: torch.device, *, training: bool, resets: bool) -> Selection:
+    """The fastest backend that can compute these layers, see `RecurrentLayers.select_backend`."""
+    candidates = backends(layers, device)
+    if resets:  # those that take them are faster than calls for every step at which any stream is reset
+        candidates.sort(key=lambda backend: not backend.takes_resets)
+    passed_over: dict[str, str] = {}
+    while reason := candidates[0].prepare(training):
+        passed_over[candidates.pop(0).name] = reason
+    return Selection(layers.kind, candidates[0], passed_over)
+
+
+def backends(layers: RecurrentLayers, device: torch.device) -> list[Backend]:
+    """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
+    dtype = next(layers.parameters()).dtype
+    operator = torch_backend(layers.cell, dtype, device, state_dropout=layers.dropout.state, zoneout=layers.zoneout)
+    torchs = [] if operator is None else [operator]
+    if device.type == "cpu":
+        return [_cpu_kernel(layers), *torchs, REFERENCE]
+    return [*torchs, _gpu_loop(layers), REFERENCE]
+
+
+def _cpu_kernel(layers: RecurrentLayers) -> Backend:
+    def compute(x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
+        return layer_by_driver(layers.cpu_driver, layers.input_size, None, x, call)
+
+    return Backend(
+        "fused CPU kernel",
+        compute,
+        lambda training: lacks_cpu_kernel(layers),
+        takes_lookup=True,
+        takes_resets=True,
+        generates=True,
+    )
+
+
+def _gpu_loop(layers: RecurrentLayers) -> Backend:
+    compute = partial(layer_by_driver, layers.gpu_driver, layers.input_size, layers.buffer_cache)
+    name, library = "loop with its own backward pass", layers.gpu_driver.library()
+    return Backend(name, compute, library=library, takes_lookup=True, takes_resets=True)
+
+
+def lacks_cpu_kernel(layers: RecurrentLayers) -> str | None:
+    """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
+    parameter = next(layers.parameters())
+    if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
+        return "it needs float32 parameters on the CPU"
+    if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
+        return "it multiplies in float32 or bfloat16 only"
+    try:
+        load(layers.cpu_driver.kernel, *SHARED_KERNELS)
+    except KernelError as error:
+        return str(error)
+    return None

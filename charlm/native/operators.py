@@ -1,0 +1,75 @@
+"""Operators on whole tensors: each calls the C++ file that its docstring names. They know no gradients."""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from charlm.native.kernels import LOOKUP, LOSS, PRODUCT, RANDOM
+from charlm.native.structs import check_tensor
+from charlm.system.process_group import WHOLE_BATCH, Shard
+
+_CPU = torch.device("cpu")
+
+
+def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:
+    """a b + bias, [M, N], for float32 matrices of any strides (product.cpp). ValueError for other types and shapes.
+
+    With `bf16` the operands are rounded to bfloat16; sums and the result are float32.
+    """
+    (M, K), N = a_MK.shape, b_KN.shape[1]
+    check_tensor("the left factor of a product", a_MK, (M, K), torch.float32, _CPU)
+    check_tensor("the right factor of a product", b_KN, (K, N), torch.float32, _CPU)
+    if bias_N is not None:
+        check_tensor("the bias of a product", bias_N, (N,), torch.float32, _CPU)
+        bias_N = bias_N.contiguous()
+    c_MN = a_MK.new_empty(M, N)
+    a = {"a": a_MK.data_ptr(), "a_row": a_MK.stride(0), "a_column": a_MK.stride(1)}
+    b = {"b": b_KN.data_ptr(), "b_row": b_KN.stride(0), "b_column": b_KN.stride(1)}
+    PRODUCT("product", M=M, N=N, K=K, **a, **b, bf16=bf16, bias=bias_N, c=c_MN)
+    return c_MN
+
+
+def table_gradient(d_rows_TBN: Tensor, ids_TB: Tensor, V: int) -> Tensor:
+    """The gradient of a table: for each of its V rows the sum of those of its lookups, [V, N] (lookup.cpp)."""
+    columns = d_rows_TBN.shape[-1]
+    d_table_VN = d_rows_TBN.new_empty(V, columns)
+    LOOKUP("lookup_gradient", N=ids_TB.numel(), V=V, columns=columns, ids=ids_TB, d_rows=d_rows_TBN, d_table=d_table_VN)
+    return d_table_VN
+
+
+def cross_entropy(logits_NV: Tensor, targets_N: Tensor, *, with_backward: bool) -> tuple[Tensor, Tensor | None]:
+    """Nats [N] of targets from 0 to V − 1, and `with_backward` the gradient of their sum, [N, V] (loss.cpp)."""
+    (N, V), nats_N = logits_NV.shape, logits_NV.new_empty(len(logits_NV))
+    d_logits_NV = torch.empty_like(logits_NV) if with_backward else None
+    LOSS("cross_entropy", N=N, V=V, logits=logits_NV, targets=targets_N, nats=nats_N, d_logits=d_logits_NV)
+    return nats_N, d_logits_NV
+
+
+def random_mask(shape: tuple[int, ...], keep: int, shard: Shard = WHOLE_BATCH, dim: int = 0) -> Tensor:
+    """A mask for dropout (random.cpp): 65536 / keep with probability keep / 65536, else 0; 1 ≤ keep ≤ 65536.
+
+    Float32, on the CPU. It is this shard, along `dim`, of a mask for a whole batch. The seed comes from torch's global
+    generator. The draws are the same with and without a compiler.
+    """
+    seed = int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
+    dim = 0 if shard == WHOLE_BATCH else dim
+    rows, size = math.prod(shape[:dim]), math.prod(shape[dim:])
+    if RANDOM.works():
+        mask = torch.empty(shape)
+        where = {"first": shard.index * size, "stride": shard.count * size}
+        RANDOM("random_mask", rows=rows, size=size, **where, seed=seed, keep=keep, mask=mask)
+        return mask
+    # Element 4 n + i is decided by the i-th 16 bits of the n-th output, as in random.cpp.
+    draws = _split_mix_64(seed, (rows * shard.count * size + 3) // 4).astype("<u8").view("<u2")
+    of_shard = draws[: rows * shard.count * size].reshape(rows, shard.count, size)[:, shard.index]
+    return torch.from_numpy(np.where(of_shard < keep, np.float32(65536 / keep), np.float32(0))).view(shape)
+
+
+def _split_mix_64(seed: int, count: int) -> np.ndarray:
+    """The first `count` outputs of SplitMix64 (Steele, Lea & Flood 2014), uint64; see random.cpp."""
+    z = np.uint64(seed % 2**64) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
