@@ -102,15 +102,16 @@ class _Back(Lines):
         loop = scalarized(passes.split.loop)
         graph = gradient_graph(loop, exact=True)
         ahead, behind = _in_single_vectors(passes, loop, graph, builder, whole)
-        known: dict[int, str] = {}
-        self.rows: dict[tuple[str, ...], str] = {}
+        known: dict[int, str] = {}  # the values that the forward equations name
+        self.wholes: dict[tuple[str, ...], str] = {}
+        """The gradients of vectors side by side → the name of all together."""
         for place, name in forward.names.items():
             count = len(whole[place])
             names = [notation.numbered(name, k + 1) for k in range(count)] if count > 1 else [name]
             known = dict(zip(whole[place], names, strict=True)) | known
             if program.nodes[place].op == "stop":  # the backward pass reads its argument
                 known = dict(zip(whole[program.nodes[place].args[0]], names, strict=True)) | known
-            self.rows[tuple(f"d{each}" for each in names)] = f"d{name}"
+            self.wholes[tuple(f"d{each}" for each in names)] = f"d{name}"
         results = _state_gradients(passes, graph, builder, behind)
         combined = program._replace(nodes=tuple(builder.nodes), results=tuple(results), gates=(), shown=())
         ends = [behind[row][0] for rows in graph.rows.values() for row in rows]
@@ -151,7 +152,7 @@ class _Back(Lines):
         if node.op != "product_back":
             return super().formula(place)
         rows = tuple(self.text(arg, ATOM if len(node.args) == 1 else 0) for arg in node.args)
-        whole = self.rows.get(rows) or (rows[0] if len(rows) == 1 else f"({', '.join(rows)})")
+        whole = self.wholes.get(rows) or (rows[0] if len(rows) == 1 else f"({', '.join(rows)})")
         matrix = self.notation.transposed(self.row(replace(node, op="product")))
         return self.notation.template("product").format(whole, matrix=matrix), self.notation.precedence("product")[0]
 

@@ -130,6 +130,11 @@ class Passes:
         return any(node.op == "window" for node in self.backward.nodes)
 
     @functools.cached_property
+    def reads_input_size(self) -> bool:
+        """Whether the loop has vectors of size I, and so depends on that number."""
+        return any(node.size == "I" for node in self.split.loop.nodes)
+
+    @functools.cached_property
     def mixes_sizes(self) -> bool:
         """Whether the step adds vectors of the sizes I and H, which then have the same units."""
         nodes = self.split.program.nodes
