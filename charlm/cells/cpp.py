@@ -1,11 +1,12 @@
 """C++ of a cell's passes: classes for charlm/native/recurrence.cpp, built from those in recurrence.h."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from charlm.cells.cpp_loop import CppPass, LoopText, units
 from charlm.cells.passes import Normalization, Passes
 from charlm.cells.plan import Stage, Store, backward_plan, forward_plan, in_stages, planned
-from charlm.cells.program import Size
+from charlm.cells.program import Node, Size
 from charlm.cells.split import Before, before_loop
 
 Members = list[tuple[str, str]]
@@ -20,9 +21,9 @@ def cpp(variants: Sequence[Passes]) -> str:
     return f"{cells}\n{dispatch}"
 
 
-def norm_sizes(norms: Iterable[Normalization]) -> list[Size]:
-    """The distinct sizes of normalizations, in the order of the table `partials`."""
-    return list(dict.fromkeys(size for size, _, _ in norms))
+def norm_counts(norms: Iterable[Normalization | Node]) -> Counter[Size]:
+    """The number of normalizations of each size, in the order of the table `partials`."""
+    return Counter(norm.size for norm in norms)
 
 
 def _cell(variant: int, derived: Passes) -> str:
@@ -83,9 +84,7 @@ def _backward(derived: Passes) -> str:
         members.append((f"Copies<Operand> copies{p}", f"a.B, {width}, nullptr, a.copies[{p}]"))
         matrix = f"slice_{of.key(derived.operands[product.operand].size)}, a.weights[{p}], scratch"
         members.append((f"const Product<Operand> product{p}", f"Product<Operand>::backward(a.B, {width}, {matrix})"))
-    sums: dict[Size, int] = {}
-    for size, slot in of.sums.values():
-        sums[size] = slot + 1
+    sums = Counter(size for size, _ in of.sums.values())
     for size, count in sums.items():
         members.append((f"const StageBuffer sums_{size}", f"1, {count}, slice_{size}, scratch"))
 
@@ -149,7 +148,7 @@ def _before(derived: Passes, before: Before) -> str:
     norms = tuple(Normalization(node.size, node.number, not node.index) for node in before.norms)
     of = CppPass(derived, plan, norms, "const float* x", first_vector=len(split.vectors))
 
-    members = _partials(of, first=len(norm_sizes(derived.normalizations)))
+    members = _partials(of, first=len(norm_counts(derived.normalizations)))
     for k, place in enumerate(before.operands):
         size = units(nodes[place].size)
         if nodes[place].op == "input":
@@ -233,15 +232,14 @@ def _product(of: CppPass, p: int, size: Size, gates: int, columns: Size, weights
 def _partials(of: CppPass, first: int = 0) -> Members:
     """What threads exchange for normalizations. first: in the table `partials`."""
     members = []
-    for index, size in enumerate(norm_sizes(of.norms), first):
-        count = sum(norm.size == size for norm in of.norms)
+    for index, (size, count) in enumerate(norm_counts(of.norms).items(), first):
         arguments = f"member, {count}, a.B, {units(size)}, a.partials[{index}], scratch"
         members.append((f"Partials partials_{size}", arguments))
     return members
 
 
 def _turns(of: CppPass) -> list[str]:
-    return [f"partials_{size}.turn();" for size in norm_sizes(of.norms)]
+    return [f"partials_{size}.turn();" for size in norm_counts(of.norms)]
 
 
 def _merged(of: CppPass, place: int) -> list[str]:
