@@ -28,7 +28,7 @@ def norm_counts(norms: Iterable[Normalization | Node]) -> Counter[Size]:
 
 def _cell(variant: int, derived: Passes) -> str:
     text = "\n".join([_forward(derived), _backward(derived), _before(derived, before_loop(derived.split))])
-    states = f"  static constexpr Index STATES = {len(derived.split.loop.states)};\n"
+    states = f"  static constexpr Index STATES = {len(derived.states)};\n"
     return f"struct Cell{variant} {{\n{states}{_work(derived)}\n{text}}};\n"
 
 
@@ -45,7 +45,7 @@ def _work(derived: Passes) -> str:
 def _forward(derived: Passes) -> str:
     """The forward pass."""
     of = CppPass(derived, forward_plan(derived, team=True), derived.normalizations)
-    states = derived.split.loop.states
+    states = derived.states
     members = [("const Zoneout zoneout", f"a, {len(states)}"), ("int turn = 1", ""), *_partials(of)]
     constructed = []
     for k, operand in enumerate(derived.operands):
@@ -77,7 +77,7 @@ def _forward(derived: Passes) -> str:
 def _backward(derived: Passes) -> str:
     """The backward pass."""
     of = CppPass(derived, backward_plan(derived, team=True), derived.normalizations)
-    states = derived.split.loop.states
+    states = derived.states
     members = [("const StateGradients gradients", f"a, {len(states)}, slice_H, scratch"), *_partials(of)]
     for p, product in enumerate(derived.products):
         width = f"{product.gates} * {units(product.size)}"
@@ -120,7 +120,7 @@ def _backward(derived: Passes) -> str:
 def _finish(of: CppPass) -> str:
     """The function `finish` of the backward pass."""
     lines = []
-    for s, name in enumerate(of.passes.split.loop.states):
+    for s, name in enumerate(of.passes.states):
         has_skip = str(name in of.passes.backward.states).lower()
         through = of.through({p: f"product{p}.row(b)" for p in of.passes.through[name]})
         lines.append(f"        gradients.finish({s}, {has_skip}, {through}, b, u, n, i);\n")

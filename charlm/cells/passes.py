@@ -94,6 +94,11 @@ class Passes:
     def __deepcopy__(self, memo: object) -> "Passes":
         return self
 
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the states."""
+        return self.split.loop.states
+
     @functools.cached_property
     def stored_operands(self) -> tuple[int, ...]:
         """Operands that are stored for the backward pass, because they are not states."""

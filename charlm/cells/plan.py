@@ -222,7 +222,7 @@ def backward_plan(passes: Passes, *, team: bool) -> Plan:
     put("d_window", windows, [whole[place].size for place in passes.split.windows])
     vectors = {k: rows for k, rows in back.vectors.items() if k not in passes.like_vectors}
     put("d_vector", vectors, [whole[place].size for place in passes.split.vectors])
-    for s, name in enumerate(passes.split.loop.states):
+    for s, name in enumerate(passes.states):
         arrival = back.nodes.index(Node("d_state", name=name))
         arrives = home.setdefault(arrival, end)
         if name not in back.states:

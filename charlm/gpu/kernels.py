@@ -82,7 +82,7 @@ class TritonSteps(Steps):
     def finish(self) -> None:
         assert self.g is not None
         w = self.w
-        for name, d_BH in zip(w.passes.split.loop.states, self._d_states, strict=True):
+        for name, d_BH in zip(w.passes.states, self._d_states, strict=True):
             for index in w.passes.through[name]:
                 d_BH += w.masked(self._products[index], "H")
         super().finish()

@@ -289,7 +289,7 @@ def weight_gradients(driver: Driver, window: Window, gradients: Gradients) -> li
     for product, d_TBG in zip(passes.products, gradients.d_products, strict=True):
         operand = passes.operands[product.operand]
         if operand.state:
-            v_TBK = window.states[passes.split.loop.states.index(operand.state), :-1]
+            v_TBK = window.states[passes.states.index(operand.state), :-1]
         else:
             v_TBK = window.operands[passes.stored_operands.index(product.operand)][: window.T]
         v_TBK = window.masked(v_TBK, operand.size)
