@@ -54,8 +54,7 @@ def select(layers: RecurrentLayers, device: torch.device, *, training: bool, res
 
 def backends(layers: RecurrentLayers, device: torch.device) -> list[Backend]:
     """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
-    dtype = next(layers.parameters()).dtype
-    operator = torch_backend(layers.cell, dtype, device, state_dropout=layers.dropout.state, zoneout=layers.zoneout)
+    operator = torch_backend(layers, device)
     torchs = [] if operator is None else [operator]
     if device.type == "cpu":
         return [_cpu_kernel(layers), *torchs, REFERENCE]
@@ -66,14 +65,10 @@ def _cpu_kernel(layers: RecurrentLayers) -> Backend:
     def compute(x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
         return layer_by_driver(layers.cpu_driver, layers.input_size, None, x, call)
 
-    return Backend(
-        "fused CPU kernel",
-        compute,
-        lambda training: lacks_cpu_kernel(layers),
-        takes_lookup=True,
-        takes_resets=True,
-        generates=True,
-    )
+    def lacks(training: bool) -> str | None:
+        return lacks_cpu_kernel(layers)
+
+    return Backend("fused CPU kernel", compute, lacks, takes_lookup=True, takes_resets=True, generates=True)
 
 
 def _gpu_loop(layers: RecurrentLayers) -> Backend:
