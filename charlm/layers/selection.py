@@ -44,8 +44,8 @@ class Selection(NamedTuple):
 def select(layers: RecurrentLayers, device: torch.device, *, training: bool, resets: bool) -> Selection:
     """The fastest backend that can compute these layers, see `RecurrentLayers.select_backend`."""
     candidates = backends(layers, device)
-    if resets:  # those that take them are faster than calls for every step at which any stream is reset
-        candidates.sort(key=lambda backend: not backend.takes_resets)
+    if resets:  # drivers, which take them, are faster than calls for every step at which any stream is reset
+        candidates.sort(key=lambda backend: not backend.by_driver)
     passed_over: dict[str, str] = {}
     while reason := candidates[0].prepare(training):
         passed_over[candidates.pop(0).name] = reason
@@ -68,13 +68,13 @@ def _cpu_kernel(layers: RecurrentLayers) -> Backend:
     def lacks(training: bool) -> str | None:
         return lacks_cpu_kernel(layers)
 
-    return Backend("fused CPU kernel", compute, lacks, takes_lookup=True, takes_resets=True, generates=True)
+    return Backend("fused CPU kernel", compute, lacks, by_driver=True, generates=True)
 
 
 def _gpu_loop(layers: RecurrentLayers) -> Backend:
     compute = partial(layer_by_driver, layers.gpu_driver, layers.input_size, layers.buffer_cache)
     name, library = "loop with its own backward pass", layers.gpu_driver.library()
-    return Backend(name, compute, library=library, takes_lookup=True, takes_resets=True)
+    return Backend(name, compute, library=library, by_driver=True)
 
 
 def lacks_cpu_kernel(layers: RecurrentLayers) -> str | None:
