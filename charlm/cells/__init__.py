@@ -31,8 +31,17 @@ Nothing but on_tensors.py imports torch. To add a kind: a file here, its class i
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """
 
-from charlm.cells.cell import (
-    Cell,
+from charlm.cells.cell import Cell
+from charlm.cells.gru import GRU
+from charlm.cells.lstm import LSTM
+from charlm.cells.mingru import MinGRU
+from charlm.cells.minlstm import MinLSTM
+from charlm.cells.mogrifier import Mogrifier
+from charlm.cells.rhn import RHN
+from charlm.cells.rnn import RNN
+from charlm.cells.slstm import SLSTM
+from charlm.cells.sru import SRU
+from charlm.cells.step import (
     Parameters,
     exp,
     log,
@@ -49,15 +58,6 @@ from charlm.cells.cell import (
     tanh,
     where,
 )
-from charlm.cells.gru import GRU
-from charlm.cells.lstm import LSTM
-from charlm.cells.mingru import MinGRU
-from charlm.cells.minlstm import MinLSTM
-from charlm.cells.mogrifier import Mogrifier
-from charlm.cells.rhn import RHN
-from charlm.cells.rnn import RNN
-from charlm.cells.slstm import SLSTM
-from charlm.cells.sru import SRU
 
 CELLS: dict[str, type[Cell]] = {
     **{"rnn": RNN, "lstm": LSTM, "gru": GRU, "rhn": RHN, "slstm": SLSTM},

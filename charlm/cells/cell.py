@@ -8,23 +8,6 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from charlm.cells.program import MOST_SIZE, Program
-from charlm.cells.step import (
-    Parameters,
-    exp,
-    log,
-    log_sigmoid,
-    maximum,
-    minimum,
-    normalize,
-    relu,
-    rms_normalize,
-    sigmoid,
-    softplus,
-    sqrt,
-    stop_gradient,
-    tanh,
-    where,
-)
 from charlm.cells.trace import trace
 from charlm.errors import CellError
 from charlm.system.section import Count, Section

@@ -1,11 +1,12 @@
 """C++ of a cell's passes: classes for charlm/native/recurrence.cpp, built from those in recurrence.h."""
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from charlm.cells.cpp_loop import CppPass, LoopText, units
 from charlm.cells.passes import Normalization, Passes
 from charlm.cells.plan import Stage, Store, backward_plan, forward_plan, in_stages, planned
-from charlm.cells.program import Size
+from charlm.cells.program import Node, Size
 from charlm.cells.split import Before, before_loop
 
 Members = list[tuple[str, str]]
@@ -20,14 +21,14 @@ def cpp(variants: Sequence[Passes]) -> str:
     return f"{cells}\n{dispatch}"
 
 
-def norm_sizes(norms: Iterable[Normalization]) -> list[Size]:
-    """The distinct sizes of normalizations, in the order of the table `partials`."""
-    return list(dict.fromkeys(size for size, _, _ in norms))
+def norm_counts(norms: Iterable[Normalization | Node]) -> Counter[Size]:
+    """The number of normalizations of each size, in the order of the table `partials`."""
+    return Counter(norm.size for norm in norms)
 
 
 def _cell(variant: int, derived: Passes) -> str:
     text = "\n".join([_forward(derived), _backward(derived), _before(derived, before_loop(derived.split))])
-    states = f"  static constexpr Index STATES = {len(derived.split.loop.states)};\n"
+    states = f"  static constexpr Index STATES = {len(derived.states)};\n"
     return f"struct Cell{variant} {{\n{states}{_work(derived)}\n{text}}};\n"
 
 
@@ -44,7 +45,7 @@ def _work(derived: Passes) -> str:
 def _forward(derived: Passes) -> str:
     """The forward pass."""
     of = CppPass(derived, forward_plan(derived, team=True), derived.normalizations)
-    states = derived.split.loop.states
+    states = derived.states
     members = [("const Zoneout zoneout", f"a, {len(states)}"), ("int turn = 1", ""), *_partials(of)]
     constructed = []
     for k, operand in enumerate(derived.operands):
@@ -76,16 +77,14 @@ def _forward(derived: Passes) -> str:
 def _backward(derived: Passes) -> str:
     """The backward pass."""
     of = CppPass(derived, backward_plan(derived, team=True), derived.normalizations)
-    states = derived.split.loop.states
+    states = derived.states
     members = [("const StateGradients gradients", f"a, {len(states)}, slice_H, scratch"), *_partials(of)]
     for p, product in enumerate(derived.products):
         width = f"{product.gates} * {units(product.size)}"
         members.append((f"Copies<Operand> copies{p}", f"a.B, {width}, nullptr, a.copies[{p}]"))
         matrix = f"slice_{of.key(derived.operands[product.operand].size)}, a.weights[{p}], scratch"
         members.append((f"const Product<Operand> product{p}", f"Product<Operand>::backward(a.B, {width}, {matrix})"))
-    sums: dict[Size, int] = {}
-    for size, slot in of.sums.values():
-        sums[size] = slot + 1
+    sums = Counter(size for size, _ in of.sums.values())
     for size, count in sums.items():
         members.append((f"const StageBuffer sums_{size}", f"1, {count}, slice_{size}, scratch"))
 
@@ -121,7 +120,7 @@ def _backward(derived: Passes) -> str:
 def _finish(of: CppPass) -> str:
     """The function `finish` of the backward pass."""
     lines = []
-    for s, name in enumerate(of.passes.split.loop.states):
+    for s, name in enumerate(of.passes.states):
         has_skip = str(name in of.passes.backward.states).lower()
         through = of.through({p: f"product{p}.row(b)" for p in of.passes.through[name]})
         lines.append(f"        gradients.finish({s}, {has_skip}, {through}, b, u, n, i);\n")
@@ -149,7 +148,7 @@ def _before(derived: Passes, before: Before) -> str:
     norms = tuple(Normalization(node.size, node.number, not node.index) for node in before.norms)
     of = CppPass(derived, plan, norms, "const float* x", first_vector=len(split.vectors))
 
-    members = _partials(of, first=len(norm_sizes(derived.normalizations)))
+    members = _partials(of, first=len(norm_counts(derived.normalizations)))
     for k, place in enumerate(before.operands):
         size = units(nodes[place].size)
         if nodes[place].op == "input":
@@ -233,15 +232,14 @@ def _product(of: CppPass, p: int, size: Size, gates: int, columns: Size, weights
 def _partials(of: CppPass, first: int = 0) -> Members:
     """What threads exchange for normalizations. first: in the table `partials`."""
     members = []
-    for index, size in enumerate(norm_sizes(of.norms), first):
-        count = sum(norm.size == size for norm in of.norms)
+    for index, (size, count) in enumerate(norm_counts(of.norms).items(), first):
         arguments = f"member, {count}, a.B, {units(size)}, a.partials[{index}], scratch"
         members.append((f"Partials partials_{size}", arguments))
     return members
 
 
 def _turns(of: CppPass) -> list[str]:
-    return [f"partials_{size}.turn();" for size in norm_sizes(of.norms)]
+    return [f"partials_{size}.turn();" for size in norm_counts(of.norms)]
 
 
 def _merged(of: CppPass, place: int) -> list[str]:

@@ -154,7 +154,7 @@ class LoopText:
         if of.plan.home[place] < self.stage:
             return f"load({self.later(place)})" + (" > 0.5f" if node.op == "greater" else "")
         if node.op == "d_state":
-            s = of.passes.split.loop.states.index(node.name)
+            s = of.passes.states.index(node.name)
             has_skip = str(node.name in of.passes.backward.states).lower()
             rows = {p: self.row(f"sums{p}", f"product{p}.row(b)") for p in of.passes.through[node.name]}
             return f"gradients.after_step({s}, {has_skip}, {of.through(rows)}, t, b, u, n, i)"
@@ -181,7 +181,7 @@ class LoopText:
                 return f"load({row} + {part} * {size} + u, n)"
             case "state" | "before" | "after":
                 function = "after" if node.op == "after" else "state"
-                s = of.passes.split.loop.states.index(node.name)
+                s = of.passes.states.index(node.name)
                 row = self.row(f"{function}{s}", f"a.{function}({s}, t, b)")
             case "operand":
                 row = self.row(f"operand{of.passes.stored_operands.index(index)}", of.operand_row(index))
@@ -221,7 +221,7 @@ class LoopText:
         """The line that stores a value."""
         of, index, k = self.of, store.index, store.k
         value, size = self.name(store.values[-1]), units(store.size)
-        states, operands = of.passes.split.loop.states, of.passes.operands
+        states, operands = of.passes.states, of.passes.operands
         match store.kind:
             case "operand":
                 row = self.row(f"operand{of.passes.stored_operands.index(index)}", of.operand_row(index), "float*")

@@ -16,12 +16,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import ClassVar
 
-from charlm.cells.derivative import GradientGraph, gradient_graph
+from charlm.cells.derivative import GradientGraph, gradient_graph, passes_of
 from charlm.cells.lines import SYMBOL, Lines, Notation, notation_of
 from charlm.cells.operations import ATOM, OPERATIONS, UNARY
-from charlm.cells.passes import numbered
+from charlm.cells.passes import Passes, numbered
 from charlm.cells.program import EPSILON, Builder, Node, Program, scalarized, scalars
-from charlm.cells.split import Split, split
 
 
 def equations(program: Program) -> list[str]:
@@ -97,22 +96,23 @@ class _Back(Lines):
     leaves: ClassVar = (*Lines.leaves, "d_state")
 
     def __init__(self, program: Program, notation: Notation) -> None:
-        parts, forward, builder = split(program), Lines(program, notation), Builder()
+        passes, forward, builder = passes_of(program), Lines(program, notation), Builder()
         used_names = {name for name, _ in forward.lines()}
         whole = scalars(builder, program.nodes)
-        loop = scalarized(parts.loop)
+        loop = scalarized(passes.split.loop)
         graph = gradient_graph(loop, exact=True)
-        ahead, behind = _in_single_vectors(parts, loop, graph, builder, whole)
-        known: dict[int, str] = {}
-        self.rows: dict[tuple[str, ...], str] = {}
+        ahead, behind = _in_single_vectors(passes, loop, graph, builder, whole)
+        known: dict[int, str] = {}  # the values that the forward equations name
+        self.wholes: dict[tuple[str, ...], str] = {}
+        """The gradients of vectors side by side → the name of all together."""
         for place, name in forward.names.items():
             count = len(whole[place])
             names = [notation.numbered(name, k + 1) for k in range(count)] if count > 1 else [name]
             known = dict(zip(whole[place], names, strict=True)) | known
             if program.nodes[place].op == "stop":  # the backward pass reads its argument
                 known = dict(zip(whole[program.nodes[place].args[0]], names, strict=True)) | known
-            self.rows[tuple(f"d{each}" for each in names)] = f"d{name}"
-        results = _state_gradients(loop, graph, builder, behind)
+            self.wholes[tuple(f"d{each}" for each in names)] = f"d{name}"
+        results = _state_gradients(passes, graph, builder, behind)
         combined = program._replace(nodes=tuple(builder.nodes), results=tuple(results), gates=(), shown=())
         ends = [behind[row][0] for rows in graph.rows.values() for row in rows]
         super().__init__(combined, notation, ends, known)
@@ -152,7 +152,7 @@ class _Back(Lines):
         if node.op != "product_back":
             return super().formula(place)
         rows = tuple(self.text(arg, ATOM if len(node.args) == 1 else 0) for arg in node.args)
-        whole = self.rows.get(rows) or (rows[0] if len(rows) == 1 else f"({', '.join(rows)})")
+        whole = self.wholes.get(rows) or (rows[0] if len(rows) == 1 else f"({', '.join(rows)})")
         matrix = self.notation.transposed(self.row(replace(node, op="product")))
         return self.notation.template("product").format(whole, matrix=matrix), self.notation.precedence("product")[0]
 
@@ -171,17 +171,17 @@ class _Back(Lines):
 
 
 def _in_single_vectors(
-    parts: Split, loop: Program, graph: GradientGraph, builder: Builder, whole: Places
+    passes: Passes, loop: Program, graph: GradientGraph, builder: Builder, whole: Places
 ) -> tuple[Places, Places]:
     """A loop's nodes and their gradients in the builder of the whole program, whose vectors are `whole`."""
-    products = [*numbered(loop.nodes, "product")]
     norms = [*numbered(loop.nodes, "normalize")]
     ahead: Places = []
     behind: Places = []
     for node in graph.forward:
         args = tuple(ahead[arg][0] for arg in node.args)
         if node.op in ("window", "static"):
-            ahead.append(whole[(parts.windows if node.op == "window" else parts.vectors)[node.index]])
+            places = passes.split.windows if node.op == "window" else passes.split.vectors
+            ahead.append(whole[places[node.index]])
         elif node.op == "part":
             ahead.append([ahead[node.args[0]][node.index]])
         elif node.op in OPERATIONS and node.op != "stop":
@@ -202,7 +202,7 @@ def _in_single_vectors(
             op = "rms_normalize_back" if norm.index else node.op
             behind.append([builder.put(replace(node, op=op, args=args, number=norm.number))])
         elif node.op == "product_back":
-            product = loop.nodes[products[node.index]]
+            product = passes.products[node.index]
             behind.append([builder.put(replace(node, args=args, name=product.name, index=product.index))])
         else:
             behind.append([builder.put(node)])
@@ -219,16 +219,12 @@ def _with_sign_in_front(builder: Builder, node: Node, args: tuple[int, ...]) -> 
     return result if opposites.count(None) != 1 else builder.apply("sub", builder.constant(0.0), result)
 
 
-def _state_gradients(loop: Program, graph: GradientGraph, builder: Builder, behind: Places) -> list[int]:
+def _state_gradients(passes: Passes, graph: GradientGraph, builder: Builder, behind: Places) -> list[int]:
     """The gradient of each state before the step, with its products' share."""
     through = {node.index: behind[place][0] for place, node in enumerate(graph.nodes) if node.op == "product_back"}
     results = []
-    for state in loop.states:
+    for state, products in passes.through.items():
         terms = [behind[graph.states[state]][0]] if state in graph.states else []
-        for place, index in reversed(numbered(loop.nodes, "product").items()):
-            operand = loop.nodes[loop.nodes[place].args[0]]
-            if operand.op == "state" and operand.name == state:
-                terms.append(through[index])
-        terms = terms or [builder.constant(0.0)]
-        results.append(functools.reduce(functools.partial(builder.apply, "add"), terms))
+        terms += [through[index] for index in products]
+        results.append(functools.reduce(functools.partial(builder.apply, "add"), terms or [builder.constant(0.0)]))
     return results

@@ -108,6 +108,7 @@ class Lines:
         """Names of states, parameters, gates and functions, and of their gradients."""
         self.symbols = self._symbols()
         looked_at = (*program.gates, *program.shown)
+        # What values are called, if the name is still free where they are computed.
         self.preferred = {self.same[place]: self._free(notation.symbol(name)) for name, place in looked_at}
         self.preferred |= {place: self.after(name) for name, place in zip(program.states, self.results, strict=True)}
         self.own_line = {*self.preferred, *ends}
@@ -116,6 +117,7 @@ class Lines:
         normalized = [node for node in self.nodes if node.op.endswith("normalize") and node.count > 1]
         self.own_line |= {arg for node in normalized for arg in node.args}
         self.names: dict[int, str] = {}
+        """Of the values that have a line."""
         parameters = {self.row(node) for node in self.nodes if node.name in self.parameters}
         states = [self.symbols[state, ""] for state in program.states]
         self.used_names = {"", "d", notation.input, *states, *parameters}

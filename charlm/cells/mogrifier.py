@@ -4,9 +4,10 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
+from charlm.cells.cell import Cell
 from charlm.cells.lstm import LSTM
 from charlm.cells.program import Size
+from charlm.cells.step import Parameters, sigmoid, tanh
 from charlm.system.section import Bias
 
 

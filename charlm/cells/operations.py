@@ -1,6 +1,6 @@
 """The operations of a program on vectors, unit by unit: each is declared once, with its derivative and its notations.
 
-To add one: an entry of `OPERATIONS`, and a function in `cell.py` that a step calls. A function that C++ or Triton lacks
+To add one: an entry of `OPERATIONS`, and a function in `step.py` that a step calls. A function that C++ or Triton lacks
 goes into charlm/native/vector.h or charlm/gpu/functions.py. A test holds every entry to its `value` in every target.
 """
 

@@ -94,6 +94,11 @@ class Passes:
     def __deepcopy__(self, memo: object) -> "Passes":
         return self
 
+    @property
+    def states(self) -> tuple[str, ...]:
+        """Names of the states."""
+        return self.split.loop.states
+
     @functools.cached_property
     def stored_operands(self) -> tuple[int, ...]:
         """Operands that are stored for the backward pass, because they are not states."""
@@ -128,6 +133,11 @@ class Passes:
     def reads_windows(self) -> bool:
         """Whether the backward pass reads the windows."""
         return any(node.op == "window" for node in self.backward.nodes)
+
+    @functools.cached_property
+    def reads_input_size(self) -> bool:
+        """Whether the loop has vectors of size I, and so depends on that number."""
+        return any(node.size == "I" for node in self.split.loop.nodes)
 
     @functools.cached_property
     def mixes_sizes(self) -> bool:

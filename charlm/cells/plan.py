@@ -116,7 +116,7 @@ class Staged(NamedTuple):
         node = self.nodes[place]
         return self.nodes[node.args[0]].op if node.op == "part" else node.op
 
-    def is_elsewhere(self, place: int, stage: int) -> bool:
+    def is_from_earlier(self, place: int, stage: int) -> bool:
         """Whether an earlier stage must have stored the value."""
         anywhere = (*_LEAVES, *self.begins, "normalized") if self.team else (*_LEAVES, *self.begins)
         return self.operation(place) not in anywhere and self.home[place] < stage
@@ -125,7 +125,7 @@ class Staged(NamedTuple):
         """The nodes that a loop needs to compute another one."""
         node = self.nodes[place]
         args = node.args
-        if node.op in ("part", *_PRODUCTS) or self.is_elsewhere(place, stage):
+        if node.op in ("part", *_PRODUCTS) or self.is_from_earlier(place, stage):
             args = ()
         elif self.team and node.op in _NORMS:  # the first one is stored for later
             args = node.args[1:]
@@ -222,7 +222,7 @@ def backward_plan(passes: Passes, *, team: bool) -> Plan:
     put("d_window", windows, [whole[place].size for place in passes.split.windows])
     vectors = {k: rows for k, rows in back.vectors.items() if k not in passes.like_vectors}
     put("d_vector", vectors, [whole[place].size for place in passes.split.vectors])
-    for s, name in enumerate(passes.split.loop.states):
+    for s, name in enumerate(passes.states):
         arrival = back.nodes.index(Node("d_state", name=name))
         arrives = home.setdefault(arrival, end)
         if name not in back.states:
@@ -271,7 +271,7 @@ def planned(staged: Staged, stores: Iterable[tuple[int, Store]]) -> Plan:
         for place in (step for loop in loops for step in loop.steps if isinstance(step, int)):
             if team and nodes[place].op in _NORMS:
                 keep(nodes[place].args[0])
-            elif staged.is_elsewhere(place, stage):
+            elif staged.is_from_earlier(place, stage):
                 keep(place)
         begins = tuple(place for place in of_stage[stage] if nodes[place].op in staged.begins)
         stages.append(Stage(begins, tuple(loops)))

@@ -2,7 +2,8 @@
 
 from typing import Any, ClassVar
 
-from charlm.cells.cell import Cell, Parameters, sigmoid, tanh
+from charlm.cells.cell import Cell
+from charlm.cells.step import Parameters, sigmoid, tanh
 from charlm.system.section import Bias, Few
 
 

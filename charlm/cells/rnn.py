@@ -2,7 +2,8 @@
 
 from typing import Any, ClassVar, Literal
 
-from charlm.cells.cell import Cell, Parameters, relu, tanh
+from charlm.cells.cell import Cell
+from charlm.cells.step import Parameters, relu, tanh
 
 
 class RNN(Cell):

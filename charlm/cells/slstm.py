@@ -2,7 +2,8 @@
 
 from typing import Any, ClassVar, Literal
 
-from charlm.cells.cell import Cell, Parameters, exp, log_sigmoid, maximum, sigmoid, stop_gradient, tanh
+from charlm.cells.cell import Cell
+from charlm.cells.step import Parameters, exp, log_sigmoid, maximum, sigmoid, stop_gradient, tanh
 from charlm.system.section import Bias
 
 LEAST_EXPONENT = -87.0

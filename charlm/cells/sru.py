@@ -3,7 +3,8 @@
 import math
 from typing import Any, ClassVar
 
-from charlm.cells.cell import Cell, Parameters, rms_normalize, sigmoid
+from charlm.cells.cell import Cell
+from charlm.cells.step import Parameters, rms_normalize, sigmoid
 from charlm.system.section import Bias
 
 

@@ -78,10 +78,6 @@ class TritonPass:
     completed: dict[int, int]
     """The stage that stores the gradient of each state before the step."""
 
-    @property
-    def states(self) -> tuple[str, ...]:
-        return self.passes.split.loop.states
-
     @functools.cached_property
     def products(self) -> dict[int, int]:
         """The index of each product, by its place."""
@@ -94,7 +90,7 @@ class TritonPass:
         return numbered(self.plan.nodes, "normalize")
 
     def zones_out(self, s: int) -> bool:
-        return self.options.zoneout and self.states[s] not in self.passes.split.loop.internal
+        return self.options.zoneout and self.passes.states[s] not in self.passes.split.loop.internal
 
 
 def triton_pass(passes: Passes, options: Options, plan: Plan) -> TritonPass:
@@ -217,7 +213,7 @@ class KernelText:
             case "stop":
                 return args[0]
             case "d_state":
-                return self.d_state(of.states.index(node.name))
+                return self.d_state(of.passes.states.index(node.name))
             case "normalize":
                 norm = of.norms[place]
                 self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.index}, inside)")
@@ -243,7 +239,7 @@ class KernelText:
                 return self.load(f"{self.pointer('vector', node.index)} + {k} * N + u")
             case "state" | "before" | "after":
                 kind = "pre_zoneout" if node.op == "after" else "before"
-                return self.read(kind, self.of.states.index(node.name))
+                return self.read(kind, self.of.passes.states.index(node.name))
             case "saved":
                 rows = passes.forward.saved[node.size]
                 return self.read("saved", list(passes.forward.saved).index(node.size), len(rows), node.index)
@@ -257,7 +253,7 @@ class KernelText:
     def d_state(self, s: int) -> str:
         """The gradient of a state after the step, before zoneout. `bypass_{s}` is the part that zoneout passes on."""
         name = f"d_{s}"
-        products = [self.read("product", index) for index in self.of.passes.through[self.of.states[s]]]
+        products = [self.read("product", index) for index in self.of.passes.through[self.of.passes.states[s]]]
         self.let(name, " + ".join([self.read("d_state", s), *(self.masked(one, "H") for one in products)]))
         if self.of.options.resets:
             self.let(name, self.with_resets(name))
@@ -316,5 +312,5 @@ class KernelText:
             value = self.let(f"next_{s}", self.with_resets(value))
         self.store_row(Row(Argument("after", s)), value)
         for index, operand in enumerate(self.of.passes.operands):
-            if operand.state == self.of.states[s]:
+            if operand.state == self.of.passes.states[s]:
                 self.copy(index, value)

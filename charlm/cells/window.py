@@ -62,7 +62,7 @@ class Window(LoopInputs):
 
     def state(self, name: str, t: int) -> Tensor:
         """A state before step t, [B, H]."""
-        return self.states[self.passes.split.loop.states.index(name), t]
+        return self.states[self.passes.states.index(name), t]
 
     def states_after(self, t: int) -> Tensor:
         """The states after step t, before zoneout and resets, [S, B, H]."""

@@ -66,7 +66,7 @@ class TritonSteps(Steps):
                 if operand.state:
                     self._copies[k][0] = w.masked(w.state(operand.state, 0), operand.size)
         else:
-            self._d_states = gradients.d_last.clone(memory_format=torch.contiguous_format)
+            self._d_states = list(gradients.d_last.clone(memory_format=torch.contiguous_format).unbind())
             self._products = [self._new(p.operands[one.operand].size).zero_() for one in p.products]
             products = enumerate(p.products if w.bf16 else ())
             self._copies = {k: self._new(one.size, one.gates, bf16=True) for k, one in products}
@@ -82,10 +82,10 @@ class TritonSteps(Steps):
     def finish(self) -> None:
         assert self.g is not None
         w = self.w
-        for name, d_BH in zip(w.passes.split.loop.states, self._d_states, strict=True):
+        for name, d_BH in zip(w.passes.states, self._d_states, strict=True):
             for index in w.passes.through[name]:
                 d_BH += w.masked(self._products[index], "H")
-        self.g.d_first.copy_(self._d_states)
+        super().finish()
         for total, sums in zip(self.g.d_vectors, self._d_vectors, strict=True):
             if total is not None and sums is not None:
                 total += sums.sum(0)

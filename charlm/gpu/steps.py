@@ -56,7 +56,7 @@ class Steps:
         carry_B1 = self._carry_to(t + 1)
         total = self._d_states if carry_B1 is None else [d_BH * carry_B1 for d_BH in self._d_states]
         total[0] = total[0] + g.d_outputs[t]
-        names = p.split.loop.states
+        names = p.states
         zoned = list(zip(names, total, self._zoneout_shares(t), strict=True))
         d_after = {name: d_BH if share is None else (1 - share) * d_BH for name, d_BH, share in zoned}
         values = self._values(t, d_after)
@@ -130,7 +130,7 @@ class Steps:
                 case "state" | "before":
                     return w.state(node.name, t)
                 case "after":
-                    return w.states_after(t)[p.split.loop.states.index(node.name)]
+                    return w.states_after(t)[p.states.index(node.name)]
                 case "saved":
                     return w.saved[list(p.forward.saved).index(node.size)][row][:, node.index]
                 case "operand":

@@ -38,19 +38,3 @@ def select_backend(kind: str, device: torch.device | str) -> Selection:
     """
     with torch.random.fork_rng(devices=[]):
         return RecurrentLayers(CELLS[kind](hidden=1), 1).to(device).select_backend(device)
-
-
-__all__ = [
-    "NO_DROPOUT",
-    "Activations",
-    "Backend",
-    "Generator",
-    "Lookup",
-    "RecurrentLayers",
-    "RecurrentState",
-    "Selection",
-    "cross_entropy",
-    "dropout_mask",
-    "linear",
-    "select_backend",
-]

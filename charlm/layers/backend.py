@@ -61,8 +61,6 @@ class LayerCall(NamedTuple):
     """
     carry_TB: Tensor | None = None
     """0 where a stream's state is set to zero before the step, else 1; None: it always goes on."""
-    lengths_B: Tensor | None = None
-    """On the CPU: how many steps each stream has; None: all have T. `compute_layer` keeps the state at each end."""
     activations: Activations | None = None
     """Where the reference loop records states and gates; other backends do not."""
 
@@ -78,31 +76,29 @@ class Backend:
     """training → why this backend cannot compute the layer, or None if it can. May compile a kernel."""
     library: str = ""
     """Names the library that does the work, if that depends on the device."""
-    takes_lookup: bool = False
-    """Whether `layer` also accepts a Lookup as input."""
-    takes_resets: bool = False
-    """Whether `layer` accepts a call with `carry_TB`."""
+    by_driver: bool = False
+    """Whether a `Driver` computes it: `layer` then also accepts a Lookup as input, and a call with `carry_TB`."""
     generates: bool = False
     """Whether `Generator` can compute the layer too."""
 
 
-def compute_layer(backend: Backend, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
+def compute_layer(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor | None) -> tuple[Tensor, LayerState]:
     """`Backend.layer`, by a call from each step at which a stream ends, or is reset, to the next.
 
-    Where the backend takes resets, they need no calls of their own.
+    lengths_B: on the CPU, how many steps each stream has; None: all have T. A driver needs no calls for resets.
     """
-    carry_TB, lengths_B = call.carry_TB, call.lengths_B
-    if lengths_B is None and (carry_TB is None or backend.takes_resets):
+    carry_TB = call.carry_TB
+    if lengths_B is None and (carry_TB is None or backend.by_driver):
         return backend.layer(x, call)
     cuts = {0, len(x)}
     if lengths_B is not None:
         cuts.update(lengths_B.tolist())
-    if carry_TB is not None and not backend.takes_resets:
+    if carry_TB is not None and not backend.by_driver:
         cuts.update((carry_TB == 0).any(dim=1).nonzero().flatten().tolist())
     outputs, state, last_state = [], call.state, call.state
     for start, end in itertools.pairwise(sorted(cuts)):
         part = call
-        if carry_TB is not None and backend.takes_resets:
+        if carry_TB is not None and backend.by_driver:
             part = part._replace(carry_TB=carry_TB[start:end])
         elif carry_TB is not None:
             state = tuple(tensor * carry_TB[start, :, None] for tensor in state)

@@ -6,11 +6,11 @@ a row for each character, and the layers above compute it in the kernel, from th
 """
 
 import ctypes
-from collections import Counter
 from functools import partial
 
 import torch
 
+from charlm.cells.cpp import norm_counts
 from charlm.cells.on_tensors import matrix
 from charlm.cells.program import units
 from charlm.cells.split import before_loop
@@ -67,8 +67,7 @@ def generating_layer(
     weights = [matrix(parameters[nodes[place].name], nodes[place].index).contiguous() for place in before.products]
     tables = scratch(window, [window.units(operand.size) if window.bf16 else 0 for operand in call.passes.operands])
     tables["copies"] += copies(B, [window.units(nodes[place].size) for place in before.operands])
-    norms = Counter(node.size for node in before.norms)
-    tables["partials"] += partials(B, [*norms.values()])
+    tables["partials"] += partials(B, norm_counts(before.norms).values())
     tables["weights"] = [*window.weights, *weights]
     tables["vectors"] = vectors
     return driver.arguments(window, **tables)

@@ -76,16 +76,13 @@ def layer_by_driver(
         state = tuple(tensor * call.carry_TB[0, :, None] for tensor in state)
     windows, vectors, ids_TB = values_before_loop(driver, passes.split, x, call.parameters, input_size)
     B, H = state[0].shape
-    reads_size = any(node.size == "I" for node in passes.split.loop.nodes)
-    if isinstance(x, Tensor):
-        input_size = x.shape[-1]
-    T = len(x.ids_TB if isinstance(x, Lookup) else x)
+    T, I = (len(x.ids_TB), input_size) if isinstance(x, Lookup) else (len(x), x.shape[-1])  # noqa: E741
     inputs = LoopInputs(
         passes=passes,
         T=T,
         B=B,
         H=H,
-        I=input_size if reads_size else 0,  # else the call does not depend on it
+        I=I if passes.reads_input_size else 0,
         bf16=autocasts_to_bf16(state[0].device),
         saved_steps=T if torch.is_grad_enabled() else 1,
         weights=matrices(passes, call.parameters),
@@ -292,7 +289,7 @@ def weight_gradients(driver: Driver, window: Window, gradients: Gradients) -> li
     for product, d_TBG in zip(passes.products, gradients.d_products, strict=True):
         operand = passes.operands[product.operand]
         if operand.state:
-            v_TBK = window.states[passes.split.loop.states.index(operand.state), :-1]
+            v_TBK = window.states[passes.states.index(operand.state), :-1]
         else:
             v_TBK = window.operands[passes.stored_operands.index(product.operand)][: window.T]
         v_TBK = window.masked(v_TBK, operand.size)

@@ -44,8 +44,8 @@ class Selection(NamedTuple):
 def select(layers: RecurrentLayers, device: torch.device, *, training: bool, resets: bool) -> Selection:
     """The fastest backend that can compute these layers, see `RecurrentLayers.select_backend`."""
     candidates = backends(layers, device)
-    if resets:  # those that take them are faster than calls for every step at which any stream is reset
-        candidates.sort(key=lambda backend: not backend.takes_resets)
+    if resets:  # drivers, which take them, are faster than calls for every step at which any stream is reset
+        candidates.sort(key=lambda backend: not backend.by_driver)
     passed_over: dict[str, str] = {}
     while reason := candidates[0].prepare(training):
         passed_over[candidates.pop(0).name] = reason
@@ -54,8 +54,7 @@ def select(layers: RecurrentLayers, device: torch.device, *, training: bool, res
 
 def backends(layers: RecurrentLayers, device: torch.device) -> list[Backend]:
     """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
-    dtype = next(layers.parameters()).dtype
-    operator = torch_backend(layers.cell, dtype, device, state_dropout=layers.dropout.state, zoneout=layers.zoneout)
+    operator = torch_backend(layers, device)
     torchs = [] if operator is None else [operator]
     if device.type == "cpu":
         return [_cpu_kernel(layers), *torchs, REFERENCE]
@@ -66,20 +65,16 @@ def _cpu_kernel(layers: RecurrentLayers) -> Backend:
     def compute(x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
         return layer_by_driver(layers.cpu_driver, layers.input_size, None, x, call)
 
-    return Backend(
-        "fused CPU kernel",
-        compute,
-        lambda training: lacks_cpu_kernel(layers),
-        takes_lookup=True,
-        takes_resets=True,
-        generates=True,
-    )
+    def lacks(training: bool) -> str | None:
+        return lacks_cpu_kernel(layers)
+
+    return Backend("fused CPU kernel", compute, lacks, by_driver=True, generates=True)
 
 
 def _gpu_loop(layers: RecurrentLayers) -> Backend:
     compute = partial(layer_by_driver, layers.gpu_driver, layers.input_size, layers.buffer_cache)
     name, library = "loop with its own backward pass", layers.gpu_driver.library()
-    return Backend(name, compute, library=library, takes_lookup=True, takes_resets=True)
+    return Backend(name, compute, library=library, by_driver=True)
 
 
 def lacks_cpu_kernel(layers: RecurrentLayers) -> str | None:

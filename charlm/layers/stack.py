@@ -182,11 +182,11 @@ class RecurrentLayers(nn.Module):
             backend = self.select_backend(like.device, self.training, resets=resets_TB is not None).backend
         T, B = check_input(self.kind, x, self.input_size, like, self._order)
         carry_TB = None if resets_TB is None else carry_of(self.kind, resets_TB, T, B, like.dtype)
-        if isinstance(x, Lookup):
-            takes_lookup = backend.takes_lookup and lengths_B is None
-            y: Any = x if takes_lookup else x.dense(self.input_size, like)
-        else:
-            y = x.transpose(0, 1) if self.batch_first else x
+        y: Any = x
+        if isinstance(x, Tensor) and self.batch_first:
+            y = x.transpose(0, 1)
+        if isinstance(x, Lookup) and not (backend.by_driver and lengths_B is None):
+            y = x.dense(self.input_size, like)
         after_end_TB1 = None
         if lengths_B is not None:
             lengths_B = check_lengths(self.kind, lengths_B, T, B)
@@ -197,8 +197,8 @@ class RecurrentLayers(nn.Module):
             inputs = y if layer == 0 else self._drop_between_layers(y)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
             recorded = activations[layer] if activations else None
-            call = call._replace(carry_TB=carry_TB, lengths_B=lengths_B, activations=recorded)
-            output, layer_state = compute_layer(backend, inputs, call)
+            call = call._replace(carry_TB=carry_TB, activations=recorded)
+            output, layer_state = compute_layer(backend, inputs, call, lengths_B)
             if after_end_TB1 is not None:
                 output = output.masked_fill(after_end_TB1, 0)
             y = y + output if layer > 0 and self.residual else output

@@ -1,10 +1,12 @@
 """Torch's own operators for the kinds of torch.nn: oneDNN or ATen computes them on the CPU, cuDNN or ATen on a GPU."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -13,17 +15,16 @@ from charlm.cells import GRU, LSTM, RNN, Cell
 from charlm.layers.backend import Backend, LayerCall, LayerState
 from charlm.system.device import without_autocast
 
+if TYPE_CHECKING:
+    from charlm.layers.stack import RecurrentLayers
+
 _STEPS: dict[type[Cell], Any] = {kind: kind.step for kind in (RNN, LSTM, GRU)}
 """What torch's operators compute."""
 
 
-def torch_backend(
-    cell: Cell, dtype: torch.dtype, device: torch.device, *, state_dropout: float, zoneout: float
-) -> Backend | None:
-    """Torch's operator for layers of a cell; None unless torch.nn has it, with the same parameters and gate order.
-
-    dtype: of the parameters.
-    """
+def torch_backend(layers: RecurrentLayers, device: torch.device) -> Backend | None:
+    """Torch's operator for these layers; None unless torch.nn has it, with the same parameters and gate order."""
+    cell, dtype = layers.cell, next(layers.parameters()).dtype
     kind = type(cell)
     if _STEPS.get(kind) is not kind.step:  # a class that inherits from one, or one whose step was replaced
         return None
@@ -34,26 +35,21 @@ def torch_backend(
         library = "oneDNN"
     if device.type == "cuda" and cudnn.enabled and cudnn.is_available():
         library = "cuDNN"
-    return Backend(
-        "fused torch layer",
-        partial(operator_layer, cell),
-        partial(_lacks, cell, library, state_dropout, zoneout),
-        library,
-    )
+    return Backend("fused torch layer", partial(operator_layer, cell), partial(_lacks, layers, library), library)
 
 
-def _lacks(cell: Cell, library: str, state_dropout: float, zoneout: float, training: bool) -> str | None:
+def _lacks(layers: RecurrentLayers, library: str, training: bool) -> str | None:
     """Why torch's operator cannot compute these layers, or None if it can."""
-    if getattr(cell, "layer_norm", False):
+    if getattr(layers.cell, "layer_norm", False):
         return "it lacks layer_norm"
     if library == "oneDNN" and torch.is_autocast_enabled("cpu"):
         # Without support, torch.lstm raises "could not create a primitive descriptor".
         dtype = torch.get_autocast_dtype("cpu")
         if not onednn_supports(dtype):
             return f"oneDNN lacks {str(dtype).removeprefix('torch.')} on this CPU"
-    if training and state_dropout > 0:
+    if training and layers.dropout.state > 0:
         return "it lacks dropout.state"
-    if zoneout > 0:
+    if layers.zoneout > 0:
         return "it lacks zoneout"
     return None
 

@@ -14,17 +14,3 @@ from charlm.model.build import (
 )
 from charlm.model.members import Members, Network
 from charlm.model.network import CharLM, WindowLoss, mean_square, overflow
-
-__all__ = [
-    "CharLM",
-    "Members",
-    "Network",
-    "WindowLoss",
-    "build_model",
-    "count_parameters",
-    "load_weights",
-    "mean_square",
-    "overflow",
-    "parameters_by_part",
-    "uninitialized_model",
-]

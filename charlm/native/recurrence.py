@@ -5,12 +5,12 @@ Its C++ is recurrence.h, recurrence.cpp, and a text that charlm/cells/cpp.py wri
 
 import ctypes
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
-from charlm.cells.cpp import norm_sizes
+from charlm.cells.cpp import norm_counts
 from charlm.cells.passes import Passes
 from charlm.cells.window import Gradients, Window
 from charlm.native.kernels import kernel_of_passes, variants_of
@@ -63,9 +63,8 @@ cpu_driver = functools.lru_cache(maxsize=64)(CpuDriver)
 
 def scratch(window: Window, widths: Sequence[int]) -> Tables:
     """Scratch that the threads of a call share. widths: of a row of each operand that is copied, or 0."""
-    norms = [norm.size for norm in window.passes.normalizations]
-    counts = [norms.count(size) for size in norm_sizes(window.passes.normalizations)]
-    return {"copies": copies(window.B, widths), "partials": partials(window.B, counts)}
+    norms = norm_counts(window.passes.normalizations)
+    return {"copies": copies(window.B, widths), "partials": partials(window.B, norms.values())}
 
 
 def copies(B: int, widths: Sequence[int]) -> list[Tensor | None]:
@@ -74,6 +73,6 @@ def copies(B: int, widths: Sequence[int]) -> list[Tensor | None]:
     return [torch.zeros(2, B, width + 16) if width else None for width in widths]
 
 
-def partials(B: int, counts: Sequence[int]) -> list[Tensor | None]:
+def partials(B: int, counts: Iterable[int]) -> list[Tensor | None]:
     """For each size the sums of its normalizations, `counts`, that threads exchange."""
     return [torch.empty(2, torch.get_num_threads(), count, 2, B) for count in counts]

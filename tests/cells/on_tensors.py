@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells.cell import Parameters
+from charlm.cells import Parameters
 from charlm.cells.program import Parameter
 from charlm.layers.backend import LayerState
 from charlm.layers.stack import RecurrentLayers

@@ -8,8 +8,8 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from charlm.cells import Cell
-from charlm.cells.cell import (
+from charlm.cells import (
+    Cell,
     Parameters,
     exp,
     log,

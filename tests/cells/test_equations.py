@@ -9,9 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from charlm.cells import LSTM, Mogrifier
-from charlm.cells import cell as c
-from charlm.cells.cell import Cell, Parameters
+from charlm.cells import LSTM, Cell, Mogrifier, Parameters
+from charlm.cells import step as c
 from charlm.layers import Activations, RecurrentLayers
 from tests.cells.measure import CASES, Case, assert_equal_runs, random_input, random_state, run, seeded
 from tests.cells.on_tensors import step_by_step

@@ -388,7 +388,7 @@ for words in ("config show leaky", "config schema", "cells list", "train --confi
 def test_a_kind_inside_of_charlm_is_a_file_a_line_and_a_yaml(folder: Path) -> None:
     shutil.copytree(ROOT / "charlm", "charlm", ignore=shutil.ignore_patterns("__pycache__"))
     kind = LEAKY.replace("    leak:", '    kind: str = "leaky"\n    """A leaky network."""\n    leak:')
-    kind = kind.replace("charlm.cells import", "charlm.cells.cell import")
+    kind = kind.replace("charlm.cells import Cell, ", "charlm.cells.cell import Cell\nfrom charlm.cells.step import ")
     Path("charlm/cells/leaky.py").write_text(kind, encoding="utf-8")
     registry = Path("charlm/cells/__init__.py")
     source = registry.read_text(encoding="utf-8")

@@ -11,8 +11,24 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from charlm.cells import GRU, LSTM, RHN, RNN, SLSTM, SRU, Cell, MinGRU, MinLSTM, Mogrifier
-from charlm.cells.cell import log, normalize, sigmoid, sqrt, tanh, where
+from charlm.cells import (
+    GRU,
+    LSTM,
+    RHN,
+    RNN,
+    SLSTM,
+    SRU,
+    Cell,
+    MinGRU,
+    MinLSTM,
+    Mogrifier,
+    log,
+    normalize,
+    sigmoid,
+    sqrt,
+    tanh,
+    where,
+)
 from charlm.cells.markdown import markdown
 from charlm.cells.program import WINDOW, Program, when
 from charlm.cells.split import split

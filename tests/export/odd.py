@@ -2,8 +2,8 @@
 
 from typing import Any, ClassVar
 
-from charlm.cells import Cell
-from charlm.cells.cell import (
+from charlm.cells import (
+    Cell,
     Parameters,
     exp,
     log,
