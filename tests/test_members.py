@@ -10,11 +10,10 @@ import torch
 from charlm.config import parse_config
 from charlm.config.optimizers import AdamWConfig
 from charlm.errors import CheckpointError
-from charlm.inference.decoding import choose
 from charlm.inference.dynamic import Adaptation, evaluate_dynamically
 from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
-from charlm.inference.sampling import read_ids, sample_ids
+from charlm.inference.sampling import choose, read_ids, sample_ids
 from charlm.inference.texts import score_texts, text_features
 from charlm.model import build_model, load_weights, parameters_by_part
 from charlm.training.optimizer import build_optimizer, clip_gradients

@@ -14,8 +14,7 @@ nothing.
     trained.py       TrainedModel: the checkpoint's model, vocabulary and config, and what one does with them
     reader.py        Reader: reads texts through the network, window after window; everything below uses it
     options.py       SamplingOptions: how text is drawn
-    sampling.py      sample_text: characters drawn one by one
-    decoding.py      choose: the next character by temperature, top-k and top-p; SampleText: text from ids, up to a stop
+    sampling.py      sample_text: characters drawn one by one, by temperature, top-k and top-p, up to a stop text
     samples.py       sample_many, sample_new_lines, draw_sample: whole samples; new lines; one with its surprise
     evaluation.py    evaluate: the cross-entropy of a text
     dynamic.py       evaluate_dynamically: the same while the model keeps learning

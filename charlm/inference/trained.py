@@ -19,13 +19,12 @@ from charlm.data.lines import as_records, newline_of
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
-from charlm.inference.decoding import valid_text
 from charlm.inference.dynamic import Adaptation, check_running_text, evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.gradients import LONGEST, gradient_norms
 from charlm.inference.novelty import longest_copy
 from charlm.inference.options import SamplingOptions
-from charlm.inference.sampling import next_probabilities, sample_text
+from charlm.inference.sampling import next_probabilities, sample_text, valid_text
 from charlm.inference.texts import Pool, each_text, label_probabilities, one_text, score_texts, text_features
 from charlm.model import CharLM, Network, build_model
 from charlm.system.formatting import nats_to_bits

@@ -9,8 +9,8 @@ import torch
 from charlm.cells import CELLS
 from charlm.data.vocabulary import Vocabulary
 from charlm.export.html_model import packed_model
-from charlm.inference.decoding import choose
 from charlm.inference.options import SamplingOptions
+from charlm.inference.sampling import choose
 from charlm.inference.trained import TrainedModel
 from charlm.web.page import packed
 from tests.export.models import CELLS_TO_EXPORT, every_model, extreme_model_of, model_of, some_ids

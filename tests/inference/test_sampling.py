@@ -11,9 +11,8 @@ from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DivergenceError, VocabularyError
-from charlm.inference.decoding import SampleText, choose
 from charlm.inference.options import SamplingOptions
-from charlm.inference.sampling import StepByStep, read_ids, sample_ids, sample_text
+from charlm.inference.sampling import SampleText, StepByStep, choose, read_ids, sample_ids, sample_text
 from charlm.model import build_model
 from tests.cells.measure import own
 from tests.pairwise import all_pairs

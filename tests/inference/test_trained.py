@@ -13,10 +13,10 @@ import torch
 
 from charlm.data.vocabulary import Vocabulary, readable
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
-from charlm.inference.decoding import valid_text
 from charlm.inference.dynamic import Adaptation
 from charlm.inference.gradients import gradient_norms
 from charlm.inference.loading import load
+from charlm.inference.sampling import valid_text
 from charlm.model import build_model
 from tests.inference.models import outputs_of
 from tests.text import words_text

@@ -12,7 +12,7 @@ import pytest
 import charlm.inference.evaluation
 from charlm.checkpoint import read_checkpoint
 from charlm.config import dump_config
-from charlm.inference.decoding import SampleText
+from charlm.inference.sampling import SampleText
 from charlm.training.start import resume_run, start_run
 from tests.runs import assert_same_checkpoint, interrupted_after, untimed
 
