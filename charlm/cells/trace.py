@@ -106,7 +106,9 @@ class _Tracing(Parameters):
         gates, bound = parameter.gates, parameter.bound
         starts = self._starts(parameter, index, start)
         self._declare(parameter._replace(starts=starts, bound=bound if bound is None else float(bound)))
-        rows, first = (gates * max(parameter.stack, 1), 0) if index is None else (gates, index * gates)
+        rows, first = gates * max(parameter.stack, 1), 0
+        if index is not None:
+            rows, first = gates, index * gates
         return self._put(Node("vector", (), rows, parameter.size, parameter.name, first))
 
     def note(self, **gates: Any) -> None:

@@ -76,13 +76,16 @@ def layer_by_driver(
         state = tuple(tensor * call.carry_TB[0, :, None] for tensor in state)
     windows, vectors, ids_TB = values_before_loop(driver, passes.split, x, call.parameters, input_size)
     B, H = state[0].shape
-    T, I = (len(x.ids_TB), input_size) if isinstance(x, Lookup) else (len(x), x.shape[-1])  # noqa: E741
+    if isinstance(x, Lookup):
+        T = len(x.ids_TB)
+    else:
+        T, input_size = len(x), x.shape[-1]
     inputs = LoopInputs(
         passes=passes,
         T=T,
         B=B,
         H=H,
-        I=I if passes.reads_input_size else 0,
+        I=input_size if passes.reads_input_size else 0,
         bf16=autocasts_to_bf16(state[0].device),
         saved_steps=T if torch.is_grad_enabled() else 1,
         weights=matrices(passes, call.parameters),

@@ -196,8 +196,9 @@ class RecurrentLayers(nn.Module):
         for layer, layer_state in enumerate(self._split_state(state, B)):
             inputs = y if layer == 0 else self._drop_between_layers(y)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            recorded = activations[layer] if activations else None
-            call = call._replace(carry_TB=carry_TB, activations=recorded)
+            call = call._replace(carry_TB=carry_TB)
+            if activations:
+                call = call._replace(activations=activations[layer])
             output, layer_state = compute_layer(backend, inputs, call, lengths_B)
             if after_end_TB1 is not None:
                 output = output.masked_fill(after_end_TB1, 0)
