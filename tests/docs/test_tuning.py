@@ -52,7 +52,7 @@ def test_a_trial_ends_early_and_can_be_resumed(run_study, cli):
     assert study.trials[0].params["model.cell.hidden"] == 384
     resumed = cli("train", "--resume", "--run-dir", "tuning/trial-2")
     assert resumed.code == 0, resumed.err
-    assert charlm.load("tuning/trial-2", "cpu").progress["stop_reason"] == "max_steps"
+    assert charlm.load("tuning/trial-2/checkpoints/last.safetensors", "cpu").progress["stop_reason"] == "max_steps"
 
 
 def test_ctrl_c_ends_the_study_and_it_goes_on(run_study, monkeypatch):
