@@ -9,8 +9,7 @@
     recurrence.py       layers by a Driver (native/ on the CPU, gpu/ elsewhere): the loop's memory, and its gradients
     generation.py       what native/generate.py needs of a layer to draw characters
     buffers.py          the tensors of a driver's calls: new, or with the addresses of an earlier call
-    linear.py           x wᵀ + b, with its gradient
-    loss.py             cross-entropy, with its gradient
+    operators.py        x wᵀ + b, and the cross-entropy of logits, with their gradients
     dropout.py          masks, and zoneout
     autograd.py         what functions of autograd that call kernels have in common
     check_backends.py   whether all ways to compute a cell agree
@@ -23,8 +22,7 @@ import torch
 from charlm.cells import CELLS
 from charlm.layers.backend import Activations, Backend, Lookup, RecurrentState
 from charlm.layers.dropout import dropout_mask
-from charlm.layers.linear import linear
-from charlm.layers.loss import cross_entropy
+from charlm.layers.operators import cross_entropy, linear
 from charlm.layers.selection import Selection
 from charlm.layers.stack import NO_DROPOUT, RecurrentLayers
 from charlm.native.generate import Generator

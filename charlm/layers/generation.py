@@ -17,7 +17,7 @@ from charlm.cells.split import before_loop
 from charlm.cells.window import LoopInputs
 from charlm.layers.backend import LayerCall, Lookup
 from charlm.layers.buffers import Buffers
-from charlm.layers.linear import linear_by
+from charlm.layers.operators import linear_by
 from charlm.layers.recurrence import matrices, new_window, values_before_loop
 from charlm.layers.reference import TensorProgram
 from charlm.native.recurrence import CpuDriver, copies, partials, scratch

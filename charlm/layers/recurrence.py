@@ -21,8 +21,7 @@ from charlm.cells.window import Gradients, LoopInputs, Window
 from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
 from charlm.layers.backend import LayerCall, LayerState, Lookup
 from charlm.layers.buffers import BufferCache, Buffers, BuffersOf
-from charlm.layers.linear import linear_by
-from charlm.layers.loss import check_ids
+from charlm.layers.operators import check_ids, linear_by
 from charlm.layers.reference import TensorProgram
 from charlm.system.device import autocasts_to_bf16
 

@@ -44,7 +44,7 @@ def build(trainer_of, monkeypatch):
     monkeypatch.setattr(selection, "backends", lambda layers, device: backends(layers, torch.device("meta")))
     for module in ("charlm.layers.stack", "charlm.layers.dropout", "charlm.model.network"):
         monkeypatch.setattr(f"{module}.dropout_mask", dropout_mask)
-    for module in ("charlm.layers.recurrence", "charlm.layers.loss"):
+    for module in ("charlm.layers.recurrence", "charlm.layers.operators"):
         monkeypatch.setattr(f"{module}.check_ids", lambda *args: None)
     takes_rates_on(CPU, monkeypatch)
 
