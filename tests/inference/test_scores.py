@@ -7,12 +7,14 @@ import math
 import numpy as np
 import pytest
 
-from charlm.cells import CELLS
+from charlm.cells import CELLS, Cell, sigmoid, tanh
 from charlm.errors import DataError
 from charlm.inference import reader
 from charlm.inference.evaluation import WARMUP, evaluate
-from charlm.inference.reader import STREAMS
+from charlm.inference.reader import STREAMS, window_steps
 from charlm.inference.texts import score_texts, text_features
+from charlm.layers import RecurrentLayers
+from charlm.model import CharLM
 from tests.inference.models import V, alone, ids, model_of
 
 NEWLINE = 3
@@ -108,3 +110,17 @@ def test_mode_is_restored_and_dropout_is_off():
     for length in (0, 1):
         with pytest.raises(DataError, match=f"evaluation: found a text of {length} characters?; allowed: 2 or more"):
             evaluate(model, ids(length))
+
+
+class OddNames(Cell):
+    """A cell whose parameters have other names than torch.nn's."""
+
+    def step(self, p, x, h):
+        new, gate = p.product("U", x, 2) + p.product("Q", h, 2)
+        return h + sigmoid(gate) * (tanh(new) - h)
+
+
+def test_a_window_on_a_gpu_has_the_widths_of_any_cell():
+    model = CharLM(V, 4, RecurrentLayers(OddNames(hidden=3000), 4)).to("meta")
+    assert model.widths == (V, 2 * 3000)
+    assert window_steps(1000, model) == reader._VALUES // (1000 * 2 * 3000)
