@@ -73,12 +73,12 @@ class Cell(Section):
         return trace(self, square)
 
     def programs(self) -> "tuple[Program | None, Program]":
-        """The programs for layers with another number of inputs than H, None if it has none, and for those with H.
+        """The programs (general, square): for layers with I ≠ H inputs, and for layers with H inputs.
 
-        CellError if there is none for H inputs.
+        general is None for a step that adds its input to its state. CellError if there is no square one.
         """
         square, general = self.program(square=True), None
-        with contextlib.suppress(CellError):  # a cell that adds its input to its state has none
+        with contextlib.suppress(CellError):
             general = self.program(square=False)
         return general, square
 

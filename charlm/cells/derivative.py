@@ -33,7 +33,7 @@ def passes_of(program: Program) -> Passes:
 
 
 def both_passes(general: Program | None, square: Program) -> tuple[Passes | None, Passes]:
-    """The passes of `Cell.programs`: of layers with another number of inputs than H, and of those with H."""
+    """The passes of `Cell.programs`, in the same order: general, square."""
     return None if general is None else passes_of(general), passes_of(square)
 
 

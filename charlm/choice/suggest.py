@@ -169,7 +169,7 @@ class _Choice:
         return config, reasons, chosen.updates
 
     def _with_training(self, candidate: Candidate, update_s: float, seconds: float) -> Candidate:
-        """The candidate with the updates that it makes in so many seconds, and what of the text it learns from."""
+        """The candidate with its number of updates in `seconds`, and the number of characters that it trains on."""
         train, chars = candidate.config.train, candidate.chars_per_update
         updates = max(1, int(seconds / update_s))
         train_chars = max(self._split(updates * chars)[0], 1)

@@ -13,7 +13,7 @@ from charlm.training.machine import Machine
 _CHARS = 50_000
 """Characters, from all over the text, that tell how well the weights know it."""
 _USUAL = 0.4
-"""Assumed score of weights on their own text, relative to that of its character frequencies, if the run has none."""
+"""Assumed score of weights on their own text ÷ the score of its character frequencies, for a run without a score."""
 _LONGER, _POWER = 4.0, 1.3
 """Fitted to trainings of 250 to 8,000 updates (benchmarks/README.md)."""
 

@@ -147,7 +147,7 @@ def _show(text: str, json: bool) -> None:
 def _row(
     trained: Any, prompt: str, text: str, options: SamplingOptions, seed: int, novelty: bool, json: bool
 ) -> dict[str, Any]:
-    """A sample for --json, with its novelty if asked for, which is said otherwise."""
+    """A sample as a row of --json. Without --json, its novelty is printed on stderr."""
     from charlm.data.vocabulary import readable
 
     level = trained.vocabulary.level

@@ -1,7 +1,7 @@
 """The config of a run: read from YAML, changed by overrides, and checked as a whole.
 
-schema.py      Config: declares every option, with its default, range and help, but for those of the next line
-optimizers.py  the same for optimizers and learning rate schedules; charlm/cells/ for the kinds of cells
+schema.py      Config: declares every option, with its default, range and help
+optimizers.py  the options of optimizers and learning rate schedules; those of cells are in charlm/cells/
 parse.py       load_config, parse_config: a config from YAML and overrides, or all its faults at once
 overrides.py   KEY=VALUE: what overrides set
 faults.py      pydantic's errors as lines for a person

@@ -43,7 +43,7 @@ class Reader:
         self._model, self._ids, self._starts_B = model, ids, starts_B
 
     def features(self, offset: int, steps: int, streams: int | None = None) -> Tensor:
-        """Read a window: the input of the logits after each id, [T, B, H]. streams: only so many, the others end."""
+        """Read a window: the input of the logits after each id, [T, B, H]. streams: how many go on; the others end."""
         return self._read(self.ids(offset, steps, streams))
 
     def nats(self, offset: int, steps: int, streams: int | None = None) -> Tensor:

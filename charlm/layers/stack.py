@@ -292,7 +292,7 @@ class RecurrentLayers(nn.Module):
         return split_state(self.kind, state, self.state_names, shape, like, self._order)
 
     def zero_state(self, batch_size: int) -> RecurrentState:
-        """The initial state of so many streams."""
+        """The initial state of `batch_size` streams."""
         zeros = next(self.parameters()).new_zeros
         shape = (self.num_layers, batch_size, self.hidden_size)
         return tuple(zeros(shape) for _ in self.state_names)
@@ -333,6 +333,6 @@ class RecurrentLayers(nn.Module):
                         block.fill_(start)
 
     def _blocks(self, layer: int, declared: Parameter) -> Iterator[tuple[Tensor, float | str | None]]:
-        """The rows of a vector, or the matrices, of which a layer's parameter consists, each with its initial value."""
+        """The rows of a vector parameter, or its matrices, each with its initial value."""
         blocks = self.get_parameter(f"{declared.name}_l{layer}").view(-1, *self._gate_shape(declared, layer))
         return zip(blocks, declared.starts or [None] * len(blocks), strict=True)

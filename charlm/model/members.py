@@ -98,7 +98,7 @@ class Members(nn.Module):
         return WindowLoss(torch.stack(objectives).sum(), torch.stack(entropies).mean(), sum(last_states, ()))
 
     def zero_state(self, batch_size: int) -> RecurrentState:
-        """The initial state of so many streams."""
+        """The initial state of `batch_size` streams."""
         return sum((member.zero_state(batch_size) for member in self.members), ())
 
     def generator(self, state: RecurrentState) -> Generator | None:

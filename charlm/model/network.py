@@ -200,7 +200,7 @@ class CharLM(nn.Module):
         return self.reset_id is not None
 
     def zero_state(self, batch_size: int) -> RecurrentState:
-        """The initial state of so many streams."""
+        """The initial state of `batch_size` streams."""
         return self.layers.zero_state(batch_size)
 
     def select_backend(self, device: torch.device, training: bool = True) -> Selection:
