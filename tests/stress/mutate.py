@@ -10,7 +10,8 @@ A fault is some lines of one file and what replaces them:
     +        factor = 1 - decay
 
 The lines must occur once in the file. caught.json remembers the test that caught a fault; it is tried first, then the
-tests with the file's name, those of its folder, and all. The exit code is 1 if a fault survives or no longer fits its file.
+tests with the name of the file, those of its folder, and all. The exit code is 1 if a fault survives or does not fit
+its file.
 """
 
 import argparse
