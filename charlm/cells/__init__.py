@@ -22,9 +22,7 @@
     triton.py           the passes as Triton kernels
     triton_kernel.py    one kernel
     page.py             a program for the page that runs it
-    lines.py            a program as lines of text, and their notation
-    equations.py        its equations, and their derivative
-    markdown.py         a page about a cell, from its program
+    equations.py        a program's equations for people, and their derivative
 
 Nothing but on_tensors.py imports torch. To add a kind: a file here, its class in `CELLS`, and a YAML in configs/.
 

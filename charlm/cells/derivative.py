@@ -147,7 +147,7 @@ def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
     for name, place in zip(loop.states, loop.results, strict=True):
         add(place, back.put(Node("d_state", name=name)))
     for place, node in reversed([*enumerate(loop.nodes)]):
-        if node.op in ("product", "window", "static"):
+        if node.op in ("product", "window", "static", "vector", "input"):
             zero = back.constant(0.0)
             vectors = [place] if node.count == 1 else [parts.get((place, k), -1) for k in range(node.count)]
             rows[place] = tuple(gradients.get(vector, zero) for vector in vectors)

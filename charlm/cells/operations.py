@@ -68,7 +68,6 @@ class Operation(NamedTuple):
     """The operator; "": the name with a capital."""
     text: str = ""
     """In equations."""
-    latex: str = ""
     precedence: tuple[int, ...] = ()
     """In equations: its own, and what each argument needs to stand without parentheses; (): none."""
 
@@ -101,7 +100,6 @@ OPERATIONS: dict[str, Operation] = {
         gradients=(_D * _Y * (1.0 - _Y),),
         javascript="1 / (1 + Math.exp(-{0}))",
         text="σ({0})",
-        latex=r"\sigma({0})",
     ),
     "softplus": Operation(
         value=lambda a: max(a, 0.0) + math.log1p(math.exp(-abs(a))),
@@ -115,19 +113,15 @@ OPERATIONS: dict[str, Operation] = {
         javascript="Math.sqrt({0})",
         cpp="square_root({0})",
         text="√({0})",
-        latex=r"\sqrt{{{0}}}",
     ),
     "add": _infix("+", operator.add, (_D, _D), text="{0} + {1}", precedence=(2, 2, 3)),
-    "sub": _infix("-", operator.sub, (_D, 0.0 - _D), text="{0} − {1}", latex="{0} - {1}", precedence=(2, 2, 3)),
-    "mul": _infix(
-        "*", operator.mul, (_D * _B, _D * _A), text="{0} ⊙ {1}", latex=r"{0} \odot {1}", precedence=(3, 3, 4)
-    ),
+    "sub": _infix("-", operator.sub, (_D, 0.0 - _D), text="{0} − {1}", precedence=(2, 2, 3)),
+    "mul": _infix("*", operator.mul, (_D * _B, _D * _A), text="{0} ⊙ {1}", precedence=(3, 3, 4)),
     "div": _infix(
         sign="/",
         value=operator.truediv,
         gradients=(_D / _B, 0.0 - _D / _B * _Y),
         text="{0} / {1}",
-        latex=r"\frac{{{0}}}{{{1}}}",
         precedence=(3, 3, 4),
     ),
     "max": _extreme("maximum", max, _A > _B, _B > _A),
@@ -149,7 +143,6 @@ OPERATIONS: dict[str, Operation] = {
         cpp="{0} ? {1} : {2}",
         triton="tl.where({0}, {1}, {2})",
         text="({1} where {0}, else {2})",
-        latex=r"\begin{{cases}} {1} & \text{{if }} {0} \\ {2} & \text{{else}} \end{{cases}}",
     ),
     "stop": Operation(
         value=lambda a: a,
@@ -160,7 +153,6 @@ OPERATIONS: dict[str, Operation] = {
         torch="detach",
         onnx="Identity",
         text="stop_gradient({0})",
-        latex=r"\operatorname{{stop-gradient}}({0})",
     ),
 }
 

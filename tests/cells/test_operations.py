@@ -11,7 +11,7 @@ from torch import nn
 
 from charlm.cells.cpp import cpp
 from charlm.cells.derivative import passes_of
-from charlm.cells.equations import derivative, equations, latex
+from charlm.cells.equations import derivative, equations
 from charlm.cells.operations import OPERATIONS, Formula, in_code
 from charlm.cells.page import operations_js, program_json
 from charlm.cells.program import Node, Parameter, Program
@@ -69,7 +69,6 @@ def test_every_target_has_it(op: str) -> None:
         assert re.search(pattern, text), target
     assert all(equations(program))
     assert all(derivative(program))
-    assert latex(program)
     assert op in {node["op"] for node in program_json(program, 4, 3)["nodes"]}
     network = CharLM(5, 3, layers_of_program(program, square=False).float())
     assert f'op_type: "{operation.onnx or op.capitalize()}"' in str(build_model(network))

@@ -29,7 +29,6 @@ from charlm.cells import (
     tanh,
     where,
 )
-from charlm.cells.markdown import markdown
 from charlm.cells.program import WINDOW, Program, when
 from charlm.cells.split import split
 from charlm.cells.stored import as_json, restored
@@ -192,7 +191,6 @@ def test_initial_matrices() -> None:
     assert (a[7:] == -0.5).all()
     assert torch.equal(b, torch.eye(7))
     torch.testing.assert_close(c @ c.mT, torch.eye(7).expand(2, 7, 7))
-    assert "| `b` | [H, H] | identity |" in markdown(cell)
 
 
 # Faults
