@@ -13,10 +13,10 @@ from charlm.cells.cpp import cpp
 from charlm.cells.derivative import passes_of
 from charlm.cells.equations import derivative, equations
 from charlm.cells.operations import OPERATIONS, Formula, in_code
-from charlm.cells.page import operations_js, program_json
 from charlm.cells.program import Node, Parameter, Program
 from charlm.cells.triton import kernels
 from charlm.cells.triton_kernel import Options
+from charlm.export.html_model import program_json
 from charlm.export.onnx_graph import build_model
 from charlm.model import CharLM
 from tests.cells.forged import layers_of_program
@@ -89,6 +89,20 @@ def test_the_reference_loop_has_its_value(op: str) -> None:
     else:
         expected = OPERATIONS[op].value(*(from_h, from_x)[: OPERATIONS[op].arity])
     assert math.isclose(float(y[0, 0, 0]), expected, rel_tol=1e-6)
+
+
+def operations_js() -> str:
+    """The text of charlm/web/model/operations.js."""
+    lines = []
+    for op, operation in OPERATIONS.items():
+        letters = "abc"[: operation.arity]
+        value = in_code("javascript", op, *(f"{letter}[u]" for letter in letters))
+        loop = f"for (let u = 0; u < y.length; u++) y[u] = {value};"
+        lines.append(f"  {op}: (y, {', '.join(letters)}) => {{ {loop} }},\n")
+    return (
+        "// The operations of a program, printed from charlm/cells/operations.py: each fills y, unit by unit.\n\n"
+        f"export const UNIT_BY_UNIT = {{\n{''.join(lines)}}};\n"
+    )
 
 
 def test_the_page_has_them_all() -> None:

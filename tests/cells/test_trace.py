@@ -35,6 +35,7 @@ from charlm.cells.stored import as_json, restored
 from charlm.cells.trace import trace
 from charlm.errors import CellError
 from charlm.layers import RecurrentLayers
+from tests.cells.measure import CASES, Case
 
 Step = Callable[..., Any]
 
@@ -153,6 +154,13 @@ def test_what_is_computed_before_the_loop(cell: Cell, square: bool, expected: tu
 )
 def test_recurrent_matrices_are_those_of_products_in_the_loop(cell: Cell, names: tuple[str, ...]) -> None:
     assert trace(cell, False).recurrent() == names
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_programs_of_built_in_kinds_do_not_depend_on_the_number_of_units(case: Case) -> None:
+    """They are traced once for all sizes."""
+    cell = case.build(3, 5).cell
+    assert trace(cell, True) == trace(cell.model_copy(update={"hidden": 7}), True)
 
 
 def test_initial_values() -> None:
