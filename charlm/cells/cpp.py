@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from charlm.cells.cpp_loop import CppPass, LoopText, units
-from charlm.cells.passes import Normalization, Passes
+from charlm.cells.passes import Passes
 from charlm.cells.plan import Stage, Store, backward_plan, forward_plan, in_stages, planned
 from charlm.cells.program import Node, Size
 from charlm.cells.split import Before, before_loop
@@ -21,7 +21,7 @@ def cpp(variants: Sequence[Passes]) -> str:
     return f"{cells}\n{dispatch}"
 
 
-def norm_counts(norms: Iterable[Normalization | Node]) -> Counter[Size]:
+def norm_counts(norms: Iterable[Node]) -> Counter[Size]:
     """The number of normalizations of each size, in the order of the table `partials`."""
     return Counter(norm.size for norm in norms)
 
@@ -60,7 +60,7 @@ def _forward(derived: Passes) -> str:
     def begin(place: int) -> list[str]:
         if of.plan.nodes[place].op == "normalize":
             return [*_merged(of, place), _saved_moments(of, place)]
-        p = of.number[place]
+        p = of.plan.numbers[place]
         k = derived.products[p].operand
         operand = derived.operands[k]
         row = f"a.state({states.index(operand.state)}, t, 0)" if operand.state else of.operand_row(k, "0")
@@ -145,8 +145,7 @@ def _before(derived: Passes, before: Before) -> str:
             place = next(rows)
             stores.append((staged.home[place], Store("window", index, (place,), whole.size, k, whole.count)))
     plan = planned(staged, stores)
-    norms = tuple(Normalization(node.size, node.number, not node.index) for node in before.norms)
-    of = CppPass(derived, plan, norms, "const float* x", first_vector=len(split.vectors))
+    of = CppPass(derived, plan, before.norms, "const float* x", first_vector=len(split.vectors))
 
     members = _partials(of, first=len(norm_counts(derived.normalizations)))
     for k, place in enumerate(before.operands):
@@ -244,14 +243,14 @@ def _turns(of: CppPass) -> list[str]:
 
 def _merged(of: CppPass, place: int) -> list[str]:
     """Combine the moments of a normalization."""
-    index = of.number[place]
+    index = of.plan.numbers[place]
     size, k = of.of_size(index)
-    return [f"partials_{size}.merge({k}, {of.norms[index].epsilon!r}f, {str(of.norms[index].centered).lower()});"]
+    return [f"partials_{size}.merge({k}, {of.norms[index].number!r}f, {str(not of.norms[index].index).lower()});"]
 
 
 def _saved_moments(of: CppPass, place: int) -> str:
     """Save the moments of a normalization for the backward pass."""
-    index = of.number[place]
+    index = of.plan.numbers[place]
     size, k = of.of_size(index)
     store = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b]"
     return f"if (member.id == 0) for (Index b = 0; b < a.B; b++) {{ float* m = {of.moments(index)}; {store}; }}"

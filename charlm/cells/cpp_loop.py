@@ -6,9 +6,9 @@ import functools
 from dataclasses import dataclass
 
 from charlm.cells.operations import OPERATIONS, in_code
-from charlm.cells.passes import Normalization, Passes, numbered
+from charlm.cells.passes import Passes
 from charlm.cells.plan import Loop, Plan, Store
-from charlm.cells.program import Size
+from charlm.cells.program import Node, Size
 
 
 def units(size: Size) -> str:
@@ -22,7 +22,7 @@ class CppPass:
 
     passes: Passes
     plan: Plan
-    norms: tuple[Normalization, ...]
+    norms: tuple[Node, ...]
     of_step: str = "Index t"
     """The parameter of `step`, which it passes on to its stages."""
     first_vector: int = 0
@@ -45,11 +45,6 @@ class CppPass:
         """The address of an operand that is stored."""
         stored = self.passes.stored_operands.index(k)
         return f"a.operands[{stored}] + (operand_step(t) * a.B + {b}) * {units(self.passes.operands[k].size)}"
-
-    @functools.cached_property
-    def number(self) -> dict[int, int]:
-        """The index of each product and normalization of a forward pass, by its place."""
-        return numbered(self.plan.nodes, "product") | numbered(self.plan.nodes, "normalize")
 
     @functools.cached_property
     def sums(self) -> dict[tuple[int, int], tuple[Size, int]]:
@@ -188,7 +183,7 @@ class LoopText:
             case "saved":
                 return f"load({self.saved(list(of.passes.forward.saved).index(node.size), index)})"
             case "product":
-                p = self.of.number[place]
+                p = self.of.plan.numbers[place]
                 row = self.row(f"sums{p}", f"product{p}.row(b)")
                 return f"load({row} + (i * {node.count} + {part}) * W)"
             case "product_back":
@@ -202,7 +197,7 @@ class LoopText:
     def normalization(self, place: int) -> str:
         """A normalization, or its gradient, from the sums that threads have exchanged."""
         node = self.nodes[place]
-        index = self.of.number[place] if node.op == "normalize" else node.index
+        index = self.of.plan.numbers[place]
         size, k = self.of.of_size(index)
         v = f"load({self.later(node.args[0])})"
         first, second = (f"partials_{size}.{name}({k})[b]" for name in ("first", "second"))
@@ -212,7 +207,7 @@ class LoopText:
         scale = self.row(f"saved_scale{index}", f"{self.of.moments(index)}[0]", "const float")
         mean_d = self.row(f"mean_d{index}", first, "const float")
         mean_dx = self.row(f"mean_dx{index}", second, "const float")
-        centered = f" - {mean_d}" if self.of.norms[index].centered else ""
+        centered = f" - {mean_d}" if not self.of.norms[index].index else ""
         return f"({v}{centered} - {self.name(node.args[1])} * {mean_dx}) * {scale}"
 
     # Stores

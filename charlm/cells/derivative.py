@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from charlm.cells.cell import Cell
 from charlm.cells.operations import OPERATIONS, UNARY, Formula
-from charlm.cells.passes import Backward, Forward, Normalization, Operand, Passes, Product, Rows, numbered
+from charlm.cells.passes import Backward, Forward, Operand, Passes, Product, Rows, numbered
 from charlm.cells.program import Builder, Node, Program, Size, needed, scalarized
 from charlm.cells.split import Split, split
 
@@ -78,7 +78,7 @@ def passes(split: Split) -> Passes:
         split,
         tuple(Operand(k, nodes[k].size, nodes[k].name if nodes[k].op == "state" else "") for k in operands),
         tuple(products),
-        tuple(Normalization(node.size, node.number, not node.index) for node in nodes if node.op == "normalize"),
+        tuple(node for node in nodes if node.op == "normalize"),
         forward,
         backward,
     )

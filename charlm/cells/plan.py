@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from charlm.cells.passes import Passes, Rows, numbered
+from charlm.cells.passes import Passes, Rows, numbered, numbers
 from charlm.cells.program import Node, Size, needed, ordered
 
 
@@ -72,7 +72,8 @@ class Stage(NamedTuple):
     loops: tuple[Loop, ...]
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Plan:
     """A pass in stages."""
 
     nodes: Sequence[Node]
@@ -81,6 +82,11 @@ class Plan(NamedTuple):
     stages: tuple[Stage, ...]
     slots: dict[Size, dict[int, int]]
     """The values that later stages read, by size, and a number for each."""
+
+    @functools.cached_property
+    def numbers(self) -> dict[int, int]:
+        """See `numbers`."""
+        return numbers(self.nodes)
 
 
 _LEAVES = ("window", "static", "before", "after", "saved", "operand", "constant", "state", "input")

@@ -17,8 +17,7 @@ from charlm.cells.passes import Passes
 from charlm.cells.program import STATIC, Node, Parameter, Program, Size, needed, scalarized, when
 from charlm.cells.split import split
 from charlm.cells.stored import StoredCell, _of_program, restored
-from charlm.cells.triton import kernels
-from charlm.cells.triton_kernel import Options
+from charlm.cells.triton import Options, kernels
 from charlm.export.html_model import program_json
 from charlm.export.onnx_graph import build_model
 from charlm.layers import RecurrentLayers

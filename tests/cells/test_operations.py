@@ -14,8 +14,7 @@ from charlm.cells.derivative import passes_of
 from charlm.cells.equations import derivative, equations
 from charlm.cells.operations import OPERATIONS, Formula, in_code
 from charlm.cells.program import Node, Parameter, Program
-from charlm.cells.triton import kernels
-from charlm.cells.triton_kernel import Options
+from charlm.cells.triton import Options, kernels
 from charlm.export.html_model import program_json
 from charlm.export.onnx_graph import build_model
 from charlm.model import CharLM
