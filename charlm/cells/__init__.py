@@ -1,10 +1,9 @@
 """Recurrent cells: one file per kind with its options and equations, and what charlm derives from them.
 
-    cell.py             Cell
+    cell.py             Cell, and the program of its step
     step.py             what a step calls: parameters and functions
     <kind>.py           a kind: options, and one step in the paper's order
     file.py             a cell in a Python file of the user
-    trace.py            runs a step on symbols: its program
     symbols.py          the symbols
     torch_functions.py  torch's functions on symbols
     operations.py       the operations of a program: values, derivatives, notation in each target

@@ -2,14 +2,17 @@
 
 import contextlib
 import functools
+import inspect
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from charlm.cells.program import MOST_SIZE, Program
-from charlm.cells.trace import trace
+from charlm.cells.check import check
+from charlm.cells.program import MOST_SIZE, Node, Program
+from charlm.cells.step import Parameters
+from charlm.cells.symbols import ALLOWED, Value
 from charlm.errors import CellError
 from charlm.system.section import Count, Section
 
@@ -98,9 +101,6 @@ class Cell(Section):
         raise NotImplementedError
 
 
-_trace_once: Callable[[Any, bool], Program] = functools.lru_cache(maxsize=256)(trace)
-
-
 def check_plain(value: Any) -> None:
     """ValueError unless an option's value is a single value or lists of them."""
     if isinstance(value, list | tuple):
@@ -113,3 +113,79 @@ def check_plain(value: Any) -> None:
 def is_in_file(kind: object) -> bool:
     """Whether a kind names a Python file, and perhaps a class in it."""
     return isinstance(kind, str) and re.search(r"\.py(:|$)", kind) is not None
+
+
+# The program of a step
+
+
+def trace(cell: Cell, square: bool) -> Program:
+    """The program of a cell's step, see `Cell.program`; traced anew, because the step may read globals that change."""
+    program = _traced(cell, square)
+    if _traced(cell, square) != program:
+        raise CellError(
+            f"{Parameters(cell, square).where()}: step computes something else when it is called again; allowed: the "
+            "same in every call, so no random numbers, and nothing kept from an earlier call"
+        )
+    return program
+
+
+_trace_once: Callable[[Any, bool], Program] = functools.lru_cache(maxsize=256)(trace)
+
+
+def _traced(cell: Cell, square: bool) -> Program:
+    tracing = Parameters(cell, square)
+    _check_signature(tracing)
+    x = Value(tracing, tracing.builder.put(Node("input", size="I")))
+    states = [Value(tracing, tracing.builder.put(Node("state", name=name))) for name in cell.states]
+    try:
+        results = cell.step(tracing, x, *states)
+    except CellError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise CellError(f"{tracing.where(error)}: {_explained(error)}") from error
+    tracing.returned = True
+    if isinstance(results, list):
+        tracing.fail("step returns a list; allowed: a tuple, or one value")
+    results = results if isinstance(results, tuple) else (results,)
+    if len(results) != len(cell.states):
+        states = f"{len(cell.states)}: {', '.join(cell.states)}"
+        tracing.fail(f"the number of values that step returns is {len(results)}; allowed: {states}")
+    places = [tracing.value(result).place for result in results]
+    matrices = [parameter for parameter in tracing.declared.values() if parameter.columns != ""]
+    vectors = [parameter for parameter in tracing.declared.values() if parameter.columns == ""]
+    program = Program(
+        tuple(tracing.builder.nodes), cell.states, tuple(places), (*matrices, *vectors), cell.internal,
+        tuple(tracing.gates.items()), tuple(tracing.shown.items()),
+    )  # fmt: skip
+    try:
+        check(program, square)
+    except ValueError as error:
+        tracing.fail(str(error))
+    return program
+
+
+def _explained(error: BaseException) -> str:
+    """An exception of a step, in words."""
+    if isinstance(error, ValidationError):
+        return (
+            "an attribute of the cell is set, which keeps nothing; what a step needs of the past is one of its states"
+        )
+    return f"{type(error).__name__}: {' '.join(str(error).split())}; {ALLOWED}"
+
+
+def _check_signature(tracing: Parameters) -> None:
+    """CellError unless the cell has states, and its step takes them."""
+    cell = tracing.cell
+    names, internal, name = cell.states, cell.internal, type(cell).__name__
+    if not isinstance(names, tuple) or len({*names}) != len(names) or not {*internal} < {*names}:
+        raise CellError(
+            f"{name}: found states {names!r}, internal {internal!r}; allowed: a tuple of different names, as in "
+            'states: ClassVar = ("h", "c"), and some of them, but not the first, as internal'
+        )
+    signature = ", ".join(("self", "p", "x", *names))
+    if type(cell).step.__module__ == __name__:  # that of `Cell`
+        raise CellError(f"{name}: found no step; allowed: def step({signature})")
+    try:
+        inspect.signature(cell.step).bind(tracing, None, *names)
+    except TypeError as error:
+        tracing.fail(f"{error}; allowed: def step({signature}), with one argument for each of the states")

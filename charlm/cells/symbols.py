@@ -14,7 +14,7 @@ ALLOWED = (
 
 
 class Tracing(Protocol):
-    """What records the step, see trace.py."""
+    """What records the step, see `Parameters`."""
 
     builder: Builder
 

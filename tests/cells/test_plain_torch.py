@@ -29,10 +29,10 @@ from charlm.cells import (  # noqa: F401 (expressions use them)
     tanh,
     where,
 )
+from charlm.cells.cell import trace
 from charlm.cells.program import scalarized
 from charlm.cells.symbols import Condition, Value
 from charlm.cells.torch_functions import FUNCTIONS as TORCH_FUNCTIONS
-from charlm.cells.trace import trace
 from charlm.errors import CellError
 from charlm.layers.reference import TensorProgram
 from tests.cells.on_tensors import TensorParameters

@@ -29,10 +29,10 @@ from charlm.cells import (
     tanh,
     where,
 )
+from charlm.cells.cell import trace
 from charlm.cells.program import WINDOW, Program, when
 from charlm.cells.split import split
 from charlm.cells.stored import as_json, restored
-from charlm.cells.trace import trace
 from charlm.errors import CellError
 from charlm.layers import RecurrentLayers
 from tests.cells.measure import CASES, Case
@@ -307,7 +307,7 @@ FAULTS: list[tuple[Step, str]] = [
         lambda self, p, x, h: p.product("w", EARLIER[0]),
         "found a value of another step; what a step needs of the ",
     ),
-    (lambda self, p, x, h: tanh(x + 0), "step uses no parameters; allowed: at least one"),
+    (lambda self, p, x, h: tanh(x + 0), "found 0 parameters; allowed: 1 to 4000"),
     (lambda self, p, x, h: p.note(g=p.product("w", h, 2)) or h, "g is 2 vectors; allowed: one vector for each name"),
     # Parameters
     (

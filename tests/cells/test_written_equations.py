@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from charlm.cells import CELLS, LSTM, RHN, SRU, Cell, sigmoid
+from charlm.cells.cell import trace
 from charlm.cells.equations import derivative, equations, notes
-from charlm.cells.trace import trace
 from charlm.layers import RecurrentLayers
 from tests.cells.measure import CASES, Case, random_input, random_state
 from tests.cells.programs import cells
