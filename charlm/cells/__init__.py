@@ -4,8 +4,7 @@
     step.py             what a step calls: parameters and functions
     <kind>.py           a kind: options, and one step in the paper's order
     file.py             a cell in a Python file of the user
-    symbols.py          the symbols
-    torch_functions.py  torch's functions on symbols
+    symbols.py          the symbols on which a step runs, and torch's functions of them
     operations.py       the operations of a program: values, derivatives, notation in each target
     program.py          Program: a step as data
     check.py            checks a program
