@@ -75,7 +75,7 @@ class Cell(Section):
     def program(self, square: bool) -> Program:
         """The program of `step` in a layer; square: with as many inputs as hidden units. CellError if it has none."""
         if type(self).__module__.startswith("charlm.cells."):  # whose step reads no globals, and not `hidden`
-            return _trace_once(self.model_copy(update={"hidden": 1}), square)
+            return _trace_once(self.model_copy(update={"hidden": 1}), type(self).step, square)
         return trace(self, square)
 
     def programs(self) -> "tuple[Program | None, Program]":
@@ -129,7 +129,10 @@ def trace(cell: Cell, square: bool) -> Program:
     return program
 
 
-_trace_once: Callable[[Any, bool], Program] = functools.lru_cache(maxsize=256)(trace)
+@functools.lru_cache(maxsize=256)
+def _trace_once(cell: Any, step: Any, square: bool) -> Program:
+    """step: the cell's, which may have been replaced."""
+    return trace(cell, square)
 
 
 def _traced(cell: Cell, square: bool) -> Program:

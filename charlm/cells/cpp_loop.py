@@ -9,6 +9,7 @@ from charlm.cells.operations import OPERATIONS, in_code
 from charlm.cells.passes import Passes
 from charlm.cells.plan import Loop, Plan, Store
 from charlm.cells.program import Node, Size
+from charlm.cells.split import Before
 
 
 def units(size: Size) -> str:
@@ -22,11 +23,26 @@ class CppPass:
 
     passes: Passes
     plan: Plan
-    norms: tuple[Node, ...]
-    of_step: str = "Index t"
-    """The parameter of `step`, which it passes on to its stages."""
-    first_vector: int = 0
-    """The number of static value 0 in `a.vectors`."""
+    before: Before | None = None
+    """The program of the plan, if it is that of the part before the loop."""
+
+    @property
+    def norms(self) -> tuple[Node, ...]:
+        return self.before.norms if self.before else self.passes.normalizations
+
+    @property
+    def of_step(self) -> str:
+        """The parameter of `step`, which it passes on to its stages."""
+        return "const float* x" if self.before else "Index t"
+
+    @functools.cached_property
+    def operands(self) -> dict[int, int]:
+        """The operands of a forward pass's products → the first product of each."""
+        products = ((place, node) for place, node in enumerate(self.plan.nodes) if node.op == "product")
+        found: dict[int, int] = {}
+        for place, node in products:
+            found.setdefault(node.args[0], place)
+        return found
 
     def key(self, size: Size) -> Size:
         """The size, with H in place of I if both are the same."""
@@ -40,6 +56,13 @@ class CppPass:
     def moments(self, norm: int) -> str:
         """The address of the saved moments of a normalization."""
         return f"(a.moments + (a.saved_row(t, b) * {len(self.norms)} + {norm}) * 2)"
+
+    def operand_address(self, k: int) -> str:
+        """The address of the rows of an operand for its products."""
+        if self.before:
+            return "x"
+        state = self.passes.operands[k].state
+        return f"a.state({self.passes.states.index(state)}, t, 0)" if state else self.operand_row(k, "0")
 
     def operand_row(self, k: int, b: str = "b") -> str:
         """The address of an operand that is stored."""
@@ -172,7 +195,8 @@ class LoopText:
                 row = self.row(f"window{index}", f"a.windows[{index}] + a.input_row(t, b) * {width}")
                 return f"load({row} + {part} * {size} + u, n)"
             case "static":
-                row = self.row(f"vector{index}", f"a.vectors[{index + of.first_vector}]")
+                first = len(of.passes.split.vectors) if of.before else 0
+                row = self.row(f"vector{index}", f"a.vectors[{index + first}]")
                 return f"load({row} + {part} * {size} + u, n)"
             case "state" | "before" | "after":
                 function = "after" if node.op == "after" else "state"
