@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
@@ -55,7 +56,7 @@ class Cell(Section):
     @classmethod
     def _is_plain(cls, value: Any) -> Any:
         """Checkpoints keep options as plain data."""
-        check_plain(value)
+        plain(value)
         return value
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -75,7 +76,8 @@ class Cell(Section):
     def program(self, square: bool) -> Program:
         """The program of `step` in a layer; square: with as many inputs as hidden units. CellError if it has none."""
         if type(self).__module__.startswith("charlm.cells."):  # whose step reads no globals, and not `hidden`
-            return _trace_once(self.model_copy(update={"hidden": 1}), type(self).step, square)
+            alike: Any = self.model_copy(update={"hidden": 1})
+            return _trace_once(alike, type(self).step, square)
         return trace(self, square)
 
     def programs(self) -> "tuple[Program | None, Program]":
@@ -101,13 +103,15 @@ class Cell(Section):
         raise NotImplementedError
 
 
-def check_plain(value: Any) -> None:
-    """ValueError unless an option's value is a single value or lists of them."""
+def plain(value: Any) -> Any:
+    """An option's value, with tuples for lists; ValueError unless it is a single value or lists of them."""
     if isinstance(value, list | tuple):
-        for item in value:
-            check_plain(item)
-    elif isinstance(value, dict | set | frozenset | BaseModel):
+        return tuple(map(plain, value))
+    if isinstance(value, dict | set | frozenset | BaseModel):
         raise ValueError("found a section; allowed: single values, and lists of them")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"found {value}; allowed: finite numbers")
+    return value
 
 
 def is_in_file(kind: object) -> bool:

@@ -5,6 +5,7 @@ import inspect
 import sys
 import traceback
 from numbers import Real
+from operator import methodcaller
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -215,30 +216,9 @@ class Parameters:
             self.fail(f"the parameter {name} is declared twice, with {both}; allowed: two names")
 
 
-def sigmoid(v: Any) -> Any:
-    """1 / (1 + e^−v)"""
-    return v.sigmoid()
+# Functions
 
-
-def tanh(v: Any) -> Any:
-    return v.tanh()
-
-
-def exp(v: Any) -> Any:
-    return v.exp()
-
-
-def log(v: Any) -> Any:
-    return v.log()
-
-
-def sqrt(v: Any) -> Any:
-    return v.sqrt()
-
-
-def relu(v: Any) -> Any:
-    """max(v, 0)"""
-    return v.relu()
+exp, log, sqrt, tanh, sigmoid, relu = map(methodcaller, ("exp", "log", "sqrt", "tanh", "sigmoid", "relu"))
 
 
 def log_sigmoid(v: Any) -> Any:
