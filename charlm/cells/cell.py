@@ -81,9 +81,9 @@ class Cell(Section):
         return trace(self, square)
 
     def programs(self) -> "tuple[Program | None, Program]":
-        """The programs (general, square): for layers with I ≠ H inputs, and for layers with H inputs.
+        """The programs (general, square): for layers with any number of inputs, and with H. CellError without square.
 
-        general is None for a step that adds its input to its state. CellError if there is no square one.
+        general is None for a step that adds its input to its state.
         """
         square, general = self.program(square=True), None
         with contextlib.suppress(CellError):

@@ -29,10 +29,7 @@ def require(holds: bool, fault: str) -> None:
 
 
 def check(program: Program, square: bool) -> None:
-    """ValueError unless every node fits its arguments, its parameter, and the limits above.
-
-    square: whether H and I are the same number.
-    """
+    """ValueError unless each node fits its arguments, parameter and the limits above. square: see `Cell.program`."""
     counts = {
         "operations": (len(program.nodes), MOST_NODES),
         "vectors in all operations": (sum(node.count for node in program.nodes), MOST_VECTORS),

@@ -109,10 +109,7 @@ class GradientGraph(NamedTuple):
 
 
 def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
-    """The gradients of a loop, by reverse mode: from its last node to its first.
-
-    exact: without comparisons of values that are saved anyway in place of others, see `_of_extreme`.
-    """
+    """The gradients of a loop, by reverse mode. exact: no comparison stands for another one, see `_of_extreme`."""
     forward, back = Builder(loop.nodes), Builder()
     parts = {(node.args[0], node.index): place for place, node in enumerate(loop.nodes) if node.op == "part"}
     products, norms = numbered(loop.nodes, "product"), numbered(loop.nodes, "normalize")
@@ -247,10 +244,7 @@ def values_to_save(nodes: Sequence[Node], memory: Container[int], required: Cont
 
 
 def _saved(nodes: Sequence[Node], places: Sequence[int]) -> tuple[list[Node], dict[Size, dict[int, int]]]:
-    """The forward pass, and for each size the values to save: its node → the node that is stored.
-
-    Of a comparison it is another one, 1 or 0.
-    """
+    """The forward pass, and by size the values to save: the node → the node that is stored, 1 or 0 for `greater`."""
     forward = Builder(nodes)
     saved: dict[Size, dict[int, int]] = {}
     comparisons = [place for place in places if nodes[place].op == "greater"]
@@ -269,10 +263,7 @@ def _saved(nodes: Sequence[Node], places: Sequence[int]) -> tuple[list[Node], di
 def with_loads(
     forward: Sequence[Node], graph: GradientGraph, loads: Mapping[int, Node]
 ) -> tuple[list[Node], dict[int, int]]:
-    """The backward pass, whose values are loaded or computed again; and the new place of each node of the graph.
-
-    loads: the node that loads a value of the forward pass.
-    """
+    """The backward pass, and the new place of each node of the graph. loads: the nodes that load forward values."""
     back = Builder()
     norms = numbered(forward, "normalize")
 

@@ -60,10 +60,7 @@ _REGISTERED: dict[str, Cell] = {}
 
 @contextmanager
 def registered(cell: Any) -> Iterator[dict[str, Any]]:
-    """The settings that choose a cell class or a cell object passed from Python; they hold during the block.
-
-    TypeError for anything else except None.
-    """
+    """The settings that choose a cell class or object, during the block. TypeError for all but these and None."""
     if cell is None:
         yield {}
         return

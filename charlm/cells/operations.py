@@ -1,7 +1,7 @@
 """The operations of a program on vectors, unit by unit: each is declared once, with its derivative and its notations.
 
-To add one: an entry of `OPERATIONS`, its value in on_tensors.py, and a function in step.py that a step calls. A function
-that C++ or Triton lacks goes into charlm/native/vector.h or charlm/gpu/functions.py.
+To add one: an entry of `OPERATIONS`, its value in on_tensors.py, and a function in step.py that a step calls. What C++
+or Triton lacks goes into charlm/native/vector.h or charlm/gpu/functions.py.
 """
 
 from collections.abc import Callable

@@ -23,10 +23,7 @@ MOST_OPTIONS = 200
 
 
 class StoredCell(Cell):
-    """A cell with programs from a checkpoint in place of `step`; or without programs, to show its options only.
-
-    Its options are those of the config's section `model.cell` that it was made from.
-    """
+    """A cell with programs from a checkpoint in place of `step`; or without programs, to show its options only."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(plain)]]  # pyright: ignore
@@ -69,10 +66,7 @@ class StoredCell(Cell):
         return program
 
     def with_options(self, section: Mapping[str, Any]) -> "StoredCell":
-        """The cell with the options of a section, and its own for the rest.
-
-        ValidationError for options that a cell with programs does not have.
-        """
+        """The cell with a section's options, its own for the rest. ValidationError for others, if it has programs."""
         options = self.model_dump()
         unknown = [name for name in section if name not in options]
         if unknown and self._programs[1]:
@@ -125,10 +119,7 @@ def _of_program(program: Program) -> dict[str, Any]:
 
 
 def with_step_of_now(cell: Cell) -> Cell:
-    """The cell with the programs of its step as it is now, whatever later happens to the globals that it reads.
-
-    A built-in kind stays as it is.
-    """
+    """A cell of a file with the programs of its step as it is now, whatever happens to the globals that it reads."""
     return restored(cell.model_dump(mode="json"), as_json(cell)) if is_in_file(cell.kind) else cell
 
 
