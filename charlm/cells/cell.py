@@ -149,7 +149,11 @@ def _traced(cell: Cell, square: bool) -> Program:
     except CellError:
         raise
     except (Exception, SystemExit) as error:
-        raise CellError(f"{tracing.where(error)}: {_explained(error)}") from error
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}; {ALLOWED}"
+        if isinstance(error, ValidationError):
+            needed = "what a step needs of the past is one of its states"
+            text = f"an attribute of the cell is set, which keeps nothing; {needed}"
+        raise CellError(f"{tracing.where(error)}: {text}") from error
     tracing.returned = True
     if isinstance(results, list):
         tracing.fail("step returns a list; allowed: a tuple, or one value")
@@ -169,15 +173,6 @@ def _traced(cell: Cell, square: bool) -> Program:
     except ValueError as error:
         tracing.fail(str(error))
     return program
-
-
-def _explained(error: BaseException) -> str:
-    """An exception of a step, in words."""
-    if isinstance(error, ValidationError):
-        return (
-            "an attribute of the cell is set, which keeps nothing; what a step needs of the past is one of its states"
-        )
-    return f"{type(error).__name__}: {' '.join(str(error).split())}; {ALLOWED}"
 
 
 def _check_signature(tracing: Parameters) -> None:

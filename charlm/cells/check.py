@@ -1,5 +1,6 @@
 """Checks a program, of a traced step or of a checkpoint, which may be hostile."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from charlm.cells.operations import LEAVES, OPERATIONS, OVER_UNITS
@@ -110,15 +111,22 @@ def _check_node(node: Node, args: list[Node], program: Program, parameter: Param
         require((node.count, node.size) == (args[0].count, args[0].size), "another size than its argument")
         require(op == "stop" or (node.index in (0, 1) and node.number >= 0), "an epsilon below 0")
     else:
-        counts, sizes = {arg.count for arg in args}, {arg.size for arg in args} - {""}
+        counts = {arg.count for arg in args}
         require(node.count == max(counts) and counts <= {1, node.count}, "vectors that do not fit")
-        size = next(iter(sizes), "") if len(sizes) == 1 else "H" if square and sizes == {"H", "I"} else None
-        require(node.size == size, "sizes that do not fit")
+        require(node.size == joined([arg.size for arg in args], square), "sizes that do not fit")
     for position, arg in enumerate(args):
         decides = op == "part" or (op == "where" and position == 0)
         is_choice = _is_condition(program, arg)
         require(not is_choice or decides, "a comparison used as a number; allowed: where(comparison, a, b)")
         require(is_choice or op != "where" or position > 0, "no comparison to choose by")
+
+
+def joined(sizes: Iterable[Size], square: bool) -> Size | None:
+    """The size of a result of vectors of these sizes; None if they do not fit."""
+    different = {*sizes} - {""}
+    if square and different == {"H", "I"}:
+        return "H"
+    return None if len(different) > 1 else next(iter(different), "")
 
 
 def _uses(node: Node, args: list[Node], parameter: Parameter) -> bool:

@@ -9,7 +9,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, NoReturn
 
-from charlm.cells.check import MOST_NODES, check_shape
+from charlm.cells.check import MOST_NODES, check_shape, joined
 from charlm.cells.operations import OPERATIONS
 from charlm.cells.program import EPSILON, Builder, Node, Parameter, Size
 from charlm.cells.symbols import ALLOWED, Condition, Value
@@ -131,9 +131,7 @@ class Parameters:
             values = [self.value(operand) for operand in numbers]
         else:
             values = [self.value(operand) for operand in operands]
-        size: Size | None = ""
-        for value in values:
-            size = None if size is None else self.joined(size, value.node.size)
+        size = joined([value.node.size for value in values], self.square)
         counts = {value.node.count for value in values} - {1}
         if size is None or len(counts) > 1:
             sizes = " and ".join(f"{value.node.count} × {value.node.size or 'constant'}" for value in values)
@@ -150,14 +148,6 @@ class Parameters:
         own = self.value(value)
         node = Node(op, (own.place,), own.node.count, own.node.size, index=index, number=float(epsilon))
         return self._put(node)
-
-    def joined(self, one: Size, other: Size) -> Size | None:
-        """The size of a result of two sizes; None if they do not fit."""
-        if one == other or other == "":
-            return one
-        if one == "":
-            return other
-        return "H" if self.square and {one, other} == {"H", "I"} else None
 
     def fail(self, fault: str) -> NoReturn:
         raise CellError(f"{self.where()}: {fault}")

@@ -44,6 +44,15 @@ def _logical(sign: str, op: str) -> "Callable[[Value, Any], Value]":
     return method
 
 
+def _refused(fault: str) -> Any:
+    """The method of what a program cannot say."""
+
+    def method(self: "Value", *args: Any, **kwargs: Any) -> NoReturn:
+        self.tracing.fail(fault)
+
+    return method
+
+
 class Value:
     """A symbolic vector, or several side by side: how it is computed, without numbers."""
 
@@ -72,35 +81,16 @@ class Value:
             self.tracing.fail(f"found {index!r:.40} as an index; allowed: 0 to {len(self) - 1}")
         return list(self)[index]
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self._change_in_place(value)
-
-    def _change_in_place(self, other: Any) -> NoReturn:
-        """What torch would do to a tensor under all its names, and to vectors that share its memory."""
-        self.tracing.fail("a vector is changed in place, as by a += b; allowed: a new one, as by a = a + b")
-
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = __iand__ = __ior__ = _change_in_place
-
-    def __bool__(self) -> bool:
-        self.tracing.fail("a branch on a value, which a trace does not know; use where(condition, a, b)")
-
-    def __float__(self) -> float:
-        self.tracing.fail(f"a number is needed where a vector was found; {ALLOWED}")
-
-    __int__ = __index__ = __float__
+    # torch would change a tensor under all its names, and vectors that share its memory.
+    __setitem__ = __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = __iand__ = __ior__ = _refused(
+        "a vector is changed in place, as by a += b; allowed: a new one, as by a = a + b"
+    )
+    __bool__ = _refused("a branch on a value, which a trace does not know; use where(condition, a, b)")
+    __float__ = __int__ = __index__ = _refused(f"a number is needed where a vector was found; {ALLOWED}")
+    __array__ = _refused(f"an array of numpy of vectors, which a trace does not know; {ALLOWED}")
     __array_ufunc__ = None  # numpy then refuses its functions, and leaves operators to this class
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        self.tracing.fail(f"an array of numpy of vectors, which a trace does not know; {ALLOWED}")
-
-    def __matmul__(self, other: Any) -> "Value":
-        self.tracing.fail('a product with @; allowed: p.product("weight", x), which declares the matrix')
-
-    __rmatmul__ = __matmul__
-
-    def __eq__(self, other: object) -> bool:
-        self.tracing.fail(f"a comparison with == or !=; {ALLOWED}")
-
+    __matmul__ = __rmatmul__ = _refused('a product with @; allowed: p.product("weight", x), which declares the matrix')
+    __eq__ = _refused(f"a comparison with == or !=; {ALLOWED}")
     __hash__ = None  # type: ignore[assignment]
 
     __and__ = _logical("&", "mul")

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from charlm.cells import CELLS, LSTM, RHN, SRU, Cell, sigmoid
+from charlm.cells import LSTM, RHN, SRU, Cell, sigmoid
 from charlm.cells.cell import trace
 from charlm.cells.equations import derivative, equations, notes
 from charlm.layers import RecurrentLayers
@@ -104,11 +104,3 @@ def test_derivatives_of_normalizations_and_of_functions_of_parameters() -> None:
     assert "da[1] = normalize′(a[1], de[1] ⊙ w_ln_gates[1])" in lines
     assert "dxₜ = wᵀ δ₁" in derivative(trace(Leaky(), False))
     assert [line.split("(")[0] for line in notes(lines)] == ["normalize", "normalize′"]
-
-
-@pytest.mark.parametrize("cell", [*(kind() for kind in CELLS.values()), Odd()], ids=lambda cell: cell.kind)
-def test_parentheses_are_closed(cell: Cell) -> None:
-    program = trace(cell, False)
-    for written in (*equations(program), *derivative(program)):
-        for opened, closed in ("()", "[]"):
-            assert written.count(opened) == written.count(closed)
