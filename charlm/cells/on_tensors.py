@@ -63,10 +63,7 @@ def _repeated(value: Any, node: Node, count: int) -> Any:
 
 
 def normalized(v: Tensor, node: Node) -> tuple[Tensor, Tensor | None, Tensor]:
-    """The vectors v [..., units] normalized as the node says, their mean, and 1/σ, both [..., 1].
-
-    (v − mean) / √(var v + ε) or, without a mean, v / √(mean v² + ε).
-    """
+    """The vectors v [..., units] normalized as the node says, their mean if it needs one, and 1/σ, both [..., 1]."""
     if not node.index:
         return torch.native_layer_norm(v, v.shape[-1:], None, None, node.number)
     # torch's own rms_norm takes twice as many operators.

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from charlm.cells.passes import Operand, Passes
 from charlm.cells.program import Size
-from charlm.cells.triton import TritonStage, kernels
-from charlm.cells.triton_kernel import Argument, Options, TritonKernel
+from charlm.cells.triton import Argument, Options, TritonKernel, TritonStage, kernels
 from charlm.cells.window import Gradients, Window
 from charlm.gpu.product import torch_product
 from charlm.gpu.steps import Steps
@@ -92,11 +91,11 @@ class TritonSteps(Steps):
 
     def _run(self, stages: list[TritonStage], t: int) -> None:
         w = self.w
-        for stage in stages:
-            for index in stage.products:
+        for products, step_kernels in stages:
+            for index in products:
                 matrix = self.weights[index].t() if self.g is None else self.weights[index]
                 torch_product(self._operand(index, t), matrix, bf16=w.bf16, out=self._products[index])
-            for kernel in stage.kernels:
+            for kernel in step_kernels:
                 self._launch(kernel, t)
 
     def _launch(self, kernel: TritonKernel, t: int) -> None:

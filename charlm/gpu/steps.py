@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from charlm.cells.on_tensors import evaluate, normalized
-from charlm.cells.passes import Normalization, numbered
-from charlm.cells.program import Size, ordered
+from charlm.cells.passes import numbers
+from charlm.cells.program import Node, Size, ordered
 from charlm.cells.window import Gradients, Window
 from charlm.gpu.product import torch_product
 
@@ -109,9 +109,7 @@ class Steps:
 
     @functools.cached_property
     def _numbers(self) -> dict[int, int]:
-        """The index in `Passes` of each product and normalization of the forward pass."""
-        nodes = self.w.passes.forward.nodes
-        return numbered(nodes, "product") | numbered(nodes, "normalize")
+        return numbers(self.w.passes.forward.nodes)
 
     def _values(self, t: int, d_after: Mapping[str, Tensor] | None = None) -> dict[int, Tensor]:
         """The values of the pass in step t, [B, count · units] each, by node; d_after: of `d_state`."""
@@ -166,8 +164,8 @@ class Steps:
         return torch.cat([vector.expand(shape) for vector in vectors], dim=1)
 
 
-def _normalize_back(d_BH: Tensor, x_BH: Tensor, scale_B1: Tensor, norm: Normalization) -> Tensor:
-    """(dx − mean dx − x ⊙ mean(dx ⊙ x)) / σ, the gradient of a; not centered: without the mean of dx."""
-    if norm.centered:
+def _normalize_back(d_BH: Tensor, x_BH: Tensor, scale_B1: Tensor, norm: Node) -> Tensor:
+    """(dx − mean dx − x ⊙ mean(dx ⊙ x)) / σ, the gradient of a; of RMS normalization without the mean of dx."""
+    if not norm.index:
         d_BH = d_BH - d_BH.mean(1, keepdim=True)
     return (d_BH - x_BH * (d_BH * x_BH).mean(1, keepdim=True)) * scale_B1

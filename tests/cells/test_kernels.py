@@ -10,9 +10,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh
+from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh, where
 from charlm.config.schema import Dropout
 from charlm.layers import Generator, Lookup, RecurrentLayers, RecurrentState, cross_entropy, linear
 from charlm.native import build, compiler
@@ -230,7 +229,7 @@ class ElU(Cell):
     """The exponential of a minimum, at whose bound a state of zeros lies."""
 
     def step(self, p: Any, x: Any, h: Any) -> Any:
-        return 0.5 * F.elu(h) + tanh(p.linear(x, h))
+        return 0.5 * where(h > 0, h, exp(minimum(h, 0.0)) - 1) + tanh(p.linear(x, h))
 
 
 class Rectified(Cell):

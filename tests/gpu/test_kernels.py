@@ -110,8 +110,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from charlm.cells import CELLS
 from charlm.cells.derivative import passes_of
-from charlm.cells.triton import kernels
-from charlm.cells.triton_kernel import Options
+from charlm.cells.triton import Options, kernels
 from charlm.gpu.kernels import AS_WRITTEN, compiled, shape
 
 dump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -137,7 +136,7 @@ for kind, options in eval(sys.argv[1]):
     for full in (False, True):
         options = Options(full, full, full, full)
         both, functions = kernels(derived, options), compiled(derived, options)
-        for kernel in (kernel for stage in (*both.forward, *both.backward) for kernel in stage.kernels):
+        for kernel in (kernel for _, those in (*both.forward, *both.backward) for kernel in those):
             for units in (40, 512, 1500) if kernel.whole_rows else (512,):
                 for architecture in (80, 90, 100):
                     check(functions[kernel.name], kernel, architecture, units)
