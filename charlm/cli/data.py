@@ -48,12 +48,9 @@ def info(
       charlm data info my-texts/
       charlm data info app.log --lines
     """
-    from charlm.config.schema import DataConfig
-    from charlm.data.corpus import SPLITS
     from charlm.data.counting import count_source
 
     text = count_source(source, level, "line" if lines else "text")
-    shares: dict[str, float] = dict(zip(SPLITS, DataConfig().split, strict=True))
     named = (lambda symbol: bytes([symbol])) if level == "byte" else chr
     often = sorted(zip(text.counts.tolist(), text.symbols.tolist(), strict=True), reverse=True)[:12]
     print_table(
@@ -63,7 +60,7 @@ def info(
             "length": f"{text.length:,} {level}s",
             "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
             "most often": "  ".join(f"{named(s)!r} {100 * c / text.length:.1f}%" for c, s in often),
-            "splits": text.cutting(shares) or ("by a hash of each line" if lines else "in order"),
+            "splits": "by a hash of each line" if lines and not text.is_in_order() else "from the end of each file",
             "sha256": text.sha256,
         }
     )

@@ -17,12 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
-from charlm.data.cache import find_entry, store_entry
+from charlm.data.cache import cached, find_entry
 from charlm.data.counting import CountedSource, count_source, short_digest
 from charlm.data.lines import line_starts
 from charlm.data.reading import Unit, read_symbols
 from charlm.data.sources import is_gone
-from charlm.data.splits import text_splits, write_line_splits, write_ordered_line_splits
+from charlm.data.splits import line_splits, text_splits
 from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.runs import TEXT
@@ -42,7 +42,7 @@ class Corpus:
     splits: dict[str, Ids]
     """"train", "valid", "test" → ids [N], memory-mapped, read-only; splits of share 0 are absent.
 
-    If lines are the unit, a split is a newline and then its lines, see `write_line_splits`.
+    If lines are the unit, a split is a newline and then its lines, see `line_splits`.
     """
     sha256: str
     """The digest of the source; with a valid or test source, of the joined digests of all sources."""
@@ -50,8 +50,8 @@ class Corpus:
     files: int
     starts: dict[str, Ids] | None = None
     """Where each line of a split starts, if lines are the unit; else None."""
-    cut: str = ""
-    """How the splits were cut, in words, if not a text in order or lines by a hash."""
+    in_order: bool = False
+    """Whether lines of the text for training were cut in order of time or number, and not by a hash."""
 
     def frequencies(self) -> npt.NDArray[np.float64]:
         """How likely each character is in new text, [V]: nine tenths by its share in a sample of the train split.
@@ -108,16 +108,15 @@ class CountedSources:
         shares = {"train": 1.0} if whole else self._shares(split or data.split)
         splits: dict[str, Ids] = {}
         starts = {} if data.unit == "line" and not whole else None
-        how = ""
+        in_order = starts is not None and len(shares) > 1 and self.sources["train"].is_in_order()
         for name, source in self.sources.items():
             own_shares = shares if name == "train" else {name: 1.0}
+            key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), own_shares, in_order)}"
             if starts is None:
-                key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), own_shares)}"
-                parts, words = text_splits(encode(source, vocabulary), source.lengths, own_shares, key=key)
-            else:
-                parts, words = _split_lines(source, vocabulary, own_shares, starts)
-            splits |= parts
-            how = how or words
+                splits |= text_splits(encode(source, vocabulary), source.lengths, own_shares, key=key)
+                continue
+            for part, ids in _split_lines(source, vocabulary, own_shares, key, in_order).items():
+                splits[part], starts[part] = ids, line_starts(ids, vocabulary, f"{key}-{part}")
         digests = [source.digest for source in sources]
         if len(digests) > 1:
             digests = [hashlib.sha256("".join(digests).encode()).hexdigest()]
@@ -128,7 +127,7 @@ class CountedSources:
             size_bytes=sum(sum(source.sizes) for source in sources),
             files=sum(len(source.paths) for source in sources),
             starts=starts,
-            cut=how,
+            in_order=in_order,
         )
 
     def _vocabulary(self) -> Vocabulary:
@@ -197,22 +196,15 @@ def encode_file(
 
 
 def _split_lines(
-    source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], starts: dict[str, Ids]
-) -> tuple[dict[str, Ids], str]:
-    """The lines of a source in splits, how they were cut, in words if in order; and adds where each starts."""
-    in_order = source.cutting(shares)
-    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares, bool(in_order))}"
-    found = {name: find_entry(f"{key}-{name}", vocabulary.dtype) for name in shares}
-    splits: dict[str, Ids] = {name: ids for name, ids in found.items() if ids is not None}
-    if len(splits) < len(shares):
-        ids = encode(source, vocabulary)
-        if in_order:
-            splits = write_ordered_line_splits(ids, source.lengths, vocabulary, shares, key=key, source=source.source)
-        else:
-            splits = write_line_splits(ids, vocabulary, shares, key=key, source=source.source)
-    for name, ids in splits.items():
-        starts[name] = line_starts(ids, vocabulary, f"{key}-{name}")
-    return splits, in_order
+    source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], key: str, in_order: bool
+) -> dict[str, Ids]:
+    """The splits of a source of lines, from the cache if it has all of them."""
+    entries = {name: find_entry(f"{key}-{name}", vocabulary.dtype) for name in shares}
+    splits: dict[str, Ids] = {name: ids for name, ids in entries.items() if ids is not None}
+    if len(splits) == len(shares):
+        return splits
+    files = source.lengths if in_order else None
+    return line_splits(encode(source, vocabulary), vocabulary, shares, files, key=key, source=source.source)
 
 
 def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool = False) -> Ids:
@@ -231,22 +223,19 @@ def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool 
         raise DataError(f"{source.source}: none of its characters is in the model's vocabulary; use other text")
 
     key = f"{source.cache_key}-{short_digest(vocabulary.to_json())}"
-    ids = find_entry(key, vocabulary.dtype)
-    if ids is None:
-        name = source.source
-        say("data", f"{name}: encoding {counted(length, 'character')} over a vocabulary of {len(vocabulary):,}")
-        ids = store_entry(key, vocabulary.dtype, _encoded(source, vocabulary, skipping=bool(unknown)))
-    return ids
+    return cached(key, vocabulary.dtype, _encoded(source, vocabulary, length))
 
 
-def _encoded(source: CountedSource, vocabulary: Vocabulary, *, skipping: bool) -> Iterator[Ids]:
-    """Yield the ids of the text in chunks, without unknown characters; DataError if the files have changed."""
+def _encoded(source: CountedSource, vocabulary: Vocabulary, length: int) -> Iterator[Ids]:
+    """Yield the `length` ids of the text in chunks, without unknown characters; DataError if the files have changed."""
+    count = counted(length, "character")
+    say("data", f"{source.source}: encoding {count} over a vocabulary of {len(vocabulary):,}")
     ids_of = np.arange(256) if source.level == "byte" else vocabulary.id_of_code_point
     narrow = ids_of.astype(vocabulary.dtype)
     hasher = hashlib.sha256()
     for path in source.paths:
         for symbols in read_symbols(path, source.level, source.unit, hasher.update):
-            yield narrow.take(symbols[ids_of[symbols] != UNKNOWN] if skipping else symbols)
+            yield narrow.take(symbols if length == source.length else symbols[ids_of[symbols] != UNKNOWN])
     if hasher.hexdigest() != source.sha256:
         raise DataError(
             f"{source.source}: changed while being read; a source must not change; run again when it is complete"

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +11,6 @@ import numpy.typing as npt
 
 from charlm.data.reading import Unit, read_symbols
 from charlm.data.sources import resolve
-from charlm.data.splits import cuts, described
 from charlm.data.time_order import are_in_order, sample_lines
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary
 from charlm.errors import DataError
@@ -56,19 +54,9 @@ class CountedSource:
         sizes = [size for size in self.sizes if size]
         return self.sha256 if len(sizes) == 1 else hashlib.sha256(f"{self.sha256} {sizes}".encode()).hexdigest()
 
-    def cutting(self, shares: Mapping[str, float]) -> str:
-        """Where the splits come from, in words; "" for a text in order, and for lines by a hash.
-
-        Lines are cut in order if they stand in order of time or number, see `are_in_order`.
-        """
-        names = list(shares)
-        if self.unit == "text":
-            return described(cuts(self.lengths, list(shares.values())), names)
-        if len(names) < 2 or not are_in_order(sample_lines(self.paths, self.sizes)):
-            return ""
-        where = "each file" if sum(map(bool, self.sizes)) > 1 else "the text"
-        why = "as its lines begin with increasing times or numbers"
-        return f"{' and '.join(names[1:])} from the end of {where} and not by a hash, {why}"
+    def is_in_order(self) -> bool:
+        """Whether the lines stand in order of time or number, see `are_in_order`; False for running text."""
+        return self.unit == "line" and are_in_order(sample_lines(self.paths, self.sizes))
 
     def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""

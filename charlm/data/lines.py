@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.cache import find_entry, store_entry
+from charlm.data.cache import cached
 from charlm.data.reading import NEWLINE, Unit
 from charlm.data.vocabulary import Ids, Vocabulary
 
@@ -60,13 +60,9 @@ def line_starts(ids: Ids, vocabulary: Vocabulary, key: str) -> Ids:
 
     ids: of the split with this key in the cache.
     """
-    key = f"{key}-starts"
-    starts = find_entry(key, np.min_scalar_type(len(ids)))
-    if starts is None:
-        newline, begins = newline_of(vocabulary), range(0, len(ids), _CHUNK)
-        blocks = (begin + line_ends(ids[begin : begin + _CHUNK], newline) for begin in begins)
-        starts = store_entry(key, np.min_scalar_type(len(ids)), blocks)
-    return starts
+    newline, begins = newline_of(vocabulary), range(0, len(ids), _CHUNK)
+    blocks = (begin + line_ends(ids[begin : begin + _CHUNK], newline) for begin in begins)
+    return cached(f"{key}-starts", np.min_scalar_type(len(ids)), blocks)
 
 
 def text_lines(ids: Ids, vocabulary: Vocabulary) -> Iterator[list[str]]:

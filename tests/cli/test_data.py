@@ -30,7 +30,7 @@ def test_info_of_a_file(cli, tmp_path):
         "length": "7 chars",
         "vocabulary": "4",
         "most often": r"'b' 42.9%  'a' 28.6%  'é' 14.3%  '\n' 14.3%",
-        "splits": "in order",
+        "splits": "from the end of each file",
     }
     out = cli("data", "info", tmp_path / "t.txt", "--level", "byte").out
     rows = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
@@ -44,13 +44,11 @@ def test_info_says_how_a_text_is_split(cli, write, tmp_path):
 
     log = write("folder/a.txt", "".join(f"{number} x\n" for number in range(500)))
     names = write("folder/b.txt", "anna\njo\n" * 500)
-    assert splits(tmp_path / "folder") == "valid and test from the end of each file"
+    assert splits(tmp_path / "folder") == "from the end of each file"
     assert splits(names, "--lines") == "by a hash of each line"
-    in_order = (
-        "valid and test from the end of the text and not by a hash, as its lines begin with increasing times or numbers"
-    )
-    assert splits(log, "--lines") == in_order
+    assert splits(log, "--lines") == "from the end of each file"
     words = ["--config", "lstm", log, "--lines", "--set", "model.cell.hidden=8", "--set", "train.bptt=4"]
+    in_order = "split in order, as they begin with increasing times or numbers"
     assert f"in 500 lines, {in_order}; vocabulary 13\n" in cli("plan", *words, "--set", "train.batch_size=2").err
 
 
