@@ -12,8 +12,8 @@ from charlm.system.number import plain
 
 Path = tuple[str | int, ...]
 Schema = dict[str, Any]
-Source = tuple[Sequence[Path], str]
-"""Paths that a file or an override writes, and its name. Later ones replace what earlier ones wrote."""
+Written = dict[Path, str]
+"""The file or override that wrote the value at a path, and all below it that have no entry of their own."""
 MAX_FAULTS = 100
 _BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 _TYPES = {
@@ -26,7 +26,7 @@ _TYPES = {
 }
 
 
-def fault_lines(error: ValidationError, schema: Schema, raw: Any, sources: Sequence[Source]) -> list[str]:
+def fault_lines(error: ValidationError, schema: Schema, raw: Any, written: Written) -> list[str]:
     """One line per fault, at most MAX_FAULTS, in the order of the schema; unknown keys come last in a section.
 
     schema: the JSON Schema of the config.
@@ -38,14 +38,14 @@ def fault_lines(error: ValidationError, schema: Schema, raw: Any, sources: Seque
         key, text = _explain(fault, path, value, node)
         path += key
         name = ".".join(map(str, path))
-        lines[f"{written_at(path, sources)}: {f'{name}: ' if name else ''}{text}"] = None
-    more = [f"{sources[0][1]}: and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
+        lines[f"{written_at(path, written)}: {f'{name}: ' if name else ''}{text}"] = None
+    more = [f"{written[()]}: and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
     return [*lines, *more]
 
 
-def written_at(path: Path, sources: Sequence[Source]) -> str:
+def written_at(path: Path, written: Written) -> str:
     """The file or override that wrote the value at a path."""
-    return next(name for paths, name in reversed(sources) if any(path[: len(each)] == each for each in paths))
+    return next(written[path[:end]] for end in range(len(path), -1, -1) if path[:end] in written)
 
 
 @functools.cache
