@@ -89,5 +89,5 @@ def fetch(
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise DataError(f"{name}: found no such text; allowed: {' | '.join(CATALOG)}{hint}")
     for name in names:
-        path = str(download(CATALOG[name], data_dir, with_bar=True))
+        path = str(download(CATALOG[name], data_dir))
         typer.echo(one_line(path) if sys.stdout.isatty() else path)

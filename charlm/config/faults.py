@@ -27,10 +27,7 @@ _TYPES = {
 
 
 def fault_lines(error: ValidationError, schema: Schema, raw: Any, written: Written) -> list[str]:
-    """One line per fault, at most MAX_FAULTS, in the order of the schema; unknown keys come last in a section.
-
-    schema: the JSON Schema of the config.
-    """
+    """One line per fault, at most MAX_FAULTS, in the order of the JSON Schema; unknown keys come last in a section."""
     lines: dict[str, None] = {}  # an ordered set
     faults = error.errors()
     for fault in faults[:MAX_FAULTS]:
@@ -67,10 +64,7 @@ def json_schema(model: type[BaseModel]) -> Schema:
 
 
 def _follow(loc: Sequence[str | int], raw: Any, node: Schema) -> tuple[Path, Any, Schema]:
-    """Follow Pydantic's location: the path in the file, the value there and the JSON Schema of the option.
-
-    For an unknown key, return the JSON Schema of its section.
-    """
+    """Follow Pydantic's location: the path in the file, the value there, and the JSON Schema of option or section."""
     path: list[str | int] = []
     value = raw
     for key in loc:

@@ -17,7 +17,7 @@ from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import load_yaml
 from charlm.errors import CellError, ConfigError
 from charlm.runs import is_run
-from charlm.system.files import encoding_fault, read_file
+from charlm.system.files import read_file
 from charlm.system.section import Kinds, Section
 
 OptionPath = tuple[str, ...]
@@ -51,8 +51,6 @@ def load_config(
         raise ConfigError(f"{file}: found no such file; {allowed}{hint}") from None
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}; {allowed}") from None
-    if fault := encoding_fault(file, data):
-        raise ConfigError(fault)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -72,17 +70,17 @@ def parse_config(
     cell: Cell | None = None,
     runs_file: bool = False,
 ) -> Config:
-    """Make a config of a YAML value that was read from `where`; the value itself is not changed.
+    """Make a config of a YAML value that was read from `where`; ConfigError with all its faults.
 
-    An override that changes the kind of a section drops the options in `raw` that not all kinds have.
+    An override that changes the kind of a section drops the options in `raw` that not all kinds have. For a cell in a
+    Python file:
 
-    Of a cell in a Python file, see `_own_cell`:
-    cell: that of the run that the config is for; the config's must be the same, with other options.
-    runs_file: whether the file is run. It must be for configs and overrides alone that a user typed, and is not for a
-    config in a run's folder, which is data. Otherwise the cell has its options only.
-    folder: that of the config, where the file's relative path starts; one in an override starts in the current folder.
+    cell       that of the run that the config is for; the config's must be the same, with other options
+    runs_file  whether the file is run: only for what a user typed. A config in a run's folder is data, and its cell has
+               its options only
+    folder     that of the config, where the file's relative path starts; in an override, the current folder
 
-    The ConfigError names all faults at once. CellError for the step of a cell that is not allowed.
+    CellError for the step of a cell that is not allowed.
     """
     raw = {} if raw is None else copy.deepcopy(raw)
     if not isinstance(raw, dict):
@@ -121,10 +119,7 @@ def parse_config(
 
 
 def _own_cell(kind: str, folder: Path | None, known: Cell | None, runs_file: bool) -> Cell:
-    """The cell of a Python file: the known one, one that the file makes, or its options alone.
-
-    folder: where the file's relative path starts; None: in the current folder. For the others see `parse_config`.
-    """
+    """The cell of a Python file: the known one, one that the file makes, or its options alone; see `parse_config`."""
     # The file of a known cell may have moved with the config.
     if known is not None and is_in_file(known.kind) and Path(kind).name == Path(known.kind).name:
         return known
@@ -163,10 +158,7 @@ def valid_overrides(overrides: Iterable[str]) -> list[Override]:
 
 
 def _parsed(overrides: Iterable[str]) -> tuple[list[Override], list[str]]:
-    """The options that overrides set, and the faults of those that set none.
-
-    A section that is set keeps its other options, but one that names a kind is replaced.
-    """
+    """The options that overrides set, and the faults of those that set none."""
     parsed: list[Override] = []
     faults: list[str] = []
     for override in overrides:

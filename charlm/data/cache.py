@@ -44,10 +44,7 @@ def find_entry(key: str, dtype: np.dtype) -> Array | None:
 
 
 def _store(key: str, dtype: np.dtype, blocks: Iterable[Array]) -> None:
-    """Write a cache entry block by block.
-
-    Writing through a memory map instead would turn a full disk into a SIGBUS; here it is a DataError.
-    """
+    """Write a cache entry block by block: through a memory map, a full disk would be a SIGBUS."""
     folder, checksum = cache_folder("corpora"), 0
     try:
         with replacing(folder / f"{key}.bin", 0o600) as file:

@@ -1,10 +1,8 @@
 """A corpus: text files as ids in a memory-mapped array, cut into splits.
 
-    count     SHA-256, and how often each character occurs (`counting`) → the vocabulary
-    encode    the text again → ids of the narrowest type, into the cache
-    cut       views of the ids, or their lines in files of their own
-
-Text and ids stream through memory in chunks. A text that the cache holds is only counted.
+count     SHA-256, and how often each character occurs (`counting`) → the vocabulary
+encode    the text again, in chunks → ids of the narrowest type, into the cache
+cut       views of the ids, or their lines in files of their own
 """
 
 import hashlib
@@ -51,13 +49,10 @@ class Corpus:
     starts: dict[str, Ids] | None = None
     """Where each line of a split starts, if lines are the unit; else None."""
     in_order: bool = False
-    """Whether lines of the text for training were cut in order of time or number, and not by a hash."""
+    """Whether lines of the text for training were cut in order of time, and not by a hash."""
 
     def frequencies(self) -> npt.NDArray[np.float64]:
-        """How likely each character is in new text, [V]: nine tenths by its share in a sample of the train split.
-
-        The rest is the same for all: a character that the sample lacks may be common in another part of the text.
-        """
+        """How likely each character is in new text, [V]: by its share in a sample, and a tenth the same for all."""
         ids = sample(self.splits["train"], _FREQUENCY_CHARS).ravel()
         shares = np.bincount(ids, minlength=len(self.vocabulary)) / max(ids.size, 1)
         return 0.9 * shares + 0.1 / len(self.vocabulary)
@@ -71,10 +66,7 @@ def sample(ids: Ids, chars: int) -> Ids:
 
 
 class CountedSources:
-    """The sources of a config's `data` section, found and counted once; `corpus` encodes them.
-
-    DataError for sources that cannot be used.
-    """
+    """The sources of a config's `data` section, found and counted once; DataError if they cannot be used."""
 
     def __init__(self, data: DataConfig) -> None:
         named = {"train": data.source, "valid": data.valid_source, "test": data.test_source}
@@ -95,12 +87,11 @@ class CountedSources:
         split: tuple[float, float, float] | None = None,
         whole: bool = False,
     ) -> Corpus:
-        """Encode the sources and cut them into splits.
+        """Encode the sources and cut them into splits; VocabularyError for characters that the vocabulary lacks.
 
-        vocabulary: default: the characters of all sources, sorted; VocabularyError for characters that it lacks. split:
-        the shares of train, valid and test, of characters or lines; default: those of the config. A source of its own
-        is a split by itself: its share is ignored, and the other shares are rescaled to sum to 1. whole: all of the
-        source is for training, in its own order.
+        vocabulary: None: the characters of all sources, sorted. split: the shares of train, valid and test; None: the
+        config's. A source of its own is a split by itself, and the other shares are rescaled to sum to 1. whole: all
+        is for training, in its own order.
         """
         data, sources = self._data, self.sources.values()
         if vocabulary is None:
@@ -139,25 +130,14 @@ class CountedSources:
 
     def _shares(self, split: tuple[float, float, float]) -> dict[str, float]:
         """The shares of the splits that come from the text for training."""
-        shares: dict[str, float] = dict(zip(SPLITS, split, strict=True))
-        for name in ("valid", "test"):
-            if not shares[name] or name in self.sources:
-                del shares[name]
-        return shares
-
-
-def load_corpus(data: DataConfig, vocabulary: Vocabulary | None = None) -> Corpus:
-    """Load the corpus of a config's `data` section, see `CountedSources`."""
-    return CountedSources(data).corpus(vocabulary)
+        named = zip(SPLITS, split, strict=True)
+        return {name: share for name, share in named if name == "train" or (share and name not in self.sources)}
 
 
 def load_unchanged_corpus(
     data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any], run_dir: Path
 ) -> Corpus:
-    """Load the corpus that a run with this progress was trained on; DataError if its text has changed or is gone.
-
-    run_dir: where a text from a pipe is kept, also if the folder has moved.
-    """
+    """The corpus that a run with this progress was trained on; DataError if its text has changed or is gone."""
     kept = run_dir / TEXT
     if is_gone(data.source) and Path(data.source).name == TEXT and kept.exists():
         data = data.model_copy(update={"source": str(kept)})
@@ -172,7 +152,7 @@ def load_unchanged_corpus(
         "text; train on a new text with --init-from, score one with --file"
     )
     try:
-        corpus = load_corpus(data, vocabulary)
+        corpus = CountedSources(data).corpus(vocabulary)
     except VocabularyError:
         raise changed from None
     if corpus.sha256 != progress.get("corpus_sha256"):
@@ -183,10 +163,7 @@ def load_unchanged_corpus(
 def encode_file(
     path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, unit: Unit = "text"
 ) -> tuple[Ids, dict[str, int]]:
-    """Encode the text of `path` (any source); also return how often each unknown character was skipped.
-
-    For the unit see `as_in_training`. Without `skip_unknown`, an unknown character is a VocabularyError.
-    """
+    """The ids of any source, and how often each unknown character was skipped, or else VocabularyError."""
     source = count_source(str(path), vocabulary.level, unit)
     try:
         ids = encode(source, vocabulary, skip_unknown=skip_unknown)

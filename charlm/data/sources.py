@@ -36,14 +36,11 @@ _SOURCES = f"a source is a file, a folder, a glob or {BUILTIN_PREFIX}NAME"
 
 
 def resolve(source: str) -> list[Path]:
-    """The regular files of `source`, at least one, in the same order on every machine.
+    """The regular files of `source`, at least one, in the same order on every machine; DataError if there are none.
 
-    A folder means all files below it, sorted by relative path. A glob is sorted too, and `**` matches any depth of
-    folders. Both leave out hidden files and what charlm writes (runs, exports, pages, scores, its cache), and follow a
-    link to a folder only where the glob names it or `*` matches it. An existing path is never read as a glob, even if
-    it contains a `[`.
-
-    DataError if there is nothing to read, or if a folder cannot be read.
+    A folder means all files below it, a glob those that match; `**` matches any depth of folders. Both are sorted by
+    path, and leave out hidden files and what charlm writes (runs, exports, pages, scores, its cache). A link to a
+    folder is followed only where the glob names it or `*` matches it. An existing path is never read as a glob.
     """
     if source.startswith(BUILTIN_PREFIX):
         return _builtin(source.removeprefix(BUILTIN_PREFIX))
@@ -90,21 +87,15 @@ def check_texts_apart(data: DataConfig, run: Path) -> None:
 
 def check_exists(source: str) -> None:
     """DataError if there is nothing at `source`, or a pipe. Reads no file and no folder that exists."""
-    if source.removeprefix(BUILTIN_PREFIX) not in BUILTINS and (is_pipe(source) or not _exists(source)):
+    if is_pipe(source) or is_gone(source):
         resolve(source)
 
 
 def is_gone(source: str) -> bool:
-    """Whether there is nothing at a source any more."""
+    """Whether there is nothing at a source."""
     if source.startswith(BUILTIN_PREFIX):
-        return False
-    try:
-        Path(_at_home(source)).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return not any(glob.iglob(_at_home(source), recursive=True))  # noqa: PTH207
-    except (OSError, ValueError):
-        pass  # reading it says what it is
-    return False
+        return source.removeprefix(BUILTIN_PREFIX) not in BUILTINS
+    return not _exists(source) and not any(glob.iglob(_at_home(source), recursive=True))  # noqa: PTH207
 
 
 def _glob(source: str) -> list[Path]:
@@ -120,10 +111,7 @@ def _glob(source: str) -> list[Path]:
 def _files_below(
     source: str, root: Path, pattern: tuple[str, ...], skipped: Callable[[str], object] = "__pycache__".__eq__
 ) -> list[Path]:
-    """The files that match the parts of a pattern, sorted by path; `**` is never the last of the parts.
-
-    `skipped` decides by name what else to leave out, without a word.
-    """
+    """The files that match a pattern, sorted; `**` is never its last part. `skipped` leaves out others by name."""
     left_out: set[str] = set()
 
     def walk(folder: Path, first: str, *rest: str) -> Iterator[Path]:
@@ -271,11 +259,7 @@ def _absolute(source: str) -> str:
     """The path of a source from the root; one that begins with ~ stays as it is, and so does a builtin."""
     if source.startswith(BUILTIN_PREFIX) or Path(_at_home(source)).is_absolute():
         return source
-    try:
-        folder = str(Path.cwd())
-        folder.encode()  # a config holds Unicode text
-    except (OSError, UnicodeEncodeError):
-        return source
+    folder = Path.cwd()
     if _exists(source) or not glob.has_magic(source):
-        return str(Path(folder, source))
-    return os.path.join(glob.escape(folder), source)  # noqa: PTH118
+        return str(folder / source)
+    return str(Path(glob.escape(str(folder))) / source)

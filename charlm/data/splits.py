@@ -4,9 +4,8 @@ A text of one file is cut in order. Of several, each gives its share to validati
 is too short to be scored goes into a longer piece of one of several such files; of small ones whole files are taken.
 
 Of records, a line is in a split by its hash, so equal lines are in the same one. A line that would fill much of a split
-by itself, such as the empty line, is in all of them: its occurrences follow one another through the splits, by the
-multiples of the golden ratio modulo 1 (Weyl 1916), so each split gets its share. Records in order of time are cut as a
-text is.
+by itself is in all of them: its occurrences follow one another through the splits, by the multiples of the golden ratio
+modulo 1 (Weyl 1916). Records in order of time are cut as a text is.
 """
 
 import itertools
@@ -50,10 +49,7 @@ lines in its bucket."""
 
 
 def text_splits(ids: Ids, lengths: Sequence[int], shares: Mapping[str, float], *, key: str) -> dict[str, Ids]:
-    """The splits of a running text; views where a split is in one piece, else entries `key-NAME` of the cache.
-
-    lengths: characters of its files.
-    """
+    """The splits of a running text with files of these lengths; views, or entries `key-NAME` of the cache."""
     bounds = cuts(lengths, list(shares.values()))
     return {name: _joined(ids, bounds[:, at : at + 2], f"{key}-{name}") for at, name in enumerate(shares)}
 
@@ -71,11 +67,9 @@ def _joined(ids: Ids, bounds: Bounds, key: str) -> Ids:
 def cuts(lengths: Sequence[int], shares: Sequence[float], enough: int = CHARS) -> Bounds:
     """Where the splits of each file begin and end, [F, S + 1]: places in the text, which is all files joined.
 
-    Split s of file f is cuts[f, s] : cuts[f, s + 1]. lengths: of the files, in characters or lines. shares: of the
-    splits, training first. enough: how many of these are a piece.
-
-    Of one file with N characters, split k ends at floor(N · (share_0 + … + share_k) / (sum of all shares)). The
-    fractions are exact: 0.9 is 9/10, and the last part ends at N.
+    lengths: of the files, in characters or lines. shares: of the splits, training first. enough: how many of these are
+    a piece. Of one file with N characters, split k ends at floor(N · (share_0 + … + share_k) / (sum of all shares)).
+    The fractions are exact: 0.9 is 9/10.
     """
     exact = [Fraction(str(float(share))) for share in shares]
     total = sum(exact)
@@ -97,10 +91,7 @@ def cuts(lengths: Sequence[int], shares: Sequence[float], enough: int = CHARS) -
 
 
 def _parts(lengths: list[int], ends: Sequence[Fraction], piece: int | None) -> Bounds:
-    """How much of each file every split takes, [F, S], with a piece at least, or the whole file if `piece` is None.
-
-    A split takes what it lacks, if that is half of a piece or more. ends: of the splits, as shares of the text.
-    """
+    """How much of each file every split takes, [F, S]: a `piece` at least, or whole files if it is None."""
     mean_length = sum(lengths) / max(len(lengths), 1)
     least = (mean_length if piece is None else piece) / 2
     unit = math.lcm(*(end.denominator for end in ends))
@@ -140,10 +131,8 @@ def line_splits(
 ) -> dict[str, Ids]:
     """The lines of `ids` [N] in entries `key-NAME` of the cache, one for each split: a newline and then its lines.
 
-    Every line must end with a newline, the last one too. files: the characters of each file, whose lines are cut in
-    order; None: the split of a line depends on its characters and the shares alone, not on other lines, nor on the
-    vocabulary, except that the occurrences of a frequent line are spread over the splits. DataError for a split that
-    gets no line.
+    Every line ends with a newline. files: the characters of each file, whose lines are cut in order; None: the split of
+    a line depends on its characters and the shares alone, unless it is frequent. DataError for a split without a line.
     """
     say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
     newline = newline_of(vocabulary)

@@ -43,10 +43,9 @@ class TrainingStreams:
     def read(
         self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets for `steps` characters from `position` in every stream: two [T, B] int64 tensors.
+        """Inputs and targets for `steps` characters from `position` in the streams of the shard: two [T, B] of int64.
 
-        B counts the streams of the shard. Both are views of one tensor, so write to neither. For a CUDA `device` the
-        copy goes through pinned memory and is asynchronous, in order with the device's current stream.
+        Both are views of one tensor, so write to neither. Copying to a GPU is asynchronous.
         """
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)
@@ -62,12 +61,9 @@ class TrainingStreams:
 class Streams(TrainingStreams):
     """B streams of S = (N - 1) // B characters, end to end in a corpus of N characters.
 
-    Stream b reads inputs ids[b·S : (b+1)·S]; its targets are the characters that follow each of them. The last target
-    of a stream is the first input of the next. Up to B − 1 characters at the end are unused. A reader that
-    takes only whole windows also skips S mod T of each stream.
-
-    With a share below 1 an epoch reads pieces of each stream with gaps between them, and the next epoch the pieces
-    before these. Positions count the characters that an epoch reads.
+    Stream b reads inputs ids[b·S : (b+1)·S]; its targets are the characters that follow each of them. Up to B − 1
+    characters at the end are unused. With a share below 1 an epoch reads pieces of each stream with gaps between them,
+    and the next epoch the pieces before these. Positions count the characters that an epoch reads.
 
     ids         [N] unsigned integers, which may be memory-mapped; never copied as a whole
     batch_size  B
@@ -119,9 +115,8 @@ def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
 def line_order(lines: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Ids:
     """A random permutation of 0 … lines − 1.
 
-    Blocks of neighboring lines come in random order, and then the lines of each group of blocks are shuffled. The order
-    of a text with up to 262,144 lines is thus any; in larger texts reading stays near few places of the text at a time,
-    so that it may be larger than memory.
+    Blocks of neighboring lines come in random order, and then the lines of each group of blocks are shuffled, so that
+    reading stays near few places of a text that is larger than memory.
     """
     # Only RandomState draws the same in every version of NumPy, as a run that resumes needs it.
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed)))
@@ -138,9 +133,7 @@ class LineStreams(TrainingStreams):
 
     A stream is the newline that starts its first line, and then line after line. It begins with the first line of the
     epoch's order that starts at or behind b · S characters of it, and has S = N // B characters, so that the last line
-    may be cut. Lines that start in the last characters of the order follow those at its beginning.
-
-    Takes 8 bytes of memory a line, and 16 while an epoch begins; of texts with 2³² characters or more the double.
+    may be cut. Takes 8 bytes of memory a line, and 16 while an epoch begins.
 
     ids         [1 + N] unsigned integers: a newline, then the lines, each with its newline; may be memory-mapped
     starts      [lines + 1]: where in `ids` each line begins; the last element is 1 + N

@@ -1,7 +1,4 @@
-"""The host: its CPU, its free memory, and how its idle threads wait. Imports only the standard library.
-
-`system`, where a function takes it, is the root of the system's files.
-"""
+"""The host: its CPU, its free memory, and how its idle threads wait. `system` is the root of the system's files."""
 
 import contextlib
 import itertools
@@ -46,18 +43,14 @@ def usable_cores() -> frozenset[int]:
 
 
 def count_cores(system: Path = _ROOT) -> int:
-    """How many cores this process may keep busy: those of its affinity mask, or fewer with a CPU quota.
-
-    A quota of 1.5 CPUs counts as 1: threads meet at every time step, and a thread that is stopped holds up the others.
-    """
+    """How many cores this process may keep busy. A quota of 1.5 CPUs counts as 1: threads meet at every time step."""
     return max(1, int(min(len(usable_cores()), _quota_cpus(system))))
 
 
 def limit_threads(system: Path = _ROOT) -> None:
-    """Set OMP_NUM_THREADS, which torch reads when it is imported, if there is a CPU quota that torch would not see.
+    """Set OMP_NUM_THREADS, which torch reads when it is imported, under a CPU quota, which torch would not see.
 
-    Left to the user who has set it, and to a run's processes, which share the cores. NumPy's products are small, and
-    its OpenBLAS sends this process a SIGINT where it cannot start its threads: it gets one.
+    NumPy's OpenBLAS, which sends this process a SIGINT where it cannot start its threads, gets one.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not {"OMP_NUM_THREADS", "RANK"} & os.environ.keys() and count_cores(system) < len(usable_cores()):

@@ -1,8 +1,7 @@
 """The processes of a run: a single one, or those that torchrun started, each with its shard of the batch.
 
-All processes run the same program and call the methods of `ProcessGroup` in the same order. The first process does
-what only one may do, such as writing files. An error in such a call ends all processes, and one of them prints it. If a
-process is gone, each of the others says so.
+All processes run the same program and call the methods of `ProcessGroup` in the same order. An error in such a call
+ends all processes, and one of them prints it; if a process is gone, each of the others says so.
 """
 
 import contextlib
@@ -46,8 +45,7 @@ WHOLE_BATCH = Shard()
 class ProcessGroup:
     """The processes of a run; without a timeout it is this one, and nothing is exchanged.
 
-    Decisions go through a group of their own, which never waits for a GPU. Every method raises CharlmError if another
-    process has ended or does not answer in time.
+    Every method raises CharlmError if another process has ended or does not answer in time.
     """
 
     def __init__(
@@ -121,10 +119,10 @@ class ProcessGroup:
             self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout_s))
 
     def all_reduce_gradients(self, parameters: Sequence[Tensor], *scores: Tensor) -> tuple[Tensor, ...]:
-        """Sum the gradients of the parameters over all processes, and 0-d scores, which are returned; the same in all.
+        """Sum the gradients of the parameters over all processes, and 0-d scores, which are returned.
 
-        They travel in one buffer after the backward pass: a recurrence's weight gradients are complete only at its
-        end, so there is nothing to overlap them with. The gradients become views of the buffer.
+        They travel in one buffer, of which the gradients become views: those of a recurrence are complete only at the
+        end of the backward pass, so there is nothing to overlap them with.
         """
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([tensor.reshape(-1) for tensor in (*gradients, *scores)])
@@ -285,10 +283,7 @@ ONE_PROCESS = ProcessGroup()
 
 @contextlib.contextmanager
 def process_group() -> Iterator[ProcessGroup]:
-    """The process group of this process: with others if the environment says so, as torchrun sets it.
-
-    Every process except the first prints only errors that the first does not. CharlmError if others do not come.
-    """
+    """The process group of this process: with others if the environment says so, as torchrun sets it."""
     size, local_size = _number("WORLD_SIZE", 1, 1), _number("LOCAL_WORLD_SIZE", 1, 1)
     if "RANK" not in os.environ or (size == 1 and "MASTER_ADDR" not in os.environ):
         yield ONE_PROCESS

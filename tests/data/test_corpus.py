@@ -152,18 +152,8 @@ def test_an_empty_corpus_is_refused(content, write):
 @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file that fails on read: Linux's /proc")
 def test_a_file_that_fails_on_read():
     assert refused(DataError, count_source, "/proc/self/mem", "char") == (
-        "/proc/self/mem: cannot be read: Input/output error; "
-        "a source needs all its files; check the disk or name another"
+        "/proc/self/mem: cannot be read: Input/output error; a source needs all its files; mend it or name another"
     )
-
-
-def test_line_ends_of_an_old_mac_are_refused_where_lines_are_the_unit(write):
-    path = write("text", "anna\rjo\r")
-    assert refused(DataError, count_source, path, "char", "line") == (
-        f"{path}: found lines that end with CR alone, as on an old Mac; allowed: LF or CR LF; convert it: "
-        rf"tr '\r' '\n' < {path} > lines.txt"
-    )
-    assert text_of(path) == "anna\rjo\r"
 
 
 def test_a_text_that_changes_is_refused(write):

@@ -23,7 +23,7 @@ from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
 from charlm.config import Config, parse_config
-from charlm.data.corpus import CountedSources, load_corpus
+from charlm.data.corpus import CountedSources
 from charlm.errors import CharlmError, ConfigError, RunError
 from charlm.inference.evaluation import evaluate
 from charlm.model import CharLM, build_model
@@ -90,7 +90,7 @@ def in_float64():
 
 def trainer_of(group: ProcessGroup, raw) -> Trainer:
     config = parse_config(raw, "test")
-    return Trainer(config, load_corpus(config.data), choose_machine(config, group))
+    return Trainer(config, CountedSources(config.data).corpus(), choose_machine(config, group))
 
 
 def trained(group: ProcessGroup, raw, updates: int, start: Checkpoint | None = None) -> Checkpoint:
@@ -203,7 +203,7 @@ def test_gpus_are_one(raw, kind):
 def scores(group: ProcessGroup, raw, lengths) -> list[float]:
     torch.manual_seed(1)
     config = parse_config(raw, "test")
-    corpus = load_corpus(config.data)
+    corpus = CountedSources(config.data).corpus()
     network = build_model(config.model, len(corpus.vocabulary)).double()
     ids = corpus.splits["train"]
     with in_float64():
