@@ -40,7 +40,7 @@ def info(
     level: Annotated[Literal["char", "byte"], typer.Option(help="What a symbol is.")] = "char",
     lines: usage.Lines = False,
 ) -> None:
-    """Show what a text contains: files, size, characters, vocabulary, and how it is split.
+    """Show what a text contains: files, size, characters and vocabulary.
 
     \b
     Examples:
@@ -60,7 +60,6 @@ def info(
             "length": f"{text.length:,} {level}s",
             "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
             "most often": "  ".join(f"{named(s)!r} {100 * c / text.length:.1f}%" for c, s in often),
-            "splits": "by a hash of each line" if lines and not text.is_in_order() else "from the end of each file",
             "sha256": text.sha256,
         }
     )

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
-from charlm.data.cache import cached, find_entry
+from charlm.data.cache import cached
 from charlm.data.counting import CountedSource, count_source, short_digest
 from charlm.data.lines import line_starts
-from charlm.data.reading import Unit, read_symbols
+from charlm.data.reading import NEWLINE, Unit, read_symbols
 from charlm.data.sources import is_gone
 from charlm.data.splits import line_splits, text_splits
+from charlm.data.time_order import are_in_order
 from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.runs import TEXT
@@ -28,8 +29,8 @@ from charlm.system.console import say
 from charlm.system.formatting import counted
 
 SPLITS = ("train", "valid", "test")
-_FREQUENCY_CHARS, _PIECES = 2_000_000, 8
-"""How much of the text tells the frequencies of its characters, and from how many places samples come."""
+_FREQUENCY_CHARS, _ORDER_CHARS, _PIECES = 2_000_000, 500_000, 8
+"""How much of the text tells the frequencies of its characters, and the order of its lines; from how many places."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,12 @@ def sample(ids: Ids, chars: int) -> Ids:
     length = min(len(ids), chars) // _PIECES
     starts = np.linspace(0, len(ids) - length, _PIECES).astype(int)
     return np.stack([ids[start : start + length] for start in starts])
+
+
+def _sample_lines(ids: Ids, vocabulary: Vocabulary) -> list[str]:
+    """Whole lines from all over the text."""
+    pieces = [vocabulary.decode(piece) for piece in sample(ids, _ORDER_CHARS)]
+    return [line for piece in pieces for line in piece.split(NEWLINE)[1:-1]]
 
 
 class CountedSources:
@@ -99,15 +106,19 @@ class CountedSources:
         shares = {"train": 1.0} if whole else self._shares(split or data.split)
         splits: dict[str, Ids] = {}
         starts = {} if data.unit == "line" and not whole else None
-        in_order = starts is not None and len(shares) > 1 and self.sources["train"].is_in_order()
+        in_order = False
         for name, source in self.sources.items():
             own_shares = shares if name == "train" else {name: 1.0}
-            key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), own_shares, in_order)}"
+            ids = encode(source, vocabulary)
+            key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), own_shares)}"
             if starts is None:
-                splits |= text_splits(encode(source, vocabulary), source.lengths, own_shares, key=key)
+                splits |= text_splits(ids, source.lengths, own_shares, key=key)
                 continue
-            for part, ids in _split_lines(source, vocabulary, own_shares, key, in_order).items():
-                splits[part], starts[part] = ids, line_starts(ids, vocabulary, f"{key}-{part}")
+            if len(own_shares) > 1:
+                in_order = are_in_order(_sample_lines(ids, vocabulary))
+            files = source.lengths if in_order else None
+            for part, own in line_splits(ids, vocabulary, own_shares, files, key=key, source=source.source).items():
+                splits[part], starts[part] = own, line_starts(own, vocabulary, f"{key}-{part}")
         digests = [source.digest for source in sources]
         if len(digests) > 1:
             digests = [hashlib.sha256("".join(digests).encode()).hexdigest()]
@@ -170,18 +181,6 @@ def encode_file(
     except VocabularyError as error:
         raise VocabularyError(f"{error}; --skip-unknown leaves them out") from None
     return ids, source.unknown(vocabulary)
-
-
-def _split_lines(
-    source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], key: str, in_order: bool
-) -> dict[str, Ids]:
-    """The splits of a source of lines, from the cache if it has all of them."""
-    entries = {name: find_entry(f"{key}-{name}", vocabulary.dtype) for name in shares}
-    splits: dict[str, Ids] = {name: ids for name, ids in entries.items() if ids is not None}
-    if len(splits) == len(shares):
-        return splits
-    files = source.lengths if in_order else None
-    return line_splits(encode(source, vocabulary), vocabulary, shares, files, key=key, source=source.source)
 
 
 def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool = False) -> Ids:

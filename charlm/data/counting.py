@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from charlm.data.reading import Unit, read_symbols
 from charlm.data.sources import resolve
-from charlm.data.time_order import are_in_order, sample_lines
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary
 from charlm.errors import DataError
 from charlm.system.formatting import format_bytes
@@ -49,10 +48,6 @@ class CountedSource:
         """What tells this text from others: its sha256; of several files, with their sizes, by which they are cut."""
         sizes = [size for size in self.sizes if size]
         return self.sha256 if len(sizes) == 1 else hashlib.sha256(f"{self.sha256} {sizes}".encode()).hexdigest()
-
-    def is_in_order(self) -> bool:
-        """Whether the lines stand in order of time, see `are_in_order`; False for running text."""
-        return self.unit == "line" and are_in_order(sample_lines(self.paths, self.sizes))
 
     def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""

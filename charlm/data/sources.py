@@ -1,13 +1,11 @@
 """Find the files of a source: a file, a folder, a glob or a builtin, in a fixed order."""
 
 import difflib
-import errno
 import fnmatch
 import functools
 import glob
 import os
 import re
-import stat
 import sys
 import sysconfig
 import unicodedata
@@ -46,27 +44,18 @@ def resolve(source: str) -> list[Path]:
         return _builtin(source.removeprefix(BUILTIN_PREFIX))
     if not source:
         raise DataError(f"data source: empty; {_SOURCES}; name one")
-    irregular = DataError(
-        f"{source}: no regular file, so it cannot be read twice; allowed: files, and stdin or a pipe as the TEXT of "
-        "`charlm train`; write its text to a file first"
-    )
-    if source == "-":
-        raise irregular
     path = Path(_at_home(source))
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
+    if source != "-" and not _exists(source):
         if glob.has_magic(source):
             return _glob(source)
-        raise _missing(source, path) from None
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise _missing(source, path) from None
-        raise unreadable(path, error) from error
-    if stat.S_ISREG(mode):
+        raise _missing(source, path)
+    if source == "-" or not (path.is_file() or path.is_dir()):
+        raise DataError(
+            f"{source}: no regular file, so it cannot be read twice; allowed: files, and stdin or a pipe as the TEXT "
+            "of `charlm train`; write its text to a file first"
+        )
+    if path.is_file():
         return [path]
-    if not stat.S_ISDIR(mode):
-        raise irregular
     if is_run(path) or not (files := _files_below(source, path, ("**", "*"))):
         raise DataError(
             f"{source}: a folder without text; hidden files and what charlm writes do not count; add text files"
@@ -225,7 +214,7 @@ def _python_stdlib() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
     source = f"{BUILTIN_PREFIX}python-stdlib"
     files = _files_below(source, root, ("**", "*.py"), skipped.fullmatch)
-    files = [file for file in files if _is_utf8(file)]
+    files = [file for file in files if _is_utf8(file.read_bytes())]
     if not files:
         raise DataError(
             f"{source}: no .py files under {root}; this Python has no readable standard library; name a file or folder "
@@ -234,14 +223,12 @@ def _python_stdlib() -> list[Path]:
     return files
 
 
-def _is_utf8(path: Path) -> bool:
+def _is_utf8(data: bytes) -> bool:
     """False for Python source that declares another encoding: the builtin leaves it out."""
     try:
-        path.read_bytes().decode("utf-8")
+        data.decode("utf-8")
     except UnicodeDecodeError:
         return False
-    except OSError as error:
-        raise unreadable(path, error) from error
     return True
 
 

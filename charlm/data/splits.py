@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.cache import cached
+from charlm.data.cache import cached, find_entry
 from charlm.data.hashes import BASE, Hashes, line_hashes, scattered
 from charlm.data.lines import line_chunks, line_ends, line_starts, newline_of
 from charlm.data.vocabulary import Ids, Vocabulary
@@ -134,8 +134,12 @@ def line_splits(
     Every line ends with a newline. files: the characters of each file, whose lines are cut in order; None: the split of
     a line depends on its characters and the shares alone, unless it is frequent. DataError for a split without a line.
     """
-    say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
     newline = newline_of(vocabulary)
+    found = {name: find_entry(f"{key}-{name}", newline.dtype) for name in shares}
+    splits: dict[str, Ids] = {name: ids for name, ids in found.items() if ids is not None}
+    if len(splits) == len(shares):
+        return splits
+    say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
     if files is None:
         numbers, how = _by_hash(ids, vocabulary, shares), ", which takes lines by a hash, and equal lines together"
     else:

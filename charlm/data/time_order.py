@@ -3,15 +3,9 @@
 import re
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
-from charlm.data.reading import unreadable
-from charlm.system.files import regular
-
-_PLACES, _BLOCK_BYTES = 32, 1 << 14
-"""From how many places of a text lines are taken, and how much from each; of a smaller text all lines."""
 _BEGINNING = 100
 """Characters of a line in which a time may stand: an address or a level may come before it."""
 _LEAST_LINES, _LEAST_SHARE = 8, 0.1
@@ -34,26 +28,6 @@ _TIMES = [
     for time in (rf"(?:{_DATE})(?:[T:,\s]+{_CLOCK})?|{_CLOCK}", r"\d{6} \d{6}|\d{9,}(?:\.\d+)?")
 ]
 """A date or a clock; without these, seconds since 1970 and the like."""
-
-
-def sample_lines(paths: Sequence[Path], sizes: Sequence[int]) -> list[str]:
-    """Lines from all over the files, in their order; DataError if a file cannot be read."""
-    stride = max(sum(sizes) // _PLACES, _BLOCK_BYTES)
-    lines: list[str] = []
-    before = 0
-    for path, size in zip(paths, sizes, strict=True):
-        for place in range(-before % stride, size, stride):
-            try:
-                with open(path, "rb", opener=regular) as file:
-                    file.seek(place)
-                    block = file.read(_BLOCK_BYTES)
-            except OSError as error:
-                raise unreadable(path, error) from error
-            begin = 1 if place else 0  # what comes before is the rest of a line
-            end = None if place + len(block) >= size else -1
-            lines += [line.decode("utf-8", "replace") for line in block.splitlines()[begin:end]]
-        before += size
-    return lines
 
 
 def are_in_order(lines: Sequence[str]) -> bool:
