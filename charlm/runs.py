@@ -46,13 +46,11 @@ class RunSummary:
     layers: int | None = None
     hidden: int | None = None
     members: int | None = None
-    """Networks that predict together."""
     parameters: int | None = None
     step: int | None = None
     best_nats: float | None = None
     """Lowest validation score so far, nats per character."""
     corpus_sha256: str | None = None
-    """Of the text."""
 
     @property
     def several(self) -> str:

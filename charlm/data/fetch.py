@@ -20,9 +20,8 @@ class Download:
     name: str
     url: str
     sha256: str
-    """Of the text."""
     size: int
-    """Bytes of the text."""
+    """Bytes of the text, whose digest is `sha256`."""
     summary: str
 
     @property

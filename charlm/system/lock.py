@@ -1,4 +1,4 @@
-"""Locks: one process at a time in a run's folder, and one training at a time in a process."""
+"""Locks: one process at a time in a run's folder, and one training at a time in the threads of a process."""
 
 import contextlib
 import os
@@ -12,6 +12,8 @@ from typing import BinaryIO
 from charlm.errors import RunError
 from charlm.system.files import regular, unlinked
 
+one_training = threading.RLock()
+"""Held by a training, because trainings in several threads would share torch's random generator."""
 LOCK = ".lock"
 _PATIENCE_S = 0.2
 """Longer than `is_locked` holds a lock."""
@@ -95,21 +97,3 @@ def _lock_file(file: BinaryIO, *, shared: bool = False) -> bool:
     except OSError:  # some network file systems have no locks
         pass
     return True
-
-
-_lock = threading.RLock()
-_is_training = False
-
-
-@contextlib.contextmanager
-def one_training() -> Iterator[None]:
-    """A training: waits for that of another thread; RunError if this thread is training already."""
-    global _is_training
-    with _lock:
-        if _is_training:
-            raise RunError("train: called by on_log of another train(); allowed: one training after another")
-        _is_training = True
-        try:
-            yield
-        finally:
-            _is_training = False
