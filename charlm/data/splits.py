@@ -10,7 +10,6 @@ modulo 1 (Weyl 1916). Records in order of time are cut as a text is.
 
 import itertools
 import math
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -19,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.cache import cached, find_entry
-from charlm.data.hashes import BASE, Hashes, line_hashes, scattered
+from charlm.data.hashes import BASE, line_hashes, scattered
 from charlm.data.lines import line_chunks, line_ends, line_starts, newline_of
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import DataError
@@ -39,7 +38,7 @@ _SMALL = 16
 _BLOCK = 16
 """Files that stand together in the list are taken in a random order, because lists may have a period."""
 _BUCKETS = 1 << 20
-"""Lines are counted by their hashes modulo this number, in constant memory."""
+"""Lines are counted by their hashes modulo this number."""
 _FREQUENT = 0.1
 _LEAST_SHARE = 1e-3
 _FEW = 4
@@ -176,25 +175,15 @@ def _in_order(ends: Ids, files: Sequence[int], shares: Mapping[str, float]) -> N
 
 def _by_hash(ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float]) -> Numbers:
     """The number of each line's split, [lines], by its hash."""
-    newline, counts = newline_of(vocabulary), np.zeros(_BUCKETS, np.int64)
-    for chunk in line_chunks(ids, newline):
-        np.add.at(counts, _buckets(line_hashes(chunk, line_ends(chunk, newline), vocabulary)), 1)
+    newline = newline_of(vocabulary)
+    chunks = line_chunks(ids, newline)
+    hashes = np.concatenate([line_hashes(chunk, line_ends(chunk, newline), vocabulary) for chunk in chunks])
+    buckets = (hashes & np.uint64(_BUCKETS - 1)).astype(np.uint32)
+    counts = np.bincount(buckets)
     smallest = max(min(shares.values()) / sum(shares.values()), _LEAST_SHARE)
-    frequent = counts > max(_FREQUENT * smallest * counts.sum(), _FEW)
+    for bucket in np.flatnonzero(counts > max(_FREQUENT * smallest * len(hashes), _FEW)):
+        (places,) = np.nonzero(buckets == bucket)
+        hashes[places] += np.arange(len(places), dtype=np.uint64) * BASE
     bounds = np.cumsum(list(shares.values()))
-    earlier = Counter[int]()
-    numbers = [np.zeros(0, np.uint8)]
-    for chunk in line_chunks(ids, newline):
-        hashes = line_hashes(chunk, line_ends(chunk, newline), vocabulary)
-        buckets = _buckets(hashes)
-        for bucket in np.unique(buckets[frequent[buckets]]).tolist():
-            (places,) = np.nonzero(buckets == bucket)
-            hashes[places] += np.arange(earlier[bucket], earlier[bucket] + len(places), dtype=np.uint64) * BASE
-            earlier[bucket] += len(places)
-        place = (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53 * bounds[-1]  # of 53 bits, which a float64 holds
-        numbers.append(np.searchsorted(bounds, place, side="right").clip(max=len(bounds) - 1).astype(np.uint8))
-    return np.concatenate(numbers)
-
-
-def _buckets(hashes: Hashes) -> npt.NDArray[np.int64]:
-    return (hashes & np.uint64(_BUCKETS - 1)).astype(np.int64)
+    place = (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53 * bounds[-1]  # of 53 bits, which a float64 holds
+    return np.searchsorted(bounds, place, side="right").clip(max=len(bounds) - 1).astype(np.uint8)

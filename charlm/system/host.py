@@ -108,10 +108,8 @@ def limit_spinning(system: Path = _ROOT) -> None:
     """Set GOMP_SPINCOUNT unless the user did. torch's OpenMP reads it when torch is imported.
 
     By default threads spin for milliseconds. If another process keeps one of four cores busy, an LSTM then trains at
-    800 characters/s, and with a short spin at 21,000; on an idle machine at 70,000 either way.
-    On a virtual machine waking a sleeping core is slow: with a short spin an update of an LSTM of 384 units or an RHN
-    of 224 took 1.3 to 1.5 times as long on two cores. So threads spin longer there, unless other processes are working
-    now: beside those an update takes up to twice as long with a long spin.
+    800 characters/s, and with a short spin at 21,000. On a virtual machine waking a sleeping core is slow: with a short
+    spin an update took 1.3 to 1.5 times as long on two cores. So threads spin longer there, unless others are working.
     """
     if "GOMP_SPINCOUNT" not in os.environ:
         is_virtual = "hypervisor" in _first_core(system).get("flags", "").split()  # only x86 says
