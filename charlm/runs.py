@@ -10,8 +10,6 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
-
 from charlm import __version__
 from charlm.errors import CheckpointError, DamagedCheckpointError
 from charlm.system.files import regular
@@ -28,6 +26,8 @@ METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 CHARTS = "train", "valid"
 LOG_BYTES = 500_000_000
 """The largest METRICS and SAMPLES that are read: about two million rows."""
+_HEADER_BYTES = 100_000_000
+"""The largest header that safetensors allows."""
 _DEEPEST = 100
 """How many folders deep runs are looked for."""
 
@@ -88,16 +88,23 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
     DamagedCheckpointError for a damaged file or none of ours; CheckpointError for one of another version.
     """
     try:
-        with open(path, "rb", opener=regular), safe_open(path, "numpy") as file:
-            header = file.metadata() or {}
-            check_format(path, header)
-            names = [name for name in file.keys() if name.startswith("weights/")]  # noqa: SIM118
-            parameters = sum(math.prod(file.get_slice(name).get_shape()) for name in names)
+        with open(path, "rb", opener=regular) as file:
+            size = int.from_bytes(file.read(8), "little")
+            if size > _HEADER_BYTES:
+                raise ValueError(f"a header of {size} bytes")
+            tensors = json.loads(file.read(size))
+            file_bytes = os.fstat(file.fileno()).st_size
+        header = tensors.pop("__metadata__")
+        check_format(path, header)
+        end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        if file_bytes != 8 + size + end:
+            raise ValueError(f"{file_bytes} bytes instead of {8 + size + end}")
+        parameters = sum(math.prod(tensors[name]["shape"]) for name in tensors if name.startswith("weights/"))
         progress = parse_progress(header["progress"])
         if "step" not in progress or parameters >= 2**63:
             raise ValueError("no step, or weights of an impossible size")
         return json.loads(header["config"]), progress, parameters
-    except (OSError, SafetensorError, ValueError, KeyError, RecursionError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({error}); use another one of the run"
         ) from None

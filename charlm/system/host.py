@@ -21,9 +21,7 @@ def describe_cpu() -> str:
     fields = _first_core(_ROOT)
     model = fields.get("model name") or platform.processor() or "unknown model"
     flags = (fields.get("flags") or fields.get("features") or "").split()
-    cores, quota = f"{count_cores()} of {os.cpu_count()} cores", _quota_cpus(_ROOT)
-    if quota < len(usable_cores()):
-        cores += f" (the control group's CPU quota is {quota:.3g})"
+    cores = f"{count_cores()} of {os.cpu_count()} cores"
     return ", ".join(filter(None, [model, cores, " ".join(flag for flag in _FLAGS if flag in flags)]))
 
 
