@@ -116,6 +116,11 @@ def check_format(path: Path, header: Mapping[str, str]) -> None:
         raise DamagedCheckpointError(
             f"{path}: a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote"
         )
+    check_version(path, header)
+
+
+def check_version(path: Path, header: Mapping[str, str]) -> None:
+    """CheckpointError for a file that was written in another version of the format."""
     if header.get("version") != str(VERSION):
         writer = header.get("charlm", "(not said)")
         raise CheckpointError(
