@@ -98,7 +98,7 @@ def train(
         from charlm.system.process_group import process_group
 
         loaded_s = time.perf_counter() - began_s
-        with one_training(), own_settings(), process_group() as group:
+        with one_training, own_settings(), process_group() as group:
             outcome = start(new, group, time.perf_counter() - loaded_s, on_log)
     say_if_stopped(outcome)
     return Run(Path(outcome.run_dir), outcome)
@@ -137,7 +137,7 @@ def compare(
     from charlm.system.device import own_settings
     from charlm.system.lock import one_training
 
-    with one_training(), own_settings():
+    with one_training, own_settings():
         compared, signal = compare(plan, Path(folder or comparison_folder(str(text))))
     if signal:
         raise KeyboardInterrupt

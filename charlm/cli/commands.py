@@ -33,7 +33,7 @@ from charlm.cli import (
 )  # fmt: skip
 from charlm.cli.common import open_output
 from charlm.cli.usage import UsageError, check_words, worded
-from charlm.errors import CharlmError, ConfigError, is_out_of_memory, is_out_of_processes
+from charlm.errors import CharlmError, ConfigError, is_out_of_memory
 from charlm.system.console import say_error
 from charlm.system.formatting import printable, what_to_type
 from charlm.system.host import limit_spinning, limit_threads
@@ -167,9 +167,4 @@ def _explained(error: Exception) -> Iterable[str] | None:
         return [f"stdout: {error.strerror}; allowed: a place with room for the output"]
     if is_out_of_memory(error):
         return ["out of memory; lower model.cell.hidden, train.batch_size or train.bptt"]
-    if is_out_of_processes(error):
-        return [
-            "processes: the system starts no further thread or process; allowed: dozens for each core; raise the limit "
-            "(`ulimit -u`, or pids.max of the control group)"
-        ]
     return None

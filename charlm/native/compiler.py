@@ -10,6 +10,7 @@ import os
 import platform
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
@@ -20,14 +21,11 @@ from typing import TYPE_CHECKING, BinaryIO, TypeAlias
 
 from charlm.errors import DataError
 from charlm.system.cache import cache_folder, limit_cache, open_private
-from charlm.system.children import Run, children
 from charlm.system.console import say
 from charlm.system.files import move, remove_leftovers, replace_file, temporary_beside
 from charlm.system.host import count_cores, free_bytes
 
 if TYPE_CHECKING:
-    import subprocess
-
     from charlm.native.build import Kernel
 
 _FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
@@ -123,8 +121,7 @@ def _paths(libraries: Sequence[Kernel], command: list[str]) -> dict[Kernel, Path
     the CPU.
     """
     folder = cache_folder("kernels")
-    with children() as run:
-        macros = run([*command, "-dM", "-E", "-x", "c++", os.devnull]).stdout
+    macros = _run([*command, "-dM", "-E", "-x", "c++", os.devnull]).stdout
     paths = {}
     for library in libraries:
         parts = [repr(command).encode(), macros.encode(), library.digest.encode()]
@@ -142,8 +139,8 @@ def _compile_all(libraries: Sequence[Kernel], command: list[str], paths: dict[Ke
     remove_leftovers(next(iter(paths.values())).parent)
     say("compile", f"for this CPU and these options, once: {', '.join(library.name for library in libraries)} ...")
     start_s = time.perf_counter()
-    with ThreadPoolExecutor(min(len(libraries), _compilers())) as pool, children() as run:
-        results = pool.map(lambda library: _compile(library, command, paths[library], run), libraries)
+    with ThreadPoolExecutor(min(len(libraries), _compilers())) as pool:
+        results = pool.map(lambda library: _compile(library, command, paths[library]), libraries)
         outcomes = dict(zip(libraries, results, strict=True))
     limit_cache("kernels")
     seconds = time.perf_counter() - start_s
@@ -172,12 +169,12 @@ _COMPILER_BYTES = 400_000_000
 """g++ 12 takes up to 350 MB for a kernel."""
 
 
-def _compile(library: Kernel, command: list[str], path: Path, run: Run) -> ctypes.CDLL | KernelError:
+def _compile(library: Kernel, command: list[str], path: Path) -> ctypes.CDLL | KernelError:
     """Build the library and its checksum, move each to its place in one step, and load it."""
     code, compiled = temporary_beside(path), temporary_beside(path)
     try:
         code.write_text(library.code, encoding="utf-8")
-        result = run([*command, "-include", str(library.source), "-x", "c++", str(code), "-o", str(compiled)])
+        result = _run([*command, "-include", str(library.source), "-x", "c++", str(code), "-o", str(compiled)])
         if result.returncode:
             return _compiler_fault(result, path.with_suffix(".log"))
         compiled.chmod(0o700)
@@ -195,6 +192,31 @@ def _compile(library: Kernel, command: list[str], path: Path, run: Run) -> ctype
         for file in (code, compiled):
             with contextlib.suppress(OSError):
                 file.unlink(missing_ok=True)
+
+
+_MOST_S = 300
+_MOST_BYTES = 4_000_000_000
+"""Of address space, for each process of a compiler. g++ 12 takes up to 0.5 GB for a kernel."""
+_LIMITS = f'ulimit -v {_MOST_BYTES // 1024} 2>/dev/null; ulimit -t {_MOST_S} 2>/dev/null; exec "$@"'
+_LIMITED = ["/bin/sh", "-c", _LIMITS, "sh"] if sys.platform != "win32" else []
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a compiler, limited in memory and time; ChildProcessError if it cannot start, or takes too long."""
+    try:
+        result = subprocess.run(
+            [*_LIMITED, *command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_MOST_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise ChildProcessError(f"{command[0]} took longer than {_MOST_S} s") from None
+    except OSError as error:
+        raise ChildProcessError(f"{command[0]} cannot be started: {error.strerror}") from error
+    return subprocess.CompletedProcess(command, result.returncode, result.stdout, result.stderr)
 
 
 def _compiler_fault(result: subprocess.CompletedProcess[str], log: Path) -> KernelError:

@@ -13,7 +13,7 @@ from charlm.checkpoint import all_finite
 from charlm.config import Config
 from charlm.data.corpus import Corpus
 from charlm.data.lines import reset_id_of
-from charlm.data.streams import LineStreams, Streams, TrainingStreams
+from charlm.data.streams import LineStreams, Streams
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import Network, WindowLoss, build_model, load_weights
@@ -268,7 +268,7 @@ def _new_model(config: Config, corpus: Corpus, machine: Machine) -> Network:
     return network
 
 
-def open_streams(config: Config, corpus: Corpus, shard: Shard) -> TrainingStreams:
+def open_streams(config: Config, corpus: Corpus, shard: Shard) -> Streams:
     """The streams of the train split, or a part of them; DataError if it is too short for one window."""
     ids, train = corpus.splits["train"], config.train
     if corpus.starts is None:

@@ -145,7 +145,7 @@ def test_headers_that_are_none(trained_run, tmp_path):
         (2).to_bytes(8, "little") + b"{}", good.replace(b"charlm checkpoint", b"somebody else's!!"),
     ):  # fmt: skip
         path.write_bytes(content)
-        with pytest.raises(DamagedCheckpointError, match=f"^{re.escape(str(path))}: damaged, or not a checkpoint"):
+        with pytest.raises(DamagedCheckpointError, match=f"^{re.escape(str(path))}: .*not a (charlm )?checkpoint"):
             read_header(path)
 
 

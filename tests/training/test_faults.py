@@ -263,18 +263,17 @@ def after_step_4():
 
 
 @pytest.mark.parametrize(
-    ("lines", "fault", "remedy"),
+    ("lines", "fault"),
     [
-        (FULL, "No space left on device", "free space"),
+        (FULL, "No space left on device"),
         pytest.param(
             f"{READ_ONLY}after_step_4 = make_read_only",
             "Read-only file system",
-            "check permissions",
             marks=pytest.mark.slow,
         ),
     ],
 )
-def test_a_disk_that_fails_during_the_run(mounting, tiny_config, tmp_path, assert_goes_on, lines, fault, remedy):
+def test_a_disk_that_fails_during_the_run(mounting, tiny_config, tmp_path, assert_goes_on, lines, fault):
     """The checkpoint of the best evaluation, at step 3, is the last."""
     disk, copy = tmp_path / "disk", tmp_path / "copy"
     disk.mkdir()
@@ -284,7 +283,7 @@ def test_a_disk_that_fails_during_the_run(mounting, tiny_config, tmp_path, asser
     error = error_of([*mounting, "bash", "-c", script, "bash", str(disk), str(copy), *command])
     assert error.startswith(f"{disk}/run/{LAST}: cannot be written (")
     assert fault in error
-    assert error.endswith(f"; earlier checkpoints are whole; {remedy}")
+    assert error.endswith("; earlier checkpoints are whole; check the disk")
     assert sorted(path.name for path in (copy / "checkpoints").iterdir()) == ["best.safetensors", "last.safetensors"]
     assert read_checkpoint(copy / LAST).progress["step"] == 3
     assert_goes_on(copy)

@@ -11,7 +11,7 @@ import charlm.training.loop
 import charlm.training.step
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
-from charlm.data.corpus import load_corpus
+from charlm.data.corpus import CountedSources
 from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import sample_text
@@ -31,7 +31,7 @@ def test_the_average_of_the_weights_is_what_is_scored_sampled_and_fine_tuned(tmp
     outcome = start_run(config, tmp_path / "first")
     sampled = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sample ")][-1]
     checkpoint = read_checkpoint(tmp_path / "first" / LAST)
-    valid = load_corpus(config.data).splits["valid"]
+    valid = CountedSources(config.data).corpus().splits["valid"]
     scores, samples = [], []
     for weights in (checkpoint.averaged, checkpoint.weights):
         model = build_model(config.model, len(checkpoint.vocabulary)).eval()
