@@ -1,7 +1,6 @@
 """Recurrent layers in PyTorch: a stack of a cell's layers, and the ways to compute one.
 
     stack.py            RecurrentLayers: parameters, states, dropout, initialization
-    arguments.py        checks of what RecurrentLayers is called with
     backend.py          the interface below a layer: Backend, one way to compute it, and LayerCall, what it takes
     selection.py        the ways to compute a stack's layers, and the choice of the fastest that can
     reference.py        the reference loop, which defines the right results
@@ -10,8 +9,7 @@
     generation.py       what native/generate.py needs of a layer to draw characters
     buffers.py          the tensors of a driver's calls: new, or with the addresses of an earlier call
     operators.py        x wᵀ + b, and the cross-entropy of logits, with their gradients
-    dropout.py          masks, and zoneout
-    autograd.py         what functions of autograd that call kernels have in common
+    dropout.py          masks, and zoneout's shares
     check_backends.py   whether all ways to compute a cell agree
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.

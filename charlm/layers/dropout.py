@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells import Cell
-from charlm.layers.autograd import refuse_symbols
+from charlm.layers.operators import refuse_symbols
 from charlm.native.operators import random_mask
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
@@ -45,13 +45,3 @@ def zoneout_shares(
         if name in cell.internal:
             zoneout_TBH.zero_()
     return zoneout_TBS
-
-
-def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int) -> Tensor:
-    """Zoneout (Krueger et al. 2017): share ⊙ old + (1 − share) ⊙ new, the state after step t.
-
-    The shares are [T, B, H], or [1, 1, H] for all steps and streams; None means 0.
-    """
-    if zoneout_TBH is None:
-        return new_BH
-    return torch.lerp(new_BH, old_BH, zoneout_TBH[t % len(zoneout_TBH)])

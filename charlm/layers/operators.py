@@ -1,5 +1,6 @@
 """The operators of the logits and their loss, with gradients: by the kernels on the CPU, elsewhere by PyTorch."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,11 +9,39 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from charlm.gpu import product as gpu_product
-from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
 from charlm.native import operators
 from charlm.native.kernels import LOSS, PRODUCT
-from charlm.native.structs import check_tensor
+from charlm.native.operators import check_tensor
 from charlm.system.device import autocasts_to_bf16
+
+
+def refuse_symbols() -> None:
+    """RuntimeError where PyTorch traces or transforms what it calls: kernels have no numbers to compute with then."""
+    if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+        raise _refused("torch.jit.trace")
+    if torch.compiler.is_exporting():
+        raise _refused("torch.export")
+    if torch._C._are_functorch_transforms_active():
+        raise _refused("a transform of torch.func")
+
+
+def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates the backward pass of a kernel's function: RuntimeError if its gradients are to have gradients."""
+
+    @functools.wraps(backward)
+    def checked(ctx: Any, *gradients: Tensor) -> Any:
+        if torch.is_grad_enabled():  # create_graph=True
+            raise _refused("second derivatives")
+        return backward(ctx, *gradients)
+
+    return checked
+
+
+def _refused(found: str) -> RuntimeError:
+    return RuntimeError(
+        f"charlm's kernels: found {found}; allowed: plain calls and first derivatives; use the layers' "
+        "forward_reference, after eval() if they have dropout, or PyTorch's own functions"
+    )
 
 
 def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
@@ -39,7 +68,7 @@ def _is_for_kernels(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.dtype == torch.float32 and tensor.layout == torch.strided and not tensor.is_neg()
 
 
-class _Linear(KernelFunction):
+class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, bf16: bool, multiply: Callable[..., Tensor]
@@ -81,7 +110,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return nats_N.view(targets.shape)
 
 
-class _CrossEntropy(KernelFunction):
+class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, with_backward: bool) -> Tensor:
         nats_N, d_logits_NV = operators.cross_entropy(logits_NV, targets_N, with_backward=with_backward)

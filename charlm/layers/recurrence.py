@@ -6,10 +6,10 @@ A driver computes the loop over time in both directions: native/recurrence.py on
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,51 +18,21 @@ from torch.nn import functional as F
 from charlm.cells.passes import Passes
 from charlm.cells.split import Split
 from charlm.cells.window import Gradients, LoopInputs, Window
-from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
+from charlm.gpu.recurrence import GpuDriver
 from charlm.layers.backend import LayerCall, LayerState, Lookup
 from charlm.layers.buffers import BufferCache, Buffers, BuffersOf
-from charlm.layers.operators import check_ids, linear_by
+from charlm.layers.operators import check_ids, first_derivative, linear_by, refuse_symbols
 from charlm.layers.reference import TensorProgram
+from charlm.native.operators import table_gradient
+from charlm.native.recurrence import CpuDriver
 from charlm.system.device import autocasts_to_bf16
 
-
-class Driver(Protocol):
-    """Computes the loop of any layer, and its gradients. All sums are float32, in bfloat16 products too."""
-
-    padding: int
-    """The length of a row of `Window.saved` is a multiple of it. The driver chooses the layout of a row."""
-
-    def forward(self, window: Window) -> None:
-        """Compute the states after each step, and what the backward pass reads."""
-        ...
-
-    def backward(self, window: Window, gradients: Gradients) -> None:
-        """Compute the gradients of a window whose forward pass is over."""
-        ...
-
-    def matmul(self, a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:
-        """A product a b + bias without gradients."""
-        ...
-
-    @property
-    def table_gradient(self) -> Callable[[Tensor, Tensor, int], Tensor] | None:
-        """(d_rows_TBN, ids_TB, V) → the gradient [V, N] of a table whose rows each step looks up by an id.
-
-        None: windows must not be such tables.
-        """
-        ...
-
-    @property
-    def graph_stream(self) -> Callable[[torch.device], int | None] | None:
-        """The stream in which windows are replayed as CUDA graphs on a device, None where they are not.
-
-        None: they never are.
-        """
-        ...
+Driver = CpuDriver | GpuDriver
+"""Computes the loop of any layer, and its gradients. All sums are float32, in bfloat16 products too."""
 
 
 def layer_by_driver(
-    driver: Driver, input_size: int, cache: BufferCache | None, x: Tensor | Lookup, call: LayerCall
+    driver: Driver, input_size: int, cache: BufferCache, x: Tensor | Lookup, call: LayerCall
 ) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I].
 
@@ -125,7 +95,7 @@ def values_before_loop(
     )
     values = before({"input": rows})
     windows, vectors = values[: len(split.windows)], values[len(split.windows) :]
-    if ids_TB is not None and driver.table_gradient is None:
+    if ids_TB is not None and isinstance(driver, GpuDriver):
         return [F.embedding(ids_TB, window) for window in windows], vectors, None
     return windows, vectors, ids_TB
 
@@ -148,12 +118,11 @@ def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def choose_buffers(
-    driver: Driver, inputs: LoopInputs, differentiable: Sequence[Tensor], cache: BufferCache | None
+    driver: Driver, inputs: LoopInputs, differentiable: Sequence[Tensor], cache: BufferCache
 ) -> BuffersOf:
     """The buffers of a call: where it may become a graph, those with the addresses of an earlier call."""
-    device = differentiable[0].device
-    stream = driver.graph_stream(device) if driver.graph_stream else None
-    if cache is None or stream is None:
+    stream = driver.graph_stream(differentiable[0].device) if isinstance(driver, GpuDriver) else None
+    if stream is None:
         return lambda phase: Buffers()
     tensors = (inputs.ids, inputs.mask, inputs.zoneout, inputs.carry, *differentiable)
     shapes = tuple(None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
@@ -209,7 +178,7 @@ def new_window(driver: Driver, inputs: LoopInputs, state: LayerState, lasting: B
     return window
 
 
-class _Loop(KernelFunction):
+class _Loop(torch.autograd.Function):
     """The loop as one operation of autograd.
 
     `inputs` and `state` name the tensors. Those that have gradients follow once more, where autograd looks for them.
@@ -246,7 +215,7 @@ class _Loop(KernelFunction):
         d_windows = [buffers.result(d_rows) for d_rows in gradients.d_windows]
         if window.ids is not None:
             pairs = zip(d_windows, ctx.table_rows, strict=True)
-            d_windows = [driver.table_gradient(d_rows, window.ids, V) for d_rows, V in pairs]
+            d_windows = [table_gradient(d_rows, window.ids, V) for d_rows, V in pairs]
         d_vectors = [
             gradients.d_products[window.passes.like_vectors[k]].sum((0, 1)) if one is None else buffers.result(one)
             for k, one in enumerate(gradients.d_vectors)

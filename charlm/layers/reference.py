@@ -12,7 +12,6 @@ from charlm.cells.on_tensors import evaluate, matrix, normalized
 from charlm.cells.program import Node, Program, ordered
 from charlm.cells.split import split
 from charlm.layers.backend import Backend, LayerCall, LayerState
-from charlm.layers.dropout import zone_out
 
 
 def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
@@ -58,6 +57,16 @@ def _record(call: LayerCall, loop: Program, states: LayerState, values: Mapping[
         call.activations[name, False].append(state)
     for name, place in loop.gates:
         call.activations[name, True].append(values[name, place].expand_as(states[0]))
+
+
+def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int) -> Tensor:
+    """Zoneout (Krueger et al. 2017): share ⊙ old + (1 − share) ⊙ new, the state after step t.
+
+    The shares are [T, B, H], or [1, 1, H] for all steps and streams; None means 0.
+    """
+    if zoneout_TBH is None:
+        return new_BH
+    return torch.lerp(new_BH, old_BH, zoneout_TBH[t % len(zoneout_TBH)])
 
 
 REFERENCE = Backend("reference loop", reference_layer)
@@ -115,7 +124,7 @@ class TensorProgram:
                     return columns + args[0] if args else columns
                 case "normalize":
                     gates = args[0].unflatten(-1, (node.count, -1))
-                    return normalized(gates, node)[0].flatten(-2)
+                    return normalized(gates, node).flatten(-2)
             raise AssertionError(node.op)
 
         values = evaluate(self.nodes, self.order, leaf, self.dtype)

@@ -2,7 +2,7 @@
 
 import ctypes
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from charlm.cells.passes import Passes
 from charlm.cells.program import Parameter, Program
 from charlm.config.schema import Dropout
 from charlm.gpu.recurrence import GpuDriver
-from charlm.layers.arguments import carry_of, check_input, check_lengths, split_state
 from charlm.layers.backend import (
     Activations,
     Backend,
@@ -29,8 +28,8 @@ from charlm.layers.dropout import dropout_mask, zoneout_shares
 from charlm.layers.generation import generating_layer
 from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import Selection, select
+from charlm.native.operators import check_tensor
 from charlm.native.recurrence import CpuDriver, cpu_driver
-from charlm.native.structs import check_tensor
 from charlm.system.process_group import WHOLE_BATCH
 
 NO_DROPOUT = Dropout()
@@ -53,8 +52,6 @@ class RecurrentLayers(nn.Module):
         residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144,
             (6)). The sum is the input of the next layer, or the output of the last. States do not include the
             added input, and dropout does not apply to it.
-        batch_first: input and output tensors are [B, T, …], as in torch.nn. States stay [L, B, H], and `resets_TB`
-            and the ids of a `Lookup` stay [T, B].
 
     All dropout acts in training mode only. Each call draws, from the lowest layer to the highest: the mask of the
     layer's input (above the first layer), the mask of its state, the masks of its weights, and zoneout's mask of all
@@ -73,7 +70,6 @@ class RecurrentLayers(nn.Module):
         dropout: Dropout = NO_DROPOUT,
         zoneout: float = 0.0,
         residual: bool = False,
-        batch_first: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(cell, Cell):
@@ -90,7 +86,6 @@ class RecurrentLayers(nn.Module):
         self.dropout = dropout
         self.zoneout = zoneout
         self.residual = residual
-        self.batch_first = batch_first
         self.shard = WHOLE_BATCH
         """The shard of the batch that `forward` computes; masks are drawn for it."""
         self._programs = cell.programs()
@@ -162,7 +157,6 @@ class RecurrentLayers(nn.Module):
         x: Tensor | Lookup,
         state: RecurrentState | None = None,
         resets_TB: Tensor | None = None,
-        lengths_B: Tensor | Sequence[int] | None = None,
         *,
         backend: Backend | None = None,
         activations: list[Activations] | None = None,
@@ -170,56 +164,64 @@ class RecurrentLayers(nn.Module):
         """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
 
         x is [T, B, I], as a tensor or as a lookup. Without `state` the window starts from zeros. Where `resets_TB`,
-        a bool tensor, is true, the state of all layers of that stream is set to zero before the step. `lengths_B`: how
-        many steps each stream has; what stands in x after them is not read, outputs there are 0, and the last state is
-        that after the stream's last step. Outputs and states have the parameters' dtype, even under autocast.
-        TypeError and ValueError for arguments that do not fit.
+        a bool tensor, is true, the state of all layers of that stream is set to zero before the step. Outputs and
+        states have the parameters' dtype, even under autocast. TypeError and ValueError for arguments that do not fit.
 
         backend: what computes the layers; default: the fastest that can. activations: see `forward_reference`.
         """
         like = next(self.parameters())
         if backend is None:
             backend = self.select_backend(like.device, self.training, resets=resets_TB is not None).backend
-        T, B = check_input(self.kind, x, self.input_size, like, self._order)
-        carry_TB = None if resets_TB is None else carry_of(self.kind, resets_TB, T, B, like.dtype)
+        T, B = self._check_input(x)
+        carry_TB = None
+        if resets_TB is not None:
+            check_tensor(f"{self.kind}: resets", resets_TB, (T, B), torch.bool, like.device)
+            carry_TB = (~resets_TB).to(like.dtype)
         y: Any = x
-        if isinstance(x, Tensor) and self.batch_first:
-            y = x.transpose(0, 1)
-        if isinstance(x, Lookup) and not (backend.by_driver and lengths_B is None):
+        if isinstance(x, Lookup) and not backend.by_driver:
             y = x.dense(self.input_size, like)
-        after_end_TB1 = None
-        if lengths_B is not None:
-            lengths_B = check_lengths(self.kind, lengths_B, T, B)
-            after_end_TB1 = (torch.arange(T)[:, None] >= lengths_B)[:, :, None].to(y.device)
-            y = y.masked_fill(after_end_TB1, 0)
         layer_states: list[LayerState] = []
         for layer, layer_state in enumerate(self._split_state(state, B)):
             inputs = y if layer == 0 else self._drop_between_layers(y)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            call = call._replace(carry_TB=carry_TB)
-            if activations:
-                call = call._replace(activations=activations[layer])
-            output, layer_state = compute_layer(backend, inputs, call, lengths_B)
-            if after_end_TB1 is not None:
-                output = output.masked_fill(after_end_TB1, 0)
+            call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
+            output, layer_state = compute_layer(backend, inputs, call)
             y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
-        last_state = tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
-        return y.transpose(0, 1) if self.batch_first else y, last_state
+        return y, tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
 
     def forward_reference(
         self,
         x: Tensor | Lookup,
         state: RecurrentState | None = None,
         resets_TB: Tensor | None = None,
-        lengths_B: Tensor | Sequence[int] | None = None,
         activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """`forward` by the reference loop, which defines the right results for every other backend.
 
         activations: one for each layer, which records them.
         """
-        return self.forward(x, state, resets_TB, lengths_B, backend=REFERENCE, activations=activations)
+        return self.forward(x, state, resets_TB, backend=REFERENCE, activations=activations)
+
+    def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
+        """T and B of an input."""
+        like = next(self.parameters())
+        if isinstance(x, Lookup):
+            check_tensor("ids of a lookup", x.ids_TB, x.ids_TB.shape, torch.int64, like.device)
+            if x.table_VI is not None:
+                shape = len(x.table_VI), self.input_size
+                check_tensor("table of a lookup", x.table_VI, shape, like.dtype, like.device)
+            T, B = x.ids_TB.shape
+        else:
+            is_tensor = isinstance(x, Tensor)
+            T, B = x.shape[:2] if is_tensor and x.dim() == 3 else (0, 0)
+            dtype = like.dtype
+            if is_tensor and x.is_floating_point() and torch.is_autocast_enabled("cpu" if like.is_cpu else "cuda"):
+                dtype = x.dtype  # as in torch.nn: autocast converts the results of operators before these layers
+            check_tensor(f"{self.kind}: input", x, (T, B, self.input_size), dtype, like.device)
+        if T == 0:
+            raise ValueError(f"{self.kind}: input: found no steps; allowed: [T, B, {self.input_size}] with T ≥ 1")
+        return T, B
 
     def _drop_between_layers(self, y_TBH: Tensor) -> Tensor:
         p = self.dropout.between_layers
@@ -279,17 +281,18 @@ class RecurrentLayers(nn.Module):
         """A copy selects its own backends, which refer to it."""
         return {**self.__dict__, "_selections": {}}
 
-    @property
-    def _order(self) -> str:
-        """The first two dimensions of an input tensor."""
-        return "B, T" if self.batch_first else "T, B"
-
     def _split_state(self, state: RecurrentState | None, batch_size: int) -> list[LayerState]:
         """The state of each layer."""
         if state is None:
             state = self.zero_state(batch_size)
+        if not isinstance(state, tuple | list) or len(state) != len(self.state_names):
+            names = ", ".join(self.state_names)
+            given = f"{type(state).__name__} of {len(state)}"
+            raise TypeError(f"{self.kind}: state: found a {given}; allowed: a tuple ({names}) of tensors")
         shape, like = (self.num_layers, batch_size, self.hidden_size), next(self.parameters())
-        return split_state(self.kind, state, self.state_names, shape, like, self._order)
+        for name, tensor in zip(self.state_names, state, strict=True):
+            check_tensor(f"{self.kind}: state {name}", tensor, shape, like.dtype, like.device)
+        return list(zip(*(tensor.unbind() for tensor in state), strict=True))
 
     def zero_state(self, batch_size: int) -> RecurrentState:
         """The initial state of `batch_size` streams."""

@@ -21,7 +21,7 @@ from charlm.layers import (
     dropout_mask,
     linear,
 )
-from charlm.native.structs import check_tensor
+from charlm.native.operators import check_tensor
 from charlm.system.device import autocast
 
 

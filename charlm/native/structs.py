@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 Value: TypeAlias = "int | float | Tensor | Sequence[Tensor | None] | None"
@@ -80,19 +79,6 @@ class Struct:
         """Whether the library was compiled with the layout that Python uses."""
         layout = self.layout
         return list((ctypes.c_size_t * len(layout)).in_dll(library, f"{self.name}_layout")) == layout
-
-
-def check_tensor(
-    name: str, tensor: "Tensor", shape: tuple[int, ...], dtype: "torch.dtype", device: "torch.device"
-) -> None:
-    """ValueError unless a dense tensor has this shape and type, and is on this device."""
-    is_dense = str(tensor.layout) == "torch.strided"
-    if not is_dense or tensor.shape != shape or tensor.dtype != dtype or tensor.device != device:
-        layout = "" if is_dense else f" as {tensor.layout}"
-        raise ValueError(
-            f"{name}: found {tensor.dtype} {list(tensor.shape)} on {tensor.device}{layout}; "
-            f"allowed: {dtype} {list(shape)} on {device}"
-        )
 
 
 def _address(field: str, tensor: "Tensor", dtype: str | None) -> int:

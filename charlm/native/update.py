@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from charlm.native.kernels import UPDATE
-from charlm.native.structs import check_tensor
+from charlm.native.operators import check_tensor
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
