@@ -29,8 +29,7 @@ from charlm.native.generate import Generator
 def select_backend(kind: str, device: torch.device | str) -> Selection:
     """The backend of a kind with default options in training on `device`, and why not a faster one.
 
-    Call it under the same autocast as training. It compiles kernels at first use, builds a model of one unit only, and
-    leaves torch's random generator unchanged.
+    See `RecurrentLayers.select_backend`. Leaves torch's random generator unchanged.
     """
     with torch.random.fork_rng(devices=[]):
         return RecurrentLayers(CELLS[kind](hidden=1), 1).to(device).select_backend(device)

@@ -1,8 +1,7 @@
-"""What a `Generator` needs of a layer: its loop, and what comes before it.
+"""What a `Generator` needs of a layer: its loop, and what comes before it, such as W x + b of an LSTM.
 
-"Before" is the part of a step that reads the input but no state, such as W x + b of an LSTM. Training computes it for
-all steps at once. Generation knows a layer's input only step by step: the first layer looks the part up in a table with
-a row for each character, and the layers above compute it in the kernel, from the output of the layer below.
+Training computes the part before the loop for all steps at once. In generation the first layer looks it up in a table
+with a row for each character, and the layers above compute it in the kernel, from the output of the layer below.
 """
 
 import ctypes
@@ -30,10 +29,8 @@ def generating_layer(
 ) -> ctypes.Structure:
     """The struct `Arguments` of a layer, without ids. In its tables the part before the loop comes last.
 
-    characters: the first layer's input for each character; None above it.
-
-    Both halves of its states, [S, 2, B, H], are the states before the next character. The windows of a first layer are
-    tables with a row for each character; those of other layers are scratch [B, n].
+    characters: the first layer's input for each character; None above it. Both halves of the states, [S, 2, B, H], are
+    those before the next character. The windows above the first layer are scratch [B, n].
     """
     split, parameters, state = call.passes.split, call.parameters, call.state
     B, H = state[0].shape

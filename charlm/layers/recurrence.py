@@ -1,8 +1,6 @@
 """One recurrent layer over a window by a driver: what comes before the loop, the loop's memory, its gradients.
 
-    x ──► windows, vectors ──► Driver.forward ──► outputs, last states        Driver.backward computes the gradients
-
-A driver computes the loop over time in both directions: native/recurrence.py on the CPU, gpu/recurrence.py elsewhere.
+x ──► windows, vectors ──► Driver.forward ──► outputs, last states        Driver.backward computes the gradients
 """
 
 import itertools
@@ -36,9 +34,8 @@ def layer_by_driver(
 ) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I].
 
-    input_size: that of a lookup without a table. cache: for calls that need the addresses of an earlier one. Under
-    autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. ValueError for ids on the CPU
-    that are outside of the table.
+    input_size: that of a lookup without a table. Under autocast to bfloat16 the products are bfloat16; sums, gates and
+    states stay float32. ValueError for ids on the CPU that are outside of the table.
     """
     passes, state = call.passes, call.state
     if call.carry_TB is not None:

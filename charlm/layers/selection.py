@@ -31,12 +31,12 @@ class Selection(NamedTuple):
 
     @property
     def description(self) -> str:
-        """One line for people, e.g. "rhn: reference loop; no fused CPU kernel: no C++ compiler"."""
+        """One line, e.g. "rhn: reference loop; no fused CPU kernel: no C++ compiler"."""
         return f"{self.kind}: {self.way}"
 
     @property
     def way(self) -> str:
-        """What computes the layer, in words, and why nothing faster does."""
+        """The description without the kind."""
         library = f" ({self.backend.library})" if self.backend.library else ""
         reasons = [f"; no {name}: {reason}" for name, reason in self.passed_over.items()]
         return f"{self.backend.name}{library}{''.join(reasons)}"

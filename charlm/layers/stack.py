@@ -42,23 +42,19 @@ class RecurrentLayers(nn.Module):
         cell: the kind with its options; H is `cell.hidden`.
         input_size: I, the features of the first layer's input.
         dropout: probabilities of dropping. `between_layers`: a unit of the input of every layer above the first.
-            `state`: a unit of the operands of recurrent products, except units of the input; one mask per layer for all
-            steps of a call (Gal & Ghahramani 2016). `weights`: a recurrent weight; one mask of each recurrent matrix
-            per layer for all steps and streams of a call (Merity et al. 2018). `variational`: one mask of the input for
-            all steps of a call, instead of a new one at every step. The other places are not those of these layers.
-        zoneout: probability that a unit of the state keeps its previous value in a step, drawn independently for
-            every unit of every state tensor that is not internal; evaluation uses the expected value (Krueger et al.
-            2017, arXiv:1606.01305). It acts after the whole step: no new state is computed from a kept one.
-        residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144,
-            (6)). The sum is the input of the next layer, or the output of the last. States do not include the
-            added input, and dropout does not apply to it.
+            `state`: a unit of the operands of recurrent products; one mask per layer for all steps of a call (Gal &
+            Ghahramani 2016). `weights`: a recurrent weight; one mask per layer for all steps and streams of a call
+            (Merity et al. 2018). `variational`: one mask of the input for all steps of a call.
+        zoneout: probability that a unit of a state keeps its value in a step; evaluation uses the expected value
+            (Krueger et al. 2017, arXiv:1606.01305). It acts after the step: no new state is computed from a kept one.
+        residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144, (6)),
+            after dropout. States do not include it.
 
-    All dropout acts in training mode only. Each call draws, from the lowest layer to the highest: the mask of the
-    layer's input (above the first layer), the mask of its state, the masks of its weights, and zoneout's mask of all
-    its state tensors, side by side.
+    Dropout acts in training mode only. Each layer, from the lowest, draws the mask of its input, of its state, of its
+    weights, and zoneout's mask of all its states, side by side.
 
-    Shapes: input [T, B, I], time first, output [T, B, H], state [L, B, H] for each of the cell's states, in a tuple.
-    `{name}_l{layer}` is the parameter `name` of the cell's program in a layer, as in torch.nn.
+    Shapes: input [T, B, I], output [T, B, H], state a tuple of [L, B, H]. `{name}_l{layer}` is the parameter `name` of
+    the cell's program in a layer, as in torch.nn.
     """
 
     def __init__(
@@ -117,7 +113,7 @@ class RecurrentLayers(nn.Module):
         return self.input_size if layer == 0 else self.hidden_size
 
     def layer_parameters(self, layer: int) -> dict[str, Tensor]:
-        """The parameters of one layer by the names in the cell's program, in its order.
+        """The parameters of one layer by name, in the program's order.
 
         ValueError for one that was replaced by another shape, or by another type or device than the first has.
         """
@@ -163,11 +159,11 @@ class RecurrentLayers(nn.Module):
     ) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
 
-        x is [T, B, I], as a tensor or as a lookup. Without `state` the window starts from zeros. Where `resets_TB`,
-        a bool tensor, is true, the state of all layers of that stream is set to zero before the step. Outputs and
-        states have the parameters' dtype, even under autocast. TypeError and ValueError for arguments that do not fit.
+        x is [T, B, I], as a tensor or as a lookup. Where `resets_TB`, a bool tensor, is true, the stream's states are
+        set to zero before the step. Outputs and states have the parameters' dtype, even under autocast. TypeError and
+        ValueError for arguments that do not fit.
 
-        backend: what computes the layers; default: the fastest that can. activations: see `forward_reference`.
+        backend: default: the fastest that can. activations: one for each layer, which the reference loop records.
         """
         like = next(self.parameters())
         if backend is None:
@@ -197,10 +193,7 @@ class RecurrentLayers(nn.Module):
         resets_TB: Tensor | None = None,
         activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
-        """`forward` by the reference loop, which defines the right results for every other backend.
-
-        activations: one for each layer, which records them.
-        """
+        """`forward` by the reference loop, which defines the right results for every other backend."""
         return self.forward(x, state, resets_TB, backend=REFERENCE, activations=activations)
 
     def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
@@ -245,7 +238,7 @@ class RecurrentLayers(nn.Module):
         return LayerCall(passes, parameters, state, mask_BH, zoneout_TBS)
 
     def generating_layers(self, state: RecurrentState, characters: Lookup) -> list[ctypes.Structure]:
-        """The structs for a `Generator`, starting from `state`, in evaluation mode. characters: the input of each."""
+        """The structs for a `Generator`, in evaluation mode. characters: the input for each character."""
         layers = []
         for layer, layer_state in enumerate(self._split_state(state, state[0].shape[1])):
             call = self.layer_call(layer, layer_state, steps=1, training=False)
@@ -266,9 +259,7 @@ class RecurrentLayers(nn.Module):
     def select_backend(self, device: torch.device | str, training: bool = True, resets: bool = False) -> Selection:
         """The backend that `forward` uses on `device`, and why not a faster one. Compiles kernels at first use.
 
-        resets: whether `forward` gets `resets_TB`.
-
-        Call it under the same autocast as `forward`: the choice depends on it.
+        resets: whether `forward` gets `resets_TB`. Call it under the same autocast as `forward`.
         """
         device, like = torch.device(device), next(self.parameters())
         autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
@@ -304,10 +295,7 @@ class RecurrentLayers(nn.Module):
 
     @torch.no_grad()
     def init_orthogonal_(self) -> None:
-        """Make each block of the recurrent weights, one per gate, orthogonal and random (Saxe et al. 2014).
-
-        Blocks that have an initial value of their own keep it.
-        """
+        """Make each gate's recurrent matrix that has no initial value of its own orthogonal (Saxe et al. 2014)."""
         for layer in range(self.num_layers):
             program = self.program(layer)
             for declared in program.parameters:

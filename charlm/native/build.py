@@ -18,7 +18,7 @@ class Kernel:
 
     Args:
         source: the file.
-        structs: those of its functions' arguments, whose layout the library exports; default: its `struct Arguments`.
+        structs: those of its functions' arguments; default: its `struct Arguments`.
         name: the library's name; default: the file's.
         text: C++ that follows the file.
     """
@@ -28,23 +28,11 @@ class Kernel:
         self.structs: tuple[Struct, ...] = (Struct(source),) if structs is None else structs
 
     @property
-    def code(self) -> str:
-        """All that follows the source: the text, and the layouts of the structs."""
-        return "\n".join([self.text, *(struct.layout_code for struct in self.structs)])
-
-    @property
     def digest(self) -> str:
-        """Identifies what is compiled: the source, the headers beside it, and the code."""
+        """Identifies what is compiled: the source, the headers beside it, and the text."""
         headers = sorted(self.source.parent.glob("*.h"))
         texts = [file.read_bytes() for file in (*headers, self.source)]
-        return hashlib.sha256(b"\0".join([*texts, self.code.encode()])).hexdigest()[:16]
-
-    def checked(self, opened: ctypes.CDLL) -> ctypes.CDLL | KernelError:
-        """The library as it was opened, if its structs have the layout that Python uses."""
-        for struct in self.structs:
-            if not struct.fits(opened):
-                return KernelError(f"the compiler lays out struct {struct.name} of {struct.file.name} in another way")
-        return opened
+        return hashlib.sha256(b"\0".join([*texts, self.text.encode()])).hexdigest()[:16]
 
     def __call__(self, function: str, **values: Value) -> ctypes.Structure:
         """Call a function with these values of the first struct, see `Struct.fill`; returns the struct."""
@@ -148,13 +136,13 @@ def _get(libraries: Sequence[Kernel]) -> Outcomes:
 
 def _shipped(libraries: Sequence[Kernel]) -> Outcomes:
     """The libraries that came with charlm for this CPU; KernelErrors for the others."""
-    level = _level()
     outcomes: Outcomes = {}
     for library in libraries:
-        folder = SHIPPED if library is THREADS else SHIPPED / level
-        path = shipped_path(folder, library)
-        is_there = path.is_file() and (level or library is THREADS)
-        outcomes[library] = _open_shipped(library, path) if is_there else _MISSING
+        path = shipped_path(SHIPPED if library is THREADS else SHIPPED / _level(), library)
+        try:
+            outcomes[library] = ctypes.CDLL(str(path)) if path.is_file() else _MISSING
+        except OSError as error:
+            outcomes[library] = KernelError(f"{path} cannot be loaded ({error}); install charlm again")
     return outcomes
 
 
@@ -162,13 +150,6 @@ def _level() -> str:
     """The folder of SHIPPED for this CPU: the preferred level, or else the fastest; "" if there is none."""
     levels = [level for level in cpu_levels() if (SHIPPED / level).is_dir()]
     return _preferred if _preferred in levels else next(iter(levels), "")
-
-
-def _open_shipped(library: Kernel, path: Path) -> ctypes.CDLL | KernelError:
-    try:
-        return library.checked(ctypes.CDLL(str(path)))
-    except OSError as error:
-        return KernelError(f"{path} cannot be loaded ({error}); install charlm again")
 
 
 def shipped_path(folder: Path, library: Kernel) -> Path:
@@ -182,7 +163,7 @@ def cpu_levels() -> list[str]:
     path = shipped_path(SHIPPED, THREADS)
     try:
         function = ctypes.CDLL(str(path)).cpu_levels
-    except OSError:  # missing, or the system refuses it: see `_open_shipped`
+    except OSError:  # missing, or the system refuses it
         return []
     function.restype = ctypes.c_char_p
     return function().decode().split()

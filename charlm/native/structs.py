@@ -1,4 +1,4 @@
-"""The structs through which Python calls C++: parsed from the C++ text, checked against the compiled layout."""
+"""The structs through which Python calls C++: parsed from the C++ text."""
 
 import ctypes
 import functools
@@ -59,26 +59,6 @@ class Struct:
                 setattr(filled, field, ctypes.addressof(tables[-1]))
         filled.kept_alive = values, tables
         return filled
-
-    @property
-    def layout(self) -> list[int]:
-        """The size of the struct and the offset of each field, in bytes."""
-        struct, pointees = self._parsed
-        return [ctypes.sizeof(struct), *(getattr(struct, field).offset for field in pointees)]
-
-    @property
-    def layout_code(self) -> str:
-        """C++ that exports the layout as the compiler sees it."""
-        offsets = "".join(f", offsetof({self.name}, {field})" for field in self._parsed[1])
-        return (
-            f'extern "C" __attribute__((visibility("default"))) const std::size_t {self.name}_layout[] = '
-            f"{{sizeof({self.name}){offsets}}};\n"
-        )
-
-    def fits(self, library: ctypes.CDLL) -> bool:
-        """Whether the library was compiled with the layout that Python uses."""
-        layout = self.layout
-        return list((ctypes.c_size_t * len(layout)).in_dll(library, f"{self.name}_layout")) == layout
 
 
 def _address(field: str, tensor: "Tensor", dtype: str | None) -> int:

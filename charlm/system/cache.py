@@ -21,7 +21,7 @@ ADVICE = "any folder with room will do; name one in CHARLM_CACHE"
 
 _OWN_NAMES = {
     "corpora": re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}.*\.bin|unicode-names.*\.txt"),
-    "kernels": re.compile(r".+-[0-9a-f]{16}\.(so|sha256|log)"),
+    "kernels": re.compile(r".+-[0-9a-f]{16}\.(so|log)"),
 }
 """What charlm writes there; CHARLM_CACHE may name a folder with other files in it."""
 _RECENT_S = 600
