@@ -4,7 +4,6 @@ import torch
 
 from charlm.cells.window import Gradients, Window
 from charlm.gpu.graphs import Graphs, Launches, identity, inside_graph, may_record, stream_of
-from charlm.gpu.product import matmul
 from charlm.system.device import fp32_precision, without_autocast
 
 
@@ -12,7 +11,6 @@ class GpuDriver:
     """Computes the loops of all cells in float32."""
 
     padding = 1
-    matmul = staticmethod(matmul)
 
     def __init__(self) -> None:
         self.graphs = Graphs()

@@ -6,7 +6,7 @@
     reference.py        the reference loop, which defines the right results
     torch_operator.py   torch's own operators
     recurrence.py       layers by a Driver (native/ on the CPU, gpu/ elsewhere): the loop's memory, and its gradients
-    generation.py       what native/generate.py needs of a layer to draw characters
+    generation.py       Generator: draws characters in the kernels of a model's cell
     buffers.py          the tensors of a driver's calls: new, or with the addresses of an earlier call
     operators.py        x wᵀ + b, and the cross-entropy of logits, with their gradients
     dropout.py          masks, and zoneout's shares
@@ -20,10 +20,10 @@ import torch
 from charlm.cells import CELLS
 from charlm.layers.backend import Activations, Backend, Lookup, RecurrentState
 from charlm.layers.dropout import dropout_mask
+from charlm.layers.generation import Generator
 from charlm.layers.operators import cross_entropy, linear
 from charlm.layers.selection import Selection
 from charlm.layers.stack import NO_DROPOUT, RecurrentLayers
-from charlm.native.generate import Generator
 
 
 def select_backend(kind: str, device: torch.device | str) -> Selection:

@@ -1,7 +1,4 @@
-"""Backends: the ways to compute one recurrent layer.
-
-selection.py lists them, fastest first, and chooses one. A new backend is one more entry in that list.
-"""
+"""Backends: the ways to compute one recurrent layer. selection.py lists them, fastest first, and chooses one."""
 
 import itertools
 from collections import defaultdict
@@ -75,9 +72,9 @@ class Backend:
     prepare: Callable[[bool], str | None] = lambda training: None
     """training → why this backend cannot compute the layer, or None if it can. May compile a kernel."""
     library: str = ""
-    """Names the library that does the work, if that depends on the device."""
+    """What does the work, for people."""
     by_driver: bool = False
-    """Whether a `Driver` computes it: `layer` then also accepts a Lookup as input, and a call with `carry_TB`."""
+    """Whether a `Driver` computes it: `layer` then also takes a Lookup as input, and `carry_TB`."""
     generates: bool = False
     """Whether `Generator` can compute the layer too."""
 

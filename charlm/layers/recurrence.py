@@ -6,7 +6,6 @@ x ──► windows, vectors ──► Driver.forward ──► outputs, last st
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from charlm.cells.window import Gradients, LoopInputs, Window
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers.backend import LayerCall, LayerState, Lookup
 from charlm.layers.buffers import BufferCache, Buffers, BuffersOf
-from charlm.layers.operators import check_ids, first_derivative, linear_by, refuse_symbols
+from charlm.layers.operators import check_ids, first_derivative, linear, matmul, refuse_symbols
 from charlm.layers.reference import TensorProgram
 from charlm.native.operators import table_gradient
 from charlm.native.recurrence import CpuDriver
@@ -88,7 +87,7 @@ def values_before_loop(
         parameters,
         additions=split.additions,
         one_hot_size=input_size if rows is None else 0,
-        linear=partial(linear_by, driver.matmul),
+        linear=linear,
     )
     values = before({"input": rows})
     windows, vectors = values[: len(split.windows)], values[len(split.windows) :]
@@ -217,7 +216,7 @@ class _Loop(torch.autograd.Function):
             gradients.d_products[window.passes.like_vectors[k]].sum((0, 1)) if one is None else buffers.result(one)
             for k, one in enumerate(gradients.d_vectors)
         ]
-        d_weights = weight_gradients(driver, window, gradients)
+        d_weights = weight_gradients(window, gradients)
         d_state = buffers.result(gradients.d_first)
         return None, None, None, None, *d_windows, *d_vectors, *d_weights, *d_state
 
@@ -251,7 +250,7 @@ def new_gradients(window: Window, buffers: Buffers, dy_TBH: Tensor, d_last: tupl
     )
 
 
-def weight_gradients(driver: Driver, window: Window, gradients: Gradients) -> list[Tensor]:
+def weight_gradients(window: Window, gradients: Gradients) -> list[Tensor]:
     """The gradient of each product's matrix: its output gradient times its operand, summed over steps."""
     passes, d_weights = window.passes, []
     for product, d_TBG in zip(passes.products, gradients.d_products, strict=True):
@@ -261,7 +260,7 @@ def weight_gradients(driver: Driver, window: Window, gradients: Gradients) -> li
         else:
             v_TBK = window.operands[passes.stored_operands.index(product.operand)][: window.T]
         v_TBK = window.masked(v_TBK, operand.size)
-        d_weights.append(driver.matmul(d_TBG.flatten(0, 1).t(), v_TBK.flatten(0, 1), bf16=window.bf16))
+        d_weights.append(matmul(d_TBG.flatten(0, 1).t(), v_TBK.flatten(0, 1), bf16=window.bf16))
     return d_weights
 
 

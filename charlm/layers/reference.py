@@ -75,8 +75,8 @@ REFERENCE = Backend("reference loop", reference_layer)
 class TensorProgram:
     """The values of a program's nodes `ends`, as a function of its leaves.
 
-    additions: see `Split`. mask_BH: multiplies operands of size H. one_hot_size: V if the input is not given, but is
-    all one-hot vectors, [V, V]. linear: products with a bias.
+    additions: see `Split`. mask_BH: multiplies operands of size H. one_hot_size: V if the input is all one-hot vectors,
+    [V, V], which are not given. linear: products with a bias.
     """
 
     def __init__(

@@ -58,17 +58,15 @@ def backends(layers: RecurrentLayers, device: torch.device) -> list[Backend]:
     operator = torch_backend(layers, device)
     torchs = [] if operator is None else [operator]
 
-    def by_cpu(x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-        return layer_by_driver(layers.cpu_driver, layers.input_size, layers.buffer_cache, x, call)
-
-    def by_gpu(x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-        return layer_by_driver(layers.gpu_driver, layers.input_size, layers.buffer_cache, x, call)
+    def compute(x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
+        driver = layers.cpu_driver if device.type == "cpu" else layers.gpu_driver
+        return layer_by_driver(driver, layers.input_size, layers.buffer_cache, x, call)
 
     if device.type == "cpu":
         lacks = partial(lacks_cpu_kernel, layers)
-        return [Backend("fused CPU kernel", by_cpu, lacks, by_driver=True, generates=True), *torchs, REFERENCE]
+        return [Backend("fused CPU kernel", compute, lacks, by_driver=True, generates=True), *torchs, REFERENCE]
     lacks = partial(lacks_gpu_kernels, layers)
-    loop = Backend("loop with its own backward pass", by_gpu, lacks, library="Triton's kernels", by_driver=True)
+    loop = Backend("loop with its own backward pass", compute, lacks, "Triton's kernels", by_driver=True)
     return [*torchs, loop, REFERENCE]
 
 

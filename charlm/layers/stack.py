@@ -88,13 +88,10 @@ class RecurrentLayers(nn.Module):
         self._passes = both_passes(*self._programs)
         self.buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        """Of each parameter."""
         for layer in range(num_layers):
             for declared in self.program(layer).parameters:
-                name = f"{declared.name}_l{layer}"
-                self._shapes[name] = declared.shape(self.hidden_size, self.layer_input_size(layer))
-                self.register_parameter(name, nn.Parameter(torch.empty(self._shapes[name])))
+                shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
+                self.register_parameter(f"{declared.name}_l{layer}", nn.Parameter(torch.empty(shape)))
         bound = 1 / math.sqrt(self.hidden_size)
         self.init_uniform_(bound, bias_bound=bound)
 
@@ -117,32 +114,33 @@ class RecurrentLayers(nn.Module):
 
         ValueError for one that was replaced by another shape, or by another type or device than the first has.
         """
-        parameters = {one.name: getattr(self, f"{one.name}_l{layer}") for one in self.program(layer).parameters}
-        like = next(iter(parameters.values()))
-        for name, parameter in parameters.items():
-            name_of_layer = f"{name}_l{layer}"
-            check_tensor(name_of_layer, parameter, self._shapes[name_of_layer], like.dtype, like.device)
+        parameters, like = {}, getattr(self, f"{self.program(layer).parameters[0].name}_l{layer}")
+        for declared in self.program(layer).parameters:
+            name = f"{declared.name}_l{layer}"
+            shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
+            parameters[declared.name] = getattr(self, name)
+            check_tensor(name, parameters[declared.name], shape, like.dtype, like.device)
         return parameters
+
+    def _declared(self) -> Iterator[tuple[int, Parameter, Tensor]]:
+        """Each parameter, with its layer and what the cell's program declares of it."""
+        for layer in range(self.num_layers):
+            for declared in self.program(layer).parameters:
+                yield layer, declared, getattr(self, f"{declared.name}_l{layer}")
 
     def vectors(self) -> list[Tensor]:
         """The parameters with a number for each unit. All others are matrices, or stacks of them."""
-        vectors = []
-        for layer in range(self.num_layers):
-            parameters = self.layer_parameters(layer)
-            vectors += [parameters[one.name] for one in self.program(layer).parameters if one.columns == ""]
-        return vectors
+        return [vector for _, declared, vector in self._declared() if declared.columns == ""]
 
     def state_matrices(self) -> dict[Tensor, tuple[int, ...]]:
         """The shape of one gate's matrix in each parameter that multiplies a state of its layer or the layer below."""
         shapes = {}
-        for layer in range(self.num_layers):
-            program, parameters = self.program(layer), self.layer_parameters(layer)
-            for one in program.parameters:
-                if one.name in program.recurrent() or (layer > 0 and one.columns == "I"):
-                    shapes[parameters[one.name]] = self._gate_shape(one, layer)
+        for layer, declared, parameter in self._declared():
+            if declared.name in self.program(layer).recurrent() or (layer > 0 and declared.columns == "I"):
+                shapes[parameter] = self._gate_shape(layer, declared)
         return shapes
 
-    def _gate_shape(self, declared: Parameter, layer: int) -> tuple[int, ...]:
+    def _gate_shape(self, layer: int, declared: Parameter) -> tuple[int, ...]:
         """The shape of one gate's matrix."""
         return declared._replace(gates=1, stack=0).shape(self.hidden_size, self.layer_input_size(layer))
 
@@ -296,34 +294,32 @@ class RecurrentLayers(nn.Module):
     @torch.no_grad()
     def init_orthogonal_(self) -> None:
         """Make each gate's recurrent matrix that has no initial value of its own orthogonal (Saxe et al. 2014)."""
-        for layer in range(self.num_layers):
-            program = self.program(layer)
-            for declared in program.parameters:
-                if declared.name in program.recurrent():
-                    for block, start in self._blocks(layer, declared):
-                        if start is None:
-                            nn.init.orthogonal_(block)
+        for layer, declared, parameter in self._declared():
+            if declared.name in self.program(layer).recurrent():
+                for block, start in self._blocks(layer, declared, parameter):
+                    if start is None:
+                        nn.init.orthogonal_(block)
 
     @torch.no_grad()
     def init_uniform_(self, bound: float, bias_bound: float = 0.0) -> None:
         """Draw weights and biases from U(±bound); matrices and rows of vectors that have an initial value get it."""
-        for layer in range(self.num_layers):
-            for declared in self.program(layer).parameters:
-                parameter = self.get_parameter(f"{declared.name}_l{layer}")
-                if None in declared.starts or not declared.starts:
-                    drawn = bias_bound if declared.columns == "" else bound
-                    if declared.bound is not None:
-                        drawn = declared.bound
-                    nn.init.uniform_(parameter, -drawn, drawn)
-                for block, start in self._blocks(layer, declared):
-                    if start == "identity":
-                        nn.init.eye_(block)
-                    elif start == "orthogonal":
-                        nn.init.orthogonal_(block)
-                    elif isinstance(start, float):
-                        block.fill_(start)
+        for layer, declared, parameter in self._declared():
+            if None in declared.starts or not declared.starts:
+                drawn = bias_bound if declared.columns == "" else bound
+                if declared.bound is not None:
+                    drawn = declared.bound
+                nn.init.uniform_(parameter, -drawn, drawn)
+            for block, start in self._blocks(layer, declared, parameter):
+                if start == "identity":
+                    nn.init.eye_(block)
+                elif start == "orthogonal":
+                    nn.init.orthogonal_(block)
+                elif isinstance(start, float):
+                    block.fill_(start)
 
-    def _blocks(self, layer: int, declared: Parameter) -> Iterator[tuple[Tensor, float | str | None]]:
+    def _blocks(
+        self, layer: int, declared: Parameter, parameter: Tensor
+    ) -> Iterator[tuple[Tensor, float | str | None]]:
         """The rows of a vector parameter, or its matrices, each with its initial value."""
-        blocks = self.get_parameter(f"{declared.name}_l{layer}").view(-1, *self._gate_shape(declared, layer))
+        blocks = parameter.view(-1, *self._gate_shape(layer, declared))
         return zip(blocks, declared.starts or [None] * len(blocks), strict=True)

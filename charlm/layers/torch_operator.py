@@ -18,23 +18,19 @@ from charlm.system.device import without_autocast
 if TYPE_CHECKING:
     from charlm.layers.stack import RecurrentLayers
 
-_STEPS: dict[type[Cell], Any] = {kind: kind.step for kind in (RNN, LSTM, GRU)}
-"""What torch's operators compute."""
-
 
 def torch_backend(layers: RecurrentLayers, device: torch.device) -> Backend | None:
     """Torch's operator for these layers; None unless torch.nn has it, with the same parameters and gate order."""
     cell, dtype = layers.cell, next(layers.parameters()).dtype
-    kind = type(cell)
-    if _STEPS.get(kind) is not kind.step:  # a class that inherits from one, or one whose step was replaced
+    if type(cell) not in (RNN, LSTM, GRU):
         return None
     onednn, cudnn = torch.backends.mkldnn, torch.backends.cudnn
     library = "ATen"
+    if device.type == "cuda" and cudnn.enabled and cudnn.is_available():
+        library = "cuDNN"
     has_onednn = device.type == "cpu" and dtype == torch.float32 and onednn.is_available() and onednn.enabled
     if isinstance(cell, LSTM) and has_onednn:
         library = "oneDNN"
-    if device.type == "cuda" and cudnn.enabled and cudnn.is_available():
-        library = "cuDNN"
     return Backend("fused torch layer", partial(operator_layer, cell), partial(_lacks, layers, library), library)
 
 

@@ -27,8 +27,7 @@ def build_model(
 ) -> Network:
     """The model of a config, with products of this precision; it computes this shard of each batch.
 
-    reset_id: see `CharLM.reset_id`. Only this function turns config into modules. ConfigError if a step would need far
-    more memory than the weights.
+    reset_id: see `CharLM.reset_id`. ConfigError if a step would need far more memory than the weights.
     """
     weights = count_parameters(config, vocabulary_size)
     values = config.members * _sum_over_layers(config, vocabulary_size, _step_values)

@@ -62,8 +62,8 @@ THREADS = Kernel(Path(__file__).with_name("threads.cpp"), ())
 def load(*libraries: Kernel) -> list[ctypes.CDLL]:
     """Libraries that came with charlm, or were compiled at first use, in parallel.
 
-    `CHARLM_KERNELS` allows only one of both, or neither. KernelError if there is no compiler or if it fails. The
-    outcome is remembered: later calls return or raise the same at once.
+    `CHARLM_KERNELS` allows only one of both, or neither. KernelError where there is none; later calls return or raise
+    the same at once.
     """
     outcomes = _outcomes  # `preferring` replaces it
     if any(library not in outcomes for library in libraries):
@@ -96,10 +96,7 @@ def used_kernels() -> str:
 
 @contextlib.contextmanager
 def preferring(kernels: str) -> Iterator[None]:
-    """Within the block load the kernels that a run had, see `used_kernels`, where this machine has them.
-
-    `CHARLM_KERNELS` goes before it. All kernels differ in the last bits only.
-    """
+    """Within the block load the kernels that a run had, see `used_kernels`, where this machine has them."""
     before = used_kernels()
     _prefer(kernels, forget=before != kernels)
     try:

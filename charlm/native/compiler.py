@@ -89,10 +89,8 @@ def _machine_flags() -> list[str]:
 
 
 def _paths(libraries: Sequence[Kernel], command: list[str]) -> dict[Kernel, Path]:
-    """The file of each library. Its name contains a digest of everything that determines the result.
-
-    That is the library's own digest, the command, and the compiler's predefined macros, which identify its version and
-    the CPU.
+    """The file of each library, named by a digest of its own digest, the command, and the compiler's predefined macros,
+    which identify its version and the CPU.
     """
     folder = cache_folder("kernels")
     with children() as run:

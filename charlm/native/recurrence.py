@@ -14,7 +14,6 @@ from charlm.cells.cpp import norm_counts
 from charlm.cells.passes import Passes
 from charlm.cells.window import Gradients, Window
 from charlm.native.kernels import kernel_of_passes, variants_of
-from charlm.native.operators import matmul
 
 Tables = dict[str, list[Tensor | None]]
 """Fields of `Arguments`, each a table of pointers."""
@@ -27,7 +26,6 @@ class CpuDriver:
     """
 
     padding = 16  # the largest W of vector.h
-    matmul = staticmethod(matmul)
 
     def __init__(self, name: str, general_and_square: tuple[Passes | None, ...]) -> None:
         self.kernel = kernel_of_passes(name, general_and_square)

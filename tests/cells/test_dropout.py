@@ -62,17 +62,22 @@ def test_a_mask_scales_what_it_does_not_drop_and_its_elements_are_independent() 
 )
 @pytest.mark.parametrize("threshold", [1, 40000, 65535, 65536])
 @pytest.mark.usefixtures("needs_kernels")
-def test_shards_of_a_mask_make_up_the_whole(shape: tuple[int, ...], dim: int, threshold: int) -> None:
+def test_shards_of_a_mask_make_up_the_whole_and_need_no_compiler(
+    shape: tuple[int, ...], dim: int, threshold: int, request: pytest.FixtureRequest
+) -> None:
     torch.manual_seed(1)
     whole, following = random_mask(shape, threshold), torch.rand(3)
-    for count in (1, 2, 4):
-        shape_of_shard = (*shape[:dim], shape[dim] // count, *shape[dim + 1 :])
-        shards = []
-        for index in range(count):
-            torch.manual_seed(1)
-            shards.append(random_mask(shape_of_shard, threshold, Shard(index, count), dim))
-            assert torch.equal(torch.rand(3), following)
-        assert torch.equal(torch.cat(shards, dim), whole)
+    for kernels in (True, False):
+        if not kernels:
+            request.getfixturevalue("no_kernels")
+        for count in (1, 2, 4):
+            shape_of_shard = (*shape[:dim], shape[dim] // count, *shape[dim + 1 :])
+            shards = []
+            for index in range(count):
+                torch.manual_seed(1)
+                shards.append(random_mask(shape_of_shard, threshold, Shard(index, count), dim))
+                assert torch.equal(torch.rand(3), following)
+            assert torch.equal(torch.cat(shards, dim), whole)
 
 
 def test_dropout_between_layers() -> None:
