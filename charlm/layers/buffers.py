@@ -49,10 +49,9 @@ _MOST_FORMS = 2
 
 
 class BufferCache:
-    """Buffers of a stack's layers: a call reuses the buffers of a finished call of the same form.
+    """Buffers of a stack's layers: a call reuses those of a finished call of the same form.
 
-    So overlapping calls, by several layers or by windows that wait for their backward passes, never share buffers of
-    "window". All layers share buffers of "forward" and "backward".
+    Calls that overlap, such as windows that wait for their backward passes, never share buffers of "window".
     """
 
     def __init__(self) -> None:
@@ -60,10 +59,7 @@ class BufferCache:
         self._lock = threading.RLock()  # reentrant: freeing tensors can return other buffers
 
     def buffers_of(self, form: Hashable, layer_kind: Hashable = None) -> BuffersOf:
-        """The buffers of a call. form: equal for calls in the same stream whose tensors have equal shapes.
-
-        layer_kind: a stack's first layer can have more vectors than the others.
-        """
+        """The buffers of a call. form: equal for calls in the same stream whose tensors have equal shapes."""
         # Tensors made in inference mode cannot be written outside it.
         form = form, torch.is_inference_mode_enabled()
         return partial(self._take, form, (layer_kind, torch.is_grad_enabled()))

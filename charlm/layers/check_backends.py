@@ -107,10 +107,7 @@ def _run(layers: RecurrentLayers, backend: Backend, start: tuple[Tensor, ...]) -
 
 
 def _compared(label: str, results: list[Results], expected: list[Results], truth: list[Results]) -> str:
-    """The largest difference from the truth, in words. CellError if the errors exceed _TIMES the expected errors.
-
-    This compares the largest errors of all runs, because in one run the expected results may be exact by luck.
-    """
+    """The largest difference from the truth, in words. CellError if the errors exceed _TIMES the expected errors."""
     tolerance = _EXACT if expected is truth else 2 * torch.finfo(torch.float32).eps
     for name in truth[0]:
         size = max(float(run[name].abs().max()) for run in truth)

@@ -28,6 +28,13 @@ def dropout_mask(
     return shard.of(mask, streams).to(like.dtype)
 
 
+def drop_units(values_TBF: Tensor, p: float, *, variational: bool, shard: Shard) -> Tensor:
+    """Drop units of values; if variational, the same units in all T steps."""
+    T, B, F = values_TBF.shape
+    shape = (1 if variational else T, B, F)
+    return values_TBF * dropout_mask(shape, p, values_TBF, shard=shard)
+
+
 def zoneout_shares(
     cell: Cell, p: float, shape: tuple[int, int, int], like: Tensor, *, training: bool, shard: Shard
 ) -> Tensor | None:

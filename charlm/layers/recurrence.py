@@ -72,10 +72,7 @@ def layer_by_driver(
 def values_before_loop(
     driver: Driver, split: Split, x: Tensor | Lookup, parameters: Mapping[str, Tensor], input_size: int
 ) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
-    """The windows and vectors that a loop reads, and the ids of the windows' rows.
-
-    For a lookup, windows are computed for each row of the table: [V, n] instead of [T, B, n].
-    """
+    """The windows and vectors that a loop reads; for a lookup windows [V, n], and the ids of their rows."""
     rows: Tensor | None
     if isinstance(x, Lookup):
         rows, ids_TB = _rows_of_table(x, input_size)
@@ -128,11 +125,7 @@ def choose_buffers(
 
 
 def new_window(driver: Driver, inputs: LoopInputs, state: LayerState, lasting: Buffers, passing: Buffers) -> Window:
-    """The memory of a forward pass; its states before the first step are `state`.
-
-    What the backward pass needs is in `lasting` buffers. It is written without one too, so that outputs have the same
-    bits with and without gradients.
-    """
+    """The memory of a forward pass from `state`; what a backward pass needs is in `lasting` buffers."""
     passes, like, steps = inputs.passes, state[0], inputs.saved_steps
     T, B, H, S = inputs.T, inputs.B, inputs.H, len(state)
 
@@ -175,10 +168,7 @@ def new_window(driver: Driver, inputs: LoopInputs, state: LayerState, lasting: B
 
 
 class _Loop(torch.autograd.Function):
-    """The loop as one operation of autograd.
-
-    `inputs` and `state` name the tensors. Those that have gradients follow once more, where autograd looks for them.
-    """
+    """The loop as one operation of autograd; the tensors that have gradients follow once more."""
 
     @staticmethod
     def forward(

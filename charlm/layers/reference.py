@@ -60,10 +60,7 @@ def _record(call: LayerCall, loop: Program, states: LayerState, values: Mapping[
 
 
 def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int) -> Tensor:
-    """Zoneout (Krueger et al. 2017): share ⊙ old + (1 − share) ⊙ new, the state after step t.
-
-    The shares are [T, B, H], or [1, 1, H] for all steps and streams; None means 0.
-    """
+    """Zoneout (Krueger et al. 2017): share ⊙ old + (1 − share) ⊙ new, the state after step t; see `LayerCall`."""
     if zoneout_TBH is None:
         return new_BH
     return torch.lerp(new_BH, old_BH, zoneout_TBH[t % len(zoneout_TBH)])
@@ -142,12 +139,9 @@ class TensorProgram:
         return self.linear(v, weights).to(self.dtype) + added
 
     def _weights(self, node: Node) -> Tensor:
-        """A product's matrix, as a view of its parameter.
-
-        Autocast then casts it at every step, and its gradient adds up over the steps in float32 instead of bfloat16.
-        """
+        """A product's matrix."""
         weights = matrix(self.parameters[node.name], node.index)
-        return weights.view_as(weights)
+        return weights.view_as(weights)  # so that under autocast gradients add up over the steps in float32
 
     def _vector(self, node: Node) -> Tensor:
         count, parameter = self.rows[node.name], self.parameters[node.name].flatten()
@@ -162,10 +156,7 @@ class TensorProgram:
 
 
 def _with_products(nodes: Sequence[Node], additions: Mapping[int, tuple[int, int]], is_one_hot: bool) -> list[Node]:
-    """The nodes, with what PyTorch computes at once as one: `product` may have what is added as a second argument.
-
-    `columns` is the product with one-hot vectors, which is the columns of its matrix.
-    """
+    """The nodes with what PyTorch computes at once: `product` with what is added, and `columns`, its one-hot form."""
     found = list(nodes)
     for place, (product, added) in additions.items():
         found[place] = replace(nodes[product], args=(*nodes[product].args, added))

@@ -24,7 +24,7 @@ from charlm.layers.backend import (
     compute_layer,
 )
 from charlm.layers.buffers import BufferCache
-from charlm.layers.dropout import dropout_mask, zoneout_shares
+from charlm.layers.dropout import drop_units, dropout_mask, zoneout_shares
 from charlm.layers.generation import generating_layer
 from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import Selection, select
@@ -176,7 +176,8 @@ class RecurrentLayers(nn.Module):
             y = x.dense(self.input_size, like)
         layer_states: list[LayerState] = []
         for layer, layer_state in enumerate(self._split_state(state, B)):
-            inputs = y if layer == 0 else self._drop_between_layers(y)
+            p = self.dropout.between_layers if layer > 0 and self.training else 0.0
+            inputs = drop_units(y, p, variational=self.dropout.variational, shard=self.shard) if p > 0 else y
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
             call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
             output, layer_state = compute_layer(backend, inputs, call)
@@ -213,13 +214,6 @@ class RecurrentLayers(nn.Module):
         if T == 0:
             raise ValueError(f"{self.kind}: input: found no steps; allowed: [T, B, {self.input_size}] with T ≥ 1")
         return T, B
-
-    def _drop_between_layers(self, y_TBH: Tensor) -> Tensor:
-        p = self.dropout.between_layers
-        if p == 0 or not self.training:
-            return y_TBH
-        T, B, H = y_TBH.shape
-        return y_TBH * dropout_mask((1 if self.dropout.variational else T, B, H), p, like=y_TBH, shard=self.shard)
 
     def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
         """The call of one layer; draws its masks in training."""

@@ -78,12 +78,9 @@ def operator_layer(cell: Cell, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, 
 
 @contextmanager
 def _on_gpu(device: torch.device) -> Iterator[None]:
-    """The context of cuDNN's layers.
-
-    Autocast would run them in float16, whatever dtype it is asked for (torch's AutocastRNN.cpp), and float16 overflows.
-    They compute in float32 instead, in TF32 as `prepare_device` sets it. At every call cuDNN copies the weights into
-    one buffer, which takes microseconds; torch warns of it.
-    """
+    """The context of cuDNN's layers."""
+    # Autocast would run them in float16, whatever dtype it is asked for (torch's AutocastRNN.cpp), and float16
+    # overflows. Torch warns that cuDNN copies the weights into one buffer, which takes microseconds.
     with without_autocast(device), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         yield

@@ -89,10 +89,7 @@ def _build_member(config: ModelConfig, vocabulary_size: int, precision: str, sha
 def uninitialized_model(
     config: ModelConfig, vocabulary_size: int, precision: str = "fp32", *, reset_id: int | None = None
 ) -> Network:
-    """The model of a config, for weights that are loaded into it: it draws no random numbers.
-
-    Another thread may be training, with the same generator.
-    """
+    """The model of a config, for weights that are loaded into it. Draws no random numbers: a thread may be training."""
     with _Uninitialized():
         plain = config.model_copy(update={"orthogonal": False, "init_uniform": None})
         return build_model(plain, vocabulary_size, precision, reset_id=reset_id)

@@ -18,6 +18,7 @@ from charlm.layers import (
     RecurrentState,
     Selection,
     cross_entropy,
+    drop_units,
     dropout_mask,
     linear,
 )
@@ -161,12 +162,9 @@ class CharLM(nn.Module):
         return inputs * keep_TB.unsqueeze(-1)
 
     def _drop_units(self, values: Tensor, p: float) -> Tensor:
-        """Drop units of [T, B, F]; if variational, the same units in all T steps."""
         if not self.training or p == 0:
             return values
-        T, B, F_ = values.shape
-        shape = (1 if self.dropout.variational else T, B, F_)
-        return values * dropout_mask(shape, p, values, shard=self.layers.shard)
+        return drop_units(values, p, variational=self.dropout.variational, shard=self.layers.shard)
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """The context of the matrix products; weights, state and sums stay float32."""
@@ -232,10 +230,7 @@ class CharLM(nn.Module):
         nn.init.uniform_(self.decoder.weight, -bound, bound)
 
     def init_output_bias_(self, frequencies: Tensor) -> None:
-        """Set the output bias to the logarithms of the characters' frequencies [V]: features of 0 then predict these.
-
-        An optimizer that changes each weight by at most its learning rate would need hundreds of updates for it.
-        """
+        """Set the output bias to the logarithms of frequencies [V], which features of 0 then predict."""
         with torch.no_grad():
             self.decoder.bias.copy_(frequencies.log())
 

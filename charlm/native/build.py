@@ -118,15 +118,13 @@ _MISSING = KernelError("no kernel for it comes with charlm for this CPU")
 
 def _get(libraries: Sequence[Kernel]) -> Outcomes:
     allowed = os.environ.get("CHARLM_KERNELS", "")
-    if allowed == "none":
-        return dict.fromkeys(libraries, KernelError("switched off by CHARLM_KERNELS"))
-    sources = {"": [_shipped, compiled], "shipped": [_shipped], "compile": [compiled]}
+    sources = {"": [_shipped, compiled], "shipped": [_shipped], "compile": [compiled], "none": []}
     if allowed not in sources:
-        error = KernelError(f"CHARLM_KERNELS: found {allowed}; allowed: {', '.join(filter(None, sources))}, none")
+        error = KernelError(f"CHARLM_KERNELS: found {allowed}; allowed: {', '.join(filter(None, sources))}")
         return dict.fromkeys(libraries, error)
-    outcomes: Outcomes = {}
+    outcomes: Outcomes = dict.fromkeys(libraries, KernelError("switched off by CHARLM_KERNELS"))
     for get in sources[allowed][:: -1 if _preferred == "compiled" else 1]:
-        if missing := [library for library in libraries if isinstance(outcomes.get(library, _MISSING), KernelError)]:
+        if missing := [library for library, outcome in outcomes.items() if isinstance(outcome, KernelError)]:
             outcomes |= get(missing)
     return outcomes
 

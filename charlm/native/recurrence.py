@@ -20,10 +20,7 @@ Tables = dict[str, list[Tensor | None]]
 
 
 class CpuDriver:
-    """Computes loops with these passes, with products in float32 or bfloat16; for `layers.recurrence`.
-
-    general_and_square: see `both_passes`. KernelError if they are too long for a kernel.
-    """
+    """Computes loops with these passes, see `both_passes`; KernelError if they are too long for a kernel."""
 
     padding = 16  # the largest W of vector.h
 
