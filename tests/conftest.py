@@ -145,8 +145,8 @@ def kernels(cache: Path, libraries: Path) -> Iterator[None]:
 
 
 def _link_libraries(source: Path, target: Path) -> None:
-    """Give the libraries in a folder, and their checksums, second names in another; copies on another disk."""
-    for file in (*source.glob("*.so"), *source.glob("*.sha256")):
+    """Give the libraries in a folder second names in another; copies on another disk."""
+    for file in source.glob("*.so"):
         with suppress(FileExistsError, FileNotFoundError):
             try:
                 os.link(file, target / file.name)

@@ -23,7 +23,7 @@ from charlm.export.onnx_graph import build_model
 from charlm.layers import RecurrentLayers
 from charlm.layers.reference import TensorProgram
 from charlm.model import CharLM
-from tests.cells.measure import Run, by_kernel, in_one_library, own, run
+from tests.cells.measure import Run, by_kernel, in_one_library, run
 from tests.cells.programs import evaluated
 
 KIND = "/somewhere/forged.py:Forged"
@@ -186,13 +186,6 @@ def assert_every_path(program: Program, square: bool) -> Passes:
     outputs = ["y", *program.states]
     y, last = layers.forward_reference(x, states)
     expected = dict(zip(outputs, (y, *last), strict=True))
-    if any(tensor.requires_grad for tensor in expected.values()):
-        expected = run(layers.forward_reference, layers, x, states)
-        found = run(own(layers), layers, x, states)
-        # Gradients of what is infinite or not a number are of no use, and depend on how they are written.
-        finite = is_moderate(layers, x, states) and all(tensor.isfinite().all() for tensor in expected.values())
-        compared = expected if finite else outputs
-        assert_same(found, {name: expected[name] for name in compared})
     parameters = {name.removesuffix("_l0"): tensor for name, tensor in layers.named_parameters()}
     for form in (program, scalarized(program)):
         with torch.no_grad():

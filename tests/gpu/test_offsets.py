@@ -15,9 +15,6 @@ from torch import Tensor
 
 from charlm.cells.passes import Passes
 from charlm.cells.triton import Options, kernels
-from charlm.cells.window import Gradients, Window
-from charlm.gpu.recurrence import GpuDriver
-from charlm.gpu.steps import Steps
 from tests.cells.measure import CASES, Case, own
 from tests.pairwise import pairwise
 
@@ -124,11 +121,7 @@ def widths(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         launched = [kernel for _, those in (*both.forward, *both.backward) for kernel in those]
         return {kernel.name: Launcher(both.source, kernel.name, found) for kernel in launched}
 
-    def steps(driver: GpuDriver, window: Window, gradients: Gradients | None = None) -> Steps:
-        return gpu_kernels.TritonSteps(window, gradients)
-
     monkeypatch.setattr(gpu_kernels, "compiled", compiled)
-    monkeypatch.setattr(GpuDriver, "steps", steps)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Whole updates as one graph: on the CPU, with the operators of the loop for GPUs in place of a graph's kernels."""
+"""Whole updates as one graph: on the CPU, with the reference loop's operators in place of a graph's kernels."""
 
 import math
 from types import SimpleNamespace
@@ -41,6 +41,7 @@ class Launched:
 def build(trainer_of, monkeypatch):
     """Trainers on the CPU that go the way of a GPU; `replays`: whether they record their updates."""
     monkeypatch.setattr(Kernel, "works", lambda kernel: False)
+    monkeypatch.setattr(selection, "lacks_gpu_kernels", lambda layers, training: "no GPU")
     monkeypatch.setattr(selection, "backends", lambda layers, device: backends(layers, torch.device("meta")))
     for module in ("charlm.layers.stack", "charlm.layers.dropout", "charlm.model.network"):
         monkeypatch.setattr(f"{module}.dropout_mask", dropout_mask)
@@ -48,12 +49,11 @@ def build(trainer_of, monkeypatch):
         monkeypatch.setattr(f"{module}.check_ids", lambda *args: None)
     takes_rates_on(CPU, monkeypatch)
 
-    def build(*, replays, model=None, optimizer=None, train=None, unit="text"):
+    def build(*, replays, model=None, optimizer=None, train=None):
         trainer = trainer_of(
             model={"cell": {"kind": "lstm", "hidden": 6}, **(model or {})},
             optimizer={"lr": 0.01, "clip_norm": 0.01, "weight_decay": 0.1, "schedule": SCHEDULE, **(optimizer or {})},
             train={"max_steps": 20, **(train or {})},
-            unit=unit,
             train_share=0.1,  # the epoch ends after five to seven updates
         )
         assert keep_on_device(trainer.optimizer)
@@ -102,11 +102,10 @@ def assert_replays_are_launches(build, **options):
     model=[{}, {"layers": 2, "dropout": DROPOUT, "zoneout": 0.1}, {"members": 2, "embedding": 5}],
     clip=[{}, {"clip_norm": 0.0}, {"clip_value": 0.01}],
     train=[{"ema": 0.9, "reset_state": 0.3}, {"activation_penalty": 0.1, "change_penalty": 0.1}],
-    unit=["text", "line"],
 )
-def test_replayed_updates_have_the_bits_of_launched_ones(build, kind, name, model, clip, train, unit):
+def test_replayed_updates_have_the_bits_of_launched_ones(build, kind, name, model, clip, train):
     model = {"cell": {"kind": kind, "hidden": 6}, **model}
-    assert_replays_are_launches(build, model=model, optimizer={"name": name, **clip}, train=train, unit=unit)
+    assert_replays_are_launches(build, model=model, optimizer={"name": name, **clip}, train=train)
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop"])

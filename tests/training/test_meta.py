@@ -6,6 +6,7 @@ They take the way of every device that is not the CPU. Whatever would wait for a
 import contextlib
 import sys
 from functools import partial
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -42,6 +43,8 @@ def autocast(monkeypatch):
             torch.set_autocast_enabled("cuda", False)
 
     monkeypatch.setattr("charlm.model.network.autocast", autocast)
+    pytest.importorskip("triton")
+    monkeypatch.setattr("charlm.gpu.kernels.compiled", mock.MagicMock())  # nothing is launched
     monkeypatch.setenv("CHARLM_GRAPHS", "update")
     # Adam's fused step has a form for this device; the list of devices that have one leaves it out.
     optimizer = sys.modules["torch.optim.optimizer"]
