@@ -7,16 +7,20 @@ The body of the scan computes the nodes of each layer's program (charlm/cells/pr
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from charlm.cells.on_tensors import matrix
+from charlm.cells.operations import OPERATIONS
+from charlm.cells.program import STATIC, units, when
 from charlm.errors import CharlmError
-from charlm.export.onnx_layer import Nodes, OnnxLayer
 from charlm.inference.trained import TrainedModel
+from charlm.layers import RecurrentLayers
+from charlm.layers.reference import TensorProgram
 from charlm.model import CharLM
 
 OPSET = 18
@@ -37,18 +41,21 @@ def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
 
     CharlmError if onnx or onnxruntime is missing, or the model is too large for one file.
     """
-    onnx, runtime = _packages()
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as error:
+        raise CharlmError(f"onnx: {error.name or error} is not installed; pip install onnx onnxruntime") from None
     network = trained.on_cpu_in_float32().network.first_member("export")
     size = 4 * trained.parameters
     if size > _MOST_BYTES:
         raise CharlmError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")
     model = build_model(network)
-    onnx.helper.set_model_props(
-        model, {"charlm": json.dumps(trained.vocabulary.to_json() | {"unit": trained.config.data.unit})}
-    )
+    vocabulary = trained.vocabulary.to_json() | {"unit": trained.config.data.unit}
+    onnx.helper.set_model_props(model, {"charlm": json.dumps(vocabulary)})
     onnx.checker.check_model(model, full_check=True)
     data = model.SerializeToString()
-    session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     names, _ = _names(network)
 
     def step(ids_TB: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -58,15 +65,6 @@ def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
 
     difference = check_agreement(network, step, "onnx")
     return data, f"logits differ by {difference:.1e} at most"
-
-
-def _packages() -> tuple[Any, Any]:
-    try:
-        import onnx
-        import onnxruntime
-    except ImportError as error:
-        raise CharlmError(f"onnx: {error.name or error} is not installed; pip install onnx onnxruntime") from None
-    return onnx, onnxruntime
 
 
 @torch.inference_mode()
@@ -105,19 +103,16 @@ def build_model(network: CharLM) -> Any:
 
 def _names(network: CharLM) -> tuple[list[str], list[str]]:
     """The names of the states before and after a window, each another one."""
-    used = {"ids", "logits"}
-
-    def another(name: str) -> str:
-        while name in used:
+    names, states = ["ids", "logits"], network.layers.state_names
+    for name in (*states, *(f"new_{state}" for state in states)):
+        while name in names:
             name += "_"
-        used.add(name)
-        return name
-
-    states = network.layers.state_names
-    return [another(name) for name in states], [another(f"new_{name}") for name in states]
+        names.append(name)
+    count = len(states)
+    return names[2 : 2 + count], names[2 + count :]
 
 
-def _scan_body(network: CharLM, nodes: Nodes, states: list[str]) -> tuple[list[Any], list[str]]:
+def _scan_body(network: CharLM, nodes: "Nodes", states: list[str]) -> tuple[list[Any], list[str]]:
     """One step for B streams: its nodes, and the names of the new states and of the outputs [B, H]."""
     layers = network.layers
     if network.reset_id is not None:
@@ -131,14 +126,11 @@ def _scan_body(network: CharLM, nodes: Nodes, states: list[str]) -> tuple[list[A
     else:
         y = nodes.one("Gather", nodes.constant(network.embedding.weight), "/step/ids")
     ones, axis = nodes.constant(np.ones(layers.num_layers, np.int64)), nodes.constant(np.array([0]))
-    of_layers: list[list[str]] = [[] for _ in range(layers.num_layers)]
-    for name in states:
-        tensors = nodes.add("Split", [name, ones], layers.num_layers, axis=0)
-        for layer_state, tensor in zip(of_layers, tensors, strict=True):
-            layer_state.append(nodes.one("Squeeze", tensor, axis))
+    parts = [nodes.add("Split", [name, ones], layers.num_layers, axis=0) for name in states]
     last: list[list[str]] = []
-    for layer, layer_state in enumerate(of_layers):
-        new = OnnxLayer(layers, layer, y, layer_state, nodes).new_states()
+    for layer, layer_parts in enumerate(zip(*parts, strict=True)):
+        state = [nodes.one("Squeeze", part, axis) for part in layer_parts]
+        new = OnnxLayer(layers, layer, y, state, nodes).new_states()
         y = nodes.one("Add", y, new[0]) if layer and layers.residual else new[0]
         last.append([nodes.one("Unsqueeze", name, axis) for name in new])
     joined = [nodes.add("Concat", tensors, axis=0)[0] for tensors in zip(*last, strict=True)]
@@ -171,3 +163,127 @@ def check_agreement(network: CharLM, step: Callable[..., tuple[Tensor, tuple[Ten
                 )
         largest = max(largest, float((exported_logits - logits).abs().max()))
     return largest
+
+
+class Nodes:
+    """The nodes of a graph in the making, and the constants of it and of the graphs inside it.
+
+    Their names begin with a slash, which no input or output of the graph has.
+    """
+
+    def __init__(self) -> None:
+        self.constants: list[Any] = []
+        self._nodes: list[Any] = []
+        self._count = 0
+
+    def add(self, kind: str, inputs: Sequence[str], outputs: Sequence[str] | int = 1, **attributes: Any) -> list[str]:
+        """Add a node of this kind; returns the names of its outputs, which are new if only their number is given."""
+        from onnx import helper
+
+        if isinstance(outputs, int):
+            outputs = [self._new(kind.lower()) for _ in range(outputs)]
+        self._nodes.append(helper.make_node(kind, list(inputs), list(outputs), **attributes))
+        return list(outputs)
+
+    def one(self, kind: str, *inputs: str, **attributes: Any) -> str:
+        """Add a node with one output; returns its name."""
+        return self.add(kind, inputs, **attributes)[0]
+
+    def constant(self, value: Tensor | np.generic | np.ndarray[Any, Any]) -> str:
+        """The name of a constant with this value."""
+        from onnx import numpy_helper
+
+        array = value.detach().contiguous().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        self.constants.append(numpy_helper.from_array(array, self._new("constant")))
+        return self.constants[-1].name
+
+    def take_nodes(self) -> list[Any]:
+        """The nodes since the last call."""
+        nodes, self._nodes = self._nodes, []
+        return nodes
+
+    def _new(self, word: str) -> str:
+        self._count += 1
+        return f"/{word}_{self._count}"
+
+
+class OnnxLayer:
+    """One step of a layer. Values are [B, count · units]; those that depend on parameters only are constants."""
+
+    def __init__(self, layers: RecurrentLayers, layer: int, x: str, states: Sequence[str], nodes: Nodes) -> None:
+        self.nodes, self.program = nodes, layers.program(layer)
+        self.parameters = layers.layer_parameters(layer)
+        self.hidden, self.inputs = layers.hidden_size, layers.layer_input_size(layer)
+        self.when = when(self.program.nodes)
+        self.x, self.states, self.zoneout = x, dict(zip(self.program.states, states, strict=True)), layers.zoneout
+        self.known: dict[tuple[int, int], str] = {}
+        self.split: dict[int, list[str]] = {}
+
+    def new_states(self) -> list[str]:
+        """The names of the states after the step; with zoneout (Krueger et al. 2017), of their expected values."""
+        names = []
+        for (state, old), place in zip(self.states.items(), self.program.results, strict=True):
+            new = self.value(place)
+            if self.zoneout and state not in self.program.internal:
+                difference = self.nodes.one("Sub", old, new)
+                share = self.nodes.constant(np.float32(self.zoneout))
+                new = self.nodes.one("Add", new, self.nodes.one("Mul", difference, share))
+            names.append(new)
+        return names
+
+    def value(self, place: int, count: int = 1) -> str:
+        """The name of a value; of a single vector repeated for each of `count` if others have so many."""
+        repeats = count if self.program.nodes[place].count == 1 and self.program.nodes[place].size != "" else 1
+        if (place, repeats) not in self.known:
+            if self.when[place] == STATIC:
+                [value] = TensorProgram(self.program, [place], self.parameters)({})
+                constant = torch.tensor(value) if isinstance(value, float) else value.repeat(repeats)
+                self.known[place, repeats] = self.nodes.constant(constant)
+            elif repeats > 1:
+                self.known[place, repeats] = self.nodes.one("Concat", *[self.value(place)] * repeats, axis=-1)
+            else:
+                self.known[place, repeats] = self.computed(place)
+        return self.known[place, repeats]
+
+    def computed(self, place: int) -> str:
+        node = self.program.nodes[place]
+        match node.op:
+            case "input":
+                return self.x
+            case "state":
+                return self.states[node.name]
+            case "product":
+                weights = matrix(self.parameters[node.name], node.index)
+                return self.nodes.one("MatMul", self.value(node.args[0]), self.nodes.constant(weights.t()))
+            case "part":
+                return self.parts(node.args[0])[node.index]
+            case "normalize":
+                return self.normalized(place)
+        args = []
+        for turn, arg in enumerate(node.args):
+            value, is_condition = self.value(arg, node.count), node.op == "where" and turn == 0
+            if self.program.nodes[arg].op == "greater" and not is_condition:
+                value = self.nodes.one("Cast", value, to=1)
+            args.append(value)
+        return self.nodes.one(OPERATIONS[node.op].onnx or node.op.capitalize(), *args)
+
+    def parts(self, whole: int) -> list[str]:
+        if whole not in self.split:
+            count = self.program.nodes[whole].count
+            lengths = self.nodes.constant(np.full(count, self.units(whole)))
+            self.split[whole] = self.nodes.add("Split", [self.value(whole), lengths], count, axis=-1)
+        return self.split[whole]
+
+    def units(self, place: int) -> int:
+        return units(self.program.nodes[place].size, self.hidden, self.inputs)
+
+    def normalized(self, place: int) -> str:
+        node, nodes, units = self.program.nodes[place], self.nodes, self.units(place)
+        v_BGU = nodes.one("Reshape", self.value(node.args[0]), nodes.constant(np.array([-1, node.count, units])))
+        if node.index == 0:
+            y_BGU = nodes.one("LayerNormalization", v_BGU, nodes.constant(torch.ones(units)), epsilon=node.number)
+        else:
+            mean_BG1 = nodes.one("ReduceMean", nodes.one("Mul", v_BGU, v_BGU), nodes.constant(np.array([-1])))
+            size_BG1 = nodes.one("Sqrt", nodes.one("Add", mean_BG1, nodes.constant(np.float32(node.number))))
+            y_BGU = nodes.one("Div", v_BGU, size_BG1)
+        return nodes.one("Reshape", y_BGU, nodes.constant(np.array([-1, node.count * units])))
