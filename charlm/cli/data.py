@@ -81,16 +81,12 @@ def fetch(
       charlm data fetch tinyshakespeare
       charlm data fetch text8 enwik8
     """
-    import difflib
-
     from charlm.data.fetch import CATALOG
     from charlm.data.fetch import fetch as download
 
     for name in names:
         if name not in CATALOG:
-            near = difflib.get_close_matches(name, CATALOG, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise DataError(f"{name}: found no such text; allowed: {' | '.join(CATALOG)}{hint}")
+            raise DataError(f"{name}: found no such text; allowed: {' | '.join(CATALOG)}")
     for name in names:
         path = str(download(CATALOG[name], data_dir, with_bar=True))
         typer.echo(one_line(path) if sys.stdout.isatty() else path)

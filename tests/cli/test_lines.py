@@ -7,8 +7,7 @@ import re
 import numpy as np
 import pytest
 
-from charlm.inference.loading import load
-from charlm.inference.trained import TrainedModel
+from charlm.inference.trained import TrainedModel, load
 from tests.cli.conftest import LINES
 
 
