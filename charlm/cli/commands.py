@@ -90,13 +90,19 @@ First steps:
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-_COMMANDS = {
-    "train": train, "sample": sample, "next": next_characters, "classify": classify, "eval": evaluate, "look": look,
-    "score": score, "export": export, "plan": plan, "compare": compare, "runs": runs, "report": report,
-    "doctor": doctor,
-}  # fmt: skip
-for name, command in _COMMANDS.items():
-    app.command(name)(command)
+app.command()(train)
+app.command()(sample)
+app.command("next")(next_characters)
+app.command()(classify)
+app.command("eval")(evaluate)
+app.command()(look)
+app.command()(score)
+app.command()(export)
+app.command()(plan)
+app.command()(compare)
+app.command()(runs)
+app.command()(report)
+app.command()(doctor)
 app.add_typer(cells.app, name="cells")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")

@@ -54,15 +54,12 @@ def info(
 
     text = count_source(source, level, "line" if lines else "text")
     shares: dict[str, float] = dict(zip(SPLITS, DataConfig().split, strict=True))
-    named = (lambda symbol: bytes([symbol])) if level == "byte" else chr
-    often = sorted(zip(text.counts.tolist(), text.symbols.tolist(), strict=True), reverse=True)[:12]
     print_table(
         {
             "files": f"{len(text.paths):,}",
             "size": f"{sum(text.sizes):,} bytes",
             "length": f"{text.length:,} {level}s",
             "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
-            "most often": "  ".join(f"{named(s)!r} {100 * c / text.length:.1f}%" for c, s in often),
             "splits": text.cutting(shares) or ("by a hash of each line" if lines else "in order"),
             "sha256": text.sha256,
         }

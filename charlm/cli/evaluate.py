@@ -13,17 +13,9 @@ Split = Annotated[
     typer.Option("--split", help="Which part of the run's own text.  [default: valid]"),
 ]
 File = Annotated[Path | None, usage.option("FILE", "Score this text instead; - is stdin.")]
-PerCharFile = Annotated[
-    Path | None,
-    usage.option("FILE", "Also write the score of every character to a CSV file; with --dynamic the dynamic score."),
-]
+PerCharFile = Annotated[Path | None, usage.option("FILE", "Also write the score of every character to a CSV file.")]
 Dynamic = Annotated[
-    bool,
-    typer.Option(
-        "--dynamic",
-        help="Also score the text while the model learns from what it has scored (Krause et al. 2018). "
-        "Needs the training text; changes nothing in the checkpoint.",
-    ),
+    bool, typer.Option("--dynamic", help="Also score the text while the model learns from it (Krause et al. 2018).")
 ]
 
 

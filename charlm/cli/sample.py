@@ -2,7 +2,6 @@
 
 import itertools
 import secrets
-from collections import Counter
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -12,7 +11,6 @@ from charlm.cli import usage
 from charlm.cli.common import known_text, open_model, print_exactly, print_json, print_table
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
-from charlm.system.formatting import counted
 from charlm.system.number import LARGEST
 
 Prompt = Annotated[str, usage.option("TEXT", "Text to continue; with a model of lines, the beginning of a line.")]
@@ -28,22 +26,9 @@ Stop = Annotated[
 Count = Annotated[int, usage.option("N", "How many samples to write.", min=1, max=10_000)]
 Seed = Annotated[
     int | None,
-    usage.option(
-        "N",
-        "The same seed gives the same text; further samples take seed + 1, seed + 2, …  "
-        "[default: a new one, printed on stderr]",
-        min=0,
-        max=2**63 - 1,
-    ),
+    usage.option("N", "The same seed gives the same text; the next sample has seed + 1.", min=0, max=2**63 - 1),
 ]
-Novelty = Annotated[
-    bool,
-    typer.Option(
-        "--novelty",
-        help="Say how much of each sample is copied from the training text: the longest copied stretch, and the share "
-        "of 20-character windows that occur there. The prompt does not count.",
-    ),
-]
+Novelty = Annotated[bool, typer.Option("--novelty", help="Say how much of each sample the training text has.")]
 New = Annotated[
     bool, typer.Option("--new", help="With a model of lines: only new ones, no repeats and none of the training text.")
 ]
@@ -107,7 +92,6 @@ def sample(
     show = (lambda text: None) if json else print_exactly
     drawing = trained.network, trained.vocabulary, prompt, options
     rows: list[dict[str, Any]] = []
-    dropped = Counter[str]()
     if count == 1 and not new:
         pieces = [prompt]
         show(prompt)
@@ -120,7 +104,7 @@ def sample(
         samples = sample_many(*drawing, range(seed, seed + count * (_TRIES if new else 1)))
         if new:
             known = text_lines(trained.training_splits["train"][1:], trained.vocabulary)
-            samples = itertools.islice(new_lines(samples, prompt, known, dropped), count)
+            samples = itertools.islice(new_lines(samples, prompt, known), count)
         for own_seed, text in samples:
             header = "" if writes_lines else f"--- seed {own_seed} ---\n"
             show(f"{header}{prompt}{text}\n")
@@ -130,10 +114,8 @@ def sample(
             _say_novelty(row, trained.vocabulary.level)
     if json:
         print_json({"checkpoint": str(trained.path), "samples": rows})
-    if new:
-        copies, repeats = counted(dropped["copy"], "line"), counted(dropped["repeat"], "repeat")
-        missing = f"; gave up with {len(rows)} of {count}" if len(rows) < count else ""
-        say("dropped", f"{copies} of the training text, {repeats}{missing}")
+    if len(rows) < count:
+        say("new", f"gave up with {len(rows)} of {count}: the other lines are repeats or in the training text")
 
 
 def _row(trained: Any, prompt: str, text: str, seed: int, novelty: bool) -> dict[str, Any]:

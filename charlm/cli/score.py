@@ -21,11 +21,7 @@ _UNKNOWN_BITS = 20.0
 
 Above = Annotated[
     str | None,
-    usage.option(
-        "X",
-        "Print only lines with a higher score: 3.2 bits per character, or p99, the percentile of the lines of the "
-        "file, all of which are then kept in memory.",
-    ),
+    usage.option("X", "Print only lines with more bits per character, or above a percentile of the lines, as p99."),
 ]
 Of = Annotated[
     str | None, usage.option("NORMAL", "Take the percentile of --above from the lines of this file.", "--of")
@@ -34,8 +30,7 @@ UnknownAs = Annotated[
     float | None,
     usage.option(
         "BITS",
-        "Count each character that the model does not know as so many bits; --above prints each line with one.  "
-        f"[default: an error; in a pipe {_UNKNOWN_BITS:g}]",
+        f"Count each unknown character as so many bits.  [default: an error; in a pipe {_UNKNOWN_BITS:g}]",
         min=0,
         max=LARGEST,
     ),

@@ -23,11 +23,7 @@ RunDir = Annotated[
 ]
 InitFrom = Annotated[
     Path | None,
-    usage.option(
-        "CKPT",
-        "Start from the weights and vocabulary of a checkpoint; without --config, with its model.",
-        "--init-from",
-    ),
+    usage.option("CKPT", "Start from the weights and vocabulary of a checkpoint.", "--init-from"),
 ]
 _WORSE = 1.005
 """Ratio of the last score to the best from which on a line says that it rose."""
@@ -138,7 +134,7 @@ def plan(
     device: usage.OwnDevice = None,
     json: usage.Json = False,
 ) -> None:
-    """Show what a run will cost: sizes, parameters, memory, characters/s, time per epoch and of the run.
+    """Show what a run will cost before it runs: sizes, memory, characters/s, time per epoch and of the run.
 
     Without --config, plans what `charlm train` would choose for the text and the minutes. Makes updates for
     about three seconds, at least 5, to measure them. Writes nothing except the cache.

@@ -23,6 +23,8 @@ from charlm.layers import RecurrentLayers
 from charlm.layers.reference import TensorProgram
 from charlm.model import CharLM
 
+Input = str | Tensor | np.generic | np.ndarray[Any, Any]
+
 OPSET = 18
 _IR_VERSION = 8
 """The first with this opset, which old runtimes read too."""
@@ -63,7 +65,7 @@ def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
         logits, *last = session.run(None, {"ids": ids_TB.numpy(), **inputs})
         return torch.from_numpy(logits), tuple(map(torch.from_numpy, last))
 
-    difference = check_agreement(network, step, "onnx")
+    difference = check_agreement(network, step)
     return data, f"logits differ by {difference:.1e} at most"
 
 
@@ -87,10 +89,9 @@ def build_model(network: CharLM) -> Any:
     nodes.add("Scan", [*names, "ids"], [*new, "/outputs"], body=step, num_scan_inputs=1)
     features = "/outputs"
     if network.projection is not None:
-        features = nodes.one("MatMul", features, nodes.constant(network.projection.weight.t()))
-    weight = nodes.constant(network.decoder.weight.t())
-    nodes.add("MatMul", [features, weight], ["/products"])
-    nodes.add("Add", ["/products", nodes.constant(network.decoder.bias)], ["logits"])
+        features = nodes.one("MatMul", features, network.projection.weight.t())
+    products = nodes.one("MatMul", features, network.decoder.weight.t())
+    nodes.add("Add", [products, network.decoder.bias], ["logits"])
 
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["T", "B"])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["T", "B", network.vocabulary_size])
@@ -116,16 +117,15 @@ def _scan_body(network: CharLM, nodes: "Nodes", states: list[str]) -> tuple[list
     """One step for B streams: its nodes, and the names of the new states and of the outputs [B, H]."""
     layers = network.layers
     if network.reset_id is not None:
-        is_begin = nodes.one("Equal", "/step/ids", nodes.constant(np.int64(network.reset_id)))
-        carry_B1 = nodes.one("Cast", nodes.one("Not", is_begin), to=1)
-        carry_B1 = nodes.one("Unsqueeze", carry_B1, nodes.constant(np.array([1])))
+        is_begin = nodes.one("Equal", "/step/ids", np.int64(network.reset_id))
+        carry_B = nodes.one("Cast", nodes.one("Not", is_begin), to=1)
+        carry_B1 = nodes.one("Unsqueeze", carry_B, np.array([1]))
         states = [nodes.one("Mul", name, carry_B1) for name in states]
     if network.embedding is None:
-        depth, values = nodes.constant(np.int64(network.vocabulary_size)), nodes.constant(np.array([0, 1], np.float32))
-        y = nodes.one("OneHot", "/step/ids", depth, values)
+        y = nodes.one("OneHot", "/step/ids", np.int64(network.vocabulary_size), np.array([0, 1], np.float32))
     else:
-        y = nodes.one("Gather", nodes.constant(network.embedding.weight), "/step/ids")
-    ones, axis = nodes.constant(np.ones(layers.num_layers, np.int64)), nodes.constant(np.array([0]))
+        y = nodes.one("Gather", network.embedding.weight, "/step/ids")
+    ones, axis = np.ones(layers.num_layers, np.int64), np.array([0])
     parts = [nodes.add("Split", [name, ones], layers.num_layers, axis=0) for name in states]
     last: list[list[str]] = []
     for layer, layer_parts in enumerate(zip(*parts, strict=True)):
@@ -139,7 +139,7 @@ def _scan_body(network: CharLM, nodes: "Nodes", states: list[str]) -> tuple[list
 
 
 @torch.inference_mode()
-def check_agreement(network: CharLM, step: Callable[..., tuple[Tensor, tuple[Tensor, ...]]], name: str) -> float:
+def check_agreement(network: CharLM, step: Callable[..., tuple[Tensor, tuple[Tensor, ...]]]) -> float:
     """The largest difference between the logits of step(ids_TB, state) and the network's, over carried windows.
 
     CharlmError if a difference of logits or states is above TOLERANCE, or not a number.
@@ -158,7 +158,7 @@ def check_agreement(network: CharLM, step: Callable[..., tuple[Tensor, tuple[Ten
             difference = float((exported - expected).abs().max())
             if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
                 raise CharlmError(
-                    f"{name}: its logits or states differ from charlm's by {difference:.2g}; allowed: {TOLERANCE:g}; "
+                    f"onnx: its logits or states differ from charlm's by {difference:.2g}; allowed: {TOLERANCE:g}; "
                     "nothing was written; please report this with the run's config.yaml"
                 )
         largest = max(largest, float((exported_logits - logits).abs().max()))
@@ -168,7 +168,8 @@ def check_agreement(network: CharLM, step: Callable[..., tuple[Tensor, tuple[Ten
 class Nodes:
     """The nodes of a graph in the making, and the constants of it and of the graphs inside it.
 
-    Their names begin with a slash, which no input or output of the graph has.
+    An input of a node is the name of a value, or a constant. Names begin with a slash, which no input or output of the
+    graph has.
     """
 
     def __init__(self) -> None:
@@ -176,23 +177,25 @@ class Nodes:
         self._nodes: list[Any] = []
         self._count = 0
 
-    def add(self, kind: str, inputs: Sequence[str], outputs: Sequence[str] | int = 1, **attributes: Any) -> list[str]:
+    def add(self, kind: str, inputs: Sequence[Input], outputs: list[str] | int = 1, **attributes: Any) -> list[str]:
         """Add a node of this kind; returns the names of its outputs, which are new if only their number is given."""
         from onnx import helper
 
         if isinstance(outputs, int):
             outputs = [self._new(kind.lower()) for _ in range(outputs)]
-        self._nodes.append(helper.make_node(kind, list(inputs), list(outputs), **attributes))
-        return list(outputs)
+        self._nodes.append(helper.make_node(kind, [*map(self.named, inputs)], outputs, **attributes))
+        return outputs
 
-    def one(self, kind: str, *inputs: str, **attributes: Any) -> str:
+    def one(self, kind: str, *inputs: Input, **attributes: Any) -> str:
         """Add a node with one output; returns its name."""
         return self.add(kind, inputs, **attributes)[0]
 
-    def constant(self, value: Tensor | np.generic | np.ndarray[Any, Any]) -> str:
-        """The name of a constant with this value."""
+    def named(self, value: Input) -> str:
+        """The name of a value; a constant gets one."""
         from onnx import numpy_helper
 
+        if isinstance(value, str):
+            return value
         array = value.detach().contiguous().numpy() if isinstance(value, Tensor) else np.asarray(value)
         self.constants.append(numpy_helper.from_array(array, self._new("constant")))
         return self.constants[-1].name
@@ -226,24 +229,25 @@ class OnnxLayer:
             new = self.value(place)
             if self.zoneout and state not in self.program.internal:
                 difference = self.nodes.one("Sub", old, new)
-                share = self.nodes.constant(np.float32(self.zoneout))
-                new = self.nodes.one("Add", new, self.nodes.one("Mul", difference, share))
+                new = self.nodes.one("Add", new, self.nodes.one("Mul", difference, np.float32(self.zoneout)))
             names.append(new)
         return names
 
     def value(self, place: int, count: int = 1) -> str:
         """The name of a value; of a single vector repeated for each of `count` if others have so many."""
-        repeats = count if self.program.nodes[place].count == 1 and self.program.nodes[place].size != "" else 1
-        if (place, repeats) not in self.known:
+        node = self.program.nodes[place]
+        key = place, count if node.count == 1 and node.size != "" else 1
+        if key not in self.known:
             if self.when[place] == STATIC:
                 [value] = TensorProgram(self.program, [place], self.parameters)({})
-                constant = torch.tensor(value) if isinstance(value, float) else value.repeat(repeats)
-                self.known[place, repeats] = self.nodes.constant(constant)
-            elif repeats > 1:
-                self.known[place, repeats] = self.nodes.one("Concat", *[self.value(place)] * repeats, axis=-1)
+                constant = torch.tensor(value) if isinstance(value, float) else value.repeat(key[1])
+                self.known[key] = self.nodes.named(constant)
+            elif key[1] > 1:
+                copies = [self.value(place)] * key[1]
+                self.known[key] = self.nodes.one("Concat", *copies, axis=-1)
             else:
-                self.known[place, repeats] = self.computed(place)
-        return self.known[place, repeats]
+                self.known[key] = self.computed(place)
+        return self.known[key]
 
     def computed(self, place: int) -> str:
         node = self.program.nodes[place]
@@ -254,7 +258,7 @@ class OnnxLayer:
                 return self.states[node.name]
             case "product":
                 weights = matrix(self.parameters[node.name], node.index)
-                return self.nodes.one("MatMul", self.value(node.args[0]), self.nodes.constant(weights.t()))
+                return self.nodes.one("MatMul", self.value(node.args[0]), weights.t())
             case "part":
                 return self.parts(node.args[0])[node.index]
             case "normalize":
@@ -270,7 +274,7 @@ class OnnxLayer:
     def parts(self, whole: int) -> list[str]:
         if whole not in self.split:
             count = self.program.nodes[whole].count
-            lengths = self.nodes.constant(np.full(count, self.units(whole)))
+            lengths = np.full(count, self.units(whole))
             self.split[whole] = self.nodes.add("Split", [self.value(whole), lengths], count, axis=-1)
         return self.split[whole]
 
@@ -279,11 +283,11 @@ class OnnxLayer:
 
     def normalized(self, place: int) -> str:
         node, nodes, units = self.program.nodes[place], self.nodes, self.units(place)
-        v_BGU = nodes.one("Reshape", self.value(node.args[0]), nodes.constant(np.array([-1, node.count, units])))
+        v_BGU = nodes.one("Reshape", self.value(node.args[0]), np.array([-1, node.count, units]))
         if node.index == 0:
-            y_BGU = nodes.one("LayerNormalization", v_BGU, nodes.constant(torch.ones(units)), epsilon=node.number)
+            y_BGU = nodes.one("LayerNormalization", v_BGU, torch.ones(units), epsilon=node.number)
         else:
-            mean_BG1 = nodes.one("ReduceMean", nodes.one("Mul", v_BGU, v_BGU), nodes.constant(np.array([-1])))
-            size_BG1 = nodes.one("Sqrt", nodes.one("Add", mean_BG1, nodes.constant(np.float32(node.number))))
+            mean_BG1 = nodes.one("ReduceMean", nodes.one("Mul", v_BGU, v_BGU), np.array([-1]))
+            size_BG1 = nodes.one("Sqrt", nodes.one("Add", mean_BG1, np.float32(node.number)))
             y_BGU = nodes.one("Div", v_BGU, size_BG1)
-        return nodes.one("Reshape", y_BGU, nodes.constant(np.array([-1, node.count * units])))
+        return nodes.one("Reshape", y_BGU, np.array([-1, node.count * units]))

@@ -4,7 +4,6 @@ import codecs
 import functools
 import math
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -67,18 +66,13 @@ def sample_many(
 
 
 def new_lines(
-    samples: Iterable[tuple[int, str]], prompt: str, known_lines: Iterable[Iterable[str]], dropped: Counter[str]
+    samples: Iterable[tuple[int, str]], prompt: str, known_lines: Iterable[Iterable[str]]
 ) -> Iterator[tuple[int, str]]:
-    """The samples of `sample_many` that are no repeats, nor among the known lines; counts these in `dropped`."""
-    known = {hash(line) for lines in known_lines for line in lines}
-    earlier = set[str]()
+    """The samples of `sample_many` that are no repeats, nor among the known lines."""
+    earlier = {hash(line) for lines in known_lines for line in lines}
     for seed, text in samples:
-        line = prompt + text
-        if hash(line) in known:
-            dropped["copy"] += 1
-        elif line in earlier:
-            dropped["repeat"] += 1
-        else:
+        line = hash(prompt + text)
+        if line not in earlier:
             earlier.add(line)
             yield seed, text
 
