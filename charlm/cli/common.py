@@ -41,9 +41,11 @@ def open_model(path: Path, device: str, precision: str, text: Path | str | None 
     selection = trained.network.select_backend(trained.device, training=False)
     if selection.passed_over:
         say("layers", selection.description)
-    if trained.network.precision == "bf16" and (slow := choose_precision("bf16", trained.device)[1]):
+    if trained.network.precision == "bf16":
+        _, slow = choose_precision("bf16", trained.device)
         as_before = ", as in training" if trained.config.precision == "bf16" else ""
-        say("slow", f"precision bf16{as_before}: {slow}")
+        if slow:
+            say("slow", f"precision bf16{as_before}: {slow}")
     return trained
 
 

@@ -98,8 +98,8 @@ def _print_outcome(outcome: Any, json: bool) -> None:
         print_json(asdict(outcome))
     if stopped:
         raise typer.Exit(SIGNALS[outcome.reason])
-    done, best_nats, best_step = f"{outcome.reason} at update {outcome.step}", outcome.best_nats, outcome.best_step
-    done += f", {format_duration(outcome.elapsed_s)}"
+    done = f"{outcome.reason} at update {outcome.step}, {format_duration(outcome.elapsed_s)}"
+    best_nats, best_step = outcome.best_nats, outcome.best_step
     if best_nats is None:
         say("done", done)
     else:

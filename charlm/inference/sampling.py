@@ -97,7 +97,8 @@ def draw_sample(
         if stops():
             return None
     before = prompt_ids(model, vocabulary, "")
-    [nats] = score_texts(model, [np.array([*before, *vocabulary.encode(text).tolist()], np.int64)])
+    ids = np.array([*before, *vocabulary.encode(text).tolist()], np.int64)
+    [nats] = score_texts(model, [ids])
     bits = nats_to_bits(1) * nats[len(before) - 1 :].astype(np.float64)
     if vocabulary.level == "byte" and text:  # those of characters from those of their bytes
         lengths = [len(vocabulary.encode(character)) for character in text]

@@ -133,7 +133,8 @@ class TrainedModel:
         prompt = self.vocabulary.familiar(one_text(prompt, "prompt"))
         probabilities = next_probabilities(self.network, self.vocabulary, prompt)
         values, ids = probabilities.sort(descending=True, stable=True)
-        return [(self.vocabulary.symbol(id), p) for id, p in zip(ids[:k].tolist(), values[:k].tolist(), strict=True)]
+        likeliest = zip(ids[:k].tolist(), values[:k].tolist(), strict=True)
+        return [(self.vocabulary.symbol(id), p) for id, p in likeliest]
 
     def novelty(self, texts: Iterable[str]) -> list[tuple[int, str, float | None]]:
         """How much of each text is copied from the training text; DataError if that has changed or is gone.
@@ -175,7 +176,8 @@ class TrainedModel:
 
         The mean of `char_scores`; nan for a text without a scored character.
         """
-        return np.array([bits.mean() if len(bits) else np.nan for bits in self.char_scores(texts)], np.float64)
+        scores = [bits.mean() if len(bits) else np.nan for bits in self.char_scores(texts)]
+        return np.array(scores, np.float64)
 
     def char_scores(self, texts: Iterable[str]) -> list[npt.NDArray[np.float64]]:
         """−log2 p of every character after the first, given the text before it: [length − 1] for each text.
