@@ -34,7 +34,7 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> "Tr
     """
     find_checkpoint(Path(path))  # an error comes before torch is imported, which takes seconds
     _import_torch()
-    from charlm.inference.loading import load
+    from charlm.inference.trained import load
 
     return load(path, device, precision)
 

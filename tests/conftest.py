@@ -282,7 +282,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Pat
 @pytest.fixture
 def model(trained_run: Path) -> "TrainedModel":
     """The model of that run."""
-    from charlm.inference.loading import load
+    from charlm.inference.trained import load
 
     return load(trained_run, device="cpu")
 

@@ -7,7 +7,7 @@ from charlm.choice.rule import Candidate
 from charlm.data.corpus import Corpus, sample
 from charlm.data.lines import as_records
 from charlm.inference.evaluation import evaluate
-from charlm.inference.loading import load_model
+from charlm.inference.trained import load_model
 from charlm.training.machine import Machine
 
 _CHARS = 50_000

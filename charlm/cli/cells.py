@@ -18,9 +18,6 @@ if TYPE_CHECKING:
 
 app = usage.command_group("List and show kinds of cells, and check one of your own.", "charlm cells show lstm")
 
-_MOST_LINES, _FIRST_LINES = 60, 30
-"""Equations that are printed; of more only the first."""
-
 
 @app.command("list")
 def list_cells() -> None:
@@ -57,8 +54,6 @@ def show(
 
     kind = kind.lower() if kind.lower() in CELLS else kind
     cell = parse_config({"model": {"cell": {"kind": kind}}}, "KIND", overrides or [], runs_file=True).model.cell
-    another = cell.kind != kind and {cell.kind, kind} & {*CELLS}
-    usage.refuse_if(another, f"--set: found the kind {cell.name}; allowed: {kind}, as KIND says")
     _print(cell)
 
 
@@ -106,8 +101,9 @@ def _summary(cell: "type[Cell]") -> str:
     from charlm.cells import CELLS
 
     kind = cell.model_fields["kind"]
-    is_built_in = CELLS.get(kind.default) is cell
-    text = (kind.description if is_built_in else inspect.cleandoc(cell.__doc__ or "").partition("\n")[0]) or ""
+    text = kind.description or ""
+    if CELLS.get(kind.default) is not cell:
+        text = inspect.cleandoc(cell.__doc__ or "").partition("\n")[0]
     return one_line(text).rstrip(".")
 
 
@@ -131,8 +127,6 @@ def _print(cell: "Cell") -> None:
     paragraphs = inspect.cleandoc(type(cell).__doc__ or "").split("\n\n")[1:]
     explained = [" ".join(paragraph.split()) for paragraph in paragraphs]
     for lines in filter(None, (forward, backward, [*explained, *notes(forward + backward)])):
-        if len(lines) > _MOST_LINES:
-            lines = [*lines[:_FIRST_LINES], f"… {len(lines) - _FIRST_LINES} more"]
         typer.echo("\n" + "\n".join(lines))
 
 

@@ -147,7 +147,7 @@ class Vocabulary:
             case {"level": "byte", "characters": ""}:
                 return cls("byte")
             case {"level": "char", "characters": str(characters)} if characters:
-                if len(set(characters)) == len(characters):
+                if len(set(characters)) == len(characters) and not re.search("[\ud800-\udfff]", characters):
                     return cls("char", characters)
         raise CheckpointError("vocabulary: not a list of distinct characters")
 

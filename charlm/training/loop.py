@@ -9,7 +9,7 @@ from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError
 from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
-from charlm.inference.samples import draw_sample
+from charlm.inference.sampling import draw_sample
 from charlm.model import count_parameters
 from charlm.system.console import say
 from charlm.system.device import describe_device

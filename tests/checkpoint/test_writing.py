@@ -11,7 +11,7 @@ import torch
 from charlm.checkpoint import Checkpoint, read_checkpoint, save_checkpoint
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, RunError
-from charlm.inference.loading import load_model
+from charlm.inference.trained import load_model
 from charlm.model import build_model, load_weights
 from charlm.runs import BEST, LAST
 from tests.checkpoint.conftest import CONFIG, CPU, VOCABULARY, bits, names

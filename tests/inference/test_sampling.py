@@ -143,10 +143,11 @@ def test_an_empty_prompt_is_a_line_start_and_an_unknown_character_an_error():
 
 
 def test_bytes_come_out_as_whole_characters():
-    sample = SampleText(Vocabulary("byte"), (), None)
     ids = "é€😀".encode() + b"\xe2\x82"
-    pieces = [sample.append(id, last=place == len(ids)) for place, id in enumerate(ids, start=1)]
-    assert pieces == ["", "é", "", "", "€", "", "", "", "😀", "", "\udce2\udc82"]
+    for errors, last in (("surrogateescape", "\udce2\udc82"), ("replace", "\ufffd")):
+        sample = SampleText(Vocabulary("byte"), (), None, errors)
+        pieces = [sample.append(id, is_last=place == len(ids)) for place, id in enumerate(ids, start=1)]
+        assert pieces == ["", "é", "", "", "€", "", "", "", "😀", "", last]
 
 
 GENERATED = [

@@ -95,7 +95,7 @@ class Targets:
         import torch
 
         from charlm.checkpoint import FORMAT, VERSION, digest, read_checkpoint, save
-        from charlm.inference.loading import load_model
+        from charlm.inference.trained import load_model
 
         parts = data.decode("utf-8", "replace").split("\n\n", 2)
         header = {"format": FORMAT, "version": str(VERSION)}
