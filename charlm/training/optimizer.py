@@ -128,11 +128,8 @@ class Muon(_AdamW):
         average = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
         blocks = gradient.lerp(average, group["momentum"]).view(-1, *shape)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        direction, rate = orthogonal(blocks).view_as(parameter), -0.2 * math.sqrt(max(shape)) * group["lr"]
-        if isinstance(rate, Tensor):  # add_ would read it
-            parameter.addcmul_(direction, rate)
-        else:
-            parameter.add_(direction, alpha=rate)
+        direction = orthogonal(blocks).view_as(parameter)
+        parameter.add_(direction, alpha=-0.2 * math.sqrt(max(shape)) * group["lr"])
 
 
 def orthogonal(blocks: Tensor) -> Tensor:
@@ -148,24 +145,11 @@ def orthogonal(blocks: Tensor) -> Tensor:
     return blocks
 
 
-def keep_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Let the optimizer keep all its numbers on a GPU, also the learning rate, a 0-d tensor. False if it cannot."""
-    for group in optimizer.param_groups:
-        group |= {"capturable": True, "foreach": not group.get("fused")}
-    return "capturable" in optimizer.defaults or isinstance(optimizer, torch.optim.SGD)
-
-
-def step_and_average(
-    optimizer: torch.optim.Optimizer, averages: Mapping[Tensor, Tensor], decay: float | Tensor
-) -> None:
-    """Make a step; then average ← decay · average + (1 − decay) · weight.
-
-    averages: the running average of each weight, or empty. decay: a 0-d tensor if the learning rate is one.
-    """
+def step_and_average(optimizer: torch.optim.Optimizer, averages: Mapping[Tensor, Tensor], decay: float) -> None:
+    """Make a step; then average ← decay · average + (1 − decay) · weight, for the running average of each weight."""
     if isinstance(optimizer, Muon):
         optimizer.step_matrices()
-    in_graph = isinstance(decay, Tensor)
-    if not in_graph and isinstance(optimizer, torch.optim.Adam) and adam_step(optimizer, averages, decay):
+    if isinstance(optimizer, torch.optim.Adam) and adam_step(optimizer, averages, decay):
         return
     optimizer.step()
     with torch.no_grad():

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from charlm.layers import RecurrentState
-from charlm.model import WindowLoss
 from charlm.system.process_group import ProcessGroup
 
 
@@ -72,14 +71,8 @@ class TrainState:
     recurrent: RecurrentState | None = None
     """Hidden state carried from the last window; None where an epoch starts."""
 
-    def carry(self, loss: WindowLoss, grad_norm: Tensor) -> None:
-        """Take over the tensors of an update."""
-        self.grad_norm, self.recurrent = grad_norm, loss.state
-        self.objective_sum += loss.cross_entropy
-
-    def count_update(self, *, window: tuple[int, int], lr: float, seconds: float) -> None:
-        """Count an update on a window [T, B]."""
-        steps, batch_size = window
+    def count_update(self, steps: int, batch_size: int, lr: float, seconds: float) -> None:
+        """Count an update on a window of steps × batch_size characters."""
         self.lr = lr
         self.step += 1
         self.chars += steps * batch_size
