@@ -1,11 +1,19 @@
-"""All settings of a run, from its model, how much it reads, and how long that takes."""
+"""All settings of a run, from its model, how much it reads, how long that takes, and what its first weights know."""
 
 import copy
 import math
 from typing import Any
 
+import numpy as np
+
+from charlm.checkpoint import Checkpoint
 from charlm.choice.rule import MOST_EPOCHS, Candidate, dropout, regularization
+from charlm.data.corpus import Corpus, sample
+from charlm.data.lines import as_records
+from charlm.inference.evaluation import evaluate
+from charlm.inference.loading import load_model
 from charlm.training.budget import EVALUATION_COST
+from charlm.training.machine import Machine
 
 _SHORT = 2000
 """Updates of a short run."""
@@ -17,17 +25,19 @@ _READ_AT, _FEW_EPOCHS = 0.9, 3.0
 """Share of a run after which a pass ends with the text, if the run makes fewer passes than this."""
 _RATES = {"sgd": 25.0, "rmsprop": 1 / 3, "adagrad": 5.0}
 """Learning rates relative to AdamW's, of optimizers that need others."""
+_SAMPLE_CHARS = 50_000
+"""Characters, from all over the text, that tell how well the weights know it."""
+_USUAL = 0.4
+"""Assumed score of weights on their own text ÷ the score of its character frequencies, for a run without a score."""
+_LONGER, _POWER = 4.0, 1.3
+"""Fitted to trainings of 250 to 8,000 updates (benchmarks/README.md)."""
 
 
-def all_settings(candidate: Candidate, minutes: float, split: list[float] | None, rate: float) -> dict[str, Any]:
-    """All settings of a run, without the user's.
-
-    split: shares of train, valid and test; None: the user's. rate: factor of the learning rate, see `rate_factor`.
-    """
+def all_settings(candidate: Candidate, minutes: float, valid_share: float, rate: float) -> dict[str, Any]:
+    """All settings of a run, without the user's. rate: factor of the learning rate, see `rate_factor`."""
     updates, update_s, model, family = candidate.updates, candidate.update_s, candidate.config.model, candidate.family
     settings = copy.deepcopy(candidate.settings)
-    if split:
-        settings["data"]["split"] = split
+    settings["data"]["split"] = [round(1 - valid_share, 8), valid_share, 0.0]
     if updates < family.forget_bias_updates:
         settings["model"]["cell"]["forget_bias"] = 1.0
     settings["model"]["dropout"] = dropout(regularization(candidate), model.layers)
@@ -104,3 +114,48 @@ def _round_up(number: float) -> int:
     number = max(math.ceil(number), 1)
     unit = 10 ** max(len(str(number)) - 2, 0)
     return math.ceil(number / unit) * unit
+
+
+# Trained weights
+
+
+def is_own_text(initial: Checkpoint, corpus: Corpus) -> bool:
+    """Whether the weights were trained on this very text."""
+    return corpus.sha256 == initial.progress.get("corpus_sha256")
+
+
+def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> float:
+    """How much of what can be learned about a text the weights do not know, 0 to 1.
+
+    0: the weights predict the text as well as their own. 1: no better than the frequencies of its characters do.
+    corpus: all of it is for training. Ids beyond the checkpoint's vocabulary are characters that it lacks.
+    """
+    if is_own_text(initial, corpus):
+        return 0.0
+    text = sample(corpus.splits["train"], _SAMPLE_CHARS).ravel()
+    known = text[text < len(initial.vocabulary)]
+    if len(known) < 2:
+        return 1.0
+    model = load_model(initial, machine.device, machine.precision)
+    nats = evaluate(model, as_records(known, model.reset_id)).nats_per_char
+    shares = np.bincount(known) / len(known)
+    shares = shares[shares > 0]
+    frequency_nats = -float((shares * np.log(shares)).sum())
+    own_nats = initial.progress.get("best_nats") or _USUAL * frequency_nats
+    if frequency_nats <= own_nats:
+        return 1.0
+    unknown = (nats - own_nats) / (frequency_nats - own_nats)
+    new_characters = 1 - len(known) / len(text)
+    return new_characters + (1 - new_characters) * min(max(unknown, 0.0), 1.0)
+
+
+def rate_factor(unknown: float, initial: Checkpoint, candidate: Candidate) -> float:
+    """Learning rate relative to that for random weights.
+
+    unknown: see `unknown_share`. On a text that they know, a high rate makes the weights worse at first. A long run
+    makes up for that and gains more in the end: the rate is that for random weights in a run that is `_LONGER` times
+    as long as those before it.
+    """
+    chars = candidate.updates * candidate.chars_per_update
+    share = chars / max(_LONGER * initial.trained_chars, 1.0)
+    return max(unknown, min(share, 1.0) ** _POWER)

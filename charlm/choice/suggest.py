@@ -12,9 +12,8 @@ from typing import NamedTuple
 
 from charlm.choice import speed
 from charlm.choice.families import PLAIN, Family, Request
-from charlm.choice.recipe import all_settings
+from charlm.choice.recipe import all_settings, is_own_text, rate_factor, unknown_share
 from charlm.choice.rule import MOST_EPOCHS, Candidate, best, is_promising
-from charlm.choice.trained_weights import is_own_text, rate_factor, unknown_share
 from charlm.config import Config
 from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, CountedSources
@@ -55,9 +54,8 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     """Choose settings for a text and a time on this machine; the batch is a multiple of the group's processes.
 
     All of them call this together: the first one chooses, and all measure speed. budget: the minutes, if they have
-    begun; None: they begin with a later command. ConfigError for wrong overrides, DataError for a text that cannot be
-    read or is too short, DeviceError for a device that is not there or has too little memory, VocabularyError for
-    characters that a model to start from does not know.
+    begun. ConfigError for wrong overrides, DataError for a text that cannot be read or is too short, DeviceError for a
+    device that is not there or has too little memory, VocabularyError for characters that a model to start from lacks.
     """
     budget = budget or Budget(request.minutes)
     base, families = group.on_each(request.base), group.on_each(request.families)
@@ -100,22 +98,17 @@ class _Choice:
     machine: Machine
 
     def candidates(self, families: list[Family]) -> list[list[Candidate]]:
-        """Models that fit into memory, by family and batch, the smallest first.
-
-        ConfigError if the user's options fit none, DeviceError if there is no memory for any.
-        """
+        """Models that fit into memory, by family and batch, the smallest first; DeviceError if there is none."""
         size, chars = self.machine.group.size, len(self.corpus.splits["train"])
         bptt = 64 if chars >= 5_000 else 16
         groups: list[list[Candidate]] = []
-        faults: list[ConfigError] = []
         for family, batch in itertools.product(families, self._batches(chars)):
             sizes: list[Candidate] = []
             for hidden in family.hidden:
                 settings = self.request.settings(family, hidden, -(-batch // size) * size, bptt)
                 try:
                     config = self.request.config(settings)
-                except ConfigError as error:
-                    faults.append(error)
+                except ConfigError:  # the user's options do not fit this size
                     break
                 if not self._fits(config):
                     break
@@ -125,8 +118,7 @@ class _Choice:
             if sizes:
                 groups.append(sizes)
         if not groups:
-            fault = DeviceError(f"memory: no model fits into what is free ({self.machine.device.type})")
-            raise faults[0] if faults else fault
+            raise DeviceError(f"memory: no model fits into what is free ({self.machine.device.type})")
         return groups
 
     def _batches(self, chars: int) -> list[int]:
@@ -156,10 +148,12 @@ class _Choice:
         trained = [self._with_training(candidate, update_s, training_s) for candidate, update_s in table]
         chosen = self._with_members(best(trained), training_s)
         rate = rate_factor(unknown, initial, chosen) if initial else 1.0
-        settings = all_settings(chosen, request.minutes, self._shares(chosen), rate)
+        valid_share = 0.0
+        if not self.base.data.valid_source:
+            valid_share = float(f"{chosen.valid_chars / len(self.corpus.splits['train']):.2g}")
+        settings = all_settings(chosen, request.minutes, valid_share, rate)
         if initial:  # at a high rate it may take most of a run to be better than the start
             settings["train"].pop("patience", None)
-        settings["data"] = self.base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
         config = request.config(settings)
         reasons = self._reasons(chosen, config.train.read_share)
         if initial:
@@ -200,33 +194,22 @@ class _Choice:
 
         Without the user's split: enough to be trusted, but not more than evaluations have time for.
         """
-        chars, has_own_valid = len(self.corpus.splits["train"]), "valid" in self.corpus.splits
-        if self.request.gives("data.split"):
-            train, valid, test = self.base.data.split
-            if has_own_valid:  # its share is ignored, and the others are rescaled to sum to 1
-                return int(chars * train / (train + test)), len(self.corpus.splits["valid"])
+        chars, own_valid = len(self.corpus.splits["train"]), self.corpus.splits.get("valid")
+        is_given = self.request.gives("data.split")
+        train, valid, test = self.base.data.split if is_given else (1.0, 0.0, 0.0)
+        if own_valid is not None:  # the share is ignored, and the others are rescaled to sum to 1
+            return int(chars * train / (train + test)), len(own_valid)
+        if is_given:
             return int(chars * train), int(chars * valid)
-        if has_own_valid:
-            return chars, len(self.corpus.splits["valid"])
         highest = min(_MOST_VALID, max(_LEAST_VALID, chars_read // 5))
         chosen = int(min(max(0.1 * chars, _LEAST_VALID), highest, 0.2 * chars))
         return chars - chosen, chosen
 
-    def _shares(self, chosen: Candidate) -> list[float] | None:
-        """The shares of train, valid and test; None: the user's."""
-        if self.request.gives("data.split"):
-            return None
-        share = 0.0
-        if not self.base.data.valid_source:
-            share = float(f"{chosen.valid_chars / len(self.corpus.splits['train']):.2g}")
-        return [round(1 - share, 8), share, 0.0]
-
     def _reasons(self, chosen: Candidate, read_share: float) -> dict[str, str]:
         """What was found out and chosen: label → text."""
         chars, machine = len(self.corpus.splits["train"]), self.machine
-        model, updates = chosen.config.model, counted(chosen.updates, "update")
+        model, minutes = chosen.config.model, format_duration(60 * self.request.minutes)
         name = f"{model.description}, {model.members * chosen.parameters:,} parameters"
-        minutes = format_duration(60 * self.request.minutes)
         passes = f"{chosen.epochs:.1f} passes over the text"
         if read_share < 1:
             passes = f"{chosen.epochs / read_share:.1f} epochs, each of {100 * read_share:.2g}% of the text"
@@ -234,7 +217,7 @@ class _Choice:
             "text": f"{chars:,} characters, {len(self.corpus.vocabulary):,} distinct",
             "machine": f"{describe_device(machine.device)}: {chosen.chars_per_s:,.0f} characters/s with this model",
             "choice": f"{name}: the best for {minutes} by a rule fitted to measured trainings",
-            "plan": f"about {updates}, {passes}",
+            "plan": f"about {counted(chosen.updates, 'update')}, {passes}",
         }
         if chosen.epochs >= MOST_EPOCHS:
             reasons["plan"] += "; more would teach little, so the run ends there"
