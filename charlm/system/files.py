@@ -135,11 +135,6 @@ _DEVICE = re.compile("con|prn|aux|nul|(com|lpt).", re.IGNORECASE)
 """The names that Windows keeps for devices."""
 
 
-def nearest_existing(folder: Path) -> Path:
-    """The folder, or its nearest parent that exists."""
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
-
-
 # Encodings
 
 _FEW_BYTES = 32

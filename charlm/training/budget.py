@@ -2,9 +2,9 @@
 
 They begin when the command does, or when the text of a pipe has been read; those of a config begin with the training.
 First the speed of models is measured (`measuring_s`), and one is chosen for what is left (`training_s`). Learning rates
-follow `share_done`, and the run ends where it is 1: the last evaluation and two checkpoints then have the time that they
-are expected to take. Compiling kernels does not count: it happens once on a machine. A resumed run goes on with the
-times in its `TrainState`. Imports no torch, because a command makes its budget before all else.
+follow `share_done`, and the run ends where it is 1: the last evaluation and two checkpoints then have the time that
+they are expected to take. Compiling kernels does not count: it happens once on a machine. A resumed run goes on with
+the times in its `TrainState`. Imports no torch, because a command makes its budget before all else.
 """
 
 import math
@@ -24,7 +24,7 @@ DEFAULT_MINUTES = 5.0
 EVALUATION_COST = 0.22
 """Time to evaluate a character, relative to training on it: 0.20 to 0.23 measured, until a run measures its own."""
 _MOST = 0.5
-"""Largest share of the minutes for what comes before the first update, and of the rest for what comes after the last."""
+"""Largest share of the minutes before the first update, and of the rest after the last one."""
 _MEASURING, _MOST_MEASURING_S = 0.08, 5.0
 """Share of the minutes in which speed is measured, and its limit."""
 _START_S, _AFTER_CHOICE_S = 3.0, 1.5

@@ -10,7 +10,6 @@ train/ valid/  TensorBoard events
 
 import contextlib
 import math
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,14 +24,12 @@ from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES, TE
 from charlm.system.console import say
 from charlm.system.files import (
     NotOwnError,
-    nearest_existing,
     plain_name,
     refuse_links,
     remove_leftovers,
     replace_file,
     replacing,
 )
-from charlm.system.formatting import format_bytes
 from charlm.system.lock import LOCK, holds, locked
 
 
@@ -108,14 +105,22 @@ def claim_if_there(run_dir: Path | None, data: DataConfig, locks: contextlib.Exi
 
 
 def make_folder(run_dir: Path | None, name: str, locks: contextlib.ExitStack) -> Path:
-    """Make the folder of a new run, and claim it. None: runs/<name>-<time>."""
+    """Make the folder of a new run, and claim it.
+
+    None: runs/<name>-<time>; runs that start in the same second get -2, -3, …
+    """
     with refusing_os_errors(run_dir or Path("runs")):
-        if run_dir is None:
-            run_dir = _new_folder(name)
-        else:
-            run_dir.mkdir(parents=True, exist_ok=True)
-    _claim_new(run_dir, locks)
-    return run_dir
+        folder, number = run_dir, 1
+        first = Path("runs") / f"{plain_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        while folder is None:
+            place = first if number == 1 else first.with_name(f"{first.name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                place.mkdir(parents=True)
+                folder = place
+            number += 1
+        folder.mkdir(parents=True, exist_ok=True)
+    _claim_new(folder, locks)
+    return folder
 
 
 def claim_run(run_dir: Path, locks: contextlib.ExitStack) -> tuple[Path, Checkpoint]:
@@ -156,66 +161,26 @@ def _claim_new(folder: Path, locks: contextlib.ExitStack) -> None:
                 raise RunError(f"{file}: exists, and the run would write to it; allowed: another --run-dir")
 
 
-def _new_folder(name: str) -> Path:
-    """Create runs/<name>-<time>; runs that start in the same second get -2, -3, …"""
-    first = Path("runs") / f"{plain_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, number = first, 1
-    while True:
-        try:
-            path.mkdir(parents=True)
-            return path
-        except FileExistsError:
-            number += 1
-            path = first.with_name(f"{first.name}-{number}")
-
-
 def keep_text(source: str, run_dir: Path | None) -> Path:
     """Write the text of a pipe into the folder of the run that it is for, and return the file.
 
-    Without `run_dir`, into a new folder, which goes again if there is no text. RunError if the folder holds a run or a
-    text already, or cannot be written; DataError if the pipe is empty or cannot be read.
+    Without `run_dir`, into a new folder. RunError if the folder holds a run or a text already, or cannot be written;
+    DataError if the pipe is empty or cannot be read.
     """
-    with contextlib.ExitStack() as locks:
-        with refusing_os_errors(run_dir or Path("runs")):
-            folder = run_dir or _new_folder("stdin")
-            is_new = not folder.exists() or run_dir is None
-            folder.mkdir(parents=True, exist_ok=True)
-            _claim_new(folder, locks)
-        file, size = folder / TEXT, 0
+    with contextlib.ExitStack() as locks, refusing_os_errors(run_dir or Path("runs")):
+        folder = make_folder(run_dir, "stdin", locks)
+        file, name, size = folder / TEXT, text_name(source), 0
         if file.exists():
             raise RunError(
                 f"{file}: exists already; allowed: a folder without it; train on it, or take another --run-dir"
             )
-        name = text_name(source)
         say("data", f"reading {name} into {file}")
-        try:
-            with refusing_os_errors(folder), replacing(file) as opened:
-                for block in arriving(source):
-                    size += opened.write(block)
-                if not size:
-                    raise DataError(f"{name}: found no text; allowed: one character or more")
-        finally:
-            if is_new and not file.exists():
-                shutil.rmtree(folder, ignore_errors=True)
+        with replacing(file) as opened:
+            for block in arriving(source):
+                size += opened.write(block)
+            if not size:
+                raise DataError(f"{name}: found no text; allowed: one character or more")
     return file
-
-
-def discard_text(run_dir: Path) -> None:
-    """Remove the text of a pipe that no run could start with. The folder and its lock stay."""
-    if not any((run_dir / FOLDER).glob("*.safetensors")):
-        with contextlib.suppress(OSError):
-            (run_dir / TEXT).unlink()
-
-
-def check_space(folder: Path, needed_bytes: int) -> None:
-    """RunError unless the disk has `needed_bytes` free."""
-    with refusing_os_errors(folder):
-        free = shutil.disk_usage(nearest_existing(folder)).free
-    if free < needed_bytes:
-        raise RunError(
-            f"{folder}: {format_bytes(free)} free on its disk; checkpoints need {format_bytes(needed_bytes)}; "
-            "free space or take another --run-dir"
-        )
 
 
 @contextlib.contextmanager

@@ -41,7 +41,6 @@ _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
 _FUSED = {"adamw", "adam", "sgd"}
 LEAST_COPIES = {"adamw": 2, "adam": 2, "muon": 1, "sgd": 0, "rmsprop": 1, "adagrad": 1}
 """Tensors of a parameter's shape in the optimizer's state, at least; with momentum one more."""
-MOST_COPIES = 2
 
 
 def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimizer:
@@ -157,7 +156,7 @@ def step_and_average(optimizer: torch.optim.Optimizer, averages: Mapping[Tensor,
             average.lerp_(weight, 1 - decay)
 
 
-def learning_rate(config: Optimizer, *, step: int, epochs: int, share_done: float) -> float:
+def learning_rate(config: Optimizer, step: int, epochs: int, share_done: float) -> float:
     """Learning rate of the next update, after `step` updates, `epochs` whole epochs and a share of the run."""
     schedule = config.schedule
     warmup = min(1.0, (step + 1) / schedule.warmup_steps) if schedule.warmup_steps else 1.0

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from charlm.checkpoint import Checkpoint, digest
 from charlm.errors import CheckpointError
-from charlm.layers import RecurrentState
 from charlm.model import load_weights
 from charlm.native.build import used_kernels
 from charlm.training.state import TrainState
@@ -17,8 +16,7 @@ from charlm.training.step import Trainer
 def take_snapshot(trainer: Trainer) -> Checkpoint:
     """A checkpoint from which `restore_snapshot` continues as if the run had never stopped.
 
-    Its tensors are on the CPU; those of a trainer there share its memory. All processes call this together and get the
-    same checkpoint, with the hidden state of all streams.
+    Its tensors are on the CPU; those of a trainer there share its memory. All processes call this together.
     """
 
     def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -59,7 +57,10 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
         if state.position >= trainer.streams.length:
             raise ValueError(f"position: found {state.position}; a stream has {trainer.streams.length}")
         if state.recurrent is not None:
-            _check_shapes(state.recurrent, trainer.model.zero_state(trainer.config.train.batch_size))
+            states = state.recurrent, trainer.model.zero_state(trainer.config.train.batch_size)
+            found, needed = ([(tensor.dtype, tensor.shape) for tensor in each] for each in states)
+            if found != needed:  # kernels would read past their end
+                raise ValueError(f"recurrent: found {found}; the model has {needed}")
         load_weights(trainer.model, checkpoint.weights)
         if trainer.averaged is not None:
             load_weights(trainer.averaged, checkpoint.averaged or checkpoint.weights)
@@ -73,26 +74,17 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
     trainer.forget_divergence()
 
 
-def _check_shapes(states: RecurrentState, fitting: RecurrentState) -> None:
-    """ValueError for states that kernels would read past their end."""
-    found, needed = ([(tensor.dtype, tensor.shape) for tensor in each] for each in (states, fitting))
-    if found != needed:
-        raise ValueError(f"recurrent: found {found}; the model has {needed}")
-
-
 def _restore_optimizer(trainer: Trainer, tensors: Mapping[str, Tensor]) -> None:
     """Copy the tensors into the optimizer's state; KeyError or RuntimeError unless all are there in its shapes.
 
-    A step without gradients makes the state. Momentum that the resumed run switches on starts from zero. The weights
-    are restored after this.
+    Momentum that the resumed run switches on starts from zero. The weights are restored after this.
     """
-    optimizer = trainer.optimizer
-    optimizer.state.clear()
+    trainer.optimizer.state.clear()
     if not tensors:  # before the first step
         return
     for parameter in trainer.parameters:
         parameter.grad = torch.zeros_like(parameter)
-    optimizer.step()
+    trainer.optimizer.step()  # makes the state
     for name, tensor in _optimizer_tensors(trainer).items():
         if name.startswith("momentum_buffer/") and name not in tensors:
             tensor.zero_()

@@ -21,7 +21,6 @@ from charlm.training.budget import Budget
 from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights
 from charlm.training.folder import (
     RunFolder,
-    check_space,
     claim_if_there,
     claim_run,
     make_folder,
@@ -61,15 +60,12 @@ def start_run(
         return text.corpus(vocabulary, split=config.data.split)
 
     with contextlib.ExitStack() as locks:
-        place = run_dir or Path("runs")
         is_new = group.on_first(claim_if_there, run_dir, config.data, locks)
         trainer, corpus = prepare(config, group, load, opened[0] if opened else None, budget)
         trainer.broadcast_weights()
         if init_from:
             trainer.start_from_weights(grown_weights(trainer.model, init_from))
             trainer.state.earlier_chars = init_from.trained_chars
-        # Twice: a new checkpoint is written before the old one is removed.
-        group.on_first(check_space, place, 2 * trainer.checkpoint_bytes())
         if is_new:
             run_dir = group.on_first(make_folder, run_dir, name, locks)
         assert run_dir is not None
@@ -98,7 +94,6 @@ def resume_run(
         group.on_each(restore_snapshot, trainer, checkpoint)
         _say_if_other_machine(trainer, checkpoint.progress)
         del checkpoint  # as large as the model and its optimizer state
-        group.on_first(check_space, run_dir, trainer.checkpoint_bytes())
         if path.name != LAST:  # damaged: the loop writes a new one as it starts
             last = run_dir / FOLDER / LAST
             group.on_first(refusing_os_errors(run_dir)(last.unlink), missing_ok=True)

@@ -29,8 +29,7 @@ class TrainState:
     lr: float = 0.0
     """Learning rate of the last update."""
     elapsed_s: float = 0.0
-    """Wall time of all sessions of the run, including evaluation and checkpoints. The `Budget` writes this and the next
-    two, for the next session."""
+    """Wall time of all sessions, with evaluations and checkpoints. The `Budget` writes this and the next two."""
     starting_s: float = 0.0
     """The time before the first update."""
     ending_s: float = 0.0
@@ -125,9 +124,9 @@ class TrainState:
             if name not in _TENSORS and not isinstance(progress[name], list if get_origin(kind) is list else kind):
                 raise ValueError(f"{name}: found {progress[name]!r:.40}")
         moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
-        count = sum(name.startswith("recurrent.") for name in moved)
-        recurrent = tuple(moved[f"recurrent.{index}"] for index in range(count)) or None
-        return cls(**progress, objective_sum=moved["objective_sum"], grad_norm=moved["grad_norm"], recurrent=recurrent)
+        objective_sum, grad_norm = moved.pop("objective_sum"), moved.pop("grad_norm")
+        recurrent = tuple(moved[f"recurrent.{index}"] for index in range(len(moved))) or None
+        return cls(**progress, objective_sum=objective_sum, grad_norm=grad_norm, recurrent=recurrent)
 
 
 _TENSORS = ("objective_sum", "grad_norm", "recurrent")

@@ -22,7 +22,6 @@ from charlm.system.process_group import Shard
 from charlm.training.budget import Budget
 from charlm.training.machine import Machine, check_memory
 from charlm.training.optimizer import (
-    MOST_COPIES,
     build_optimizer,
     clip_gradients,
     learning_rate,
@@ -99,15 +98,8 @@ class Trainer:
 
     def learning_rate(self) -> float:
         """Learning rate of the next update."""
-        state = self.state
-        optimizer, share_done = self.config.optimizer, self.share_done()
-        return learning_rate(optimizer, step=state.step, epochs=state.epoch, share_done=share_done) * state.lr_factor
-
-    def checkpoint_bytes(self) -> int:
-        """Upper bound of a checkpoint's size."""
-        states = self.config.train.batch_size * sum(tensor.nbytes for tensor in self.model.zero_state(1))
-        copies = 1 + (self.averaged is not None) + MOST_COPIES
-        return copies * sum(parameter.nbytes for parameter in self.parameters) + states + 2**20
+        optimizer, state = self.config.optimizer, self.state
+        return learning_rate(optimizer, state.step, state.epoch, self.share_done()) * state.lr_factor
 
     # The update
 
@@ -203,8 +195,8 @@ class Trainer:
     def check_finite(self, weights: bool = False) -> None:
         """DivergenceError if an update had a non-finite loss or gradient.
 
-        With `weights` also if weights or optimizer state are not finite: no checkpoint may hold such numbers. On a GPU
-        this waits for pending updates; the wait counts as update time.
+        With `weights` also if weights or optimizer state are not finite, which no checkpoint may hold. On a GPU this
+        waits for pending updates, and counts the wait as update time.
         """
         start_s = time.perf_counter()
         step = int(self._diverged_step)
@@ -236,7 +228,7 @@ def _new_model(config: Config, corpus: Corpus, machine: Machine) -> Network:
 
 
 def _open_streams(config: Config, corpus: Corpus, shard: Shard) -> TrainingStreams:
-    """The streams of the train split, or a part of them; DataError if it is too short for one window."""
+    """The streams of the train split of which this process has a part."""
     ids, train = corpus.splits["train"], config.train
     if corpus.starts is None:
         return Streams(ids, train.batch_size, train.bptt, shard=shard, share=train.read_share)
