@@ -177,7 +177,7 @@ def test_a_rollback_is_seen(tiny_config, tmp_path, monkeypatch):
          r"king\nOnce u…: no such file or folder; "),
         ({"config": "no-such-config"}, ConfigError, "no-such-config: found no such file; allowed: a YAML file, or"),
         ({"config": "lstm", "overrides": {"model.cell.hiden": 3}}, ConfigError, "hiden"),
-        ({"config": "lstm", "overrides": {"optimizer.lr": float("nan")}}, ConfigError, 'lr: found "nan"; allowed: '),
+        ({"config": "lstm", "overrides": {"optimizer.lr": float("nan")}}, ConfigError, 'lr: found "NaN"; allowed: '),
     ],
 )  # fmt: skip
 def test_mistakes(arguments, error, fault, tmp_path, monkeypatch):
