@@ -118,6 +118,9 @@ class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        return 2
+
 
 SCORES = "update 12345 · 1.500 nats · 109,000 chars/s · 2.164 bits/char"
 
@@ -126,8 +129,7 @@ SCORES = "update 12345 · 1.500 nats · 109,000 chars/s · 2.164 bits/char"
 def test_the_bar_shows_the_time_left_first_and_cuts_what_does_not_fit(monkeypatch, columns, scores):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("COLUMNS", str(columns))
-    monkeypatch.setenv("LINES", "24")
+    monkeypatch.setattr("os.get_terminal_size", lambda descriptor: (columns, 24))
     progress = ProgressBar()
     monkeypatch.setattr(progress._bar, "mininterval", 0)
     progress.note({"nats": 1.5, "bpc": 2.164, "chars_per_s": 109_000.0})
