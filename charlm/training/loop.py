@@ -18,7 +18,7 @@ from charlm.training.folder import RunFolder
 from charlm.training.metrics import ProgressBar, Tracker, metrics_row, train_row
 from charlm.training.optimizer import describe_treatment
 from charlm.training.signals import catch_signals
-from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
+from charlm.training.state import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Trainer, divergence
 
 OnRow = Callable[[dict[str, Any]], object]

@@ -1,14 +1,20 @@
-"""All that a run carries from step to step besides weights, optimizer state and random state."""
+"""All that a run carries from step to step besides weights and optimizer state; a checkpoint of all."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
+from charlm.checkpoint import Checkpoint, digest
+from charlm.errors import CheckpointError
 from charlm.layers import RecurrentState
-from charlm.system.process_group import ProcessGroup
+from charlm.model import load_weights
+from charlm.native.build import used_kernels
+
+if TYPE_CHECKING:
+    from charlm.training.step import Trainer
 
 
 @dataclass
@@ -107,26 +113,108 @@ class TrainState:
         """What rollbacks multiply the learning rate by."""
         return 0.5**self.rollbacks
 
-    def progress(self) -> dict[str, Any]:
-        """The numbers, as JSON."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _TENSORS}
-
-    def tensors(self, group: ProcessGroup) -> dict[str, Tensor]:
-        """The tensors, by name; the hidden state of the streams of all processes, which call this together."""
-        states = enumerate(self.recurrent or ())
-        numbered = {f"recurrent.{index}": group.all_gather(state, dim=1) for index, state in states}
-        return {"objective_sum": self.objective_sum, "grad_norm": self.grad_norm, **numbered}
-
-    @classmethod
-    def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":
-        """The inverse of `progress` and `tensors`; ValueError, TypeError or KeyError for what they cannot give."""
-        for name, kind in get_type_hints(cls).items():
-            if name not in _TENSORS and not isinstance(progress[name], list if get_origin(kind) is list else kind):
-                raise ValueError(f"{name}: found {progress[name]!r:.40}")
-        moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
-        objective_sum, grad_norm = moved.pop("objective_sum"), moved.pop("grad_norm")
-        recurrent = tuple(moved[f"recurrent.{index}"] for index in range(len(moved))) or None
-        return cls(**progress, objective_sum=objective_sum, grad_norm=grad_norm, recurrent=recurrent)
-
 
 _TENSORS = ("objective_sum", "grad_norm", "recurrent")
+"""Fields of a `TrainState` that are no JSON."""
+
+
+def take_snapshot(trainer: "Trainer") -> Checkpoint:
+    """A checkpoint from which `restore_snapshot` continues as if the run had never stopped.
+
+    Its tensors are on the CPU; those of a trainer there share its memory. All processes call this together.
+    """
+
+    def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+
+    state = trainer.state
+    carried = {"objective_sum": state.objective_sum, "grad_norm": state.grad_norm, "rng.cpu": torch.get_rng_state()}
+    for index, state_LBH in enumerate(state.recurrent or ()):
+        carried[f"recurrent.{index}"] = trainer.group.all_gather(state_LBH, dim=1)
+    if trainer.device.type == "cuda":
+        carried["rng.cuda"] = torch.cuda.get_rng_state(trainer.device)
+    return Checkpoint(
+        config=trainer.config,
+        vocabulary=trainer.vocabulary,
+        weights=on_cpu(dict(trainer.model.named_parameters())),
+        averaged=on_cpu({} if trainer.averaged is None else dict(trainer.averaged.named_parameters())),
+        optimizer=on_cpu(_optimizer_tensors(trainer)),
+        carried=on_cpu(carried),
+        progress={f.name: getattr(state, f.name) for f in fields(state) if f.name not in _TENSORS},
+    )
+
+
+def fingerprint(checkpoint: Checkpoint) -> str:
+    """Equal for processes that train alike: a digest of weights, random state and progress."""
+    names = ("step", "epoch", "position", "elapsed_s", "best_nats", "evaluations_since_best")
+    progress = {name: repr(checkpoint.progress[name]) for name in names}
+    random = {name: state for name, state in checkpoint.carried.items() if name.startswith("rng.")}
+    return digest(progress, {**checkpoint.weights, **random})
+
+
+def restore_snapshot(trainer: "Trainer", checkpoint: Checkpoint) -> None:
+    """Load weights, optimizer state, random state and progress; CheckpointError where they do not fit the run."""
+    try:
+        _restore_optimizer(trainer, checkpoint.optimizer)
+        state = _restored_state(trainer, checkpoint)
+        load_weights(trainer.model, checkpoint.weights)
+        if trainer.averaged is not None:
+            load_weights(trainer.averaged, checkpoint.averaged or checkpoint.weights)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
+    state.threads, state.kernels, state.stop_reason = torch.get_num_threads(), used_kernels(), ""
+    state.backend = trainer.state.backend
+    trainer.state = state
+    trainer.forget_divergence()
+
+
+def _restored_state(trainer: "Trainer", checkpoint: Checkpoint) -> TrainState:
+    """The state, and torch's random state; ValueError, TypeError or KeyError for what does not fit the run."""
+    progress, device = checkpoint.progress, trainer.device
+    for name, kind in get_type_hints(TrainState).items():
+        if name not in _TENSORS and not isinstance(progress[name], list if get_origin(kind) is list else kind):
+            raise ValueError(f"{name}: found {progress[name]!r:.40}")
+    carried = {name: tensor.clone() for name, tensor in checkpoint.carried.items()}
+    torch.set_rng_state(carried.pop("rng.cpu"))
+    cuda_state = carried.pop("rng.cuda", None)
+    if device.type == "cuda" and cuda_state is not None:
+        torch.cuda.set_rng_state(cuda_state, device)
+    carried = {name: tensor.to(device) for name, tensor in carried.items()}
+    objective_sum, grad_norm = carried.pop("objective_sum"), carried.pop("grad_norm")
+    recurrent = tuple(carried[f"recurrent.{index}"] for index in range(len(carried))) or None
+    if progress["position"] >= trainer.streams.length:
+        raise ValueError(f"position: found {progress['position']}; a stream has {trainer.streams.length}")
+    if recurrent is not None:
+        states = recurrent, trainer.model.zero_state(trainer.config.train.batch_size)
+        found, needed = ([(tensor.dtype, tensor.shape) for tensor in each] for each in states)
+        if found != needed:  # kernels would read past their end
+            raise ValueError(f"recurrent: found {found}; the model has {needed}")
+        recurrent = tuple(trainer.group.shard.of(state_LBH, dim=1) for state_LBH in recurrent)
+    return TrainState(**progress, objective_sum=objective_sum, grad_norm=grad_norm, recurrent=recurrent)
+
+
+def _restore_optimizer(trainer: "Trainer", tensors: Mapping[str, Tensor]) -> None:
+    """Copy the tensors into the optimizer's state; KeyError or RuntimeError unless all are there in its shapes.
+
+    Momentum that the resumed run switches on starts from zero. The weights are restored after this.
+    """
+    trainer.optimizer.state.clear()
+    if not tensors:  # before the first step
+        return
+    for parameter in trainer.parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    trainer.optimizer.step()  # makes the state
+    for name, tensor in _optimizer_tensors(trainer).items():
+        if name.startswith("momentum_buffer/") and name not in tensors:
+            tensor.zero_()
+        else:
+            tensor.copy_(tensors[name])
+
+
+def _optimizer_tensors(trainer: "Trainer") -> dict[str, Tensor]:
+    return {
+        f"{key}/{name}": value
+        for name, parameter in trainer.model.named_parameters()
+        for key, value in trainer.optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }

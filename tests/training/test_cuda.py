@@ -7,7 +7,7 @@ from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import read_ids, sample_ids
-from charlm.training.snapshot import restore_snapshot, take_snapshot
+from charlm.training.state import restore_snapshot, take_snapshot
 from tests.pairwise import pairwise
 from tests.runs import row_of
 

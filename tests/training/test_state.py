@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from charlm.errors import CheckpointError
-from charlm.training.snapshot import restore_snapshot, take_snapshot
+from charlm.training.state import restore_snapshot, take_snapshot
 
 UNFIT = {
     "longer": lambda tensor: torch.zeros(*tensor.shape, 2, dtype=tensor.dtype),
