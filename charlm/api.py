@@ -90,7 +90,7 @@ def train(
             init_from=None if init_from is None else Path(init_from),
             run_dir=None if run_dir is None else Path(run_dir),
         )
-        new.check_early(takes_pipes=True)
+        new.check_early()
         _import_torch()
 
         from charlm.system.device import own_settings
@@ -144,7 +144,7 @@ def compare(
     return [row for row, _, _ in compared]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Run:
     """A run that `train` has made."""
 
@@ -163,11 +163,6 @@ class Run:
     def load(self, device: str = "auto", precision: str = "auto") -> "TrainedModel":
         """The run's model, from its best checkpoint; see `charlm.load`."""
         return load(self.path, device, precision)
-
-    def __repr__(self) -> str:
-        best_nats = self.outcome.best_nats
-        best = "" if best_nats is None else f", best {best_nats:.4f} nats per character"
-        return f"<Run {self.path}: {self.outcome.reason} at update {self.outcome.step:,}{best}>"
 
 
 def _import_torch() -> None:

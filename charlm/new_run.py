@@ -36,7 +36,7 @@ class NewRun:
     init_from: Path | None = None
     run_dir: Path | None = None
 
-    def check_early(self, *, takes_pipes: bool = False) -> None:
+    def check_early(self) -> None:
         """ConfigError, DataError or CheckpointError for what a run cannot start from. Needs no torch.
 
         The processes of torchrun skip most of it: their first one finds the same later, and prints it once.
@@ -49,7 +49,7 @@ class NewRun:
             data = (self.parse() if self.config else self.request().base()).data
             if self.init_from is not None:
                 find_checkpoint(self.init_from, "--init-from")
-            source = None if takes_pipes and self.has_pipe() else data.source
+            source = None if self.has_pipe() else data.source
             for each in filter(None, (source, data.valid_source, data.test_source)):
                 check_exists(each)
 

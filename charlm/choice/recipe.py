@@ -66,11 +66,7 @@ def all_settings(candidate: Candidate, minutes: float, valid_share: float, rate:
 
 
 def _optimizer(candidate: Candidate, rate: float) -> dict[str, Any]:
-    """Learning rate, decay, clipping and schedule, as far as they fit the optimizer, which may be the user's.
-
-    The rate grows with the root of the batch and for narrow models, at most to the double, and falls with the width and
-    the updates.
-    """
+    """Learning rate, decay, clipping and schedule, as far as they fit the optimizer, which may be the user's."""
     name, updates, family = candidate.config.optimizer.name, candidate.updates, candidate.family
     is_short = updates < _SHORT
     width = family.width_factor(candidate.config.model.cell.hidden)
@@ -93,8 +89,7 @@ def _optimizer(candidate: Candidate, rate: float) -> dict[str, Any]:
 def _read_share(epochs: float) -> float:
     """Share of the text that each pass reads, so that a run of few passes ends with a pass.
 
-    It has then seen all parts of the text, and the end when the learning rate is low. A text changes from its beginning
-    to its end, where the validation part is.
+    It has then seen all parts of the text, and its end, which the validation part follows, at a low learning rate.
     """
     passes = _READ_AT * epochs
     return float(f"{passes / math.ceil(passes):.3g}") if epochs < _FEW_EPOCHS else 1.0
@@ -125,9 +120,8 @@ def is_own_text(initial: Checkpoint, corpus: Corpus) -> bool:
 
 
 def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> float:
-    """How much of what can be learned about a text the weights do not know, 0 to 1.
+    """How much the weights do not know of a text: 0 if they predict it as well as their own, 1 if as its frequencies.
 
-    0: the weights predict the text as well as their own. 1: no better than the frequencies of its characters do.
     corpus: all of it is for training. Ids beyond the checkpoint's vocabulary are characters that it lacks.
     """
     if is_own_text(initial, corpus):
@@ -150,11 +144,10 @@ def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> floa
 
 
 def rate_factor(unknown: float, initial: Checkpoint, candidate: Candidate) -> float:
-    """Learning rate relative to that for random weights.
+    """Learning rate relative to that for random weights. unknown: see `unknown_share`.
 
-    unknown: see `unknown_share`. On a text that they know, a high rate makes the weights worse at first. A long run
-    makes up for that and gains more in the end: the rate is that for random weights in a run that is `_LONGER` times
-    as long as those before it.
+    On a text that they know, a high rate makes the weights worse at first. A run `_LONGER` times as long as those
+    before it makes up for that, and gets the rate for random weights.
     """
     chars = candidate.updates * candidate.chars_per_update
     share = chars / max(_LONGER * initial.trained_chars, 1.0)

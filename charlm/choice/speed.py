@@ -34,10 +34,7 @@ _WINDOWS = 4
 
 
 def update_s(parameters: int, speeds: Speeds) -> float:
-    """Seconds per update of a model, on the line between the measured models of its family next to it in size.
-
-    Beyond the largest of them in proportion to the parameters; below the smallest, too, but for the overhead.
-    """
+    """Seconds per update, on the line between the measured models next in size; beyond them in proportion to size."""
     sizes = sorted(speeds)
     times_s = [speeds[size] for size in sizes]
     if parameters > sizes[-1]:
@@ -53,8 +50,7 @@ def measured(
     """The candidates for which there is memory, with the seconds of an update of each.
 
     groups: candidates that differ in size only, the smallest first. Measures every other one that is fast enough for a
-    training of `training_s`, in several short slices, one after the other. No measurement but the first starts after
-    `limit_s`. All processes of the group call this together.
+    training of `training_s`, in several short slices, within `limit_s`. All processes of the group call this together.
     """
     slice_s, ends_s = min(_SLICE_S, limit_s / 16 / _SLICES), time.perf_counter() + limit_s
     speeds: list[Speeds] = [{} for _ in groups]
@@ -84,10 +80,9 @@ def measured(
 
 
 def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -> float:
-    """Seconds of the fastest update on the start of a text, of several processes the median; inf if memory is short.
+    """Seconds of the fastest update on the start of a text, because other load only makes updates slower.
 
-    The fastest, because other load only makes updates slower. Updates are timed for `enough_s`, and at least one. All
-    processes of the group call this together.
+    Of several processes the median; inf if memory is short. All processes of the group call this together.
     """
     group, train = machine.group, config.train
     if group.is_distributed:

@@ -1,8 +1,7 @@
 """`charlm train TEXT --minutes M`: settings from the text, the time and the machine.
 
-The models that fit into memory are measured, some of them (`speed`): that gives a table of how long an update of each
-takes, and so how many it makes in the time. A rule says which one is then best (`rule`), and all other settings follow
-from it (`recipe`).
+Some of the models that fit into memory are measured (`speed`): that tells how many updates each makes in the time. A
+rule says which one is then best (`rule`), and all other settings follow from it (`recipe`).
 """
 
 import itertools
@@ -136,10 +135,7 @@ class _Choice:
         return needed_bytes <= _MEMORY * (self.machine.free_bytes or math.inf)
 
     def settings(self, table: list[tuple[Candidate, float]], budget: Budget) -> tuple[Config, dict[str, str], int]:
-        """The settings of the best candidate, the reasons, and its updates.
-
-        table: the candidates, and seconds of an update of each. DeviceError if there is none.
-        """
+        """The settings of the best candidate, the reasons, and its updates. table: candidates, seconds of an update."""
         request, machine, initial = self.request, self.machine, self.request.initial
         unknown = unknown_share(initial, self.corpus, machine) if initial else 1.0
         training_s = budget.training_s()
@@ -173,10 +169,7 @@ class _Choice:
         return replace(candidate, update_s=update_s, updates=updates, train_chars=train_chars, valid_chars=valid_chars)
 
     def _with_members(self, candidate: Candidate, seconds: float) -> Candidate:
-        """The candidate, with several members in the time in which one would make more passes than teach it anything.
-
-        The user's number of members stays, and limits other than the time are those of one member.
-        """
+        """The candidate, with several members in the time in which one would make more passes than teach it."""
         train = candidate.config.train
         if train.max_steps or train.max_epochs or self.request.initial or self.request.gives("model.members"):
             return candidate
@@ -190,10 +183,7 @@ class _Choice:
         return candidate
 
     def _split(self, chars_read: int) -> tuple[int, int]:
-        """Characters for training and validation in a run that reads so many.
-
-        Without the user's split: enough to be trusted, but not more than evaluations have time for.
-        """
+        """Characters for training and, enough to be trusted, for validation in a run that reads so many."""
         chars, own_valid = len(self.corpus.splits["train"]), self.corpus.splits.get("valid")
         is_given = self.request.gives("data.split")
         train, valid, test = self.base.data.split if is_given else (1.0, 0.0, 0.0)

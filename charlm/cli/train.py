@@ -82,7 +82,7 @@ def train(
     if resume and run_dir is not None:
         check_resume(run_dir, minutes, settings)
     else:
-        new.check_early(takes_pipes=True)
+        new.check_early()
 
     from charlm.system.process_group import process_group
 

@@ -53,10 +53,7 @@ def check_minutes(minutes: float | None, settings: list[str], *, default: float 
 
 
 def leaving_s(loading_s: float) -> float:
-    """Estimated time for Python to start, and for the sample and the exit: a quarter of charlm's import time.
-
-    0.22 s measured where importing took 1.5 s; the rest is reserve. At most 1.5 s.
-    """
+    """Estimated time for Python to start, and for the sample and the exit: 0.22 s where importing charlm took 1.5 s."""
     return min(loading_s / 4, 1.5)
 
 
@@ -124,7 +121,6 @@ class Budget:
         return signals
 
     def count_update(self, seconds: float, chars: int) -> None:
-        """Take in the time of an update."""
         self._updates += 1
         if self._updates > 0:
             kept = math.exp(-seconds / (_AVERAGED * self.run_s))
@@ -133,14 +129,13 @@ class Budget:
             self._expect_ending()
 
     def count_evaluation(self, seconds: float) -> None:
-        """Take in the cost of an evaluation: the first in place of the guess, later ones by halves."""
+        """The first evaluation's cost replaces the guess; later ones count by halves."""
         if self._recent_s:
             cost = seconds / self._evaluation_s(1.0)
             self._evaluation_cost = ((self._evaluation_cost or cost) + cost) / 2
             self._expect_ending()
 
     def count_saving(self, seconds: float) -> None:
-        """Take in the time of a checkpoint."""
         self._saving_s = seconds
 
     @property

@@ -22,15 +22,8 @@ from charlm.data.sources import check_texts_apart
 from charlm.errors import CheckpointError, DamagedCheckpointError, DataError, RunError
 from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES, TEXT, check_resumable
 from charlm.system.console import say
-from charlm.system.files import (
-    NotOwnError,
-    plain_name,
-    refuse_links,
-    remove_leftovers,
-    replace_file,
-    replacing,
-)
-from charlm.system.lock import LOCK, holds, locked
+from charlm.system.files import NotOwnError, plain_name, refuse_links, remove_leftovers, replace_file, replacing
+from charlm.system.lock import holds, locked
 
 
 class RunFolder:
@@ -43,17 +36,12 @@ class RunFolder:
 
     def check_ours(self) -> None:
         """RunError if the folder was removed, renamed or replaced, or may be another process's now."""
-        if self._is_begun and not self.last.exists():
-            raise RunError(
-                f"{self.path}: removed or renamed during the run; allowed: a folder that stays until the run ends; "
-                "start a new run, or --resume the folder at its new place"
-            )
         with refusing_os_errors(self.path):
-            is_ours = holds(self.path)
+            is_ours = (self.last.exists() or not self._is_begun) and holds(self.path)
         if not is_ours:
             raise RunError(
-                f"{self.path / LOCK}: replaced during the run, which another process may train now; allowed: one "
-                "process at a time; --resume the run when no other process trains it"
+                f"{self.path}: removed, renamed or taken by another process during the run; allowed: a folder that "
+                "stays, and one process at a time; start a new run, or --resume this one at its place"
             )
 
     def write_config(self, config: Config) -> None:
@@ -61,10 +49,7 @@ class RunFolder:
             replace_file(self.path / CONFIG, dump_config(config).encode())
 
     def save(self, checkpoint: Checkpoint, *, best: bool, numbered: bool, keep: int) -> None:
-        """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones.
-
-        RunError if the folder has gone, see `check_ours`, or cannot be written.
-        """
+        """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones."""
         self.check_ours()
         names = [BEST] * best + [_numbered(checkpoint.progress["step"])] * numbered
         save_checkpoint(checkpoint, self.last, [self.path / FOLDER / name for name in names])
@@ -92,10 +77,7 @@ def _numbered(step: int) -> str:
 
 
 def claim_if_there(run_dir: Path | None, data: DataConfig, locks: contextlib.ExitStack) -> bool:
-    """Claim the folder for a new run if it is there; returns whether it is still to be made, see `make_folder`.
-
-    RunError if it holds a run, DataError if it holds a text that the run would read.
-    """
+    """Claim the folder for a new run if it is there; returns whether it is still to be made, see `make_folder`."""
     with refusing_os_errors(run_dir or Path("runs")):
         if run_dir is None or not run_dir.is_dir():
             return True
@@ -135,14 +117,12 @@ def claim_run(run_dir: Path, locks: contextlib.ExitStack) -> tuple[Path, Checkpo
             if not (newest := newest_whole(run_dir)):
                 raise CheckpointError(f"{error}; no other checkpoint in {run_dir / FOLDER} is whole") from None
             say("damaged", str(error))
+            last.unlink(missing_ok=True)  # the loop writes a new one as it starts
             return newest
 
 
 def _claim(folder: Path, locks: contextlib.ExitStack) -> None:
-    """Lock an existing folder until `locks` are closed, and remove what a killed process was writing there.
-
-    RunError if another process holds the lock or the folder cannot be written.
-    """
+    """Lock an existing folder until `locks` are closed, and remove what a killed process was writing there."""
     with refusing_os_errors(folder):
         refuse_links(folder, (FOLDER, METRICS, SAMPLES, *CHARTS))
         locks.enter_context(locked(folder))
@@ -164,16 +144,14 @@ def _claim_new(folder: Path, locks: contextlib.ExitStack) -> None:
 def keep_text(source: str, run_dir: Path | None) -> Path:
     """Write the text of a pipe into the folder of the run that it is for, and return the file.
 
-    Without `run_dir`, into a new folder. RunError if the folder holds a run or a text already, or cannot be written;
-    DataError if the pipe is empty or cannot be read.
+    RunError if the folder holds a run or a text already; DataError if the pipe is empty or cannot be read.
     """
     with contextlib.ExitStack() as locks, refusing_os_errors(run_dir or Path("runs")):
         folder = make_folder(run_dir, "stdin", locks)
         file, name, size = folder / TEXT, text_name(source), 0
         if file.exists():
-            raise RunError(
-                f"{file}: exists already; allowed: a folder without it; train on it, or take another --run-dir"
-            )
+            allowed = "allowed: a folder without it; train on it, or take another --run-dir"
+            raise RunError(f"{file}: exists already; {allowed}")
         say("data", f"reading {name} into {file}")
         with replacing(file) as opened:
             for block in arriving(source):

@@ -52,25 +52,17 @@ class TrainingLoop:
     """`fit` trains until a limit is reached or a signal arrives."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        corpus: Corpus,
-        folder: RunFolder,
-        tracker: Tracker,
-        on_row: OnRow | None,
+        self, trainer: Trainer, corpus: Corpus, folder: RunFolder, tracker: Tracker, on_row: OnRow | None
     ) -> None:
-        self.trainer = trainer
-        self.config = trainer.config
+        self.trainer, self.config, self.group, self.budget = trainer, trainer.config, trainer.group, trainer.budget
         self.corpus = corpus
         self.folder = folder
         self.tracker = tracker
         self._on_row = on_row
-        self.group = trainer.group
         self.bar = ProgressBar(self.group.is_first)
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
-        self.budget = trainer.budget
         self.budget.begin(trainer.state, len(corpus.splits.get("valid", ())))
 
     def fit(self) -> Outcome:
@@ -104,7 +96,7 @@ class TrainingLoop:
         return limit
 
     def _train(self) -> str:
-        """Evaluate → sample → save → stop → update → log, until a limit is reached; returns its name.
+        """Train until a limit is reached, and return its name.
 
         `state.due` has what is not finished at this step. A checkpoint keeps it, so a resumed run goes on there.
         """
@@ -125,14 +117,12 @@ class TrainingLoop:
             self._update()
             state.due = self.actions_due()
             if "log" in state.due:
-                self._log()
+                self._record_train()
+                state.count_row()
+                state.due.remove("log")
 
     def actions_due(self) -> list[str]:
-        """What is due at this step: log, evaluate, sample, save. A best score is saved, too, see `_evaluate`.
-
-        A sample is due every `sample_every` steps, and before the first of them at 0, 10, 30, 100, 300, …, where noise
-        becomes words.
-        """
+        """What is due at this step. A sample also is at 0, 10, 30, 100, 300, …, where noise becomes words."""
         train, state = self.config.train, self.trainer.state
         step, sample_every = state.step, train.sample_every
         evaluates = self._is_due(train.eval_every) and self.budget.has_time_to_evaluate()
@@ -162,8 +152,7 @@ class TrainingLoop:
     def _close(self, limit: str) -> None:
         """Write the last rows of metrics, evaluate unless it has been done at this step, and save.
 
-        These rows are not counted in `rows`: a longer run that resumes from here drops them and gets the metrics of a
-        run that never stopped.
+        These rows are not counted in `rows`: a longer run that resumes from here drops them.
         """
         state = self.trainer.state
         evaluates = "valid" in self.corpus.splits and state.evaluated_step != state.step
@@ -215,12 +204,6 @@ class TrainingLoop:
         self._tick()
         self.budget.count_update(self.budget.elapsed_s - start_s, self.trainer.state.chars - start_chars)
 
-    def _log(self) -> None:
-        state = self.trainer.state
-        self._record_train()
-        state.count_row()
-        state.due.remove("log")
-
     def _evaluate(self) -> None:
         state = self.trainer.state
         self._tick()
@@ -236,12 +219,8 @@ class TrainingLoop:
         """Evaluate and log the score. DivergenceError if it is not finite."""
         trainer, state = self.trainer, self.trainer.state
         trainer.check_finite()
-        score = evaluate(
-            trainer.evaluated_model,
-            self.corpus.splits["valid"],
-            group=self.group,
-            check=self._stop_if_signaled,
-        )
+        ids = self.corpus.splits["valid"]
+        score = evaluate(trainer.evaluated_model, ids, group=self.group, check=self._stop_if_signaled)
         self._tick()
         nats = score.nats_per_char
         if not nats < 2**63:  # no checkpoint may hold more
@@ -249,11 +228,9 @@ class TrainingLoop:
         self._record(metrics_row(state, self.config.train, "valid", nats, None, score.chars_per_s))
         state.take_score(nats)
         per_line = "" if score.nats_per_line is None else f"  {score.nats_per_line:.2f} nats/line"
-        say(
-            "valid",
-            f"update {state.step:>6}  {nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_line}  "
-            f"{format_duration(state.elapsed_s)}{'  best' if state.is_best else ''}",
-        )
+        scores = f"{nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_line}"
+        best = "  best" if state.is_best else ""
+        say("valid", f"update {state.step:>6}  {scores}  {format_duration(state.elapsed_s)}{best}")
 
     def _sample(self) -> None:
         """Log a sample, and its first characters on stderr; _Stopped if a signal comes first."""
@@ -292,8 +269,7 @@ class TrainingLoop:
 
     def _print_header(self) -> None:
         trainer, model = self.trainer, self.config.model
-        count = count_parameters(trainer.config.model, len(trainer.vocabulary))
-        say("model", f"{model.description}: {count:,} parameters")
+        say("model", f"{model.description}: {count_parameters(model, len(trainer.vocabulary)):,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
         say("update", describe_treatment(trainer.optimizer, self.config.optimizer.name))
         say("run", str(self.folder.path))

@@ -14,9 +14,8 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 def catch_signals(*, patient: bool) -> Iterator[list[str]]:
     """Collect the names of signals.
 
-    The first one restores the previous handlers, so a second one ends the process. SIGHUP never does: when a terminal
-    is closed, the kernel and the shell each send one. Nor does any signal if `patient`: torchrun sends its processes a
-    signal that they may have received already, and ends them itself if they take too long.
+    A second one ends the process, but SIGHUP never does: when a terminal is closed, the kernel and the shell each send
+    one. Nor does any if `patient`: torchrun sends a signal that its processes may have received already.
     """
     received: list[str] = []
     if threading.current_thread() is not threading.main_thread():

@@ -19,19 +19,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainState:
-    """The numbers and tensors that the step and the loop carry on; all but `_TENSORS` are JSON."""
+    """The numbers and tensors that the step and the loop carry on; numbers count from the start of the run."""
 
     corpus_sha256: str
     earlier_chars: int = 0
     """Characters that the weights were trained on before this run. Such weights are scored at step 0."""
     step: int = 0
-    """Updates so far."""
     epoch: int = 0
     """Whole passes over the train split."""
     position: int = 0
     """Where the next window starts in each stream."""
     chars: int = 0
-    """Characters read so far."""
     lr: float = 0.0
     """Learning rate of the last update."""
     elapsed_s: float = 0.0
@@ -41,9 +39,8 @@ class TrainState:
     ending_s: float = 0.0
     """What the last evaluation and checkpoint are expected to take."""
     threads: int = 0
-    """CPU threads of the last session. Another number rounds sums differently."""
+    """CPU threads of the last session. Another number rounds sums differently, and so do other kernels."""
     kernels: str = ""
-    """CPU kernels of the last session, see `used_kernels`. Others round differently."""
     backend: str = ""
     """What computed the layers in the last session: a cell of one's own may lack a kernel where others have theirs."""
     rows: int = 0
@@ -52,7 +49,6 @@ class TrainState:
     """Lowest validation score so far, nats per character."""
     best_step: int = 0
     valid_nats: float | None = None
-    """Score of the last evaluation."""
     evaluated_step: int | None = None
     """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
     evaluations_since_best: int = 0
@@ -65,9 +61,8 @@ class TrainState:
     averaged_updates: int = 0
     """Updates in the running average of the weights."""
     interval_steps: int = 0
-    """Updates since the last row of metrics."""
+    """Updates since the last row of metrics, which took `interval_s`."""
     interval_s: float = 0.0
-    """Seconds spent in them."""
 
     objective_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
     """Cross-entropy, without penalties, of the updates since the last row of metrics: 0-d float64."""
@@ -92,7 +87,6 @@ class TrainState:
         self.interval_steps, self.interval_s = 0, 0.0
 
     def take_score(self, nats: float) -> None:
-        """Note a validation score."""
         self.valid_nats = nats
         if self.best_nats is None or nats < self.best_nats:
             self.best_nats, self.best_step = nats, self.step

@@ -106,8 +106,8 @@ class Trainer:
     def update(self) -> None:
         """Read one window of every stream and make one optimizer step.
 
-        On the CPU, raises DivergenceError before the weights change if the loss or the gradient is not finite. On a
-        GPU the step is skipped there, and `check_finite` raises later.
+        DivergenceError, before the weights change, for a loss or gradient that is not finite; on a GPU the step is
+        skipped, and `check_finite` raises later.
         """
         start_s = time.perf_counter()
         train, state = self.config.train, self.state
@@ -144,10 +144,9 @@ class Trainer:
         return loss._replace(objective=scores[0], cross_entropy=scores[1])
 
     def _carried_state(self) -> RecurrentState | None:
-        """The hidden state of the last window, set to zero in randomly chosen streams.
+        """The hidden state of the last window, set to zero in randomly chosen streams, as samples start from there.
 
-        Samples start from the zero state; without resets the model would see that state only once per epoch. Where
-        lines are the unit, every line starts from it.
+        Where lines are the unit, every line starts from it.
         """
         p = self.config.train.reset_state
         if self.state.recurrent is None or p == 0 or self.model.is_line_model:
