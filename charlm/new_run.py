@@ -60,10 +60,7 @@ class NewRun:
         return self.text is not None and is_pipe(self.text)
 
     def parse(self, cell: "Cell | None" = None) -> "Config":
-        """The config with the text and the settings; with minutes, these are the run's only limit.
-
-        cell: that of `init_from`, without which one's own cell has only its options.
-        """
+        """The config with the text and the settings; with minutes, these are the only limit. cell: of `init_from`."""
         from charlm.config import load_config
         from charlm.config.yaml import dump_flow
 
@@ -84,10 +81,10 @@ class NewRun:
 
 
 def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | None" = None) -> "Outcome":
-    """Train from a config, or with settings chosen for the text and the minutes, and say why.
+    """Train from a config, or with settings chosen for the text and the minutes, and say why; see `start_run`.
 
-    began_s: when the minutes began, as time.perf_counter() tells it; those of a text from a pipe begin when it has
-    been read, into the run's folder. Processes that torchrun starts again resume their run. For errors see `start_run`.
+    began_s: when the minutes began, as time.perf_counter() tells it; with a pipe they begin when it has been read.
+    Processes that torchrun starts again resume their run.
     """
     from charlm.checkpoint import read_checkpoint
     from charlm.choice.suggest import suggest

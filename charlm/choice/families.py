@@ -94,10 +94,9 @@ class Request:
 
     def config(self, settings: dict[str, Any], overrides: Sequence[str] | None = None) -> Config:
         """The config of these settings, with the user's; ConfigError if they do not fit."""
-        where = f"the settings for {self.source}"
         overrides = self.overrides if overrides is None else overrides
         cell = self.initial.config.model.cell if self.initial else None
-        return parse_config(settings, where, overrides, cell=cell, runs_file=cell is None)
+        return parse_config(settings, f"the settings for {self.source}", overrides, cell=cell, runs_file=cell is None)
 
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""

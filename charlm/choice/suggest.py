@@ -37,13 +37,11 @@ _MEMORY = 0.5
 
 
 class Suggestion(NamedTuple):
-    """The settings that were chosen for a text."""
+    """The settings chosen for a text, why (label → text), and the updates that the measured speed promises."""
 
     config: Config
     reasons: dict[str, str]
-    """What was found out and chosen: label → text."""
     updates: int
-    """How many the measured speed promises."""
     opened: tuple[Machine, CountedSources]
     """The machine and the text for which they were chosen."""
     vocabulary: Vocabulary
@@ -53,8 +51,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     """Choose settings for a text and a time on this machine; the batch is a multiple of the group's processes.
 
     All of them call this together: the first one chooses, and all measure speed. budget: the minutes, if they have
-    begun. ConfigError for wrong overrides, DataError for a text that cannot be read or is too short, DeviceError for a
-    device that is not there or has too little memory, VocabularyError for characters that a model to start from lacks.
+    begun. ConfigError, DataError, DeviceError, or VocabularyError for characters that a model to start from lacks.
     """
     budget = budget or Budget(request.minutes)
     base, families = group.on_each(request.base), group.on_each(request.families)
@@ -87,13 +84,11 @@ def _load(request: Request, base: Config) -> tuple[CountedSources, Corpus]:
 
 @dataclass(frozen=True)
 class _Choice:
-    """The steps of a choice, for what the user asks, a text and a machine."""
+    """The steps of a choice. All of the corpus is for training, until shares are chosen."""
 
     request: Request
     base: Config
-    """What is given before anything is chosen."""
     corpus: Corpus
-    """All of the text is for training, until shares are chosen."""
     machine: Machine
 
     def candidates(self, families: list[Family]) -> list[list[Candidate]]:

@@ -31,7 +31,7 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run, or one session of it, ended."""
+    """How a run, or one session of it, ended. Scores are None without a validation split."""
 
     run_dir: str
     reason: str
@@ -40,7 +40,7 @@ class Outcome:
     chars: int
     elapsed_s: float
     valid_nats: float | None
-    """Score of the last evaluation, nats per character; None without a validation split."""
+    """Score of the last evaluation, nats per character."""
     best_nats: float | None
     best_step: int
     parameters: int
@@ -183,8 +183,6 @@ class TrainingLoop:
             best_nats_per_line=per_line,
         )
 
-    # Actions
-
     def _tick(self) -> None:
         """Bring the time, the signals and the progress bar up to date."""
         state = self.trainer.state
@@ -265,8 +263,6 @@ class TrainingLoop:
         self._tick()
         self.budget.count_saving(self.budget.elapsed_s - start_s)
 
-    # Log
-
     def _print_header(self) -> None:
         trainer, model = self.trainer, self.config.model
         say("model", f"{model.description}: {count_parameters(model, len(trainer.vocabulary)):,} parameters")
@@ -290,12 +286,10 @@ class TrainingLoop:
         if self._on_row and self.group.is_first:
             self._on_row(row)
 
-    # Divergence
-
     def _roll_back(self, error: DivergenceError) -> None:
         """Go back to the last checkpoint and halve the learning rate, or raise `error`.
 
-        To an older one if no update has succeeded since the last rollback: halving the rate cannot help.
+        If no update has succeeded since the last rollback, to an older one: halving the rate cannot help.
         """
         train, trainer, diverged = self.config.train, self.trainer, self.trainer.state
         allowed = train.on_divergence == "rollback" and diverged.rollbacks < train.max_rollbacks

@@ -74,8 +74,8 @@ def metrics_row(
 class Tracker:
     """Writes the metrics, samples and TensorBoard events of a run; nothing unless `writes`.
 
-    resumed: the state of a resumed run, which keeps what was written up to there. A fault such as a full disk does not
-    end the run. It is printed once; what could not be written waits.
+    resumed: the state of a resumed run, which keeps what was written up to there. A fault such as a full disk is
+    printed once; what could not be written waits.
     """
 
     def __init__(self, folder: Path, resumed: TrainState | None = None, *, writes: bool = True) -> None:
@@ -97,10 +97,9 @@ class Tracker:
         _truncate(self._folder / SAMPLES, state.step - 1 if "sample" in state.due else state.step)
 
     def _begin_charts(self, resumed: TrainState | None) -> None:
-        """Begin new files of events; of older ones TensorBoard drops what came after the resumed state.
+        """Begin a new file of events per split; TensorBoard reads a folder's in the order of their names.
 
-        There is one per split: TensorBoard draws equal tags from several folders into one chart. It reads the files of
-        a folder in the order of their names.
+        Of older ones it drops what came after the resumed state.
         """
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         events = [Event(file_version="brain.Event:2")]

@@ -11,13 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from charlm.config.optimizers import (
-    CosineSchedule,
-    LinearSchedule,
-    MuonConfig,
-    Optimizer,
-    StepSchedule,
-)
+from charlm.config.optimizers import CosineSchedule, LinearSchedule, MuonConfig, Optimizer, StepSchedule
 from charlm.layers import RecurrentLayers
 from charlm.native.update import adam_step, gradient_norm
 

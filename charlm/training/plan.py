@@ -24,9 +24,7 @@ _MEASURE_S = 3.0
 
 
 def measure_cost(
-    config: Config,
-    group: ProcessGroup = ONE_PROCESS,
-    opened: tuple[Machine, CountedSources] | None = None,
+    config: Config, group: ProcessGroup = ONE_PROCESS, opened: tuple[Machine, CountedSources] | None = None
 ) -> dict[str, Any]:
     """Sizes of data and model, memory, and the speed of some updates of a new trainer; refuses what `start_run` does.
 

@@ -113,10 +113,7 @@ _TENSORS = ("objective_sum", "grad_norm", "recurrent")
 
 
 def take_snapshot(trainer: "Trainer") -> Checkpoint:
-    """A checkpoint from which `restore_snapshot` continues as if the run had never stopped.
-
-    Its tensors are on the CPU; those of a trainer there share its memory. All processes call this together.
-    """
+    """A checkpoint of all; on the CPU it shares the trainer's memory. All processes call this together."""
 
     def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
@@ -163,7 +160,7 @@ def restore_snapshot(trainer: "Trainer", checkpoint: Checkpoint) -> None:
 
 
 def _restored_state(trainer: "Trainer", checkpoint: Checkpoint) -> TrainState:
-    """The state, and torch's random state; ValueError, TypeError or KeyError for what does not fit the run."""
+    """The checkpoint's state; restores torch's random state too."""
     progress, device = checkpoint.progress, trainer.device
     for name, kind in get_type_hints(TrainState).items():
         if name not in _TENSORS and not isinstance(progress[name], list if get_origin(kind) is list else kind):
@@ -188,10 +185,7 @@ def _restored_state(trainer: "Trainer", checkpoint: Checkpoint) -> TrainState:
 
 
 def _restore_optimizer(trainer: "Trainer", tensors: Mapping[str, Tensor]) -> None:
-    """Copy the tensors into the optimizer's state; KeyError or RuntimeError unless all are there in its shapes.
-
-    Momentum that the resumed run switches on starts from zero. The weights are restored after this.
-    """
+    """Copy the tensors into the optimizer's state. Momentum that is new starts from zero. Changes the weights."""
     trainer.optimizer.state.clear()
     if not tensors:  # before the first step
         return

@@ -21,22 +21,16 @@ from charlm.native.build import used_kernels
 from charlm.system.process_group import Shard
 from charlm.training.budget import Budget
 from charlm.training.machine import Machine, check_memory
-from charlm.training.optimizer import (
-    build_optimizer,
-    clip_gradients,
-    learning_rate,
-    skip_step_unless,
-    step_and_average,
-)
+from charlm.training.optimizer import build_optimizer, clip_gradients, learning_rate, skip_step_unless, step_and_average
 from charlm.training.state import TrainState
 
 
 class Trainer:
     """Model, optimizer, text and state of a run; `update` makes one step.
 
-    Seeds torch's global generator. DataError for a train split that is too short for one window, DeviceError if memory
-    is too small. Each process of the group has a trainer for its part of the streams; all make the same updates, with
-    the gradients and scores of the whole batch and the random numbers of one process.
+    Seeds torch's global generator. DataError for a train split shorter than a window, DeviceError for too little
+    memory. Each process of the group has a trainer for its part of the streams; all make the same updates, with the
+    gradients and scores of the whole batch and the random numbers of one process.
     """
 
     def __init__(self, config: Config, corpus: Corpus, machine: Machine, budget: Budget | None = None) -> None:
@@ -192,10 +186,9 @@ class Trainer:
             raise divergence(step, f"loss {objective:.6g}, gradient norm {grad_norm:.6g}")
 
     def check_finite(self, weights: bool = False) -> None:
-        """DivergenceError if an update had a non-finite loss or gradient.
+        """DivergenceError if an update was not finite, with `weights` also if weights or optimizer state are not.
 
-        With `weights` also if weights or optimizer state are not finite, which no checkpoint may hold. On a GPU this
-        waits for pending updates, and counts the wait as update time.
+        On a GPU this waits for pending updates, and counts the wait as update time.
         """
         start_s = time.perf_counter()
         step = int(self._diverged_step)
