@@ -46,7 +46,6 @@ def all_settings(candidate: Candidate, minutes: float, valid_share: float, rate:
     settings["train"] |= {
         "ema": round(min(max(1 - 25 / updates, 0.9), 0.9999), 5),
         "activation_penalty": round(min(max(updates / 10_000, 0.5), 1.0), 2) if family.activation_penalty else 0.0,
-        "max_minutes": minutes,
         "log_every": _round_up(min(2 / update_s, updates / 20)),
         "eval_every": eval_every,
         "save_every": _round_up(min(120 / update_s, updates)),

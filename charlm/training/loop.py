@@ -208,7 +208,9 @@ class TrainingLoop:
         start_s = self.budget.elapsed_s
         self._score()
         self.budget.count_evaluation(self.budget.elapsed_s - start_s)
-        state.count_evaluation()
+        state.rows += 1
+        state.evaluated_step = state.step
+        state.evaluations_since_best = 0 if state.is_best else state.evaluations_since_best + 1
         state.due.remove("evaluate")
         if state.is_best and "save" not in state.due:
             state.due.append("save")
@@ -224,7 +226,9 @@ class TrainingLoop:
         if not nats < 2**63:  # no checkpoint may hold more
             raise divergence(state.step, f"a validation score of {nats:.3g} nats, which stands for infinity")
         self._record(metrics_row(state, self.config.train, "valid", nats, None, score.chars_per_s))
-        state.take_score(nats)
+        state.valid_nats = nats
+        if state.best_nats is None or nats < state.best_nats:
+            state.best_nats, state.best_step = nats, state.step
         per_line = "" if score.nats_per_line is None else f"  {score.nats_per_line:.2f} nats/line"
         scores = f"{nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_line}"
         best = "  best" if state.is_best else ""

@@ -103,17 +103,14 @@ def call_times(
     """Seconds of each of `least` or more calls, until they take `enough_s` in all, after `warmup` calls."""
     times: list[float] = []
     spent_s = 0.0
-    while len(times) < least or spent_s < enough_s:
+    while len(times) < warmup + least or spent_s < enough_s:
         start_s = time.perf_counter()
         function()
         if trainer.device.type == "cuda":
             torch.cuda.synchronize(trainer.device)
-        if warmup:
-            warmup -= 1
-        else:
-            times.append(time.perf_counter() - start_s)
-        spent_s, _ = trainer.group.agree(sum(times), [])
-    return times
+        times.append(time.perf_counter() - start_s)
+        spent_s, _ = trainer.group.agree(sum(times[warmup:]), [])
+    return times[warmup:]
 
 
 def _communicate(trainer: Trainer) -> None:

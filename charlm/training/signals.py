@@ -21,10 +21,11 @@ def catch_signals(*, patient: bool) -> Iterator[list[str]]:
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    numbers = [signal.Signals[name] for name in SIGNALS if hasattr(signal, name)]  # Windows has no SIGHUP
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    # A signal that the shell ignores for background jobs stays ignored. None: a handler that Python cannot restore.
-    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+    before = {}
+    for number in (signal.Signals[name] for name in SIGNALS if hasattr(signal, name)):  # Windows has no SIGHUP
+        # One that the shell ignores for background jobs stays ignored. None: a handler that Python cannot restore.
+        if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None):
+            before[number] = handler
 
     def restore(*unchanged: str) -> None:
         for number, handler in before.items():

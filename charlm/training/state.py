@@ -71,31 +71,11 @@ class TrainState:
     recurrent: RecurrentState | None = None
     """Hidden state carried from the last window; None where an epoch starts."""
 
-    def count_update(self, steps: int, batch_size: int, lr: float, seconds: float) -> None:
-        """Count an update on a window of steps × batch_size characters."""
-        self.lr = lr
-        self.step += 1
-        self.chars += steps * batch_size
-        self.position += steps
-        self.interval_steps += 1
-        self.interval_s += seconds
-
     def count_row(self) -> None:
         """Count the row of metrics for the updates so far, and reset the sums for the next one."""
         self.rows += 1
         self.objective_sum.zero_()
         self.interval_steps, self.interval_s = 0, 0.0
-
-    def take_score(self, nats: float) -> None:
-        self.valid_nats = nats
-        if self.best_nats is None or nats < self.best_nats:
-            self.best_nats, self.best_step = nats, self.step
-
-    def count_evaluation(self) -> None:
-        """Count a scheduled evaluation, whose row of metrics a resumed run keeps."""
-        self.rows += 1
-        self.evaluated_step = self.step
-        self.evaluations_since_best = 0 if self.is_best else self.evaluations_since_best + 1
 
     @property
     def is_best(self) -> bool:

@@ -121,8 +121,13 @@ class Trainer:
         self.optimizer.zero_grad()
         state.grad_norm, state.recurrent = grad_norm, loss.state
         state.objective_sum += loss.cross_entropy
-        state.count_update(train.bptt, train.batch_size, lr, time.perf_counter() - start_s)
+        state.step += 1
+        state.chars += train.bptt * train.batch_size
+        state.position += train.bptt
+        state.lr = lr
         state.averaged_updates += self.averaged is not None
+        state.interval_steps += 1
+        state.interval_s += time.perf_counter() - start_s
         if state.position + train.bptt > self.streams.length:
             state.epoch += 1
             state.position = self.streams.epoch_start(state.epoch)
