@@ -54,7 +54,10 @@ class TrainingLoop:
     def __init__(
         self, trainer: Trainer, corpus: Corpus, folder: RunFolder, tracker: Tracker, on_row: OnRow | None
     ) -> None:
-        self.trainer, self.config, self.group, self.budget = trainer, trainer.config, trainer.group, trainer.budget
+        self.trainer = trainer
+        self.config = trainer.config
+        self.group = trainer.group
+        self.budget = trainer.budget
         self.corpus = corpus
         self.folder = folder
         self.tracker = tracker
