@@ -77,7 +77,7 @@ def train(
     if resumed:
         check_resume(resumed, minutes, settings)
     else:
-        new.check_early(takes_pipes=True)
+        new.check_early()
 
     from charlm.system.process_group import process_group
 

@@ -83,14 +83,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 _ALONE = threading.RLock()
-"""Held by the thread that runs launches or records them: all graphs are recorded on the same stream. A call inside the
-launches of another one takes it again."""
-_THREAD = threading.local()
-
-
-def inside_graph() -> bool:
-    """Whether this thread runs launches that become one graph, with all that they launch."""
-    return getattr(_THREAD, "inside", False)
+"""Held by the thread that runs launches or records them: all graphs are recorded on the same stream."""
 
 
 class Graphs:
@@ -113,11 +106,7 @@ class Graphs:
         if not self.enabled:
             return launches()
         with _ALONE:
-            outer, _THREAD.inside = inside_graph(), True
-            try:
-                self._run((call, device, stream_of(device)), launches, device)
-            finally:
-                _THREAD.inside = outer
+            self._run((call, device, stream_of(device)), launches, device)
         return None
 
     def _run(self, call: Hashable, launches: Launches, device: torch.device) -> None:

@@ -3,7 +3,7 @@
 import torch
 
 from charlm.cells.window import Gradients, Window
-from charlm.gpu.graphs import Graphs, Launches, identity, inside_graph, may_record, stream_of
+from charlm.gpu.graphs import Graphs, Launches, identity, may_record, stream_of
 from charlm.system.device import fp32_precision, without_autocast
 
 
@@ -40,8 +40,8 @@ class GpuDriver:
                 in_full_precision()
 
     def takes_graphs(self, device: torch.device) -> bool:
-        """Whether windows become graphs on this device; not where the caller has a graph of its own."""
-        if not may_record(device) or inside_graph():
+        """Whether windows become graphs on this device."""
+        if not may_record(device):
             return False
         with torch.cuda.device(device):
             return not torch.cuda.is_current_stream_capturing()

@@ -63,12 +63,11 @@ def prepare_device(device: torch.device, precision: str) -> None:
 
 
 def allowed_graphs() -> str:
-    """What becomes a CUDA graph by `CHARLM_GRAPHS`: "0" nothing, "" layers and samples, "update" also updates."""
+    """What becomes a CUDA graph, by `CHARLM_GRAPHS`: "0" nothing, "" layers and samples; DeviceError for another."""
     found = os.environ.get("CHARLM_GRAPHS", "")
-    if found not in ("", "0", "update"):
+    if found not in ("", "0"):
         raise DeviceError(
-            f"CHARLM_GRAPHS: found {found!r} in the environment; allowed: 0 (no CUDA graphs) | update (a whole update "
-            "is one); set it to one, or unset it"
+            f"CHARLM_GRAPHS: found {found!r} in the environment; allowed: 0 (no CUDA graphs); set it so, or unset it"
         )
     return found
 

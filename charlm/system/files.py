@@ -115,8 +115,3 @@ def read_file(path: Path, most_bytes: int) -> bytes:
 def plain_name(text: str) -> str:
     """A name for a file or folder that every system takes: at most 40 letters, digits, - and _ of a text."""
     return re.sub(r"[^\w-]+", "-", text).strip("-")[:40] or "run"
-
-
-def nearest_existing(folder: Path) -> Path:
-    """The folder, or its nearest parent that exists."""
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())

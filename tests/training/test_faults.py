@@ -127,8 +127,8 @@ def test_a_folder_that_goes_during_the_run_is_not_made_again(
 
     before_update(4, happen, times=1)
     assert last_error(cli("train", "--config", tiny_config, "--run-dir", run)) == (
-        f"{run}: removed or renamed during the run; allowed: a folder that stays until the run ends; "
-        "start a new run, or --resume the folder at its new place"
+        f"{run}: removed, renamed or taken by another process during the run; allowed: a folder that stays, and one "
+        "process at a time; start a new run, or --resume this one at its place"
     )
     assert not run.exists() or (event in ("replaced", "made again") and not [*run.iterdir()])
     if event in ("renamed", "replaced"):
@@ -193,8 +193,8 @@ def test_a_process_that_takes_the_run_then_has_it_alone(tmp_path, cli, tiny_conf
     before = {}
     before_update(4, happen, times=1)
     assert last_error(cli("train", "--config", tiny_config, "--run-dir", run)) == (
-        f"{run}/.lock: replaced during the run, which another process may train now; allowed: one process at a time; "
-        "--resume the run when no other process trains it"
+        f"{run}: removed, renamed or taken by another process during the run; allowed: a folder that stays, and one "
+        "process at a time; start a new run, or --resume this one at its place"
     )
     assert contents(run) == before
     assert_goes_on(run)

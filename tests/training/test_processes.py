@@ -32,8 +32,8 @@ from charlm.training.folder import RunFolder
 from charlm.training.machine import choose_machine
 from charlm.training.optimizer import build_optimizer
 from charlm.training.plan import cost_table, measure_cost
-from charlm.training.snapshot import restore_snapshot, take_snapshot
 from charlm.training.start import resume_run, run_of_this_launch, start_run
+from charlm.training.state import restore_snapshot, take_snapshot
 from charlm.training.step import Trainer
 from tests.processes import Team, team
 from tests.runs import assert_same_checkpoint, untimed, with_max_steps
