@@ -75,9 +75,11 @@ class Cell(Section):
 
     def program(self, square: bool) -> Program:
         """The program of `step` in a layer; square: with as many inputs as hidden units. CellError if it has none."""
-        if type(self).__module__.startswith("charlm.cells."):  # whose step reads no globals, and not `hidden`
+        step = type(self).step
+        # Those of built-in kinds read no globals that change, and not `hidden`.
+        if all(one.__module__.startswith("charlm.cells.") for one in (type(self), step)):
             alike: Any = self.model_copy(update={"hidden": 1})
-            return _trace_once(alike, type(self).step, square)
+            return _trace_once(alike, step, square)
         return trace(self, square)
 
     def programs(self) -> "tuple[Program | None, Program]":

@@ -79,18 +79,29 @@ class Backend:
     """Whether `Generator` can compute the layer too."""
 
 
-def compute_layer(backend: Backend, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-    """`Backend.layer`; where no driver computes it, by a call from each step at which a stream is reset to the next."""
-    carry_TB = call.carry_TB
-    if carry_TB is None or backend.by_driver:
+def compute_layer(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor | None) -> tuple[Tensor, LayerState]:
+    """`Backend.layer`, by a call from each step at which a stream ends, or is reset, to the next.
+
+    lengths_B: how many steps each stream has; None: all have T. A driver then needs no calls for resets.
+    """
+    carry_TB, cuts = call.carry_TB, {0, len(x)}
+    if lengths_B is None and (carry_TB is None or backend.by_driver):
         return backend.layer(x, call)
-    resets = (carry_TB == 0).any(dim=1).nonzero().flatten().tolist()
+    if lengths_B is not None:
+        cuts.update(lengths_B.tolist())
+    if carry_TB is not None:
+        cuts.update((carry_TB == 0).any(dim=1).nonzero().flatten().tolist())
     outputs, state = [], call.state
-    for start, end in itertools.pairwise(sorted({0, *resets, len(x)})):
-        state = tuple(tensor * carry_TB[start, :, None] for tensor in state)
+    for start, end in itertools.pairwise(sorted(cuts)):
+        before = state
+        if carry_TB is not None:
+            state = tuple(tensor * carry_TB[start, :, None] for tensor in state)
         part = call._replace(state=state, carry_TB=None)
         if call.zoneout_TBS is not None and len(call.zoneout_TBS) > 1:
             part = part._replace(zoneout_TBS=call.zoneout_TBS[start:end])
         y_TBH, state = backend.layer(x[start:end], part)
         outputs.append(y_TBH)
+        if lengths_B is not None:
+            goes_on_B1 = (lengths_B >= end)[:, None]
+            state = tuple(torch.where(goes_on_B1, *pair) for pair in zip(state, before, strict=True))
     return torch.cat(outputs), state

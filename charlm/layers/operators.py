@@ -32,6 +32,8 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
     def checked(ctx: Any, *gradients: Tensor) -> Any:
         if torch.is_grad_enabled():  # create_graph=True
             raise _refused("second derivatives")
+        if not all(map(torch._C._has_storage, gradients)):
+            raise _refused("vectorized gradients")
         return backward(ctx, *gradients)
 
     return checked

@@ -2,7 +2,7 @@
 
 import ctypes
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from charlm.layers.backend import (
 from charlm.layers.buffers import BufferCache
 from charlm.layers.dropout import drop_units, dropout_mask, zoneout_shares
 from charlm.layers.generation import generating_layer
+from charlm.layers.operators import check_ids
 from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import Selection, select
 from charlm.native.operators import check_tensor
@@ -49,6 +50,7 @@ class RecurrentLayers(nn.Module):
             (Krueger et al. 2017, arXiv:1606.01305). It acts after the step: no new state is computed from a kept one.
         residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144, (6)),
             after dropout. States do not include it.
+        batch_first: input and output tensors are [B, T, …], as in torch.nn; states, resets and ids are not.
 
     Dropout acts in training mode only. Each layer, from the lowest, draws the mask of its input, of its state, of its
     weights, and zoneout's mask of all its states, side by side.
@@ -66,6 +68,7 @@ class RecurrentLayers(nn.Module):
         dropout: Dropout = NO_DROPOUT,
         zoneout: float = 0.0,
         residual: bool = False,
+        batch_first: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(cell, Cell):
@@ -82,6 +85,7 @@ class RecurrentLayers(nn.Module):
         self.dropout = dropout
         self.zoneout = zoneout
         self.residual = residual
+        self.batch_first = batch_first
         self.shard = WHOLE_BATCH
         """The shard of the batch that `forward` computes; masks are drawn for it."""
         self._programs = cell.programs()
@@ -151,6 +155,7 @@ class RecurrentLayers(nn.Module):
         x: Tensor | Lookup,
         state: RecurrentState | None = None,
         resets_TB: Tensor | None = None,
+        lengths_B: Tensor | Sequence[int] | None = None,
         *,
         backend: Backend | None = None,
         activations: list[Activations] | None = None,
@@ -158,8 +163,9 @@ class RecurrentLayers(nn.Module):
         """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
 
         x is [T, B, I], as a tensor or as a lookup. Where `resets_TB`, a bool tensor, is true, the stream's states are
-        set to zero before the step. Outputs and states have the parameters' dtype, even under autocast. TypeError and
-        ValueError for arguments that do not fit.
+        set to zero before the step. `lengths_B`: how many steps each stream has; what x has after them is not read,
+        outputs there are 0, and the last state is that after the stream's last step. Outputs and states have the
+        parameters' dtype, even under autocast. TypeError and ValueError for arguments that do not fit.
 
         backend: default: the fastest that can. activations: one for each layer, which the reference loop records.
         """
@@ -172,28 +178,41 @@ class RecurrentLayers(nn.Module):
             check_tensor(f"{self.kind}: resets", resets_TB, (T, B), torch.bool, like.device)
             carry_TB = (~resets_TB).to(like.dtype)
         y: Any = x
-        if isinstance(x, Lookup) and not backend.by_driver:
-            y = x.dense(self.input_size, like)
+        if isinstance(x, Lookup):
+            y = x if backend.by_driver and lengths_B is None else x.dense(self.input_size, like)
+        elif self.batch_first:
+            y = x.transpose(0, 1)
+        after_end_TB1 = None
+        if lengths_B is not None:
+            lengths_B = torch.as_tensor(lengths_B, device=like.device)
+            check_tensor(f"{self.kind}: lengths", lengths_B, (B,), torch.int64, like.device)
+            check_ids(f"{self.kind}: lengths", lengths_B, T + 1)
+            after_end_TB1 = (torch.arange(T, device=like.device)[:, None] >= lengths_B).unsqueeze(-1)
+            y = y.masked_fill(after_end_TB1, 0)
         layer_states: list[LayerState] = []
         for layer, layer_state in enumerate(self._split_state(state, B)):
             p = self.dropout.between_layers if layer > 0 and self.training else 0.0
             inputs = drop_units(y, p, variational=self.dropout.variational, shard=self.shard) if p > 0 else y
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
             call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
-            output, layer_state = compute_layer(backend, inputs, call)
+            output, layer_state = compute_layer(backend, inputs, call, lengths_B)
+            if after_end_TB1 is not None:
+                output = output.masked_fill(after_end_TB1, 0)
             y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
-        return y, tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
+        last_state = tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
+        return y.transpose(0, 1) if self.batch_first else y, last_state
 
     def forward_reference(
         self,
         x: Tensor | Lookup,
         state: RecurrentState | None = None,
         resets_TB: Tensor | None = None,
+        lengths_B: Tensor | Sequence[int] | None = None,
         activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """`forward` by the reference loop, which defines the right results for every other backend."""
-        return self.forward(x, state, resets_TB, backend=REFERENCE, activations=activations)
+        return self.forward(x, state, resets_TB, lengths_B, backend=REFERENCE, activations=activations)
 
     def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
         """T and B of an input."""
@@ -206,14 +225,20 @@ class RecurrentLayers(nn.Module):
             T, B = x.ids_TB.shape
         else:
             is_tensor = isinstance(x, Tensor)
-            T, B = x.shape[:2] if is_tensor and x.dim() == 3 else (0, 0)
+            first, second = x.shape[:2] if is_tensor and x.dim() == 3 else (0, 0)
+            T, B = (second, first) if self.batch_first else (first, second)
             dtype = like.dtype
             if is_tensor and x.is_floating_point() and torch.is_autocast_enabled("cpu" if like.is_cpu else "cuda"):
                 dtype = x.dtype  # as in torch.nn: autocast converts the results of operators before these layers
-            check_tensor(f"{self.kind}: input", x, (T, B, self.input_size), dtype, like.device)
+            check_tensor(f"{self.kind}: input", x, (first, second, self.input_size), dtype, like.device)
         if T == 0:
-            raise ValueError(f"{self.kind}: input: found no steps; allowed: [T, B, {self.input_size}] with T ≥ 1")
+            raise ValueError(f"{self.kind}: input: found no steps; allowed: {self._order} with T ≥ 1")
         return T, B
+
+    @property
+    def _order(self) -> str:
+        """How an input tensor is read."""
+        return f"[{'B, T' if self.batch_first else 'T, B'}, {self.input_size}]"
 
     def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
         """The call of one layer; draws its masks in training."""
@@ -274,7 +299,7 @@ class RecurrentLayers(nn.Module):
             raise TypeError(f"{self.kind}: state: found a {given}; allowed: a tuple ({names}) of tensors")
         shape, like = (self.num_layers, batch_size, self.hidden_size), next(self.parameters())
         for name, tensor in zip(self.state_names, state, strict=True):
-            check_tensor(f"{self.kind}: state {name}", tensor, shape, like.dtype, like.device)
+            check_tensor(f"{self.kind}: state {name} of an input {self._order}", tensor, shape, like.dtype, like.device)
         return list(zip(*(tensor.unbind() for tensor in state), strict=True))
 
     def zero_state(self, batch_size: int) -> RecurrentState:

@@ -18,11 +18,14 @@ from charlm.system.device import without_autocast
 if TYPE_CHECKING:
     from charlm.layers.stack import RecurrentLayers
 
+_STEPS: dict[type[Cell], Any] = {kind: kind.step for kind in (RNN, LSTM, GRU)}
+"""What torch's operators compute."""
+
 
 def torch_backend(layers: RecurrentLayers, device: torch.device) -> Backend | None:
     """Torch's operator for these layers; None unless torch.nn has it, with the same parameters and gate order."""
     cell, dtype = layers.cell, next(layers.parameters()).dtype
-    if type(cell) not in (RNN, LSTM, GRU):
+    if _STEPS.get(type(cell)) is not type(cell).step:  # a class that inherits, or one whose step was replaced
         return None
     onednn, cudnn = torch.backends.mkldnn, torch.backends.cudnn
     library = "ATen"

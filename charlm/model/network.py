@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -75,6 +76,8 @@ class CharLM(nn.Module):
         if tie_embeddings:
             assert self.embedding is not None
             self.embedding.weight = self.decoder.weight
+        own = (pair for pair in self.named_parameters(remove_duplicate=False) if not pair[0].startswith("layers."))
+        self._shapes = {name: weight.shape for name, weight in own}
 
     # From ids to a loss. V vocabulary, E embedding, or V for one-hot input, H hidden units
 
@@ -131,6 +134,7 @@ class CharLM(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """Logits [..., V] of features [..., H]."""
+        self.check_weights()
         with self.autocast(features.device):
             if self.projection is not None:
                 features = linear(features, self.projection.weight)  # [..., E]
@@ -138,6 +142,7 @@ class CharLM(nn.Module):
 
     def _embed(self, x_TB: Tensor) -> Tensor | Lookup:
         """The input of the layers: [T, B, E], or one-hot [T, B, V]."""
+        self.check_weights()
         lookup = Lookup(x_TB, None if self.embedding is None else self.embedding.weight)
         if not self.training or self.dropout.embedding == self.dropout.input == 0:
             return lookup
@@ -215,6 +220,12 @@ class CharLM(nn.Module):
 
     # Weights
 
+    def check_weights(self) -> None:
+        """ValueError for a parameter that was replaced by one of another shape, type or device; layers check theirs."""
+        like = self.decoder.bias
+        for name, shape in self._shapes.items():
+            check_tensor(name, attrgetter(name)(self), shape, like.dtype, like.device)
+
     def logit_weights(self) -> Tensor:
         """The weights [V, H] of the logits, with the projection multiplied in; no gradients."""
         weight = self.decoder.weight.detach()
@@ -259,13 +270,11 @@ def generator_of(models: Sequence[tuple[CharLM, RecurrentState]]) -> Generator |
     """Generates characters from the mean of the models' probabilities, each from its state; None if no kernel can."""
     layers, decoders = [], []
     for model, state in models:
+        model.check_weights()
         if not model.select_backend(model.device, training=False).backend.generates:
             return None
         table_VE = None if model.embedding is None else model.embedding.weight
-        weight_VH, bias_V, V = model.logit_weights(), model.decoder.bias, model.vocabulary_size
-        check_tensor("weights of the logits", weight_VH, (V, model.layers.hidden_size), torch.float32, model.device)
-        check_tensor("bias of the logits", bias_V, (V,), torch.float32, model.device)
-        decoders.append((weight_VH, bias_V))
+        decoders.append((model.logit_weights(), model.decoder.bias))
         with model.autocast(model.device):
             layers += model.layers.generating_layers(state, Lookup(torch.arange(model.vocabulary_size), table_VE))
     first, _ = models[0]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from charlm.native.kernels import UPDATE
+from charlm.native.operators import check_tensor
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
@@ -24,11 +25,18 @@ def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], de
     `optimizer.grad_scale`, and `optimizer.found_inf` skips the step.
 
     Returns False, without doing anything, if the kernel does not compile or a tensor is not in float32 on the CPU.
+    ValueError for a gradient, an average or a state that does not fit its weight.
     """
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     if not _takes([*weights, *gradients, *averages.values()]):
         return False
+    for weight in weights:
+        state = optimizer.state.get(weight, {})
+        for name, tensor in {"gradient": weight.grad, "average": averages.get(weight), **state}.items():
+            if tensor is not None:
+                shape = () if name == "step" else weight.shape
+                check_tensor(f"{name} of a weight", tensor, shape, weight.dtype, weight.device)
     scale, skipped = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
     for group in optimizer.param_groups:
         weights = group["params"]

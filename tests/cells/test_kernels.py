@@ -127,6 +127,10 @@ TRANSFORMS: dict[str, tuple[str, Callable[[nn.Module, Tensor], Any]]] = {
     "export": ("torch.export", lambda module, x: torch.export.export(module, (x,))),
     "grad": ("a transform of torch.func", lambda module, x: torch.func.grad(lambda x: module(x).sum())(x)),
     "vmap": ("a transform of torch.func", lambda module, x: torch.func.vmap(module)(torch.stack([x, x]))),
+    "jacobian": (
+        "vectorized gradients",
+        lambda module, x: torch.autograd.functional.jacobian(lambda x: module(x).sum(0), x, vectorize=True),
+    ),
 }
 
 

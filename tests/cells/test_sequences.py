@@ -15,6 +15,8 @@ from tests.cells.measure import (
     Case,
     Run,
     assert_equal_runs,
+    by_kernel,
+    in_dtype_of,
     random_input,
     random_state,
     resets_of,
@@ -90,6 +92,43 @@ def test_a_reset_begins_a_stream(case: Case) -> None:
     assert_equal_runs(found, run(one_by_one, stack, x, state), tolerance=1e-11)
 
 
+@pytest.mark.parametrize("way", ["kernel", "reference"])
+def test_a_stream_ends_at_its_length(case: Case, way: str) -> None:
+    """As if it were alone; with the batch first."""
+    stack, lengths, resets_TB = case.build(3, 5, 2, zoneout=0.3, residual=True).eval(), [4, 7, 1, 0], resets_of(7, 4)
+    stack, tolerance = (stack.float(), 1e-5) if way == "kernel" else (stack, 1e-11)
+    forward = by_kernel(stack) if way == "kernel" else stack.forward_reference
+    x, state = random_input(stack, 7, 4).transpose(0, 1), random_state(stack, 4)
+    x, state = in_dtype_of(stack, x, state)
+    stack.batch_first = True
+
+    def one_by_one(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, last = x.new_zeros(4, 7, 5), []
+        for b, length in enumerate(lengths):
+            of_stream = tuple(tensor[:, b : b + 1] for tensor in state)
+            if length:
+                resets = resets_TB[:length, b : b + 1]
+                y[b : b + 1, :length], of_stream = stack.forward_reference(x[b : b + 1, :length], of_stream, resets)
+            last.append(of_stream)
+        return y, tuple(torch.cat(tensors, dim=1) for tensors in zip(*last, strict=True))
+
+    expected = run(one_by_one, stack, x, state)
+    x = x.clone()
+    for b, length in enumerate(lengths):
+        x[b, length:] = torch.nan
+    assert_equal_runs(run(seeded(forward, resets_TB, torch.tensor(lengths)), stack, x, state), expected, tolerance)
+
+
+def test_lengths_are_those_of_a_packed_sequence() -> None:
+    stack, other = Case("lstm").build(3, 5, 2).float(), nn.LSTM(3, 5, 2, batch_first=True)
+    other.load_state_dict(stack.state_dict())
+    stack.batch_first, x, lengths = True, torch.randn(3, 7, 3), [2, 7, 4]
+    y, last = stack(x, lengths_B=lengths)
+    packed, expected_last = other(nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths), True, False))
+    expected_y, _ = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)
+    torch.testing.assert_close((y, last), (expected_y, expected_last))
+
+
 def test_no_state_is_a_state_of_zeros_and_shapes_are_kept(case: Case) -> None:
     stack = case.build(3, 5, 2).float()
     x = torch.randn(4, 2, 3)
@@ -140,19 +179,19 @@ MIXED_UP: list[tuple[str, tuple[Any, ...], str]] = [
     (
         "gru",
         (X.transpose(0, 1), (ZEROS,)),
-        "state h: found torch.float32 [2, 2, 4] on cpu; allowed: torch.float32 [2, 5",
+        "state h of an input [T, B, 3]: found torch.float32 [2, 2, 4] on cpu; allowed: torch.float32 [2, 5",
     ),
     (
         "lstm",
         (X, (ZEROS, torch.zeros(2, 2, 3))),
-        "state c: found torch.float32 [2, 2, 3] on cpu; allowed: torch.float32 [",
+        "state c of an input [T, B, 3]: found torch.float32 [2, 2, 3] on cpu; allowed: torch.float32 [",
     ),
     ("lstm", (X, (ZEROS,)), "state: found a tuple of 1; allowed: a tuple (h, c) of tensors"),
     ("gru", (X, (ZEROS,) * 2), "state: found a tuple of 2; allowed: a tuple (h) of tensors"),
-    ("gru", (X, (ZEROS.double(),)), "state h: found torch.float64 [2, 2, 4] on cpu; allowed: torch.float32 ["),
+    ("gru", (X, (ZEROS.double(),)), "state h of an input [T, B, 3]: found torch.float64 [2, 2, 4] on cpu; allo"),
     # An LSTM of two layers must not take the layers of one tensor for h and c.
     ("lstm", (X, ZEROS), "state: found a Tensor of 2; allowed: a tuple (h, c) of tensors"),
-    ("gru", (X, [ZEROS.numpy()]), "state h: found a ndarray; allowed: a tensor [2, 2, 4]"),
+    ("gru", (X, [ZEROS.numpy()]), "state h of an input [T, B, 3]: found a ndarray; allowed: a tensor [2, 2, 4]"),
     *(
         ("gru", (X.to(dtype),), f"input: found {dtype} [5, 2, 3] on cpu; allowed: torch.float32 [5, 2, 3] on cpu")
         for dtype in (torch.float64, torch.bfloat16, torch.int64, torch.complex64)
@@ -168,6 +207,9 @@ MIXED_UP: list[tuple[str, tuple[Any, ...], str]] = [
         (X, None, torch.zeros(2, 5).bool()),
         "resets: found torch.bool [2, 5] on cpu; allowed: torch.bool [5, 2]",
     ),
+    ("gru", (X, None, None, [5]), "lengths: found torch.int64 [1] on cpu; allowed: torch.int64 [2] on cpu"),
+    ("gru", (X, None, None, [2.0, 5.0]), "lengths: found torch.float32 [2] on cpu; allowed: torch.int64 [2] on cpu"),
+    ("gru", (X, None, None, [5, 6]), "lengths: found 5 to 6; allowed: 0 to 5"),
 ]
 
 
