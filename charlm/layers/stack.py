@@ -222,18 +222,23 @@ class RecurrentLayers(nn.Module):
             if x.table_VI is not None:
                 shape = len(x.table_VI), self.input_size
                 check_tensor("table of a lookup", x.table_VI, shape, like.dtype, like.device)
-            T, B = x.ids_TB.shape
-        else:
-            is_tensor = isinstance(x, Tensor)
-            first, second = x.shape[:2] if is_tensor and x.dim() == 3 else (0, 0)
-            T, B = (second, first) if self.batch_first else (first, second)
+            shape = [*x.ids_TB.shape, self.input_size]
+        elif isinstance(x, Tensor):
             dtype = like.dtype
-            if is_tensor and x.is_floating_point() and torch.is_autocast_enabled("cpu" if like.is_cpu else "cuda"):
+            if x.is_floating_point() and torch.is_autocast_enabled("cpu" if like.is_cpu else "cuda"):
                 dtype = x.dtype  # as in torch.nn: autocast converts the results of operators before these layers
-            check_tensor(f"{self.kind}: input", x, (first, second, self.input_size), dtype, like.device)
-        if T == 0:
-            raise ValueError(f"{self.kind}: input: found no steps; allowed: {self._order} with T ≥ 1")
-        return T, B
+            check_tensor(f"{self.kind}: input", x, x.shape, dtype, like.device)
+            shape = list(x.shape)
+        else:
+            raise TypeError(
+                f"{self.kind}: input: found a {type(x).__name__}; allowed: a tensor {self._order}, and lengths_B for "
+                "sequences of different lengths"
+            )
+        if len(shape) == 3 and shape[2] == self.input_size:
+            T, B = shape[1::-1] if self.batch_first and isinstance(x, Tensor) else shape[:2]
+            if T > 0:
+                return T, B
+        raise ValueError(f"{self.kind}: input: found shape {shape}; allowed: {self._order} with T ≥ 1")
 
     @property
     def _order(self) -> str:
@@ -295,7 +300,9 @@ class RecurrentLayers(nn.Module):
             state = self.zero_state(batch_size)
         if not isinstance(state, tuple | list) or len(state) != len(self.state_names):
             names = ", ".join(self.state_names)
-            given = f"{type(state).__name__} of {len(state)}"
+            given = (
+                f"{type(state).__name__} of {len(state)}" if isinstance(state, tuple | list) else type(state).__name__
+            )
             raise TypeError(f"{self.kind}: state: found a {given}; allowed: a tuple ({names}) of tensors")
         shape, like = (self.num_layers, batch_size, self.hidden_size), next(self.parameters())
         for name, tensor in zip(self.state_names, state, strict=True):

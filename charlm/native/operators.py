@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from charlm.native.kernels import LOOKUP, LOSS, PRODUCT, RANDOM
+from charlm.native.structs import address
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
 _CPU = torch.device("cpu")
@@ -39,8 +40,8 @@ def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bo
         check_tensor("the bias of a product", bias_N, (N,), torch.float32, _CPU)
         bias_N = bias_N.contiguous()
     c_MN = a_MK.new_empty(M, N)
-    a = {"a": a_MK.data_ptr(), "a_row": a_MK.stride(0), "a_column": a_MK.stride(1)}
-    b = {"b": b_KN.data_ptr(), "b_row": b_KN.stride(0), "b_column": b_KN.stride(1)}
+    a = {"a": address("a product", a_MK), "a_row": a_MK.stride(0), "a_column": a_MK.stride(1)}
+    b = {"b": address("a product", b_KN), "b_row": b_KN.stride(0), "b_column": b_KN.stride(1)}
     PRODUCT("product", M=M, N=N, K=K, **a, **b, bf16=bf16, bias=bias_N, c=c_MN)
     return c_MN
 

@@ -68,7 +68,15 @@ def _address(field: str, tensor: "Tensor", dtype: str | None) -> int:
         raise ValueError(
             f"{field}: found {form} of {tensor.dtype} on {tensor.device}; allowed: a contiguous one of {dtype} on cpu"
         )
-    return tensor.data_ptr()
+    return address(field, tensor)
+
+
+def address(name: str, tensor: "Tensor") -> int:
+    """Where its numbers begin. ValueError for a tensor that has none in memory, such as torch's FakeTensor."""
+    found = tensor.data_ptr()
+    if not found and tensor.numel():
+        raise ValueError(f"{name}: found a tensor without memory; allowed: one with numbers")
+    return found
 
 
 def _table(field: str, tensors: "Sequence[Tensor | None]") -> "ctypes.Array[ctypes.c_void_p]":

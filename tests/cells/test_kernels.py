@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh, where
 from charlm.config.schema import Dropout
@@ -143,6 +144,19 @@ class Outputs(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return getattr(self.layers, self.method)(x)[0]
+
+
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_a_tensor_without_memory_is_refused() -> None:
+    """Kernels would read and write at address 0."""
+    stack, x = Case("lstm").build(3, 5).float(), torch.randn(2, 1, 3)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        for refused in (
+            lambda: stack(mode.from_tensor(x)),
+            lambda: cross_entropy(mode.from_tensor(x[0]), torch.ones(1).long()),
+        ):
+            with pytest.raises(ValueError, match="found a tensor without memory; allowed: one with numbers$"):
+                refused()
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
