@@ -300,10 +300,9 @@ class RecurrentLayers(nn.Module):
             state = self.zero_state(batch_size)
         if not isinstance(state, tuple | list) or len(state) != len(self.state_names):
             names = ", ".join(self.state_names)
-            given = (
-                f"{type(state).__name__} of {len(state)}" if isinstance(state, tuple | list) else type(state).__name__
-            )
-            raise TypeError(f"{self.kind}: state: found a {given}; allowed: a tuple ({names}) of tensors")
+            count = f" of {len(state)}" if isinstance(state, tuple | list) else ""
+            found = f"{type(state).__name__}{count}"
+            raise TypeError(f"{self.kind}: state: found a {found}; allowed: a tuple ({names}) of tensors")
         shape, like = (self.num_layers, batch_size, self.hidden_size), next(self.parameters())
         for name, tensor in zip(self.state_names, state, strict=True):
             check_tensor(f"{self.kind}: state {name} of an input {self._order}", tensor, shape, like.dtype, like.device)
