@@ -360,6 +360,10 @@ def test_a_replaced_step_of_a_built_in_kind_is_what_layers_compute(monkeypatch: 
     layers, x_TBI = RecurrentLayers(RNN(hidden=5), 3), torch.randn(4, 2, 3)
     assert (layers(x_TBI)[0] >= 0).all()
     assert torch.equal(layers(x_TBI)[0], layers.forward_reference(x_TBI)[0])
+    monkeypatch.setattr(RNN, "step", Scaled.step)
+    program = RNN().program(square=False)
+    monkeypatch.setattr(f"{__name__}.SCALE", 0.25)
+    assert RNN().program(square=False) != program
 
 
 def test_an_option_that_no_checkpoint_can_hold_is_refused_before_training() -> None:
