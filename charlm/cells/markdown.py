@@ -47,7 +47,7 @@ def markdown(cell: Cell) -> str:
     lines += [f"| `{each.name}` | {shape(each)} | {_start(each)} |" for each in program.parameters]
     lines += ["", f"A layer has {_count(program)} parameters. U(±a) is uniform between −a and a."]
     if any("," in _start(each) for each in program.parameters):
-        lines += ["Several initial values are for H numbers each, in turn."]
+        lines += ["Several initial values are those of the gates, in order."]
     lines += [""]
     fields = {name: type(cell).model_fields[name] for name in cell.options()}
     if fields:
@@ -58,14 +58,14 @@ def markdown(cell: Cell) -> str:
         lines += [""]
     forward, backward = equations(program), derivative(program)
     lines += ["## Equations", "", _notation(forward), "", f"```math\n{latex(program)}\n```", ""]
-    unnamed = ", and δ₁ that of a value without a name" if "δ" in str(backward) else ""
+    lines += [line for each in [*explanation(cell), *notes(forward + backward)] for line in (each, "")]
+    unnamed = ", δ₁ that of a value without a name" if "δ" in str(backward) else ""
     lines += [
-        f"As text, and below it the derivative: dv is the gradient of the loss with respect to v{unnamed}. W and b in"
+        f"The derivative: dv is the gradient of the loss with respect to v{unnamed}. Summed over steps and streams,",
+        "da vᵀ and da are the gradients of W and b in a = W v + b, and dw is that of any other parameter w.",
+        "",
     ]
-    lines += ["a = W v + b get the sums of da vᵀ and da over steps and streams, any other w that of dw.", ""]
-    explained = [*explanation(cell), *notes(forward + backward)]
-    lines += [line for each in explained for line in (each, "")]
-    lines += ["```text", *forward, "", *backward, "```"]
+    lines += ["```text", *backward, "```"]
     return "\n".join(lines) + "\n"
 
 
