@@ -39,13 +39,15 @@ def markdown(cell: Cell) -> str:
     listed = f"{', '.join(states[:-1])} and {states[-1]}" if len(states) > 1 else states[0]
     lines = ["## Parameters", ""]
     carried = f"states {listed}" if len(states) > 1 else f"state {listed}"
-    lines += [f"A layer with I inputs and H units carries the {carried} from step to step. Its output is {states[0]}."]
+    lines += [
+        f"A layer has I inputs and H units. From step to step it carries the {carried}; its output is {states[0]}."
+    ]
     lines += [f"This is the step {note}."] if note else []
     lines += ["", "| parameter | shape | initial value |", "|---|---|---|"]
     lines += [f"| `{each.name}` | {shape(each)} | {_start(each)} |" for each in program.parameters]
-    lines += ["", f"In total: {_count(program)} parameters. U(±a) is uniform between −a and a."]
+    lines += ["", f"A layer has {_count(program)} parameters. U(±a) is uniform between −a and a."]
     if any("," in _start(each) for each in program.parameters):
-        lines += ["Several initial values stand for the gates, in order."]
+        lines += ["Several initial values are for H numbers each, in turn."]
     lines += [""]
     fields = {name: type(cell).model_fields[name] for name in cell.options()}
     if fields:
@@ -56,14 +58,14 @@ def markdown(cell: Cell) -> str:
         lines += [""]
     forward, backward = equations(program), derivative(program)
     lines += ["## Equations", "", _notation(forward), "", f"```math\n{latex(program)}\n```", ""]
-    lines += [line for each in [*explanation(cell), *notes(forward + backward)] for line in (each, "")]
-    unnamed = "; δ₁ belongs to a value without a name" if "δ" in str(backward) else ""
+    unnamed = ", and δ₁ that of a value without a name" if "δ" in str(backward) else ""
     lines += [
-        f"The derivative, with dv = ∂loss/∂v{unnamed}. The gradients of W and b in a = W v + b are the sums of da vᵀ",
-        "and da over steps and streams; the gradient of any other parameter w is the sum of dw.",
-        "",
+        f"As text, and below it the derivative: dv is the gradient of the loss with respect to v{unnamed}. W and b in"
     ]
-    lines += ["```text", *backward, "```"]
+    lines += ["a = W v + b get the sums of da vᵀ and da over steps and streams, any other w that of dw.", ""]
+    explained = [*explanation(cell), *notes(forward + backward)]
+    lines += [line for each in explained for line in (each, "")]
+    lines += ["```text", *forward, "", *backward, "```"]
     return "\n".join(lines) + "\n"
 
 
@@ -71,7 +73,7 @@ def _notation(forward: list[str]) -> str:
     """What the symbols in the equations mean."""
     text = "\n".join(forward)
     sigmoid = "σ is the logistic sigmoid; " if "σ" in text else ""
-    parts = "; v⁽ᵏ⁾ or v[k] is part k of v" if "[" in text else ""
+    parts = "; v[k] or v⁽ᵏ⁾ is the k-th of the vectors or matrices in v" if "[" in text else ""
     return f"{sigmoid}⊙ multiplies unit by unit{parts}."
 
 
