@@ -5,7 +5,7 @@
 c: what no model of this form gets below on the text; N: useful parameters; D: characters read, counted less for
 repetitions and for large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)); repetitions count
 as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). A, α, B, β, the multipliers of the families and `PER_CHAR` are
-fitted; the RHN's multiplier is lower than its fit.
+fitted; the RHN's multiplier is lower than its fit (benchmarks/README.md).
 """
 
 import math
