@@ -1,10 +1,8 @@
 """Layers and updates on a GPU, beside the reference loop, cuDNN and plain products of the same sizes."""
 
-import os
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
-from unittest.mock import patch
 
 import torch
 from bench_kernels import Subject, both_passes, matrix_elements, torch_layer
@@ -67,24 +65,19 @@ def measure_gpu(report: Report, effort: Effort) -> None:
             report.add(_measure_stack(subject, H, B, precision, effort, device))
     report.table(
         "gpu: updates of the trainer on a generated text, T 64, B 64",
-        "÷ bare: speed divided by that of the same layers and logits, forward and backward; whole: with "
-        "CHARLM_GRAPHS=update, and its speed divided by that without",
-        ["characters/s", "÷ bare", "whole", "whole ÷ launched"],
+        "÷ bare: speed divided by that of the same layers and logits, forward and backward",
+        ["characters/s", "÷ bare"],
     )
     corpus = make_corpus(generated_text())
     for name, cell in UPDATES.items():
         raw = {"model": {"cell": cell}, "train": {"batch_size": 64, "bptt": 64}, "precision": "bf16"}
         config = parse_config({**raw, "device": str(device)}, "bench")
         trainer = Trainer(config, corpus, choose_machine(config))
-        with patch.dict(os.environ, CHARLM_GRAPHS="update"):
-            whole = Trainer(config, corpus, choose_machine(config))
-        ways = {"update": trainer.update, "bare": bare_update(trainer), "whole": whole.update}
+        ways = {"update": trainer.update, "bare": bare_update(trainer)}
         times = interleave(ways, effort, least_s=0.2)
         figures = {
             "characters/s": rate(64 * 64, times["update"], "characters/s"),
             "÷ bare": ratio(times["update"], times["bare"]),
-            "whole": rate(64 * 64, times["whole"], "characters/s"),
-            "whole ÷ launched": ratio(times["whole"], times["update"]),
         }
         report.add(Row("gpu", device.type, name, {"H": 512, "B": 64, "T": 64}, figures))
 

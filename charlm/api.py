@@ -3,7 +3,7 @@
 Functions import what takes long when they run, so that `import charlm` waits for neither torch nor pydantic.
 """
 
-import math
+import json
 import os
 import sys
 import time
@@ -34,7 +34,7 @@ def load(path: str | Path, device: str = "auto", precision: str = "auto") -> "Tr
     """
     find_checkpoint(Path(path))  # an error comes before torch is imported, which takes seconds
     _import_torch()
-    from charlm.inference.loading import load
+    from charlm.inference.trained import load
 
     return load(path, device, precision)
 
@@ -52,8 +52,8 @@ def train(
 ) -> "Run":
     """Train a new model, as `charlm train` does: the same settings, run folder and lines on stderr.
 
-    Ctrl-C ends the training after the current step; the run is saved and returned, and its `outcome.reason` is
-    "SIGINT". SIGTERM and SIGHUP do the same. A second Ctrl-C raises KeyboardInterrupt.
+    After Ctrl-C, SIGTERM or SIGHUP the training ends after the current step; the run is saved and returned, and its
+    `outcome.reason` is the signal's name. A second Ctrl-C raises KeyboardInterrupt.
 
     Args:
         text: a file, a folder, a glob, builtin:NAME, or - for stdin, whose text is kept in the run's folder. Without a
@@ -85,12 +85,12 @@ def train(
         new = NewRun(
             text=None if text is None else str(text),
             minutes=minutes,
-            config=_path(config),
+            config=None if config is None else Path(config),
             settings=[*_settings(options), *_settings(overrides)],
-            init_from=_path(init_from),
-            run_dir=_path(run_dir),
+            init_from=None if init_from is None else Path(init_from),
+            run_dir=None if run_dir is None else Path(run_dir),
         )
-        new.check_early(takes_pipes=True)
+        new.check_early()
         _import_torch()
 
         from charlm.system.device import own_settings
@@ -98,7 +98,7 @@ def train(
         from charlm.system.process_group import process_group
 
         loaded_s = time.perf_counter() - began_s
-        with one_training(), own_settings(), process_group() as group:
+        with one_training, own_settings(), process_group() as group:
             outcome = start(new, group, time.perf_counter() - loaded_s, on_log)
     say_if_stopped(outcome)
     return Run(Path(outcome.run_dir), outcome)
@@ -137,14 +137,14 @@ def compare(
     from charlm.system.device import own_settings
     from charlm.system.lock import one_training
 
-    with one_training(), own_settings():
+    with one_training, own_settings():
         compared, signal = compare(plan, Path(folder or comparison_folder(str(text))))
     if signal:
         raise KeyboardInterrupt
     return [row for row, _, _ in compared]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Run:
     """A run that `train` has made."""
 
@@ -164,11 +164,6 @@ class Run:
         """The run's model, from its best checkpoint; see `charlm.load`."""
         return load(self.path, device, precision)
 
-    def __repr__(self) -> str:
-        best_nats = self.outcome.best_nats
-        best = "" if best_nats is None else f", best {best_nats:.4f} nats per character"
-        return f"<Run {self.path}: {self.outcome.reason} at update {self.outcome.step:,}{best}>"
-
 
 def _import_torch() -> None:
     """Import torch with settings that it reads from the environment then; the command line makes the same."""
@@ -184,30 +179,17 @@ def _import_torch() -> None:
 
 
 def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
-    """The overrides as KEY=VALUE."""
+    """The overrides as KEY=VALUE; values are JSON, which is YAML too."""
     if isinstance(overrides, str):
         raise TypeError("overrides: found a string; allowed: a list of KEY=VALUE, or a mapping")
     if not isinstance(overrides, Mapping):
         return list(overrides)
-    from charlm.config.yaml import dump_flow
-
-    return [f"{key}={dump_flow(_plain(value))}" for key, value in overrides.items()]
+    return [f"{key}={json.dumps(value, default=_plain, ensure_ascii=False)}" for key, value in overrides.items()]
 
 
 def _plain(value: Any) -> Any:
-    """A value as YAML has it: NumPy's numbers are Python's; nan and infinity are text, which is no number."""
-    if isinstance(value, Mapping):
-        return {key: _plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    if hasattr(value, "item"):
-        value = value.item()
-    is_text = isinstance(value, Path) or (isinstance(value, float) and not math.isfinite(value))
-    return str(value) if is_text else value
-
-
-def _path(place: str | Path | None) -> Path | None:
-    return None if place is None else Path(place)
+    """NumPy's numbers and arrays as Python's; other objects, such as paths, as text."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
 def _check_text(text: str | Path | None) -> None:

@@ -25,8 +25,8 @@ from charlm.cells.cell import is_in_file
 from charlm.cells.stored import StoredCell, as_json
 from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError, remedy
-from charlm.runs import FOLDER, FORMAT, VERSION, check_version, parse_progress, read_header
+from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
+from charlm.runs import FOLDER, FORMAT, VERSION, check_format, parse_progress, read_header
 from charlm.system.files import read_file, replace_file
 from charlm.system.host import free_bytes
 
@@ -56,10 +56,7 @@ _GROUPS = ("weights", "averaged", "optimizer", "carried")
 
 
 def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] = ()) -> None:
-    """Write a checkpoint to `path`, and under further names; each name has its old file or the whole new one.
-
-    RunError if it cannot be written.
-    """
+    """Write a checkpoint to `path`, and under further names, each in one step; RunError if it cannot be written."""
     tensors = {
         f"{group}/{name}": tensor.contiguous()
         for group in _GROUPS
@@ -83,7 +80,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
         for name in (*also_as, path):
             replace_file(name, data)
     except OSError as error:
-        raise RunError(f"{path}: cannot be written ({error}); earlier checkpoints are whole; {remedy(error)}") from None
+        raise RunError(f"{path}: cannot be written ({error}); earlier checkpoints are whole; check the disk") from None
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -98,11 +95,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({' '.join(str(error).split())}); use another one of the run"
         ) from None
-    if header.get("format") != FORMAT:
-        raise DamagedCheckpointError(
-            f"{path}: a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote"
-        )
-    check_version(path, header)
+    check_format(path, header)
     if header.get("sha256") != digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
         raise DamagedCheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")
     if fault := next((name for name, tensor in tensors.items() if not all_finite(tensor)), None):

@@ -13,8 +13,6 @@ CharlmError             base class: the command line prints the message and exit
 └── DivergenceError     a loss, gradient or weight that is not finite
 """
 
-import errno
-
 
 class CharlmError(Exception):
     """A fault that one line explains; never shown with a traceback."""
@@ -61,22 +59,3 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError | ImportError | OSError) and any(text in str(error) for text in texts)
     )
-
-
-def is_out_of_processes(error: BaseException) -> bool:
-    """Whether the system refused to start another thread or process."""
-    return isinstance(error, BlockingIOError) or (isinstance(error, RuntimeError) and "new thread" in str(error))
-
-
-_REMEDIES = {
-    "put back what is gone": (errno.ENOENT, errno.ENOTDIR),
-    "check permissions": (errno.EACCES, errno.EPERM, errno.EROFS),
-    "free space": (errno.ENOSPC, errno.EDQUOT),
-    "raise the limit (ulimit)": (errno.EFBIG, errno.EMFILE, errno.ENFILE),
-    "mend the link": (errno.ELOOP,),
-}
-
-
-def remedy(error: OSError) -> str:
-    """What to do about an error of a file, by its kind."""
-    return next((text for text, kinds in _REMEDIES.items() if error.errno in kinds), "check the disk")

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from charlm.errors import DataError, VocabularyError
 from charlm.runs import check_resumable, find_checkpoint
 from charlm.system.console import say, say_all
 from charlm.training.budget import DEFAULT_MINUTES, Budget, check_minutes
@@ -37,11 +36,10 @@ class NewRun:
     init_from: Path | None = None
     run_dir: Path | None = None
 
-    def check_early(self, *, takes_pipes: bool = False) -> None:
+    def check_early(self) -> None:
         """ConfigError, DataError or CheckpointError for what a run cannot start from. Needs no torch.
 
         The processes of torchrun skip most of it: their first one finds the same later, and prints it once.
-        takes_pipes: whether the text may come from a pipe.
         """
         check_minutes(self.minutes, self.settings, default=None if self.config else DEFAULT_MINUTES)
         if "RANK" not in os.environ:
@@ -51,7 +49,7 @@ class NewRun:
             data = (self.parse() if self.config else self.request().base()).data
             if self.init_from is not None:
                 find_checkpoint(self.init_from, "--init-from")
-            source = None if takes_pipes and self.has_pipe() else data.source
+            source = None if self.has_pipe() else data.source
             for each in filter(None, (source, data.valid_source, data.test_source)):
                 check_exists(each)
 
@@ -62,10 +60,7 @@ class NewRun:
         return self.text is not None and is_pipe(self.text)
 
     def parse(self, cell: "Cell | None" = None) -> "Config":
-        """The config with the text and the settings; with minutes, these are the run's only limit.
-
-        cell: that of `init_from`, without which one's own cell has only its options.
-        """
+        """The config with the text and the settings; with minutes, these are the only limit. cell: of `init_from`."""
         from charlm.config import load_config
         from charlm.config.yaml import dump_flow
 
@@ -86,32 +81,19 @@ class NewRun:
 
 
 def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | None" = None) -> "Outcome":
-    """Train from a config, or with settings chosen for the text and the minutes, and say why.
+    """Train from a config, or with settings chosen for the text and the minutes, and say why; see `start_run`.
 
-    began_s: when the minutes began, as time.perf_counter() tells it; those of a text from a pipe begin when it has
-    been read, into the run's folder. Processes that torchrun starts again resume their run. For errors see `start_run`.
+    began_s: when the minutes began, as time.perf_counter() tells it; with a pipe they begin when it has been read.
+    Processes that torchrun starts again resume their run.
     """
-    from charlm.training.folder import discard_text
-    from charlm.training.start import resume_run, run_of_this_launch
+    from charlm.checkpoint import read_checkpoint
+    from charlm.choice.suggest import suggest
+    from charlm.training.start import resume_run, run_of_this_launch, start_run
 
     if again := group.on_first(run_of_this_launch, group):
         return resume_run(again, group=group, on_row=on_row)
-    if not group.on_first(new.has_pipe):
-        return _start(new, group, began_s, on_row)
-    new = group.on_first(_with_text_kept, new)
-    try:
-        return _start(new, group, time.perf_counter(), on_row)
-    except (DataError, VocabularyError):  # what is wrong with the text does not go away
-        if group.is_first and new.run_dir:
-            discard_text(new.run_dir)
-        raise
-
-
-def _start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | None") -> "Outcome":
-    from charlm.checkpoint import read_checkpoint
-    from charlm.choice.suggest import suggest
-    from charlm.training.start import start_run
-
+    if group.on_first(new.has_pipe):
+        new, began_s = group.on_first(_with_text_kept, new), time.perf_counter()
     path = new.init_from
     initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
     opened = None
@@ -145,6 +127,31 @@ def _with_text_kept(new: NewRun) -> NewRun:
     return replace(new, text=str(file), run_dir=file.parent)
 
 
+def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
+    """The request with the model of a run; ConfigError if the user's options do not fit it."""
+    from charlm.config import parse_config
+    from charlm.training.fine_tuning import check_same_model, settings_of_run
+
+    taken = settings_of_run(initial.config)
+    request = replace(request, initial=initial)
+    config = request.config({"data": {"source": request.source}}, taken)
+    raw = config.model_dump(mode="json")
+    check_same_model(parse_config(raw, name, request.overrides, cell=config.model.cell), initial)
+    return replace(request, overrides=[*taken, *request.overrides])
+
+
+def cost_of(new: NewRun, group: "ProcessGroup") -> "dict[str, Any]":
+    """What the run that `start` would train will cost."""
+    from charlm.choice.suggest import suggest
+    from charlm.training.plan import measure_cost
+
+    if new.config is not None:
+        return measure_cost(group.on_first(new.parse), group)
+    suggestion = suggest(new.request(), group)
+    say_all(suggestion.reasons)
+    return measure_cost(suggestion.config, group, suggestion.opened)
+
+
 def check_resume(run_dir: Path, minutes: float | None, settings: list[str]) -> None:
     """ConfigError or CheckpointError for what `resume_with` cannot continue. Needs no torch."""
     check_minutes(minutes, settings)
@@ -173,40 +180,12 @@ def resume_with(
     return resume_run(run_dir, change, group)
 
 
-def cost_of(new: NewRun, group: "ProcessGroup") -> "dict[str, Any]":
-    """What the run that `start` would train will cost."""
-    from charlm.choice.suggest import suggest
-    from charlm.training.plan import measure_cost
-
-    if new.config is not None:
-        return measure_cost(group.on_first(new.parse), group)
-    suggestion = suggest(new.request(), group)
-    say_all(suggestion.reasons)
-    return measure_cost(suggestion.config, group, suggestion.opened)
-
-
-def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
-    """The request with the model of a run; ConfigError if the user's options do not fit it."""
-    from charlm.config import parse_config
-    from charlm.training.fine_tuning import check_same_model, settings_of_run
-
-    taken = settings_of_run(initial.config)
-    request = replace(request, initial=initial)
-    config = request.config({"data": {"source": request.source}}, taken)
-    raw = config.model_dump(mode="json")
-    check_same_model(parse_config(raw, name, request.overrides, cell=config.model.cell), initial)
-    return replace(request, overrides=[*taken, *request.overrides])
-
-
 def say_if_stopped(outcome: "Outcome") -> bool:
     """Whether a signal has stopped the run; if so, say how to resume it."""
     from charlm.training.signals import SIGNALS
 
     if outcome.reason not in SIGNALS:
         return False
-    say(
-        "stopped",
-        f"{outcome.reason} at update {outcome.step}; resume with:",
-        f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}",
-    )
+    command = f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}"
+    say("stopped", f"{outcome.reason} at update {outcome.step}; resume with:", command)
     return True

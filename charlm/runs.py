@@ -1,13 +1,9 @@
-"""Runs on disk: the names of their files, and what the header of a checkpoint says.
-
-Imports no torch and reads no tensors, so listing many runs is fast. See `checkpoint` for the format.
-"""
+"""Runs on disk: the names of their files, and what the header of a checkpoint says. Imports no torch."""
 
 import errno
 import json
 import math
 import os
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,13 +46,11 @@ class RunSummary:
     layers: int | None = None
     hidden: int | None = None
     members: int | None = None
-    """Networks that predict together."""
     parameters: int | None = None
     step: int | None = None
     best_nats: float | None = None
     """Lowest validation score so far, nats per character."""
     corpus_sha256: str | None = None
-    """Of the text."""
 
     @property
     def several(self) -> str:
@@ -89,10 +83,9 @@ _PROGRESS = {
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """The config, the progress and the number of weights that the header of a checkpoint tells.
+    """The config, the progress and the number of weights that the header of a checkpoint tells, its content unverified.
 
-    DamagedCheckpointError if the file is shorter than it says or is none of ours; CheckpointError for one of another
-    version. The content hash is not verified.
+    DamagedCheckpointError for a damaged file or none of ours; CheckpointError for one of another version.
     """
     try:
         with open(path, "rb", opener=regular) as file:
@@ -101,25 +94,32 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
                 raise ValueError(f"a header of {size} bytes")
             tensors = json.loads(file.read(size))
             file_bytes = os.fstat(file.fileno()).st_size
-        texts = tensors.pop("__metadata__")
-        if texts["format"] != FORMAT:
-            raise ValueError(f"format {texts['format']!r}")
-        check_version(path, texts)
+        header = tensors.pop("__metadata__")
+        check_format(path, header)
         end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
         if file_bytes != 8 + size + end:
             raise ValueError(f"{file_bytes} bytes instead of {8 + size + end}")
-        progress = parse_progress(texts["progress"])
         parameters = sum(math.prod(tensors[name]["shape"]) for name in tensors if name.startswith("weights/"))
+        progress = parse_progress(header["progress"])
         if "step" not in progress or parameters >= 2**63:
             raise ValueError("no step, or weights of an impossible size")
-        return json.loads(texts["config"]), progress, parameters
+        return json.loads(header["config"]), progress, parameters
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({error}); use another one of the run"
         ) from None
 
 
-def check_version(path: Path, header: Mapping[str, Any]) -> None:
+def check_format(path: Path, header: Mapping[str, str]) -> None:
+    """DamagedCheckpointError for a safetensors file of another program, CheckpointError for another version."""
+    if header.get("format") != FORMAT:
+        raise DamagedCheckpointError(
+            f"{path}: a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote"
+        )
+    check_version(path, header)
+
+
+def check_version(path: Path, header: Mapping[str, str]) -> None:
     """CheckpointError for a file that was written in another version of the format."""
     if header.get("version") != str(VERSION):
         writer = header.get("charlm", "(not said)")
@@ -130,18 +130,12 @@ def check_version(path: Path, header: Mapping[str, Any]) -> None:
 
 
 def find_checkpoint(path: Path, option: str = "") -> Path:
-    """`path` if it is a file; for the folder of a run, its best checkpoint, else its last one.
-
-    CheckpointError, which names the `option`, if there is none.
-    """
+    """`path` if it is a file; for the folder of a run, its best checkpoint, else its last one. Or CheckpointError."""
     where = f"{option} {path}" if option else f"{path}"
-    try:
-        is_folder = stat.S_ISDIR(path.stat().st_mode)
-    except (OSError, ValueError) as error:  # ValueError: a null character
-        missing = isinstance(error, FileNotFoundError | NotADirectoryError | ValueError)
-        found = "no such file or folder" if missing else error.strerror
-        raise CheckpointError(f"{where}: {found}; allowed: a run's folder or a checkpoint in its {FOLDER}/") from None
-    if not is_folder:
+    if not path.exists():
+        fault = "no such file or folder"
+        raise CheckpointError(f"{where}: {fault}; allowed: a run's folder or a checkpoint in its {FOLDER}/")
+    if not path.is_dir():
         return path
     path = run_of(path)
     for name in (BEST, LAST):
@@ -193,40 +187,32 @@ def describe_run(folder: Path) -> RunSummary:
     """The state of a run; takes no lock and writes nothing. OSError if the folder cannot be read."""
     files = sorted((folder / FOLDER).glob("*.safetensors"), key=_written_s, reverse=True)
     in_use = is_locked(folder)
-    state = "damaged" if files else "no checkpoint"
+    state, usable = "damaged" if files else "no checkpoint", "in use"
     # `last` first, because --resume reads it first; then the newest.
     for file in sorted(files, key=lambda file: file.name != LAST):
         try:
-            return _described(folder, _written_s(file), in_use, *read_header(file))
+            config, progress, parameters = read_header(file)
+            model = config["model"]
+            if not in_use:
+                usable = "finished" if progress["stop_reason"] else "resumable"
+            return RunSummary(
+                path=folder,
+                state=usable,
+                written_s=_written_s(file),
+                kind=model["cell"]["kind"].rpartition(":")[2],
+                layers=int(model["layers"]),
+                hidden=int(model["cell"]["hidden"]),
+                members=int(model["members"]),
+                parameters=parameters,
+                step=progress["step"],
+                best_nats=progress.get("best_nats"),
+                corpus_sha256=progress.get("corpus_sha256"),
+            )
         except (DamagedCheckpointError, KeyError, TypeError, AttributeError, ValueError, OverflowError):
             continue
         except CheckpointError:
             state = "other version"
-    if in_use:
-        state = "in use"
-    return RunSummary(folder, state, _written_s(files[0] if files else folder))
-
-
-def _described(
-    folder: Path, written_s: float, in_use: bool, config: dict[str, Any], progress: dict[str, Any], parameters: int
-) -> RunSummary:
-    model = config["model"]
-    state = "finished" if progress["stop_reason"] else "resumable"
-    if in_use:
-        state = "in use"
-    return RunSummary(
-        path=folder,
-        state=state,
-        written_s=written_s,
-        kind=model["cell"]["kind"].rpartition(":")[2],
-        layers=int(model["layers"]),
-        hidden=int(model["cell"]["hidden"]),
-        members=int(model["members"]),
-        parameters=parameters,
-        step=progress["step"],
-        best_nats=progress.get("best_nats"),
-        corpus_sha256=progress.get("corpus_sha256"),
-    )
+    return RunSummary(folder, "in use" if in_use else state, _written_s(files[0] if files else folder))
 
 
 def _written_s(path: Path) -> float:

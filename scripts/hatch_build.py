@@ -113,7 +113,7 @@ def _compile(library: Any, platform: Platform, cpu: str, out: Path) -> bytes:
     compiler = ["c++", "-target", platform.target, f"-mcpu={cpu}", *FLAGS]
     if "windows" not in platform.target:
         compiler.append("-fPIC")
-    text = f'#include "{library.source}"\n{library.code}'
+    text = f'#include "{library.source}"\n{library.text}'
     if library is THREADS:
         source.write_text(text)
         _zig([*compiler, *shared, str(source), "-o", str(out)])

@@ -145,8 +145,8 @@ def kernels(cache: Path, libraries: Path) -> Iterator[None]:
 
 
 def _link_libraries(source: Path, target: Path) -> None:
-    """Give the libraries in a folder, and their checksums, second names in another; copies on another disk."""
-    for file in (*source.glob("*.so"), *source.glob("*.sha256")):
+    """Give the libraries in a folder second names in another; copies on another disk."""
+    for file in source.glob("*.so"):
         with suppress(FileExistsError, FileNotFoundError):
             try:
                 os.link(file, target / file.name)
@@ -282,7 +282,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Pat
 @pytest.fixture
 def model(trained_run: Path) -> "TrainedModel":
     """The model of that run."""
-    from charlm.inference.loading import load
+    from charlm.inference.trained import load
 
     return load(trained_run, device="cpu")
 

@@ -8,4 +8,4 @@ from charlm.data import corpus
 
 def load_corpus(source: str, *, vocabulary=None, **data: Any) -> corpus.Corpus:
     """The corpus of a source; the other options are those of a config's `data` section."""
-    return corpus.load_corpus(DataConfig(source=source, **data), vocabulary)
+    return corpus.CountedSources(DataConfig(source=source, **data)).corpus(vocabulary)

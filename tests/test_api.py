@@ -56,8 +56,6 @@ def test_a_run_from_a_config_is_that_of_the_command(cli, tiny_config, tmp_path, 
     assert rows == [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     model = run.load("cpu")
     assert model.progress["step"] == run.outcome.best_step
-    best = f"max_steps at update 6, best {run.outcome.best_nats:.4f} nats per character"
-    assert repr(run) == f"<Run {tmp_path / 'run'}: {best}>"
 
 
 @pytest.mark.usefixtures("quick")
@@ -177,7 +175,7 @@ def test_a_rollback_is_seen(tiny_config, tmp_path, monkeypatch):
          r"king\nOnce u…: no such file or folder; "),
         ({"config": "no-such-config"}, ConfigError, "no-such-config: found no such file; allowed: a YAML file, or"),
         ({"config": "lstm", "overrides": {"model.cell.hiden": 3}}, ConfigError, "hiden"),
-        ({"config": "lstm", "overrides": {"optimizer.lr": float("nan")}}, ConfigError, 'lr: found "nan"; allowed: '),
+        ({"config": "lstm", "overrides": {"optimizer.lr": float("nan")}}, ConfigError, 'lr: found "NaN"; allowed: '),
     ],
 )  # fmt: skip
 def test_mistakes(arguments, error, fault, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 import charlm
-from charlm.errors import DataError, RunError
+from charlm.errors import DataError
 from charlm.model import build_model
 
 pytestmark = pytest.mark.usefixtures("kernels")
@@ -136,12 +136,3 @@ def test_threads_train_one_after_another(tiny_config, trained_run, tmp_path, cap
         while not all(run.done() for run in runs):
             assert use(charlm.load(trained_run, "cpu")) == use(model) == wanted
     assert [run.result() for run in runs] == [alone] * 3
-
-
-def test_on_log_cannot_train(tiny_config, tmp_path):
-    def on_log(row):
-        charlm.train(config=tiny_config, run_dir=tmp_path / "inner")
-
-    with pytest.raises(RunError, match=r"^train: called by on_log of another train\(\); allowed: one training after"):
-        charlm.train(config=tiny_config, run_dir=tmp_path / "run", on_log=on_log)
-    assert charlm.train(config=tiny_config, run_dir=tmp_path / "next").outcome.step == 6

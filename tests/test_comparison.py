@@ -21,8 +21,7 @@ from charlm.comparison.settings import configs_of, hidden_for
 from charlm.config import flatten, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError
-from charlm.inference.loading import load
-from charlm.inference.trained import TrainedModel
+from charlm.inference.trained import TrainedModel, load
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM, count_parameters
 from charlm.report.run import read_run

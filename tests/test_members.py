@@ -10,7 +10,7 @@ import torch
 from charlm.config import parse_config
 from charlm.config.optimizers import AdamWConfig
 from charlm.errors import CheckpointError
-from charlm.inference.dynamic import Adaptation, evaluate_dynamically
+from charlm.inference.dynamic import evaluate_dynamically
 from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import choose, read_ids, sample_ids
@@ -157,7 +157,7 @@ def test_dynamic_evaluation_adapts_all_members_and_restores_them():
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     repeated = np.tile(text(50), 20)
     static = evaluate(model, repeated, streams=1).nats_per_char
-    adapted = evaluate_dynamically(model, repeated, text(), Adaptation(lr=0.01, steps=10)).nats_per_char
+    adapted = evaluate_dynamically(model, repeated, text(), lr=0.01, steps=10).nats_per_char
     assert adapted < static - 0.05
     assert all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items())
 

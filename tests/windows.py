@@ -15,7 +15,6 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> None:
     """No file that this process has open or mapped is renamed, replaced or removed."""
     for name in ("rename", "replace", "unlink", "remove"):
         monkeypatch.setattr(os, name, _refusing(getattr(os, name)))
-    monkeypatch.setattr("charlm.native.compiler._DESCRIPTORS", Path("nowhere"))
 
 
 def _refusing(change: Any) -> Any:

@@ -1,12 +1,10 @@
 """Recurrent cells: one file per kind with its options and equations, and what charlm derives from them.
 
-    cell.py             Cell
+    cell.py             Cell, and the program of its step
     step.py             what a step calls: parameters and functions
     <kind>.py           a kind: options, and one step in the paper's order
     file.py             a cell in a Python file of the user
-    trace.py            runs a step on symbols: its program
-    symbols.py          the symbols
-    torch_functions.py  torch's functions on symbols
+    symbols.py          the symbols on which a step runs, and torch's functions of them
     operations.py       the operations of a program: values, derivatives, notation in each target
     program.py          Program: a step as data
     check.py            checks a program
@@ -20,11 +18,7 @@
     cpp.py              the passes in C++
     cpp_loop.py         a loop over units in C++
     triton.py           the passes as Triton kernels
-    triton_kernel.py    one kernel
-    page.py             a program for the page that runs it
-    lines.py            a program as lines of text, and their notation
-    equations.py        its equations, and their derivative
-    markdown.py         a page about a cell, from its program
+    equations.py        a program's equations for people, and their derivative
 
 Nothing but on_tensors.py imports torch. To add a kind: a file here, its class in `CELLS`, and a YAML in configs/.
 

@@ -1,14 +1,19 @@
 """What a person writes: a subclass of `Cell` with its options and one `step`, which calls what is in step.py."""
 
 import contextlib
+import functools
+import inspect
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from charlm.cells.program import MOST_SIZE, Program
-from charlm.cells.trace import trace
+from charlm.cells.check import check
+from charlm.cells.program import MOST_SIZE, Node, Program
+from charlm.cells.step import Parameters
+from charlm.cells.symbols import ALLOWED, Value
 from charlm.errors import CellError
 from charlm.system.section import Count, Section
 
@@ -51,7 +56,7 @@ class Cell(Section):
     @classmethod
     def _is_plain(cls, value: Any) -> Any:
         """Checkpoints keep options as plain data."""
-        check_plain(value)
+        plain(value)
         return value
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -70,12 +75,15 @@ class Cell(Section):
 
     def program(self, square: bool) -> Program:
         """The program of `step` in a layer; square: with as many inputs as hidden units. CellError if it has none."""
+        if type(self).__module__.startswith("charlm.cells."):  # whose step reads no globals, and not `hidden`
+            alike: Any = self.model_copy(update={"hidden": 1})
+            return _trace_once(alike, type(self).step, square)
         return trace(self, square)
 
     def programs(self) -> "tuple[Program | None, Program]":
-        """The programs (general, square): for layers with I ≠ H inputs, and for layers with H inputs.
+        """The programs (general, square): for layers with any number of inputs, and with H. CellError without square.
 
-        general is None for a step that adds its input to its state. CellError if there is no square one.
+        general is None for a step that adds its input to its state.
         """
         square, general = self.program(square=True), None
         with contextlib.suppress(CellError):
@@ -95,15 +103,91 @@ class Cell(Section):
         raise NotImplementedError
 
 
-def check_plain(value: Any) -> None:
-    """ValueError unless an option's value is a single value or lists of them."""
+def plain(value: Any) -> Any:
+    """An option's value, with tuples for lists; ValueError unless it is a single value or lists of them."""
     if isinstance(value, list | tuple):
-        for item in value:
-            check_plain(item)
-    elif isinstance(value, dict | set | frozenset | BaseModel):
+        return tuple(map(plain, value))
+    if isinstance(value, dict | set | frozenset | BaseModel):
         raise ValueError("found a section; allowed: single values, and lists of them")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"found {value}; allowed: finite numbers")
+    return value
 
 
 def is_in_file(kind: object) -> bool:
     """Whether a kind names a Python file, and perhaps a class in it."""
     return isinstance(kind, str) and re.search(r"\.py(:|$)", kind) is not None
+
+
+# The program of a step
+
+
+def trace(cell: Cell, square: bool) -> Program:
+    """The program of a cell's step, see `Cell.program`; traced anew, because the step may read globals that change."""
+    program = _traced(cell, square)
+    if _traced(cell, square) != program:
+        raise CellError(
+            f"{Parameters(cell, square).where()}: step computes something else when it is called again; allowed: the "
+            "same in every call, so no random numbers, and nothing kept from an earlier call"
+        )
+    return program
+
+
+@functools.lru_cache(maxsize=256)
+def _trace_once(cell: Any, step: Any, square: bool) -> Program:
+    """step: the cell's, which may have been replaced."""
+    return trace(cell, square)
+
+
+def _traced(cell: Cell, square: bool) -> Program:
+    tracing = Parameters(cell, square)
+    _check_signature(tracing)
+    x = Value(tracing, tracing.builder.put(Node("input", size="I")))
+    states = [Value(tracing, tracing.builder.put(Node("state", name=name))) for name in cell.states]
+    try:
+        results = cell.step(tracing, x, *states)
+    except CellError:
+        raise
+    except (Exception, SystemExit) as error:
+        text = f"{type(error).__name__}: {' '.join(str(error).split())}; {ALLOWED}"
+        if isinstance(error, ValidationError):
+            needed = "what a step needs of the past is one of its states"
+            text = f"an attribute of the cell is set, which keeps nothing; {needed}"
+        raise CellError(f"{tracing.where(error)}: {text}") from error
+    tracing.returned = True
+    if isinstance(results, list):
+        tracing.fail("step returns a list; allowed: a tuple, or one value")
+    results = results if isinstance(results, tuple) else (results,)
+    if len(results) != len(cell.states):
+        states = f"{len(cell.states)}: {', '.join(cell.states)}"
+        tracing.fail(f"the number of values that step returns is {len(results)}; allowed: {states}")
+    places = [tracing.value(result).place for result in results]
+    matrices = [parameter for parameter in tracing.declared.values() if parameter.columns != ""]
+    vectors = [parameter for parameter in tracing.declared.values() if parameter.columns == ""]
+    program = Program(
+        tuple(tracing.builder.nodes), cell.states, tuple(places), (*matrices, *vectors), cell.internal,
+        tuple(tracing.gates.items()), tuple(tracing.shown.items()),
+    )  # fmt: skip
+    try:
+        check(program, square)
+    except ValueError as error:
+        tracing.fail(str(error))
+    return program
+
+
+def _check_signature(tracing: Parameters) -> None:
+    """CellError unless the cell has states, and its step takes them."""
+    cell = tracing.cell
+    names, internal, name = cell.states, cell.internal, type(cell).__name__
+    if not isinstance(names, tuple) or len({*names}) != len(names) or not {*internal} < {*names}:
+        raise CellError(
+            f"{name}: found states {names!r}, internal {internal!r}; allowed: a tuple of different names, as in "
+            'states: ClassVar = ("h", "c"), and some of them, but not the first, as internal'
+        )
+    signature = ", ".join(("self", "p", "x", *names))
+    if type(cell).step.__module__ == __name__:  # that of `Cell`
+        raise CellError(f"{name}: found no step; allowed: def step({signature})")
+    try:
+        inspect.signature(cell.step).bind(tracing, None, *names)
+    except TypeError as error:
+        tracing.fail(f"{error}; allowed: def step({signature}), with one argument for each of the states")

@@ -1,5 +1,6 @@
 """Checks a program, of a traced step or of a checkpoint, which may be hostile."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from charlm.cells.operations import LEAVES, OPERATIONS, OVER_UNITS
@@ -29,21 +30,19 @@ def require(holds: bool, fault: str) -> None:
 
 
 def check(program: Program, square: bool) -> None:
-    """ValueError unless every node fits its arguments, its parameter, and the limits above.
-
-    square: whether H and I are the same number.
-    """
-    require(0 < len(program.nodes) <= MOST_NODES, f"{len(program.nodes)} operations; allowed: up to {MOST_NODES}")
-    vectors = sum(node.count for node in program.nodes)
-    require(vectors <= MOST_VECTORS, f"{vectors} vectors in all operations; allowed: up to {MOST_VECTORS}")
-    looked_at = len(program.gates) + len(program.shown)
-    require(0 < len(program.states) <= MOST_STATES, f"{len(program.states)} states; allowed: 1 to {MOST_STATES}")
-    parameters = len(program.parameters)
-    require(parameters <= MOST_NAMES, f"{parameters} parameters; allowed: up to {MOST_NAMES}")
-    require(looked_at <= MOST_NAMES, f"{looked_at} names of gates and values; allowed: up to {MOST_NAMES}")
+    """ValueError unless each node fits its arguments, parameter and the limits above. square: see `Cell.program`."""
+    counts = {
+        "operations": (len(program.nodes), MOST_NODES),
+        "vectors in all operations": (sum(node.count for node in program.nodes), MOST_VECTORS),
+        "states": (len(program.states), MOST_STATES),
+        "parameters": (len(program.parameters), MOST_NAMES),
+    }
+    for what, (count, most) in counts.items():
+        require(0 < count <= most, f"{count} {what}; allowed: 1 to {most}")
+    names = len(program.gates) + len(program.shown)
+    require(names <= MOST_NAMES, f"{names} names of gates and values; allowed: up to {MOST_NAMES}")
     declared = {parameter.name: parameter for parameter in program.parameters}
     require(len(declared) == len(program.parameters), "a parameter twice")
-    require(len(declared) > 0, "no parameter")
     for parameter in program.parameters:
         _check_parameter(parameter)
     for place, node in enumerate(program.nodes):
@@ -104,9 +103,7 @@ def _check_node(node: Node, args: list[Node], program: Program, parameter: Param
         require((node.count, node.size) == (1, size), f"{node.count} × {node.size}; allowed: 1 × {size}")
         require(op != "state" or node.name in program.states, f"a state {node.name[:40]!r}")
     elif op in ("vector", "product"):
-        if parameter is None:
-            raise ValueError(f"found no parameter {node.name[:40]!r}")
-        _check_use(node, args, parameter)
+        require(parameter is not None and _uses(node, args, parameter), f"no such parameter {node.name[:40]!r}")
     elif op == "part":
         fits = (node.count, node.size) == (1, args[0].size) and 0 <= node.index < args[0].count
         require(fits and args[0].count > 1, f"part {node.index} of {args[0].count} × {args[0].size}")
@@ -114,33 +111,38 @@ def _check_node(node: Node, args: list[Node], program: Program, parameter: Param
         require((node.count, node.size) == (args[0].count, args[0].size), "another size than its argument")
         require(op == "stop" or (node.index in (0, 1) and node.number >= 0), "an epsilon below 0")
     else:
-        counts, sizes = {arg.count for arg in args}, {arg.size for arg in args} - {""}
+        counts = {arg.count for arg in args}
         require(node.count == max(counts) and counts <= {1, node.count}, "vectors that do not fit")
-        size = next(iter(sizes), "") if len(sizes) == 1 else "H" if square and sizes == {"H", "I"} else None
-        require(node.size == size, "sizes that do not fit")
+        require(node.size == joined([arg.size for arg in args], square), "sizes that do not fit")
     for position, arg in enumerate(args):
         decides = op == "part" or (op == "where" and position == 0)
-        is_choice = is_condition(program, arg)
+        is_choice = _is_condition(program, arg)
         require(not is_choice or decides, "a comparison used as a number; allowed: where(comparison, a, b)")
         require(is_choice or op != "where" or position > 0, "no comparison to choose by")
 
 
-def _check_use(node: Node, args: list[Node], parameter: Parameter) -> None:
-    """Check a node that uses a parameter."""
+def joined(sizes: Iterable[Size], square: bool) -> Size | None:
+    """The size of a result of vectors of these sizes; None if they do not fit."""
+    different = {*sizes} - {""}
+    if square and different == {"H", "I"}:
+        return "H"
+    return None if len(different) > 1 else next(iter(different), "")
+
+
+def _uses(node: Node, args: list[Node], parameter: Parameter) -> bool:
+    """Whether a node uses a parameter as it is declared."""
     rows = max(parameter.stack, 1)
-    require(node.size == parameter.size, f"size {node.size} of {parameter.name}, which has {parameter.size}")
     if node.op == "vector":
-        fits = parameter.columns == "" and 0 <= node.index <= rows * parameter.gates - node.count
-        require(fits, f"{parameter.name} used as another parameter than declared")
-        return
-    fits = parameter.columns == args[0].size != "" and node.count == parameter.gates and 0 <= node.index < rows
-    require(fits and args[0].count == 1, f"{parameter.name} used as another parameter than declared")
+        fits = parameter.columns == "" and node.index <= rows * parameter.gates - node.count
+    else:
+        fits = parameter.columns == args[0].size != "" and (node.count, args[0].count) == (parameter.gates, 1)
+        fits = fits and node.index < rows
+    return fits and node.size == parameter.size and node.index >= 0
 
 
-def is_condition(program: Program, node: Node) -> bool:
+def _is_condition(program: Program, node: Node) -> bool:
     """Whether a value is a comparison."""
-    whole = program.nodes[node.args[0]] if node.op == "part" else node
-    return whole.op == "greater"
+    return (program.nodes[node.args[0]] if node.op == "part" else node).op == "greater"
 
 
 def _check_ends(program: Program, square: bool) -> None:
@@ -156,7 +158,7 @@ def _check_ends(program: Program, square: bool) -> None:
         require(0 <= place < len(program.nodes), f"{name}: no operation {place}")
         node = program.nodes[place]
         require(node.count == 1 and node.size in hidden, f"{name} with {node.count} × {node.size}; allowed: 1 × H")
-        require(not is_condition(program, node), f"{name}: a comparison")
+        require(not _is_condition(program, node), f"{name}: a comparison")
     for name, place in states:
-        depends = kinds[place] != STATIC
-        require(depends, f"{name}, which depends neither on x nor on a state; allowed: states that do")
+        fault = f"{name}, which depends neither on x nor on a state; allowed: states that do"
+        require(kinds[place] != STATIC, fault)

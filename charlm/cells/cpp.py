@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from charlm.cells.cpp_loop import CppPass, LoopText, units
-from charlm.cells.passes import Normalization, Passes
-from charlm.cells.plan import Stage, Store, backward_plan, forward_plan, in_stages, planned
+from charlm.cells.passes import Passes
+from charlm.cells.plan import Store, backward_plan, forward_plan, in_stages, planned
 from charlm.cells.program import Node, Size
 from charlm.cells.split import Before, before_loop
 
@@ -21,7 +21,7 @@ def cpp(variants: Sequence[Passes]) -> str:
     return f"{cells}\n{dispatch}"
 
 
-def norm_counts(norms: Iterable[Normalization | Node]) -> Counter[Size]:
+def norm_counts(norms: Iterable[Node]) -> Counter[Size]:
     """The number of normalizations of each size, in the order of the table `partials`."""
     return Counter(norm.size for norm in norms)
 
@@ -44,7 +44,7 @@ def _work(derived: Passes) -> str:
 
 def _forward(derived: Passes) -> str:
     """The forward pass."""
-    of = CppPass(derived, forward_plan(derived, team=True), derived.normalizations)
+    of = CppPass(derived, forward_plan(derived, team=True))
     states = derived.states
     members = [("const Zoneout zoneout", f"a, {len(states)}"), ("int turn = 1", ""), *_partials(of)]
     constructed = []
@@ -53,32 +53,15 @@ def _forward(derived: Passes) -> str:
         members.append((f"Copies<Operand> copies{k}", f"a.B, {units(operand.size)}, {mask}, a.copies[{k}]"))
         if operand.state:
             constructed.append(f"copies{k}.begin(slice_H, a.state({states.index(operand.state)}, 0, 0));")
-    for p, product in enumerate(derived.products):
-        columns = derived.operands[product.operand].size
-        members.append(_product(of, p, product.size, product.gates, columns, weights=p))
-
-    def begin(place: int) -> list[str]:
-        if of.plan.nodes[place].op == "normalize":
-            return [*_merged(of, place), _saved_moments(of, place)]
-        p = of.number[place]
-        k = derived.products[p].operand
-        operand = derived.operands[k]
-        row = f"a.state({states.index(operand.state)}, t, 0)" if operand.state else of.operand_row(k, "0")
-        is_first = all(product.operand != k for product in derived.products[:p])
-        take = [f"const Operand* read{k} = copies{k}.take({row});"] if is_first else []
-        return [*take, f"product{p}.multiply(read{k});"]
-
-    calls = _calls(of, [[line for place in stage.begins for line in begin(place)] for stage in of.plan.stages])
-    body = ["turn ^= 1;", *_turns(of), *calls]
+    body = ["turn ^= 1;", *_turns(of), *_calls(of)]
     functions = "    Index operand_step(Index t) const { return a.saved_steps > 1 ? t : turn; }\n"
-    return _class("Forward", of, members, body, constructed) + functions + "  };\n"
+    return _class("Forward", of, [*members, *_products(of)], body, constructed) + functions + "  };\n"
 
 
 def _backward(derived: Passes) -> str:
     """The backward pass."""
-    of = CppPass(derived, backward_plan(derived, team=True), derived.normalizations)
-    states = derived.states
-    members = [("const StateGradients gradients", f"a, {len(states)}, slice_H, scratch"), *_partials(of)]
+    of = CppPass(derived, backward_plan(derived, team=True))
+    members = [("const StateGradients gradients", f"a, {len(derived.states)}, slice_H, scratch"), *_partials(of)]
     for p, product in enumerate(derived.products):
         width = f"{product.gates} * {units(product.size)}"
         members.append((f"Copies<Operand> copies{p}", f"a.B, {width}, nullptr, a.copies[{p}]"))
@@ -87,26 +70,13 @@ def _backward(derived: Passes) -> str:
     sums = Counter(size for size, _ in of.sums.values())
     for size, count in sums.items():
         members.append((f"const StageBuffer sums_{size}", f"1, {count}, slice_{size}, scratch"))
-
-    def multiply(p: int) -> str:
-        product = derived.products[p]
-        row = f"a.d_products[{p}] + t * a.B * {product.gates} * {units(product.size)}"
-        return f"product{p}.multiply(copies{p}.take({row}));"
-
-    def begin(place: int) -> str:
-        node = of.plan.nodes[place]
-        if node.op == "product_back":
-            return multiply(node.index)
-        size, k = of.of_size(node.index)
-        return f"partials_{size}.average({k});"
-
-    calls = _calls(of, [[begin(place) for place in stage.begins] for stage in of.plan.stages])
+    calls = _calls(of)
     for (index, k), (size, slot) in of.sums.items():
         target = f"a.d_vectors[{index}] + {k} * {units(size)} + u"
         add = f"store({target}, load({target}, n) + load(sums_{size}.row(0, {slot}) + i * W), n);"
         calls.append(f"slice_{size}.each_group([&](Index u, Index n, Index i) {{ {add} }});")
     # The previous step reads them.
-    last = [multiply(p) for products in derived.through.values() for p in products]
+    last = [_multiplied_back(of, p) for products in derived.through.values() for p in products]
     calls += ["member.meet();", *last] if last else []
     body = [*_turns(of), *(f"sums_{size}.clear(1);" for size in sums), *calls]
     functions = (
@@ -144,10 +114,7 @@ def _before(derived: Passes, before: Before) -> str:
         for k in range(whole.count):
             place = next(rows)
             stores.append((staged.home[place], Store("window", index, (place,), whole.size, k, whole.count)))
-    plan = planned(staged, stores)
-    norms = tuple(Normalization(node.size, node.number, not node.index) for node in before.norms)
-    of = CppPass(derived, plan, norms, "const float* x", first_vector=len(split.vectors))
-
+    of = CppPass(derived, planned(staged, stores), before)
     members = _partials(of, first=len(norm_counts(derived.normalizations)))
     for k, place in enumerate(before.operands):
         size = units(nodes[place].size)
@@ -156,26 +123,8 @@ def _before(derived: Passes, before: Before) -> str:
         else:
             buffer = f"a.copies[{k + len(derived.operands)}]"
             members.append((f"Copies<Operand> copies{k}", f"a.B, {size}, nullptr, {buffer}, true"))
-    for p, place in enumerate(before.products):
-        node = nodes[place]
-        weights = p + len(derived.products)
-        members.append(_product(of, p, node.size, node.count, nodes[node.args[0]].size, weights))
-
-    def begin(place: int) -> list[str]:
-        [argument] = nodes[place].args
-        if nodes[place].op == "normalize":
-            return _merged(of, place)
-        p, k = before.products.index(place), before.operands.index(argument)
-        is_first = all(nodes[other].args != nodes[place].args for other in before.products[:p])
-        take = [f"const Operand* read{k} = copies{k}.take(x);"] if is_first else []
-        return [*take, f"product{p}.multiply(read{k});"]
-
-    def needs_meeting(stage: Stage) -> bool:
-        return any(nodes[place].op != "product" or nodes[nodes[place].args[0]].op != "input" for place in stage.begins)
-
-    begins = [[line for place in stage.begins for line in begin(place)] for stage in plan.stages]
-    body = [*_turns(of), *_calls(of, begins, [needs_meeting(stage) for stage in plan.stages])]
-    return _class("Before", of, members, body) + "  };\n"
+    members += _products(of, first=len(derived.products))
+    return _class("Before", of, members, [*_turns(of), *_calls(of)]) + "  };\n"
 
 
 # Parts of the classes
@@ -204,16 +153,16 @@ def _class(name: str, of: CppPass, members: Members, body: Sequence[str], constr
     )
 
 
-def _calls(of: CppPass, begins: Sequence[Sequence[str]], meets: Sequence[bool] | None = None) -> list[str]:
-    """The lines of `step` that run the stages: a barrier, products and normalizations, and the loops.
-
-    begins: the lines for the products and normalizations of each stage. meets: whether it needs the barrier.
-    """
+def _calls(of: CppPass) -> list[str]:
+    """The lines of `step` that run the stages: a barrier, products and normalizations, and the loops."""
+    nodes = of.plan.nodes
     lines: list[str] = []
     for k, stage in enumerate(of.plan.stages):
-        if stage.begins if meets is None else meets[k]:
+        # Only products of a layer's input do not wait for other threads.
+        if any(nodes[place].op != "product" or nodes[nodes[place].args[0]].op != "input" for place in stage.begins):
             lines.append("member.meet();")
-        lines += begins[k]
+        for place in stage.begins:
+            lines += _begin(of, place)
         for loop in stage.loops:
             call = f"stage{k}_{loop.size}({of.of_step.split()[-1]}, b)"
             if any(store.kind == "d_vector" for store in loop.stores):
@@ -223,10 +172,46 @@ def _calls(of: CppPass, begins: Sequence[Sequence[str]], meets: Sequence[bool] |
     return lines
 
 
-def _product(of: CppPass, p: int, size: Size, gates: int, columns: Size, weights: int) -> tuple[str, str]:
-    """A product with a matrix, a.weights[weights], that has `gates` rows per unit."""
-    matrix = f"slice_{of.key(size)}, {gates}, a.weights[{weights}], scratch"
-    return f"const Product<Operand> product{p}", f"Product<Operand>::forward(a.B, {units(columns)}, {matrix})"
+def _begin(of: CppPass, place: int) -> list[str]:
+    """The lines for a product or a normalization with which a stage begins."""
+    node, number = of.plan.nodes[place], of.plan.numbers[place]
+    match node.op:
+        case "product":
+            [operand] = node.args
+            k, is_first = [*of.operands].index(operand), of.operands[operand] == place
+            take = [f"const Operand* read{k} = copies{k}.take({of.operand_address(k)});"] if is_first else []
+            return [*take, f"product{number}.multiply(read{k});"]
+        case "product_back":
+            return [_multiplied_back(of, number)]
+    size, k = of.of_size(number)
+    if node.op == "normalize_back":
+        return [f"partials_{size}.average({k});"]
+    merge = f"partials_{size}.merge({k}, {node.number!r}f, {str(not node.index).lower()});"
+    if of.before:
+        return [merge]
+    save = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b]"
+    return [
+        merge,
+        f"if (member.id == 0) for (Index b = 0; b < a.B; b++) {{ float* m = {of.moments(number)}; {save}; }}",
+    ]
+
+
+def _multiplied_back(of: CppPass, p: int) -> str:
+    """The line that multiplies the gradient of a product with its matrix."""
+    product = of.passes.products[p]
+    row = f"a.d_products[{p}] + t * a.B * {product.gates} * {units(product.size)}"
+    return f"product{p}.multiply(copies{p}.take({row}));"
+
+
+def _products(of: CppPass, first: int = 0) -> Members:
+    """The products of a forward pass. first: the number of the first one's matrix in `a.weights`."""
+    members = []
+    nodes = of.plan.nodes
+    for p, node in enumerate(node for node in nodes if node.op == "product"):
+        columns = units(nodes[node.args[0]].size)
+        matrix = f"slice_{of.key(node.size)}, {node.count}, a.weights[{p + first}], scratch"
+        members.append((f"const Product<Operand> product{p}", f"Product<Operand>::forward(a.B, {columns}, {matrix})"))
+    return members
 
 
 def _partials(of: CppPass, first: int = 0) -> Members:
@@ -240,18 +225,3 @@ def _partials(of: CppPass, first: int = 0) -> Members:
 
 def _turns(of: CppPass) -> list[str]:
     return [f"partials_{size}.turn();" for size in norm_counts(of.norms)]
-
-
-def _merged(of: CppPass, place: int) -> list[str]:
-    """Combine the moments of a normalization."""
-    index = of.number[place]
-    size, k = of.of_size(index)
-    return [f"partials_{size}.merge({k}, {of.norms[index].epsilon!r}f, {str(of.norms[index].centered).lower()});"]
-
-
-def _saved_moments(of: CppPass, place: int) -> str:
-    """Save the moments of a normalization for the backward pass."""
-    index = of.number[place]
-    size, k = of.of_size(index)
-    store = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b]"
-    return f"if (member.id == 0) for (Index b = 0; b < a.B; b++) {{ float* m = {of.moments(index)}; {store}; }}"

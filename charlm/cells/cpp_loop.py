@@ -6,9 +6,10 @@ import functools
 from dataclasses import dataclass
 
 from charlm.cells.operations import OPERATIONS, in_code
-from charlm.cells.passes import Normalization, Passes, numbered
+from charlm.cells.passes import Passes
 from charlm.cells.plan import Loop, Plan, Store
-from charlm.cells.program import Size
+from charlm.cells.program import Node, Size
+from charlm.cells.split import Before
 
 
 def units(size: Size) -> str:
@@ -22,11 +23,26 @@ class CppPass:
 
     passes: Passes
     plan: Plan
-    norms: tuple[Normalization, ...]
-    of_step: str = "Index t"
-    """The parameter of `step`, which it passes on to its stages."""
-    first_vector: int = 0
-    """The number of static value 0 in `a.vectors`."""
+    before: Before | None = None
+    """The program of the plan, if it is that of the part before the loop."""
+
+    @property
+    def norms(self) -> tuple[Node, ...]:
+        return self.before.norms if self.before else self.passes.normalizations
+
+    @property
+    def of_step(self) -> str:
+        """The parameter of `step`, which it passes on to its stages."""
+        return "const float* x" if self.before else "Index t"
+
+    @functools.cached_property
+    def operands(self) -> dict[int, int]:
+        """The operands of a forward pass's products → the first product of each."""
+        products = ((place, node) for place, node in enumerate(self.plan.nodes) if node.op == "product")
+        found: dict[int, int] = {}
+        for place, node in products:
+            found.setdefault(node.args[0], place)
+        return found
 
     def key(self, size: Size) -> Size:
         """The size, with H in place of I if both are the same."""
@@ -41,15 +57,17 @@ class CppPass:
         """The address of the saved moments of a normalization."""
         return f"(a.moments + (a.saved_row(t, b) * {len(self.norms)} + {norm}) * 2)"
 
+    def operand_address(self, k: int) -> str:
+        """The address of the rows of an operand for its products."""
+        if self.before:
+            return "x"
+        state = self.passes.operands[k].state
+        return f"a.state({self.passes.states.index(state)}, t, 0)" if state else self.operand_row(k, "0")
+
     def operand_row(self, k: int, b: str = "b") -> str:
         """The address of an operand that is stored."""
         stored = self.passes.stored_operands.index(k)
         return f"a.operands[{stored}] + (operand_step(t) * a.B + {b}) * {units(self.passes.operands[k].size)}"
-
-    @functools.cached_property
-    def number(self) -> dict[int, int]:
-        """The index of each product and normalization of a forward pass, by its place."""
-        return numbered(self.plan.nodes, "product") | numbered(self.plan.nodes, "normalize")
 
     @functools.cached_property
     def sums(self) -> dict[tuple[int, int], tuple[Size, int]]:
@@ -177,7 +195,8 @@ class LoopText:
                 row = self.row(f"window{index}", f"a.windows[{index}] + a.input_row(t, b) * {width}")
                 return f"load({row} + {part} * {size} + u, n)"
             case "static":
-                row = self.row(f"vector{index}", f"a.vectors[{index + of.first_vector}]")
+                first = len(of.passes.split.vectors) if of.before else 0
+                row = self.row(f"vector{index}", f"a.vectors[{index + first}]")
                 return f"load({row} + {part} * {size} + u, n)"
             case "state" | "before" | "after":
                 function = "after" if node.op == "after" else "state"
@@ -188,7 +207,7 @@ class LoopText:
             case "saved":
                 return f"load({self.saved(list(of.passes.forward.saved).index(node.size), index)})"
             case "product":
-                p = self.of.number[place]
+                p = self.of.plan.numbers[place]
                 row = self.row(f"sums{p}", f"product{p}.row(b)")
                 return f"load({row} + (i * {node.count} + {part}) * W)"
             case "product_back":
@@ -202,7 +221,7 @@ class LoopText:
     def normalization(self, place: int) -> str:
         """A normalization, or its gradient, from the sums that threads have exchanged."""
         node = self.nodes[place]
-        index = self.of.number[place] if node.op == "normalize" else node.index
+        index = self.of.plan.numbers[place]
         size, k = self.of.of_size(index)
         v = f"load({self.later(node.args[0])})"
         first, second = (f"partials_{size}.{name}({k})[b]" for name in ("first", "second"))
@@ -212,7 +231,7 @@ class LoopText:
         scale = self.row(f"saved_scale{index}", f"{self.of.moments(index)}[0]", "const float")
         mean_d = self.row(f"mean_d{index}", first, "const float")
         mean_dx = self.row(f"mean_dx{index}", second, "const float")
-        centered = f" - {mean_d}" if self.of.norms[index].centered else ""
+        centered = f" - {mean_d}" if not self.of.norms[index].index else ""
         return f"({v}{centered} - {self.name(node.args[1])} * {mean_dx}) * {scale}"
 
     # Stores

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from charlm.cells.cell import Cell
 from charlm.cells.operations import OPERATIONS, UNARY, Formula
-from charlm.cells.passes import Backward, Forward, Normalization, Operand, Passes, Product, Rows, numbered
+from charlm.cells.passes import Backward, Forward, Operand, Passes, Product, Rows, numbered
 from charlm.cells.program import Builder, Node, Program, Size, needed, scalarized
 from charlm.cells.split import Split, split
 
@@ -78,7 +78,7 @@ def passes(split: Split) -> Passes:
         split,
         tuple(Operand(k, nodes[k].size, nodes[k].name if nodes[k].op == "state" else "") for k in operands),
         tuple(products),
-        tuple(Normalization(node.size, node.number, not node.index) for node in nodes if node.op == "normalize"),
+        tuple(node for node in nodes if node.op == "normalize"),
         forward,
         backward,
     )
@@ -109,10 +109,7 @@ class GradientGraph(NamedTuple):
 
 
 def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
-    """The gradients of a loop, by reverse mode: from its last node to its first.
-
-    exact: without comparisons of values that are saved anyway in place of others, see `_of_extreme`.
-    """
+    """The gradients of a loop, by reverse mode. exact: no comparison stands for another one, see `_of_extreme`."""
     forward, back = Builder(loop.nodes), Builder()
     parts = {(node.args[0], node.index): place for place, node in enumerate(loop.nodes) if node.op == "part"}
     products, norms = numbered(loop.nodes, "product"), numbered(loop.nodes, "normalize")
@@ -147,7 +144,7 @@ def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
     for name, place in zip(loop.states, loop.results, strict=True):
         add(place, back.put(Node("d_state", name=name)))
     for place, node in reversed([*enumerate(loop.nodes)]):
-        if node.op in ("product", "window", "static"):
+        if node.op in ("product", "window", "static", "vector", "input"):
             zero = back.constant(0.0)
             vectors = [place] if node.count == 1 else [parts.get((place, k), -1) for k in range(node.count)]
             rows[place] = tuple(gradients.get(vector, zero) for vector in vectors)
@@ -247,10 +244,7 @@ def values_to_save(nodes: Sequence[Node], memory: Container[int], required: Cont
 
 
 def _saved(nodes: Sequence[Node], places: Sequence[int]) -> tuple[list[Node], dict[Size, dict[int, int]]]:
-    """The forward pass, and for each size the values to save: its node → the node that is stored.
-
-    Of a comparison it is another one, 1 or 0.
-    """
+    """The forward pass, and by size the values to save: the node → the node that is stored, 1 or 0 for `greater`."""
     forward = Builder(nodes)
     saved: dict[Size, dict[int, int]] = {}
     comparisons = [place for place in places if nodes[place].op == "greater"]
@@ -269,10 +263,7 @@ def _saved(nodes: Sequence[Node], places: Sequence[int]) -> tuple[list[Node], di
 def with_loads(
     forward: Sequence[Node], graph: GradientGraph, loads: Mapping[int, Node]
 ) -> tuple[list[Node], dict[int, int]]:
-    """The backward pass, whose values are loaded or computed again; and the new place of each node of the graph.
-
-    loads: the node that loads a value of the forward pass.
-    """
+    """The backward pass, and the new place of each node of the graph. loads: the nodes that load forward values."""
     back = Builder()
     norms = numbered(forward, "normalize")
 

@@ -1,151 +1,255 @@
-"""A cell's equations for people, from its program: in Unicode, or in LaTeX.
+"""A cell's equations for people, from its program, and their derivative.
 
 W v is a matrix times a vector, ⊙ a product unit by unit, and a[1], a[2], … are the vectors or matrices in a.
 
 In the backward pass, dv is the gradient of the loss with respect to v, and δ₁, δ₂, … are gradients of unnamed values.
-It leads from the gradients of the states after the step, such as dhₜ, to those before it, such as dhₜ₋₁.
-The gradient of a parameter is a sum over steps and streams: of da vᵀ and da for W and b in a = W v + b, of dw for any
-other w.
+It leads from the gradients of the states after the step, such as dhₜ, to that of the input, dxₜ, and of the states
+before the step, such as dhₜ₋₁. The gradient of a parameter is a sum over steps and streams: of da vᵀ and da for W and b
+in a = W v + b, of dw for any other w.
 """
 
 import functools
 import itertools
+import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar
 
-from charlm.cells.derivative import GradientGraph, gradient_graph, passes_of
-from charlm.cells.lines import SYMBOL, Lines, Notation, notation_of
-from charlm.cells.operations import ATOM, OPERATIONS, UNARY
-from charlm.cells.passes import Passes, numbered
-from charlm.cells.program import EPSILON, Builder, Node, Program, scalarized, scalars
+from charlm.cells.derivative import GradientGraph, gradient_graph
+from charlm.cells.operations import ATOM, LEAVES, OPERATIONS, UNARY
+from charlm.cells.passes import numbered
+from charlm.cells.program import EPSILON, Builder, Node, Program, needed, scalars
+
+_LONGEST = 100
+"""The most characters of an expression within another."""
+_LETTERS = "abeklmpquvy"
+"""What names of unnamed values are made of: papers call gates, candidates and states by the others."""
+_SYMBOL = re.compile(r"^_*[^\W\d_]+|\d+$|[^_]+")
+_FUNCTIONS = (*UNARY, "max", "min", "normalize", "rms_normalize", "where", "else")
+_DIGITS = "₀₁₂₃₄₅₆₇₈₉"
+_LOWERED = str.maketrans("0123456789", _DIGITS)
+_NO_LINE = (*LEAVES, "part", "known", "d_state")
+"""Operations that never get a line. A value that is known is one by its name."""
+_READABLE = {
+    "neg": ("−{0}", (2, 3)),
+    "scale": ("{0} {1}", (3, 4, 4)),
+    "square": ("{0}²", (4, ATOM)),
+    "product": ("{matrix} {0}", (4, ATOM)),
+    "log_sigmoid": ("log σ({0})", ()),
+}
+"""Operations that only equations have: text and precedence, see `Operation`."""
 
 
 def equations(program: Program) -> list[str]:
     """A line for each equation, such as `cₜ = f ⊙ cₜ₋₁ + i ⊙ g`."""
-    return [f"{name} = {text}" for name, text in Lines(program, Notation()).lines()]
+    return [f"{name} = {text}" for name, text in Lines(program).lines()]
 
 
 def derivative(program: Program) -> list[str]:
     """The equations of the backward pass, such as `dcₜ₋₁ = dc ⊙ f`, with the names of the forward equations."""
-    return [f"{name} = {text}" for name, text in _Back(program, Notation()).lines()]
-
-
-def latex(program: Program, *, backward: bool = False) -> str:
-    """The equations of the forward or backward pass as an `aligned` environment for display math."""
-    written = (_Back if backward else Lines)(program, _Latex())
-    lines = " \\\\\n".join(rf"  {name} &= {text}" for name, text in written.lines())
-    return f"\\begin{{aligned}}\n{lines}\n\\end{{aligned}}"
+    return [f"{name} = {text}" for name, text in _Back(program).lines()]
 
 
 def notes(lines: Iterable[str]) -> list[str]:
     """What those functions in the equations are that have no common name."""
     text = "\n".join(lines)
-    return [what for name, what in _FUNCTIONS.items() if re.search(rf"\b{name}\(", text)]
+    return [what for name, what in _EXPLAINED.items() if re.search(rf"\b{name}\(", text)]
 
 
-_EACH = f"of each vector in v alone; ε = {Notation().number(EPSILON)} unless it is given"
-_FUNCTIONS = {
-    "normalize": f"normalize(v, ε) is (v − mean v) / √(mean (v − mean v)² + ε), {_EACH}.",
-    "normalize′": "normalize′(v, d, ε) is the gradient of v, where d is that of n = normalize(v, ε): "
-    "(d − mean d − n ⊙ mean(n ⊙ d)) / √(mean (v − mean v)² + ε).",
-    "rms_normalize": f"rms_normalize(v, ε) is v / √(mean v² + ε), {_EACH}.",
-    "rms_normalize′": "rms_normalize′(v, d, ε) is the gradient of v, where d is that of n = rms_normalize(v, ε): "
-    "(d − n ⊙ mean(n ⊙ d)) / √(mean v² + ε).",
-    "stop_gradient": "stop_gradient(v) is v, which the derivative takes for a constant.",
-}
+class Lines:
+    """Writes what the new states need, as names and expressions.
 
+    A value gets a line of its own if it is a new state, if people look at it (then it has the name they see), if it is
+    used more than once, if it has several vectors that are used one by one, or if it is long. All others become parts
+    of these expressions.
+    """
 
-class _Latex(Notation):
-    input, now, past, minus, prime = "x_{t}", "t", "t-1", "-", "'"
+    def __init__(self, program: Program, ends: Iterable[int] = (), known: Mapping[int, str] | None = None) -> None:
+        """ends: nodes besides the results that get a line. known: names of values that other lines give."""
+        self.program = program
+        self.parameters = {parameter.name: parameter for parameter in program.parameters}
+        self.nodes, self.same = _readable(program.nodes, known or {})
+        self.results = [self.same[place] for place in program.results]
+        ends = {self.same[place] for place in ends}
+        self.places = needed(self.nodes, (*self.results, *ends))
+        self.uses = Counter(arg for place in self.places for arg in self.nodes[place].args)
+        self.taken = {"xₜ", *map(_symbol, _FUNCTIONS)}
+        """Names of states, parameters, gates and functions, and of their gradients."""
+        self.symbols = self._symbols()
+        looked_at = (*program.gates, *program.shown)
+        # What values are called, if the name is still free where they are computed.
+        self.preferred = {self.same[place]: self._free(_symbol(name)) for name, place in looked_at}
+        self.preferred |= {place: self.after(name) for name, place in zip(program.states, self.results, strict=True)}
+        self.own_line = {*self.preferred, *ends}
+        self.own_line |= {self.nodes[place].args[0] for place in self.places if self.nodes[place].op == "part"}
+        # Arguments of normalizations get a line, so that the derivative can name their vectors.
+        normalized = [node for node in self.nodes if node.op.endswith("normalize") and node.count > 1]
+        self.own_line |= {arg for node in normalized for arg in node.args}
+        self.names: dict[int, str] = {}
+        """Of the values that have a line."""
+        parameters = {self.row(node) for node in self.nodes if node.name in self.parameters}
+        states = [self.symbols[state, ""] for state in program.states]
+        self.used_names = {"", "d", "xₜ", *states, *parameters}
 
-    def template(self, op: str) -> str:
-        return notation_of(op)[1]
+    def _symbols(self) -> dict[tuple[str, ...], str]:
+        """How states and parameters are written: by (state, subscript) and (parameter,). No two look the same."""
+        texts: dict[tuple[str, ...], str] = {}
+        for state in self.program.states:
+            for below in ("", "ₜ₋₁", "ₜ"):
+                texts[state, below] = _symbol(state, *([below] if below else []))
+        for name, parameter in self.parameters.items():
+            letter = "w" if parameter.columns == "" else "W"
+            texts[(name,)] = _symbol(re.sub("^weight", letter, re.sub("^bias", "b", name)))
+        for key, text in texts.items():
+            while not self._free(text):
+                text += "*"
+            texts[key] = text
+            self.taken |= {text, f"d{text}"}
+        return texts
 
-    def precedence(self, op: str) -> tuple[int, ...]:
-        return (ATOM, 0, 0) if op == "div" else super().precedence(op)
+    def _free(self, text: str) -> str:
+        """The name, or "" if it or its gradient is taken."""
+        return "" if {text, f"d{text}"} & self.taken else text
 
-    def symbol(self, name: str, *below: str) -> str:
-        head, *words = SYMBOL.findall(name)
-        lowered = f"_{{{','.join((*words, *below))}}}" if words or below else ""
-        letter = r"\delta" if head == "δ" else head
-        return (letter if len(head) == 1 else rf"\mathit{{{head}}}") + lowered
+    def lines(self) -> Iterator[tuple[str, str]]:
+        """Names and their expressions, in the order of computation."""
+        fresh = self.fresh()
+        for place in self.places:
+            if self.nodes[place].op in _NO_LINE:
+                continue
+            text, _ = self.formula(place)
+            again = self.uses[place] > 1 and not self.repeats(place)
+            if place in self.own_line or again or len(text) > _LONGEST:
+                name = self.preferred.get(place, "")
+                self.names[place] = name if name not in self.used_names else self.unnamed(place, fresh)
+                self.used_names.add(self.names[place])
+                yield self.names[place], text
+        for state, place in zip(self.program.states, self.results, strict=True):
+            if self.names.get(place) != self.after(state):
+                yield self.after(state), self.text(place)
 
-    def again(self, symbol: str) -> str:
-        return f"{{{symbol}^{{*}}}}"
+    def text(self, place: int, lowest: int = 0) -> str:
+        """A value by its name or as an expression, in parentheses if its precedence is below `lowest`."""
+        text, binds = (self.names[place], ATOM) if place in self.names else self.formula(place)
+        return text if binds >= lowest else f"({text})"
 
-    def function(self, op: str) -> str:
-        return rf"\operatorname{{{op.replace('_', '-')}}}"
+    def formula(self, place: int) -> tuple[str, int]:
+        """The expression of a value, and its precedence."""
+        node = self.nodes[place]
+        match node.op:
+            case "known":
+                return node.name, ATOM
+            case "input":
+                return "xₜ", ATOM
+            case "state":
+                return self.symbols[node.name, "ₜ₋₁"], ATOM
+            case "d_state":
+                return f"d{self.symbols[node.name, 'ₜ']}", ATOM
+            case "constant":
+                return _number(node.number), ATOM if node.number >= 0 else _READABLE["neg"][1][0]
+            case "part":
+                return f"{self.text(node.args[0])}[{node.index + 1}]", ATOM
+            case "vector":
+                return self.row(node), ATOM
+        template, precedence = _notation(node.op)
+        binds, *lowest = precedence or (ATOM, *[0] * len(node.args))
+        if node.op in ("add", "mul") and self.nodes[node.args[1]].op == node.op:  # a + (b + c)
+            lowest[1] = binds
+        args = [self.text(arg, each) for arg, each in zip(node.args, lowest, strict=True)]
+        if template:
+            matrix = self.row(node) if node.op == "product" else ""
+            return template.format(*args, matrix=matrix), binds
+        if "normalize" in node.op and node.number != EPSILON:
+            args.append(_number(node.number))
+        return f"{node.op.replace('_back', '′')}({', '.join(args)})", binds
 
-    def numbered(self, name: str, number: int) -> str:
-        return f"{f'{{{name}}}' if '^' in name else name}^{{({number})}}"
+    def row(self, node: Node) -> str:
+        """What a product or vector takes from its parameter: W_ih for weight_ih, with a number if it has several."""
+        declared = self.parameters[node.name]
+        name = self.symbols[(node.name,)]
+        if node.op == "product":
+            return f"{name}[{node.index + 1}]" if declared.stack else name
+        if declared.stack != 1 and node.count == declared.gates * max(declared.stack, 1):
+            return name
+        in_stack, gate = divmod(node.index, declared.gates)
+        if declared.stack:
+            name = f"{name}[{in_stack + 1}]"
+        return f"{name}[{gate + 1}]" if node.count < declared.gates else name
 
-    def transposed(self, matrix: str) -> str:
-        return rf"{{{matrix}}}^{{\top}}"
+    def fresh(self) -> Iterator[str]:
+        """Short names that are free."""
+        initials = {name[0] for name in (*self.used_names, *self.preferred.values()) if name}
+        initials |= {name[1] for name in self.taken if name[0] == "d" and len(name) > 1}  # their gradients
+        yield from (letter for letter in _LETTERS if letter not in initials)
+        longer = ("".join(word) for length in itertools.count(2) for word in itertools.product(_LETTERS, repeat=length))
+        yield from (name for name in longer if name not in self.used_names)
 
+    # What the backward pass writes differently
 
-Places = list[list[int]]
-"""The vectors of each node, as places."""
+    def after(self, state: str) -> str:
+        """The name of a result."""
+        return self.symbols[state, "ₜ"]
+
+    def repeats(self, place: int) -> bool:
+        """Whether a value that is used more than once is repeated in each expression, without a line of its own."""
+        return False
+
+    def unnamed(self, place: int, fresh: Iterator[str]) -> str:
+        """The name of a value that has none; `fresh` are free names."""
+        return next(fresh)
 
 
 class _Back(Lines):
     """The backward pass, in which values that the forward equations name have these names."""
 
-    leaves: ClassVar = (*Lines.leaves, "d_state")
-
-    def __init__(self, program: Program, notation: Notation) -> None:
-        passes, forward, builder = passes_of(program), Lines(program, notation), Builder()
+    def __init__(self, program: Program) -> None:
+        forward, builder = Lines(program), Builder()
         used_names = {name for name, _ in forward.lines()}
-        whole = scalars(builder, program.nodes)
-        loop = scalarized(passes.split.loop)
-        graph = gradient_graph(loop, exact=True)
-        ahead, behind = _in_single_vectors(passes, loop, graph, builder, whole)
+        vectors = scalars(builder, program.nodes)
+        results = tuple(vectors[place][0] for place in program.results)
+        single = program._replace(nodes=tuple(builder.nodes), results=results, gates=(), shown=())
+        graph = gradient_graph(single, exact=True)
+        builder = Builder(graph.forward)
+        gradients = _put_gradients(builder, single, graph)
         known: dict[int, str] = {}  # the values that the forward equations name
         self.wholes: dict[tuple[str, ...], str] = {}
         """The gradients of vectors side by side → the name of all together."""
         for place, name in forward.names.items():
-            count = len(whole[place])
-            names = [notation.numbered(name, k + 1) for k in range(count)] if count > 1 else [name]
-            known = dict(zip(whole[place], names, strict=True)) | known
+            count = len(vectors[place])
+            names = [f"{name}[{k + 1}]" for k in range(count)] if count > 1 else [name]
+            known = dict(zip(vectors[place], names, strict=True)) | known
             if program.nodes[place].op == "stop":  # the backward pass reads its argument
-                known = dict(zip(whole[program.nodes[place].args[0]], names, strict=True)) | known
+                known = dict(zip(vectors[program.nodes[place].args[0]], names, strict=True)) | known
             self.wholes[tuple(f"d{each}" for each in names)] = f"d{name}"
-        results = _state_gradients(passes, graph, builder, behind)
-        combined = program._replace(nodes=tuple(builder.nodes), results=tuple(results), gates=(), shown=())
-        ends = [behind[row][0] for rows in graph.rows.values() for row in rows]
-        super().__init__(combined, notation, ends, known)
+        results = _state_gradients(builder, single, graph, gradients)
+        ends = [gradients[row] for rows in graph.rows.values() for row in rows]
+        super().__init__(single._replace(nodes=tuple(builder.nodes), results=results), ends, known)
         self.used_names |= used_names
-        self.preferred = self.names_of(graph, ahead, behind, forward) | self.preferred
-        self.gradients: set[int] = set()
+        self.preferred = self.names_of(graph, gradients, forward) | self.preferred
+        self.of_gradients: set[int] = set()
         for place, node in enumerate(self.nodes):
-            if node.op == "d_state" or not self.gradients.isdisjoint(node.args):
-                self.gradients.add(place)
+            if node.op == "d_state" or not self.of_gradients.isdisjoint(node.args):
+                self.of_gradients.add(place)
         self.numbers = itertools.count(1)
 
-    def names_of(self, graph: GradientGraph, ahead: Places, behind: Places, forward: Lines) -> dict[int, str]:
-        """Names of gradients, by the values that have them: first those with names, then parameters and functions."""
+    def names_of(self, graph: GradientGraph, gradients: Sequence[int], forward: Lines) -> dict[int, str]:
+        """Names of gradients, by the values that have them: first those with names, then parameters and the input."""
         after = {forward.after(state): self.symbols[state, ""] for state in self.program.states}
         uses = Counter(graph.of.values())
         names: dict[int, str] = {}
-        for named in (("known",), ("vector", "input"), UNARY):
+        for named in (("known",), ("vector", "input")):
             for place, gradient in sorted(graph.of.items()):
-                node = self.nodes[ahead[place][0]]
+                node = self.nodes[place]
                 if node.op == "vector" and uses[gradient] > 1:  # a bias; the line is the gradient of the sum with it
                     continue
-                if node.op in named and all(self.nodes[arg].op == "vector" for arg in node.args):
-                    text, _ = self.formula(ahead[place][0])
-                    names.setdefault(self.same[behind[gradient][0]], f"d{after.get(text, text)}")
+                if node.op in named:
+                    text, _ = self.formula(place)
+                    names.setdefault(self.same[gradients[gradient]], f"d{after.get(text, text)}")
         return names
 
     def after(self, state: str) -> str:
-        return f"d{self.symbols[state, self.notation.past]}"
-
-    def leaf(self, node: Node) -> tuple[str, int]:
-        if node.op == "d_state":
-            return f"d{self.symbols[node.name, self.notation.now]}", ATOM
-        return super().leaf(node)
+        return f"d{self.symbols[state, 'ₜ₋₁']}"
 
     def formula(self, place: int) -> tuple[str, int]:
         node = self.nodes[place]
@@ -153,60 +257,40 @@ class _Back(Lines):
             return super().formula(place)
         rows = tuple(self.text(arg, ATOM if len(node.args) == 1 else 0) for arg in node.args)
         whole = self.wholes.get(rows) or (rows[0] if len(rows) == 1 else f"({', '.join(rows)})")
-        matrix = self.notation.transposed(self.row(replace(node, op="product")))
-        return self.notation.template("product").format(whole, matrix=matrix), self.notation.precedence("product")[0]
-
-    def function(self, op: str) -> str:
-        name = super().function(op.removesuffix("_back"))
-        return f"{name}{self.notation.prime}" if op.endswith("_back") else name
+        template, precedence = _notation("product")
+        return template.format(whole, matrix=f"{self.row(replace(node, op='product'))}ᵀ"), precedence[0]
 
     def repeats(self, place: int) -> bool:
         """Repeat a single operation on named values."""
         node = self.nodes[place]
-        named = all(arg in self.names or self.nodes[arg].op in self.leaves for arg in node.args)
+        named = all(arg in self.names or self.nodes[arg].op in _NO_LINE for arg in node.args)
         return named and not node.op.endswith("_back")
 
     def unnamed(self, place: int, fresh: Iterator[str]) -> str:
-        return self.notation.symbol("δ", str(next(self.numbers))) if place in self.gradients else next(fresh)
+        return _symbol("δ", str(next(self.numbers))) if place in self.of_gradients else next(fresh)
 
 
-def _in_single_vectors(
-    passes: Passes, loop: Program, graph: GradientGraph, builder: Builder, whole: Places
-) -> tuple[Places, Places]:
-    """A loop's nodes and their gradients in the builder of the whole program, whose vectors are `whole`."""
-    norms = [*numbered(loop.nodes, "normalize")]
-    ahead: Places = []
-    behind: Places = []
-    for node in graph.forward:
-        args = tuple(ahead[arg][0] for arg in node.args)
-        if node.op in ("window", "static"):
-            places = passes.split.windows if node.op == "window" else passes.split.vectors
-            ahead.append(whole[places[node.index]])
-        elif node.op == "part":
-            ahead.append([ahead[node.args[0]][node.index]])
-        elif node.op in OPERATIONS and node.op != "stop":
-            ahead.append([builder.apply(node.op, *args, size=node.size)])
-        else:
-            place = builder.put(replace(node, args=args))
-            ahead.append([builder.part(place, k) for k in range(node.count)])
+def _put_gradients(builder: Builder, program: Program, graph: GradientGraph) -> list[int]:
+    """Put the nodes of a program's gradients into the builder of their values; returns their places."""
+    products, norms = [*numbered(program.nodes, "product")], [*numbered(program.nodes, "normalize")]
+    places: list[int] = []
     for node in graph.nodes:
-        args = tuple(behind[arg][0] for arg in node.args)
+        args = tuple(places[arg] for arg in node.args)
         if node.op == "value":
             value = graph.forward[node.index]
-            behind.append(ahead[value.args[0] if value.op == "stop" else node.index])
+            places.append(value.args[0] if value.op == "stop" else node.index)
         elif node.op in OPERATIONS:
-            behind.append([_with_sign_in_front(builder, node, args)])
+            places.append(_with_sign_in_front(builder, node, args))
         elif node.op == "normalize_back":
-            norm = loop.nodes[norms[node.index]]
-            args = (ahead[norm.args[0]][0], args[0])
+            norm = program.nodes[norms[node.index]]
             op = "rms_normalize_back" if norm.index else node.op
-            behind.append([builder.put(replace(node, op=op, args=args, number=norm.number))])
+            places.append(builder.put(replace(node, op=op, args=(norm.args[0], args[0]), number=norm.number)))
         elif node.op == "product_back":
-            product = passes.products[node.index]
-            behind.append([builder.put(replace(node, args=args, name=product.name, index=product.index))])
+            product = program.nodes[products[node.index]]
+            places.append(builder.put(replace(node, args=args, name=product.name, index=product.index)))
         else:
-            behind.append([builder.put(node)])
-    return ahead, behind
+            places.append(builder.put(node))
+    return places
 
 
 def _with_sign_in_front(builder: Builder, node: Node, args: tuple[int, ...]) -> int:
@@ -219,12 +303,82 @@ def _with_sign_in_front(builder: Builder, node: Node, args: tuple[int, ...]) -> 
     return result if opposites.count(None) != 1 else builder.apply("sub", builder.constant(0.0), result)
 
 
-def _state_gradients(passes: Passes, graph: GradientGraph, builder: Builder, behind: Places) -> list[int]:
-    """The gradient of each state before the step, with its products' share."""
-    through = {node.index: behind[place][0] for place, node in enumerate(graph.nodes) if node.op == "product_back"}
+def _state_gradients(
+    builder: Builder, program: Program, graph: GradientGraph, gradients: Sequence[int]
+) -> tuple[int, ...]:
+    """The gradient of each state before the step, with the share of the products that read it."""
+    products = [program.nodes[place] for place in numbered(program.nodes, "product")]
     results = []
-    for state, products in passes.through.items():
-        terms = [behind[graph.states[state]][0]] if state in graph.states else []
-        terms += [through[index] for index in products]
+    for name in program.states:
+        state = program.nodes.index(Node("state", name=name))
+        terms = [gradients[graph.states[name]]] if name in graph.states else []
+        for node, place in zip(graph.nodes, gradients, strict=True):
+            if node.op == "product_back" and products[node.index].args[0] == state:
+                terms.append(place)
         results.append(functools.reduce(functools.partial(builder.apply, "add"), terms or [builder.constant(0.0)]))
-    return results
+    return tuple(results)
+
+
+def _readable(nodes: Iterable[Node], known: Mapping[int, str]) -> tuple[list[Node], list[int]]:
+    """The nodes, rewritten with `_READABLE`, `rms_normalize`, rows and known values, and the new place of each."""
+    readable: list[Node] = []
+    same: list[int] = []
+    for place, old in enumerate(nodes):
+        node = replace(old, args=tuple(same[arg] for arg in old.args))
+        if place in known:
+            node = Node("known", name=known[place])
+        args, alike = [readable[arg] for arg in node.args], place
+        if node.op == "part" and args[0].op == "vector":
+            node = replace(args[0], count=1, index=args[0].index + node.index)
+        elif node.op == "normalize" and node.index:
+            node = replace(node, op="rms_normalize")
+        elif node.op == "sub" and args[0].op == "constant" and args[0].number == 0:
+            node = replace(node, op="neg", args=node.args[1:])
+            if args[1].op == "softplus" and readable[args[1].args[0]].op == "neg":
+                node = replace(node, op="log_sigmoid", args=readable[args[1].args[0]].args)
+            elif args[1].op == "neg":
+                alike = args[1].args[0]
+        elif node.op == "mul" and "constant" in (args[0].op, args[1].op):
+            node = replace(node, op="scale", args=node.args if args[0].op == "constant" else node.args[::-1])
+        elif node.op == "mul" and node.args[0] == node.args[1]:
+            node = replace(node, op="square", args=node.args[:1])
+        same.append(alike)
+        readable.append(node)
+    return readable, same
+
+
+def _notation(op: str) -> tuple[str, tuple[int, ...]]:
+    """The text and precedence of an operation; "" stands for a call of its name."""
+    if op in _READABLE:
+        return _READABLE[op]
+    return (OPERATIONS[op].text, OPERATIONS[op].precedence) if op in OPERATIONS else ("", ())
+
+
+def _symbol(name: str, *below: str) -> str:
+    """A name with subscripts: its own digits and words after a `_`, then those in `below`."""
+    text, *words = _SYMBOL.findall(name)
+    for word in (*words, *below):
+        lowered = word.translate(_LOWERED)
+        comma = "," if text[-1] in _DIGITS else ""
+        text += f"_{lowered}" if word in words and not word.isdigit() else comma + lowered
+    return text
+
+
+def _number(number: float) -> str:
+    """Six digits; the root of a short number as such, which six digits would only come near."""
+    square = float(f"{number * number:.4g}")
+    if float(f"{number:.6g}") != number and math.isclose(square, number * number, rel_tol=1e-14):
+        return f"{'−' if number < 0 else ''}√({square:g})"
+    return f"{number:.6g}".replace("-", "−")
+
+
+_EACH = f"of each vector in v alone; ε = {_number(EPSILON)} unless it is given"
+_EXPLAINED = {
+    "normalize": f"normalize(v, ε) is (v − mean v) / √(mean (v − mean v)² + ε), {_EACH}.",
+    "normalize′": "normalize′(v, d, ε) is the gradient of v, where d is that of n = normalize(v, ε): "
+    "(d − mean d − n ⊙ mean(n ⊙ d)) / √(mean (v − mean v)² + ε).",
+    "rms_normalize": f"rms_normalize(v, ε) is v / √(mean v² + ε), {_EACH}.",
+    "rms_normalize′": "rms_normalize′(v, d, ε) is the gradient of v, where d is that of n = rms_normalize(v, ε): "
+    "(d − n ⊙ mean(n ⊙ d)) / √(mean v² + ε).",
+    "stop_gradient": "stop_gradient(v) is v, which the derivative takes for a constant.",
+}

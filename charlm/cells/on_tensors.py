@@ -62,17 +62,16 @@ def _repeated(value: Any, node: Node, count: int) -> Any:
     return value.repeat(*([1] * (value.dim() - 1)), count)
 
 
-def normalized(v: Tensor, node: Node) -> tuple[Tensor, Tensor | None, Tensor]:
-    """The vectors v [..., units] normalized as the node says, their mean, and 1/σ, both [..., 1].
+def normalized(v: Tensor, node: Node) -> Tensor:
+    """The vectors v [..., units] normalized as the node says.
 
     (v − mean) / √(var v + ε) or, without a mean, v / √(mean v² + ε).
     """
     if not node.index:
-        return torch.native_layer_norm(v, v.shape[-1:], None, None, node.number)
+        return torch.native_layer_norm(v, v.shape[-1:], None, None, node.number)[0]
     # torch's own rms_norm takes twice as many operators.
     norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)
-    scale = (norm.square() / v.shape[-1] + node.number).rsqrt()
-    return v * scale, None, scale
+    return v * (norm.square() / v.shape[-1] + node.number).rsqrt()
 
 
 def matrix(weights: Tensor, index: int) -> Tensor:

@@ -1,17 +1,19 @@
 """The operations of a program on vectors, unit by unit: each is declared once, with its derivative and its notations.
 
-To add one: an entry of `OPERATIONS`, and a function in `step.py` that a step calls. A function that C++ or Triton lacks
-goes into charlm/native/vector.h or charlm/gpu/functions.py. A test holds every entry to its `value` in every target.
+To add one: an entry of `OPERATIONS`, its value in on_tensors.py, and a function in step.py that a step calls. What C++
+or Triton lacks goes into charlm/native/vector.h or charlm/gpu/functions.py.
 """
 
-import math
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 ATOM = 5
 """The precedence of a name or a call in equations; no operation has a higher one."""
+
+
+def _method(op: str) -> "Callable[[Formula, Formula | float], Formula]":
+    return lambda one, other: Formula(op, (one, other))
 
 
 @dataclass(frozen=True)
@@ -21,20 +23,10 @@ class Formula:
     op: str
     args: "tuple[Formula | float, ...]" = ()
 
-    def __sub__(self, other: "Formula | float") -> "Formula":
-        return Formula("sub", (self, other))
+    __sub__, __mul__, __truediv__, __gt__ = map(_method, ("sub", "mul", "div", "greater"))
 
     def __rsub__(self, other: float) -> "Formula":
         return Formula("sub", (other, self))
-
-    def __mul__(self, other: "Formula | float") -> "Formula":
-        return Formula("mul", (self, other))
-
-    def __truediv__(self, other: "Formula") -> "Formula":
-        return Formula("div", (self, other))
-
-    def __gt__(self, other: "Formula | float") -> "Formula":
-        return Formula("greater", (self, other))
 
 
 def _where(condition: Formula, a: Formula | float, b: Formula | float) -> Formula:
@@ -55,8 +47,6 @@ _Y, _D = Formula("y"), Formula("d")
 class Operation(NamedTuple):
     """An operation unit by unit. A notation has {0}, {1}, {2} for the arguments; "" stands for a call of its name."""
 
-    value: Callable[..., float]
-    """Its value for numbers."""
     gradients: tuple[Formula | None, ...]
     """What the gradient of each argument gets; None: nothing."""
     javascript: str
@@ -68,7 +58,6 @@ class Operation(NamedTuple):
     """The operator; "": the name with a capital."""
     text: str = ""
     """In equations."""
-    latex: str = ""
     precedence: tuple[int, ...] = ()
     """In equations: its own, and what each argument needs to stand without parentheses; (): none."""
 
@@ -77,63 +66,39 @@ class Operation(NamedTuple):
         return len(self.gradients)
 
 
-def _infix(sign: str, value: Callable[..., float], gradients: tuple[Formula, ...], **equations: Any) -> Operation:
+def _infix(sign: str, gradients: tuple[Formula, ...], **equations: Any) -> Operation:
     """An operation that all programming languages write alike."""
     code = f"{{0}} {sign} {{1}}"
-    return Operation(value, gradients, code, code, code, **equations)
+    return Operation(gradients, code, code, code, **equations)
 
 
-def _extreme(name: str, value: Callable[..., float], first_wins: Formula, second_wins: Formula) -> Operation:
+def _extreme(name: str, first_wins: Formula, second_wins: Formula) -> Operation:
     """A maximum or minimum. If both arguments are equal, each gets half of the gradient."""
     share = _in_forward(_where(first_wins, 1.0, _where(second_wins, 0.0, 0.5)))
     call = f"{name}({{0}}, {{1}})"
     javascript = f"Math.{name[:3]}({{0}}, {{1}})"
-    return Operation(value, (_D * share, _D - _D * share), javascript, call, call, torch=name)
+    return Operation((_D * share, _D - _D * share), javascript, call, call, torch=name)
 
 
 OPERATIONS: dict[str, Operation] = {
-    "exp": Operation(math.exp, (_D * _Y,), "Math.exp({0})"),
-    "log": Operation(math.log, (_D / _A,), "Math.log({0})"),
+    "exp": Operation((_D * _Y,), "Math.exp({0})"),
+    "log": Operation((_D / _A,), "Math.log({0})"),
     # In JavaScript faster than Math.tanh; it errs by 1e-16 at most.
-    "tanh": Operation(math.tanh, (_D * (1.0 - _Y * _Y),), "2 / (1 + Math.exp(-2 * {0})) - 1"),
-    "sigmoid": Operation(
-        value=lambda a: 1 / (1 + math.exp(-a)),
-        gradients=(_D * _Y * (1.0 - _Y),),
-        javascript="1 / (1 + Math.exp(-{0}))",
-        text="σ({0})",
-        latex=r"\sigma({0})",
-    ),
+    "tanh": Operation((_D * (1.0 - _Y * _Y),), "2 / (1 + Math.exp(-2 * {0})) - 1"),
+    "sigmoid": Operation((_D * _Y * (1.0 - _Y),), "1 / (1 + Math.exp(-{0}))", text="σ({0})"),
     "softplus": Operation(
-        value=lambda a: max(a, 0.0) + math.log1p(math.exp(-abs(a))),
         gradients=(_D * _in_forward(Formula("sigmoid", (_A,))),),
         javascript="Math.max({0}, 0) + Math.log1p(Math.exp(-Math.abs({0})))",
     ),
-    "relu": Operation(lambda a: max(a, 0.0), (_where(_Y > 0.0, _D, 0.0),), "Math.max({0}, 0)"),
-    "sqrt": Operation(
-        value=math.sqrt,
-        gradients=(_D * 0.5 / _Y,),
-        javascript="Math.sqrt({0})",
-        cpp="square_root({0})",
-        text="√({0})",
-        latex=r"\sqrt{{{0}}}",
-    ),
-    "add": _infix("+", operator.add, (_D, _D), text="{0} + {1}", precedence=(2, 2, 3)),
-    "sub": _infix("-", operator.sub, (_D, 0.0 - _D), text="{0} − {1}", latex="{0} - {1}", precedence=(2, 2, 3)),
-    "mul": _infix(
-        "*", operator.mul, (_D * _B, _D * _A), text="{0} ⊙ {1}", latex=r"{0} \odot {1}", precedence=(3, 3, 4)
-    ),
-    "div": _infix(
-        sign="/",
-        value=operator.truediv,
-        gradients=(_D / _B, 0.0 - _D / _B * _Y),
-        text="{0} / {1}",
-        latex=r"\frac{{{0}}}{{{1}}}",
-        precedence=(3, 3, 4),
-    ),
-    "max": _extreme("maximum", max, _A > _B, _B > _A),
-    "min": _extreme("minimum", min, _B > _A, _A > _B),
+    "relu": Operation((_where(_Y > 0.0, _D, 0.0),), "Math.max({0}, 0)"),
+    "sqrt": Operation((_D * 0.5 / _Y,), "Math.sqrt({0})", "square_root({0})", text="√({0})"),
+    "add": _infix("+", (_D, _D), text="{0} + {1}", precedence=(2, 2, 3)),
+    "sub": _infix("-", (_D, 0.0 - _D), text="{0} − {1}", precedence=(2, 2, 3)),
+    "mul": _infix("*", (_D * _B, _D * _A), text="{0} ⊙ {1}", precedence=(3, 3, 4)),
+    "div": _infix("/", (_D / _B, 0.0 - _D / _B * _Y), text="{0} / {1}", precedence=(3, 3, 4)),
+    "max": _extreme("maximum", _A > _B, _B > _A),
+    "min": _extreme("minimum", _B > _A, _A > _B),
     "greater": Operation(
-        value=operator.gt,
         gradients=(None, None),
         javascript="{0} > {1} ? 1 : 0",
         cpp="{0} > {1}",
@@ -143,16 +108,13 @@ OPERATIONS: dict[str, Operation] = {
         precedence=(1, 2, 2),
     ),
     "where": Operation(
-        value=lambda condition, a, b: a if condition else b,
         gradients=(None, _where(_A, _D, 0.0), _where(_A, 0.0, _D)),
         javascript="{0} ? {1} : {2}",
         cpp="{0} ? {1} : {2}",
         triton="tl.where({0}, {1}, {2})",
         text="({1} where {0}, else {2})",
-        latex=r"\begin{{cases}} {1} & \text{{if }} {0} \\ {2} & \text{{else}} \end{{cases}}",
     ),
     "stop": Operation(
-        value=lambda a: a,
         gradients=(None,),
         javascript="{0}",
         cpp="{0}",
@@ -160,7 +122,6 @@ OPERATIONS: dict[str, Operation] = {
         torch="detach",
         onnx="Identity",
         text="stop_gradient({0})",
-        latex=r"\operatorname{{stop-gradient}}({0})",
     ),
 }
 

@@ -48,14 +48,6 @@ class Product:
     """Its index in `Passes.operands`."""
 
 
-class Normalization(NamedTuple):
-    """A normalization in the loop; `centered` unless it divides by the root mean square."""
-
-    size: Size
-    epsilon: float
-    centered: bool
-
-
 class Forward(NamedTuple):
     """The forward pass: nodes in the order of computation, and which of them are stored."""
 
@@ -87,7 +79,7 @@ class Passes:
     split: Split
     operands: tuple[Operand, ...]
     products: tuple[Product, ...]
-    normalizations: tuple[Normalization, ...]
+    normalizations: tuple[Node, ...]
     forward: Forward
     backward: Backward
 
@@ -165,3 +157,9 @@ def numbered(nodes: Sequence[Node], op: str) -> dict[int, int]:
     """The index in `Passes` of each product or normalization of the forward pass, by its place."""
     places = (place for place, node in enumerate(nodes) if node.op == op)
     return {place: number for number, place in enumerate(places)}
+
+
+def numbers(nodes: Sequence[Node]) -> dict[int, int]:
+    """The index in `Passes` of each product and normalization of a pass, by its place."""
+    back = {place: node.index for place, node in enumerate(nodes) if node.op in ("product_back", "normalize_back")}
+    return numbered(nodes, "product") | numbered(nodes, "normalize") | back

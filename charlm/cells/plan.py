@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from charlm.cells.passes import Passes, Rows, numbered
+from charlm.cells.passes import Passes, Rows, numbered, numbers
 from charlm.cells.program import Node, Size, needed, ordered
 
 
@@ -72,7 +72,8 @@ class Stage(NamedTuple):
     loops: tuple[Loop, ...]
 
 
-class Plan(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Plan:
     """A pass in stages."""
 
     nodes: Sequence[Node]
@@ -81,6 +82,11 @@ class Plan(NamedTuple):
     stages: tuple[Stage, ...]
     slots: dict[Size, dict[int, int]]
     """The values that later stages read, by size, and a number for each."""
+
+    @functools.cached_property
+    def numbers(self) -> dict[int, int]:
+        """See `numbers`."""
+        return numbers(self.nodes)
 
 
 _LEAVES = ("window", "static", "before", "after", "saved", "operand", "constant", "state", "input")
@@ -132,10 +138,7 @@ class Staged(NamedTuple):
         return [arg for arg in args if self.nodes[arg].op != "constant"]
 
     def steps(self, stage: int, size: Size, stores: Iterable[Store], nodes: Iterable[int]) -> tuple[int | Store, ...]:
-        """The steps of a loop: before each store what it needs and is not there yet. States come last.
-
-        nodes: those of the stage.
-        """
+        """The steps of a loop: before each store what it needs, states last. nodes: those of the stage."""
         states_last = sorted(stores, key=lambda store: store.kind in ("state", "d_state", "no_d_state"))
         ends: list[int | Store] = [*states_last]
         if not self.team:
@@ -143,7 +146,8 @@ class Staged(NamedTuple):
                 in_memory = self.operation(place) in (*_LEAVES, *_PRODUCTS)
                 if not in_memory and self.unified(self.nodes[place].size) == size:
                     ends.append(place)
-            ends.sort(key=_by_value)
+            # Each value is stored as soon as it is computed, so that few occupy registers.
+            ends.sort(key=lambda end: (end.values[-1], True) if isinstance(end, Store) else (end, False))
         steps: dict[int | Store, None] = {}
         for end in ends:
             values = end.values if isinstance(end, Store) else (end,)
@@ -153,11 +157,7 @@ class Staged(NamedTuple):
 
 
 def in_stages(nodes: Sequence[Node], ends: Iterable[int], *, team: bool, mixes_sizes: bool) -> Staged:
-    """The nodes that `ends` need, each with its stage, in the order of stages.
-
-    Nodes that need only leaves and products are computed as late as possible, so that fewer values pass from stage to
-    stage.
-    """
+    """The nodes that `ends` need, each with its stage, in the order of stages."""
     order = needed(nodes, ends)
     begins = (*_PRODUCTS, *_NORMS) if team else _PRODUCTS
     leaves = (*_LEAVES, "d_state") if team else _LEAVES
@@ -169,6 +169,7 @@ def in_stages(nodes: Sequence[Node], ends: Iterable[int], *, team: bool, mixes_s
         earliest[place] = first + (node.op in begins)
         if node.op in (*leaves, *begins) or (node.args and loose.issuperset(node.args)):
             loose.add(place)
+    # What needs only leaves and products comes as late as possible, so that few values pass from stage to stage.
     at = dict(earliest)
     users: dict[int, list[int]] = {}
     for place in reversed(order):
@@ -276,8 +277,3 @@ def planned(staged: Staged, stores: Iterable[tuple[int, Store]]) -> Plan:
         begins = tuple(place for place in of_stage[stage] if nodes[place].op in staged.begins)
         stages.append(Stage(begins, tuple(loops)))
     return Plan(nodes, home, tuple(stages[::-1]), slots)
-
-
-def _by_value(end: int | Store) -> tuple[int, bool]:
-    """The order in which a kernel computes values; each is stored at once, so that few occupy registers."""
-    return (end.values[-1], True) if isinstance(end, Store) else (end, False)

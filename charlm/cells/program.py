@@ -63,9 +63,7 @@ class Parameter(NamedTuple):
     stack: int = 0
     """Length of the first dimension; 0: no such dimension."""
     starts: tuple[float | str | None, ...] = ()
-    """The initial value of each row of a vector, or of each matrix, see MATRIX_STARTS; None: drawn at random.
-
-    Of matrices that are all drawn at random: ()."""
+    """The initial value of each row or matrix, see MATRIX_STARTS; None: drawn at random. (): so are all matrices."""
     bound: float | None = None
     """Random initial values are drawn from U(±bound); None: from the layer's own range."""
 
@@ -114,10 +112,7 @@ def when(nodes: Sequence[Node]) -> list[int]:
 
 
 def ordered(ends: Iterable[int], arguments: Callable[[int], Iterable[int]], known: Container[int] = ()) -> list[int]:
-    """The values that `ends` need, each after its arguments: depth first, from left to right.
-
-    Without `known` values, and without what only they need.
-    """
+    """What `ends` need, each after its arguments, depth first; without `known` values and what only they need."""
     found: dict[int, None] = {}
     waiting = [*ends][::-1]
     while waiting:  # no recursion: a step may have thousands of operations

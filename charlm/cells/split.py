@@ -26,10 +26,7 @@ class Split(NamedTuple):
 
 
 def split(program: Program, *, looked_at: bool = False) -> Split:
-    """Split a program. Nodes that no result needs are dropped, and so are initial values.
-
-    looked_at: with the values that people look at. Kernels compute none that the results do not need.
-    """
+    """Split a program, without initial values and what no result needs. looked_at: with what people look at."""
     program = program._replace(parameters=tuple(one._replace(starts=()) for one in program.parameters))
     kinds = when(program.nodes)
     gates, shown = (program.gates, program.shown) if looked_at else ((), ())
@@ -66,9 +63,9 @@ _IN_THE_LOOP = ("constant", "part", "greater")
 def _cut(
     nodes: Sequence[Node], ends: Iterable[int], leaf: Callable[[int], str | None]
 ) -> tuple[list[Node], dict[int, int], dict[str, tuple[int, ...]]]:
-    """The nodes that `ends` need, down to leaves: the new nodes, the new place of each, and the old places of leaves.
+    """The nodes that `ends` need, the new place of each, and the old places of leaves.
 
-    leaf: the operation, window or static, that stands for a node; None to go on to its arguments.
+    leaf: "window" or "static", which then stands for a node; None to go on to its arguments.
     """
     ops = {place: op for place in range(len(nodes)) if (op := leaf(place))}
     places = needed(nodes, ends, leaves=ops)

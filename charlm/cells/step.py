@@ -1,16 +1,41 @@
 """What a step calls: parameters and functions, on symbols and on tensors."""
 
 import functools
-from typing import Any
+import inspect
+import sys
+import traceback
+from numbers import Real
+from operator import methodcaller
+from pathlib import Path
+from typing import Any, NoReturn
 
-from charlm.cells.program import EPSILON, Parameter, Size
+from charlm.cells.check import MOST_NODES, check_shape, joined
+from charlm.cells.operations import OPERATIONS
+from charlm.cells.program import EPSILON, Builder, Node, Parameter, Size
+from charlm.cells.symbols import ALLOWED, Condition, Value
+from charlm.errors import CellError
 
 
 class Parameters:
-    """A layer's parameters, as a step uses them. The first use of a name declares the parameter."""
+    """A layer's parameters, as a step uses them. The first use of a name declares the parameter.
 
-    square: bool
-    """Whether the layer has as many inputs as hidden units, so that x and the states can be added."""
+    A trace of the step: its values record in `builder` what it computes.
+    """
+
+    def __init__(self, cell: Any, square: bool) -> None:
+        self.cell = cell
+        self.square = square
+        """Whether the layer has as many inputs as hidden units, so that x and the states can be added."""
+        self.returned = False
+        """Whether the step has returned: errors then name its first line."""
+        self.builder = Builder()
+        self.declared: dict[str, Parameter] = {}
+        self.gates: dict[str, int] = {}
+        self.shown: dict[str, int] = {}
+        self.operations = 0
+        """Counted as the step calls them, so that no option can make it run on and on."""
+
+    # Called by a step
 
     def product(
         self,
@@ -29,7 +54,11 @@ class Parameters:
         for as many as the input has, or a number. start: the initial matrix, or one for each gate: "identity",
         "orthogonal", or a number for all entries; None: drawn at random.
         """
-        return self._matrix(Parameter(name, gates, size, stack=of), operand, index, start)
+        value = self.value(operand)
+        if value.node.count != 1 or value.node.size == "":
+            self.fail(f"{name}: the operand has {value.node.count} vectors; allowed: 1, and no constant")
+        self._declare(Parameter(name, gates, size, value.node.size, of), index, start)
+        return self._put(Node("product", (value.place,), gates, size, name, index or 0))
 
     def vector(
         self,
@@ -47,21 +76,10 @@ class Parameters:
         start: the initial value, or one for each gate; None: drawn at random, from U(±bound) or like a bias. of: the
         parameter has a first dimension of this length; index: use this row of it, else all.
         """
-        return self._vector(Parameter(name, gates, size, stack=of, bound=bound), index, start)
-
-    def _matrix(self, parameter: Parameter, operand: Any, index: int | None, start: Any) -> Any:
-        """`product`; the operand decides the number of columns."""
-        raise NotImplementedError
-
-    def _vector(self, parameter: Parameter, index: int | None, start: Any) -> Any:
-        """`vector`."""
-        raise NotImplementedError
-
-    def note(self, **gates: Any) -> None:
-        """Name gates and candidates, for people who watch a model at work."""
-
-    def show(self, **states: Any) -> None:
-        """Name values for people to watch besides a state, or in its place."""
+        bound = None if bound is None else float(bound)
+        self._declare(Parameter(name, gates, size, stack=of, bound=bound), index, start)
+        rows, first = (gates * max(of, 1), 0) if index is None else (gates, index * gates)
+        return self._put(Node("vector", (), rows, size, name, first))
 
     def linear(self, x: Any, h: Any, gates: int = 1, start: tuple[float | None, ...] | None = None) -> Any:
         """W x + b + R h + b', with torch.nn's names of the parameters. start: initial value of b + b'."""
@@ -74,31 +92,123 @@ class Parameters:
         gain = self.vector(f"weight_ln_{name}", of=of, start=1.0)
         return normalize(value) * gain + self.vector(f"bias_ln_{name}", of=of, start=start)
 
+    def note(self, **gates: Any) -> None:
+        """Name gates and candidates, for people who watch a model at work."""
+        self.gates.update(self._named(gates))
 
-def sigmoid(v: Any) -> Any:
-    """1 / (1 + e^−v)"""
-    return v.sigmoid()
+    def show(self, **states: Any) -> None:
+        """Name values for people to watch besides a state, or in its place."""
+        self.shown.update(self._named(states))
+
+    # Called by values and functions
+
+    def value(self, value: Any) -> Value:
+        """The value itself; a number becomes a constant."""
+        if isinstance(value, Value):
+            if value.tracing is not self:
+                self.fail("found a value of another step; what a step needs of the past is one of its states")
+            if isinstance(value, Condition):
+                self.fail("a comparison where a vector belongs; allowed: where(comparison, a, b), or v * comparison")
+            return value
+        if isinstance(value, Real) and not isinstance(value, bool):
+            return Value(self, self.builder.constant(float(value)))
+        return self.fail(f"found a {type(value).__name__} where a vector or a number belongs; {ALLOWED}")
+
+    def apply(self, op: str, *operands: Any) -> Value:
+        """An operation unit by unit."""
+        arity = OPERATIONS[op].arity
+        if len(operands) != arity:
+            self.fail(f"{op} of {len(operands)} values; allowed: {arity}")
+        if op == "where":
+            condition, *branches = operands
+            if not isinstance(condition, Condition):
+                self.fail("where needs a comparison as its condition; allowed: for example where(a > b, a, b)")
+            own = self.value(Value(condition.tracing, condition.place))
+            values = [own, *map(self.value, branches[:: -1 if condition.inverted else 1])]
+        elif op in ("add", "mul") and any(type(operand) is Value for operand in operands):
+            # With a vector of torch, a comparison counts as 1 and 0.
+            numbers = (each.number if isinstance(each, Condition) else each for each in operands)
+            values = [self.value(operand) for operand in numbers]
+        else:
+            values = [self.value(operand) for operand in operands]
+        size = joined([value.node.size for value in values], self.square)
+        counts = {value.node.count for value in values} - {1}
+        if size is None or len(counts) > 1:
+            sizes = " and ".join(f"{value.node.count} × {value.node.size or 'constant'}" for value in values)
+            self.fail(
+                f"{op} of vectors of different sizes: {sizes}; allowed: the same; H is model.cell.hidden, and I in the "
+                "first layer model.embedding"
+            )
+        self._count()
+        place = self.builder.apply(op, *(value.place for value in values), size=size)
+        return Condition(self, place) if op == "greater" else Value(self, place)
+
+    def over_units(self, op: str, value: Any, epsilon: float = 0.0, index: int = 0) -> Value:
+        """normalize or stop."""
+        own = self.value(value)
+        node = Node(op, (own.place,), own.node.count, own.node.size, index=index, number=float(epsilon))
+        return self._put(node)
+
+    def fail(self, fault: str) -> NoReturn:
+        raise CellError(f"{self.where()}: {fault}")
+
+    def where(self, error: BaseException | None = None) -> str:
+        """File and line of the step that is being traced, or in which an error was raised."""
+        frames = traceback.walk_stack(sys._getframe(1)) if error is None else traceback.walk_tb(error.__traceback__)
+        step = inspect.unwrap(type(self.cell).step).__code__
+        lines = [line for frame, line in frames if frame.f_code.co_filename == step.co_filename]
+        # The innermost line of the cell's own file: the first of a stack, the last of a traceback.
+        line = lines[0 if error is None else -1] if lines and not self.returned else step.co_firstlineno
+        return f"{Path(step.co_filename).name}, line {line}, {type(self.cell).__name__}.step"
+
+    def _named(self, values: dict[str, Any]) -> dict[str, int]:
+        """The nodes of the values that people look at."""
+        traced = {name: self.value(value) for name, value in values.items()}
+        for name, value in traced.items():
+            if value.node.count > 1:
+                self.fail(f"{name} is {value.node.count} vectors; allowed: one vector for each name")
+        return {name: value.place for name, value in traced.items()}
+
+    def _put(self, node: Node) -> Value:
+        """A node of the step; it counts as an operation."""
+        self._count()
+        return Value(self, self.builder.put(node))
+
+    def _count(self) -> None:
+        self.operations += 1
+        if self.operations > MOST_NODES:
+            self.fail(
+                f"found more than {MOST_NODES:,} operations in a step; allowed: up to these; choose smaller options, "
+                "or a shorter step"
+            )
+
+    def _declare(self, parameter: Parameter, index: int | None, start: Any) -> None:
+        """start: the initial value of each row of a vector, or of each matrix; one, or one for each of the call."""
+        try:
+            check_shape(parameter)  # before anything of these sizes is made
+        except ValueError as error:
+            self.fail(str(error))
+        name, of = parameter.name, parameter.stack
+        if index is not None and not (type(index) is int and 0 <= index < of):
+            self.fail(f"{name}: index {index!r:.40}; allowed: 0 to {of - 1}")
+        if start is not None or parameter.columns == "":
+            rows = parameter.gates * max(of, 1)
+            count = rows if index is None else parameter.gates
+            starts = tuple(start) if isinstance(start, tuple | list) else (start,) * count
+            if len(starts) != count:
+                self.fail(f"{name}: start has {len(starts)} values; allowed: one, or one for each of {count} gates")
+            numbers = tuple(one if one is None or isinstance(one, str) else float(one) for one in starts)
+            parameter = parameter._replace(starts=numbers * (rows // count))
+        known = self.declared.setdefault(name, parameter)
+        if known != parameter:
+            fields = zip(Parameter._fields, known, parameter, strict=True)
+            both = "; ".join(f"{field} {one!r} and {other!r}" for field, one, other in fields if one != other)
+            self.fail(f"the parameter {name} is declared twice, with {both}; allowed: two names")
 
 
-def tanh(v: Any) -> Any:
-    return v.tanh()
+# Functions
 
-
-def exp(v: Any) -> Any:
-    return v.exp()
-
-
-def log(v: Any) -> Any:
-    return v.log()
-
-
-def sqrt(v: Any) -> Any:
-    return v.sqrt()
-
-
-def relu(v: Any) -> Any:
-    """max(v, 0)"""
-    return v.relu()
+exp, log, sqrt, tanh, sigmoid, relu = map(methodcaller, ("exp", "log", "sqrt", "tanh", "sigmoid", "relu"))
 
 
 def log_sigmoid(v: Any) -> Any:

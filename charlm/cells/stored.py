@@ -4,7 +4,6 @@ Built-in kinds are not stored: their checkpoints follow the equations of the cha
 """
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import astuple
 from typing import Annotated, Any
@@ -13,7 +12,7 @@ from pydantic import AfterValidator, ConfigDict, FailFast, ValidationError, mode
 from pydantic_core import InitErrorDetails
 
 from charlm.cells import CELLS, Cell
-from charlm.cells.cell import check_plain, is_in_file
+from charlm.cells.cell import is_in_file, plain
 from charlm.cells.check import check, is_name, require
 from charlm.cells.program import Node, Parameter, Program, Size
 from charlm.errors import CellError
@@ -23,29 +22,14 @@ LONGEST_KIND = 5000
 MOST_OPTIONS = 200
 
 
-def _plain(value: Any) -> Any:
-    """An option's value; ValueError unless it is plain data."""
-    if isinstance(value, list | tuple):
-        return tuple(map(_plain, value))
-    check_plain(value)
-    if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError(f"found {value}; allowed: finite numbers")
-    return value
-
-
 class StoredCell(Cell):
-    """A cell with programs from a checkpoint in place of `step`; or without programs, to show its options only.
-
-    Its options are those of the config's section `model.cell` that it was made from.
-    """
+    """A cell with programs from a checkpoint in place of `step`; or without programs, to show its options only."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(_plain)]]  # pyright: ignore
+    __pydantic_extra__: dict[str, Annotated[Any, AfterValidator(plain)]]  # pyright: ignore
 
     _programs: tuple[Program | None, Program | None] = (None, None)
-    """For layers whose number of inputs is not H, and for those with H inputs."""
-    _states: tuple[str, ...] = Cell.states
-    _internal: tuple[str, ...] = ()
+    """See `Cell.programs`."""
     _initial: tuple[str, ...] = ()
 
     @model_validator(mode="after")
@@ -59,36 +43,35 @@ class StoredCell(Cell):
 
     @property
     def states(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._states
+        square = self._programs[1]
+        return square.states if square else Cell.states
 
     @property
     def internal(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._internal
+        square = self._programs[1]
+        return square.internal if square else ()
 
     @property
     def initial(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._initial
 
     def program(self, square: bool) -> Program:
-        if self._programs == (None, None):
+        if self._programs[1] is None:
             raise CellError(f"{self.name}: found the options of a cell alone, without its step; allowed: a cell's file")
         if (program := self._programs[square]) is None:
-            raise CellError(f"{self.name}: has no program for layers with H inputs or other numbers; {_SQUARE}")
+            raise CellError(
+                f"{self.name}: has no program for layers with H inputs or other numbers; allowed: layers whose input "
+                "has H units; set model.embedding to model.cell.hidden"
+            )
         return program
 
     def with_options(self, section: Mapping[str, Any]) -> "StoredCell":
-        """The cell with the options of a section, and its own for the rest.
-
-        ValidationError for options that a cell with programs does not have.
-        """
+        """The cell with a section's options, its own for the rest. ValidationError for others, if it has programs."""
         options = self.model_dump()
-        unknown = [
-            InitErrorDetails(type="extra_forbidden", loc=(name,), input=value)
-            for name, value in section.items()
-            if name not in options
-        ]
-        if unknown and self._programs != (None, None):
-            raise ValidationError.from_exception_data("StoredCell", unknown)
+        unknown = [name for name in section if name not in options]
+        if unknown and self._programs[1]:
+            faults = [InitErrorDetails(type="extra_forbidden", loc=(name,), input=section[name]) for name in unknown]
+            raise ValidationError.from_exception_data("StoredCell", faults)
         changed = StoredCell.model_validate(options | dict(section))
         changed.__pydantic_private__ = self.__pydantic_private__
         return changed
@@ -114,11 +97,8 @@ class StoredCell(Cell):
         general, square = raw.programs
         cell = self.model_copy()
         cell._programs = (general and _program(general, raw, square=False), _program(square, raw, square=True))
-        cell._states, cell._internal, cell._initial = raw.states, raw.internal, raw.initial
+        cell._initial = raw.initial
         return cell
-
-
-_SQUARE = "allowed: layers whose input has H units; set model.embedding to model.cell.hidden"
 
 
 def as_json(cell: Cell) -> str:
@@ -139,10 +119,7 @@ def _of_program(program: Program) -> dict[str, Any]:
 
 
 def with_step_of_now(cell: Cell) -> Cell:
-    """The cell with the programs of its step as it is now, whatever later happens to the globals that it reads.
-
-    A built-in kind stays as it is.
-    """
+    """A cell of a file with the programs of its step as it is now, whatever happens to the globals that it reads."""
     return restored(cell.model_dump(mode="json"), as_json(cell)) if is_in_file(cell.kind) else cell
 
 

@@ -1,11 +1,12 @@
 """The symbols on which a step is traced: they record what it computes, and refuse what a program cannot say."""
 
 import functools
+import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn, Protocol
 
+from charlm.cells.operations import OPERATIONS
 from charlm.cells.program import Builder, Node
-from charlm.cells.torch_functions import FUNCTIONS, INSTEAD, NO_METHODS
 
 ALLOWED = (
     "allowed: + − × ÷, powers, < and >, exp, log, tanh, sigmoid, softplus, log_sigmoid, relu, sqrt, abs, clamp, "
@@ -14,7 +15,7 @@ ALLOWED = (
 
 
 class Tracing(Protocol):
-    """What records the step, see trace.py."""
+    """What records the step, see `Parameters`."""
 
     builder: Builder
 
@@ -39,6 +40,15 @@ def _logical(sign: str, op: str) -> "Callable[[Value, Any], Value]":
         if not isinstance(self, Condition) or not isinstance(other, Condition):
             self.tracing.fail(f"{sign} of what is no comparison; allowed: as in where((a > 0) {sign} (b > 0), a, b)")
         return self.tracing.apply(op, self.number, other.number) > 0
+
+    return method
+
+
+def _refused(fault: str) -> Any:
+    """The method of what a program cannot say."""
+
+    def method(self: "Value", *args: Any, **kwargs: Any) -> NoReturn:
+        self.tracing.fail(fault)
 
     return method
 
@@ -71,35 +81,16 @@ class Value:
             self.tracing.fail(f"found {index!r:.40} as an index; allowed: 0 to {len(self) - 1}")
         return list(self)[index]
 
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self._change_in_place(value)
-
-    def _change_in_place(self, other: Any) -> NoReturn:
-        """What torch would do to a tensor under all its names, and to vectors that share its memory."""
-        self.tracing.fail("a vector is changed in place, as by a += b; allowed: a new one, as by a = a + b")
-
-    __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = __iand__ = __ior__ = _change_in_place
-
-    def __bool__(self) -> bool:
-        self.tracing.fail("a branch on a value, which a trace does not know; use where(condition, a, b)")
-
-    def __float__(self) -> float:
-        self.tracing.fail(f"a number is needed where a vector was found; {ALLOWED}")
-
-    __int__ = __index__ = __float__
+    # torch would change a tensor under all its names, and vectors that share its memory.
+    __setitem__ = __iadd__ = __isub__ = __imul__ = __itruediv__ = __ipow__ = __iand__ = __ior__ = _refused(
+        "a vector is changed in place, as by a += b; allowed: a new one, as by a = a + b"
+    )
+    __bool__ = _refused("a branch on a value, which a trace does not know; use where(condition, a, b)")
+    __float__ = __int__ = __index__ = _refused(f"a number is needed where a vector was found; {ALLOWED}")
+    __array__ = _refused(f"an array of numpy of vectors, which a trace does not know; {ALLOWED}")
     __array_ufunc__ = None  # numpy then refuses its functions, and leaves operators to this class
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        self.tracing.fail(f"an array of numpy of vectors, which a trace does not know; {ALLOWED}")
-
-    def __matmul__(self, other: Any) -> "Value":
-        self.tracing.fail('a product with @; allowed: p.product("weight", x), which declares the matrix')
-
-    __rmatmul__ = __matmul__
-
-    def __eq__(self, other: object) -> bool:
-        self.tracing.fail(f"a comparison with == or !=; {ALLOWED}")
-
+    __matmul__ = __rmatmul__ = _refused('a product with @; allowed: p.product("weight", x), which declares the matrix')
+    __eq__ = _refused(f"a comparison with == or !=; {ALLOWED}")
     __hash__ = None  # type: ignore[assignment]
 
     __and__ = _logical("&", "mul")
@@ -124,13 +115,13 @@ class Value:
     __rtruediv__ = _operator("div", reflected=True)
 
     def __pow__(self, exponent: Any) -> "Value":
-        return FUNCTIONS["pow"](self, exponent)
+        return _power(self, exponent)
 
     def __neg__(self) -> "Value":
         return self.tracing.apply("sub", 0.0, self)
 
     def __abs__(self) -> "Value":
-        return FUNCTIONS["abs"](self)
+        return self.tracing.apply("max", self, -self)
 
     def where(self, condition: Any, other: Any) -> "Value":
         """torch's method: the vector itself where the condition holds."""
@@ -192,3 +183,74 @@ def _values(arguments: Iterable[Any]) -> Iterator[Value]:
 def _instead(name: str) -> str:
     instead = (NO_METHODS | INSTEAD).get(name)
     return f"write {instead} instead" if instead else ""
+
+
+# Functions and methods of torch
+
+
+_MOST_FACTORS = 8
+"""The largest exponent of a power, which becomes a product."""
+
+
+def _do(op: str, *operands: Any) -> Any:
+    """An operation unit by unit, of at least one value."""
+    return next(_values(operands)).tracing.apply(op, *operands)
+
+
+def _of_vectors(op: str, v: Value, other: Any) -> Value:
+    """An operation for which torch takes no number."""
+    if not isinstance(other, Value):
+        v.tracing.fail(f"torch's {op} of a vector and {other!r:.40}; allowed: two vectors, or {op} of charlm.cells")
+    return _do(op[:3], v, other)
+
+
+def _power(v: Value, exponent: Any) -> Any:
+    allowed = (0.5, *range(1, _MOST_FACTORS + 1))
+    if not isinstance(exponent, int | float) or abs(exponent) not in allowed:
+        exponent_text = exponent if isinstance(exponent, int | float) else f"a {type(exponent).__name__}"
+        v.tracing.fail(
+            f"found {exponent_text} as an exponent; allowed: ±0.5, ±1, …, ±{_MOST_FACTORS}; or use exp(b * log(v))"
+        )
+    factors = [_do("sqrt", v)] if abs(exponent) == 0.5 else [v] * int(abs(exponent))
+    power = functools.reduce(operator.mul, factors)
+    return power if exponent > 0 else 1 / power
+
+
+def _clamp(v: Value, min: Any = None, max: Any = None) -> Value:
+    if len({isinstance(bound, Value) for bound in (min, max) if bound is not None}) != 1:
+        v.tracing.fail("clamp with no bound, or with a number and a vector; allowed: numbers, or vectors")
+    v = v if min is None else _do("max", v, min)
+    return v if max is None else _do("min", v, max)
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    **{operation.torch or op: functools.partial(_do, op) for op, operation in OPERATIONS.items()},
+    **{op: functools.partial(_of_vectors, op) for op in ("maximum", "minimum")},
+    **{"max": functools.partial(_of_vectors, "maximum"), "min": functools.partial(_of_vectors, "minimum")},
+    **{"neg": operator.neg, "abs": abs, "pow": _power, "clamp": _clamp},
+    "log_sigmoid": lambda v: -_do("softplus", -v),
+    "silu": lambda v: v * _do("sigmoid", v),
+    "detach": lambda v: v.tracing.over_units("stop", v),
+}
+"""The functions of torch that a step may call, by their names. Most are methods of tensors, too."""
+
+NO_METHODS = {"log_sigmoid": "log_sigmoid(v)", "softplus": "softplus(v)", "silu": "torch.nn.functional.silu(v)"}
+"""Functions that tensors do not have as methods, and what a step writes for them."""
+
+INSTEAD = {
+    **dict.fromkeys(("linear", "matmul", "mm", "addmm", "bmm", "einsum"), "p.product(name, v)"),
+    **dict.fromkeys(("cat", "concat", "concatenate", "stack", "hstack"), "a product of each vector, and their sum"),
+    **dict.fromkeys(("chunk", "split", "unbind", "unflatten", "view", "reshape"), "i, f = p.product(name, v, 2)"),
+    **{"layer_norm": "normalize(v), or p.layer_norm(v, name)", "rms_norm": "rms_normalize(v)"},
+    **{"lerp": "a + w * (b - a)", "square": "v * v", "rsqrt": "1 / sqrt(v)", "reciprocal": "1 / v"},
+    **dict.fromkeys(("elu", "leaky_relu"), "where(v > 0, v, …)"),
+    **dict.fromkeys(("logical_and", "logical_or", "logical_not"), "&, | or ~"),
+    **dict.fromkeys(("dropout", "bernoulli", "rand_like", "randn_like"), "the dropout and zoneout of the layers"),
+    **dict.fromkeys(("zeros_like", "ones_like", "full_like"), "a number"),
+    **dict.fromkeys(("shape", "size", "dim", "ndim", "numel"), "self.hidden or another option"),
+    **dict.fromkeys(
+        ("mean", "sum", "prod", "var", "std", "norm", "amax", "amin", "argmax", "softmax", "logsumexp", "cumsum"),
+        "normalize(v) or rms_normalize(v), or p.product(name, v), which learns sums over units,",
+    ),
+}
+"""What a step writes instead of functions that need more than one unit, or that do not belong into a step."""

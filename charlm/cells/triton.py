@@ -5,19 +5,64 @@ else a block of units of any streams.
 """
 
 import functools
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from charlm.cells.operations import UNARY
+from charlm.cells.operations import UNARY, in_code
 from charlm.cells.passes import Passes
-from charlm.cells.plan import Plan, backward_plan, forward_plan
-from charlm.cells.triton_kernel import KernelText, Options, TritonKernel, triton_pass
+from charlm.cells.plan import Loop, Plan, Store, backward_plan, forward_plan
+from charlm.cells.program import Size
 
 
-class TritonStage(NamedTuple):
-    """Products, then kernels that read their results."""
+class Options(NamedTuple):
+    """What a call adds to the cell."""
 
-    products: tuple[int, ...]
-    kernels: tuple[TritonKernel, ...]
+    mask: bool
+    """State dropout."""
+    zoneout: bool
+    resets: bool
+    bf16: bool
+    """Products in bfloat16, of copies of their operands."""
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A pointer that a kernel takes: values of one step, [B, count, units] unless stated otherwise.
+
+        before, after   state `index` before the step; after it
+        pre_zoneout     state `index` after the step, before zoneout and resets
+        vector          [count, units]
+        zoneout         [B or 1, S, H]; zoneout_row, a number, is the distance of its rows
+        carry           [B]
+        moments         [B, normalizations, 2]
+        copy            a copy of operand `index` for its products: times the mask, perhaps in bfloat16
+        product         the result of product `index`; in the backward pass the gradient of its operand
+        d_state         the gradient of state `index` before the step, except through products of it
+        d_copy          a copy of `d_product` in bfloat16
+        d_vector        sums over steps
+        node            node `index`, for a later stage
+
+    All others are fields of `Arguments` in recurrence.h, or items of its tables.
+    """
+
+    kind: str
+    index: int = 0
+    size: Size = "H"
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}_{self.index}"
+
+
+class TritonKernel(NamedTuple):
+    name: str
+    size: Size
+    whole_rows: bool
+    arguments: tuple[Argument, ...]
+
+
+TritonStage = tuple[tuple[int, ...], tuple[TritonKernel, ...]]
+"""Products, then kernels that read their results."""
 
 
 class Kernels(NamedTuple):
@@ -45,17 +90,246 @@ def kernels(passes: Passes, options: Options) -> Kernels:
     backward, backward_texts = _stages("backward", passes, options, backward_plan(passes, team=False))
     through = tuple(index for indices in passes.through.values() for index in indices)
     source = "\n\n".join([_HEAD, *forward_texts, *backward_texts])
-    return Kernels(source, forward, [*backward, TritonStage(through, ())])
+    return Kernels(source, forward, [*backward, (through, ())])
 
 
 def _stages(name: str, passes: Passes, options: Options, plan: Plan) -> tuple[list[TritonStage], list[str]]:
     """The stages of a pass, and the texts of its kernels."""
-    of = triton_pass(passes, options, plan)
+    of = TritonPass(passes, options, plan)
     stages: list[TritonStage] = []
     texts: list[str] = []
     for k, stage in enumerate(plan.stages):
         written = [KernelText(of, k, loop).write(f"{name}_{k}_{loop.size}") for loop in stage.loops]
         texts += [text for _, text in written]
-        begins = tuple(of.products[place] for place in stage.begins)
-        stages.append(TritonStage(begins, tuple(kernel for kernel, _ in written)))
+        begins = tuple(plan.numbers[place] for place in stage.begins)
+        stages.append((begins, tuple(kernel for kernel, _ in written)))
     return stages, texts
+
+
+_ARGUMENTS = ("operand", "saved", "d_product", "d_window", "later")
+"""Stores that leave a value as it is."""
+
+
+class TritonPass:
+    """A plan, and what its kernels refer to."""
+
+    def __init__(self, passes: Passes, options: Options, plan: Plan) -> None:
+        self.passes, self.options, self.plan = passes, options, plan
+        self.stored: dict[int, Store] = {}
+        """The store from which a value can be loaded after the stage that computes it."""
+        self.completed: dict[int, int] = {}
+        """The stage that stores the gradient of each state before the step."""
+        for at, stage in enumerate(plan.stages):
+            for store in (store for loop in stage.loops for store in loop.stores):
+                if store.kind in _ARGUMENTS:
+                    self.stored.setdefault(store.values[0], store)
+                elif store.kind == "d_state":
+                    self.completed[store.index] = at
+
+    def zones_out(self, s: int) -> bool:
+        return self.options.zoneout and self.passes.states[s] not in self.passes.split.loop.internal
+
+
+class KernelText:
+    """The text of a kernel in the making: its lines, its arguments, and the names of values."""
+
+    def __init__(self, of: TritonPass, stage: int, loop: Loop) -> None:
+        self.of, self.nodes, self.stage, self.loop = of, of.plan.nodes, stage, loop
+        ops = [self.nodes[step].op for step in loop.steps if isinstance(step, int) and of.plan.home[step] == stage]
+        self.whole_rows = "normalize" in ops or "normalize_back" in ops
+        self.lines: list[str] = []
+        self.arguments: dict[Argument, None] = {}
+        self.values: dict[int, str] = {}
+        self.loads: dict[str, str] = {}
+
+    def write(self, name: str) -> tuple[TritonKernel, str]:
+        """The kernel of the loop, and its text."""
+        for step in self.loop.steps:
+            if isinstance(step, Store):
+                self.store(step)
+            else:
+                self.values[step] = self.computed(step)
+        names = ", ".join([*(argument.name for argument in self.arguments), "B", "N"])
+        if self.whole_rows:
+            lines = ["b = tl.program_id(0).to(INDEX)", "u = tl.arange(0, BLOCK)", "inside = u < N"]
+        else:
+            at = "at = tl.program_id(0).to(INDEX) * BLOCK + tl.arange(0, BLOCK)"
+            lines = [at, "b, u = at // N, at % N", "inside = b < B"]  # B · N may not fit into 32 bits
+        head = f"@triton.jit\ndef {name}({names}, BLOCK: tl.constexpr, INDEX: tl.constexpr):\n"
+        text = head + "".join(f"    {line}\n" for line in (*lines, *self.lines))
+        return TritonKernel(name, self.loop.size, self.whole_rows, tuple(self.arguments)), text
+
+    def let(self, name: str, expression: str) -> str:
+        self.lines.append(f"{name} = {expression}")
+        return name
+
+    # Memory
+
+    def pointer(self, kind: str, index: int = 0, size: Size = "H") -> str:
+        self.arguments[argument := Argument(kind, index, size)] = None
+        return argument.name
+
+    def address(self, kind: str, index: int = 0, count: int = 1, k: int = 0, size: Size = "H") -> str:
+        """The address of this stream's units of vector k, of `count` side by side."""
+        start = "b * N" if count == 1 else f"(b * {count} + {k}) * N"
+        return f"{self.pointer(kind, index, size)} + {start} + u"
+
+    def address_of(self, store: Store) -> str:
+        """Where a store puts its value."""
+        if store.kind == "later":
+            return self.address("node", store.values[0], size=store.size)
+        return self.address(store.kind, store.index, store.count, store.k)
+
+    def load(self, address: str) -> str:
+        """A variable with the units at this address; 0 past the last one."""
+        if address not in self.loads:
+            self.loads[address] = self.let(f"x{len(self.loads)}", f"tl.load({address}, inside, other=0.0)")
+        return self.loads[address]
+
+    def read(self, kind: str, index: int = 0, count: int = 1, k: int = 0) -> str:
+        return self.load(self.address(kind, index, count, k))
+
+    def write_to(self, address: str, value: str) -> None:
+        self.lines.append(f"tl.store({address}, {value}, inside)")
+
+    def masked(self, value: str, size: Size) -> str:
+        """An operand of a product, or its gradient."""
+        return f"{value} * {self.read('mask')}" if self.of.options.mask and size == "H" else value
+
+    def load_of_stream(self, address: str) -> str:
+        """A number of this stream; 0 past the last one, where a block of units of any streams can end."""
+        return f"tl.load({address})" if self.whole_rows else f"tl.load({address}, inside, other=0.0)"
+
+    def moment(self, norm: int, k: int) -> str:
+        """The address of 1 / σ, or of the mean, of a normalization."""
+        return f"{self.pointer('moments')} + (b * {len(self.of.passes.normalizations)} + {norm}) * 2 + {k}"
+
+    def share(self, s: int) -> str:
+        """The share of a state that zoneout keeps."""
+        return self.load(f"{self.pointer('zoneout')} + b * {self.pointer('zoneout_row')} + {s} * N + u")
+
+    def with_resets(self, value: str) -> str:
+        return f"{value} * {self.load_of_stream(self.pointer('carry') + ' + b')}"
+
+    # Values
+
+    def name(self, place: int) -> str:
+        """A value by its name; a constant as a number."""
+        node = self.nodes[place]
+        return repr(node.number) if node.op == "constant" else self.values[place]
+
+    def computed(self, place: int) -> str:
+        """The name of a value, which is loaded or computed here."""
+        of, node = self.of, self.nodes[place]
+        norms, name = of.passes.normalizations, f"v{place}"
+        if of.plan.home[place] < self.stage and place in of.stored:
+            value = self.load(self.address_of(of.stored[place]))
+            return self.let(name, f"{value} != 0") if node.op == "greater" else value
+        if (loaded := self.loaded(place)) is not None:
+            return loaded if loaded.isidentifier() else self.let(name, loaded)
+        args = [self.name(arg) for arg in node.args]
+        match node.op:
+            case "stop":
+                return args[0]
+            case "d_state":
+                return self.d_state(of.passes.states.index(node.name))
+            case "normalize":
+                norm = of.plan.numbers[place]
+                self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.index}, inside)")
+                self.lines += [f"tl.store({self.moment(norm, k)}, {one})" for k, one in enumerate(("scale", "mean"))]
+                return name
+            case "normalized":
+                scale, mean = (self.load_of_stream(self.moment(node.index, k)) for k in (0, 1))
+                centered = f"({args[0]} - {mean})" if not norms[node.index].index else args[0]
+                return self.let(name, f"{centered} * {scale}")
+            case "normalize_back":
+                scale = self.load_of_stream(self.moment(node.index, 0))
+                call = f"normalize_back({', '.join(args)}, {scale}, N, {not norms[node.index].index}, inside)"
+                return self.let(name, call)
+        return self.let(name, in_code("triton", node.op, *args))
+
+    def loaded(self, place: int) -> str | None:
+        """A value in memory; None for other values."""
+        node, k, passes = self.nodes[place], 0, self.of.passes
+        if node.op == "part":
+            [place], k, node = node.args, node.index, self.nodes[node.args[0]]
+        match node.op:
+            case "static":
+                return self.load(f"{self.pointer('vector', node.index)} + {k} * N + u")
+            case "state" | "before" | "after":
+                kind = "pre_zoneout" if node.op == "after" else "before"
+                return self.read(kind, self.of.passes.states.index(node.name))
+            case "saved":
+                rows = passes.forward.saved[node.size]
+                return self.read("saved", list(passes.forward.saved).index(node.size), len(rows), node.index)
+            case "operand" | "window":
+                return self.read(node.op, node.index, node.count, k)
+            case "product" | "product_back":
+                value = self.read("product", self.of.plan.numbers[place], node.count, k)
+                return value if node.op == "product" else self.masked(value, node.size)
+        return None
+
+    def d_state(self, s: int) -> str:
+        """The gradient of a state after the step, before zoneout. `bypass_{s}` is the part that zoneout passes on."""
+        name = f"d_{s}"
+        products = [self.read("product", index) for index in self.of.passes.through[self.of.passes.states[s]]]
+        self.let(name, " + ".join([self.read("d_state", s), *(self.masked(one, "H") for one in products)]))
+        if self.of.options.resets:
+            self.let(name, self.with_resets(name))
+        if s == 0:
+            self.let(name, f"{name} + {self.read('d_outputs')}")
+        if self.of.zones_out(s):
+            self.let(f"bypass_{s}", f"{self.share(s)} * {name}")
+            self.let(name, f"(1 - {self.share(s)}) * {name}")
+            if self.of.completed.get(s, self.stage) > self.stage:
+                self.write_to(self.address("d_state", s), f"bypass_{s}")
+        return name
+
+    # Stores
+
+    def store(self, store: Store) -> None:
+        index, bf16 = store.index, self.of.options.bf16
+        value = self.name(store.values[-1])
+        match store.kind:
+            case "operand" | "saved" | "d_product" | "d_window" | "later":
+                if store.kind != "later" or self.of.stored[store.values[0]] is store:
+                    self.write_to(self.address_of(store), value)
+                if store.kind == "operand":
+                    self.copy(index, value)
+                if store.kind == "d_product" and bf16:
+                    self.write_to(self.address("d_copy", index, store.count, store.k), value)
+            case "d_vector":
+                address = self.address_of(store)
+                self.write_to(address, f"{self.load(address)} + {value}")
+            case "state":
+                self.state(index, value)
+            case "d_state" | "no_d_state":
+                terms = [value] if store.kind == "d_state" else []
+                if self.of.zones_out(index):
+                    is_here = store.kind == "no_d_state" or len(store.values) > 1
+                    terms.append(f"bypass_{index}" if is_here else self.read("d_state", index))
+                self.write_to(self.address("d_state", index), " + ".join(terms) or "0.0")
+
+    def copy(self, index: int, value: str) -> None:
+        """Copy an operand for its products."""
+        size, options = self.of.passes.operands[index].size, self.of.options
+        if options.bf16 or (options.mask and size == "H"):
+            masked = self.masked(value, size)
+            self.write_to(self.address("copy", index), masked)
+
+    def state(self, s: int, value: str) -> None:
+        """Store a state after the step, with zoneout and resets."""
+        options = self.of.options
+        if options.zoneout or options.resets:
+            self.write_to(self.address("pre_zoneout", s), value)
+        if self.of.zones_out(s):
+            share, old = self.share(s), self.read("before", s)
+            value = self.let(f"new_{s}", f"{share} * {old} + (1 - {share}) * {value}")
+        if options.resets:
+            if s == 0:
+                self.write_to(self.address("outputs"), value)
+            value = self.let(f"next_{s}", self.with_resets(value))
+        self.write_to(self.address("after", s), value)
+        for index, operand in enumerate(self.of.passes.operands):
+            if operand.state == self.of.passes.states[s]:
+                self.copy(index, value)

@@ -1,9 +1,8 @@
 """Settings that choose themselves: the text, the machine's speed, and a rule that says what a model will score.
 
-suggest.py         the choice, step by step
-families.py        the models to choose from, and what the user asks for
-speed.py           how long their updates take on this machine
-rule.py            which is best
-recipe.py          all other settings of the best
-trained_weights.py the learning rate of a run that starts from trained weights
+suggest.py   the choice, step by step
+families.py  the models to choose from, and what the user asks for
+speed.py     how long their updates take on this machine
+rule.py      which is best
+recipe.py    all other settings of the best
 """

@@ -41,9 +41,7 @@ class Family:
     multiplier_power: float = 0.0
     """The multiplier grows with this power of the number of updates."""
     residual: bool = True
-    """Whether layers above the first add their input to their output."""
     activation_penalty: bool = True
-    """Whether outputs gain from being kept small."""
     cell: dict[str, Any] = field(default_factory=dict)
     """Options of the cell."""
 
@@ -64,8 +62,7 @@ USUAL = (
 """The families to choose from where there are kernels."""
 PLAIN = Family("lstm", 1, _SMALL, 1.2e-2, forget_bias_updates=2000, multiplier=0.62, multiplier_power=0.2,
                cell={"forget_bias": None})
-"""One more family where there are no kernels: PyTorch's own operator computes it several times as fast as a loop in
-Python computes the normalized LSTM and the RHN."""
+"""One more where there are no kernels: PyTorch's operator is several times as fast as a loop for the other families."""
 ON_REQUEST = {
     "gru": Family("gru", 1, (128, 192, 256, 384, 512, 768), 8e-3, lr_hidden=256, multiplier=0.7),
     "rnn": Family("rnn", 2, _LARGE, 1.5e-3, lr_hidden=512, multiplier=0.2),
@@ -97,10 +94,9 @@ class Request:
 
     def config(self, settings: dict[str, Any], overrides: Sequence[str] | None = None) -> Config:
         """The config of these settings, with the user's; ConfigError if they do not fit."""
-        where = f"the settings for {self.source}"
         overrides = self.overrides if overrides is None else overrides
         cell = self.initial.config.model.cell if self.initial else None
-        return parse_config(settings, where, overrides, cell=cell, runs_file=cell is None)
+        return parse_config(settings, f"the settings for {self.source}", overrides, cell=cell, runs_file=cell is None)
 
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""
@@ -109,7 +105,7 @@ class Request:
         return self.config({"data": {"source": self.source}}, [*given])
 
     def settings(self, family: Family, hidden: int, batch_size: int, bptt: int) -> dict[str, Any]:
-        """The options that decide how long an update takes, and what is the same for all models; without the user's."""
+        """Without the user's: what decides how long an update takes, and what is the same for all models."""
         return {
             "data": {"source": self.source},
             "model": {
@@ -123,10 +119,7 @@ class Request:
         }
 
     def families(self) -> list[tuple[Family, Cell]]:
-        """The families that take the user's options, with their cells; ConfigError if there is none.
-
-        If the user asks for another kind, its family alone.
-        """
+        """The families that take the user's options, with their cells, or that of the kind asked for; ConfigError."""
         found, faults = [], []
         for family in (PLAIN, *USUAL):
             try:

@@ -1,11 +1,19 @@
-"""All settings of a run, from its model, how much it reads, and how long that takes."""
+"""All settings of a run, from its model, how much it reads, how long that takes, and what its first weights know."""
 
 import copy
 import math
 from typing import Any
 
+import numpy as np
+
+from charlm.checkpoint import Checkpoint
 from charlm.choice.rule import MOST_EPOCHS, Candidate, dropout, regularization
+from charlm.data.corpus import Corpus, sample
+from charlm.data.lines import as_records
+from charlm.inference.evaluation import evaluate
+from charlm.inference.trained import load_model
 from charlm.training.budget import EVALUATION_COST
+from charlm.training.machine import Machine
 
 _SHORT = 2000
 """Updates of a short run."""
@@ -17,17 +25,19 @@ _READ_AT, _FEW_EPOCHS = 0.9, 3.0
 """Share of a run after which a pass ends with the text, if the run makes fewer passes than this."""
 _RATES = {"sgd": 25.0, "rmsprop": 1 / 3, "adagrad": 5.0}
 """Learning rates relative to AdamW's, of optimizers that need others."""
+_SAMPLE_CHARS = 50_000
+"""Characters, from all over the text, that tell how well the weights know it."""
+_USUAL = 0.4
+"""Assumed score of weights on their own text ÷ the score of its character frequencies, for a run without a score."""
+_LONGER, _POWER = 4.0, 1.3
+"""Fitted to trainings of 250 to 8,000 updates (benchmarks/README.md)."""
 
 
-def all_settings(candidate: Candidate, minutes: float, split: list[float] | None, rate: float) -> dict[str, Any]:
-    """All settings of a run, without the user's.
-
-    split: shares of train, valid and test; None: the user's. rate: factor of the learning rate, see `rate_factor`.
-    """
+def all_settings(candidate: Candidate, minutes: float, valid_share: float, rate: float) -> dict[str, Any]:
+    """All settings of a run, without the user's. rate: factor of the learning rate, see `rate_factor`."""
     updates, update_s, model, family = candidate.updates, candidate.update_s, candidate.config.model, candidate.family
     settings = copy.deepcopy(candidate.settings)
-    if split:
-        settings["data"]["split"] = split
+    settings["data"]["split"] = [round(1 - valid_share, 8), valid_share, 0.0]
     if updates < family.forget_bias_updates:
         settings["model"]["cell"]["forget_bias"] = 1.0
     settings["model"]["dropout"] = dropout(regularization(candidate), model.layers)
@@ -36,7 +46,6 @@ def all_settings(candidate: Candidate, minutes: float, split: list[float] | None
     settings["train"] |= {
         "ema": round(min(max(1 - 25 / updates, 0.9), 0.9999), 5),
         "activation_penalty": round(min(max(updates / 10_000, 0.5), 1.0), 2) if family.activation_penalty else 0.0,
-        "max_minutes": minutes,
         "log_every": _round_up(min(2 / update_s, updates / 20)),
         "eval_every": eval_every,
         "save_every": _round_up(min(120 / update_s, updates)),
@@ -56,11 +65,7 @@ def all_settings(candidate: Candidate, minutes: float, split: list[float] | None
 
 
 def _optimizer(candidate: Candidate, rate: float) -> dict[str, Any]:
-    """Learning rate, decay, clipping and schedule, as far as they fit the optimizer, which may be the user's.
-
-    The rate grows with the root of the batch and for narrow models, at most to the double, and falls with the width and
-    the updates.
-    """
+    """Learning rate, decay, clipping and schedule, as far as they fit the optimizer, which may be the user's."""
     name, updates, family = candidate.config.optimizer.name, candidate.updates, candidate.family
     is_short = updates < _SHORT
     width = family.width_factor(candidate.config.model.cell.hidden)
@@ -83,8 +88,7 @@ def _optimizer(candidate: Candidate, rate: float) -> dict[str, Any]:
 def _read_share(epochs: float) -> float:
     """Share of the text that each pass reads, so that a run of few passes ends with a pass.
 
-    It has then seen all parts of the text, and the end when the learning rate is low. A text changes from its beginning
-    to its end, where the validation part is.
+    It has then seen all parts of the text, and its end, which the validation part follows, at a low learning rate.
     """
     passes = _READ_AT * epochs
     return float(f"{passes / math.ceil(passes):.3g}") if epochs < _FEW_EPOCHS else 1.0
@@ -104,3 +108,46 @@ def _round_up(number: float) -> int:
     number = max(math.ceil(number), 1)
     unit = 10 ** max(len(str(number)) - 2, 0)
     return math.ceil(number / unit) * unit
+
+
+# Trained weights
+
+
+def is_own_text(initial: Checkpoint, corpus: Corpus) -> bool:
+    """Whether the weights were trained on this very text."""
+    return corpus.sha256 == initial.progress.get("corpus_sha256")
+
+
+def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> float:
+    """How much the weights do not know of a text: 0 if they predict it as well as their own, 1 if as its frequencies.
+
+    corpus: all of it is for training. Ids beyond the checkpoint's vocabulary are characters that it lacks.
+    """
+    if is_own_text(initial, corpus):
+        return 0.0
+    text = sample(corpus.splits["train"], _SAMPLE_CHARS).ravel()
+    known = text[text < len(initial.vocabulary)]
+    if len(known) < 2:
+        return 1.0
+    model = load_model(initial, machine.device, machine.precision)
+    nats = evaluate(model, as_records(known, model.reset_id)).nats_per_char
+    shares = np.bincount(known) / len(known)
+    shares = shares[shares > 0]
+    frequency_nats = -float((shares * np.log(shares)).sum())
+    own_nats = initial.progress.get("best_nats") or _USUAL * frequency_nats
+    if frequency_nats <= own_nats:
+        return 1.0
+    unknown = (nats - own_nats) / (frequency_nats - own_nats)
+    new_characters = 1 - len(known) / len(text)
+    return new_characters + (1 - new_characters) * min(max(unknown, 0.0), 1.0)
+
+
+def rate_factor(unknown: float, initial: Checkpoint, candidate: Candidate) -> float:
+    """Learning rate relative to that for random weights. unknown: see `unknown_share`.
+
+    On a text that they know, a high rate makes the weights worse at first. A run `_LONGER` times as long as those
+    before it makes up for that, and gets the rate for random weights.
+    """
+    chars = candidate.updates * candidate.chars_per_update
+    share = chars / max(_LONGER * initial.trained_chars, 1.0)
+    return max(unknown, min(share, 1.0) ** _POWER)

@@ -4,8 +4,7 @@
 
 c: what no model of this form gets below on the text; N: useful parameters; D: characters read, counted less for
 repetitions and for large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)); repetitions count
-as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). A, α, B, β, the multipliers of the families and `PER_CHAR` are
-fitted; the RHN's multiplier is lower than its fit (benchmarks/README.md).
+as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). The rest is fitted; the RHN's multiplier is lower than its fit.
 """
 
 import math
@@ -18,10 +17,7 @@ from charlm.config import Config
 A, ALPHA, PARAMETERS = 0.183, 0.44, 4e5
 B, BETA, CHARS = 0.451, 0.36, 1e6
 UPDATES, LEAST_UPDATES, MOST_UPDATES = 1000, 250, 8000
-"""A family's multiplier grows with the updates, relative to the first number, between the other two.
-
-Measured up to 4,000.
-"""
+"""A family's multiplier grows with the updates, relative to the first number, between the other two."""
 PER_CHAR = 0.71
 """Limit of the useful parameters, per character of the train split."""
 REPETITIONS = 4.0
@@ -48,13 +44,12 @@ class Candidate:
 
     family: Family
     settings: dict[str, Any]
-    """Options that decide how long an update takes, without the user's."""
+    """See `Request.settings`."""
     config: Config
-    """The same with the user's."""
+    """The settings with the user's."""
     parameters: int
     """Of one member."""
     train_chars: int = 0
-    """Characters of the train split."""
     valid_chars: int = 0
     update_s: float = 0.0
     updates: int = 0
@@ -78,9 +73,9 @@ class Candidate:
 
 
 def best(candidates: list[Candidate]) -> Candidate:
-    """The largest of the promising models with nearly the best score: it gains most if the machine turns out faster.
+    """The largest of the promising models with nearly the best score, but of those beyond the rule's fit the smallest.
 
-    Of those beyond `_FITTED_PARAMETERS` the smallest. The smallest of all if none is promising.
+    It gains most if the machine turns out faster. The smallest of all if none is promising.
     """
     promising = [each for each in candidates if is_promising(each)]
     if not promising:
@@ -99,8 +94,7 @@ def is_promising(candidate: Candidate) -> bool:
 def relative_nats(candidate: Candidate) -> float:
     """Nats per character that a run ends with, without c.
 
-    A model too large for the text gains little: n effective parameters are worth S · (1 − e^(−n / S)), where S is
-    `PER_CHAR` times the characters of the train split.
+    n effective parameters are worth S · (1 − e^(−n / S)) for a text of S / `PER_CHAR` characters.
     """
     family, usable = candidate.family, PER_CHAR * candidate.train_chars
     updates = min(max(candidate.updates, LEAST_UPDATES), MOST_UPDATES)
@@ -116,9 +110,8 @@ def relative_nats(candidate: Candidate) -> float:
 def regularization(candidate: Candidate) -> float:
     """How much a run needs against overfitting: 0 for a single pass, 3 for a small text read for hours.
 
-    It grows with the passes over the text, up to `DROPOUT_PASSES`, and with the parameters per character of it. Up to
-    `MODERATE` it also grows with the updates: a short run ends before it overfits, and a long one gains from some
-    dropout before it does.
+    It grows with the passes, up to `DROPOUT_PASSES`, with the parameters per character, and up to `MODERATE` with the
+    updates: a short run ends before it overfits.
     """
     log_passes = math.log(min(max(candidate.epochs, 1), DROPOUT_PASSES))
     share = candidate.parameters / candidate.train_chars

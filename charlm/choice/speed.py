@@ -25,8 +25,6 @@ _SLICES, _SLICE_S = 3, 0.05
 """How often a model is measured, and for how long each time. The speed of a shared machine changes within a second."""
 _LONGEST_S, _LEAST_UPDATES = 0.3, 300
 """A model with longer or fewer updates is not measured, unless it is its family's first."""
-_SLOW_MOMENT = 3.0
-"""How many times slower a first slice may be than a model that is fast enough, so that it is measured again."""
 _OVERHEAD = 0.1
 """Share of an update's time that does not depend on the parameters."""
 _LEAST_ON_GPU = 5
@@ -36,10 +34,7 @@ _WINDOWS = 4
 
 
 def update_s(parameters: int, speeds: Speeds) -> float:
-    """Seconds per update of a model, on the line between the measured models of its family next to it in size.
-
-    Beyond the largest of them in proportion to the parameters; below the smallest, too, but for the overhead.
-    """
+    """Seconds per update, on the line between the measured models next in size; beyond them in proportion to size."""
     sizes = sorted(speeds)
     times_s = [speeds[size] for size in sizes]
     if parameters > sizes[-1]:
@@ -52,11 +47,10 @@ def update_s(parameters: int, speeds: Speeds) -> float:
 def measured(
     groups: list[list[Candidate]], corpus: Corpus, machine: Machine, training_s: float, limit_s: float
 ) -> list[tuple[Candidate, float]]:
-    """The candidates for which there is memory and seconds of an update of each.
+    """The candidates for which there is memory, with the seconds of an update of each.
 
-    groups: candidates that differ in size only, the smallest first. Measures every other one, the small ones first, as
-    long as they are fast enough for a training of `training_s`; in several short slices, one after the other. No
-    measurement but the first starts after `limit_s`. All processes of the group call this together.
+    groups: candidates that differ in size only, the smallest first. Measures every other one that is fast enough for a
+    training of `training_s`, in several short slices, within `limit_s`. All processes of the group call this together.
     """
     slice_s, ends_s = min(_SLICE_S, limit_s / 16 / _SLICES), time.perf_counter() + limit_s
     speeds: list[Speeds] = [{} for _ in groups]
@@ -64,45 +58,39 @@ def measured(
     def is_worth_it(candidate: Candidate, of_group: Speeds) -> bool:
         if time.perf_counter() > ends_s:
             return not any(math.isfinite(seconds) for each in speeds for seconds in each.values())
-        if not of_group:
-            return True
+        if candidate.parameters in of_group:
+            return math.isfinite(of_group[candidate.parameters])
         longest_s = min(_LONGEST_S, training_s / max(_LEAST_UPDATES, candidate.least_updates))
-        slower = _SLOW_MOMENT if candidate.parameters in of_group else 1.0
-        return update_s(candidate.parameters, of_group) <= slower * longest_s
+        return not of_group or update_s(candidate.parameters, of_group) <= longest_s
 
     every_other = [group[1::2] or group for group in groups]
     for sizes in [*itertools.zip_longest(*every_other)] * _SLICES:
         for candidate, of_group in zip(sizes, speeds, strict=True):
-            if candidate is None or not machine.group.on_first(is_worth_it, candidate, of_group):
-                continue
-            seconds = measure(candidate.config, corpus, machine, slice_s)
-            if seconds is None:  # no memory: larger ones have none either
-                seconds = math.inf
-            of_group[candidate.parameters] = min(seconds, of_group.get(candidate.parameters, seconds))
-            if machine.device.type == "cuda":
-                free_memory()
-    table = []
-    for group, of_group in zip(groups, speeds, strict=True):
-        for candidate in group if of_group else []:
-            seconds = update_s(candidate.parameters, of_group)
-            if math.isfinite(seconds):
-                table.append((candidate, seconds))
-    return table
+            if candidate and machine.group.on_first(is_worth_it, candidate, of_group):
+                seconds = measure(candidate.config, corpus, machine, slice_s)
+                of_group[candidate.parameters] = min(seconds, of_group.get(candidate.parameters, seconds))
+                if machine.device.type == "cuda":
+                    free_memory()
+    table = [
+        (candidate, update_s(candidate.parameters, of_group))
+        for group, of_group in zip(groups, speeds, strict=True)
+        for candidate in (group if of_group else [])
+    ]
+    return [(candidate, seconds) for candidate, seconds in table if math.isfinite(seconds)]
 
 
-def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -> float | None:
-    """Seconds of the fastest update on the start of a text, of several processes the median; None if memory is short.
+def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -> float:
+    """Seconds of the fastest update on the start of a text, because other load only makes updates slower.
 
-    The fastest, because other load only makes updates slower. Updates are timed for `enough_s`, and at least one. All
-    processes of the group call this together.
+    Of several processes the median; inf if memory is short. All processes of the group call this together.
     """
     group, train = machine.group, config.train
     if group.is_distributed:
         # One that lacks memory would leave the others waiting for its gradients: each tries its share alone before.
         share = train.model_copy(update={"batch_size": train.batch_size // group.size})
         alone = config.model_copy(update={"train": share})
-        if group.sum(measure(alone, corpus, replace(machine, group=ONE_PROCESS), 0.0) is None):
-            return None
+        if group.sum(math.isinf(measure(alone, corpus, replace(machine, group=ONE_PROCESS), 0.0))):
+            return math.inf
         free_memory()
     ids = corpus.splits["train"][: train.batch_size * train.bptt * _WINDOWS + 1]
     start = replace(corpus, splits={"train": ids}, starts=None)
@@ -112,7 +100,7 @@ def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -
         times_s = call_times(trainer.update, trainer, enough_s, least=least, warmup=1)
     except Exception as error:
         if not group.is_distributed and (isinstance(error, DeviceError) or is_out_of_memory(error)):
-            return None
+            return math.inf
         raise
     # Of several processes the slowest of the moment decides, and the fastest update is one in which none was slow.
     return statistics.median(times_s) if group.is_distributed else min(times_s)

@@ -1,8 +1,7 @@
 """`charlm train TEXT --minutes M`: settings from the text, the time and the machine.
 
-The models that fit into memory are measured, some of them (`speed`): that gives a table of how long an update of each
-takes, and so how many it makes in the time. A rule says which one is then best (`rule`), and all other settings follow
-from it (`recipe`).
+Some of the models that fit into memory are measured (`speed`): that tells how many updates each makes in the time. A
+rule says which one is then best (`rule`), and all other settings follow from it (`recipe`).
 """
 
 import itertools
@@ -12,9 +11,8 @@ from typing import NamedTuple
 
 from charlm.choice import speed
 from charlm.choice.families import PLAIN, Family, Request
-from charlm.choice.recipe import all_settings
+from charlm.choice.recipe import all_settings, is_own_text, rate_factor, unknown_share
 from charlm.choice.rule import MOST_EPOCHS, Candidate, best, is_promising
-from charlm.choice.trained_weights import is_own_text, rate_factor, unknown_share
 from charlm.config import Config
 from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, CountedSources
@@ -39,13 +37,11 @@ _MEMORY = 0.5
 
 
 class Suggestion(NamedTuple):
-    """The settings that were chosen for a text."""
+    """The settings chosen for a text, why (label → text), and the updates that the measured speed promises."""
 
     config: Config
     reasons: dict[str, str]
-    """What was found out and chosen: label → text."""
     updates: int
-    """How many the measured speed promises."""
     opened: tuple[Machine, CountedSources]
     """The machine and the text for which they were chosen."""
     vocabulary: Vocabulary
@@ -55,9 +51,7 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     """Choose settings for a text and a time on this machine; the batch is a multiple of the group's processes.
 
     All of them call this together: the first one chooses, and all measure speed. budget: the minutes, if they have
-    begun; None: they begin with a later command. ConfigError for wrong overrides, DataError for a text that cannot be
-    read or is too short, DeviceError for a device that is not there or has too little memory, VocabularyError for
-    characters that a model to start from does not know.
+    begun. ConfigError, DataError, DeviceError, or VocabularyError for characters that a model to start from lacks.
     """
     budget = budget or Budget(request.minutes)
     base, families = group.on_each(request.base), group.on_each(request.families)
@@ -90,32 +84,25 @@ def _load(request: Request, base: Config) -> tuple[CountedSources, Corpus]:
 
 @dataclass(frozen=True)
 class _Choice:
-    """The steps of a choice, for what the user asks, a text and a machine."""
+    """The steps of a choice. All of the corpus is for training, until shares are chosen."""
 
     request: Request
     base: Config
-    """What is given before anything is chosen."""
     corpus: Corpus
-    """All of the text is for training, until shares are chosen."""
     machine: Machine
 
     def candidates(self, families: list[Family]) -> list[list[Candidate]]:
-        """Models that fit into memory, by family and batch, the smallest first.
-
-        ConfigError if the user's options fit none, DeviceError if there is no memory for any.
-        """
+        """Models that fit into memory, by family and batch, the smallest first; DeviceError if there is none."""
         size, chars = self.machine.group.size, len(self.corpus.splits["train"])
         bptt = 64 if chars >= 5_000 else 16
         groups: list[list[Candidate]] = []
-        faults: list[ConfigError] = []
         for family, batch in itertools.product(families, self._batches(chars)):
             sizes: list[Candidate] = []
             for hidden in family.hidden:
                 settings = self.request.settings(family, hidden, -(-batch // size) * size, bptt)
                 try:
                     config = self.request.config(settings)
-                except ConfigError as error:
-                    faults.append(error)
+                except ConfigError:  # the user's options do not fit this size
                     break
                 if not self._fits(config):
                     break
@@ -125,8 +112,7 @@ class _Choice:
             if sizes:
                 groups.append(sizes)
         if not groups:
-            fault = DeviceError(f"memory: no model fits into what is free ({self.machine.device.type})")
-            raise faults[0] if faults else fault
+            raise DeviceError(f"memory: no model fits into what is free ({self.machine.device.type})")
         return groups
 
     def _batches(self, chars: int) -> list[int]:
@@ -144,10 +130,7 @@ class _Choice:
         return needed_bytes <= _MEMORY * (self.machine.free_bytes or math.inf)
 
     def settings(self, table: list[tuple[Candidate, float]], budget: Budget) -> tuple[Config, dict[str, str], int]:
-        """The settings of the best candidate, the reasons, and its updates.
-
-        table: the candidates, and seconds of an update of each. DeviceError if there is none.
-        """
+        """The settings of the best candidate, the reasons, and its updates. table: candidates, seconds of an update."""
         request, machine, initial = self.request, self.machine, self.request.initial
         unknown = unknown_share(initial, self.corpus, machine) if initial else 1.0
         training_s = budget.training_s()
@@ -156,10 +139,12 @@ class _Choice:
         trained = [self._with_training(candidate, update_s, training_s) for candidate, update_s in table]
         chosen = self._with_members(best(trained), training_s)
         rate = rate_factor(unknown, initial, chosen) if initial else 1.0
-        settings = all_settings(chosen, request.minutes, self._shares(chosen), rate)
+        valid_share = 0.0
+        if not self.base.data.valid_source:
+            valid_share = float(f"{chosen.valid_chars / len(self.corpus.splits['train']):.2g}")
+        settings = all_settings(chosen, request.minutes, valid_share, rate)
         if initial:  # at a high rate it may take most of a run to be better than the start
             settings["train"].pop("patience", None)
-        settings["data"] = self.base.data.model_dump(mode="json", exclude_defaults=True) | settings["data"]
         config = request.config(settings)
         reasons = self._reasons(chosen, config.train.read_share)
         if initial:
@@ -179,10 +164,7 @@ class _Choice:
         return replace(candidate, update_s=update_s, updates=updates, train_chars=train_chars, valid_chars=valid_chars)
 
     def _with_members(self, candidate: Candidate, seconds: float) -> Candidate:
-        """The candidate, with several members in the time in which one would make more passes than teach it anything.
-
-        The user's number of members stays, and limits other than the time are those of one member.
-        """
+        """The candidate, with several members in the time in which one would make more passes than teach it."""
         train = candidate.config.train
         if train.max_steps or train.max_epochs or self.request.initial or self.request.gives("model.members"):
             return candidate
@@ -196,37 +178,23 @@ class _Choice:
         return candidate
 
     def _split(self, chars_read: int) -> tuple[int, int]:
-        """Characters for training and validation in a run that reads so many.
-
-        Without the user's split: enough to be trusted, but not more than evaluations have time for.
-        """
-        chars, has_own_valid = len(self.corpus.splits["train"]), "valid" in self.corpus.splits
-        if self.request.gives("data.split"):
-            train, valid, test = self.base.data.split
-            if has_own_valid:  # its share is ignored, and the others are rescaled to sum to 1
-                return int(chars * train / (train + test)), len(self.corpus.splits["valid"])
+        """Characters for training and, enough to be trusted, for validation in a run that reads so many."""
+        chars, own_valid = len(self.corpus.splits["train"]), self.corpus.splits.get("valid")
+        is_given = self.request.gives("data.split")
+        train, valid, test = self.base.data.split if is_given else (1.0, 0.0, 0.0)
+        if own_valid is not None:  # the share is ignored, and the others are rescaled to sum to 1
+            return int(chars * train / (train + test)), len(own_valid)
+        if is_given:
             return int(chars * train), int(chars * valid)
-        if has_own_valid:
-            return chars, len(self.corpus.splits["valid"])
         highest = min(_MOST_VALID, max(_LEAST_VALID, chars_read // 5))
         chosen = int(min(max(0.1 * chars, _LEAST_VALID), highest, 0.2 * chars))
         return chars - chosen, chosen
 
-    def _shares(self, chosen: Candidate) -> list[float] | None:
-        """The shares of train, valid and test; None: the user's."""
-        if self.request.gives("data.split"):
-            return None
-        share = 0.0
-        if not self.base.data.valid_source:
-            share = float(f"{chosen.valid_chars / len(self.corpus.splits['train']):.2g}")
-        return [round(1 - share, 8), share, 0.0]
-
     def _reasons(self, chosen: Candidate, read_share: float) -> dict[str, str]:
         """What was found out and chosen: label → text."""
         chars, machine = len(self.corpus.splits["train"]), self.machine
-        model, updates = chosen.config.model, counted(chosen.updates, "update")
+        model, minutes = chosen.config.model, format_duration(60 * self.request.minutes)
         name = f"{model.description}, {model.members * chosen.parameters:,} parameters"
-        minutes = format_duration(60 * self.request.minutes)
         passes = f"{chosen.epochs:.1f} passes over the text"
         if read_share < 1:
             passes = f"{chosen.epochs / read_share:.1f} epochs, each of {100 * read_share:.2g}% of the text"
@@ -234,7 +202,7 @@ class _Choice:
             "text": f"{chars:,} characters, {len(self.corpus.vocabulary):,} distinct",
             "machine": f"{describe_device(machine.device)}: {chosen.chars_per_s:,.0f} characters/s with this model",
             "choice": f"{name}: the best for {minutes} by a rule fitted to measured trainings",
-            "plan": f"about {updates}, {passes}",
+            "plan": f"about {counted(chosen.updates, 'update')}, {passes}",
         }
         if chosen.epochs >= MOST_EPOCHS:
             reasons["plan"] += "; more would teach little, so the run ends there"

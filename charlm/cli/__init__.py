@@ -2,14 +2,13 @@
 
 Each command imports what it needs when it runs, so that --help never waits for torch.
 
-    train.py     train                  plan.py      plan
-    sample.py    sample, next           evaluate.py  eval
-    score.py     score                  data.py      data …
-    classify.py  classify               look.py      look
-    export.py    export                 runs.py      runs
-    report.py    report                 compare.py   compare
-    config.py    config …               cells.py     cells …
-    doctor.py    doctor
+    train.py     train, plan            evaluate.py  eval
+    sample.py    sample, next           data.py      data …
+    score.py     score                  look.py      look
+    classify.py  classify               runs.py      runs
+    export.py    export                 compare.py   compare
+    report.py    report                 cells.py     cells …
+    config.py    config …               doctor.py    doctor
     commands.py  the commands together, and how errors end one
     usage.py     the options that several commands share, and usage errors
     common.py    what several commands do: open a model, read a text, print a result

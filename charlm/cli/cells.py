@@ -14,11 +14,9 @@ from charlm.system.formatting import one_line
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
+    from charlm.cells.program import Parameter
 
 app = usage.command_group("List and show kinds of cells, and check one of your own.", "charlm cells show lstm")
-
-_MOST_LINES, _FIRST_LINES = 60, 30
-"""Equations that are printed; of more only the first."""
 
 
 @app.command("list")
@@ -39,16 +37,13 @@ def list_cells() -> None:
 @app.command()
 def show(
     kind: Annotated[str, typer.Argument(metavar="KIND", help="A built-in kind, or FILE.py:CLASS for one of your own.")],
-    markdown: Annotated[
-        bool, typer.Option("--markdown", help="Print Markdown, with the equations in LaTeX too, for notes or slides.")
-    ] = False,
     overrides: usage.Overrides = None,
 ) -> None:
     """Show what a cell computes: its options, its parameters and their shapes, its equations, and their derivative.
 
     H is the number of hidden units, I that of inputs of a layer; a[k] is the k-th of the vectors in a. In the
     derivative, dv is the gradient of the loss with respect to v, from dhₜ of the states after the step to dhₜ₋₁ of
-    those before it.
+    those before it, and dxₜ of the input.
 
     \b
     Example:
@@ -59,14 +54,7 @@ def show(
 
     kind = kind.lower() if kind.lower() in CELLS else kind
     cell = parse_config({"model": {"cell": {"kind": kind}}}, "KIND", overrides or [], runs_file=True).model.cell
-    another = cell.kind != kind and {cell.kind, kind} & {*CELLS}
-    usage.refuse_if(another, f"--set: found the kind {cell.name}; allowed: {kind}, as KIND says")
-    if markdown:
-        from charlm.cells.markdown import markdown as page_of
-
-        typer.echo(page_of(cell), nl=False)
-    else:
-        _print(cell)
+    _print(cell)
 
 
 @app.command()
@@ -113,28 +101,37 @@ def _summary(cell: "type[Cell]") -> str:
     from charlm.cells import CELLS
 
     kind = cell.model_fields["kind"]
-    is_built_in = CELLS.get(kind.default) is cell
-    text = (kind.description if is_built_in else inspect.cleandoc(cell.__doc__ or "").partition("\n")[0]) or ""
+    text = kind.description or ""
+    if CELLS.get(kind.default) is not cell:
+        text = inspect.cleandoc(cell.__doc__ or "").partition("\n")[0]
     return one_line(text).rstrip(".")
 
 
 def _print(cell: "Cell") -> None:
     from charlm.cells.equations import derivative, equations, notes
-    from charlm.cells.markdown import explanation, general_program, shape
 
-    program, note = general_program(cell)
+    general, square = cell.programs()
+    program = general or square
+    note = "" if general else "  (for layers with as many inputs as hidden units only)"
     options = {"hidden": cell.hidden, **cell.options()}
-    shapes = [f"{parameter.name} {shape(parameter)}" for parameter in program.parameters]
+    shapes = [f"{parameter.name} {_shape(parameter)}" for parameter in program.parameters]
     print_table(
         {
-            cell.name: (_summary(type(cell)) or "without a docstring") + (f"  ({note})" if note else ""),
+            cell.name: (_summary(type(cell)) or "without a docstring") + note,
             "states": ", ".join(cell.states),
             "options": ", ".join(f"{name} {json.dumps(value)}" for name, value in options.items()),
             "parameters": ", ".join(shapes),
         }
     )
     forward, backward = equations(program), derivative(program)
-    for lines in filter(None, (forward, backward, [*explanation(cell), *notes(forward + backward)])):
-        if len(lines) > _MOST_LINES:
-            lines = [*lines[:_FIRST_LINES], f"… {len(lines) - _FIRST_LINES} more"]
+    paragraphs = inspect.cleandoc(type(cell).__doc__ or "").split("\n\n")[1:]
+    explained = [" ".join(paragraph.split()) for paragraph in paragraphs]
+    for lines in filter(None, (forward, backward, [*explained, *notes(forward + backward)])):
         typer.echo("\n" + "\n".join(lines))
+
+
+def _shape(parameter: "Parameter") -> str:
+    """The shape of a parameter, such as [4·H, I]."""
+    rows = f"{parameter.gates}·{parameter.size}" if parameter.gates > 1 else f"{parameter.size}"
+    sizes = [parameter.stack or "", rows, parameter.columns]
+    return f"[{', '.join(str(size) for size in sizes if size != '')}]"

@@ -1,12 +1,13 @@
 """charlm classify."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import open_model, print_exactly, print_json, without_unknown
+from charlm.cli.common import open_model, print_exactly, print_json
 from charlm.system.console import say
+from charlm.system.number import LARGEST
 
 Labels = Annotated[str, usage.option("A,B,…", "The labels, with commas between them.")]
 Separator = Annotated[str, usage.option("TEXT", r"What stands between label and line in the training text.")]
@@ -16,7 +17,9 @@ EqualPriors = Annotated[
 ]
 NoneBelow = Annotated[
     float,
-    usage.number("P", "Answer none if the likeliest label has a lower probability: 0 to 1, among these labels.", max=1),
+    usage.option(
+        "P", "Answer none if the likeliest label has a lower probability: 0 to 1, among these labels.", min=0, max=1
+    ),
 ]
 
 _LEAST_P = 0.01
@@ -30,7 +33,6 @@ def classify(
     separator: Separator = r"\t",
     equal_priors: EqualPriors = False,
     none_below: NoneBelow = 0.0,
-    skip_unknown: usage.SkipUnknown = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
     json: usage.Json = False,
@@ -38,8 +40,8 @@ def classify(
     """Find the label of each line, with a model that was trained on lines such as label<TAB>record.
 
     Prints the likeliest label, its probability among the labels given, 0 to 1, and the line, with tabs between them.
-    The model scores label, separator and line together, for each label. Lines from a pipe are answered as they come,
-    and without the characters that the model does not know.
+    The model scores label, separator and line together, for each label, without the characters that it does not know.
+    Lines from a pipe are answered as they come.
 
     \b
     Examples:
@@ -48,35 +50,29 @@ def classify(
     """
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import arriving_lines, is_pipe, text_name
+    from charlm.data.reading import arriving_lines, text_name
     from charlm.data.vocabulary import never_seen, readable
 
-    name, number, seen_unknown = text_name(file), 0, False
-    skip_unknown = skip_unknown or is_pipe(file)
+    vocabulary, number, is_said = trained.vocabulary, 0, False
     names, separator = [label.strip() for label in labels.split(",")], separator.replace(r"\t", "\t")
-    if unknown := trained.vocabulary.unknown(separator):
-        raise trained.vocabulary.unknown_error(unknown, "--separator")
+    if unknown := vocabulary.unknown(separator):
+        raise vocabulary.unknown_error(unknown, "--separator")
     try:
-        trained.classify([], names, separator)
+        trained.classify([], names, separator, none_below=none_below)
     except ValueError as error:
         raise usage.error(f"--labels, --separator: {error}") from None
-    expected = zip(names, trained.separator_probabilities(names, separator), strict=True)
-    if unexpected := [repr(label) for label, p in expected if p < _LEAST_P]:
+    if unexpected := [repr(name) for name in names if not _is_expected(trained, name, separator)]:
         where = f"{separator!r} after {', '.join(unexpected)}"
-        say(
-            "labels",
-            f"the model does not expect {where}; see --labels and --separator",
-        )
-    for lines in arriving_lines(file, trained.vocabulary, trained.config.data.unit):
+        say("labels", f"the model does not expect {where}; see --labels and --separator")
+    for lines in arriving_lines(file, vocabulary, trained.config.data.unit):
         known = []
         for line in lines:
             number += 1
-            where = f"{name}, line {number:,}"
-            known.append(without_unknown(trained.vocabulary, line, where, skip_unknown))
-            unknown = trained.vocabulary.unknown(line)
-            if unknown and not seen_unknown:
-                say("skipped", f"{where}: {never_seen(unknown)}")
-            seen_unknown = seen_unknown or bool(unknown)
+            unknown = vocabulary.unknown(line)
+            if unknown and not is_said:
+                say("skipped", f"{text_name(file)}, line {number:,}: {never_seen(unknown)}")
+                is_said = True
+            known.append("".join(character for character in line if character not in unknown))
         answers = trained.classify(known, names, separator, equal_priors=equal_priors, none_below=none_below)
         for line, (label, p) in zip(lines, answers, strict=True):
             if json:
@@ -84,3 +80,11 @@ def classify(
                 print_json({"label": shown, "probability": p, "line": readable(line)})
             else:
                 print_exactly(f"{'none' if label is None else label}\t{p:.4f}\t{line}\n")
+
+
+def _is_expected(trained: Any, label: str, separator: str) -> bool:
+    """Whether the model expects the first character of the separator after the label at the start of a line."""
+    beginning = "" if trained.network.is_line_model else "\n"
+    likely = [character for character, p in trained.next(beginning + label, k=LARGEST) if p > _LEAST_P]
+    first = trained.vocabulary.encode(separator)[:1]
+    return trained.vocabulary.decode(first, "surrogateescape") in ["", *likely]

@@ -14,26 +14,21 @@ import typer
 from typer.core import TyperGroup
 
 from charlm import IMPORTED_S, __version__
-from charlm.cli import (
-    cells,
-    classify,
-    compare,
-    config,
-    data,
-    doctor,
-    evaluate,
-    export,
-    look,
-    plan,
-    report,
-    runs,
-    sample,
-    score,
-    train,
-)  # fmt: skip
+from charlm.cli import cells, config, data
+from charlm.cli.classify import classify
 from charlm.cli.common import open_output
+from charlm.cli.compare import compare
+from charlm.cli.doctor import doctor
+from charlm.cli.evaluate import evaluate
+from charlm.cli.export import export
+from charlm.cli.look import look
+from charlm.cli.report import report
+from charlm.cli.runs import runs
+from charlm.cli.sample import next_characters, sample
+from charlm.cli.score import score
+from charlm.cli.train import plan, train
 from charlm.cli.usage import UsageError, check_words, worded
-from charlm.errors import CharlmError, ConfigError, is_out_of_memory, is_out_of_processes
+from charlm.errors import CharlmError, ConfigError, is_out_of_memory
 from charlm.system.console import say_error
 from charlm.system.formatting import printable, what_to_type
 from charlm.system.host import limit_spinning, limit_threads
@@ -95,19 +90,19 @@ First steps:
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.command("train")(train.train)
-app.command("sample")(sample.sample)
-app.command("next")(sample.next_characters)
-app.command("classify")(classify.classify)
-app.command("eval")(evaluate.evaluate)
-app.command("look")(look.look)
-app.command("score")(score.score)
-app.command("export")(export.export)
-app.command("plan", short_help="Measure what a config will cost before it runs.")(plan.plan)
-app.command("compare")(compare.compare)
-app.command("runs")(runs.runs)
-app.command("report")(report.report)
-app.command("doctor")(doctor.doctor)
+app.command()(train)
+app.command()(sample)
+app.command("next")(next_characters)
+app.command()(classify)
+app.command("eval")(evaluate)
+app.command()(look)
+app.command()(score)
+app.command()(export)
+app.command()(plan)
+app.command()(compare)
+app.command()(runs)
+app.command()(report)
+app.command()(doctor)
 app.add_typer(cells.app, name="cells")
 app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
@@ -121,10 +116,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
 
 
 def _skip_last_collection() -> None:
-    """Keep Python from collecting garbage among torch's objects at exit, which takes half a second.
-
-    Triton prints a list of all its objects that are not collected.
-    """
+    """Keep Python from collecting torch's objects at exit, which takes half a second; Triton would list its own."""
     if "triton" not in sys.modules:
         gc.freeze()
 
@@ -167,9 +159,4 @@ def _explained(error: Exception) -> Iterable[str] | None:
         return [f"stdout: {error.strerror}; allowed: a place with room for the output"]
     if is_out_of_memory(error):
         return ["out of memory; lower model.cell.hidden, train.batch_size or train.bptt"]
-    if is_out_of_processes(error):
-        return [
-            "processes: the system starts no further thread or process; allowed: dozens for each core; raise the limit "
-            "(`ulimit -u`, or pids.max of the control group)"
-        ]
     return None

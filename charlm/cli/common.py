@@ -1,6 +1,5 @@
 """What several commands do: open a model, read a text, print a result."""
 
-import codecs
 import csv
 import io
 import sys
@@ -10,7 +9,6 @@ from typing import Any, BinaryIO
 
 import typer
 
-from charlm.errors import DataError
 from charlm.runs import find_checkpoint
 from charlm.system.console import say, terminal_columns
 from charlm.system.formatting import (
@@ -31,19 +29,19 @@ from charlm.system.formatting import (
 def open_model(path: Path, device: str, precision: str, text: Path | str | None = None) -> Any:
     """The model of a run or checkpoint; says what computes its layers if a faster backend cannot.
 
-    A run or a text that is not there is an error before torch is imported; - is stdin.
+    A run or a text that is not there is an error before torch is imported.
     """
     find_checkpoint(path)
     check_text(text)
 
-    from charlm.inference.loading import load
+    from charlm.inference.trained import load
     from charlm.native.precision import choose_precision
 
     trained = load(path, device, precision)
     selection = trained.network.select_backend(trained.device, training=False)
     if selection.passed_over:
         say("layers", selection.description)
-    if trained.precision == "bf16":
+    if trained.network.precision == "bf16":
         _, slow = choose_precision("bf16", trained.device)
         as_before = ", as in training" if trained.config.precision == "bf16" else ""
         if slow:
@@ -60,18 +58,6 @@ def check_text(text: Path | str | None) -> None:
         check_exists(str(text))
 
 
-def read_stdin(trained: Any) -> str:
-    """The text of stdin, as the model's training would have read it."""
-    from charlm.data.reading import arriving, as_in_training
-
-    level = trained.vocabulary.level
-    data = b"".join(as_in_training(arriving("-"), level, trained.config.data.unit, "stdin"))
-    try:
-        return data.decode("utf-8", "surrogateescape" if level == "byte" else "strict")
-    except UnicodeDecodeError as error:
-        raise DataError(f"stdin: found no UTF-8 at byte offset {error.start}; allowed: UTF-8") from None
-
-
 def known_text(trained: Any, text: str, option: str) -> str:
     """The text of an option in the model's characters; VocabularyError for those that it does not know."""
     text = trained.vocabulary.familiar(text)
@@ -80,32 +66,22 @@ def known_text(trained: Any, text: str, option: str) -> str:
     return text
 
 
-def without_unknown(vocabulary: Any, text: str, where: str, skip_unknown: bool) -> str:
-    """The text without the characters that the model does not know; VocabularyError for them unless they are skipped.
-
-    where: begins the error.
-    """
-    unknown = vocabulary.unknown(text)
-    if unknown and not skip_unknown:
-        raise vocabulary.unknown_error(unknown, where, "; --skip-unknown leaves others out")
-    return "".join(character for character in text if character not in unknown) if unknown else text
-
-
 def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
-    """The ids of a text, without the characters that the model does not know if these are skipped, which is reported.
-
-    VocabularyError for them unless they are skipped.
-    """
+    """The ids of a text, or of stdin; says which unknown characters are skipped. VocabularyError for them otherwise."""
     from charlm.data.corpus import encode_file
+    from charlm.data.reading import arriving, as_in_training
     from charlm.data.vocabulary import describe_characters
 
-    vocabulary = trained.vocabulary
+    vocabulary, unit = trained.vocabulary, trained.config.data.unit
     if str(file) == "-":
-        file, text = "stdin", read_stdin(trained)
+        file = "stdin"
+        text = b"".join(as_in_training(arriving("-"), vocabulary.level, unit, file)).decode("utf-8", "surrogateescape")
         unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
-        ids = vocabulary.encode(without_unknown(vocabulary, text, file, skip_unknown))
+        if unknown and not skip_unknown:
+            raise vocabulary.unknown_error(unknown, file, "; --skip-unknown leaves others out")
+        ids = vocabulary.encode("".join(character for character in text if character not in unknown))
     else:
-        ids, unknown = encode_file(file, vocabulary, skip_unknown=skip_unknown, unit=trained.config.data.unit)
+        ids, unknown = encode_file(file, vocabulary, skip_unknown=skip_unknown, unit=unit)
     if unknown:
         say("skipped", f"{file}: {counted(sum(unknown.values()), 'character')}: {describe_characters(unknown)}")
     return ids
@@ -115,10 +91,7 @@ def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
 
 
 def write_char_scores(out: BinaryIO, vocabulary: Any, ids: Any, nats: Any) -> None:
-    """Write a CSV row for each scored character of `ids` [N]: position in the text, character (or byte), nats, bits.
-
-    nats: [N − 1], of all characters except the first.
-    """
+    """Write a CSV row for each scored character of `ids` [N]; nats: [N − 1], of all characters except the first."""
     is_byte = vocabulary.level == "byte"
     text = io.TextIOWrapper(out, "utf-8", newline="")
     writer = csv.writer(text)
@@ -128,20 +101,6 @@ def write_char_scores(out: BinaryIO, vocabulary: Any, ids: Any, nats: Any) -> No
         symbol = id if is_byte else vocabulary.characters[id]
         writer.writerow((position, symbol, f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
     text.detach()  # flushes, and leaves `out` open
-
-
-EXACT = "charlm.exact"
-"""An error handler for encoding: the bytes of a byte model as they are, and escapes for what has no bytes at all."""
-
-
-def _exact(error: UnicodeError) -> tuple[str | bytes, int]:
-    try:
-        return codecs.lookup_error("surrogateescape")(error)
-    except UnicodeEncodeError:
-        return codecs.backslashreplace_errors(error)
-
-
-codecs.register_error(EXACT, _exact)
 
 
 def open_output() -> None:
@@ -154,7 +113,7 @@ def open_output() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace", newline="\n")  # Windows would write CR LF
     if isinstance(sys.stdout, io.TextIOWrapper) and not sys.stdout.isatty():
-        sys.stdout.reconfigure(encoding="utf-8", errors=EXACT)
+        sys.stdout.reconfigure(encoding="utf-8", errors="surrogateescape")
 
 
 def print_exactly(text: str) -> None:
@@ -169,7 +128,6 @@ def json_line(value: Any) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON."""
     typer.echo(json_line(value))
 
 

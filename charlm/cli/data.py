@@ -40,7 +40,7 @@ def info(
     level: Annotated[Literal["char", "byte"], typer.Option(help="What a symbol is.")] = "char",
     lines: usage.Lines = False,
 ) -> None:
-    """Show what a text contains: files, size, characters, vocabulary, and how it is split.
+    """Show what a text contains: files, size, characters and vocabulary.
 
     \b
     Examples:
@@ -48,22 +48,15 @@ def info(
       charlm data info my-texts/
       charlm data info app.log --lines
     """
-    from charlm.config.schema import DataConfig
-    from charlm.data.corpus import SPLITS
     from charlm.data.counting import count_source
 
     text = count_source(source, level, "line" if lines else "text")
-    shares: dict[str, float] = dict(zip(SPLITS, DataConfig().split, strict=True))
-    named = (lambda symbol: bytes([symbol])) if level == "byte" else chr
-    often = sorted(zip(text.counts.tolist(), text.symbols.tolist(), strict=True), reverse=True)[:12]
     print_table(
         {
             "files": f"{len(text.paths):,}",
             "size": f"{sum(text.sizes):,} bytes",
             "length": f"{text.length:,} {level}s",
             "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
-            "most often": "  ".join(f"{named(s)!r} {100 * c / text.length:.1f}%" for c, s in often),
-            "splits": text.cutting(shares) or ("by a hash of each line" if lines else "in order"),
             "sha256": text.sha256,
         }
     )
@@ -81,16 +74,12 @@ def fetch(
       charlm data fetch tinyshakespeare
       charlm data fetch text8 enwik8
     """
-    import difflib
-
     from charlm.data.fetch import CATALOG
     from charlm.data.fetch import fetch as download
 
     for name in names:
         if name not in CATALOG:
-            near = difflib.get_close_matches(name, CATALOG, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise DataError(f"{name}: found no such text; allowed: {' | '.join(CATALOG)}{hint}")
+            raise DataError(f"{name}: found no such text; allowed: {' | '.join(CATALOG)}")
     for name in names:
-        path = str(download(CATALOG[name], data_dir, with_bar=True))
+        path = str(download(CATALOG[name], data_dir))
         typer.echo(one_line(path) if sys.stdout.isatty() else path)

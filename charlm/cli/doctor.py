@@ -5,7 +5,7 @@ import os
 import platform
 import shutil
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -21,32 +21,24 @@ from charlm.system.host import describe_cpu, free_bytes
 _PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "tensorboard", "tqdm", "typer")
 _VARIABLES = ("CHARLM_CACHE", "CHARLM_GRAPHS", "CHARLM_KERNELS", "CXX", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 
-Kinds = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KIND]...", help="Kinds of cells for --kernels.  [default: all that come with charlm]"),
-]
 Kernels = Annotated[
     bool, typer.Option("--kernels", help="Also say what computes each kind of cell; compiles kernels that are missing.")
 ]
 
 
-def doctor(
-    kinds: Kinds = None, kernels: Kernels = False, device: usage.Device = "auto", json: usage.Json = False
-) -> None:
+def doctor(kernels: Kernels = False, device: usage.Device = "auto", json: usage.Json = False) -> None:
     """Describe this machine and installation for a bug report. Each line is printed as soon as it is known.
 
     \b
     Examples:
       charlm doctor
-      charlm doctor --kernels lstm
       charlm doctor --kernels --json
     """
+    system = platform.system(), platform.release(), platform.machine(), *platform.libc_ver()
     facts: dict[str, Callable[[], str]] = {
         "charlm": lambda: f"{__version__}, Python {platform.python_version()}",
-        "packages": lambda: ", ".join(f"{name} {_version(name)}" for name in _PACKAGES),
-        "system": lambda: " ".join(
-            filter(None, [platform.system(), platform.release(), platform.machine(), *platform.libc_ver()])
-        ),
+        "packages": lambda: ", ".join(f"{name} {version(name)}" for name in _PACKAGES),
+        "system": lambda: " ".join(filter(None, system)),
         "cpu": describe_cpu,
         "memory": lambda: f"{format_bytes(free_bytes() or 0)} free",
         "disk": lambda: f"{format_bytes(shutil.disk_usage('.').free)} free in {Path.cwd()}",
@@ -55,8 +47,11 @@ def doctor(
         "variables": lambda: ", ".join(f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ),
         "device": lambda: _device(device),
     }
-    if kernels or kinds:
-        facts |= _of_kernels(kinds, device)
+    if kernels:
+        from charlm.cells import CELLS
+
+        backends = {kind: functools.partial(_backend, kind, device) for kind in CELLS}
+        facts |= {"precision": lambda: _precision(device), **backends, "kernels": _kernels}
     report = {}
     for name, find in facts.items():
         try:
@@ -69,11 +64,17 @@ def doctor(
         print_json(report)
 
 
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "missing; reinstall charlm"
+def _compiler() -> str:
+    from charlm.native.compiler import find_compiler
+
+    command = find_compiler()[0]
+    return shutil.which(command) or command
+
+
+def _cache() -> str:
+    for name in BOUNDS:
+        cache_folder(name)  # DataError if it is not safe, or cannot be written
+    return str(cache_dir())
 
 
 def _device(name: str) -> str:
@@ -87,29 +88,6 @@ def _device(name: str) -> str:
         return f"{describe_device(device)}, {format_bytes(free)} of {format_bytes(total)} free"
     reason = f"this PyTorch (CUDA {cuda}) sees no GPU" if cuda else "this PyTorch is built without CUDA"
     return f"{describe_device(device)}; no GPU: {reason}"
-
-
-def _compiler() -> str:
-    from charlm.native.compiler import find_compiler
-
-    (command, *_) = find_compiler()
-    return shutil.which(command) or command
-
-
-def _cache() -> str:
-    for name in BOUNDS:
-        cache_folder(name)  # DataError if it is not safe, or cannot be written
-    return str(cache_dir())
-
-
-def _of_kernels(kinds: list[str] | None, device: str) -> dict[str, Callable[[], str]]:
-    """What computes kinds of cells, by default all, and where the kernels of the CPU come from."""
-    from charlm.cells import CELLS
-
-    for kind in kinds or []:
-        usage.refuse_if(kind not in CELLS, f"KIND: found {kind}; allowed: {', '.join(CELLS)}")
-    of_kinds = {kind: functools.partial(_backend, kind, device) for kind in kinds or CELLS}
-    return {"precision": lambda: _precision(device), **of_kinds, "kernels": _kernels}
 
 
 def _precision(name: str) -> str:
@@ -129,7 +107,7 @@ def _backend(kind: str, name: str) -> str:
 
 
 def _kernels() -> str:
-    """Where those of the CPU came from; `_backend` has loaded them."""
+    """Where the kernels of the CPU that `_backend` has loaded came from."""
     from charlm.native.build import used_kernels
 
     used = used_kernels()

@@ -13,17 +13,9 @@ Split = Annotated[
     typer.Option("--split", help="Which part of the run's own text.  [default: valid]"),
 ]
 File = Annotated[Path | None, usage.option("FILE", "Score this text instead; - is stdin.")]
-PerCharFile = Annotated[
-    Path | None,
-    usage.option("FILE", "Also write the score of every character to a CSV file; with --dynamic the dynamic score."),
-]
+PerCharFile = Annotated[Path | None, usage.option("FILE", "Also write the score of every character to a CSV file.")]
 Dynamic = Annotated[
-    bool,
-    typer.Option(
-        "--dynamic",
-        help="Also score the text while the model learns from what it has scored (Krause et al. 2018). "
-        "Needs the training text; changes nothing in the checkpoint.",
-    ),
+    bool, typer.Option("--dynamic", help="Also score the text while the model learns from it (Krause et al. 2018).")
 ]
 
 
@@ -55,25 +47,24 @@ def evaluate(
     trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.outputs import check_output, writing
-    from charlm.inference.dynamic import Adaptation
+    from charlm.inference.dynamic import DECAY, LR, STEPS
 
-    if per_char is not None:
+    if per_char:
         check_output(per_char, "--per-char", "scores of charlm eval")
     if dynamic:
-        trained.training_splits("--dynamic")  # fail now, not after the text is read
+        _ = trained.training_splits  # fail now, not after the text is read
     name = str(file or split or "valid")
-    ids = trained.split(name) if file is None else trained.scored_ids(encode_text(trained, file, skip_unknown))
+    ids = trained.scored_ids(encode_text(trained, file, skip_unknown)) if file else trained.split(name)
     step = trained.progress.get("step")
-    result = {"checkpoint": str(trained.path), "step": step, "text": name, "precision": trained.precision}
+    result = {"checkpoint": str(trained.path), "step": step, "text": name, "precision": trained.network.precision}
     if dynamic:  # both scores read the text in one stream
-        adaptation = Adaptation()
-        score = trained.evaluate_dynamically(ids, adaptation, per_char=per_char is not None)
+        score = trained.evaluate_dynamically(ids, per_char=bool(per_char))
         result |= _described(trained.evaluate(ids, streams=1))
-        result["dynamic"] = _described(score) | vars(adaptation)
+        result["dynamic"] = _described(score) | {"lr": LR, "decay": DECAY, "steps": STEPS}
     else:
-        score = trained.evaluate(ids, per_char=per_char is not None)
+        score = trained.evaluate(ids, per_char=bool(per_char))
         result |= _described(score)
-    if per_char is not None:
+    if per_char:
         with writing(per_char, "--per-char") as out:
             write_char_scores(out, trained.vocabulary, ids, score.per_char_nats)
     if json:
@@ -84,8 +75,7 @@ def evaluate(
 
 def _described(score: Any) -> dict[str, Any]:
     names = ("nats_per_char", "bits_per_char", "nats_per_line", "targets", "lines", "chars_per_s")
-    values = {name: getattr(score, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: getattr(score, name) for name in names if getattr(score, name) is not None}
 
 
 def _print_evaluation(result: dict[str, Any]) -> None:

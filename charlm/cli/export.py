@@ -39,7 +39,7 @@ def export(
     find_checkpoint(checkpoint)
 
     from charlm.export import export
-    from charlm.inference.loading import load
+    from charlm.inference.trained import load
 
     trained = load(checkpoint, "cpu")
     options = {"int8": not float32, "novelty": novelty} if to == "html" else {}

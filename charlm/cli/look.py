@@ -43,7 +43,7 @@ def look(
     check_text(file)
 
     from charlm.data.outputs import check_output
-    from charlm.inference.loading import load
+    from charlm.inference.trained import load
     from charlm.look import beginning, look_page, opening
 
     trained = load(checkpoint, "cpu", "fp32")

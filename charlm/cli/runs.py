@@ -11,7 +11,7 @@ from charlm.cli.common import print_json, print_rows
 from charlm.errors import RunError
 from charlm.runs import RunSummary, describe_run, find_runs
 from charlm.system.console import say
-from charlm.system.formatting import one_line
+from charlm.system.formatting import format_duration, one_line
 
 
 def runs(
@@ -35,7 +35,7 @@ def runs(
       charlm runs experiments --json
     """
     where = folder or Path("runs")
-    if folder and not folder.is_dir():
+    if folder and not where.is_dir():
         fault = "is a file" if folder.exists() else "no such folder"
         raise RunError(f"{folder}: {fault}; allowed: a folder that holds runs")
 
@@ -58,14 +58,6 @@ def _row(run: RunSummary) -> tuple[str, ...]:
         "—" if run.parameters is None else f"{run.parameters:,}",
         "—" if run.step is None else f"{run.step:,}",
         "—" if run.best_nats is None else f"{run.best_nats:.4f}",
-        _ago(time.time() - run.written_s),
+        f"{format_duration(max(0.0, time.time() - run.written_s))} ago",
         run.state,
     )
-
-
-def _ago(seconds: float) -> str:
-    """How long ago, in one unit."""
-    for unit, length_s in (("d", 86_400), ("h", 3600), ("min", 60)):
-        if seconds >= length_s:
-            return f"{seconds // length_s:.0f} {unit} ago"
-    return "just now"

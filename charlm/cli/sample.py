@@ -1,7 +1,7 @@
 """charlm sample, charlm next."""
 
+import itertools
 import secrets
-from collections import Counter
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -11,7 +11,6 @@ from charlm.cli import usage
 from charlm.cli.common import known_text, open_model, print_exactly, print_json, print_table
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
-from charlm.system.formatting import counted
 from charlm.system.number import LARGEST
 
 Prompt = Annotated[str, usage.option("TEXT", "Text to continue; with a model of lines, the beginning of a line.")]
@@ -27,25 +26,14 @@ Stop = Annotated[
 Count = Annotated[int, usage.option("N", "How many samples to write.", min=1, max=10_000)]
 Seed = Annotated[
     int | None,
-    usage.option(
-        "N",
-        "The same seed gives the same text; further samples take seed + 1, seed + 2, …  "
-        "[default: a new one, printed on stderr]",
-        min=0,
-        max=2**63 - 1,
-    ),
+    usage.option("N", "The same seed gives the same text; the next sample has seed + 1.", min=0, max=2**63 - 1),
 ]
-Novelty = Annotated[
-    bool,
-    typer.Option(
-        "--novelty",
-        help="Say how much of each sample is copied from the training text: the longest copied stretch, and the share "
-        "of 20-character windows that occur there. The prompt does not count.",
-    ),
-]
+Novelty = Annotated[bool, typer.Option("--novelty", help="Say how much of each sample the training text has.")]
 New = Annotated[
     bool, typer.Option("--new", help="With a model of lines: only new ones, no repeats and none of the training text.")
 ]
+_TRIES = 20
+"""Lines that are written for each new one wanted, at most."""
 
 
 def sample(
@@ -67,7 +55,7 @@ def sample(
     """Write text with a trained model.
 
     Prints the prompt, then one character after another as the model draws them. With --json the text comes without the
-    prompt, as it does from `sample` in Python, and says what ended it: stop, length, or line for the end of a line.
+    prompt, as it does from `sample` in Python.
 
     \b
     Examples:
@@ -87,86 +75,69 @@ def sample(
         raise usage.error(f"--{name.replace('_', '-')}:{fault}") from None
     trained = open_model(checkpoint, device, precision)
 
-    from charlm.inference.samples import sample_many, sample_new_lines
+    from charlm.data.lines import text_lines
+    from charlm.inference.sampling import new_lines, sample_many, sample_text
 
     writes_lines = trained.network.is_line_model
     usage.refuse_if(new and not writes_lines, "--new needs a model of lines (`charlm train TEXT --lines`)")
     if writes_lines and "\n" in prompt:
         raise usage.error("--prompt: found a line end; allowed with a model of lines: the beginning of one line")
     prompt = known_text(trained, prompt, "--prompt")
-    options = replace(options, stop=[known_text(trained, text, "--stop") for text in options.stops])
+    options = replace(options, stop=[known_text(trained, text, "--stop") for text in options.stop])
     if novelty:
-        trained.training_splits("--novelty")  # fail now, not after the sample
+        _ = trained.training_splits  # fail now, not after the sample
     if seed is None:
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
-    rows = []
-    dropped = Counter[str]()
+    show = (lambda text: None) if json else print_exactly
+    drawing = trained.network, trained.vocabulary, prompt, options
+    rows: list[dict[str, Any]] = []
     if count == 1 and not new:
-        text = _shown_as_drawn(trained, prompt, options, seed, json)
-        rows.append(_row(trained, prompt, text, options, seed, novelty, json))
+        pieces = [prompt]
+        show(prompt)
+        for [piece] in sample_text(*drawing, [seed]):
+            show(piece)
+            pieces.append(piece)
+        show("\n")
+        rows.append(_row(trained, prompt, "".join(pieces[1:]), seed, novelty))
     else:
+        samples = sample_many(*drawing, range(seed, seed + count * (_TRIES if new else 1)))
         if new:
-            samples = sample_new_lines(trained, prompt, options, seed, count, dropped)
-        else:
-            samples = sample_many(trained, prompt, options, seed, count)
+            known = text_lines(trained.training_splits["train"][1:], trained.vocabulary)
+            samples = itertools.islice(new_lines(samples, prompt, known), count)
         for own_seed, text in samples:
             header = "" if writes_lines else f"--- seed {own_seed} ---\n"
-            _show(f"{header}{prompt}{text}\n", json)
-            rows.append(_row(trained, prompt, text, options, own_seed, novelty, json))
-    not_stopped = [row for row in rows if row["ended_by"] != "stop"]
-    if options.stops and not_stopped:
-        say("stop", f"{len(not_stopped)} of {counted(len(rows), 'sample')} without a stop text")
+            show(f"{header}{prompt}{text}\n")
+            rows.append(_row(trained, prompt, text, own_seed, novelty))
+    if novelty and not json:
+        for row in rows:
+            _say_novelty(row, trained.vocabulary.level)
     if json:
         print_json({"checkpoint": str(trained.path), "samples": rows})
-    if new:
-        copies, repeats = counted(dropped["copy"], "line"), counted(dropped["repeat"], "repeat")
-        missing = f"; gave up with {len(rows)} of {count}" if len(rows) < count else ""
-        say("dropped", f"{copies} of the training text, {repeats}{missing}")
+    if len(rows) < count:
+        say("new", f"gave up with {len(rows)} of {count}: the other lines are repeats or in the training text")
 
 
-def _shown_as_drawn(trained: Any, prompt: str, options: SamplingOptions, seed: int, json: bool) -> str:
-    """A sample without its prompt, whose characters are printed one after another."""
-    from charlm.inference.sampling import sample_text
-
-    drawn = sample_text(trained.network, trained.vocabulary, prompt, options, [seed])  # its errors come now
-    pieces = []
-    _show(prompt, json)
-    for [piece] in drawn:
-        _show(piece, json)
-        pieces.append(piece)
-    _show("\n", json)
-    return "".join(pieces)
-
-
-def _show(text: str, json: bool) -> None:
-    if not json:
-        print_exactly(text)
-
-
-def _row(
-    trained: Any, prompt: str, text: str, options: SamplingOptions, seed: int, novelty: bool, json: bool
-) -> dict[str, Any]:
-    """A sample as a row of --json. Without --json, its novelty is printed on stderr."""
+def _row(trained: Any, prompt: str, text: str, seed: int, novelty: bool) -> dict[str, Any]:
+    """A sample as a row of --json."""
     from charlm.data.vocabulary import readable
 
-    level = trained.vocabulary.level
-    ended_by = options.ended_by(text, level)
-    row: dict[str, Any] = {"seed": seed, "prompt": readable(prompt), "text": readable(text), "ended_by": ended_by}
+    row: dict[str, Any] = {"seed": seed, "prompt": readable(prompt), "text": readable(text)}
     if novelty:
-        [(longest, stretch, share)] = trained.novelty([text])
-        row["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
-        if not json:
-            say("novelty", f"seed {seed}; {_novelty_text(longest, stretch, share, level)}")
+        [answer] = trained.novelty([text])
+        row["novelty"] = dict(zip(("longest", "stretch", "windows_share"), answer, strict=True))
     return row
 
 
-def _novelty_text(longest: int, stretch: str, share: float | None, level: str) -> str:
+def _say_novelty(row: dict[str, Any], level: str) -> None:
     unit = "bytes" if level == "byte" else "characters"
-    if share is None:
-        return f"shorter than a window of 20 {unit}"
-    line = f"{share:.1%} of its windows of 20 {unit} occur in the training text"
-    return f"{line}; the longest copy has {longest} {unit}: {stretch!r}" if longest else line
+    longest, stretch, share = row["novelty"].values()
+    line = f"shorter than a window of 20 {unit}"
+    if share is not None:
+        line = f"{share:.1%} of its windows of 20 {unit} occur in the training text"
+    if longest:
+        line += f"; the longest copy has {longest} {unit}: {stretch!r}"
+    say("novelty", f"seed {row['seed']}; {line}")
 
 
 def next_characters(

@@ -1,4 +1,4 @@
-"""charlm train."""
+"""charlm train, charlm plan."""
 
 import shlex
 import time
@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import print_exactly, print_json
-from charlm.new_run import NewRun, check_resume, resume_with, say_if_stopped, start
+from charlm.cli.common import print_exactly, print_json, print_table
+from charlm.new_run import NewRun, check_resume, cost_of, resume_with, say_if_stopped, start
 from charlm.runs import CONFIG
 from charlm.system.console import say
 from charlm.system.formatting import format_duration, nats_to_bits
@@ -19,20 +19,14 @@ from charlm.training.signals import SIGNALS
 
 RunDir = Annotated[
     Path | None,
-    usage.option(
-        "DIR",
-        "The run's folder.  [default: runs/<name of the config or text>-<time>]",
-        "--run-dir",
-    ),
+    usage.option("DIR", "The run's folder.  [default: runs/<name of the config or text>-<time>]", "--run-dir"),
 ]
 InitFrom = Annotated[
     Path | None,
-    usage.option(
-        "CKPT",
-        "Start from the weights and vocabulary of a checkpoint; without --config, with its model.",
-        "--init-from",
-    ),
+    usage.option("CKPT", "Start from the weights and vocabulary of a checkpoint.", "--init-from"),
 ]
+_WORSE = 1.005
+"""Ratio of the last score to the best from which on a line says that it rose."""
 TextOrPipe = Annotated[
     str | None,
     typer.Argument(metavar="[TEXT]", help=f"{usage.TEXT_HELP}; - for stdin, which is kept in the run's folder."),
@@ -79,26 +73,23 @@ def train(
     usage.refuse_if(resume and text is not None, "--resume continues with the run's own text; leave out TEXT")
     usage.refuse_if(not (config or resume) and text is None, usage.NO_TEXT)
     new = NewRun(text, minutes, config, settings, init_from, run_dir)
-    if resume and run_dir is not None:
-        check_resume(run_dir, minutes, settings)
+    resumed = run_dir if resume else None
+    if resumed:
+        check_resume(resumed, minutes, settings)
     else:
-        new.check_early(takes_pipes=True)
+        new.check_early()
 
     from charlm.system.process_group import process_group
 
     with process_group() as group:
-        if resume and run_dir is not None:
-            outcome = resume_with(run_dir, config, minutes, settings, group)
+        if resumed:
+            outcome = resume_with(resumed, config, minutes, settings, group)
         else:
             after_s = 0.0 if config else leaving_s(time.perf_counter() - began_s)
             outcome = start(new, group, began_s - after_s)
     _print_outcome(outcome, json and group.is_first)
     if config is None and not resume and not json and group.is_first:
         _print_sample(Path(outcome.run_dir))
-
-
-_WORSE = 1.005
-"""Ratio of the last score to the best from which on a line says that it rose."""
 
 
 def _print_outcome(outcome: Any, json: bool) -> None:
@@ -108,31 +99,65 @@ def _print_outcome(outcome: Any, json: bool) -> None:
     if stopped:
         raise typer.Exit(SIGNALS[outcome.reason])
     done = f"{outcome.reason} at update {outcome.step}, {format_duration(outcome.elapsed_s)}"
-    if outcome.best_nats is not None:
-        bits = nats_to_bits(outcome.best_nats)
+    best_nats, best_step = outcome.best_nats, outcome.best_step
+    if best_nats is None:
+        say("done", done)
+    else:
         per_line = "" if outcome.best_nats_per_line is None else f", {outcome.best_nats_per_line:.2f} nats per line,"
-        done += f"; best {outcome.best_nats:.4f} nats ({bits:.4f} bits) per character{per_line}"
-        done += f" at update {outcome.best_step}"
-    say("done", done)
-    if outcome.best_nats is not None and outcome.best_step == 0:
-        say(
-            "best",
-            f"no update improved on the weights that the run started from (the last score is {outcome.valid_nats:.4f} "
-            "nats); samples use those weights",
-        )
-    elif outcome.best_nats is not None and outcome.valid_nats > _WORSE * outcome.best_nats:
-        say(
-            "best",
-            f"after update {outcome.best_step} the validation score rose to {outcome.valid_nats:.4f} nats, perhaps by "
-            "overfitting; samples use the checkpoint of that update",
-        )
+        best = f"best {best_nats:.4f} nats ({nats_to_bits(best_nats):.4f} bits) per character"
+        say("done", f"{done}; {best}{per_line} at update {best_step}")
+        last = f"{outcome.valid_nats:.4f} nats"
+        if best_step == 0:
+            weights = f"the weights that the run started from (the last score is {last})"
+            say("best", f"no update improved on {weights}; samples use those weights")
+        elif outcome.valid_nats > _WORSE * best_nats:
+            rose = f"the validation score rose to {last}, perhaps by overfitting"
+            say("best", f"after update {best_step} {rose}; samples use the checkpoint of that update")
     say("sample", "", f"charlm sample {shlex.quote(outcome.run_dir)}")
 
 
 def _print_sample(run_dir: Path) -> None:
     from charlm.config import load_config
-    from charlm.inference.loading import load
+    from charlm.inference.trained import load
 
     model = load(run_dir, load_config(run_dir / CONFIG).device)
     for seed in range(1, 11) if model.network.is_line_model else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}\n")
+
+
+def plan(
+    text: usage.Text = None,
+    minutes: usage.Minutes = None,
+    config: usage.Config = None,
+    lines: usage.Lines = False,
+    overrides: usage.Overrides = None,
+    device: usage.OwnDevice = None,
+    json: usage.Json = False,
+) -> None:
+    """Show what a run will cost before it runs: sizes, memory, characters/s, time per epoch and of the run.
+
+    Without --config, plans what `charlm train` would choose for the text and the minutes. Makes updates for
+    about three seconds, at least 5, to measure them. Writes nothing except the cache.
+
+    \b
+    Examples:
+      charlm plan my.txt --minutes 10
+      charlm plan --config rhn
+      charlm plan --config lstm my.txt --set model.cell.hidden=1024 --json
+    """
+    usage.refuse_if(config is None and text is None, usage.NO_TEXT)
+    new = NewRun(text, minutes, config, usage.as_settings(overrides, lines, device))
+    new.check_early()
+
+    from charlm.system.process_group import process_group
+
+    with process_group() as group:
+        result = cost_of(new, group)
+    if not group.is_first:
+        return
+    if json:
+        print_json(result)
+    else:
+        from charlm.training.plan import cost_table
+
+        print_table(cost_table(result))

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 import typer
 
 from charlm.system.formatting import DASHES
-from charlm.system.number import LARGEST, in_range
 from charlm.training.budget import DEFAULT_MINUTES
 
 # The base class of BadParameter: click's, or the one in Typer's own copy of click (newer versions).
@@ -36,7 +35,6 @@ def refuse_if(is_wrong: object, message: str) -> None:
 
 
 def device_name(value: str) -> str:
-    """The name of a device; a usage error for other words."""
     from charlm.system.section import DEVICE
 
     if not re.fullmatch(DEVICE, value):
@@ -50,18 +48,6 @@ def device_name(value: str) -> str:
 def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
     """An option that takes a value; `more`: arguments of `typer.Option`."""
     return typer.Option(*names, metavar=metavar, help=help, **more)
-
-
-def number(metavar: str, help: str, *names: str, max: float = LARGEST) -> Any:
-    """An option that takes a number from 0 to `max`."""
-
-    def checked(parameter: typer.CallbackParam, value: float | None) -> float | None:
-        try:
-            return value if value is None else in_range(parameter.opts[0], value, 0.0, max)
-        except ValueError as refused:
-            raise error(str(refused)) from None
-
-    return option(metavar, help, *names, callback=checked)
 
 
 DEVICE_NAMES = "<auto|cpu|cuda|cuda:N>"
@@ -81,12 +67,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
 Minutes = Annotated[
     float | None,
-    option(
-        "M",
-        "Minutes from the start of the command to its end; with --resume, those of all sessions.  "
-        f"[default without a config: {DEFAULT_MINUTES:g}]",
-        "--minutes",
-    ),
+    option("M", f"Minutes of the command, with --resume of all sessions.  [default: {DEFAULT_MINUTES:g}]", "--minutes"),
 ]
 TEXT_HELP = "The text: a file, a folder, a glob, or builtin:NAME (see `charlm data list`)"
 Text = Annotated[str | None, typer.Argument(metavar="[TEXT]", help=f"{TEXT_HELP}.")]
@@ -96,11 +77,7 @@ Lines = Annotated[
     bool, typer.Option("--lines", help="Each line of the text is a sample of its own; the same as data.unit=line.")
 ]
 Checkpoint = Annotated[
-    Path,
-    typer.Argument(
-        metavar="CKPT",
-        help="The folder of a run, for its best checkpoint, or a checkpoint file.",
-    ),
+    Path, typer.Argument(metavar="CKPT", help="The folder of a run, for its best checkpoint, or a checkpoint file.")
 ]
 PageFile = Annotated[Path, option("FILE", "Where to write the page.", "--out")]
 

@@ -13,9 +13,8 @@ from charlm.comparison.settings import FILE, PAGE, configs_of
 from charlm.config import Config
 from charlm.data.vocabulary import Ids
 from charlm.inference.gradients import gradient_norms
-from charlm.inference.loading import load
 from charlm.inference.texts import score_texts
-from charlm.inference.trained import TrainedModel
+from charlm.inference.trained import TrainedModel, load
 from charlm.model import CharLM
 from charlm.report.run import RunRecord, read_run
 from charlm.runs import describe_run

@@ -11,7 +11,7 @@ from charlm.comparison.plan import Plan, short_name
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids
 from charlm.inference.options import SamplingOptions
-from charlm.inference.sampling import sample_texts
+from charlm.inference.sampling import sample_many
 from charlm.inference.trained import TrainedModel
 from charlm.look import opening, shown_text
 from charlm.look.predictions import predict
@@ -63,6 +63,6 @@ def _shaded(model: TrainedModel, ids: Ids) -> dict[str, Any]:
 def _written(model: TrainedModel) -> Ids:
     """What the model writes from the start of a line on; from a model of lines, some lines."""
     options = SamplingOptions(length=WRITTEN, temperature=0.7)
-    seeds = range(1, _LINES + 1) if model.network.is_line_model else [1]
-    texts = sample_texts(model.network, model.vocabulary, "", options, seeds)
-    return model.scored_ids(model.vocabulary.encode(NEWLINE.join(texts)))
+    seeds = range(1, 1 + (_LINES if model.network.is_line_model else 1))
+    samples = sample_many(model.network, model.vocabulary, "", options, seeds)
+    return model.scored_ids(model.vocabulary.encode(NEWLINE.join(text for _, text in samples)))

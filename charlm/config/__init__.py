@@ -2,8 +2,7 @@
 
 schema.py      Config: declares every option, with its default, range and help
 optimizers.py  the options of optimizers and learning rate schedules; those of cells are in charlm/cells/
-parse.py       load_config, parse_config: a config from YAML and overrides, or all its faults at once
-overrides.py   KEY=VALUE: what overrides set
+parse.py       load_config, parse_config: a config from YAML and overrides (KEY=VALUE), or all its faults at once
 faults.py      pydantic's errors as lines for a person
 yaml.py        YAML as people expect it
 listing.py     the options that a config has: listed, compared, written
@@ -11,8 +10,7 @@ shipped.py     the configs that come with charlm
 """
 
 from charlm.config.listing import commented, differences, dump_config, flatten, ignored_options
-from charlm.config.overrides import valid_overrides
-from charlm.config.parse import load_config, parse_config
+from charlm.config.parse import load_config, parse_config, valid_overrides
 from charlm.config.schema import Config
 
 __all__ = [

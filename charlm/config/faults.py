@@ -12,8 +12,8 @@ from charlm.system.number import plain
 
 Path = tuple[str | int, ...]
 Schema = dict[str, Any]
-Source = tuple[Sequence[Path], str]
-"""Paths that a file or an override writes, and its name. Later ones replace what earlier ones wrote."""
+Written = dict[Path, str]
+"""The file or override that wrote the value at a path, and all below it that have no entry of their own."""
 MAX_FAULTS = 100
 _BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 _TYPES = {
@@ -26,11 +26,8 @@ _TYPES = {
 }
 
 
-def fault_lines(error: ValidationError, schema: Schema, raw: Any, sources: Sequence[Source]) -> list[str]:
-    """One line per fault, at most MAX_FAULTS, in the order of the schema; unknown keys come last in a section.
-
-    schema: the JSON Schema of the config.
-    """
+def fault_lines(error: ValidationError, schema: Schema, raw: Any, written: Written) -> list[str]:
+    """One line per fault, at most MAX_FAULTS, in the order of the JSON Schema; unknown keys come last in a section."""
     lines: dict[str, None] = {}  # an ordered set
     faults = error.errors()
     for fault in faults[:MAX_FAULTS]:
@@ -38,14 +35,14 @@ def fault_lines(error: ValidationError, schema: Schema, raw: Any, sources: Seque
         key, text = _explain(fault, path, value, node)
         path += key
         name = ".".join(map(str, path))
-        lines[f"{written_at(path, sources)}: {f'{name}: ' if name else ''}{text}"] = None
-    more = [f"{sources[0][1]}: and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
+        lines[f"{written_at(path, written)}: {f'{name}: ' if name else ''}{text}"] = None
+    more = [f"{written[()]}: and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
     return [*lines, *more]
 
 
-def written_at(path: Path, sources: Sequence[Source]) -> str:
+def written_at(path: Path, written: Written) -> str:
     """The file or override that wrote the value at a path."""
-    return next(name for paths, name in reversed(sources) if any(path[: len(each)] == each for each in paths))
+    return next(written[path[:end]] for end in range(len(path), -1, -1) if path[:end] in written)
 
 
 @functools.cache
@@ -67,10 +64,7 @@ def json_schema(model: type[BaseModel]) -> Schema:
 
 
 def _follow(loc: Sequence[str | int], raw: Any, node: Schema) -> tuple[Path, Any, Schema]:
-    """Follow Pydantic's location: the path in the file, the value there and the JSON Schema of the option.
-
-    For an unknown key, return the JSON Schema of its section.
-    """
+    """Follow Pydantic's location: the path in the file, the value there, and the JSON Schema of option or section."""
     path: list[str | int] = []
     value = raw
     for key in loc:

@@ -1,7 +1,7 @@
 """Read a config from YAML, and change it by overrides; all its faults are one error."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,24 +10,31 @@ from pydantic import ValidationError
 from charlm.cells import Cell
 from charlm.cells.cell import is_in_file
 from charlm.cells.stored import StoredCell
-from charlm.config.faults import Schema, Source, fault_lines, json_schema, written_at
-from charlm.config.overrides import (
-    CELL_KIND,
-    SECTIONS_OF_KINDS,
-    keep_shared_options,
-    parse_overrides,
-    section_of,
-    set_option,
-)
-from charlm.config.schema import Config
+from charlm.config.faults import Schema, Written, fault_lines, json_schema, show, written_at
+from charlm.config.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule
+from charlm.config.schema import CELL_KINDS, Config
 from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import load_yaml
 from charlm.errors import CellError, ConfigError
 from charlm.runs import is_run
-from charlm.system.files import encoding_fault, read_file
+from charlm.system.files import read_file
+from charlm.system.section import Kinds, Section
+
+OptionPath = tuple[str, ...]
+Override = tuple[str, OptionPath, Any]
+"""KEY=VALUE, the path of an option that it sets, and the value."""
 
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
 MAX_BYTES = 100_000
+_CELL_KIND = ("model", "cell", "kind")
+_KINDS: dict[OptionPath, tuple[type[Section], Kinds]] = {
+    _CELL_KIND: (Cell, CELL_KINDS),
+    ("optimizer", "name"): (Optimizer, OPTIMIZERS),
+    ("optimizer", "schedule", "name"): (Schedule, SCHEDULES),
+}
+"""The options that name the kind of a section → the options that all its kinds share, and the kinds."""
+_MOST_PARTS = 8
+"""Of a KEY; the schema has at most three."""
 
 
 def load_config(
@@ -44,8 +51,6 @@ def load_config(
         raise ConfigError(f"{file}: found no such file; {allowed}{hint}") from None
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}; {allowed}") from None
-    if fault := encoding_fault(file, data):
-        raise ConfigError(fault)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -65,62 +70,56 @@ def parse_config(
     cell: Cell | None = None,
     runs_file: bool = False,
 ) -> Config:
-    """Make a config of a YAML value that was read from `where`; the value itself is not changed.
+    """Make a config of a YAML value that was read from `where`; ConfigError with all its faults.
 
-    An override that changes the kind of a section drops the options in `raw` that not all kinds have.
+    An override that changes the kind of a section drops the options in `raw` that not all kinds have. For a cell in a
+    Python file:
 
-    Of a cell in a Python file, see `_own_cell`:
-    cell: that of the run that the config is for; the config's must be the same, with other options.
-    runs_file: whether the file is run. It must be for configs and overrides alone that a user typed, and is not for a
-    config in a run's folder, which is data. Otherwise the cell has its options only.
-    folder: that of the config, where the file's relative path starts; one in an override starts in the current folder.
+    cell       that of the run that the config is for; the config's must be the same, with other options
+    runs_file  whether the file is run: only for what a user typed. A config in a run's folder is data, and its cell has
+               its options only
+    folder     that of the config, where the file's relative path starts; in an override, the current folder
 
-    The ConfigError names all faults at once. CellError for the step of a cell that is not allowed.
+    CellError for the step of a cell that is not allowed.
     """
     raw = {} if raw is None else copy.deepcopy(raw)
     if not isinstance(raw, dict):
         raise ConfigError(f"{where}: found {type(raw).__name__}; allowed: sections such as data:, model:, train:")
-    parsed, faults = parse_overrides(overrides)
+    parsed, faults = _parsed(overrides)
     for _, path, value in parsed:
-        if path in SECTIONS_OF_KINDS:
-            keep_shared_options(raw, path, value, folder)
-    sources: list[Source] = [([()], where)]
+        if path in _KINDS:
+            _keep_shared_options(raw, path, value, folder)
+    written: Written = {(): where}
     for override, path, value in parsed:
         try:
-            sources.append((set_option(raw, path, value, override), f"--set {override}"))
+            _set_option(raw, path, value, f"--set {override}", written)
         except ConfigError as error:
             faults += error.faults
 
     own_cell: Cell | None = None
-    section = section_of(raw, CELL_KIND)
+    section = _section_of(raw, _CELL_KIND)
     if section and is_in_file(section.get("kind")):
-        source = written_at(CELL_KIND, sources)
-        if source.startswith("--set "):
-            folder = None
+        source = written_at(_CELL_KIND, written)
         try:
-            own_cell = _own_cell(section["kind"], folder, cell, runs_file)
+            own_cell = _own_cell(section["kind"], folder if source == where else None, cell, runs_file)
             section["kind"] = own_cell.kind
         except CellError as error:
             faults.append(f"{source}: model.cell.kind: {error}")
-            keep_shared_options(raw, CELL_KIND, None)  # the rest is checked with the default kind
+            _keep_shared_options(raw, _CELL_KIND, None)  # the rest is checked with the default kind
             del section["kind"]
     try:
         config = Config.model_validate(raw, context=own_cell and {own_cell.kind: own_cell.with_options})
     except ValidationError as error:
-        faults += fault_lines(error, _schema_with(own_cell), raw, sources)
-    else:
-        if not faults:
-            if runs_file and own_cell is not None:
-                config.model.cell.program(square=config.model.embedding in (0, config.model.cell.hidden))
-            return config
-    raise ConfigError(*faults)
+        raise ConfigError(*faults, *fault_lines(error, _schema_with(own_cell), raw, written)) from None
+    if faults:
+        raise ConfigError(*faults)
+    if runs_file and own_cell is not None:
+        config.model.cell.program(square=config.model.embedding in (0, config.model.cell.hidden))
+    return config
 
 
 def _own_cell(kind: str, folder: Path | None, known: Cell | None, runs_file: bool) -> Cell:
-    """The cell of a Python file: the known one, one that the file makes, or its options alone.
-
-    folder: where the file's relative path starts; None: in the current folder. For the others see `parse_config`.
-    """
+    """The cell of a Python file: the known one, one that the file makes, or its options alone; see `parse_config`."""
     # The file of a known cell may have moved with the config.
     if known is not None and is_in_file(known.kind) and Path(kind).name == Path(known.kind).name:
         return known
@@ -148,3 +147,84 @@ def _schema_with(own_cell: Cell | None) -> Schema:
     kinds = schema["properties"]["model"]["properties"]["cell"]["discriminator"]["mapping"]
     kinds[own_cell.kind] = {"properties": options}
     return schema
+
+
+# Overrides: KEY=VALUE
+
+
+def valid_overrides(overrides: Iterable[str]) -> list[Override]:
+    """The options that overrides set; `parse_config` names the overrides at fault."""
+    return _parsed(overrides)[0]
+
+
+def _parsed(overrides: Iterable[str]) -> tuple[list[Override], list[str]]:
+    """The options that overrides set, and the faults of those that set none."""
+    parsed: list[Override] = []
+    faults: list[str] = []
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        path = tuple(key.strip().split("."))
+        if not equals or not all(path) or len(path) > _MOST_PARTS:
+            allowed = "allowed: for example --set train.max_steps=500"
+            faults.append(f"--set {override}: found no KEY=VALUE; {allowed}")
+            continue
+        try:
+            value = load_yaml(text, f"--set {override}")
+        except ConfigError as error:
+            faults += error.faults
+            continue
+        parsed += [(override, *option) for option in _options_set(path, value)]
+    return parsed, faults
+
+
+def _options_set(path: OptionPath, value: Any) -> Iterator[tuple[OptionPath, Any]]:
+    """The options that a value at this path sets: those of a section, or one that names a kind as a whole."""
+    if isinstance(value, dict) and path not in [kind[:-1] for kind in _KINDS]:
+        for key in value:
+            yield from _options_set((*path, key), value[key])
+    else:
+        yield path, value
+
+
+def _section_of(raw: Any, option: OptionPath) -> dict[str, Any] | None:
+    """The section that an option is in, if there is one."""
+    for key in option[:-1]:
+        raw = raw.get(key) if isinstance(raw, dict) else None
+    return raw if isinstance(raw, dict) else None
+
+
+def _keep_shared_options(raw: dict[str, Any], option: OptionPath, kind: Any, folder: Path | None = None) -> None:
+    """Drop the options of another kind from the section whose kind an override sets. folder: see `parse_config`."""
+    shared, kinds = _KINDS[option]
+    section = _section_of(raw, option)
+    if section and _in_full(kind, Path()) != _in_full(section.get(option[-1], kinds.default), folder or Path()):
+        for key in section.keys() - shared.model_fields.keys():
+            del section[key]
+
+
+def _in_full(kind: Any, folder: Path) -> Any:
+    """A kind; of a Python file the absolute path, so that one cell has one name."""
+    if not is_in_file(kind):
+        return kind
+    from charlm.cells.file import absolute
+
+    return str(absolute(folder, kind))
+
+
+def _set_option(raw: dict[str, Any], path: OptionPath, value: Any, name: str, written: Written) -> None:
+    """Set the value at `path`, and note in `written` that this override wrote it, and missing sections above it."""
+    section = raw
+    for depth, key in enumerate(path[:-1], start=1):
+        if section.get(key) is None:
+            section[key] = {}
+            written[path[:depth]] = name
+        section = section[key]
+        if not isinstance(section, dict):
+            above = ".".join(map(str, path[:depth]))
+            raise ConfigError(
+                f"{name}: found {above}: {show(section)}, which has no keys; allowed: --set {above}=VALUE"
+            )
+    section[path[-1]] = value
+    for below in [each for each in written if each[: len(path)] == path]:
+        del written[below]
+    written[path] = name

@@ -7,10 +7,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 
 def shipped_configs() -> dict[str, Path]:
-    """Name → file of every shipped config, sorted by name.
-
-    A wheel carries them inside the package; in a checkout they are in configs/ beside it.
-    """
+    """Name → file of every shipped config, sorted: in the package of a wheel, or in configs/ of a checkout."""
     inside = _PACKAGE / "configs"
     folder = inside if inside.is_dir() else _PACKAGE.parent / "configs"
     return {file.stem: file for file in sorted(folder.glob("*.yaml"))}

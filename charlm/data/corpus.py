@@ -1,10 +1,8 @@
 """A corpus: text files as ids in a memory-mapped array, cut into splits.
 
-    count     SHA-256, and how often each character occurs (`counting`) → the vocabulary
-    encode    the text again → ids of the narrowest type, into the cache
-    cut       views of the ids, or their lines in files of their own
-
-Text and ids stream through memory in chunks. A text that the cache holds is only counted.
+count     SHA-256, and how often each character occurs (`counting`) → the vocabulary
+encode    the text again, in chunks → ids of the narrowest type, into the cache
+cut       views of the ids, or their lines in files of their own
 """
 
 import hashlib
@@ -17,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
-from charlm.data.cache import find_entry, store_entry
+from charlm.data.cache import cached
 from charlm.data.counting import CountedSource, count_source, short_digest
 from charlm.data.lines import line_starts
-from charlm.data.reading import Unit, read_symbols
+from charlm.data.reading import NEWLINE, Unit, read_symbols
 from charlm.data.sources import is_gone
-from charlm.data.splits import text_splits, write_line_splits, write_ordered_line_splits
+from charlm.data.splits import line_splits, text_splits
+from charlm.data.time_order import are_in_order
 from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.runs import TEXT
@@ -30,8 +29,8 @@ from charlm.system.console import say
 from charlm.system.formatting import counted
 
 SPLITS = ("train", "valid", "test")
-_FREQUENCY_CHARS, _PIECES = 2_000_000, 8
-"""How much of the text tells the frequencies of its characters, and from how many places samples come."""
+_FREQUENCY_CHARS, _ORDER_CHARS, _PIECES = 2_000_000, 500_000, 8
+"""How much of the text tells the frequencies of its characters, and the order of its lines; from how many places."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ class Corpus:
     splits: dict[str, Ids]
     """"train", "valid", "test" → ids [N], memory-mapped, read-only; splits of share 0 are absent.
 
-    If lines are the unit, a split is a newline and then its lines, see `write_line_splits`.
+    If lines are the unit, a split is a newline and then its lines, see `line_splits`.
     """
     sha256: str
     """The digest of the source; with a valid or test source, of the joined digests of all sources."""
@@ -50,14 +49,11 @@ class Corpus:
     files: int
     starts: dict[str, Ids] | None = None
     """Where each line of a split starts, if lines are the unit; else None."""
-    cut: str = ""
-    """How the splits were cut, in words, if not a text in order or lines by a hash."""
+    in_order: bool = False
+    """Whether lines of the text for training were cut in order of time, and not by a hash."""
 
     def frequencies(self) -> npt.NDArray[np.float64]:
-        """How likely each character is in new text, [V]: nine tenths by its share in a sample of the train split.
-
-        The rest is the same for all: a character that the sample lacks may be common in another part of the text.
-        """
+        """How likely each character is in new text, [V]: by its share in a sample, and a tenth the same for all."""
         ids = sample(self.splits["train"], _FREQUENCY_CHARS).ravel()
         shares = np.bincount(ids, minlength=len(self.vocabulary)) / max(ids.size, 1)
         return 0.9 * shares + 0.1 / len(self.vocabulary)
@@ -70,11 +66,14 @@ def sample(ids: Ids, chars: int) -> Ids:
     return np.stack([ids[start : start + length] for start in starts])
 
 
-class CountedSources:
-    """The sources of a config's `data` section, found and counted once; `corpus` encodes them.
+def _sample_lines(ids: Ids, vocabulary: Vocabulary) -> list[str]:
+    """Whole lines from all over the text."""
+    pieces = [vocabulary.decode(piece) for piece in sample(ids, _ORDER_CHARS)]
+    return [line for piece in pieces for line in piece.split(NEWLINE)[1:-1]]
 
-    DataError for sources that cannot be used.
-    """
+
+class CountedSources:
+    """The sources of a config's `data` section, found and counted once; DataError if they cannot be used."""
 
     def __init__(self, data: DataConfig) -> None:
         named = {"train": data.source, "valid": data.valid_source, "test": data.test_source}
@@ -95,12 +94,11 @@ class CountedSources:
         split: tuple[float, float, float] | None = None,
         whole: bool = False,
     ) -> Corpus:
-        """Encode the sources and cut them into splits.
+        """Encode the sources and cut them into splits; VocabularyError for characters that the vocabulary lacks.
 
-        vocabulary: default: the characters of all sources, sorted; VocabularyError for characters that it lacks. split:
-        the shares of train, valid and test, of characters or lines; default: those of the config. A source of its own
-        is a split by itself: its share is ignored, and the other shares are rescaled to sum to 1. whole: all of the
-        source is for training, in its own order.
+        vocabulary: None: the characters of all sources, sorted. split: the shares of train, valid and test; None: the
+        config's. A source of its own is a split by itself, and the other shares are rescaled to sum to 1. whole: all
+        is for training, in its own order.
         """
         data, sources = self._data, self.sources.values()
         if vocabulary is None:
@@ -108,16 +106,19 @@ class CountedSources:
         shares = {"train": 1.0} if whole else self._shares(split or data.split)
         splits: dict[str, Ids] = {}
         starts = {} if data.unit == "line" and not whole else None
-        how = ""
+        in_order = False
         for name, source in self.sources.items():
             own_shares = shares if name == "train" else {name: 1.0}
+            ids = encode(source, vocabulary)
+            key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), own_shares)}"
             if starts is None:
-                key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), own_shares)}"
-                parts, words = text_splits(encode(source, vocabulary), source.lengths, own_shares, key=key)
-            else:
-                parts, words = _split_lines(source, vocabulary, own_shares, starts)
-            splits |= parts
-            how = how or words
+                splits |= text_splits(ids, source.lengths, own_shares, key=key)
+                continue
+            if len(own_shares) > 1:
+                in_order = are_in_order(_sample_lines(ids, vocabulary))
+            files = source.lengths if in_order else None
+            for part, own in line_splits(ids, vocabulary, own_shares, files, key=key, source=source.source).items():
+                splits[part], starts[part] = own, line_starts(own, vocabulary, f"{key}-{part}")
         digests = [source.digest for source in sources]
         if len(digests) > 1:
             digests = [hashlib.sha256("".join(digests).encode()).hexdigest()]
@@ -128,7 +129,7 @@ class CountedSources:
             size_bytes=sum(sum(source.sizes) for source in sources),
             files=sum(len(source.paths) for source in sources),
             starts=starts,
-            cut=how,
+            in_order=in_order,
         )
 
     def _vocabulary(self) -> Vocabulary:
@@ -140,25 +141,14 @@ class CountedSources:
 
     def _shares(self, split: tuple[float, float, float]) -> dict[str, float]:
         """The shares of the splits that come from the text for training."""
-        shares: dict[str, float] = dict(zip(SPLITS, split, strict=True))
-        for name in ("valid", "test"):
-            if not shares[name] or name in self.sources:
-                del shares[name]
-        return shares
-
-
-def load_corpus(data: DataConfig, vocabulary: Vocabulary | None = None) -> Corpus:
-    """Load the corpus of a config's `data` section, see `CountedSources`."""
-    return CountedSources(data).corpus(vocabulary)
+        named = zip(SPLITS, split, strict=True)
+        return {name: share for name, share in named if name == "train" or (share and name not in self.sources)}
 
 
 def load_unchanged_corpus(
     data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any], run_dir: Path
 ) -> Corpus:
-    """Load the corpus that a run with this progress was trained on; DataError if its text has changed or is gone.
-
-    run_dir: where a text from a pipe is kept, also if the folder has moved.
-    """
+    """The corpus that a run with this progress was trained on; DataError if its text has changed or is gone."""
     kept = run_dir / TEXT
     if is_gone(data.source) and Path(data.source).name == TEXT and kept.exists():
         data = data.model_copy(update={"source": str(kept)})
@@ -173,7 +163,7 @@ def load_unchanged_corpus(
         "text; train on a new text with --init-from, score one with --file"
     )
     try:
-        corpus = load_corpus(data, vocabulary)
+        corpus = CountedSources(data).corpus(vocabulary)
     except VocabularyError:
         raise changed from None
     if corpus.sha256 != progress.get("corpus_sha256"):
@@ -184,35 +174,13 @@ def load_unchanged_corpus(
 def encode_file(
     path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, unit: Unit = "text"
 ) -> tuple[Ids, dict[str, int]]:
-    """Encode the text of `path` (any source); also return how often each unknown character was skipped.
-
-    For the unit see `as_in_training`. Without `skip_unknown`, an unknown character is a VocabularyError.
-    """
+    """The ids of any source, and how often each unknown character was skipped, or else VocabularyError."""
     source = count_source(str(path), vocabulary.level, unit)
     try:
         ids = encode(source, vocabulary, skip_unknown=skip_unknown)
     except VocabularyError as error:
         raise VocabularyError(f"{error}; --skip-unknown leaves them out") from None
     return ids, source.unknown(vocabulary)
-
-
-def _split_lines(
-    source: CountedSource, vocabulary: Vocabulary, shares: dict[str, float], starts: dict[str, Ids]
-) -> tuple[dict[str, Ids], str]:
-    """The lines of a source in splits, how they were cut, in words if in order; and adds where each starts."""
-    in_order = source.cutting(shares)
-    key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), shares, bool(in_order))}"
-    found = {name: find_entry(f"{key}-{name}", vocabulary.dtype) for name in shares}
-    splits: dict[str, Ids] = {name: ids for name, ids in found.items() if ids is not None}
-    if len(splits) < len(shares):
-        ids = encode(source, vocabulary)
-        if in_order:
-            splits = write_ordered_line_splits(ids, source.lengths, vocabulary, shares, key=key, source=source.source)
-        else:
-            splits = write_line_splits(ids, vocabulary, shares, key=key, source=source.source)
-    for name, ids in splits.items():
-        starts[name] = line_starts(ids, vocabulary, f"{key}-{name}")
-    return splits, in_order
 
 
 def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool = False) -> Ids:
@@ -231,22 +199,19 @@ def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool 
         raise DataError(f"{source.source}: none of its characters is in the model's vocabulary; use other text")
 
     key = f"{source.cache_key}-{short_digest(vocabulary.to_json())}"
-    ids = find_entry(key, vocabulary.dtype)
-    if ids is None:
-        name = source.source
-        say("data", f"{name}: encoding {counted(length, 'character')} over a vocabulary of {len(vocabulary):,}")
-        ids = store_entry(key, vocabulary.dtype, _encoded(source, vocabulary, skipping=bool(unknown)))
-    return ids
+    return cached(key, vocabulary.dtype, _encoded(source, vocabulary, length))
 
 
-def _encoded(source: CountedSource, vocabulary: Vocabulary, *, skipping: bool) -> Iterator[Ids]:
-    """Yield the ids of the text in chunks, without unknown characters; DataError if the files have changed."""
+def _encoded(source: CountedSource, vocabulary: Vocabulary, length: int) -> Iterator[Ids]:
+    """Yield the `length` ids of the text in chunks, without unknown characters; DataError if the files have changed."""
+    count = counted(length, "character")
+    say("data", f"{source.source}: encoding {count} over a vocabulary of {len(vocabulary):,}")
     ids_of = np.arange(256) if source.level == "byte" else vocabulary.id_of_code_point
     narrow = ids_of.astype(vocabulary.dtype)
     hasher = hashlib.sha256()
     for path in source.paths:
         for symbols in read_symbols(path, source.level, source.unit, hasher.update):
-            yield narrow.take(symbols[ids_of[symbols] != UNKNOWN] if skipping else symbols)
+            yield narrow.take(symbols if length == source.length else symbols[ids_of[symbols] != UNKNOWN])
     if hasher.hexdigest() != source.sha256:
         raise DataError(
             f"{source.source}: changed while being read; a source must not change; run again when it is complete"

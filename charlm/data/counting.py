@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import shlex
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +10,10 @@ import numpy.typing as npt
 
 from charlm.data.reading import Unit, read_symbols
 from charlm.data.sources import resolve
-from charlm.data.splits import cuts, described
-from charlm.data.time_order import are_in_order, sample_lines
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary
 from charlm.errors import DataError
-from charlm.system.console import say
 from charlm.system.formatting import format_bytes
 
-_MUCH_BYTES = 1_000_000_000
-"""Reading more takes ten seconds or longer, so a line says so."""
 _FORMAT = 3
 """Part of every cache key: raise it when the content of cached files changes its meaning."""
 
@@ -56,20 +49,6 @@ class CountedSource:
         sizes = [size for size in self.sizes if size]
         return self.sha256 if len(sizes) == 1 else hashlib.sha256(f"{self.sha256} {sizes}".encode()).hexdigest()
 
-    def cutting(self, shares: Mapping[str, float]) -> str:
-        """Where the splits come from, in words; "" for a text in order, and for lines by a hash.
-
-        Lines are cut in order if they stand in order of time or number, see `are_in_order`.
-        """
-        names = list(shares)
-        if self.unit == "text":
-            return described(cuts(self.lengths, list(shares.values())), names)
-        if len(names) < 2 or not are_in_order(sample_lines(self.paths, self.sizes)):
-            return ""
-        where = "each file" if sum(map(bool, self.sizes)) > 1 else "the text"
-        why = "as its lines begin with increasing times or numbers"
-        return f"{' and '.join(names[1:])} from the end of {where} and not by a hash, {why}"
-
     def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
         if self.level == "byte":
@@ -83,20 +62,11 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
     """Count the characters of a source; DataError if it has no text or is not UTF-8."""
     paths = resolve(source)
     sizes = [path.stat().st_size for path in paths]
-    if sum(sizes) > _MUCH_BYTES:
-        say("data", f"{source}: reading {format_bytes(sum(sizes))}")
     hasher, counts = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
     lengths: list[int] = []
-    line_feeds = 0
-
-    def see(chunk: bytes) -> None:
-        nonlocal line_feeds
-        hasher.update(chunk)
-        line_feeds += chunk.count(b"\n")
-
     for path in paths:
         length = 0
-        for symbols in read_symbols(path, level, unit, see):
+        for symbols in read_symbols(path, level, unit, hasher.update):
             of_chunk = np.bincount(symbols)
             counts[: len(of_chunk)] += of_chunk
             length += len(symbols)
@@ -104,11 +74,6 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
     symbols = np.flatnonzero(counts)
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
-    if unit == "line" and counts[ord("\r")] and not line_feeds:
-        raise DataError(
-            f"{source}: found lines that end with CR alone, as on an old Mac; allowed: LF or CR LF; convert it: "
-            f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"
-        )
     sha256 = hasher.hexdigest()
     # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
     cache_key = f"{short_digest(_FORMAT, level, sizes, unit)}-{sha256}"

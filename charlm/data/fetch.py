@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from charlm.errors import DataError
-from charlm.system.files import NotOwnError, read_file, replace_file
+from charlm.system.console import say
+from charlm.system.files import read_file, replace_file
 
 TIMEOUT_S = 30.0
-_CHUNK_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -20,9 +20,8 @@ class Download:
     name: str
     url: str
     sha256: str
-    """Of the text."""
     size: int
-    """Bytes of the text."""
+    """Bytes of the text, whose digest is `sha256`."""
     summary: str
 
     @property
@@ -59,64 +58,49 @@ CATALOG = {
 }
 
 
-def fetch(download: Download, folder: Path, *, with_bar: bool) -> Path:
-    """Download the corpus unless it is there, verify its SHA-256, and return its path `folder/filename`.
-
-    with_bar: on stderr, if it is a terminal. DataError for all faults of network, disk and content.
-    """
-    import requests
-
+def fetch(download: Download, folder: Path) -> Path:
+    """The path of the corpus in the folder, downloaded unless it is there; DataError for all faults."""
     path = folder / download.filename
-    elsewhere = f"run the command again, or get the text elsewhere and put it at {path}"
     try:
         if path.exists():
-            content = read_file(path, download.size)
-            _check_sha256(content, download, path, "move or delete the file, then run the command again")
+            remedy = "move or delete the file, then run the command again"
+            _check_sha256(read_file(path, download.size), download, path, remedy)
             return path
         folder.mkdir(parents=True, exist_ok=True)
-        content = _received(download, with_bar)
-        if zipfile.is_zipfile(io.BytesIO(content)):
-            with zipfile.ZipFile(io.BytesIO(content)) as archive:
-                content = archive.read(archive.namelist()[0])
+        elsewhere = f"run the command again, or get the text elsewhere and put it at {path}"
+        content = _received(download, elsewhere)
         _check_sha256(content, download, download.url, elsewhere)
         replace_file(path, content)
-    except (requests.RequestException, zipfile.BadZipFile) as error:
-        raise DataError(f"{download.url}: {_reason(error)}; {elsewhere}") from error
-    except NotOwnError as error:
-        raise DataError(f"{path}: {error.strerror}; allowed: {download.name}; move or delete the file") from error
     except OSError as error:
-        raise DataError(
-            f"{error.filename or folder}: {_reason(error)}; allowed: a writable folder with room for {download.name}"
-        ) from error
+        allowed = f"allowed: a writable folder with room for {download.name}"
+        raise DataError(f"{error.filename or folder}: {error.strerror}; {allowed}") from error
     return path
 
 
-def _received(download: Download, with_bar: bool) -> bytes:
+def _received(download: Download, elsewhere: str) -> bytes:
     import requests
-    from tqdm import tqdm
 
-    headers = {"User-Agent": "charlm", "Accept-Encoding": "identity"}
-    content = bytearray()
-    with requests.get(download.url, headers=headers, stream=True, timeout=TIMEOUT_S) as response:
+    say("data", f"downloading {download.url}")
+    try:
+        response = requests.get(download.url, headers={"User-Agent": "charlm"}, timeout=TIMEOUT_S)
         response.raise_for_status()
-        total = int(response.headers.get("Content-Length", 0)) or None
-        disable = None if with_bar else True  # None: quiet unless stderr is a terminal
-        with tqdm(desc=download.name, total=total, unit="B", unit_scale=True, disable=disable) as bar:
-            for chunk in response.iter_content(_CHUNK_BYTES):
-                content += chunk
-                bar.update(len(chunk))
-    return bytes(content)
+        file = io.BytesIO(response.content)
+        if not zipfile.is_zipfile(file):
+            return response.content
+        with zipfile.ZipFile(file) as archive:
+            return archive.read(archive.namelist()[0])
+    except (requests.RequestException, zipfile.BadZipFile) as error:
+        raise DataError(f"{download.url}: {_first_cause(error)}; {elsewhere}") from error
 
 
 def _check_sha256(content: bytes, download: Download, where: Path | str, remedy: str) -> None:
-    """DataError for another text."""
     actual = hashlib.sha256(content).hexdigest()
     if actual != download.sha256:
         raise DataError(f"{where}: SHA-256 is {actual}; it must be {download.sha256}; {remedy}")
 
 
-def _reason(error: BaseException) -> str:
-    """The text of the first cause of an error, without its number; never empty."""
+def _first_cause(error: BaseException) -> str:
+    """The text of the first cause of an error, without its number."""
     while cause := error.__cause__ or error.__context__:
         error = cause
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -19,9 +19,6 @@ Places = npt.NDArray[np.integer[Any]] | slice
 
 BASE = np.uint64(0x9E3779B97F4A7C15)  # odd, so it has an inverse modulo 2⁶⁴; 2⁶⁴ divided by the golden ratio
 
-_PIECE = 1 << 15
-"""Symbols of lines that are hashed at once: all arrays then stay in a core's cache."""
-
 
 def stretch_hashes(values: Numbers, begins: Places, ends: Places) -> Hashes:
     """Σ_j x_j b^j of each stretch values[begin : end], where j counts from its begin."""
@@ -43,19 +40,7 @@ def _powers(bits: int) -> tuple[Hashes, Hashes]:
 
 def line_hashes(ids: Numbers, ends: Numbers, vocabulary: Vocabulary) -> Hashes:
     """A hash of the symbols of each line; the lines stand one behind the other and end at `ends`."""
-    starts = np.r_[0, ends[:-1]]
-    hashes = np.zeros(len(ends), np.uint64)
-    for begin in range(0, len(ids), _PIECE):
-        piece = vocabulary.symbols[ids[begin : begin + _PIECE]] + np.uint32(1)
-        end = begin + len(piece)
-        lines = slice(np.searchsorted(ends, begin, side="right"), np.searchsorted(starts, end))
-        of_piece = stretch_hashes(
-            piece, np.maximum(starts[lines] - begin, 0), np.minimum(ends[lines] - begin, len(piece))
-        )
-        before = max(begin - int(starts[lines][0]), 0)  # of the first line, in earlier pieces
-        of_piece[:1] *= np.uint64(pow(int(BASE), before, 1 << 64))
-        hashes[lines] += of_piece
-    return scattered(hashes)
+    return scattered(stretch_hashes(vocabulary.symbols[ids] + np.uint32(1), np.r_[0, ends[:-1]], ends))
 
 
 def scattered(x: Hashes) -> Hashes:

@@ -1,7 +1,4 @@
-"""Texts whose lines are records: a record begins after a newline and ends with the next one.
-
-The network alone knows too: it sets its state to zero before each newline, see `CharLM.reset_id`.
-"""
+"""Texts whose lines are records: a record begins after a newline, with the state zero, and ends with the next."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.cache import find_entry, store_entry
+from charlm.data.cache import cached
 from charlm.data.reading import NEWLINE, Unit
 from charlm.data.vocabulary import Ids, Vocabulary
 
@@ -28,10 +25,7 @@ def reset_id_of(unit: Unit, vocabulary: Vocabulary) -> int | None:
 
 
 def as_records(ids: Ids, reset_id: int | None, *, ended: bool = True) -> Ids:
-    """Ids as a model of records reads them, with the newline before the first; as they are if `reset_id` is None.
-
-    ended: with the newline that ends the last one too.
-    """
+    """Ids as a model of records reads them: a newline before the first, and after the last if `ended`."""
     if reset_id is None:
         return ids
     newline = np.array([reset_id], ids.dtype)
@@ -56,23 +50,13 @@ def line_ends(chunk: Ids, newline: np.integer[Any]) -> npt.NDArray[np.int64]:
 
 
 def line_starts(ids: Ids, vocabulary: Vocabulary, key: str) -> Ids:
-    """Where each line of a split starts, and where the last one ends, [lines + 1], memory-mapped.
-
-    ids: of the split with this key in the cache.
-    """
-    key = f"{key}-starts"
-    starts = find_entry(key, np.min_scalar_type(len(ids)))
-    if starts is None:
-        newline, begins = newline_of(vocabulary), range(0, len(ids), _CHUNK)
-        blocks = (begin + line_ends(ids[begin : begin + _CHUNK], newline) for begin in begins)
-        starts = store_entry(key, np.min_scalar_type(len(ids)), blocks)
-    return starts
+    """Where each line of a split starts, and where the last one ends, [lines + 1]; key: of the split in the cache."""
+    newline, begins = newline_of(vocabulary), range(0, len(ids), _CHUNK)
+    blocks = (begin + line_ends(ids[begin : begin + _CHUNK], newline) for begin in begins)
+    return cached(f"{key}-starts", np.min_scalar_type(len(ids)), blocks)
 
 
 def text_lines(ids: Ids, vocabulary: Vocabulary) -> Iterator[list[str]]:
-    """The lines of `ids` without their newlines, some at a time; see `line_chunks`.
-
-    Bytes that are not UTF-8 become lone surrogates.
-    """
+    """The lines of `ids` without their newlines, some at a time; other bytes than UTF-8 as lone surrogates."""
     for chunk in line_chunks(ids, newline_of(vocabulary)):
         yield vocabulary.decode(chunk, "surrogateescape").split(NEWLINE)[:-1]

@@ -30,10 +30,9 @@ def output_kind(file: Path) -> str:
 
 
 def check_output(file: Path, option: str, kind: str) -> None:
-    """DataError now, instead of after a long computation, unless the file can be written and nothing is lost by it.
+    """DataError, before a long computation, unless the file is new, empty, an earlier output of this kind, or a pipe.
 
-    It may be new, empty, or an earlier output of this kind. A link must lead to such a file. A pipe or device may
-    always be written.
+    A link must lead to such a file.
     """
     assert kind in _BEGINNINGS, kind
     allowed = f"allowed: a new or empty file, or {kind}"
@@ -58,10 +57,7 @@ def check_output(file: Path, option: str, kind: str) -> None:
 
 @contextlib.contextmanager
 def writing(file: Path, option: str) -> Iterator[BinaryIO]:
-    """What the block writes replaces the file if it ends without an error; a pipe or device gets it at once.
-
-    A link stays, and what it leads to is replaced. DataError if the file cannot be written.
-    """
+    """What the block writes replaces the file, or what a link leads to, at its end; a pipe gets it at once."""
     try:
         is_new = not file.exists()
         if is_new or file.is_file():

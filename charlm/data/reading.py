@@ -14,8 +14,8 @@ from typing import Literal
 import numpy as np
 
 from charlm.data.vocabulary import CodePoints, Level, Vocabulary, code_points
-from charlm.errors import DataError, remedy
-from charlm.system.files import encoding_fault, regular
+from charlm.errors import DataError
+from charlm.system.files import regular
 
 CHUNK_BYTES = 1 << 18
 """As much is read at once; of a pipe, what there is."""
@@ -49,11 +49,10 @@ def read_symbols(path: Path, level: Level, unit: Unit, see: Callable[[bytes], ob
 
 
 def as_in_training(chunks: Iterable[bytes], level: Level, unit: Unit, name: str | Path) -> Iterator[bytes]:
-    """The bytes of a file or pipe as training reads them.
+    """The bytes of a file or pipe as training reads them; DataError, at level char, for a known kind that is not text.
 
-    At level char a byte order mark at the start is dropped, and a file of a known kind that is not text is a DataError,
-    which begins with the name. If lines are the unit, every line ends with a newline: CR LF becomes one, and the last
-    line gets one. Empty text stays empty.
+    At level char a byte order mark at the start is dropped. If lines are the unit, CR LF becomes a newline, and the
+    last line gets one.
     """
     mark = codecs.BOM_UTF8 if level == "char" else b""
     carriage_return, last = b"", b"\n"  # a CR at the end of a chunk waits for what follows it
@@ -84,12 +83,11 @@ def _read_chunks(path: Path, see: Callable[[bytes], object]) -> Iterator[bytes]:
 
 def unreadable(path: Path, error: OSError) -> DataError:
     """The error for a file or folder that cannot be read."""
-    return DataError(
-        f"{path}: cannot be read: {error.strerror}; a source needs all its files; {remedy(error)} or name another"
-    )
+    return DataError(f"{path}: cannot be read: {error.strerror}; a source needs all its files; mend it or name another")
 
 
 _KINDS = {
+    "text in UTF-16 or UTF-32": rb"\xff\xfe|\xfe\xff",
     "a gzip file": rb"\x1f\x8b",
     "a bzip2 file": rb"BZh[1-9]1AY&SY",
     "an xz file": rb"\xfd7zXZ\x00",
@@ -108,8 +106,6 @@ def _check_text(name: str | Path, head: bytes) -> None:
             raise DataError(
                 f"{name}: found {kind}; allowed: text in UTF-8; unpack it, or save it as plain text in its program"
             )
-    if fault := encoding_fault(name, head):
-        raise DataError(fault)
 
 
 def is_pipe(source: str) -> bool:
@@ -143,10 +139,7 @@ def arriving(path: str) -> Iterator[bytes]:
 
 
 def whole_lines(blocks: Iterable[bytes]) -> Iterator[list[str]]:
-    """The lines that end in each block, without their ends; at last the one that has none.
-
-    Bytes that are not UTF-8 become lone surrogates, as from Python's "surrogateescape".
-    """
+    """The lines that end in each block, without their ends; at last the one that has none. As by `text_lines`."""
     partial: list[bytes] = []  # parts of a line without its end
     for block in blocks:
         *whole, remainder = block.split(b"\n")
@@ -161,10 +154,7 @@ def whole_lines(blocks: Iterable[bytes]) -> Iterator[list[str]]:
 
 
 def arriving_lines(path: str, vocabulary: Vocabulary, unit: Unit) -> Iterator[list[str]]:
-    """The lines of a file, or of stdin for "-": as many at a time as have come. DataError if it cannot be read.
-
-    A CR LF ends a line if the training text had none.
-    """
+    """The lines of a file, or of stdin for "-", as they come. A CR LF ends one if the training text had none."""
     if vocabulary.unknown("\r"):
         unit = "line"
     return whole_lines(as_in_training(arriving(path), vocabulary.level, unit, text_name(path)))

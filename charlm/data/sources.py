@@ -1,13 +1,11 @@
 """Find the files of a source: a file, a folder, a glob or a builtin, in a fixed order."""
 
 import difflib
-import errno
 import fnmatch
 import functools
 import glob
 import os
 import re
-import stat
 import sys
 import sysconfig
 import unicodedata
@@ -36,40 +34,28 @@ _SOURCES = f"a source is a file, a folder, a glob or {BUILTIN_PREFIX}NAME"
 
 
 def resolve(source: str) -> list[Path]:
-    """The regular files of `source`, at least one, in the same order on every machine.
+    """The regular files of `source`, at least one, in the same order on every machine; DataError if there are none.
 
-    A folder means all files below it, sorted by relative path. A glob is sorted too, and `**` matches any depth of
-    folders. Both leave out hidden files and what charlm writes (runs, exports, pages, scores, its cache), and follow a
-    link to a folder only where the glob names it or `*` matches it. An existing path is never read as a glob, even if
-    it contains a `[`.
-
-    DataError if there is nothing to read, or if a folder cannot be read.
+    A folder means all files below it, a glob those that match; `**` matches any depth of folders. Both are sorted by
+    path, and leave out hidden files and what charlm writes (runs, exports, pages, scores, its cache). A link to a
+    folder is followed only where the glob names it or `*` matches it. An existing path is never read as a glob.
     """
     if source.startswith(BUILTIN_PREFIX):
         return _builtin(source.removeprefix(BUILTIN_PREFIX))
     if not source:
         raise DataError(f"data source: empty; {_SOURCES}; name one")
-    irregular = DataError(
-        f"{source}: no regular file, so it cannot be read twice; allowed: files, and stdin or a pipe as the TEXT of "
-        "`charlm train`; write its text to a file first"
-    )
-    if source == "-":
-        raise irregular
     path = Path(_at_home(source))
-    try:
-        mode = path.stat().st_mode
-    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: a null character
+    if source != "-" and not _exists(source):
         if glob.has_magic(source):
             return _glob(source)
-        raise _missing(source, path) from None
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise _missing(source, path) from None
-        raise unreadable(path, error) from error
-    if stat.S_ISREG(mode):
+        raise _missing(source, path)
+    if source == "-" or not (path.is_file() or path.is_dir()):
+        raise DataError(
+            f"{source}: no regular file, so it cannot be read twice; allowed: files, and stdin or a pipe as the TEXT "
+            "of `charlm train`; write its text to a file first"
+        )
+    if path.is_file():
         return [path]
-    if not stat.S_ISDIR(mode):
-        raise irregular
     if is_run(path) or not (files := _files_below(source, path, ("**", "*"))):
         raise DataError(
             f"{source}: a folder without text; hidden files and what charlm writes do not count; add text files"
@@ -90,21 +76,15 @@ def check_texts_apart(data: DataConfig, run: Path) -> None:
 
 def check_exists(source: str) -> None:
     """DataError if there is nothing at `source`, or a pipe. Reads no file and no folder that exists."""
-    if source.removeprefix(BUILTIN_PREFIX) not in BUILTINS and (is_pipe(source) or not _exists(source)):
+    if is_pipe(source) or is_gone(source):
         resolve(source)
 
 
 def is_gone(source: str) -> bool:
-    """Whether there is nothing at a source any more."""
+    """Whether there is nothing at a source."""
     if source.startswith(BUILTIN_PREFIX):
-        return False
-    try:
-        Path(_at_home(source)).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return not any(glob.iglob(_at_home(source), recursive=True))  # noqa: PTH207
-    except (OSError, ValueError):
-        pass  # reading it says what it is
-    return False
+        return source.removeprefix(BUILTIN_PREFIX) not in BUILTINS
+    return not _exists(source) and not any(glob.iglob(_at_home(source), recursive=True))  # noqa: PTH207
 
 
 def _glob(source: str) -> list[Path]:
@@ -120,10 +100,7 @@ def _glob(source: str) -> list[Path]:
 def _files_below(
     source: str, root: Path, pattern: tuple[str, ...], skipped: Callable[[str], object] = "__pycache__".__eq__
 ) -> list[Path]:
-    """The files that match the parts of a pattern, sorted by path; `**` is never the last of the parts.
-
-    `skipped` decides by name what else to leave out, without a word.
-    """
+    """The files that match a pattern, sorted; `**` is never its last part. `skipped` leaves out others by name."""
     left_out: set[str] = set()
 
     def walk(folder: Path, first: str, *rest: str) -> Iterator[Path]:
@@ -237,7 +214,7 @@ def _python_stdlib() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
     source = f"{BUILTIN_PREFIX}python-stdlib"
     files = _files_below(source, root, ("**", "*.py"), skipped.fullmatch)
-    files = [file for file in files if _is_utf8(file)]
+    files = [file for file in files if _is_utf8(file.read_bytes())]
     if not files:
         raise DataError(
             f"{source}: no .py files under {root}; this Python has no readable standard library; name a file or folder "
@@ -246,14 +223,12 @@ def _python_stdlib() -> list[Path]:
     return files
 
 
-def _is_utf8(path: Path) -> bool:
+def _is_utf8(data: bytes) -> bool:
     """False for Python source that declares another encoding: the builtin leaves it out."""
     try:
-        path.read_bytes().decode("utf-8")
+        data.decode("utf-8")
     except UnicodeDecodeError:
         return False
-    except OSError as error:
-        raise unreadable(path, error) from error
     return True
 
 
@@ -271,11 +246,7 @@ def _absolute(source: str) -> str:
     """The path of a source from the root; one that begins with ~ stays as it is, and so does a builtin."""
     if source.startswith(BUILTIN_PREFIX) or Path(_at_home(source)).is_absolute():
         return source
-    try:
-        folder = str(Path.cwd())
-        folder.encode()  # a config holds Unicode text
-    except (OSError, UnicodeEncodeError):
-        return source
+    folder = Path.cwd()
     if _exists(source) or not glob.has_magic(source):
-        return str(Path(folder, source))
-    return os.path.join(glob.escape(folder), source)  # noqa: PTH118
+        return str(folder / source)
+    return str(Path(glob.escape(str(folder))) / source)

@@ -4,23 +4,21 @@ A text of one file is cut in order. Of several, each gives its share to validati
 is too short to be scored goes into a longer piece of one of several such files; of small ones whole files are taken.
 
 Of records, a line is in a split by its hash, so equal lines are in the same one. A line that would fill much of a split
-by itself, such as the empty line, is in all of them: its occurrences follow one another through the splits, by the
-multiples of the golden ratio modulo 1 (Weyl 1916), so each split gets its share. Records in order of time are cut as a
-text is.
+by itself is in all of them: its occurrences follow one another through the splits, by the multiples of the golden ratio
+modulo 1 (Weyl 1916). Records in order of time are cut as a text is.
 """
 
 import itertools
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.cache import find_entry, map_entry, open_entry, store_entry
-from charlm.data.hashes import BASE, Hashes, line_hashes, scattered
+from charlm.data.cache import cached, find_entry
+from charlm.data.hashes import BASE, line_hashes, scattered
 from charlm.data.lines import line_chunks, line_ends, line_starts, newline_of
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import DataError
@@ -28,7 +26,7 @@ from charlm.system.console import say
 from charlm.system.formatting import counted
 
 Bounds = npt.NDArray[np.int64]
-Buckets = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.uint8]
 
 CHARS, LINES = 1_000, 1
 """Characters, or lines, that are enough to score: a state from elsewhere spoils the score of the first few hundred
@@ -40,7 +38,7 @@ _SMALL = 16
 _BLOCK = 16
 """Files that stand together in the list are taken in a random order, because lists may have a period."""
 _BUCKETS = 1 << 20
-"""Lines are counted by their hashes modulo this number, in constant memory."""
+"""Lines are counted by their hashes modulo this number."""
 _FREQUENT = 0.1
 _LEAST_SHARE = 1e-3
 _FEW = 4
@@ -49,16 +47,10 @@ share of lines. Shares below `_LEAST_SHARE` count as `_LEAST_SHARE`, so that a f
 lines in its bucket."""
 
 
-def text_splits(
-    ids: Ids, lengths: Sequence[int], shares: Mapping[str, float], *, key: str
-) -> tuple[dict[str, Ids], str]:
-    """The splits of a running text, and how they were cut, in words; views where a split is in one piece.
-
-    lengths: characters of its files. Splits in several pieces are entries `key-NAME` of the cache.
-    """
+def text_splits(ids: Ids, lengths: Sequence[int], shares: Mapping[str, float], *, key: str) -> dict[str, Ids]:
+    """The splits of a running text with files of these lengths; views, or entries `key-NAME` of the cache."""
     bounds = cuts(lengths, list(shares.values()))
-    splits = {name: _joined(ids, bounds[:, at : at + 2], f"{key}-{name}") for at, name in enumerate(shares)}
-    return splits, described(bounds, list(shares))
+    return {name: _joined(ids, bounds[:, at : at + 2], f"{key}-{name}") for at, name in enumerate(shares)}
 
 
 def _joined(ids: Ids, bounds: Bounds, key: str) -> Ids:
@@ -68,20 +60,15 @@ def _joined(ids: Ids, bounds: Bounds, key: str) -> Ids:
         return ids[:0]
     if (pieces[:-1, 1] == pieces[1:, 0]).all():
         return ids[pieces[0, 0] : pieces[-1, 1]]
-    joined = find_entry(key, ids.dtype)
-    if joined is None:
-        joined = store_entry(key, ids.dtype, (ids[begin:end] for begin, end in pieces))
-    return joined
+    return cached(key, ids.dtype, (ids[begin:end] for begin, end in pieces))
 
 
 def cuts(lengths: Sequence[int], shares: Sequence[float], enough: int = CHARS) -> Bounds:
     """Where the splits of each file begin and end, [F, S + 1]: places in the text, which is all files joined.
 
-    Split s of file f is cuts[f, s] : cuts[f, s + 1]. lengths: of the files, in characters or lines. shares: of the
-    splits, training first. enough: how many of these are a piece.
-
-    Of one file with N characters, split k ends at floor(N · (share_0 + … + share_k) / (sum of all shares)). The
-    fractions are exact: 0.9 is 9/10, and the last part ends at N.
+    lengths: of the files, in characters or lines. shares: of the splits, training first. enough: how many of these are
+    a piece. Of one file with N characters, split k ends at floor(N · (share_0 + … + share_k) / (sum of all shares)).
+    The fractions are exact: 0.9 is 9/10.
     """
     exact = [Fraction(str(float(share))) for share in shares]
     total = sum(exact)
@@ -103,10 +90,7 @@ def cuts(lengths: Sequence[int], shares: Sequence[float], enough: int = CHARS) -
 
 
 def _parts(lengths: list[int], ends: Sequence[Fraction], piece: int | None) -> Bounds:
-    """How much of each file every split takes, [F, S], with a piece at least, or the whole file if `piece` is None.
-
-    A split takes what it lacks, if that is half of a piece or more. ends: of the splits, as shares of the text.
-    """
+    """How much of each file every split takes, [F, S]: a `piece` at least, or whole files if it is None."""
     mean_length = sum(lengths) / max(len(lengths), 1)
     least = (mean_length if piece is None else piece) / 2
     unit = math.lcm(*(end.denominator for end in ends))
@@ -138,101 +122,68 @@ def _some_order(files: int) -> list[int]:
     return np.lexsort((scattered(numbers.astype(np.uint64)), numbers // _BLOCK)).tolist()
 
 
-def described(bounds: Bounds, names: Sequence[str]) -> str:
-    """Where the splits after the first come from, in words; "" for a text of one file."""
-    sizes = np.diff(bounds, axis=1)
-    sizes = sizes[sizes.any(axis=1)]
-    whole = int((sizes[:, 0] == 0).sum())
-    ends = int(sizes[:, 1:].any(axis=1).sum()) - whole
-    if len(sizes) < 2 or not whole + ends:
-        return ""
-    where = f"whole files ({whole:,} of {len(sizes):,})"
-    if ends:
-        where = "the end of each file" if ends == len(sizes) else f"the ends of {ends:,} of {len(sizes):,} files"
-        if whole:
-            where += f", and {counted(whole, 'whole file')}"
-    return f"{' and '.join(names[1:])} from {where}"
-
-
 # Of lines that are records
 
 
-def write_line_splits(
-    ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str
+def line_splits(
+    ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float], files: Sequence[int] | None, *, key: str, source: str
 ) -> dict[str, Ids]:
-    """Write the lines of `ids` [N] into an entry `key-NAME` of the cache for each split: a newline and then its lines.
+    """The lines of `ids` [N] in entries `key-NAME` of the cache, one for each split: a newline and then its lines.
 
-    Every line must end with a newline, the last one too. The split of a line depends on its characters and the shares
-    alone: not on other lines, nor on the vocabulary. But the occurrences of a frequent line are spread over the splits.
-    DataError for a split that gets no line.
+    Every line ends with a newline. files: the characters of each file, whose lines are cut in order; None: the split of
+    a line depends on its characters and the shares alone, unless it is frequent. DataError for a split without a line.
     """
+    newline = newline_of(vocabulary)
+    found = {name: find_entry(f"{key}-{name}", newline.dtype) for name in shares}
+    splits: dict[str, Ids] = {name: ids for name, ids in found.items() if ids is not None}
+    if len(splits) == len(shares):
+        return splits
     say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
-    newline, counts = newline_of(vocabulary), np.zeros(_BUCKETS, np.int64)
+    if files is None:
+        numbers, how = _by_hash(ids, vocabulary, shares), ", which takes lines by a hash, and equal lines together"
+    else:
+        numbers, how = _in_order(line_starts(ids, vocabulary, f"{key}-text"), files, shares), ""
+    for name, lines in zip(shares, np.bincount(numbers, minlength=len(shares)), strict=True):
+        if not lines:
+            raise DataError(
+                f"{source}: none of {counted(len(numbers), 'line')} is in the {name} split{how}; allowed: a line or "
+                "more in each split; add lines, change the shares (data.split), or give each split a text of its own "
+                "(data.valid_source)"
+            )
+    return {
+        name: cached(f"{key}-{name}", newline.dtype, _lines_of(ids, newline, numbers == number))
+        for number, name in enumerate(shares)
+    }
+
+
+def _lines_of(ids: Ids, newline: np.integer[Any], takes: npt.NDArray[np.bool_]) -> Iterator[Ids]:
+    """A newline, and then the lines that `takes` [lines] says."""
+    yield np.array([newline])
+    begin = 0
     for chunk in line_chunks(ids, newline):
-        np.add.at(counts, _buckets(line_hashes(chunk, line_ends(chunk, newline), vocabulary)), 1)
-    frequent = _frequent(counts, shares)
-    earlier, sizes = Counter[int](), dict.fromkeys(shares, 0)
-    with ExitStack() as opened:
-        writers = {name: opened.enter_context(open_entry(f"{key}-{name}", newline.dtype)) for name in shares}
-        for append in writers.values():
-            append(np.array([newline]))
-        for chunk in line_chunks(ids, newline):
-            ends = line_ends(chunk, newline)
-            hashes = line_hashes(chunk, ends, vocabulary)
-            buckets = _buckets(hashes)
-            for bucket in np.unique(buckets[frequent[buckets]]).tolist():
-                (places,) = np.nonzero(buckets == bucket)
-                hashes[places] += np.arange(earlier[bucket], earlier[bucket] + len(places), dtype=np.uint64) * BASE
-                earlier[bucket] += len(places)
-            split_of_chars = np.repeat(_splits_of(hashes, shares), np.diff(ends, prepend=0))
-            for number, (name, append) in enumerate(writers.items()):
-                append(split_ids := chunk[split_of_chars == number])
-                sizes[name] += len(split_ids)
-        for name, size in sizes.items():
-            if not size:
-                raise _no_line(
-                    source, int(counts.sum()), f"{name} split, which takes lines by a hash, and equal lines together"
-                )
-    return {name: map_entry(f"{key}-{name}", newline.dtype) for name in shares}
+        lengths = np.diff(line_ends(chunk, newline), prepend=0)
+        yield chunk[np.repeat(takes[begin : begin + len(lengths)], lengths)]
+        begin += len(lengths)
 
 
-def write_ordered_line_splits(
-    ids: Ids, lengths: Sequence[int], vocabulary: Vocabulary, shares: Mapping[str, float], *, key: str, source: str
-) -> dict[str, Ids]:
-    """The same with lines from the end of each file, whose characters are `lengths`, for the splits after the first."""
-    ends = line_starts(ids, vocabulary, f"{key}-text")  # `ids` begins with a line, so only their ends follow a newline
-    lines = np.searchsorted(ends, np.cumsum([0, *lengths]), side="right")
-    bounds = cuts(np.diff(lines).tolist(), list(shares.values()), LINES)
-    places = np.where(bounds > 0, ends[bounds - 1], 0).astype(np.int64)
-    newline, splits = np.array([newline_of(vocabulary)]), {}
-    for number, name in enumerate(shares):
-        pieces = [ids[begin:end] for begin, end in places[:, number : number + 2]]
-        if not any(map(len, pieces)):
-            raise _no_line(source, len(ends), f"{name} split")
-        splits[name] = store_entry(f"{key}-{name}", newline.dtype, [newline, *pieces])
-    return splits
+def _in_order(ends: Ids, files: Sequence[int], shares: Mapping[str, float]) -> Numbers:
+    """The number of each line's split, [lines]: lines from the end of each file are for the splits after the first."""
+    lines = np.diff(np.searchsorted(ends, np.cumsum([0, *files]), side="right"))
+    sizes = np.diff(cuts(lines.tolist(), list(shares.values()), LINES), axis=1)
+    return np.repeat(np.tile(np.arange(len(shares), dtype=np.uint8), len(files)), sizes.ravel())
 
 
-def _no_line(source: str, lines: int, split: str) -> DataError:
-    return DataError(
-        f"{source}: none of {counted(lines, 'line')} is in the {split}; allowed: a line or more in each split; add "
-        "lines, change the shares (data.split), or give each split a text of its own (data.valid_source)"
-    )
-
-
-def _frequent(counts: Buckets, shares: Mapping[str, float]) -> npt.NDArray[np.bool_]:
-    """Which buckets hold a line that would fill much of a split by itself."""
+def _by_hash(ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float]) -> Numbers:
+    """The number of each line's split, [lines], by its hash."""
+    newline = newline_of(vocabulary)
+    chunks = line_chunks(ids, newline)
+    hashes = np.concatenate([line_hashes(chunk, line_ends(chunk, newline), vocabulary) for chunk in chunks])
+    buckets = (hashes & np.uint64(_BUCKETS - 1)).astype(np.uint32)
+    counts = np.bincount(buckets)
     smallest = max(min(shares.values()) / sum(shares.values()), _LEAST_SHARE)
-    return counts > max(_FREQUENT * smallest * counts.sum(), _FEW)
-
-
-def _buckets(hashes: Hashes) -> Buckets:
-    return (hashes & np.uint64(_BUCKETS - 1)).astype(np.int64)
-
-
-def _splits_of(hashes: Hashes, shares: Mapping[str, float]) -> npt.NDArray[np.uint8]:
-    """The index of each line's split."""
+    for bucket in np.flatnonzero(counts > max(_FREQUENT * smallest * len(hashes), _FEW)):
+        (places,) = np.nonzero(buckets == bucket)
+        hashes[places] += np.arange(len(places), dtype=np.uint64) * BASE
     bounds = np.cumsum(list(shares.values()))
-    # In 53 bits, which a float64 holds.
-    place = (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53 * bounds[-1]
+    place = (hashes >> np.uint64(11)).astype(np.float64) / 2.0**53 * bounds[-1]  # of 53 bits, which a float64 holds
     return np.searchsorted(bounds, place, side="right").clip(max=len(bounds) - 1).astype(np.uint8)

@@ -17,57 +17,12 @@ _BLOCK, _GROUP = 1 << 8, 1 << 10
 """Lines of a block, which stand together in the text, and blocks whose lines are shuffled together."""
 
 
-class TrainingStreams:
-    """B streams of a text side by side, read in windows of T steps."""
-
-    length: int
-    """Characters of each stream that an epoch reads."""
-
-    def __init__(self, ids: Ids, batch_size: int, bptt: int) -> None:
-        assert ids.ndim == 1, ids.shape
-        assert batch_size >= 1, batch_size
-        assert bptt >= 1, bptt
-        check_length(len(ids), batch_size, bptt, "train split")
-        self.bptt = bptt
-        self._ids = np.asarray(ids)  # a view of the plain type: slices of a memory map take several times as long
-
-    @property
-    def windows_per_epoch(self) -> int:
-        """Whole windows of T steps per stream."""
-        return self.length // self.bptt
-
-    def epoch_start(self, epoch: int) -> int:
-        """Where an epoch starts in each stream."""
-        return 0
-
-    def read(
-        self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets for `steps` characters from `position` in every stream: two [T, B] int64 tensors.
-
-        B counts the streams of the shard. Both are views of one tensor, so write to neither. For a CUDA `device` the
-        copy goes through pinned memory and is asynchronous, in order with the device's current stream.
-        """
-        assert position >= 0, position
-        assert 1 <= steps <= self.length - position, (position, steps, self.length)
-        ids_2TB = self._ids[self._places(position, steps, epoch)].astype(np.int64)
-        x_TB, y_TB = to_device(ids_2TB, torch.device(device or "cpu"))
-        return x_TB, y_TB
-
-    def _places(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Where in the ids inputs and targets are, [2, T, B]."""
-        raise NotImplementedError
-
-
-class Streams(TrainingStreams):
+class Streams:
     """B streams of S = (N - 1) // B characters, end to end in a corpus of N characters.
 
-    Stream b reads inputs ids[b·S : (b+1)·S]; its targets are the characters that follow each of them. The last target
-    of a stream is the first input of the next. Up to B − 1 characters at the end are unused. A reader that
-    takes only whole windows also skips S mod T of each stream.
-
-    With a share below 1 an epoch reads pieces of each stream with gaps between them, and the next epoch the pieces
-    before these. Positions count the characters that an epoch reads.
+    Stream b reads inputs ids[b·S : (b+1)·S]; its targets are the characters that follow each of them. Up to B − 1
+    characters at the end are unused. With a share below 1 an epoch reads pieces of each stream with gaps between them,
+    and the next epoch the pieces before these. Positions count the characters that an epoch reads.
 
     ids         [N] unsigned integers, which may be memory-mapped; never copied as a whole
     batch_size  B
@@ -84,20 +39,42 @@ class Streams(TrainingStreams):
         shard: Shard = WHOLE_BATCH,
         share: float = 1.0,
     ) -> None:
-        super().__init__(ids, batch_size, bptt)
+        check_length(len(ids), batch_size, bptt, "train split")
+        self.bptt = bptt
+        self._ids = np.asarray(ids)  # a view of the plain type: slices of a memory map take several times as long
         self._whole = (len(ids) - 1) // batch_size  # characters of a stream
         self._pieces = 1  # that an epoch reads of each stream
         if share < 1:
             self._pieces = max(int(share * self._whole / max(_PIECE, bptt)), 1)
         self._piece = max(int(share * self._whole / self._pieces), bptt)  # characters of a piece
         self.length = self._pieces * self._piece
+        """Characters of each stream that an epoch reads."""
         self._begins_B = np.split(np.arange(batch_size) * self._whole, shard.count)[shard.index]
+
+    @property
+    def windows_per_epoch(self) -> int:
+        """Whole windows of T steps per stream."""
+        return self.length // self.bptt
 
     def epoch_start(self, epoch: int) -> int:
         """Even epochs leave out the rest after the last whole window, odd epochs one before the first."""
         return self.length % self.bptt if epoch % 2 else 0
 
+    def read(
+        self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets for `steps` characters from `position` in the streams of the shard: two [T, B] of int64.
+
+        Both are views of one tensor, so write to neither. Copying to a GPU is asynchronous.
+        """
+        assert position >= 0, position
+        assert 1 <= steps <= self.length - position, (position, steps, self.length)
+        ids_2TB = self._ids[self._places(position, steps, epoch)].astype(np.int64)
+        x_TB, y_TB = to_device(ids_2TB, torch.device(device or "cpu"))
+        return x_TB, y_TB
+
     def _places(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
+        """Where in the ids inputs and targets are, [2, T, B]."""
         # A piece of the first epoch ends where an equal part of the stream does, so the last one ends with the stream.
         piece_T, inside_T = np.divmod(np.arange(position, position + steps), self._piece)
         ends_T = (piece_T + 1) * self._whole // self._pieces
@@ -119,9 +96,8 @@ def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
 def line_order(lines: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Ids:
     """A random permutation of 0 … lines − 1.
 
-    Blocks of neighboring lines come in random order, and then the lines of each group of blocks are shuffled. The order
-    of a text with up to 262,144 lines is thus any; in larger texts reading stays near few places of the text at a time,
-    so that it may be larger than memory.
+    Blocks of neighboring lines come in random order, and then the lines of each group of blocks are shuffled, so that
+    reading stays near few places of a text that is larger than memory.
     """
     # Only RandomState draws the same in every version of NumPy, as a run that resumes needs it.
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed)))
@@ -133,14 +109,12 @@ def line_order(lines: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int6
     return order
 
 
-class LineStreams(TrainingStreams):
+class LineStreams(Streams):
     """B streams of whole lines, each line once in an epoch, in an order of its own for every epoch.
 
     A stream is the newline that starts its first line, and then line after line. It begins with the first line of the
     epoch's order that starts at or behind b · S characters of it, and has S = N // B characters, so that the last line
-    may be cut. Lines that start in the last characters of the order follow those at its beginning.
-
-    Takes 8 bytes of memory a line, and 16 while an epoch begins; of texts with 2³² characters or more the double.
+    may be cut. Takes 8 bytes of memory a line, and 16 while an epoch begins.
 
     ids         [1 + N] unsigned integers: a newline, then the lines, each with its newline; may be memory-mapped
     starts      [lines + 1]: where in `ids` each line begins; the last element is 1 + N
@@ -157,11 +131,13 @@ class LineStreams(TrainingStreams):
         shard: Shard = WHOLE_BATCH,
         seed: int = 1,
     ) -> None:
-        super().__init__(ids, batch_size, bptt)
-        self.length = (len(ids) - 1) // batch_size
+        super().__init__(ids, batch_size, bptt, shard)
         self._starts = np.asarray(starts)
-        self._begins_B = np.split(np.arange(batch_size) * self.length, shard.count)[shard.index]
         self._seed, self._epoch = seed, -1
+
+    def epoch_start(self, epoch: int) -> int:
+        """The same in every epoch, whose order of lines is another one."""
+        return 0
 
     def _begin(self, epoch: int) -> None:
         """Draw the order of an epoch."""

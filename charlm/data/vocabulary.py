@@ -88,10 +88,9 @@ class Vocabulary:
         return found
 
     def familiar(self, text: str) -> str:
-        """A typed text in characters that have ids, as far as it can be written in others without a change in meaning.
+        """A typed text in characters that have ids, as far as they mean the same. As in web/model/vocabulary.js.
 
-        An accented letter may be one character or several (NFC, NFD); quotes, dashes and spaces may be typographic or
-        plain; CR LF may be a newline. As in web/model/vocabulary.js.
+        Accented letters may be one character or several; quotes, dashes and spaces typographic; newlines CR LF.
         """
         if not self.unknown(text):
             return text
@@ -104,10 +103,7 @@ class Vocabulary:
         return "".join(self.substitutes.get(character, character) for character in text)
 
     def unknown_error(self, unknown: Iterable[str], where: str = "", ways_out: str = "") -> VocabularyError:
-        """The error for characters that have no id.
-
-        where: begins the message. ways_out: "; …", what else the user can do.
-        """
+        """The error for characters that have no id. where: begins the message. ways_out: "; …" ends it."""
         return VocabularyError(
             f"{where}{': ' if where else ''}found {never_seen(unknown)}; "
             f"allowed: its {counted(len(self), 'character')}{ways_out}"
@@ -128,9 +124,7 @@ class Vocabulary:
 
     def symbol(self, index: int) -> str:
         """The character with this id; a byte from 128 on as a lone surrogate, as from Python's "surrogateescape"."""
-        if self.level == "byte":
-            return bytes([index]).decode("utf-8", "surrogateescape")
-        return self.characters[index]
+        return self.decode([index], "surrogateescape")
 
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD, or lone surrogates with "surrogateescape"."""
@@ -153,7 +147,7 @@ class Vocabulary:
             case {"level": "byte", "characters": ""}:
                 return cls("byte")
             case {"level": "char", "characters": str(characters)} if characters:
-                if len(set(characters)) == len(characters):
+                if len(set(characters)) == len(characters) and not re.search("[\ud800-\udfff]", characters):
                     return cls("char", characters)
         raise CheckpointError("vocabulary: not a list of distinct characters")
 

@@ -1,7 +1,6 @@
 """Write a trained model in a form that other programs use without charlm.
 
     onnx_graph.py     one file for any runtime of ONNX
-    onnx_layer.py     a layer's step in that file
     html.py           one page of HTML that runs the model in a browser
     html_model.py     its programs and weights, packed
 

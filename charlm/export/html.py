@@ -43,7 +43,7 @@ def html_file(trained: TrainedModel, *, int8: bool = True, novelty: bool = False
     changed or is gone. CharlmError if int8 weights lose more than MOST_LOSS of the nats.
     """
     trained = trained.on_cpu_in_float32()
-    copies = copies_of(trained.training_splits("--novelty")["train"]) if novelty else None
+    copies = copies_of(trained.training_splits["train"]) if novelty else None
     units = _named_units(trained)
     ids, why_not = _validation_text(trained)
     before = _score(trained, ids)

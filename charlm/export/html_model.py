@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from charlm.cells.page import program_json
+from charlm.cells.program import Program, needed, scalarized, units, when
 from charlm.inference.sampling import prompt_ids
 from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
@@ -102,3 +102,37 @@ def _matrix(weight: Tensor, int8: bool) -> dict[str, Any]:
         "values": packed(values),
         "scales": None if scales is None else packed(scales),
     }
+
+
+def program_json(program: Program, hidden: int, inputs: int) -> dict[str, Any]:
+    """The program of a layer with H hidden units and I inputs, for charlm/web/model/program.js.
+
+    Each node has the `length` of its value, its `stage` (STATIC, WINDOW or LOOP), and for `vector` and `part` the
+    `start` in the parameter or in args[0]. Only vectors, products and their parts have several vectors side by side.
+    """
+    program = scalarized(program)
+    nodes, stages = program.nodes, when(program.nodes)
+    named = dict(program.shown)
+    named |= {f"gate {name}": place for name, place in program.gates}
+    places = needed(nodes, (*program.results, *named.values()))
+    new = {place: number for number, place in enumerate(places)}
+    sizes = [units(node.size, hidden, inputs) if node.size != "" else 0 for node in nodes]
+    longest = max(node.count * size for node, size in zip(nodes, sizes, strict=True))
+    listed = [
+        {
+            "op": nodes[place].op,
+            "args": [new[arg] for arg in nodes[place].args],
+            "length": nodes[place].count * sizes[place] or longest,  # a constant is as long as any value
+            "stage": stages[place],
+            "name": nodes[place].name,
+            "index": nodes[place].index,
+            "start": nodes[place].index * sizes[place],
+            "number": nodes[place].number,
+        }
+        for place in places
+    ]
+    states = [
+        {"name": name, "result": new[place], "internal": name in program.internal}
+        for name, place in zip(program.states, program.results, strict=True)
+    ]
+    return {"nodes": listed, "states": states, "shown": {name: new[place] for name, place in named.items()}}

@@ -7,17 +7,23 @@ The body of the scan computes the nodes of each layer's program (charlm/cells/pr
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from charlm.cells.on_tensors import matrix
+from charlm.cells.operations import OPERATIONS
+from charlm.cells.program import STATIC, units, when
 from charlm.errors import CharlmError
-from charlm.export.onnx_layer import Nodes, OnnxLayer
 from charlm.inference.trained import TrainedModel
+from charlm.layers import RecurrentLayers
+from charlm.layers.reference import TensorProgram
 from charlm.model import CharLM
+
+Input = str | Tensor | np.generic | np.ndarray[Any, Any]
 
 OPSET = 18
 _IR_VERSION = 8
@@ -37,18 +43,21 @@ def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
 
     CharlmError if onnx or onnxruntime is missing, or the model is too large for one file.
     """
-    onnx, runtime = _packages()
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as error:
+        raise CharlmError(f"onnx: {error.name or error} is not installed; pip install onnx onnxruntime") from None
     network = trained.on_cpu_in_float32().network.first_member("export")
     size = 4 * trained.parameters
     if size > _MOST_BYTES:
         raise CharlmError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")
     model = build_model(network)
-    onnx.helper.set_model_props(
-        model, {"charlm": json.dumps(trained.vocabulary.to_json() | {"unit": trained.config.data.unit})}
-    )
+    vocabulary = trained.vocabulary.to_json() | {"unit": trained.config.data.unit}
+    onnx.helper.set_model_props(model, {"charlm": json.dumps(vocabulary)})
     onnx.checker.check_model(model, full_check=True)
     data = model.SerializeToString()
-    session = runtime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     names, _ = _names(network)
 
     def step(ids_TB: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -56,17 +65,8 @@ def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
         logits, *last = session.run(None, {"ids": ids_TB.numpy(), **inputs})
         return torch.from_numpy(logits), tuple(map(torch.from_numpy, last))
 
-    difference = check_agreement(network, step, "onnx")
+    difference = check_agreement(network, step)
     return data, f"logits differ by {difference:.1e} at most"
-
-
-def _packages() -> tuple[Any, Any]:
-    try:
-        import onnx
-        import onnxruntime
-    except ImportError as error:
-        raise CharlmError(f"onnx: {error.name or error} is not installed; pip install onnx onnxruntime") from None
-    return onnx, onnxruntime
 
 
 @torch.inference_mode()
@@ -89,10 +89,9 @@ def build_model(network: CharLM) -> Any:
     nodes.add("Scan", [*names, "ids"], [*new, "/outputs"], body=step, num_scan_inputs=1)
     features = "/outputs"
     if network.projection is not None:
-        features = nodes.one("MatMul", features, nodes.constant(network.projection.weight.t()))
-    weight = nodes.constant(network.decoder.weight.t())
-    nodes.add("MatMul", [features, weight], ["/products"])
-    nodes.add("Add", ["/products", nodes.constant(network.decoder.bias)], ["logits"])
+        features = nodes.one("MatMul", features, network.projection.weight.t())
+    products = nodes.one("MatMul", features, network.decoder.weight.t())
+    nodes.add("Add", [products, network.decoder.bias], ["logits"])
 
     ids = helper.make_tensor_value_info("ids", TensorProto.INT64, ["T", "B"])
     logits = helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["T", "B", network.vocabulary_size])
@@ -105,40 +104,33 @@ def build_model(network: CharLM) -> Any:
 
 def _names(network: CharLM) -> tuple[list[str], list[str]]:
     """The names of the states before and after a window, each another one."""
-    used = {"ids", "logits"}
-
-    def another(name: str) -> str:
-        while name in used:
+    names, states = ["ids", "logits"], network.layers.state_names
+    for name in (*states, *(f"new_{state}" for state in states)):
+        while name in names:
             name += "_"
-        used.add(name)
-        return name
-
-    states = network.layers.state_names
-    return [another(name) for name in states], [another(f"new_{name}") for name in states]
+        names.append(name)
+    count = len(states)
+    return names[2 : 2 + count], names[2 + count :]
 
 
-def _scan_body(network: CharLM, nodes: Nodes, states: list[str]) -> tuple[list[Any], list[str]]:
+def _scan_body(network: CharLM, nodes: "Nodes", states: list[str]) -> tuple[list[Any], list[str]]:
     """One step for B streams: its nodes, and the names of the new states and of the outputs [B, H]."""
     layers = network.layers
     if network.reset_id is not None:
-        is_begin = nodes.one("Equal", "/step/ids", nodes.constant(np.int64(network.reset_id)))
-        carry_B1 = nodes.one("Cast", nodes.one("Not", is_begin), to=1)
-        carry_B1 = nodes.one("Unsqueeze", carry_B1, nodes.constant(np.array([1])))
+        is_begin = nodes.one("Equal", "/step/ids", np.int64(network.reset_id))
+        carry_B = nodes.one("Cast", nodes.one("Not", is_begin), to=1)
+        carry_B1 = nodes.one("Unsqueeze", carry_B, np.array([1]))
         states = [nodes.one("Mul", name, carry_B1) for name in states]
     if network.embedding is None:
-        depth, values = nodes.constant(np.int64(network.vocabulary_size)), nodes.constant(np.array([0, 1], np.float32))
-        y = nodes.one("OneHot", "/step/ids", depth, values)
+        y = nodes.one("OneHot", "/step/ids", np.int64(network.vocabulary_size), np.array([0, 1], np.float32))
     else:
-        y = nodes.one("Gather", nodes.constant(network.embedding.weight), "/step/ids")
-    ones, axis = nodes.constant(np.ones(layers.num_layers, np.int64)), nodes.constant(np.array([0]))
-    of_layers: list[list[str]] = [[] for _ in range(layers.num_layers)]
-    for name in states:
-        tensors = nodes.add("Split", [name, ones], layers.num_layers, axis=0)
-        for layer_state, tensor in zip(of_layers, tensors, strict=True):
-            layer_state.append(nodes.one("Squeeze", tensor, axis))
+        y = nodes.one("Gather", network.embedding.weight, "/step/ids")
+    ones, axis = np.ones(layers.num_layers, np.int64), np.array([0])
+    parts = [nodes.add("Split", [name, ones], layers.num_layers, axis=0) for name in states]
     last: list[list[str]] = []
-    for layer, layer_state in enumerate(of_layers):
-        new = OnnxLayer(layers, layer, y, layer_state, nodes).new_states()
+    for layer, layer_parts in enumerate(zip(*parts, strict=True)):
+        state = [nodes.one("Squeeze", part, axis) for part in layer_parts]
+        new = OnnxLayer(layers, layer, y, state, nodes).new_states()
         y = nodes.one("Add", y, new[0]) if layer and layers.residual else new[0]
         last.append([nodes.one("Unsqueeze", name, axis) for name in new])
     joined = [nodes.add("Concat", tensors, axis=0)[0] for tensors in zip(*last, strict=True)]
@@ -147,7 +139,7 @@ def _scan_body(network: CharLM, nodes: Nodes, states: list[str]) -> tuple[list[A
 
 
 @torch.inference_mode()
-def check_agreement(network: CharLM, step: Callable[..., tuple[Tensor, tuple[Tensor, ...]]], name: str) -> float:
+def check_agreement(network: CharLM, step: Callable[..., tuple[Tensor, tuple[Tensor, ...]]]) -> float:
     """The largest difference between the logits of step(ids_TB, state) and the network's, over carried windows.
 
     CharlmError if a difference of logits or states is above TOLERANCE, or not a number.
@@ -166,8 +158,136 @@ def check_agreement(network: CharLM, step: Callable[..., tuple[Tensor, tuple[Ten
             difference = float((exported - expected).abs().max())
             if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
                 raise CharlmError(
-                    f"{name}: its logits or states differ from charlm's by {difference:.2g}; allowed: {TOLERANCE:g}; "
+                    f"onnx: its logits or states differ from charlm's by {difference:.2g}; allowed: {TOLERANCE:g}; "
                     "nothing was written; please report this with the run's config.yaml"
                 )
         largest = max(largest, float((exported_logits - logits).abs().max()))
     return largest
+
+
+class Nodes:
+    """The nodes of a graph in the making, and the constants of it and of the graphs inside it.
+
+    An input of a node is the name of a value, or a constant. Names begin with a slash, which no input or output of the
+    graph has.
+    """
+
+    def __init__(self) -> None:
+        self.constants: list[Any] = []
+        self._nodes: list[Any] = []
+        self._count = 0
+
+    def add(self, kind: str, inputs: Sequence[Input], outputs: list[str] | int = 1, **attributes: Any) -> list[str]:
+        """Add a node of this kind; returns the names of its outputs, which are new if only their number is given."""
+        from onnx import helper
+
+        if isinstance(outputs, int):
+            outputs = [self._new(kind.lower()) for _ in range(outputs)]
+        self._nodes.append(helper.make_node(kind, [*map(self.named, inputs)], outputs, **attributes))
+        return outputs
+
+    def one(self, kind: str, *inputs: Input, **attributes: Any) -> str:
+        """Add a node with one output; returns its name."""
+        return self.add(kind, inputs, **attributes)[0]
+
+    def named(self, value: Input) -> str:
+        """The name of a value; a constant gets one."""
+        from onnx import numpy_helper
+
+        if isinstance(value, str):
+            return value
+        array = value.detach().contiguous().numpy() if isinstance(value, Tensor) else np.asarray(value)
+        self.constants.append(numpy_helper.from_array(array, self._new("constant")))
+        return self.constants[-1].name
+
+    def take_nodes(self) -> list[Any]:
+        """The nodes since the last call."""
+        nodes, self._nodes = self._nodes, []
+        return nodes
+
+    def _new(self, word: str) -> str:
+        self._count += 1
+        return f"/{word}_{self._count}"
+
+
+class OnnxLayer:
+    """One step of a layer. Values are [B, count · units]; those that depend on parameters only are constants."""
+
+    def __init__(self, layers: RecurrentLayers, layer: int, x: str, states: Sequence[str], nodes: Nodes) -> None:
+        self.nodes, self.program = nodes, layers.program(layer)
+        self.parameters = layers.layer_parameters(layer)
+        self.hidden, self.inputs = layers.hidden_size, layers.layer_input_size(layer)
+        self.when = when(self.program.nodes)
+        self.x, self.states, self.zoneout = x, dict(zip(self.program.states, states, strict=True)), layers.zoneout
+        self.known: dict[tuple[int, int], str] = {}
+        self.split: dict[int, list[str]] = {}
+
+    def new_states(self) -> list[str]:
+        """The names of the states after the step; with zoneout (Krueger et al. 2017), of their expected values."""
+        names = []
+        for (state, old), place in zip(self.states.items(), self.program.results, strict=True):
+            new = self.value(place)
+            if self.zoneout and state not in self.program.internal:
+                difference = self.nodes.one("Sub", old, new)
+                new = self.nodes.one("Add", new, self.nodes.one("Mul", difference, np.float32(self.zoneout)))
+            names.append(new)
+        return names
+
+    def value(self, place: int, count: int = 1) -> str:
+        """The name of a value; of a single vector repeated for each of `count` if others have so many."""
+        node = self.program.nodes[place]
+        key = place, count if node.count == 1 and node.size != "" else 1
+        if key not in self.known:
+            if self.when[place] == STATIC:
+                [value] = TensorProgram(self.program, [place], self.parameters)({})
+                constant = torch.tensor(value) if isinstance(value, float) else value.repeat(key[1])
+                self.known[key] = self.nodes.named(constant)
+            elif key[1] > 1:
+                copies = [self.value(place)] * key[1]
+                self.known[key] = self.nodes.one("Concat", *copies, axis=-1)
+            else:
+                self.known[key] = self.computed(place)
+        return self.known[key]
+
+    def computed(self, place: int) -> str:
+        node = self.program.nodes[place]
+        match node.op:
+            case "input":
+                return self.x
+            case "state":
+                return self.states[node.name]
+            case "product":
+                weights = matrix(self.parameters[node.name], node.index)
+                return self.nodes.one("MatMul", self.value(node.args[0]), weights.t())
+            case "part":
+                return self.parts(node.args[0])[node.index]
+            case "normalize":
+                return self.normalized(place)
+        args = []
+        for turn, arg in enumerate(node.args):
+            value, is_condition = self.value(arg, node.count), node.op == "where" and turn == 0
+            if self.program.nodes[arg].op == "greater" and not is_condition:
+                value = self.nodes.one("Cast", value, to=1)
+            args.append(value)
+        return self.nodes.one(OPERATIONS[node.op].onnx or node.op.capitalize(), *args)
+
+    def parts(self, whole: int) -> list[str]:
+        if whole not in self.split:
+            count = self.program.nodes[whole].count
+            lengths = np.full(count, self.units(whole))
+            self.split[whole] = self.nodes.add("Split", [self.value(whole), lengths], count, axis=-1)
+        return self.split[whole]
+
+    def units(self, place: int) -> int:
+        return units(self.program.nodes[place].size, self.hidden, self.inputs)
+
+    def normalized(self, place: int) -> str:
+        node, nodes, units = self.program.nodes[place], self.nodes, self.units(place)
+        v_BGU = nodes.one("Reshape", self.value(node.args[0]), np.array([-1, node.count, units]))
+        if node.index == 0:
+            y_BGU = nodes.one("LayerNormalization", v_BGU, torch.ones(units), epsilon=node.number)
+        else:
+            mean_BG1 = nodes.one("ReduceMean", nodes.one("Mul", v_BGU, v_BGU), np.array([-1]))
+            size_BG1 = nodes.one("Sqrt", nodes.one("Add", mean_BG1, np.float32(node.number)))
+            y_BGU = nodes.one("Div", v_BGU, size_BG1)
+        return nodes.one("Reshape", y_BGU, np.array([-1, node.count * units]))

@@ -1,7 +1,6 @@
 """Recurrent layers on GPUs.
 
 recurrence.py   the loop over a window, in both directions, and whether it is replayed as a CUDA graph
-steps.py        its steps in PyTorch's operators
 kernels.py      its steps in Triton's kernels, which charlm/cells/triton.py writes for a cell
 functions.py    functions of these kernels
 graphs.py       CUDA graphs: many launches become one

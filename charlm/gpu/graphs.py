@@ -1,8 +1,7 @@
 """CUDA graphs: thousands of launches become one.
 
-A graph repeats its recorded launches on their recorded addresses. It is therefore replayed only for a call
-with the same addresses, shapes and numbers; buffers.py gives the calls of a layer the same addresses again. All other
-calls are launched step by step.
+A graph repeats its recorded launches on their recorded addresses, so it is replayed only for a call with the same
+addresses, shapes and numbers; layers/buffers.py gives the calls of a layer the same addresses again.
 """
 
 import contextlib
@@ -64,8 +63,8 @@ _ABANDONED: list[torch.cuda.CUDAGraph] = []
 def _abandon(graph: torch.cuda.CUDAGraph) -> None:
     """End a capture that has failed, in its stream. The first error tells the reason, so none is raised.
 
-    CUDA refuses to end a capture that it has invalidated. PyTorch's random generator then stays in it, and would raise
-    at the next draw and at the replay of any other graph. An empty capture, which succeeds, takes it out again.
+    Where CUDA refuses to end it, PyTorch's random generator stays in it, and would raise at the next draw. An empty
+    capture, which succeeds, takes it out again.
     """
     _ABANDONED.append(graph)
     with contextlib.suppress(RuntimeError):
@@ -84,14 +83,7 @@ def _stream(device: torch.device) -> torch.cuda.Stream:
 
 
 _ALONE = threading.RLock()
-"""Held by the thread that runs launches or records them: all graphs are recorded on the same stream. A call inside the
-launches of another one takes it again."""
-_THREAD = threading.local()
-
-
-def inside_graph() -> bool:
-    """Whether this thread runs launches that become one graph, with all that they launch."""
-    return getattr(_THREAD, "inside", False)
+"""Held by the thread that runs launches or records them: all graphs are recorded on the same stream."""
 
 
 class Graphs:
@@ -114,11 +106,7 @@ class Graphs:
         if not self.enabled:
             return launches()
         with _ALONE:
-            outer, _THREAD.inside = inside_graph(), True
-            try:
-                self._run((call, device, stream_of(device)), launches, device)
-            finally:
-                _THREAD.inside = outer
+            self._run((call, device, stream_of(device)), launches, device)
         return None
 
     def _run(self, call: Hashable, launches: Launches, device: torch.device) -> None:

@@ -11,11 +11,9 @@ from torch import Tensor
 
 from charlm.cells.passes import Operand, Passes
 from charlm.cells.program import Size
-from charlm.cells.triton import TritonStage, kernels
-from charlm.cells.triton_kernel import Argument, Options, TritonKernel
+from charlm.cells.triton import Argument, Options, TritonKernel, TritonStage, kernels
 from charlm.cells.window import Gradients, Window
 from charlm.gpu.product import torch_product
-from charlm.gpu.steps import Steps
 
 _BLOCK = 256
 
@@ -42,14 +40,19 @@ def shape(kernel: TritonKernel, units: int) -> dict[str, int]:
     return {"BLOCK": block, "num_warps": min(16, max(4, block // 128))}
 
 
-class TritonSteps(Steps):
-    """`Steps` by Triton's kernels, in float32."""
+class TritonSteps:
+    """The steps of one pass over a window, in float32.
+
+    gradients: those that the backward pass computes; None for a forward pass.
+    """
 
     BF16 = torch.bfloat16  # of the operands that the kernels write; tests replace it
 
     def __init__(self, window: Window, gradients: Gradients | None = None) -> None:
-        super().__init__(window, gradients)
+        self.w, self.g = window, gradients
         w, p = window, window.passes
+        # Rounded once for all steps.
+        self.weights = [weight.bfloat16() for weight in w.weights] if w.bf16 else w.weights
         options = Options(
             mask=w.mask is not None, zoneout=w.zoneout is not None, resets=w.carry is not None, bf16=w.bf16
         )
@@ -66,37 +69,38 @@ class TritonSteps(Steps):
                 if operand.state:
                     self._copies[k][0] = w.masked(w.state(operand.state, 0), operand.size)
         else:
-            self._d_states = list(gradients.d_last.clone(memory_format=torch.contiguous_format).unbind())
+            self._d_states = gradients.d_last.clone(memory_format=torch.contiguous_format)
             self._products = [self._new(p.operands[one.operand].size).zero_() for one in p.products]
             products = enumerate(p.products if w.bf16 else ())
             self._copies = {k: self._new(one.size, one.gates, bf16=True) for k, one in products}
             # A sum for each stream: atomic additions to a shared one would round differently in each run.
             self._d_vectors = [one if one is None else one.new_zeros(w.B, len(one)) for one in gradients.d_vectors]
 
-    def forward(self, t: int) -> None:
-        self._run(self._kernels.forward, t)
+    def forward(self) -> None:
+        """Compute the states after each step."""
+        for t in range(self.w.T):
+            self._run(self._kernels.forward, t)
 
-    def backward(self, t: int) -> None:
-        self._run(self._kernels.backward, t)
-
-    def finish(self) -> None:
-        assert self.g is not None
+    def backward(self, gradients: Gradients) -> None:
+        """Compute the gradients."""
         w = self.w
+        for t in reversed(range(w.T)):
+            self._run(self._kernels.backward, t)
         for name, d_BH in zip(w.passes.states, self._d_states, strict=True):
             for index in w.passes.through[name]:
                 d_BH += w.masked(self._products[index], "H")
-        super().finish()
-        for total, sums in zip(self.g.d_vectors, self._d_vectors, strict=True):
+        gradients.d_first.copy_(self._d_states)
+        for total, sums in zip(gradients.d_vectors, self._d_vectors, strict=True):
             if total is not None and sums is not None:
                 total += sums.sum(0)
 
     def _run(self, stages: list[TritonStage], t: int) -> None:
         w = self.w
-        for stage in stages:
-            for index in stage.products:
+        for products, step_kernels in stages:
+            for index in products:
                 matrix = self.weights[index].t() if self.g is None else self.weights[index]
                 torch_product(self._operand(index, t), matrix, bf16=w.bf16, out=self._products[index])
-            for kernel in stage.kernels:
+            for kernel in step_kernels:
                 self._launch(kernel, t)
 
     def _launch(self, kernel: TritonKernel, t: int) -> None:

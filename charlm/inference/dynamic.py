@@ -8,8 +8,6 @@ g: gradient of the window's cross-entropy. θ₀: the trained weights. RMS = √
 windows of the training text: weights with large gradients in training get small steps and a strong pull back to θ₀.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -31,49 +29,45 @@ _EPSILON = 0.1
 """ε as a share of mean(RMS), so that η does not depend on the scale of the loss."""
 
 
-@dataclass(frozen=True)
-class Adaptation:
-    """How fast the model learns during dynamic evaluation. ValueError for a number out of its range."""
-
-    lr: float = 0.0005
-    """η: the typical change of a weight per window."""
-    decay: float = 0.0005
-    """λ: average share of its distance from the trained value that a weight gives back per window."""
-    steps: int = 50
-    """Characters per window. Shorter windows adapt sooner and take longer."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("lr", 0.0), ("decay", 0.0), ("steps", 1)):
-            object.__setattr__(self, name, in_range(name, getattr(self, name), least, LARGEST))
-
-
-def check_running_text(model: Network) -> None:
-    """DataError for a model of lines: its lines are independent, so it has nothing to learn from those before."""
-    if model.is_line_model:
-        raise DataError("dynamic evaluation: found a model of lines; allowed: a model of running text")
+LR, DECAY, STEPS = 0.0005, 0.0005, 50
+"""What `evaluate_dynamically` takes unless it is told otherwise."""
 
 
 def evaluate_dynamically(
-    model: Network, ids: Ids, train_ids: Ids, adaptation: Adaptation, *, per_char: bool = False
+    model: Network,
+    ids: Ids,
+    train_ids: Ids,
+    *,
+    lr: float = LR,
+    decay: float = DECAY,
+    steps: int = STEPS,
+    per_char: bool = False,
 ) -> Evaluation:
     """`evaluate` in one stream while the weights follow the text [N]; then, or after an error, they are as before.
 
     Every window is scored before the model learns from it, so a score depends only on the text before the character.
 
-    train_ids: the training text, which gives RMS. DataError if the text is too short to score, or the model is one of
-    lines; DivergenceError if `adaptation.lr` is so high that the loss is no longer finite.
+    train_ids: the training text, which gives RMS. lr: η, the typical change of a weight per window. decay: λ, the
+    average share of its distance from the trained value that a weight gives back per window. steps: characters per
+    window; shorter windows adapt sooner and take longer.
+
+    DataError if the text is too short to score, or for a model of lines, which are independent; ValueError for a number
+    out of its range; DivergenceError if `lr` is so high that the loss is no longer finite.
     """
-    check_running_text(model)
+    lr, decay = in_range("lr", lr, 0.0, LARGEST), in_range("decay", decay, 0.0, LARGEST)
+    steps = in_range("steps", steps, 1, LARGEST)
+    if model.is_line_model:
+        raise DataError("dynamic evaluation: found a model of lines; allowed: a model of running text")
     begin_B = part_starts(ids, streams=1)
     length_B = np.array([len(ids) - 1])
-    steps = max(1, min(adaptation.steps, len(ids) - 1))
+    steps = max(1, min(steps, len(ids) - 1))
     sizes = gradient_rms(model, train_ids, steps)
     parameters: list[Tensor] = list(model.parameters())
     trained = [parameter.detach().clone() for parameter in parameters]
     mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
-    rates = [adaptation.lr / (rms + _EPSILON * mean) for rms in sizes]
+    rates = [lr / (rms + _EPSILON * mean) for rms in sizes]
     # A pull above 1 would overshoot the trained weights.
-    pulls = [(adaptation.decay * rms / mean).clamp(max=1) for rms in sizes]
+    pulls = [(decay * rms / mean).clamp(max=1) for rms in sizes]
     loss = torch.zeros((), device=model.device)  # of the latest window, or the first not finite
 
     def learn(nats_TB: Tensor) -> None:

@@ -71,13 +71,15 @@ def evaluate(
     """
     assert group.size == 1 or not per_char
     begin_B = part_starts(ids, streams or most_streams(model), model.reset_id)
+    length_B = np.diff(begin_B, append=len(ids) - 1)
     with evaluating(model), torch.inference_mode():
         windows = scored_windows(model, ids, begin_B, shard=group.shard)
         check()
-        score = sum_windows(
-            windows, np.diff(begin_B, append=len(ids) - 1), per_char=per_char, after=lambda nats_TB: check()
-        )
-    lines = None if model.reset_id is None else _count(ids[1:], model.reset_id)
+        score = sum_windows(windows, length_B, per_char=per_char, after=lambda nats_TB: check())
+    lines = None
+    if model.reset_id is not None:  # in blocks, because `ids` may be larger than memory
+        blocks = (ids[at : at + 2**22] for at in range(1, len(ids), 2**22))
+        lines = sum(int(np.count_nonzero(block == model.reset_id)) for block in blocks)
     return replace(score, nats_sum=group.sum(score.nats_sum), lines=lines)
 
 
@@ -92,24 +94,11 @@ def part_starts(ids: Ids, streams: int, reset_id: int | None = None) -> npt.NDAr
     B = max(1, min(streams, targets // (4 * WARMUP)))
     begin_B = np.minimum(-(-targets // B) * np.arange(B), targets)
     if reset_id is not None:
-        begin_B = np.array([0, *(_next_position(ids, reset_id, position) for position in begin_B[1:])])
+        end_B, next_begin = np.append(begin_B[1:], targets), targets
+        for b in reversed(range(1, B)):
+            offsets = np.flatnonzero(ids[begin_B[b] : end_B[b]] == reset_id)
+            next_begin = begin_B[b] = begin_B[b] + offsets[0] if len(offsets) else next_begin
     return begin_B
-
-
-def _next_position(ids: Ids, symbol_id: int, position: int) -> int:
-    """Where the id occurs next in `ids`, without its last element; the place of that if it does not."""
-    end = len(ids) - 1
-    while position < end:
-        offsets = np.flatnonzero(ids[position : min(position + 4096, end)] == symbol_id)
-        if len(offsets):
-            return position + int(offsets[0])
-        position += 4096
-    return end
-
-
-def _count(ids: Ids, symbol_id: int) -> int:
-    """How often the id occurs; in parts, because `ids` may be larger than memory."""
-    return sum(int(np.count_nonzero(ids[at : at + 2**22] == symbol_id)) for at in range(0, len(ids), 2**22))
 
 
 def scored_windows(
@@ -141,8 +130,8 @@ def scored_windows(
     own_begin_B = begin_B[own_rows]
     reader = Reader(model, ids, own_begin_B)
     if len(begin_B) > 1 and model.reset_id is None:
-        for offset, length in windows_between(-WARMUP, 0, longest_steps):
-            with torch.no_grad():
+        with torch.no_grad():
+            for offset, length in windows_between(-WARMUP, 0, longest_steps):
                 reader.features(offset, length)
         if own_begin_B[0] == 0:  # nothing comes before the beginning of the text: what it has read does not count
             first_stream = torch.zeros(1, dtype=torch.int64, device=device)

@@ -1,7 +1,6 @@
 """How text is drawn. Imports no torch, so that the command line can check options first."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from charlm.system.number import LARGEST, in_range
 
@@ -22,7 +21,7 @@ class SamplingOptions:
     top_p: float = 1.0
     """Draw from the likeliest characters that together have this probability."""
     stop: str | list[str] | tuple[str, ...] = ()
-    """End the sample as soon as it contains this text, or one of these."""
+    """End the sample as soon as it contains this text, or one of these; kept as a tuple."""
 
     def __post_init__(self) -> None:
         for name, least, most in (
@@ -32,25 +31,10 @@ class SamplingOptions:
             ("top_p", 1e-9, 1.0),
         ):
             object.__setattr__(self, name, in_range(name, getattr(self, name), least, most))
-        for stop in self.stops:
+        stops = tuple(self.stop) if isinstance(self.stop, list | tuple) else (self.stop,)
+        object.__setattr__(self, "stop", stops)
+        for stop in stops:
             if not isinstance(stop, str):
                 raise TypeError(f"stop: found {type(stop).__name__}; allowed: str, or a list of str")
             if not stop:
                 raise ValueError("stop: found an empty text, which never ends a sample; allowed: a character or more")
-
-    @property
-    def stops(self) -> tuple[str, ...]:
-        """The texts that end a sample."""
-        return tuple(self.stop) if isinstance(self.stop, list | tuple) else (self.stop,)
-
-    def ended_by(self, text: str, level: str) -> Literal["stop", "length", "line"]:
-        """What ended a sample, without its prompt: a stop text, its length, or the end of its line."""
-        data = _bytes(text)
-        if any(data.endswith(_bytes(stop)) for stop in self.stops):
-            return "stop"
-        size = len(data) if level == "byte" else len(text)
-        return "length" if size == self.length else "line"
-
-
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogateescape")

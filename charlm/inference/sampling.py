@@ -2,9 +2,10 @@
 
 import codecs
 import functools
+import math
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,46 +16,96 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs, may_record
 from charlm.inference.options import SamplingOptions
 from charlm.inference.reader import START, Reader, windows_between
+from charlm.inference.texts import score_texts
 from charlm.layers import RecurrentState
 from charlm.model import Network, overflow
+from charlm.system.formatting import nats_to_bits
 
 _WINDOW = 256
 """Characters of a prompt that are read at once, and random numbers that are drawn at once."""
 _CALL_S = 0.05
 """A call costs time besides its characters: calls draw more and more of them, until one takes so long."""
+_TOGETHER = 64
+"""Samples that `sample_many` writes side by side."""
 
 
 def sample_text(
-    model: Network, vocabulary: Vocabulary, prompt: str, options: SamplingOptions, seeds: Sequence[int]
+    model: Network,
+    vocabulary: Vocabulary,
+    prompt: str,
+    options: SamplingOptions,
+    seeds: Sequence[int],
+    errors: str = "surrogateescape",
 ) -> Iterator[list[str]]:
-    """Yield, step by step, what each sample gains after the prompt, until all samples are done.
+    """Yield, step by step, what each sample gains after the prompt, until all samples are done; at first nothing.
 
     A sample is done after `length` ids, or as soon as it ends with a stop text. An empty prompt means a line's start.
     A model of lines writes lines, without their newlines.
 
-    The model must be in evaluation mode. VocabularyError if it does not know a character of the prompt. Bytes that are
-    not UTF-8 come as lone surrogates, as from Python's "surrogateescape"; see `readable`.
+    The model must be in evaluation mode. errors: what becomes of bytes that are not UTF-8, as for `bytes.decode`.
+    VocabularyError for an unknown character of the prompt, DivergenceError for logits that are not finite.
     """
-    output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))  # now, so that its errors come now
-    texts = [SampleText(vocabulary, options.stops, model.reset_id) for _ in seeds]
-    return _grown(texts, sample_ids(model, output, state, options, seeds), options.length)
-
-
-def sample_texts(
-    model: Network, vocabulary: Vocabulary, prompt: str, options: SamplingOptions, seeds: Sequence[int]
-) -> list[str]:
-    """The whole text of each sample; see `sample_text`."""
-    steps = sample_text(model, vocabulary, prompt, options, seeds)
-    return ["".join(pieces) for pieces in zip(*steps, strict=True)]
-
-
-def _grown(texts: list["SampleText"], drawn: Iterator[Tensor], length: int) -> Iterator[list[str]]:
-    """What each text gains by each drawn row of ids."""
-    yield ["" for _ in texts]  # also if length is 0
-    for step, ids in enumerate(drawn, start=1):
-        yield [text.append(id, last=step == length) for text, id in zip(texts, ids.tolist(), strict=True)]
+    output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))
+    texts = [SampleText(vocabulary, options.stop, model.reset_id, errors) for _ in seeds]
+    yield ["" for _ in texts]
+    for step, ids in enumerate(sample_ids(model, output, state, options, seeds), start=1):
+        is_last = step == options.length
+        yield [text.append(id, is_last) for text, id in zip(texts, ids.tolist(), strict=True)]
         if all(text.done for text in texts):
             return
+
+
+def sample_many(
+    model: Network, vocabulary: Vocabulary, prompt: str, options: SamplingOptions, seeds: range
+) -> Iterator[tuple[int, str]]:
+    """Yield each seed and its whole sample without the prompt; see `sample_text`."""
+    for first in range(0, len(seeds), _TOGETHER):
+        together = seeds[first : first + _TOGETHER]
+        steps = sample_text(model, vocabulary, prompt, options, together)
+        yield from zip(together, map("".join, zip(*steps, strict=True)), strict=True)
+
+
+def new_lines(
+    samples: Iterable[tuple[int, str]], prompt: str, known_lines: Iterable[Iterable[str]]
+) -> Iterator[tuple[int, str]]:
+    """The samples of `sample_many` that are no repeats, nor among the known lines."""
+    earlier = {hash(line) for lines in known_lines for line in lines}
+    for seed, text in samples:
+        line = hash(prompt + text)
+        if line not in earlier:
+            earlier.add(line)
+            yield seed, text
+
+
+def draw_sample(
+    model: Network,
+    vocabulary: Vocabulary,
+    *,
+    options: SamplingOptions,
+    seed: int,
+    stops: Callable[[], object] = lambda: False,
+) -> dict[str, Any] | None:
+    """Let a model in evaluation mode write from the start of a line, and then read what it wrote.
+
+    Returns "text", in which bytes that are not UTF-8 are U+FFFD each, and "bits": −log2 of the probability of each of
+    its characters at temperature 1, to hundredths; None where that is not finite. stops: asked after every character;
+    if true, there is no sample.
+    """
+    text = ""
+    for [piece] in sample_text(model, vocabulary, "", options, [seed]):
+        text += piece
+        if stops():
+            return None
+    before = prompt_ids(model, vocabulary, "")
+    ids = np.array([*before, *vocabulary.encode(text).tolist()], np.int64)
+    [nats] = score_texts(model, [ids])
+    bits = nats_to_bits(1) * nats[len(before) - 1 :].astype(np.float64)
+    if vocabulary.level == "byte" and text:  # those of characters from those of their bytes
+        lengths = [len(vocabulary.encode(character)) for character in text]
+        bits = np.add.reduceat(bits, np.cumsum([0, *lengths[:-1]]))
+    shown = "".join("\ufffd" if "\udc80" <= character <= "\udcff" else character for character in text)
+    rounded = [round(each, 2) if math.isfinite(each) else None for each in bits.tolist()]
+    return {"text": shown, "bits": rounded}
 
 
 @torch.inference_mode()
@@ -64,7 +115,6 @@ def sample_ids(
     """Yield the next id of each sample, [N] on the CPU, `length` times; N = len(seeds).
 
     Each sample has its own stream of random numbers: it depends on its seed alone, not on the other samples.
-    DivergenceError for logits that are not finite.
     """
     N = len(seeds)
     output, state = output.expand(-1, N, -1), tuple(layers.repeat(1, N, 1) for layers in state)
@@ -159,43 +209,28 @@ class SampleText:
     line_end: the id that ends it, if it is a line.
     """
 
-    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], line_end: int | None) -> None:
+    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], line_end: int | None, errors: str) -> None:
         self.done = False
-        self._vocabulary, self._line_end = vocabulary, line_end
+        self._vocabulary, self._line_end, self._ids = vocabulary, line_end, list[int]()
         self._stops = [vocabulary.encode(stop).tolist() for stop in stops if not vocabulary.unknown(stop)]
-        self._tail: deque[int] = deque(maxlen=max(map(len, self._stops), default=0))
-        self._bytes = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        self._bytes = codecs.getincrementaldecoder("utf-8")(errors)
 
-    def append(self, id: int, last: bool) -> str:
+    def append(self, id: int, is_last: bool) -> str:
         """The text that this id adds; nothing while the bytes of a character are incomplete."""
         if self.done:
             return ""
-        self._tail.append(id)
+        self._ids.append(id)
         line_ends = id == self._line_end
-        tail = [*self._tail]
-        self.done = last or line_ends or any(tail[-len(stop) :] == stop for stop in self._stops)
+        self.done = is_last or line_ends or any(self._ids[-len(stop) :] == stop for stop in self._stops)
         new = [] if line_ends else [id]
         if self._vocabulary.level == "byte":
             return self._bytes.decode(bytes(new), final=self.done)
         return self._vocabulary.decode(new)
 
 
-def valid_text(pieces: Iterator[str]) -> Iterator[str]:
-    """The pieces with U+FFFD for bytes that are not UTF-8, as `readable` would make of the whole text."""
-    decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    for piece in pieces:
-        if valid := decoder.decode(piece.encode("utf-8", "surrogateescape")):
-            yield valid
-    if valid := decoder.decode(b"", final=True):
-        yield valid
-
-
 @torch.inference_mode()
 def next_probabilities(model: Network, vocabulary: Vocabulary, prompt: str) -> Tensor:
-    """The probabilities [V] of the character after the prompt, in float64; for errors see `sample_text`.
-
-    DivergenceError for logits that are not finite.
-    """
+    """The probabilities [V] of the character after the prompt, in float64; for errors see `sample_text`."""
     output, _ = read_ids(model, prompt_ids(model, vocabulary, prompt))
     p_V = model.logits(output[0, 0]).double().softmax(-1).cpu()
     if p_V.isnan().any():

@@ -1,7 +1,4 @@
-"""Many texts at once: each is read by itself from the zero state, side by side with others of about its length.
-
-So are lines with their labels, for a model of lines such as label<TAB>record.
-"""
+"""Many texts, or lines as they come: each is read by itself from the zero state, beside others of about its length."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -10,8 +7,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from charlm.data.lines import as_records
-from charlm.data.vocabulary import Ids
+from charlm.data.lines import as_records, newline_of
+from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary, code_points
 from charlm.inference.reader import STEPS, Reader, most_streams, window_steps
 from charlm.model import Network
 from charlm.system.device import to_device
@@ -45,17 +42,56 @@ def score_texts(model: Network, texts: Sequence[Ids]) -> list[npt.NDArray[np.flo
 
     A text of no character scores none, as does a text of one. The model must be in evaluation mode.
     """
-    ids, starts_N, lengths_N = _end_to_end(texts)
-    scored_N = (lengths_N - 1).clip(min=0)
+    scored_N = np.array([max(len(ids) - 1, 0) for ids in texts], np.int64)
     nats = [np.zeros(length, np.float32) for length in scored_N]
-    for texts_B in _batches(scored_N, model):
-        reader = Reader(model, ids, starts_N[texts_B])
-        for offset, T, B in _shrinking_windows(scored_N[texts_B], model):
-            texts_B = texts_B[:B]
-            nats_BT = reader.nats(offset, T, B).t().float().cpu().numpy()
-            for text, nats_T in zip(texts_B, nats_BT, strict=True):
-                nats[text][offset : offset + T] = nats_T[: scored_N[text] - offset]
+    for reader, texts_B, offset, T in _windows(model, texts, scored_N):
+        nats_BT = reader.nats(offset, T, len(texts_B)).t().float().cpu().numpy()
+        for text, nats_T in zip(texts_B, nats_BT, strict=True):
+            nats[text][offset : offset + T] = nats_T[: scored_N[text] - offset]
     return nats
+
+
+def score_lines(
+    model: Network, vocabulary: Vocabulary, blocks: Iterable[list[str]], name: str, unknown_nats: float | None = None
+) -> Iterator[list[tuple[str, npt.NDArray[np.float32], str]]]:
+    """Yield (line, nats, unknown) for the lines of each block, in order.
+
+    nats: the cross-entropy of each character and of the newline. unknown: the characters that the model does not know,
+    each once. Lines have no ends, see `whole_lines`. The model reads a newline before each, from the zero state, even
+    if it was trained on running text.
+
+    unknown_nats: the score of each unknown character, which the model does not read; None: a VocabularyError, in which
+    `name` is that of the text. VocabularyError too for a model without newlines.
+    """
+    newline, number = int(newline_of(vocabulary)), 0
+    for lines in blocks:
+        unknown, known, ids = [], [], []
+        for line in lines:
+            number += 1
+            line_ids, is_known = _ids(line, vocabulary)
+            unknown.append("" if is_known.all() else vocabulary.unknown(line))
+            if unknown[-1] and unknown_nats is None:
+                where = f"{name}, line {number}"
+                raise vocabulary.unknown_error(unknown[-1], where, "; --unknown-as BITS counts others")
+            known.append(is_known)
+            ids.append(as_records(line_ids[is_known].astype(vocabulary.dtype), newline))
+        scored = []
+        for place, nats in enumerate(score_texts(model, ids)):
+            if unknown[place]:
+                with_unknown = np.full(len(known[place]) + 1, unknown_nats, np.float32)
+                with_unknown[np.append(known[place], True)] = nats
+                nats = with_unknown
+            scored.append((lines[place], nats, unknown[place]))
+        yield scored
+
+
+def _ids(line: str, vocabulary: Vocabulary) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    """The ids of a line's characters, and which of the characters the model knows."""
+    if vocabulary.level == "byte":
+        ids = vocabulary.encode(line)
+        return ids, np.ones(len(ids), bool)
+    ids = vocabulary.id_of_code_point[code_points(line)]
+    return ids, ids != UNKNOWN
 
 
 @torch.inference_mode()
@@ -64,65 +100,46 @@ def text_features(model: Network, texts: Sequence[Ids], pool: Pool) -> npt.NDArr
 
     A text of no character has nan. The model must be in evaluation mode.
     """
-    ids, starts_N, lengths_N = _end_to_end(texts)
+    lengths_N = np.array([len(ids) for ids in texts], np.int64)
     pooled_NH = np.full((len(texts), model.feature_size), np.nan, np.float64)
-    for texts_B in _batches(lengths_N, model):
-        reader = Reader(model, ids, starts_N[texts_B])
-        for offset, T, B in _shrinking_windows(lengths_N[texts_B], model):
-            texts_B = texts_B[:B]
-            outputs_TBH = reader.features(offset, T, B)
-            lengths_B = to_device((lengths_N[texts_B] - offset).clip(max=T), model.device)
-            if pool == "last":
-                streams_B = torch.arange(B, device=model.device)
-                pooled_BH = outputs_TBH[lengths_B - 1, streams_B].double()
-            else:
-                steps_T1 = torch.arange(T, device=model.device).unsqueeze(1)
-                inside_TB1 = (steps_T1 < lengths_B).unsqueeze(-1)
-                pooled_BH = torch.where(inside_TB1, outputs_TBH, 0.0).sum(0, dtype=torch.float64)
-            # A window that goes on replaces the last output of the one before it, or adds to its sum.
-            before_BH = pooled_NH[texts_B] if pool == "mean" and offset else 0.0
-            pooled_NH[texts_B] = before_BH + pooled_BH.cpu().numpy()
+    for reader, texts_B, offset, T in _windows(model, texts, lengths_N):
+        B = len(texts_B)
+        outputs_TBH = reader.features(offset, T, B)
+        lengths_B = to_device((lengths_N[texts_B] - offset).clip(max=T), model.device)
+        if pool == "last":
+            streams_B = torch.arange(B, device=model.device)
+            pooled_BH = outputs_TBH[lengths_B - 1, streams_B].double()
+        else:
+            steps_T1 = torch.arange(T, device=model.device).unsqueeze(1)
+            inside_TB1 = (steps_T1 < lengths_B).unsqueeze(-1)
+            pooled_BH = torch.where(inside_TB1, outputs_TBH, 0.0).sum(0, dtype=torch.float64)
+        # A window that goes on replaces the last output of the one before it, or adds to its sum.
+        before_BH = pooled_NH[texts_B] if pool == "mean" and offset else 0.0
+        pooled_NH[texts_B] = before_BH + pooled_BH.cpu().numpy()
     if pool == "mean":
         pooled_NH /= lengths_N.clip(min=1).astype(np.float64).reshape(-1, 1)
     return pooled_NH.astype(np.float32)
 
 
-def label_probabilities(
-    model: Network, lines: Sequence[Ids], labels: Sequence[Ids], newline: int, *, equal_priors: bool
-) -> npt.NDArray[np.float64]:
-    """p(label | line) for each line and label with its separator, [N, K]; see `TrainedModel.classify`."""
-    starts = [len(label) if equal_priors else 0 for label in labels] * len(lines)
-    records = [as_records(np.concatenate([label, line]), newline) for line in lines for label in labels]
-    scored = score_texts(model, records)
-    sums = [nats[start:].sum(dtype=np.float64) for nats, start in zip(scored, starts, strict=True)]
-    nats_NK = np.array(sums).reshape(len(lines), len(labels))
-    relative_NK = np.exp(nats_NK.min(1, keepdims=True) - nats_NK)
-    return relative_NK / relative_NK.sum(1, keepdims=True)
+def _windows(
+    model: Network, texts: Sequence[Ids], lengths_N: npt.NDArray[np.int64]
+) -> Iterator[tuple[Reader, npt.NDArray[np.int64], int, int]]:
+    """(reader, texts [B], offset, steps) of each window: texts side by side, of which so many characters are read.
 
-
-def _end_to_end(texts: Sequence[Ids]) -> tuple[Ids, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The ids of all texts, one after the other; where each starts, and its length."""
-    lengths_N = np.array([len(ids) for ids in texts], np.int64)
-    ends_N = lengths_N.cumsum()
-    return np.concatenate(texts or [np.zeros(0, np.uint8)]), ends_N - lengths_N, lengths_N
-
-
-def _batches(lengths_N: npt.NDArray[np.int64], model: Network) -> Iterator[npt.NDArray[np.int64]]:
-    """The numbers of the texts that are read side by side, the longest first: those of a batch have similar lengths."""
+    The longest come first, so those read together have similar lengths; those that have ended, the last ones, leave.
+    """
+    ids = np.concatenate([*texts, np.zeros(0, np.uint8)])
+    starts_N = np.cumsum([0, *map(len, texts)])
     order_N = np.argsort(-lengths_N, kind="stable")
     order_N = order_N[lengths_N[order_N] > 0]
     streams = most_streams(model)
     for first in range(0, len(order_N), streams):
-        yield order_N[first : first + streams]
-
-
-def _shrinking_windows(lengths_B: npt.NDArray[np.int64], model: Network) -> Iterator[tuple[int, int, int]]:
-    """(offset, steps, streams) of each window of a batch; texts that have ended, the last ones, leave it."""
-    offset = 0
-    while B := int((lengths_B > offset).sum()):
-        longest = int(lengths_B[0]) - offset
-        # Each window costs time, so a long text has long ones.
-        longest_window = max(STEPS, min(longest // 16, _LONG // B))
-        T = min(longest, window_steps(B, model, longest_window))
-        yield offset, T, B
-        offset += T
+        texts_B, offset = order_N[first : first + streams], 0
+        reader, lengths_B = Reader(model, ids, starts_N[texts_B]), lengths_N[texts_B]
+        while B := int((lengths_B > offset).sum()):
+            longest = int(lengths_B[0]) - offset
+            # Each window costs time, so a long text has long ones.
+            longest_window = max(STEPS, min(longest // 16, _LONG // B))
+            T = min(longest, window_steps(B, model, longest_window))
+            yield reader, texts_B[:B], offset, T
+            offset += T

@@ -1,17 +1,15 @@
 """Recurrent layers in PyTorch: a stack of a cell's layers, and the ways to compute one.
 
     stack.py            RecurrentLayers: parameters, states, dropout, initialization
-    arguments.py        checks of what RecurrentLayers is called with
     backend.py          the interface below a layer: Backend, one way to compute it, and LayerCall, what it takes
     selection.py        the ways to compute a stack's layers, and the choice of the fastest that can
     reference.py        the reference loop, which defines the right results
     torch_operator.py   torch's own operators
     recurrence.py       layers by a Driver (native/ on the CPU, gpu/ elsewhere): the loop's memory, and its gradients
-    generation.py       what native/generate.py needs of a layer to draw characters
+    generation.py       Generator: draws characters in the kernels of a model's cell
     buffers.py          the tensors of a driver's calls: new, or with the addresses of an earlier call
     operators.py        x wᵀ + b, and the cross-entropy of logits, with their gradients
-    dropout.py          masks, and zoneout
-    autograd.py         what functions of autograd that call kernels have in common
+    dropout.py          masks, and zoneout's shares
     check_backends.py   whether all ways to compute a cell agree
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
@@ -21,18 +19,17 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.layers.backend import Activations, Backend, Lookup, RecurrentState
-from charlm.layers.dropout import dropout_mask
+from charlm.layers.dropout import drop_units, dropout_mask
+from charlm.layers.generation import Generator
 from charlm.layers.operators import cross_entropy, linear
 from charlm.layers.selection import Selection
 from charlm.layers.stack import NO_DROPOUT, RecurrentLayers
-from charlm.native.generate import Generator
 
 
 def select_backend(kind: str, device: torch.device | str) -> Selection:
     """The backend of a kind with default options in training on `device`, and why not a faster one.
 
-    Call it under the same autocast as training. It compiles kernels at first use, builds a model of one unit only, and
-    leaves torch's random generator unchanged.
+    See `RecurrentLayers.select_backend`. Leaves torch's random generator unchanged.
     """
     with torch.random.fork_rng(devices=[]):
         return RecurrentLayers(CELLS[kind](hidden=1), 1).to(device).select_backend(device)

@@ -1,7 +1,4 @@
-"""Backends: the ways to compute one recurrent layer.
-
-selection.py lists them, fastest first, and chooses one. A new backend is one more entry in that list.
-"""
+"""Backends: the ways to compute one recurrent layer. selection.py lists them, fastest first, and chooses one."""
 
 import itertools
 from collections import defaultdict
@@ -75,42 +72,25 @@ class Backend:
     prepare: Callable[[bool], str | None] = lambda training: None
     """training → why this backend cannot compute the layer, or None if it can. May compile a kernel."""
     library: str = ""
-    """Names the library that does the work, if that depends on the device."""
+    """What does the work, for people."""
     by_driver: bool = False
-    """Whether a `Driver` computes it: `layer` then also accepts a Lookup as input, and a call with `carry_TB`."""
+    """Whether a `Driver` computes it: `layer` then also takes a Lookup as input, and `carry_TB`."""
     generates: bool = False
     """Whether `Generator` can compute the layer too."""
 
 
-def compute_layer(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor | None) -> tuple[Tensor, LayerState]:
-    """`Backend.layer`, by a call from each step at which a stream ends, or is reset, to the next.
-
-    lengths_B: on the CPU, how many steps each stream has; None: all have T. A driver needs no calls for resets.
-    """
+def compute_layer(backend: Backend, x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
+    """`Backend.layer`; where no driver computes it, by a call from each step at which a stream is reset to the next."""
     carry_TB = call.carry_TB
-    if lengths_B is None and (carry_TB is None or backend.by_driver):
+    if carry_TB is None or backend.by_driver:
         return backend.layer(x, call)
-    cuts = {0, len(x)}
-    if lengths_B is not None:
-        cuts.update(lengths_B.tolist())
-    if carry_TB is not None and not backend.by_driver:
-        cuts.update((carry_TB == 0).any(dim=1).nonzero().flatten().tolist())
-    outputs, state, last_state = [], call.state, call.state
-    for start, end in itertools.pairwise(sorted(cuts)):
-        part = call
-        if carry_TB is not None and backend.by_driver:
-            part = part._replace(carry_TB=carry_TB[start:end])
-        elif carry_TB is not None:
-            state = tuple(tensor * carry_TB[start, :, None] for tensor in state)
-            part = part._replace(carry_TB=None)
+    resets = (carry_TB == 0).any(dim=1).nonzero().flatten().tolist()
+    outputs, state = [], call.state
+    for start, end in itertools.pairwise(sorted({0, *resets, len(x)})):
+        state = tuple(tensor * carry_TB[start, :, None] for tensor in state)
+        part = call._replace(state=state, carry_TB=None)
         if call.zoneout_TBS is not None and len(call.zoneout_TBS) > 1:
             part = part._replace(zoneout_TBS=call.zoneout_TBS[start:end])
-        y_TBH, state = backend.layer(x[start:end], part._replace(state=state))
+        y_TBH, state = backend.layer(x[start:end], part)
         outputs.append(y_TBH)
-        if lengths_B is None:
-            last_state = state
-        else:
-            reads_B1 = (lengths_B >= end)[:, None].to(y_TBH.device)
-            pairs = zip(state, last_state, strict=True)
-            last_state = tuple(torch.where(reads_B1, new_BH, old_BH) for new_BH, old_BH in pairs)
-    return torch.cat(outputs), last_state
+    return torch.cat(outputs), state

@@ -15,47 +15,51 @@ from torch import Tensor
 
 
 class Buffers:
-    """Allocates the tensors of a call: here new ones at each call."""
+    """The tensors of a call: new ones, or `tensors` by name, which are allocated at first use."""
+
+    def __init__(self, tensors: dict[str, Tensor] | None = None) -> None:
+        self._tensors = tensors
 
     def new(self, name: str, like: Tensor, *shape: int) -> Tensor:
         """An uninitialized tensor for the driver to write."""
-        return like.new_empty(shape)
+        if self._tensors is None:
+            return like.new_empty(shape)
+        if (tensor := self._tensors.get(name)) is None:
+            tensor = self._tensors[name] = like.new_empty(shape)
+        assert (tensor.shape, tensor.dtype, tensor.device) == (shape, like.dtype, like.device), name
+        return tensor
 
     def read(self, name: str, tensor: Tensor) -> Tensor:
-        """The tensor as the driver reads it."""
-        return tensor.contiguous()
+        """The tensor as the driver reads it: copied in where the tensors are kept."""
+        if self._tensors is None:
+            return tensor.contiguous()
+        return self.new(name, tensor, *tensor.shape).copy_(tensor)
 
     def result(self, tensor: Tensor) -> Tensor:
         """A tensor that the driver wrote, for the caller."""
-        return tensor
+        return tensor if self._tensors is None else tensor.clone()
 
 
 BuffersOf = Callable[[str], Buffers]
 """Phase → its buffers. Those of "window" live until the backward pass is over, those of "forward" and "backward" only
 during that pass."""
 
-_Tensors = dict[str, Tensor]
-
 _MOST_FORMS = 2
 """Cached forms per (phase, kind of layer, grad mode): a text's windows, and its last window, which is shorter."""
 
 
 class BufferCache:
-    """Buffers of a stack's layers: a call reuses the buffers of a finished call of the same form.
+    """Buffers of a stack's layers: a call reuses those of a finished call of the same form.
 
-    So overlapping calls, by several layers or by windows that wait for their backward passes, never share buffers of
-    "window". All layers share buffers of "forward" and "backward".
+    Calls that overlap, such as windows that wait for their backward passes, never share buffers of "window".
     """
 
     def __init__(self) -> None:
-        self._free: dict[Hashable, OrderedDict[Hashable, list[_Tensors]]] = {}
+        self._free: dict[Hashable, OrderedDict[Hashable, list[dict[str, Tensor]]]] = {}
         self._lock = threading.RLock()  # reentrant: freeing tensors can return other buffers
 
     def buffers_of(self, form: Hashable, layer_kind: Hashable = None) -> BuffersOf:
-        """The buffers of a call. form: equal for calls in the same stream whose tensors have equal shapes.
-
-        layer_kind: a stack's first layer can have more vectors than the others.
-        """
+        """The buffers of a call. form: equal for calls in the same stream whose tensors have equal shapes."""
         # Tensors made in inference mode cannot be written outside it.
         form = form, torch.is_inference_mode_enabled()
         return partial(self._take, form, (layer_kind, torch.is_grad_enabled()))
@@ -65,9 +69,11 @@ class BufferCache:
         with self._lock:
             free = self._free.get(kind, {}).get(form)
             tensors = free.pop() if free else {}
-        return _CachedBuffers(tensors, partial(self._give_back, kind, form))
+        buffers = Buffers(tensors)
+        weakref.finalize(buffers, self._give_back, kind, form, tensors).atexit = False
+        return buffers
 
-    def _give_back(self, kind: Hashable, form: Hashable, tensors: _Tensors) -> None:
+    def _give_back(self, kind: Hashable, form: Hashable, tensors: dict[str, Tensor]) -> None:
         """Last in, first out: layers return their buffers from the last to the first, so each gets its own again."""
         with self._lock:
             forms = self._free.setdefault(kind, OrderedDict())
@@ -82,23 +88,3 @@ class BufferCache:
     def __reduce__(self) -> tuple[type["BufferCache"], tuple[()]]:
         """A pickled cache is empty."""
         return BufferCache, ()
-
-
-class _CachedBuffers(Buffers):
-    """Tensors by name, allocated at first use. Inputs are copied in, results are copied out."""
-
-    def __init__(self, tensors: _Tensors, give_back: partial[None]) -> None:
-        self._tensors = tensors
-        weakref.finalize(self, give_back, tensors).atexit = False
-
-    def new(self, name: str, like: Tensor, *shape: int) -> Tensor:
-        if (tensor := self._tensors.get(name)) is None:
-            tensor = self._tensors[name] = super().new(name, like, *shape)
-        assert (tensor.shape, tensor.dtype, tensor.device) == (shape, like.dtype, like.device), name
-        return tensor
-
-    def read(self, name: str, tensor: Tensor) -> Tensor:
-        return self.new(name, tensor, *tensor.shape).copy_(tensor)
-
-    def result(self, tensor: Tensor) -> Tensor:
-        return tensor.clone()

@@ -62,18 +62,17 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
     rounding = _runs(single, REFERENCE, starts)
     largest = max(_largest(rounding, truth, name) for name in truth[0])
     yield "reference loop in float32", f"largest difference {largest:.1g}"
-    devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-    for device in map(torch.device, devices):
-        for variant in (layers.to(device), single.to(device)):
+    for device in map(torch.device, ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]):
+        for dtype, variant, expected in (
+            ("float64", layers.to(device), truth),
+            ("float32", single.to(device), rounding),
+        ):
             for backend in backends(variant, device):
-                if backend.name == REFERENCE.name and device.type == "cpu":
-                    continue
-                name = f"{backend.name} in {_dtype(variant)} on {device.type}"
+                name = f"{backend.name} in {dtype} on {device.type}"
                 if reason := backend.prepare(True):
                     yield name, f"none: {reason}"
-                    continue
-                results = _runs(variant, backend, starts)
-                yield name, _compared(f"{cell.name}: {name}", results, truth if variant is layers else rounding, truth)
+                elif backend.name != REFERENCE.name or device.type != "cpu":
+                    yield name, _compared(f"{cell.name}: {name}", _runs(variant, backend, starts), expected, truth)
 
 
 def _start(layers: RecurrentLayers) -> tuple[Tensor, ...]:
@@ -90,11 +89,9 @@ def _runs(layers: RecurrentLayers, backend: Backend, starts: list[tuple[Tensor, 
 
 def _run(layers: RecurrentLayers, backend: Backend, start: tuple[Tensor, ...]) -> Results:
     """Outputs, last states, and all gradients of the first layer, under fixed gradients of both."""
-    like = next(layers.parameters())
+    like, names = next(layers.parameters()), layers.cell.states
     x_TBI, *state = (tensor.to(like).requires_grad_() for tensor in start)
-    with torch.random.fork_rng(devices=[]):
-        y_TBH, last = backend.layer(x_TBI, layers.layer_call(0, tuple(state), len(x_TBI), training=True))
-    names = layers.cell.states
+    y_TBH, last = backend.layer(x_TBI, layers.layer_call(0, tuple(state), len(x_TBI), training=True))
     outputs = {"y": y_TBH} | dict(zip(names, last, strict=True))
     inputs = {"dx": x_TBI} | {f"d{name}0": tensor for name, tensor in zip(names, state, strict=True)}
     inputs |= {f"d{name}": parameter for name, parameter in layers.named_parameters()}
@@ -103,24 +100,14 @@ def _run(layers: RecurrentLayers, backend: Backend, start: tuple[Tensor, ...]) -
     connected = [pair for pair in zip(outputs.values(), upstream, strict=True) if pair[0].requires_grad]
     if not connected:
         raise CellError(f"{layers.cell.name}: no gradient reaches any parameter; allowed: a step that can learn")
-    gradients = torch.autograd.grad(
-        [output for output, _ in connected],
-        list(inputs.values()),
-        [d_output for _, d_output in connected],
-        allow_unused=True,
-    )
-    pairs = zip(inputs.items(), gradients, strict=True)
-    results = outputs | {
-        name: torch.zeros_like(tensor) if gradient is None else gradient for (name, tensor), gradient in pairs
-    }
+    ends, d_ends = zip(*connected, strict=True)
+    gradients = torch.autograd.grad(ends, [*inputs.values()], d_ends, allow_unused=True, materialize_grads=True)
+    results = outputs | dict(zip(inputs, gradients, strict=True))
     return {name: tensor.detach().cpu().double() for name, tensor in results.items()}
 
 
 def _compared(label: str, results: list[Results], expected: list[Results], truth: list[Results]) -> str:
-    """The largest difference from the truth, in words. CellError if the errors exceed _TIMES the expected errors.
-
-    This compares the largest errors of all runs, because in one run the expected results may be exact by luck.
-    """
+    """The largest difference from the truth, in words. CellError if the errors exceed _TIMES the expected errors."""
     tolerance = _EXACT if expected is truth else 2 * torch.finfo(torch.float32).eps
     for name in truth[0]:
         size = max(float(run[name].abs().max()) for run in truth)
@@ -135,7 +122,3 @@ def _largest(results: list[Results], truth: list[Results], name: str) -> float:
     """The largest error of a result in all runs; NaN if one is NaN."""
     errors = [(result[name] - true[name]).abs().max() for result, true in zip(results, truth, strict=True)]
     return float(torch.stack(errors).max())
-
-
-def _dtype(layers: RecurrentLayers) -> str:
-    return str(next(layers.parameters()).dtype).removeprefix("torch.")

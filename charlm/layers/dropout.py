@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells import Cell
-from charlm.layers.autograd import refuse_symbols
+from charlm.layers.operators import refuse_symbols
 from charlm.native.operators import random_mask
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
@@ -24,7 +24,15 @@ def dropout_mask(
         refuse_symbols()
         return random_mask(shape, max(1, round((1 - p) * 2**16)), shard, streams).to(like.dtype)
     whole = (*shape[:streams], shape[streams] * shard.count, *shape[streams + 1 :])
-    return shard.of(torch.empty(whole, dtype=like.dtype, device=like.device).bernoulli_(1 - p).div_(1 - p), streams)
+    mask = torch.empty(whole, device=like.device).bernoulli_(1 - p).div_(1 - p)
+    return shard.of(mask, streams).to(like.dtype)
+
+
+def drop_units(values_TBF: Tensor, p: float, *, variational: bool, shard: Shard) -> Tensor:
+    """Drop units of values; if variational, the same units in all T steps."""
+    T, B, F = values_TBF.shape
+    shape = (1 if variational else T, B, F)
+    return values_TBF * dropout_mask(shape, p, values_TBF, shard=shard)
 
 
 def zoneout_shares(
@@ -45,13 +53,3 @@ def zoneout_shares(
         if name in cell.internal:
             zoneout_TBH.zero_()
     return zoneout_TBS
-
-
-def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int) -> Tensor:
-    """Zoneout (Krueger et al. 2017): share ⊙ old + (1 − share) ⊙ new, the state after step t.
-
-    The shares are [T, B, H], or [1, 1, H] for all steps and streams; None means 0.
-    """
-    if zoneout_TBH is None:
-        return new_BH
-    return torch.lerp(new_BH, old_BH, zoneout_TBH[t % len(zoneout_TBH)])

@@ -1,14 +1,15 @@
-"""What a `Generator` needs of a layer: its loop, and what comes before it.
+"""Generates characters in the kernels of a model's cell (native/generate.h): any number in one call.
 
-"Before" is the part of a step that reads the input but no state, such as W x + b of an LSTM. Training computes it for
-all steps at once. Generation knows a layer's input only step by step: the first layer looks the part up in a table with
-a row for each character, and the layers above compute it in the kernel, from the output of the layer below.
+Training computes what comes before a layer's loop, such as W x + b of an LSTM, for all steps at once. In generation the
+first layer looks it up in a table with a row for each character, and the layers above compute it in the kernel, from
+the output of the layer below.
 """
 
 import ctypes
-from functools import partial
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from charlm.cells.cpp import norm_counts
 from charlm.cells.on_tensors import matrix
@@ -17,9 +18,10 @@ from charlm.cells.split import before_loop
 from charlm.cells.window import LoopInputs
 from charlm.layers.backend import LayerCall, Lookup
 from charlm.layers.buffers import Buffers
-from charlm.layers.operators import linear_by
+from charlm.layers.operators import linear
 from charlm.layers.recurrence import matrices, new_window, values_before_loop
 from charlm.layers.reference import TensorProgram
+from charlm.native.build import Kernel
 from charlm.native.recurrence import CpuDriver, copies, partials, scratch
 from charlm.system.device import autocasts_to_bf16
 
@@ -30,10 +32,8 @@ def generating_layer(
 ) -> ctypes.Structure:
     """The struct `Arguments` of a layer, without ids. In its tables the part before the loop comes last.
 
-    characters: the first layer's input for each character; None above it.
-
-    Both halves of its states, [S, 2, B, H], are the states before the next character. The windows of a first layer are
-    tables with a row for each character; those of other layers are scratch [B, n].
+    characters: the first layer's input for each character; None above it. Both halves of the states, [S, 2, B, H], are
+    those before the next character. The windows above the first layer are scratch [B, n].
     """
     split, parameters, state = call.passes.split, call.parameters, call.state
     B, H = state[0].shape
@@ -47,7 +47,7 @@ def generating_layer(
     else:
         windows, _, _ = values_before_loop(driver, split, characters, parameters, input_size)
     ends = (*split.vectors, *before.vectors)
-    static = TensorProgram(split.program, ends, parameters, linear=partial(linear_by, driver.matmul))
+    static = TensorProgram(split.program, ends, parameters, linear=linear)
     vectors = [vector.contiguous() for vector in static({})]
     inputs = LoopInputs(
         passes=call.passes,
@@ -71,3 +71,64 @@ def generating_layer(
     tables["weights"] = [*window.weights, *weights]
     tables["vectors"] = vectors
     return driver.arguments(window, **tables)
+
+
+class Generator:
+    """Draws characters from a model, starting from the state after a prompt. On the CPU, no gradients.
+
+    Several networks of the same kind and size predict together, by the mean of their probabilities. Under autocast to
+    bfloat16 the products are bfloat16; logits and states stay float32.
+
+    Args:
+        kernel: of all layers.
+        layers: the structs of each network from the lowest to the highest, one network after the other.
+        decoders: of each network the weights [V, H] and biases [V] of the logits.
+        residual: whether layers above the first add their input to their output.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        layers: Sequence[ctypes.Structure],
+        decoders: Sequence[tuple[Tensor, Tensor]],
+        *,
+        residual: bool,
+    ) -> None:
+        self._kernel = kernel
+        weights = [weight.detach().contiguous() for weight, _ in decoders]
+        biases = [bias.detach().contiguous() for _, bias in decoders]
+        (V, H), M = weights[0].shape, len(decoders)
+        B, L = layers[0].B, len(layers) // M
+        self._batch_size = B
+        ids = torch.zeros(B, dtype=torch.int64)
+        for first in layers[::L]:
+            first.ids = ids.data_ptr()
+        sizes = {"B": B, "M": M, "H": H, "V": V, "L": L, "residual": residual, "bf16": autocasts_to_bf16()}
+        tensors = {"weights": weights, "biases": biases, "logits": weights[0].new_empty(M, B, V), "ids": ids}
+        self._fields = sizes | tensors
+        # No call uses more threads, because the layers' scratch is allocated for this number.
+        self._threads = torch.get_num_threads()
+        self._layers = (ctypes.c_void_p * len(layers))(*map(ctypes.addressof, layers))
+        self._structs = layers  # kept alive
+
+    def draw(self, draws_NB: Tensor, *, temperature: float, top_k: int, top_p: float) -> Tensor:
+        """The next N characters of every stream, [N, B], drawn with uniform random numbers [N, B] in [0, 1).
+
+        −1 where a logit is not finite.
+        """
+        draws_NB = draws_NB.double().contiguous()
+        drawn = torch.empty(draws_NB.shape, dtype=torch.int64)
+        assert draws_NB.shape[1] == self._batch_size, draws_NB.shape
+        generation = self._kernel.structs[1].fill(
+            count=len(draws_NB),
+            threads=min(self._threads, torch.get_num_threads()),  # one in a process that was forked since
+            layers=ctypes.addressof(self._layers),
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            draws=draws_NB,
+            drawn=drawn,
+            **self._fields,
+        )
+        self._kernel.library().recurrence_generate(ctypes.byref(generation))
+        return drawn

@@ -1,5 +1,6 @@
-"""The operators of the logits and their loss, with gradients: by the kernels on the CPU, elsewhere by PyTorch."""
+"""Products and the loss, with gradients: by the kernels on the CPU, elsewhere by PyTorch."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -8,11 +9,39 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from charlm.gpu import product as gpu_product
-from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
 from charlm.native import operators
 from charlm.native.kernels import LOSS, PRODUCT
-from charlm.native.structs import check_tensor
+from charlm.native.operators import check_tensor
 from charlm.system.device import autocasts_to_bf16
+
+
+def refuse_symbols() -> None:
+    """RuntimeError where PyTorch traces or transforms what it calls: kernels have no numbers to compute with then."""
+    if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
+        raise _refused("torch.jit.trace")
+    if torch.compiler.is_exporting():
+        raise _refused("torch.export")
+    if torch._C._are_functorch_transforms_active():
+        raise _refused("a transform of torch.func")
+
+
+def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates the backward pass of a kernel's function: RuntimeError if its gradients are to have gradients."""
+
+    @functools.wraps(backward)
+    def checked(ctx: Any, *gradients: Tensor) -> Any:
+        if torch.is_grad_enabled():  # create_graph=True
+            raise _refused("second derivatives")
+        return backward(ctx, *gradients)
+
+    return checked
+
+
+def _refused(found: str) -> RuntimeError:
+    return RuntimeError(
+        f"charlm's kernels: found {found}; allowed: plain calls and first derivatives; use the layers' "
+        "forward_reference, after eval() if they have dropout, or PyTorch's own functions"
+    )
 
 
 def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
@@ -20,33 +49,31 @@ def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
 
     Under autocast to bfloat16 the operands are rounded; sums and result are float32.
     """
-    if x.device.type != "cpu":
-        return linear_by(gpu_product.matmul, x, w_NK, bias_N)
-    operands = [x, w_NK] if bias_N is None else [x, w_NK, bias_N]
-    if not x.shape[-1] or not all(map(_is_for_kernels, operands)) or not PRODUCT.works():
-        return F.linear(x, w_NK, bias_N)
-    return linear_by(operators.matmul, x, w_NK, bias_N)
-
-
-def linear_by(multiply: Callable[..., Tensor], x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
-    """`linear` by a function multiply(a_MK, b_KN, bias_N, bf16=…) that knows no gradients."""
+    if x.device.type == "cpu":
+        operands = [x, w_NK] if bias_N is None else [x, w_NK, bias_N]
+        if not x.shape[-1] or not all(map(_is_for_kernels, operands)) or not PRODUCT.works():
+            return F.linear(x, w_NK, bias_N)
     refuse_symbols()
-    y_MN: Any = _Linear.apply(x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16(x.device), multiply)
+    y_MN: Any = _Linear.apply(x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16(x.device))
     return y_MN.view(*x.shape[:-1], len(w_NK))
+
+
+def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:
+    """a b + bias, [M, N], without gradients. With `bf16` the operands are rounded, not the result."""
+    multiply = operators.matmul if a_MK.device.type == "cpu" else gpu_product.matmul
+    return multiply(a_MK, b_KN, bias_N, bf16=bf16)
 
 
 def _is_for_kernels(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.dtype == torch.float32 and tensor.layout == torch.strided and not tensor.is_neg()
 
 
-class _Linear(KernelFunction):
+class _Linear(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, bf16: bool, multiply: Callable[..., Tensor]
-    ) -> Tensor:
+    def forward(ctx: Any, x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, bf16: bool) -> Tensor:
         ctx.save_for_backward(x_MK, w_NK)
-        ctx.bf16, ctx.multiply = bf16, multiply
-        return multiply(x_MK, w_NK.t(), bias_N, bf16=bf16)
+        ctx.bf16 = bf16
+        return matmul(x_MK, w_NK.t(), bias_N, bf16=bf16)
 
     @staticmethod
     @first_derivative
@@ -54,12 +81,11 @@ class _Linear(KernelFunction):
         ctx: Any, dy_MN: Tensor
     ) -> tuple[Tensor | None, ...]:
         x_MK, w_NK = ctx.saved_tensors
-        dx, dw, dbias, *_ = ctx.needs_input_grad
+        dx, dw, dbias, _ = ctx.needs_input_grad
         return (
-            ctx.multiply(dy_MN, w_NK, bf16=ctx.bf16) if dx else None,
-            ctx.multiply(dy_MN.t(), x_MK, bf16=ctx.bf16) if dw else None,
+            matmul(dy_MN, w_NK, bf16=ctx.bf16) if dx else None,
+            matmul(dy_MN.t(), x_MK, bf16=ctx.bf16) if dw else None,
             dy_MN.sum(0) if dbias else None,
-            None,
             None,
         )
 
@@ -81,7 +107,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return nats_N.view(targets.shape)
 
 
-class _CrossEntropy(KernelFunction):
+class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, with_backward: bool) -> Tensor:
         nats_N, d_logits_NV = operators.cross_entropy(logits_NV, targets_N, with_backward=with_backward)

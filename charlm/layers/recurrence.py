@@ -1,15 +1,12 @@
 """One recurrent layer over a window by a driver: what comes before the loop, the loop's memory, its gradients.
 
-    x ──► windows, vectors ──► Driver.forward ──► outputs, last states        Driver.backward computes the gradients
-
-A driver computes the loop over time in both directions: native/recurrence.py on the CPU, gpu/recurrence.py elsewhere.
+x ──► windows, vectors ──► Driver.forward ──► outputs, last states        Driver.backward computes the gradients
 """
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,57 +15,26 @@ from torch.nn import functional as F
 from charlm.cells.passes import Passes
 from charlm.cells.split import Split
 from charlm.cells.window import Gradients, LoopInputs, Window
-from charlm.layers.autograd import KernelFunction, first_derivative, refuse_symbols
+from charlm.gpu.recurrence import GpuDriver
 from charlm.layers.backend import LayerCall, LayerState, Lookup
 from charlm.layers.buffers import BufferCache, Buffers, BuffersOf
-from charlm.layers.operators import check_ids, linear_by
+from charlm.layers.operators import check_ids, first_derivative, linear, matmul, refuse_symbols
 from charlm.layers.reference import TensorProgram
+from charlm.native.operators import table_gradient
+from charlm.native.recurrence import CpuDriver
 from charlm.system.device import autocasts_to_bf16
 
-
-class Driver(Protocol):
-    """Computes the loop of any layer, and its gradients. All sums are float32, in bfloat16 products too."""
-
-    padding: int
-    """The length of a row of `Window.saved` is a multiple of it. The driver chooses the layout of a row."""
-
-    def forward(self, window: Window) -> None:
-        """Compute the states after each step, and what the backward pass reads."""
-        ...
-
-    def backward(self, window: Window, gradients: Gradients) -> None:
-        """Compute the gradients of a window whose forward pass is over."""
-        ...
-
-    def matmul(self, a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:
-        """A product a b + bias without gradients."""
-        ...
-
-    @property
-    def table_gradient(self) -> Callable[[Tensor, Tensor, int], Tensor] | None:
-        """(d_rows_TBN, ids_TB, V) → the gradient [V, N] of a table whose rows each step looks up by an id.
-
-        None: windows must not be such tables.
-        """
-        ...
-
-    @property
-    def graph_stream(self) -> Callable[[torch.device], int | None] | None:
-        """The stream in which windows are replayed as CUDA graphs on a device, None where they are not.
-
-        None: they never are.
-        """
-        ...
+Driver = CpuDriver | GpuDriver
+"""Computes the loop of any layer, and its gradients. All sums are float32, in bfloat16 products too."""
 
 
 def layer_by_driver(
-    driver: Driver, input_size: int, cache: BufferCache | None, x: Tensor | Lookup, call: LayerCall
+    driver: Driver, input_size: int, cache: BufferCache, x: Tensor | Lookup, call: LayerCall
 ) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I].
 
-    input_size: that of a lookup without a table. cache: for calls that need the addresses of an earlier one. Under
-    autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. ValueError for ids on the CPU
-    that are outside of the table.
+    input_size: that of a lookup without a table. Under autocast to bfloat16 the products are bfloat16; sums, gates and
+    states stay float32. ValueError for ids on the CPU that are outside of the table.
     """
     passes, state = call.passes, call.state
     if call.carry_TB is not None:
@@ -106,10 +72,7 @@ def layer_by_driver(
 def values_before_loop(
     driver: Driver, split: Split, x: Tensor | Lookup, parameters: Mapping[str, Tensor], input_size: int
 ) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
-    """The windows and vectors that a loop reads, and the ids of the windows' rows.
-
-    For a lookup, windows are computed for each row of the table: [V, n] instead of [T, B, n].
-    """
+    """The windows and vectors that a loop reads; for a lookup windows [V, n], and the ids of their rows."""
     rows: Tensor | None
     if isinstance(x, Lookup):
         rows, ids_TB = _rows_of_table(x, input_size)
@@ -121,11 +84,11 @@ def values_before_loop(
         parameters,
         additions=split.additions,
         one_hot_size=input_size if rows is None else 0,
-        linear=partial(linear_by, driver.matmul),
+        linear=linear,
     )
     values = before({"input": rows})
     windows, vectors = values[: len(split.windows)], values[len(split.windows) :]
-    if ids_TB is not None and driver.table_gradient is None:
+    if ids_TB is not None and isinstance(driver, GpuDriver):
         return [F.embedding(ids_TB, window) for window in windows], vectors, None
     return windows, vectors, ids_TB
 
@@ -148,12 +111,11 @@ def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
 
 
 def choose_buffers(
-    driver: Driver, inputs: LoopInputs, differentiable: Sequence[Tensor], cache: BufferCache | None
+    driver: Driver, inputs: LoopInputs, differentiable: Sequence[Tensor], cache: BufferCache
 ) -> BuffersOf:
     """The buffers of a call: where it may become a graph, those with the addresses of an earlier call."""
-    device = differentiable[0].device
-    stream = driver.graph_stream(device) if driver.graph_stream else None
-    if cache is None or stream is None:
+    stream = driver.graph_stream(differentiable[0].device) if isinstance(driver, GpuDriver) else None
+    if stream is None:
         return lambda phase: Buffers()
     tensors = (inputs.ids, inputs.mask, inputs.zoneout, inputs.carry, *differentiable)
     shapes = tuple(None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
@@ -163,11 +125,7 @@ def choose_buffers(
 
 
 def new_window(driver: Driver, inputs: LoopInputs, state: LayerState, lasting: Buffers, passing: Buffers) -> Window:
-    """The memory of a forward pass; its states before the first step are `state`.
-
-    What the backward pass needs is in `lasting` buffers. It is written without one too, so that outputs have the same
-    bits with and without gradients.
-    """
+    """The memory of a forward pass from `state`; what a backward pass needs is in `lasting` buffers."""
     passes, like, steps = inputs.passes, state[0], inputs.saved_steps
     T, B, H, S = inputs.T, inputs.B, inputs.H, len(state)
 
@@ -209,11 +167,8 @@ def new_window(driver: Driver, inputs: LoopInputs, state: LayerState, lasting: B
     return window
 
 
-class _Loop(KernelFunction):
-    """The loop as one operation of autograd.
-
-    `inputs` and `state` name the tensors. Those that have gradients follow once more, where autograd looks for them.
-    """
+class _Loop(torch.autograd.Function):
+    """The loop as one operation of autograd; the tensors that have gradients follow once more."""
 
     @staticmethod
     def forward(
@@ -246,12 +201,12 @@ class _Loop(KernelFunction):
         d_windows = [buffers.result(d_rows) for d_rows in gradients.d_windows]
         if window.ids is not None:
             pairs = zip(d_windows, ctx.table_rows, strict=True)
-            d_windows = [driver.table_gradient(d_rows, window.ids, V) for d_rows, V in pairs]
+            d_windows = [table_gradient(d_rows, window.ids, V) for d_rows, V in pairs]
         d_vectors = [
             gradients.d_products[window.passes.like_vectors[k]].sum((0, 1)) if one is None else buffers.result(one)
             for k, one in enumerate(gradients.d_vectors)
         ]
-        d_weights = weight_gradients(driver, window, gradients)
+        d_weights = weight_gradients(window, gradients)
         d_state = buffers.result(gradients.d_first)
         return None, None, None, None, *d_windows, *d_vectors, *d_weights, *d_state
 
@@ -285,7 +240,7 @@ def new_gradients(window: Window, buffers: Buffers, dy_TBH: Tensor, d_last: tupl
     )
 
 
-def weight_gradients(driver: Driver, window: Window, gradients: Gradients) -> list[Tensor]:
+def weight_gradients(window: Window, gradients: Gradients) -> list[Tensor]:
     """The gradient of each product's matrix: its output gradient times its operand, summed over steps."""
     passes, d_weights = window.passes, []
     for product, d_TBG in zip(passes.products, gradients.d_products, strict=True):
@@ -295,7 +250,7 @@ def weight_gradients(driver: Driver, window: Window, gradients: Gradients) -> li
         else:
             v_TBK = window.operands[passes.stored_operands.index(product.operand)][: window.T]
         v_TBK = window.masked(v_TBK, operand.size)
-        d_weights.append(driver.matmul(d_TBG.flatten(0, 1).t(), v_TBK.flatten(0, 1), bf16=window.bf16))
+        d_weights.append(matmul(d_TBG.flatten(0, 1).t(), v_TBK.flatten(0, 1), bf16=window.bf16))
     return d_weights
 
 

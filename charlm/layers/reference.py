@@ -12,7 +12,6 @@ from charlm.cells.on_tensors import evaluate, matrix, normalized
 from charlm.cells.program import Node, Program, ordered
 from charlm.cells.split import split
 from charlm.layers.backend import Backend, LayerCall, LayerState
-from charlm.layers.dropout import zone_out
 
 
 def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
@@ -60,14 +59,21 @@ def _record(call: LayerCall, loop: Program, states: LayerState, values: Mapping[
         call.activations[name, True].append(values[name, place].expand_as(states[0]))
 
 
+def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int) -> Tensor:
+    """Zoneout (Krueger et al. 2017): share ⊙ old + (1 − share) ⊙ new, the state after step t; see `LayerCall`."""
+    if zoneout_TBH is None:
+        return new_BH
+    return torch.lerp(new_BH, old_BH, zoneout_TBH[t % len(zoneout_TBH)])
+
+
 REFERENCE = Backend("reference loop", reference_layer)
 
 
 class TensorProgram:
     """The values of a program's nodes `ends`, as a function of its leaves.
 
-    additions: see `Split`. mask_BH: multiplies operands of size H. one_hot_size: V if the input is not given, but is
-    all one-hot vectors, [V, V]. linear: products with a bias.
+    additions: see `Split`. mask_BH: multiplies operands of size H. one_hot_size: V if the input is all one-hot vectors,
+    [V, V], which are not given. linear: products with a bias.
     """
 
     def __init__(
@@ -115,7 +121,7 @@ class TensorProgram:
                     return columns + args[0] if args else columns
                 case "normalize":
                     gates = args[0].unflatten(-1, (node.count, -1))
-                    return normalized(gates, node)[0].flatten(-2)
+                    return normalized(gates, node).flatten(-2)
             raise AssertionError(node.op)
 
         values = evaluate(self.nodes, self.order, leaf, self.dtype)
@@ -133,12 +139,9 @@ class TensorProgram:
         return self.linear(v, weights).to(self.dtype) + added
 
     def _weights(self, node: Node) -> Tensor:
-        """A product's matrix, as a view of its parameter.
-
-        Autocast then casts it at every step, and its gradient adds up over the steps in float32 instead of bfloat16.
-        """
+        """A product's matrix."""
         weights = matrix(self.parameters[node.name], node.index)
-        return weights.view_as(weights)
+        return weights.view_as(weights)  # so that under autocast gradients add up over the steps in float32
 
     def _vector(self, node: Node) -> Tensor:
         count, parameter = self.rows[node.name], self.parameters[node.name].flatten()
@@ -153,10 +156,7 @@ class TensorProgram:
 
 
 def _with_products(nodes: Sequence[Node], additions: Mapping[int, tuple[int, int]], is_one_hot: bool) -> list[Node]:
-    """The nodes, with what PyTorch computes at once as one: `product` may have what is added as a second argument.
-
-    `columns` is the product with one-hot vectors, which is the columns of its matrix.
-    """
+    """The nodes with what PyTorch computes at once: `product` with what is added, and `columns`, its one-hot form."""
     found = list(nodes)
     for place, (product, added) in additions.items():
         found[place] = replace(nodes[product], args=(*nodes[product].args, added))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -30,12 +31,12 @@ class Selection(NamedTuple):
 
     @property
     def description(self) -> str:
-        """One line for people, e.g. "rhn: reference loop; no fused CPU kernel: no C++ compiler"."""
+        """One line, e.g. "rhn: reference loop; no fused CPU kernel: no C++ compiler"."""
         return f"{self.kind}: {self.way}"
 
     @property
     def way(self) -> str:
-        """What computes the layer, in words, and why nothing faster does."""
+        """The description without the kind."""
         library = f" ({self.backend.library})" if self.backend.library else ""
         reasons = [f"; no {name}: {reason}" for name, reason in self.passed_over.items()]
         return f"{self.backend.name}{library}{''.join(reasons)}"
@@ -56,28 +57,20 @@ def backends(layers: RecurrentLayers, device: torch.device) -> list[Backend]:
     """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
     operator = torch_backend(layers, device)
     torchs = [] if operator is None else [operator]
-    if device.type == "cpu":
-        return [_cpu_kernel(layers), *torchs, REFERENCE]
-    return [*torchs, _gpu_loop(layers), REFERENCE]
 
-
-def _cpu_kernel(layers: RecurrentLayers) -> Backend:
     def compute(x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-        return layer_by_driver(layers.cpu_driver, layers.input_size, None, x, call)
+        driver = layers.cpu_driver if device.type == "cpu" else layers.gpu_driver
+        return layer_by_driver(driver, layers.input_size, layers.buffer_cache, x, call)
 
-    def lacks(training: bool) -> str | None:
-        return lacks_cpu_kernel(layers)
-
-    return Backend("fused CPU kernel", compute, lacks, by_driver=True, generates=True)
-
-
-def _gpu_loop(layers: RecurrentLayers) -> Backend:
-    compute = partial(layer_by_driver, layers.gpu_driver, layers.input_size, layers.buffer_cache)
-    name, library = "loop with its own backward pass", layers.gpu_driver.library()
-    return Backend(name, compute, library=library, by_driver=True)
+    if device.type == "cpu":
+        lacks = partial(lacks_cpu_kernel, layers)
+        return [Backend("fused CPU kernel", compute, lacks, by_driver=True, generates=True), *torchs, REFERENCE]
+    lacks = partial(lacks_gpu_kernels, layers)
+    loop = Backend("loop with its own backward pass", compute, lacks, "Triton's kernels", by_driver=True)
+    return [*torchs, loop, REFERENCE]
 
 
-def lacks_cpu_kernel(layers: RecurrentLayers) -> str | None:
+def lacks_cpu_kernel(layers: RecurrentLayers, training: bool) -> str | None:
     """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
     parameter = next(layers.parameters())
     if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
@@ -89,3 +82,10 @@ def lacks_cpu_kernel(layers: RecurrentLayers) -> str | None:
     except KernelError as error:
         return str(error)
     return None
+
+
+def lacks_gpu_kernels(layers: RecurrentLayers, training: bool) -> str | None:
+    """Why Triton's kernels cannot compute a layer, or None if they can."""
+    if next(layers.parameters()).dtype != torch.float32:
+        return "it needs float32 parameters"
+    return None if importlib.util.find_spec("triton") else "no Triton"

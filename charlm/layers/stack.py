@@ -2,7 +2,7 @@
 
 import ctypes
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from charlm.cells.passes import Passes
 from charlm.cells.program import Parameter, Program
 from charlm.config.schema import Dropout
 from charlm.gpu.recurrence import GpuDriver
-from charlm.layers.arguments import carry_of, check_input, check_lengths, split_state
 from charlm.layers.backend import (
     Activations,
     Backend,
@@ -25,12 +24,12 @@ from charlm.layers.backend import (
     compute_layer,
 )
 from charlm.layers.buffers import BufferCache
-from charlm.layers.dropout import dropout_mask, zoneout_shares
+from charlm.layers.dropout import drop_units, dropout_mask, zoneout_shares
 from charlm.layers.generation import generating_layer
 from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import Selection, select
+from charlm.native.operators import check_tensor
 from charlm.native.recurrence import CpuDriver, cpu_driver
-from charlm.native.structs import check_tensor
 from charlm.system.process_group import WHOLE_BATCH
 
 NO_DROPOUT = Dropout()
@@ -43,25 +42,19 @@ class RecurrentLayers(nn.Module):
         cell: the kind with its options; H is `cell.hidden`.
         input_size: I, the features of the first layer's input.
         dropout: probabilities of dropping. `between_layers`: a unit of the input of every layer above the first.
-            `state`: a unit of the operands of recurrent products, except units of the input; one mask per layer for all
-            steps of a call (Gal & Ghahramani 2016). `weights`: a recurrent weight; one mask of each recurrent matrix
-            per layer for all steps and streams of a call (Merity et al. 2018). `variational`: one mask of the input for
-            all steps of a call, instead of a new one at every step. The other places are not those of these layers.
-        zoneout: probability that a unit of the state keeps its previous value in a step, drawn independently for
-            every unit of every state tensor that is not internal; evaluation uses the expected value (Krueger et al.
-            2017, arXiv:1606.01305). It acts after the whole step: no new state is computed from a kept one.
-        residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144,
-            (6)). The sum is the input of the next layer, or the output of the last. States do not include the
-            added input, and dropout does not apply to it.
-        batch_first: input and output tensors are [B, T, …], as in torch.nn. States stay [L, B, H], and `resets_TB`
-            and the ids of a `Lookup` stay [T, B].
+            `state`: a unit of the operands of recurrent products; one mask per layer for all steps of a call (Gal &
+            Ghahramani 2016). `weights`: a recurrent weight; one mask per layer for all steps and streams of a call
+            (Merity et al. 2018). `variational`: one mask of the input for all steps of a call.
+        zoneout: probability that a unit of a state keeps its value in a step; evaluation uses the expected value
+            (Krueger et al. 2017, arXiv:1606.01305). It acts after the step: no new state is computed from a kept one.
+        residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144, (6)),
+            after dropout. States do not include it.
 
-    All dropout acts in training mode only. Each call draws, from the lowest layer to the highest: the mask of the
-    layer's input (above the first layer), the mask of its state, the masks of its weights, and zoneout's mask of all
-    its state tensors, side by side.
+    Dropout acts in training mode only. Each layer, from the lowest, draws the mask of its input, of its state, of its
+    weights, and zoneout's mask of all its states, side by side.
 
-    Shapes: input [T, B, I], time first, output [T, B, H], state [L, B, H] for each of the cell's states, in a tuple.
-    `{name}_l{layer}` is the parameter `name` of the cell's program in a layer, as in torch.nn.
+    Shapes: input [T, B, I], output [T, B, H], state a tuple of [L, B, H]. `{name}_l{layer}` is the parameter `name` of
+    the cell's program in a layer, as in torch.nn.
     """
 
     def __init__(
@@ -73,7 +66,6 @@ class RecurrentLayers(nn.Module):
         dropout: Dropout = NO_DROPOUT,
         zoneout: float = 0.0,
         residual: bool = False,
-        batch_first: bool = False,
     ) -> None:
         super().__init__()
         if not isinstance(cell, Cell):
@@ -90,20 +82,16 @@ class RecurrentLayers(nn.Module):
         self.dropout = dropout
         self.zoneout = zoneout
         self.residual = residual
-        self.batch_first = batch_first
         self.shard = WHOLE_BATCH
         """The shard of the batch that `forward` computes; masks are drawn for it."""
         self._programs = cell.programs()
         self._passes = both_passes(*self._programs)
         self.buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        """Of each parameter."""
         for layer in range(num_layers):
             for declared in self.program(layer).parameters:
-                name = f"{declared.name}_l{layer}"
-                self._shapes[name] = declared.shape(self.hidden_size, self.layer_input_size(layer))
-                self.register_parameter(name, nn.Parameter(torch.empty(self._shapes[name])))
+                shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
+                self.register_parameter(f"{declared.name}_l{layer}", nn.Parameter(torch.empty(shape)))
         bound = 1 / math.sqrt(self.hidden_size)
         self.init_uniform_(bound, bias_bound=bound)
 
@@ -122,36 +110,37 @@ class RecurrentLayers(nn.Module):
         return self.input_size if layer == 0 else self.hidden_size
 
     def layer_parameters(self, layer: int) -> dict[str, Tensor]:
-        """The parameters of one layer by the names in the cell's program, in its order.
+        """The parameters of one layer by name, in the program's order.
 
         ValueError for one that was replaced by another shape, or by another type or device than the first has.
         """
-        parameters = {one.name: getattr(self, f"{one.name}_l{layer}") for one in self.program(layer).parameters}
-        like = next(iter(parameters.values()))
-        for name, parameter in parameters.items():
-            name_of_layer = f"{name}_l{layer}"
-            check_tensor(name_of_layer, parameter, self._shapes[name_of_layer], like.dtype, like.device)
+        parameters, like = {}, getattr(self, f"{self.program(layer).parameters[0].name}_l{layer}")
+        for declared in self.program(layer).parameters:
+            name = f"{declared.name}_l{layer}"
+            shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
+            parameters[declared.name] = getattr(self, name)
+            check_tensor(name, parameters[declared.name], shape, like.dtype, like.device)
         return parameters
+
+    def _declared(self) -> Iterator[tuple[int, Parameter, Tensor]]:
+        """Each parameter, with its layer and what the cell's program declares of it."""
+        for layer in range(self.num_layers):
+            for declared in self.program(layer).parameters:
+                yield layer, declared, getattr(self, f"{declared.name}_l{layer}")
 
     def vectors(self) -> list[Tensor]:
         """The parameters with a number for each unit. All others are matrices, or stacks of them."""
-        vectors = []
-        for layer in range(self.num_layers):
-            parameters = self.layer_parameters(layer)
-            vectors += [parameters[one.name] for one in self.program(layer).parameters if one.columns == ""]
-        return vectors
+        return [vector for _, declared, vector in self._declared() if declared.columns == ""]
 
     def state_matrices(self) -> dict[Tensor, tuple[int, ...]]:
         """The shape of one gate's matrix in each parameter that multiplies a state of its layer or the layer below."""
         shapes = {}
-        for layer in range(self.num_layers):
-            program, parameters = self.program(layer), self.layer_parameters(layer)
-            for one in program.parameters:
-                if one.name in program.recurrent() or (layer > 0 and one.columns == "I"):
-                    shapes[parameters[one.name]] = self._gate_shape(one, layer)
+        for layer, declared, parameter in self._declared():
+            if declared.name in self.program(layer).recurrent() or (layer > 0 and declared.columns == "I"):
+                shapes[parameter] = self._gate_shape(layer, declared)
         return shapes
 
-    def _gate_shape(self, declared: Parameter, layer: int) -> tuple[int, ...]:
+    def _gate_shape(self, layer: int, declared: Parameter) -> tuple[int, ...]:
         """The shape of one gate's matrix."""
         return declared._replace(gates=1, stack=0).shape(self.hidden_size, self.layer_input_size(layer))
 
@@ -162,71 +151,69 @@ class RecurrentLayers(nn.Module):
         x: Tensor | Lookup,
         state: RecurrentState | None = None,
         resets_TB: Tensor | None = None,
-        lengths_B: Tensor | Sequence[int] | None = None,
         *,
         backend: Backend | None = None,
         activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
 
-        x is [T, B, I], as a tensor or as a lookup. Without `state` the window starts from zeros. Where `resets_TB`,
-        a bool tensor, is true, the state of all layers of that stream is set to zero before the step. `lengths_B`: how
-        many steps each stream has; what stands in x after them is not read, outputs there are 0, and the last state is
-        that after the stream's last step. Outputs and states have the parameters' dtype, even under autocast.
-        TypeError and ValueError for arguments that do not fit.
+        x is [T, B, I], as a tensor or as a lookup. Where `resets_TB`, a bool tensor, is true, the stream's states are
+        set to zero before the step. Outputs and states have the parameters' dtype, even under autocast. TypeError and
+        ValueError for arguments that do not fit.
 
-        backend: what computes the layers; default: the fastest that can. activations: see `forward_reference`.
+        backend: default: the fastest that can. activations: one for each layer, which the reference loop records.
         """
         like = next(self.parameters())
         if backend is None:
             backend = self.select_backend(like.device, self.training, resets=resets_TB is not None).backend
-        T, B = check_input(self.kind, x, self.input_size, like, self._order)
-        carry_TB = None if resets_TB is None else carry_of(self.kind, resets_TB, T, B, like.dtype)
+        T, B = self._check_input(x)
+        carry_TB = None
+        if resets_TB is not None:
+            check_tensor(f"{self.kind}: resets", resets_TB, (T, B), torch.bool, like.device)
+            carry_TB = (~resets_TB).to(like.dtype)
         y: Any = x
-        if isinstance(x, Tensor) and self.batch_first:
-            y = x.transpose(0, 1)
-        if isinstance(x, Lookup) and not (backend.by_driver and lengths_B is None):
+        if isinstance(x, Lookup) and not backend.by_driver:
             y = x.dense(self.input_size, like)
-        after_end_TB1 = None
-        if lengths_B is not None:
-            lengths_B = check_lengths(self.kind, lengths_B, T, B)
-            after_end_TB1 = (torch.arange(T)[:, None] >= lengths_B)[:, :, None].to(y.device)
-            y = y.masked_fill(after_end_TB1, 0)
         layer_states: list[LayerState] = []
         for layer, layer_state in enumerate(self._split_state(state, B)):
-            inputs = y if layer == 0 else self._drop_between_layers(y)
+            p = self.dropout.between_layers if layer > 0 and self.training else 0.0
+            inputs = drop_units(y, p, variational=self.dropout.variational, shard=self.shard) if p > 0 else y
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            call = call._replace(carry_TB=carry_TB)
-            if activations:
-                call = call._replace(activations=activations[layer])
-            output, layer_state = compute_layer(backend, inputs, call, lengths_B)
-            if after_end_TB1 is not None:
-                output = output.masked_fill(after_end_TB1, 0)
+            call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
+            output, layer_state = compute_layer(backend, inputs, call)
             y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
-        last_state = tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
-        return y.transpose(0, 1) if self.batch_first else y, last_state
+        return y, tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
 
     def forward_reference(
         self,
         x: Tensor | Lookup,
         state: RecurrentState | None = None,
         resets_TB: Tensor | None = None,
-        lengths_B: Tensor | Sequence[int] | None = None,
         activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
-        """`forward` by the reference loop, which defines the right results for every other backend.
+        """`forward` by the reference loop, which defines the right results for every other backend."""
+        return self.forward(x, state, resets_TB, backend=REFERENCE, activations=activations)
 
-        activations: one for each layer, which records them.
-        """
-        return self.forward(x, state, resets_TB, lengths_B, backend=REFERENCE, activations=activations)
-
-    def _drop_between_layers(self, y_TBH: Tensor) -> Tensor:
-        p = self.dropout.between_layers
-        if p == 0 or not self.training:
-            return y_TBH
-        T, B, H = y_TBH.shape
-        return y_TBH * dropout_mask((1 if self.dropout.variational else T, B, H), p, like=y_TBH, shard=self.shard)
+    def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
+        """T and B of an input."""
+        like = next(self.parameters())
+        if isinstance(x, Lookup):
+            check_tensor("ids of a lookup", x.ids_TB, x.ids_TB.shape, torch.int64, like.device)
+            if x.table_VI is not None:
+                shape = len(x.table_VI), self.input_size
+                check_tensor("table of a lookup", x.table_VI, shape, like.dtype, like.device)
+            T, B = x.ids_TB.shape
+        else:
+            is_tensor = isinstance(x, Tensor)
+            T, B = x.shape[:2] if is_tensor and x.dim() == 3 else (0, 0)
+            dtype = like.dtype
+            if is_tensor and x.is_floating_point() and torch.is_autocast_enabled("cpu" if like.is_cpu else "cuda"):
+                dtype = x.dtype  # as in torch.nn: autocast converts the results of operators before these layers
+            check_tensor(f"{self.kind}: input", x, (T, B, self.input_size), dtype, like.device)
+        if T == 0:
+            raise ValueError(f"{self.kind}: input: found no steps; allowed: [T, B, {self.input_size}] with T ≥ 1")
+        return T, B
 
     def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
         """The call of one layer; draws its masks in training."""
@@ -243,7 +230,7 @@ class RecurrentLayers(nn.Module):
         return LayerCall(passes, parameters, state, mask_BH, zoneout_TBS)
 
     def generating_layers(self, state: RecurrentState, characters: Lookup) -> list[ctypes.Structure]:
-        """The structs for a `Generator`, starting from `state`, in evaluation mode. characters: the input of each."""
+        """The structs for a `Generator`, in evaluation mode. characters: the input for each character."""
         layers = []
         for layer, layer_state in enumerate(self._split_state(state, state[0].shape[1])):
             call = self.layer_call(layer, layer_state, steps=1, training=False)
@@ -264,9 +251,7 @@ class RecurrentLayers(nn.Module):
     def select_backend(self, device: torch.device | str, training: bool = True, resets: bool = False) -> Selection:
         """The backend that `forward` uses on `device`, and why not a faster one. Compiles kernels at first use.
 
-        resets: whether `forward` gets `resets_TB`.
-
-        Call it under the same autocast as `forward`: the choice depends on it.
+        resets: whether `forward` gets `resets_TB`. Call it under the same autocast as `forward`.
         """
         device, like = torch.device(device), next(self.parameters())
         autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
@@ -279,17 +264,18 @@ class RecurrentLayers(nn.Module):
         """A copy selects its own backends, which refer to it."""
         return {**self.__dict__, "_selections": {}}
 
-    @property
-    def _order(self) -> str:
-        """The first two dimensions of an input tensor."""
-        return "B, T" if self.batch_first else "T, B"
-
     def _split_state(self, state: RecurrentState | None, batch_size: int) -> list[LayerState]:
         """The state of each layer."""
         if state is None:
             state = self.zero_state(batch_size)
+        if not isinstance(state, tuple | list) or len(state) != len(self.state_names):
+            names = ", ".join(self.state_names)
+            given = f"{type(state).__name__} of {len(state)}"
+            raise TypeError(f"{self.kind}: state: found a {given}; allowed: a tuple ({names}) of tensors")
         shape, like = (self.num_layers, batch_size, self.hidden_size), next(self.parameters())
-        return split_state(self.kind, state, self.state_names, shape, like, self._order)
+        for name, tensor in zip(self.state_names, state, strict=True):
+            check_tensor(f"{self.kind}: state {name}", tensor, shape, like.dtype, like.device)
+        return list(zip(*(tensor.unbind() for tensor in state), strict=True))
 
     def zero_state(self, batch_size: int) -> RecurrentState:
         """The initial state of `batch_size` streams."""
@@ -301,38 +287,33 @@ class RecurrentLayers(nn.Module):
 
     @torch.no_grad()
     def init_orthogonal_(self) -> None:
-        """Make each block of the recurrent weights, one per gate, orthogonal and random (Saxe et al. 2014).
-
-        Blocks that have an initial value of their own keep it.
-        """
-        for layer in range(self.num_layers):
-            program = self.program(layer)
-            for declared in program.parameters:
-                if declared.name in program.recurrent():
-                    for block, start in self._blocks(layer, declared):
-                        if start is None:
-                            nn.init.orthogonal_(block)
+        """Make each gate's recurrent matrix that has no initial value of its own orthogonal (Saxe et al. 2014)."""
+        for layer, declared, parameter in self._declared():
+            if declared.name in self.program(layer).recurrent():
+                for block, start in self._blocks(layer, declared, parameter):
+                    if start is None:
+                        nn.init.orthogonal_(block)
 
     @torch.no_grad()
     def init_uniform_(self, bound: float, bias_bound: float = 0.0) -> None:
         """Draw weights and biases from U(±bound); matrices and rows of vectors that have an initial value get it."""
-        for layer in range(self.num_layers):
-            for declared in self.program(layer).parameters:
-                parameter = self.get_parameter(f"{declared.name}_l{layer}")
-                if None in declared.starts or not declared.starts:
-                    drawn = bias_bound if declared.columns == "" else bound
-                    if declared.bound is not None:
-                        drawn = declared.bound
-                    nn.init.uniform_(parameter, -drawn, drawn)
-                for block, start in self._blocks(layer, declared):
-                    if start == "identity":
-                        nn.init.eye_(block)
-                    elif start == "orthogonal":
-                        nn.init.orthogonal_(block)
-                    elif isinstance(start, float):
-                        block.fill_(start)
+        for layer, declared, parameter in self._declared():
+            if None in declared.starts or not declared.starts:
+                drawn = bias_bound if declared.columns == "" else bound
+                if declared.bound is not None:
+                    drawn = declared.bound
+                nn.init.uniform_(parameter, -drawn, drawn)
+            for block, start in self._blocks(layer, declared, parameter):
+                if start == "identity":
+                    nn.init.eye_(block)
+                elif start == "orthogonal":
+                    nn.init.orthogonal_(block)
+                elif isinstance(start, float):
+                    block.fill_(start)
 
-    def _blocks(self, layer: int, declared: Parameter) -> Iterator[tuple[Tensor, float | str | None]]:
+    def _blocks(
+        self, layer: int, declared: Parameter, parameter: Tensor
+    ) -> Iterator[tuple[Tensor, float | str | None]]:
         """The rows of a vector parameter, or its matrices, each with its initial value."""
-        blocks = self.get_parameter(f"{declared.name}_l{layer}").view(-1, *self._gate_shape(declared, layer))
+        blocks = parameter.view(-1, *self._gate_shape(layer, declared))
         return zip(blocks, declared.starts or [None] * len(blocks), strict=True)

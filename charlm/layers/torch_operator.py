@@ -18,23 +18,19 @@ from charlm.system.device import without_autocast
 if TYPE_CHECKING:
     from charlm.layers.stack import RecurrentLayers
 
-_STEPS: dict[type[Cell], Any] = {kind: kind.step for kind in (RNN, LSTM, GRU)}
-"""What torch's operators compute."""
-
 
 def torch_backend(layers: RecurrentLayers, device: torch.device) -> Backend | None:
     """Torch's operator for these layers; None unless torch.nn has it, with the same parameters and gate order."""
     cell, dtype = layers.cell, next(layers.parameters()).dtype
-    kind = type(cell)
-    if _STEPS.get(kind) is not kind.step:  # a class that inherits from one, or one whose step was replaced
+    if type(cell) not in (RNN, LSTM, GRU):
         return None
     onednn, cudnn = torch.backends.mkldnn, torch.backends.cudnn
     library = "ATen"
+    if device.type == "cuda" and cudnn.enabled and cudnn.is_available():
+        library = "cuDNN"
     has_onednn = device.type == "cpu" and dtype == torch.float32 and onednn.is_available() and onednn.enabled
     if isinstance(cell, LSTM) and has_onednn:
         library = "oneDNN"
-    if device.type == "cuda" and cudnn.enabled and cudnn.is_available():
-        library = "cuDNN"
     return Backend("fused torch layer", partial(operator_layer, cell), partial(_lacks, layers, library), library)
 
 
@@ -82,12 +78,9 @@ def operator_layer(cell: Cell, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, 
 
 @contextmanager
 def _on_gpu(device: torch.device) -> Iterator[None]:
-    """The context of cuDNN's layers.
-
-    Autocast would run them in float16, whatever dtype it is asked for (torch's AutocastRNN.cpp), and float16 overflows.
-    They compute in float32 instead, in TF32 as `prepare_device` sets it. At every call cuDNN copies the weights into
-    one buffer, which takes microseconds; torch warns of it.
-    """
+    """The context of cuDNN's layers."""
+    # Autocast would run them in float16, whatever dtype it is asked for (torch's AutocastRNN.cpp), and float16
+    # overflows. Torch warns that cuDNN copies the weights into one buffer, which takes microseconds.
     with without_autocast(device), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
         yield

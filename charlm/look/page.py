@@ -139,9 +139,9 @@ def _packed(predictions: Predictions, vocabulary_size: int) -> dict[str, Any]:
 
 def _copied(trained: TrainedModel, ids: Ids) -> list[tuple[int, int]]:
     try:
-        corpus = trained.training_splits("copied stretches")["train"]
+        corpus = trained.training_splits["train"]
     except DataError as error:
-        say("skipped", str(error))
+        say("skipped", f"copied stretches: {error}")
         return []
     return copied_stretches(copied_ngrams(ids, corpus))
 

@@ -27,8 +27,7 @@ def build_model(
 ) -> Network:
     """The model of a config, with products of this precision; it computes this shard of each batch.
 
-    reset_id: see `CharLM.reset_id`. Only this function turns config into modules. ConfigError if a step would need far
-    more memory than the weights.
+    reset_id: see `CharLM.reset_id`. ConfigError if a step would need far more memory than the weights.
     """
     weights = count_parameters(config, vocabulary_size)
     values = config.members * _sum_over_layers(config, vocabulary_size, _step_values)
@@ -90,10 +89,7 @@ def _build_member(config: ModelConfig, vocabulary_size: int, precision: str, sha
 def uninitialized_model(
     config: ModelConfig, vocabulary_size: int, precision: str = "fp32", *, reset_id: int | None = None
 ) -> Network:
-    """The model of a config, for weights that are loaded into it: it draws no random numbers.
-
-    Another thread may be training, with the same generator.
-    """
+    """The model of a config, for weights that are loaded into it. Draws no random numbers: a thread may be training."""
     with _Uninitialized():
         plain = config.model_copy(update={"orthogonal": False, "init_uniform": None})
         return build_model(plain, vocabulary_size, precision, reset_id=reset_id)

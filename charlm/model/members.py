@@ -30,8 +30,7 @@ class Members(nn.Module):
 
         p(next character) = 1/M Σ_m p_m(next character)
 
-    Features are those of the members side by side, [T, B, M·H]. A state holds the tensors of the first member, then
-    those of the second, and so on.
+    Features [T, B, M·H] and states hold those of the first member, then those of the second, and so on.
     """
 
     def __init__(self, members: Sequence[CharLM]) -> None:

@@ -1,7 +1,7 @@
 """A network: characters → embedding or one-hot → recurrent layers → dropout → logits; the loss of a window."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -18,10 +18,11 @@ from charlm.layers import (
     RecurrentState,
     Selection,
     cross_entropy,
+    drop_units,
     dropout_mask,
     linear,
 )
-from charlm.native.structs import check_tensor
+from charlm.native.operators import check_tensor
 from charlm.system.device import autocast
 
 
@@ -40,10 +41,9 @@ class CharLM(nn.Module):
     """A character-level language model.
 
     vocabulary_size V; embedding_size E, or 0 for one-hot input; `layers` take E (or V) features and have H units. With
-    `tie_embeddings` the embedding and the logits share one weight Parameter [V, E] (Press & Wolf 2017,
-    arXiv:1608.05859); where E differs from H, a `projection` [E, H] of the outputs comes before it, as in Lan et al.
-    2020 (arXiv:1909.11942, 3.1): logits = W P h + b. `precision` is that of the matrix products, in training and in
-    use: bf16, or anything else for float32 (see `prepare_device`).
+    `tie_embeddings` the embedding and the logits share one weight [V, E] (Press & Wolf 2017, arXiv:1608.05859); where E
+    differs from H, a `projection` [E, H] comes before it (Lan et al. 2020, arXiv:1909.11942, 3.1): logits = W P h + b.
+    `precision` is that of the matrix products: bf16, or anything else for float32 (see `prepare_device`).
 
     In training mode it drops characters, units of the embedding and units of the output (`dropout.embedding`, `input`,
     `output`); if `dropout.variational`, the same in all steps of a window.
@@ -75,7 +75,6 @@ class CharLM(nn.Module):
         if tie_embeddings:
             assert self.embedding is not None
             self.embedding.weight = self.decoder.weight
-        self._shapes = {name: weight.shape for name, weight in self._own_weights()}
 
     # From ids to a loss. V vocabulary, E embedding, or V for one-hot input, H hidden units
 
@@ -96,8 +95,7 @@ class CharLM(nn.Module):
         """Run one window and score its targets `y_TB`.
 
         The penalties are activation regularization and temporal activation regularization (Merity et al. 2017,
-        arXiv:1708.01009). They are means over units, streams and steps, multiplied by T to match the
-        cross-entropy, which is a sum over steps.
+        arXiv:1708.01009): means over units, streams and steps, times T, as the cross-entropy is a sum over steps.
         """
         outputs, last_state = self.outputs(x_TB, state)  # [T, B, H]
         features = self._drop_units(outputs, self.dropout.output)  # [T, B, H]
@@ -133,7 +131,6 @@ class CharLM(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """Logits [..., V] of features [..., H]."""
-        self.check_weights()
         with self.autocast(features.device):
             if self.projection is not None:
                 features = linear(features, self.projection.weight)  # [..., E]
@@ -141,7 +138,6 @@ class CharLM(nn.Module):
 
     def _embed(self, x_TB: Tensor) -> Tensor | Lookup:
         """The input of the layers: [T, B, E], or one-hot [T, B, V]."""
-        self.check_weights()
         lookup = Lookup(x_TB, None if self.embedding is None else self.embedding.weight)
         if not self.training or self.dropout.embedding == self.dropout.input == 0:
             return lookup
@@ -166,12 +162,9 @@ class CharLM(nn.Module):
         return inputs * keep_TB.unsqueeze(-1)
 
     def _drop_units(self, values: Tensor, p: float) -> Tensor:
-        """Drop units of [T, B, F]; if variational, the same units in all T steps."""
         if not self.training or p == 0:
             return values
-        T, B, F_ = values.shape
-        shape = (1 if self.dropout.variational else T, B, F_)
-        return values * dropout_mask(shape, p, values, shard=self.layers.shard)
+        return drop_units(values, p, variational=self.dropout.variational, shard=self.layers.shard)
 
     def autocast(self, device: torch.device) -> contextlib.AbstractContextManager[object]:
         """The context of the matrix products; weights, state and sums stay float32."""
@@ -222,19 +215,6 @@ class CharLM(nn.Module):
 
     # Weights
 
-    def _own_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """All parameters except those of the layers."""
-        for name in ("embedding", "projection", "decoder"):
-            if (module := getattr(self, name)) is not None:
-                yield f"{name}.weight", module.weight
-        yield "decoder.bias", self.decoder.bias
-
-    def check_weights(self) -> None:
-        """ValueError for a parameter that was replaced by one of another shape, type or device; layers check theirs."""
-        like = self.decoder.bias
-        for name, weight in self._own_weights():
-            check_tensor(name, weight, self._shapes[name], like.dtype, like.device)
-
     def logit_weights(self) -> Tensor:
         """The weights [V, H] of the logits, with the projection multiplied in; no gradients."""
         weight = self.decoder.weight.detach()
@@ -250,10 +230,7 @@ class CharLM(nn.Module):
         nn.init.uniform_(self.decoder.weight, -bound, bound)
 
     def init_output_bias_(self, frequencies: Tensor) -> None:
-        """Set the output bias to the logarithms of the characters' frequencies [V]: features of 0 then predict these.
-
-        An optimizer that changes each weight by at most its learning rate would need hundreds of updates for it.
-        """
+        """Set the output bias to the logarithms of frequencies [V], which features of 0 then predict."""
         with torch.no_grad():
             self.decoder.bias.copy_(frequencies.log())
 
@@ -282,11 +259,13 @@ def generator_of(models: Sequence[tuple[CharLM, RecurrentState]]) -> Generator |
     """Generates characters from the mean of the models' probabilities, each from its state; None if no kernel can."""
     layers, decoders = [], []
     for model, state in models:
-        model.check_weights()
         if not model.select_backend(model.device, training=False).backend.generates:
             return None
         table_VE = None if model.embedding is None else model.embedding.weight
-        decoders.append((model.logit_weights(), model.decoder.bias))
+        weight_VH, bias_V, V = model.logit_weights(), model.decoder.bias, model.vocabulary_size
+        check_tensor("weights of the logits", weight_VH, (V, model.layers.hidden_size), torch.float32, model.device)
+        check_tensor("bias of the logits", bias_V, (V,), torch.float32, model.device)
+        decoders.append((weight_VH, bias_V))
         with model.autocast(model.device):
             layers += model.layers.generating_layers(state, Lookup(torch.arange(model.vocabulary_size), table_VE))
     first, _ = models[0]

@@ -1,8 +1,8 @@
 """C++ for the CPU: compilation, calls, and the kernels. They read and write tensors and know no gradients.
 
     recurrence.py   the loop over a window, in both directions           recurrence.h, recurrence.cpp, and for each cell
-                                                                         a text that charlm/cells/cpp.py generates
-    generate.py     characters, any number in one call                   generate.h
+                                                                         a text that charlm/cells/cpp.py generates;
+                                                                         generate.h: characters, any number in one call
     operators.py    products, the gradient of a looked-up table,         product.h, product.cpp, tiles.h, lookup.cpp,
                     cross-entropy, masks for dropout                     loss.cpp, random.cpp
     update.py       the norm of the gradients, Adam                      update.cpp

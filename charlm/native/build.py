@@ -18,7 +18,7 @@ class Kernel:
 
     Args:
         source: the file.
-        structs: those of its functions' arguments, whose layout the library exports; default: its `struct Arguments`.
+        structs: those of its functions' arguments; default: its `struct Arguments`.
         name: the library's name; default: the file's.
         text: C++ that follows the file.
     """
@@ -28,23 +28,11 @@ class Kernel:
         self.structs: tuple[Struct, ...] = (Struct(source),) if structs is None else structs
 
     @property
-    def code(self) -> str:
-        """All that follows the source: the text, and the layouts of the structs."""
-        return "\n".join([self.text, *(struct.layout_code for struct in self.structs)])
-
-    @property
     def digest(self) -> str:
-        """Identifies what is compiled: the source, the headers beside it, and the code."""
+        """Identifies what is compiled: the source, the headers beside it, and the text."""
         headers = sorted(self.source.parent.glob("*.h"))
         texts = [file.read_bytes() for file in (*headers, self.source)]
-        return hashlib.sha256(b"\0".join([*texts, self.code.encode()])).hexdigest()[:16]
-
-    def checked(self, opened: ctypes.CDLL) -> ctypes.CDLL | KernelError:
-        """The library as it was opened, if its structs have the layout that Python uses."""
-        for struct in self.structs:
-            if not struct.fits(opened):
-                return KernelError(f"the compiler lays out struct {struct.name} of {struct.file.name} in another way")
-        return opened
+        return hashlib.sha256(b"\0".join([*texts, self.text.encode()])).hexdigest()[:16]
 
     def __call__(self, function: str, **values: Value) -> ctypes.Structure:
         """Call a function with these values of the first struct, see `Struct.fill`; returns the struct."""
@@ -74,8 +62,8 @@ THREADS = Kernel(Path(__file__).with_name("threads.cpp"), ())
 def load(*libraries: Kernel) -> list[ctypes.CDLL]:
     """Libraries that came with charlm, or were compiled at first use, in parallel.
 
-    `CHARLM_KERNELS` allows only one of both, or neither. KernelError if there is no compiler or if it fails. The
-    outcome is remembered: later calls return or raise the same at once.
+    `CHARLM_KERNELS` allows only one of both, or neither. KernelError where there is none; later calls return or raise
+    the same at once.
     """
     outcomes = _outcomes  # `preferring` replaces it
     if any(library not in outcomes for library in libraries):
@@ -108,10 +96,7 @@ def used_kernels() -> str:
 
 @contextlib.contextmanager
 def preferring(kernels: str) -> Iterator[None]:
-    """Within the block load the kernels that a run had, see `used_kernels`, where this machine has them.
-
-    `CHARLM_KERNELS` goes before it. All kernels differ in the last bits only.
-    """
+    """Within the block load the kernels that a run had, see `used_kernels`, where this machine has them."""
     before = used_kernels()
     _prefer(kernels, forget=before != kernels)
     try:
@@ -133,28 +118,26 @@ _MISSING = KernelError("no kernel for it comes with charlm for this CPU")
 
 def _get(libraries: Sequence[Kernel]) -> Outcomes:
     allowed = os.environ.get("CHARLM_KERNELS", "")
-    if allowed == "none":
-        return dict.fromkeys(libraries, KernelError("switched off by CHARLM_KERNELS"))
-    sources = {"": [_shipped, compiled], "shipped": [_shipped], "compile": [compiled]}
+    sources = {"": [_shipped, compiled], "shipped": [_shipped], "compile": [compiled], "none": []}
     if allowed not in sources:
-        error = KernelError(f"CHARLM_KERNELS: found {allowed}; allowed: {', '.join(filter(None, sources))}, none")
+        error = KernelError(f"CHARLM_KERNELS: found {allowed}; allowed: {', '.join(filter(None, sources))}")
         return dict.fromkeys(libraries, error)
-    outcomes: Outcomes = {}
+    outcomes: Outcomes = dict.fromkeys(libraries, KernelError("switched off by CHARLM_KERNELS"))
     for get in sources[allowed][:: -1 if _preferred == "compiled" else 1]:
-        if missing := [library for library in libraries if isinstance(outcomes.get(library, _MISSING), KernelError)]:
+        if missing := [library for library, outcome in outcomes.items() if isinstance(outcome, KernelError)]:
             outcomes |= get(missing)
     return outcomes
 
 
 def _shipped(libraries: Sequence[Kernel]) -> Outcomes:
     """The libraries that came with charlm for this CPU; KernelErrors for the others."""
-    level = _level()
     outcomes: Outcomes = {}
     for library in libraries:
-        folder = SHIPPED if library is THREADS else SHIPPED / level
-        path = shipped_path(folder, library)
-        is_there = path.is_file() and (level or library is THREADS)
-        outcomes[library] = _open_shipped(library, path) if is_there else _MISSING
+        path = shipped_path(SHIPPED if library is THREADS else SHIPPED / _level(), library)
+        try:
+            outcomes[library] = ctypes.CDLL(str(path)) if path.is_file() else _MISSING
+        except OSError as error:
+            outcomes[library] = KernelError(f"{path} cannot be loaded ({error}); install charlm again")
     return outcomes
 
 
@@ -162,13 +145,6 @@ def _level() -> str:
     """The folder of SHIPPED for this CPU: the preferred level, or else the fastest; "" if there is none."""
     levels = [level for level in cpu_levels() if (SHIPPED / level).is_dir()]
     return _preferred if _preferred in levels else next(iter(levels), "")
-
-
-def _open_shipped(library: Kernel, path: Path) -> ctypes.CDLL | KernelError:
-    try:
-        return library.checked(ctypes.CDLL(str(path)))
-    except OSError as error:
-        return KernelError(f"{path} cannot be loaded ({error}); install charlm again")
 
 
 def shipped_path(folder: Path, library: Kernel) -> Path:
@@ -182,7 +158,7 @@ def cpu_levels() -> list[str]:
     path = shipped_path(SHIPPED, THREADS)
     try:
         function = ctypes.CDLL(str(path)).cpu_levels
-    except OSError:  # missing, or the system refuses it: see `_open_shipped`
+    except OSError:  # missing, or the system refuses it
         return []
     function.restype = ctypes.c_char_p
     return function().decode().split()

@@ -5,29 +5,27 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
-import itertools
 import os
 import platform
 import shlex
 import shutil
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from charlm.errors import DataError
 from charlm.system.cache import cache_folder, limit_cache, open_private
 from charlm.system.children import Run, children
 from charlm.system.console import say
-from charlm.system.files import move, remove_leftovers, replace_file, temporary_beside
+from charlm.system.files import replace_file
 from charlm.system.host import count_cores, free_bytes
 
 if TYPE_CHECKING:
-    import subprocess
-
     from charlm.native.build import Kernel
 
 _FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
@@ -46,9 +44,9 @@ def compiled(libraries: Sequence[Kernel]) -> Outcomes:
     try:
         command = [*find_compiler(), *_FLAGS, *_machine_flags()]
         paths = _paths(libraries, command)
-        cached = {library: outcome for library, path in paths.items() if (outcome := _find(library, path))}
-        missing = [library for library in libraries if library not in cached]
-        return cached | (_compile_all(missing, command, paths) if missing else {})
+        cached = {library: found for library, path in paths.items() if (found := _cached(path))}
+        missing = {library: path for library, path in paths.items() if library not in cached}
+        return cached | (_compile_all(missing, command) if missing else {})
     except KernelError as error:
         return dict.fromkeys(libraries, error)
     except (OSError, TypeError, ValueError, DataError) as error:
@@ -59,40 +57,13 @@ def _fault(what: str) -> KernelError:
     return KernelError(what + ("; fix or unset CXX" if os.environ.get("CXX") else ""))
 
 
-def _find(library: Kernel, path: Path) -> ctypes.CDLL | KernelError | None:
+def _cached(path: Path) -> ctypes.CDLL | None:
     """The library from the cache; None if it is missing or damaged, or if others could have written it."""
     try:
-        with open_private(path) as file, open_private(path.with_suffix(".sha256")) as checksum:
-            data = file.read()
-            if hashlib.sha256(data).hexdigest().encode() != checksum.read(_DIGEST_BYTES + 1):
-                return None
-            return _open_file(library, file, data)
+        open_private(path).close()
+        return ctypes.CDLL(str(path))
     except OSError:
         return None
-
-
-_DIGEST_BYTES = 64
-
-
-def _open_file(library: Kernel, file: BinaryIO, data: bytes) -> ctypes.CDLL | KernelError:
-    """Load the library from the opened file, even if another file has taken its name."""
-    try:
-        if _DESCRIPTORS.is_dir():
-            # The linker takes equal names for equal libraries, and descriptors are reused: another slash each time.
-            opened = ctypes.CDLL(f"{_DESCRIPTORS}{'/' * next(_slashes)}{file.fileno()}")
-        else:
-            with tempfile.TemporaryDirectory(prefix="charlm-", ignore_cleanup_errors=True) as folder:
-                copy = Path(folder, "kernel.so")
-                copy.write_bytes(data)
-                opened = ctypes.CDLL(str(copy))
-    except OSError as error:
-        return _fault(f"the kernel could not be built: {error}")
-    return library.checked(opened)
-
-
-_DESCRIPTORS = Path("/proc/self/fd")
-"""Linux: the files that this process has open."""
-_slashes = itertools.count(1)
 
 
 def find_compiler() -> list[str]:
@@ -117,10 +88,8 @@ def _machine_flags() -> list[str]:
 
 
 def _paths(libraries: Sequence[Kernel], command: list[str]) -> dict[Kernel, Path]:
-    """The file of each library. Its name contains a digest of everything that determines the result.
-
-    That is the library's own digest, the command, and the compiler's predefined macros, which identify its version and
-    the CPU.
+    """The file of each library, named by a digest of its own digest, the command, and the compiler's predefined macros,
+    which identify its version and the CPU.
     """
     folder = cache_folder("kernels")
     with children() as run:
@@ -133,18 +102,13 @@ def _paths(libraries: Sequence[Kernel], command: list[str]) -> dict[Kernel, Path
     return paths
 
 
-def _cannot_store(folder: Path, error: OSError) -> KernelError:
-    return KernelError(f"{folder}: kernels cannot be stored there ({error}); set CHARLM_CACHE to another folder")
-
-
-def _compile_all(libraries: Sequence[Kernel], command: list[str], paths: dict[Kernel, Path]) -> Outcomes:
+def _compile_all(paths: dict[Kernel, Path], command: list[str]) -> Outcomes:
     """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
-    remove_leftovers(next(iter(paths.values())).parent)
-    say("compile", f"for this CPU and these options, once: {', '.join(library.name for library in libraries)} ...")
+    say("compile", f"for this CPU and these options, once: {', '.join(library.name for library in paths)} ...")
     start_s = time.perf_counter()
-    with ThreadPoolExecutor(min(len(libraries), _compilers())) as pool, children() as run:
-        results = pool.map(lambda library: _compile(library, command, paths[library], run), libraries)
-        outcomes = dict(zip(libraries, results, strict=True))
+    with ThreadPoolExecutor(min(len(paths), _compilers())) as pool, children() as run:
+        results = pool.map(lambda library: _compile(library, command, paths[library], run), paths)
+        outcomes = dict(zip(paths, results, strict=True))
     limit_cache("kernels")
     seconds = time.perf_counter() - start_s
     _compilations.append((start_s, seconds))
@@ -173,28 +137,17 @@ _COMPILER_BYTES = 400_000_000
 
 
 def _compile(library: Kernel, command: list[str], path: Path, run: Run) -> ctypes.CDLL | KernelError:
-    """Build the library and its checksum, move each to its place in one step, and load it."""
-    code, compiled = temporary_beside(path), temporary_beside(path)
-    try:
-        code.write_text(library.code, encoding="utf-8")
-        result = run([*command, "-include", str(library.source), "-x", "c++", str(code), "-o", str(compiled)])
+    """Build the library, put it into its place in one step, and load it."""
+    with tempfile.TemporaryDirectory(prefix="charlm-") as folder:
+        text, out = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
+        text.write_text(library.text, encoding="utf-8")
+        result = run([*command, "-include", str(library.source), str(text), "-o", str(out)])
         if result.returncode:
             return _compiler_fault(result, path.with_suffix(".log"))
-        compiled.chmod(0o700)
-        with open_private(compiled) as file:
-            data = file.read()
-            opened = _open_file(library, file, data)
-        move(compiled, path)
-        replace_file(path.with_suffix(".sha256"), hashlib.sha256(data).hexdigest().encode(), 0o600)
-        return opened
-    except ChildProcessError as error:
-        return _fault(f"the kernel could not be built: {error}")
-    except OSError as error:
-        return _cannot_store(path.parent, error)
-    finally:
-        for file in (code, compiled):
-            with contextlib.suppress(OSError):
-                file.unlink(missing_ok=True)
+        if opened := _cached(path):  # another process was faster
+            return opened
+        replace_file(path, out.read_bytes(), 0o700)
+    return ctypes.CDLL(str(path))
 
 
 def _compiler_fault(result: subprocess.CompletedProcess[str], log: Path) -> KernelError:

@@ -31,10 +31,7 @@ def kernel_of(cell: Cell) -> Kernel:
 
 @functools.lru_cache(maxsize=64)
 def kernel_of_passes(name: str, general_and_square: tuple[Passes | None, ...]) -> Kernel:
-    """The kernel of these passes, see `both_passes`: recurrence.cpp, and the text that cells/cpp.py writes for them.
-
-    KernelError if they are too long.
-    """
+    """The kernel of these passes, see `both_passes`; KernelError if they are too long."""
     variants = variants_of(general_and_square)
     text = cpp(variants)
     if len(text) > MOST_CHARACTERS:

@@ -1,16 +1,30 @@
 """Operators on whole tensors: each calls the C++ file that its docstring names. They know no gradients."""
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from charlm.native.kernels import LOOKUP, LOSS, PRODUCT, RANDOM
-from charlm.native.structs import check_tensor
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
 _CPU = torch.device("cpu")
+
+
+def check_tensor(name: str, tensor: Any, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
+    """TypeError unless it is a tensor, ValueError unless it is dense, with this shape and type, and on this device."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{name}: found a {type(tensor).__name__}; allowed: a tensor {list(shape)}")
+    is_dense = tensor.layout == torch.strided
+    if not is_dense or tensor.shape != tuple(shape) or tensor.dtype != dtype or tensor.device != device:
+        layout = "" if is_dense else f" as {tensor.layout}"
+        raise ValueError(
+            f"{name}: found {tensor.dtype} {list(tensor.shape)} on {tensor.device}{layout}; "
+            f"allowed: {dtype} {list(shape)} on {device}"
+        )
 
 
 def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:

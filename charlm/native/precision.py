@@ -8,10 +8,7 @@ from charlm.system.device import precisions
 
 
 def bf16_instructions() -> str:
-    """The instructions by which the kernels multiply bfloat16 faster than float32 here, or "".
-
-    KernelError if the kernels do not compile.
-    """
+    """The instructions by which kernels multiply bfloat16 faster than float32 here, or ""; KernelError without any."""
     return ("", "AVX512_BF16", "AMX")[PRODUCT("product_fast_bf16").bf16]
 
 

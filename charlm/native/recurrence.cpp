@@ -1,4 +1,4 @@
-// The functions that recurrence.py and generate.py call for a cell.
+// The functions that native/recurrence.py and layers/generation.py call for a cell.
 //
 // A text that charlm/cells/cpp.py generates follows this file. It has a class `Cell…` for each variant of the cell's step,
 // with the classes `Forward`, `Backward` and `Before`, whose function `step` computes a step; and

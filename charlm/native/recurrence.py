@@ -14,22 +14,15 @@ from charlm.cells.cpp import norm_counts
 from charlm.cells.passes import Passes
 from charlm.cells.window import Gradients, Window
 from charlm.native.kernels import kernel_of_passes, variants_of
-from charlm.native.operators import matmul, table_gradient
 
 Tables = dict[str, list[Tensor | None]]
 """Fields of `Arguments`, each a table of pointers."""
 
 
 class CpuDriver:
-    """Computes loops with these passes, with products in float32 or bfloat16; see `layers.recurrence.Driver`.
-
-    general_and_square: see `both_passes`. KernelError if they are too long for a kernel.
-    """
+    """Computes loops with these passes, see `both_passes`; KernelError if they are too long for a kernel."""
 
     padding = 16  # the largest W of vector.h
-    matmul = staticmethod(matmul)
-    table_gradient = staticmethod(table_gradient)
-    graph_stream = None
 
     def __init__(self, name: str, general_and_square: tuple[Passes | None, ...]) -> None:
         self.kernel = kernel_of_passes(name, general_and_square)

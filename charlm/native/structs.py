@@ -1,4 +1,4 @@
-"""The structs through which Python calls C++: parsed from the C++ text, checked against the compiled layout."""
+"""The structs through which Python calls C++: parsed from the C++ text."""
 
 import ctypes
 import functools
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 Value: TypeAlias = "int | float | Tensor | Sequence[Tensor | None] | None"
@@ -60,39 +59,6 @@ class Struct:
                 setattr(filled, field, ctypes.addressof(tables[-1]))
         filled.kept_alive = values, tables
         return filled
-
-    @property
-    def layout(self) -> list[int]:
-        """The size of the struct and the offset of each field, in bytes."""
-        struct, pointees = self._parsed
-        return [ctypes.sizeof(struct), *(getattr(struct, field).offset for field in pointees)]
-
-    @property
-    def layout_code(self) -> str:
-        """C++ that exports the layout as the compiler sees it."""
-        offsets = "".join(f", offsetof({self.name}, {field})" for field in self._parsed[1])
-        return (
-            f'extern "C" __attribute__((visibility("default"))) const std::size_t {self.name}_layout[] = '
-            f"{{sizeof({self.name}){offsets}}};\n"
-        )
-
-    def fits(self, library: ctypes.CDLL) -> bool:
-        """Whether the library was compiled with the layout that Python uses."""
-        layout = self.layout
-        return list((ctypes.c_size_t * len(layout)).in_dll(library, f"{self.name}_layout")) == layout
-
-
-def check_tensor(
-    name: str, tensor: "Tensor", shape: tuple[int, ...], dtype: "torch.dtype", device: "torch.device"
-) -> None:
-    """ValueError unless a dense tensor has this shape and type, and is on this device."""
-    is_dense = str(tensor.layout) == "torch.strided"
-    if not is_dense or tensor.shape != shape or tensor.dtype != dtype or tensor.device != device:
-        layout = "" if is_dense else f" as {tensor.layout}"
-        raise ValueError(
-            f"{name}: found {tensor.dtype} {list(tensor.shape)} on {tensor.device}{layout}; "
-            f"allowed: {dtype} {list(shape)} on {device}"
-        )
 
 
 def _address(field: str, tensor: "Tensor", dtype: str | None) -> int:

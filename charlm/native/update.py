@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from charlm.native.kernels import UPDATE
-from charlm.native.structs import check_tensor
 
 
 def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
@@ -25,15 +24,11 @@ def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], de
     `optimizer.grad_scale`, and `optimizer.found_inf` skips the step.
 
     Returns False, without doing anything, if the kernel does not compile or a tensor is not in float32 on the CPU.
-    ValueError for gradients, averages or states that do not fit their weights.
     """
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     gradients = [weight.grad for weight in weights if weight.grad is not None]
     if not _takes([*weights, *gradients, *averages.values()]):
         return False
-    for weight in weights:
-        state = optimizer.state.get(weight, {})
-        _check_shapes(weight, {"gradient": weight.grad, "average": averages.get(weight), **state})
     scale, skipped = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
     for group in optimizer.param_groups:
         weights = group["params"]
@@ -76,14 +71,6 @@ def _state(optimizer: torch.optim.Adam, weight: Tensor) -> dict[str, Tensor]:
     if not state:
         state |= {"step": torch.zeros(()), "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
     return state
-
-
-def _check_shapes(weight: Tensor, tensors: Mapping[str, Tensor | None]) -> None:
-    """ValueError unless the tensors that belong to a weight have its shape; its number of steps is one number."""
-    for name, tensor in tensors.items():
-        if tensor is not None:
-            shape = () if name == "step" else weight.shape
-            check_tensor(f"{name} of a weight", tensor, shape, weight.dtype, weight.device)
 
 
 def _sizes(tensors: Sequence[Tensor]) -> Tensor:

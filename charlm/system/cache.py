@@ -19,10 +19,7 @@ BOUNDS = {"corpora": 10_000_000_000, "kernels": 100_000_000}
 """Bytes of each folder. A kernel takes 0.1 MB."""
 ADVICE = "any folder with room will do; name one in CHARLM_CACHE"
 
-_OWN_NAMES = {
-    "corpora": re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}.*\.bin|unicode-names.*\.txt"),
-    "kernels": re.compile(r".+-[0-9a-f]{16}\.(so|sha256|log)"),
-}
+_OWN_NAMES = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}.*\.bin|.+-[0-9a-f]{16}\.(so|log)")
 """What charlm writes there; CHARLM_CACHE may name a folder with other files in it."""
 _RECENT_S = 600
 """A file that was used so recently stays: another process may be about to open it."""
@@ -39,10 +36,7 @@ def cache_dir() -> Path:
 
 
 def cache_folder(name: str) -> Path:
-    """The folder `name` of the cache, created for this user alone if it is missing.
-
-    DataError if it cannot be created, or if others could plant code or texts there.
-    """
+    """The folder `name` of the cache, made if missing; DataError if it cannot be, or if others could write to it."""
     folder = cache_dir() / name
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,13 +78,10 @@ def _who_else_writes(status: os.stat_result) -> str:
 
 
 def limit_cache(name: str) -> None:
-    """Remove the least recently used of charlm's files in a folder until it keeps its bound.
-
-    What a process has mapped stays readable for it. Windows refuses to remove such a file.
-    """
+    """Remove the least recently used of charlm's files in a folder until it keeps its bound."""
     files = []
     for path in cache_folder(name).iterdir():
-        if _OWN_NAMES[name].fullmatch(path.name):
+        if _OWN_NAMES.fullmatch(path.name):
             with contextlib.suppress(OSError):  # removed by another process
                 status = path.lstat()
                 files.append((status.st_mtime, path, status.st_size))

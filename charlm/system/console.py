@@ -1,7 +1,7 @@
 """Everything that charlm prints on stderr. Errors while printing are ignored."""
 
 import contextlib
-import os
+import shutil
 import sys
 from collections.abc import Mapping
 from typing import TextIO
@@ -46,12 +46,4 @@ def say_error(message: str) -> None:
 
 def terminal_columns(stream: TextIO) -> int | None:
     """The width of a terminal; None for a file or pipe."""
-    if not stream.isatty():
-        return None
-    with contextlib.suppress(ValueError):
-        if (columns := int(os.environ.get("COLUMNS", ""))) > 0:
-            return columns
-    with contextlib.suppress(OSError, ValueError):
-        if (columns := os.get_terminal_size(stream.fileno()).columns) > 0:
-            return columns
-    return 80
+    return shutil.get_terminal_size((80, 24)).columns if stream.isatty() else None

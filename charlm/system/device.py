@@ -5,7 +5,6 @@ import ctypes
 import gc
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,13 +19,8 @@ from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 
 
 def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device:
-    """The device for `auto`, `cpu`, `cuda` or `cuda:N`; always with its index. DeviceError for a GPU that is not there.
-
-    GPUs are counted as CUDA_VISIBLE_DEVICES leaves them. Several processes on a machine get a GPU each, in order.
-    RuntimeError for the CPU if the system does not start its threads.
-    """
+    """The device for `auto`, `cpu`, `cuda` or `cuda:N`, with its index. Processes of a machine get a GPU each."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        _start_threads(torch.get_num_threads() - 1)
         return torch.device("cpu")
     kind, _, number = name.partition(":")
     if kind not in ("auto", "cuda") or not (number or "0").isdecimal():
@@ -48,26 +42,11 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
     return torch.device("cuda", index)
 
 
-def _start_threads(count: int) -> None:
-    """Start threads and end them: where OpenMP cannot start its own, it ends the process."""
-    end = threading.Event()
-    threads = [threading.Thread(target=end.wait) for _ in range(count)]
-    try:
-        for thread in threads:
-            thread.start()
-    finally:
-        end.set()
-    for thread in threads:
-        thread.join()
-
-
 def prepare_device(device: torch.device, precision: str) -> None:
     """Set up the process for a model on `device`: the current GPU, and how it multiplies float32 matrices.
 
     tf32 rounds their operands to ten bits of mantissa. With bf16, cuDNN's recurrent layers take TF32, because autocast
-    would cast them to float16; all other products are as in fp32. The settings hold for the whole process, so a GPU
-    cannot serve models of several precisions side by side. DeviceError if the device lacks the precision, and for a
-    `CHARLM_GRAPHS` that says nothing.
+    would cast them to float16. DeviceError if the device lacks the precision.
     """
     allowed_graphs()
     if precision not in precisions(device):
@@ -84,15 +63,11 @@ def prepare_device(device: torch.device, precision: str) -> None:
 
 
 def allowed_graphs() -> str:
-    """What becomes a CUDA graph, by `CHARLM_GRAPHS`: "0" nothing, "" layers and samples, "update" also whole updates.
-
-    DeviceError for another value.
-    """
+    """What becomes a CUDA graph, by `CHARLM_GRAPHS`: "0" nothing, "" layers and samples; DeviceError for another."""
     found = os.environ.get("CHARLM_GRAPHS", "")
-    if found not in ("", "0", "update"):
+    if found not in ("", "0"):
         raise DeviceError(
-            f"CHARLM_GRAPHS: found {found!r} in the environment; allowed: 0 (no CUDA graphs) | update (a whole update "
-            "is one); set it to one, or unset it"
+            f"CHARLM_GRAPHS: found {found!r} in the environment; allowed: 0 (no CUDA graphs); set it so, or unset it"
         )
     return found
 
@@ -102,10 +77,7 @@ _PLACES = _backends.cuda.matmul, _backends.cudnn.rnn, _backends.cudnn.conv
 
 
 def fp32_precision(new: tuple[str, str] | None = None) -> tuple[str, str]:
-    """How GPUs multiply float32, in matrix products and in cuDNN's layers: ieee, tf32, or none, torch's default.
-
-    Sets `new`, if given, for the whole process.
-    """
+    """How GPUs multiply float32, in matrix products and in cuDNN's layers: ieee, tf32 or none. Sets `new`."""
     # torch has two names for each. Reading the older one raises where the newer one was set alone, so only the newer
     # one is read, and both are set. Setting cuDNN's older one to False leaves TF32 on where it is torch's for all.
     if new:
@@ -117,10 +89,7 @@ def fp32_precision(new: tuple[str, str] | None = None) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def own_settings() -> Iterator[None]:
-    """Enable gradients in the block, and restore the caller's settings of torch after it.
-
-    These are the random state, the number of threads and, on a machine with GPUs, what `prepare_device` sets.
-    """
+    """Enable gradients in the block, and restore the caller's random state, threads and precisions after it."""
     state, threads, precisions = torch.get_rng_state(), torch.get_num_threads(), fp32_precision()
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
@@ -162,10 +131,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def set_threads(threads: int) -> None:
-    """Set the number of CPU threads. A forked process keeps one thread.
-
-    0 keeps torch's default, one per core, unless that is more than this process may keep busy.
-    """
+    """Set the number of CPU threads; 0: torch's default, or fewer under a quota. A forked process keeps one."""
     if _forked:
         return
     if threads:
@@ -201,11 +167,7 @@ def free_memory() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Make glibc keep large freed blocks instead of returning them to the system; no effect with other C libraries.
-
-    Every update frees and allocates the tensors of a window, and the system would clear fresh pages for up to a third
-    of the time.
-    """
+    """Make glibc keep large freed blocks: clearing fresh pages takes up to a third of the time of an update."""
     with contextlib.suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL("libc.so.6").mallopt
         mallopt(-4, 0)  # M_MMAP_MAX

@@ -1,12 +1,10 @@
 """Files and folders."""
 
-import codecs
 import contextlib
 import errno
 import os
 import re
 import secrets
-import shlex
 import stat
 import sys
 import time
@@ -20,10 +18,9 @@ _TEMPORARY = ".charlm.tmp"
 
 @contextlib.contextmanager
 def replacing(file: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A new file that replaces `file` in one step if the block ends without an error; then it is on disk.
+    """A new file that replaces `file`, or the link there, in one step at the end of the block; then it is on disk.
 
-    Readers see the old content or the new, never a part. Several processes may replace it at once. Where it is a link,
-    the link is replaced. `mode` is that of the new file, before the umask.
+    Readers see the old content or the new, never a part. Several processes may replace it at once.
     """
     temporary = temporary_beside(file)
     try:
@@ -39,10 +36,7 @@ def replacing(file: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def move(source: Path, target: Path) -> None:
-    """Give a file, which nobody has open, the place of another, and wait until its name is on disk.
-
-    On Windows wait for those who have the other open.
-    """
+    """Give a closed file the place of another, and wait until its name is on disk."""
     for pause_s in (*_PAUSES_S, 0.0):
         try:
             source.replace(target)
@@ -87,18 +81,11 @@ class NotOwnError(OSError):
 
 
 def regular(name: str, flags: int) -> int:
-    """An opener for files that others may have made: NotOwnError at once for a pipe, a device or a folder.
-
-    A pipe would wait for its other end, and a device may have no end.
-    """
+    """An opener: NotOwnError at once for a pipe, a device or a folder. A pipe would wait for its other end."""
     path = Path(name)
     if path.exists() and not path.is_file():
         raise NotOwnError(errno.EINVAL, "found no regular file", name)
-    descriptor = os.open(name, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it has taken the place of a file just now
-        os.close(descriptor)
-        raise NotOwnError(errno.EINVAL, "found no regular file", name)
-    return descriptor
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def unlinked(name: str, flags: int) -> int:
@@ -127,52 +114,4 @@ def read_file(path: Path, most_bytes: int) -> bytes:
 
 def plain_name(text: str) -> str:
     """A name for a file or folder that every system takes: at most 40 letters, digits, - and _ of a text."""
-    name = re.sub(r"[^\w-]+", "-", text).strip("-")[:40] or "run"
-    return f"{name}_" if _DEVICE.fullmatch(name) else name
-
-
-_DEVICE = re.compile("con|prn|aux|nul|(com|lpt).", re.IGNORECASE)
-"""The names that Windows keeps for devices."""
-
-
-def nearest_existing(folder: Path) -> Path:
-    """The folder, or its nearest parent that exists."""
-    return next(path for path in (folder, *folder.absolute().parents) if path.exists())
-
-
-# Encodings
-
-_FEW_BYTES = 32
-_MARKS = {  # UTF-32 first: its mark begins with that of UTF-16
-    codecs.BOM_UTF32_LE: "UTF-32",
-    codecs.BOM_UTF32_BE: "UTF-32",
-    codecs.BOM_UTF16_LE: "UTF-16",
-    codecs.BOM_UTF16_BE: "UTF-16",
-}
-
-
-def encoding_fault(name: str | Path, head: bytes) -> str:
-    """What is wrong with a text that begins with `head` and is in UTF-16 or UTF-32; "" for other texts."""
-    encoding = _encoding(head)
-    if not encoding:
-        return ""
-    convert = f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(name))} > utf8.txt"
-    return f"{name}: found text in {encoding}; allowed: text in UTF-8; convert it: {convert}"
-
-
-def _encoding(head: bytes) -> str:
-    """The encoding of text in UTF-16 or UTF-32; "" for anything else. Without a mark, every second byte is mostly 0.
-
-    A few bytes do not tell: they may be a line with a NUL, the first one of a pipe.
-    """
-    for mark, encoding in _MARKS.items():
-        if head.startswith(mark):
-            return encoding
-    if len(head) < _FEW_BYTES:
-        return ""
-    first, second = head[::2], head[1::2]
-    if second.count(0) > len(second) // 2 and 0 not in first:
-        return "UTF-16LE"
-    if first.count(0) > len(first) // 2 and 0 not in second:
-        return "UTF-16BE"
-    return ""
+    return re.sub(r"[^\w-]+", "-", text).strip("-")[:40] or "run"

@@ -112,10 +112,7 @@ _COMMAS = re.compile(r"""(?<=["'])[a-z]?[-+−]?\d+(?:,\d+)+(?:\.\d+)?(?=[a-z]*[
 
 
 def what_to_type(message: str) -> str:
-    """What to type in place of what an error quotes: "; type -- for — (U+2014)". Empty if nothing looks mistyped.
-
-    Word processors and phones put dashes, quotes and spaces that only look like those of a keyboard.
-    """
+    """What to type for look-alikes that an error quotes: "; type -- for — (U+2014)". Empty without any."""
     replaced = {}
     for mark in _LOOKALIKES.findall(message):
         is_option = mark[0] in DASHES and re.search(rf"(?<!\w){mark}[^\W\d]", message)
@@ -136,10 +133,7 @@ def columns_of(text: str) -> int:
 
 
 def wrapped(text: str, columns: int | None, indent: int, command: str = "") -> str:
-    """The text in lines of so many columns, indented from the second on; None: in one line. No word is cut.
-
-    A command that ends the text stays whole, to be copied.
-    """
+    """The text in lines of so many columns, indented from the second on; None: in one line. A command stays whole."""
     if columns is None:
         return f"{text} {command}".rstrip()
     lines = textwrap.wrap(

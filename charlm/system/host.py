@@ -1,7 +1,4 @@
-"""The host: its CPU, its free memory, and how its idle threads wait. Imports only the standard library.
-
-`system`, where a function takes it, is the root of the system's files.
-"""
+"""The host: its CPU, its free memory, and how its idle threads wait. `system` is the root of the system's files."""
 
 import contextlib
 import itertools
@@ -24,9 +21,7 @@ def describe_cpu() -> str:
     fields = _first_core(_ROOT)
     model = fields.get("model name") or platform.processor() or "unknown model"
     flags = (fields.get("flags") or fields.get("features") or "").split()
-    cores, quota = f"{count_cores()} of {os.cpu_count()} cores", _quota_cpus(_ROOT)
-    if quota < len(usable_cores()):
-        cores += f" (the control group's CPU quota is {quota:.3g})"
+    cores = f"{count_cores()} of {os.cpu_count()} cores"
     return ", ".join(filter(None, [model, cores, " ".join(flag for flag in _FLAGS if flag in flags)]))
 
 
@@ -46,18 +41,14 @@ def usable_cores() -> frozenset[int]:
 
 
 def count_cores(system: Path = _ROOT) -> int:
-    """How many cores this process may keep busy: those of its affinity mask, or fewer with a CPU quota.
-
-    A quota of 1.5 CPUs counts as 1: threads meet at every time step, and a thread that is stopped holds up the others.
-    """
+    """How many cores this process may keep busy. A quota of 1.5 CPUs counts as 1: threads meet at every time step."""
     return max(1, int(min(len(usable_cores()), _quota_cpus(system))))
 
 
 def limit_threads(system: Path = _ROOT) -> None:
-    """Set OMP_NUM_THREADS, which torch reads when it is imported, if there is a CPU quota that torch would not see.
+    """Set OMP_NUM_THREADS, which torch reads when it is imported, under a CPU quota, which torch would not see.
 
-    Left to the user who has set it, and to a run's processes, which share the cores. NumPy's products are small, and
-    its OpenBLAS sends this process a SIGINT where it cannot start its threads: it gets one.
+    NumPy's OpenBLAS, which sends this process a SIGINT where it cannot start its threads, gets one.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not {"OMP_NUM_THREADS", "RANK"} & os.environ.keys() and count_cores(system) < len(usable_cores()):
@@ -115,10 +106,8 @@ def limit_spinning(system: Path = _ROOT) -> None:
     """Set GOMP_SPINCOUNT unless the user did. torch's OpenMP reads it when torch is imported.
 
     By default threads spin for milliseconds. If another process keeps one of four cores busy, an LSTM then trains at
-    800 characters/s, and with a short spin at 21,000; on an idle machine at 70,000 either way.
-    On a virtual machine waking a sleeping core is slow: with a short spin an update of an LSTM of 384 units or an RHN
-    of 224 took 1.3 to 1.5 times as long on two cores. So threads spin longer there, unless other processes are working
-    now: beside those an update takes up to twice as long with a long spin.
+    800 characters/s, and with a short spin at 21,000. On a virtual machine waking a sleeping core is slow: with a short
+    spin an update took 1.3 to 1.5 times as long on two cores. So threads spin longer there, unless others are working.
     """
     if "GOMP_SPINCOUNT" not in os.environ:
         is_virtual = "hypervisor" in _first_core(system).get("flags", "").split()  # only x86 says

@@ -1,4 +1,4 @@
-"""Locks: one process at a time in a run's folder, and one training at a time in a process."""
+"""Locks: one process at a time in a run's folder, and one training at a time in the threads of a process."""
 
 import contextlib
 import os
@@ -12,6 +12,8 @@ from typing import BinaryIO
 from charlm.errors import RunError
 from charlm.system.files import regular, unlinked
 
+one_training = threading.RLock()
+"""Held by a training, because trainings in several threads would share torch's random generator."""
 LOCK = ".lock"
 _PATIENCE_S = 0.2
 """Longer than `is_locked` holds a lock."""
@@ -23,8 +25,7 @@ _held: dict[Path, BinaryIO] = {}
 def locked(folder: Path) -> Iterator[None]:
     """Hold the folder's lock during the block; RunError if another process has it.
 
-    The operating system releases it when the process ends, so no lock is ever stale. The file stays. On a file system
-    without locks nothing is locked.
+    The system releases it when the process ends. On a file system without locks nothing is locked.
     """
     file = _acquired(folder)
     if file is None:
@@ -40,10 +41,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def holds(folder: Path) -> bool:
-    """Whether this process still keeps others out: not if they have found another lock file, or none, in the folder.
-
-    A lock file that is gone is made again, unless another process was quicker.
-    """
+    """Whether this process still keeps others out. A lock file that is gone is made again if nobody was quicker."""
     if (folder / LOCK).exists():
         return _is_in_place(_held[folder], folder)
     file = _acquired(folder)
@@ -99,34 +97,3 @@ def _lock_file(file: BinaryIO, *, shared: bool = False) -> bool:
     except OSError:  # some network file systems have no locks
         pass
     return True
-
-
-_lock = threading.RLock()
-_is_training = False
-
-
-def _train_anew() -> None:
-    """In a forked child: the training of a thread that is not there has ended."""
-    global _lock, _is_training
-    _lock, _is_training = threading.RLock(), False
-
-
-if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_train_anew)
-
-
-@contextlib.contextmanager
-def one_training() -> Iterator[None]:
-    """A training: waits for that of another thread, because both would share torch's random generator.
-
-    RunError if this thread is training already.
-    """
-    global _is_training
-    with _lock:
-        if _is_training:
-            raise RunError("train: called by on_log of another train(); allowed: one training after another")
-        _is_training = True
-        try:
-            yield
-        finally:
-            _is_training = False

@@ -1,17 +1,15 @@
 """The processes of a run: a single one, or those that torchrun started, each with its shard of the batch.
 
-All processes run the same program and call the methods of `ProcessGroup` in the same order. The first process does
-what only one may do, such as writing files. An error in such a call ends all processes, and one of them prints it.
+All processes run the same program and call the methods of `ProcessGroup` in the same order. An error in such a call
+ends all processes, and one of them prints it; if a process is gone, each of the others says so.
 """
 
 import contextlib
 import os
 import re
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
@@ -47,8 +45,7 @@ WHOLE_BATCH = Shard()
 class ProcessGroup:
     """The processes of a run; without a timeout it is this one, and nothing is exchanged.
 
-    Decisions go through a group of their own, which never waits for a GPU. Every method raises CharlmError if another
-    process has ended or does not answer in time.
+    Every method raises CharlmError if another process has ended or does not answer in time.
     """
 
     def __init__(
@@ -61,19 +58,17 @@ class ProcessGroup:
         """Whether torchrun started this process, alone or with others."""
         self._group: Any = None
         self._store: Any = None
-        self._meeting = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
         if timeout_s is not None:
             self._timeout_s = timeout_s
             with self._answered(f"not all {self.size} have come", "start all of them, and check their --rdzv-endpoint"):
-                _within(timeout_s + _SLACK_S, self._join)
+                self._join()
 
     def _join(self) -> None:
         from torch.distributed.rendezvous import rendezvous
 
         timeout = timedelta(seconds=self._timeout_s)
         self._store, _, _ = next(rendezvous("env://", self.rank, self.size, timeout=timeout))
-        self._meeting = self._meet()
-        store = dist.PrefixStore(self._meeting, self._store)  # pyright: ignore[reportPrivateImportUsage]
+        store = dist.PrefixStore(self._meet(), self._store)  # pyright: ignore[reportPrivateImportUsage]
         dist.init_process_group("gloo", store=store, rank=self.rank, world_size=self.size, timeout=timeout)
 
     def _meet(self) -> str:
@@ -124,10 +119,10 @@ class ProcessGroup:
             self._group = dist.new_group(backend=backend, timeout=timedelta(seconds=timeout_s))
 
     def all_reduce_gradients(self, parameters: Sequence[Tensor], *scores: Tensor) -> tuple[Tensor, ...]:
-        """Sum the gradients of the parameters over all processes, and 0-d scores, which are returned; the same in all.
+        """Sum the gradients of the parameters over all processes, and 0-d scores, which are returned.
 
-        They travel in one buffer after the backward pass: a recurrence's weight gradients are complete only at its
-        end, so there is nothing to overlap them with. The gradients become views of the buffer.
+        They travel in one buffer, of which the gradients become views: those of a recurrence are complete only at the
+        end of the backward pass, so there is nothing to overlap them with.
         """
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([tensor.reshape(-1) for tensor in (*gradients, *scores)])
@@ -256,50 +251,21 @@ class ProcessGroup:
         return values
 
     @contextlib.contextmanager
-    def _answered(self, what: str = "another one ended or did not answer", advice: str = "") -> Iterator[None]:
+    def _answered(
+        self,
+        what: str = "another one ended or did not answer",
+        advice: str = "see its own message, and go on with --resume",
+    ) -> Iterator[None]:
         """Turn what torch says about other processes into one line."""
         try:
             yield
         except (RuntimeError, ValueError) as error:
             # torch's message begins with a place in its source, and goes on with general advice.
             reason = re.sub(r"^\[\S+\] ", "", str(error).strip()).splitlines()[0].partition(". ")[0]
-            fault = CharlmError(
+            raise CharlmError(
                 f"processes: {what} ({reason}); they wait {self._timeout_s:g} s for each other (CHARLM_TIMEOUT_S); "
-                f"{advice or 'see its own message, and go on with --resume'}"
-            )
-            raise (fault if self._is_first_to_report() else _reported_elsewhere(fault)) from None
-
-    def _is_first_to_report(self) -> bool:
-        """False if another process of this meeting prints that one is missing."""
-        try:
-            return _within(_SLACK_S, lambda: self._store.add(f"reported/{self._meeting}", 1)) == 1
-        except (AttributeError, RuntimeError):  # no store, or its process is the one that is missing
-            return True
-
-
-_SLACK_S = 4.0
-"""After its time torch tries once more to connect, for up to two seconds."""
-
-
-def _within(seconds: float, function: Callable[[], T]) -> T:
-    """Call the function in a thread, because torch waits without a limit for a store that accepts and says nothing.
-
-    RuntimeError if it takes longer; then the thread stays behind.
-    """
-    result: Future[T] = Future()
-
-    def call() -> None:
-        try:
-            result.set_result(function())
-        except Exception as error:
-            result.set_exception(error)
-
-    threading.Thread(target=call, daemon=True).start()
-    try:
-        return result.result(seconds)
-    except TimeoutError:
-        where = ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
-        raise RuntimeError(f"{where} does not answer") from None
+                f"{advice}"
+            ) from None
 
 
 def _reported_elsewhere(error: E) -> E:
@@ -317,10 +283,7 @@ ONE_PROCESS = ProcessGroup()
 
 @contextlib.contextmanager
 def process_group() -> Iterator[ProcessGroup]:
-    """The process group of this process: with others if the environment says so, as torchrun sets it.
-
-    Every process except the first prints only errors that the first does not. CharlmError if others do not come.
-    """
+    """The process group of this process: with others if the environment says so, as torchrun sets it."""
     size, local_size = _number("WORLD_SIZE", 1, 1), _number("LOCAL_WORLD_SIZE", 1, 1)
     if "RANK" not in os.environ or (size == 1 and "MASTER_ADDR" not in os.environ):
         yield ONE_PROCESS

@@ -27,11 +27,7 @@ Betas = Annotated[tuple[Probability, Probability], Strict(False)]
 
 
 class Section(BaseModel):
-    """A mapping in the YAML file. Types are strict, unknown keys are refused, and nothing changes after reading.
-
-    The text below an option is its help: it becomes the description in the JSON Schema (`charlm config schema`) and
-    the meaning in docs/options.md.
-    """
+    """A mapping in the YAML file: strict, frozen, without unknown keys. The text below an option is its help."""
 
     model_config = ConfigDict(
         strict=True, frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
@@ -45,10 +41,7 @@ class Kinds:
     """
 
     def __init__(self, tag: str, *classes: type[Section]) -> None:
-        """tag: the option of a section that names its kind, whose default in a class is the kind of that class.
-
-        The first class is for sections that name no kind.
-        """
+        """tag: the option that names the kind, by its default in a class. The first is for sections without it."""
         self.tag = tag
         self.classes = {each.model_fields[tag].default: each for each in classes}
         self.default = next(iter(self.classes))

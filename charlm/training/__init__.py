@@ -5,10 +5,8 @@ fine_tuning.py  what it takes from another run's weights
 loop.py         evaluate → sample → save → stop → update → log
 budget.py       the minutes
 step.py         one update
-graph.py        an update as one CUDA graph
 optimizer.py    optimizers, learning rates, clipping
-state.py        what a run carries from step to step
-snapshot.py     the whole state ↔ a checkpoint
+state.py        what a run carries from step to step, and all of it ↔ a checkpoint
 folder.py       the run's folder: who may write there, and its checkpoints
 metrics.py      the logs: metrics.jsonl, samples.jsonl, TensorBoard; the progress bar
 signals.py      Ctrl-C, SIGTERM, SIGHUP

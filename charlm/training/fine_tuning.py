@@ -16,16 +16,10 @@ _FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", "model.init_uniform", "mod
 
 
 def settings_of_run(config: Config) -> list[str]:
-    """What a run takes over from one whose weights it starts from, as KEY=VALUE: how the text is read, and the model.
-
-    Dropout is left to the new text.
-    """
-    taken = ("data.level", "data.unit", "model.")
-    return [
-        f"{key}={dump_flow(value)}"
-        for key, value in flatten(config).items()
-        if key.startswith(taken) and not key.startswith("model.dropout.")
-    ]
+    """What a run takes over, as KEY=VALUE: how the text is read, and the model without its dropout."""
+    options = flatten(config).items()
+    taken = {key: value for key, value in options if key.startswith(("data.level", "data.unit", "model."))}
+    return [f"{key}={dump_flow(value)}" for key, value in taken.items() if not key.startswith("model.dropout.")]
 
 
 def check_same_model(config: Config, init_from: Checkpoint) -> None:
@@ -57,10 +51,7 @@ def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: CountedSo
 
 
 def grown_weights(model: Network, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
-    """The checkpoint's weights in the model's shapes.
-
-    New characters keep their random rows and columns; each gets the lowest output bias of the old characters.
-    """
+    """The checkpoint's weights in the model's shapes. New characters are random, with the lowest output bias."""
     weights = dict(checkpoint.averaged or checkpoint.weights)
     for name, parameter in model.named_parameters():
         old = weights.get(name)

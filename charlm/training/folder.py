@@ -10,7 +10,6 @@ train/ valid/  TensorBoard events
 
 import contextlib
 import math
-import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,17 +22,8 @@ from charlm.data.sources import check_texts_apart
 from charlm.errors import CheckpointError, DamagedCheckpointError, DataError, RunError
 from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES, TEXT, check_resumable
 from charlm.system.console import say
-from charlm.system.files import (
-    NotOwnError,
-    nearest_existing,
-    plain_name,
-    refuse_links,
-    remove_leftovers,
-    replace_file,
-    replacing,
-)
-from charlm.system.formatting import format_bytes
-from charlm.system.lock import LOCK, holds, locked
+from charlm.system.files import NotOwnError, plain_name, refuse_links, remove_leftovers, replace_file, replacing
+from charlm.system.lock import holds, locked
 
 
 class RunFolder:
@@ -46,17 +36,12 @@ class RunFolder:
 
     def check_ours(self) -> None:
         """RunError if the folder was removed, renamed or replaced, or may be another process's now."""
-        if self._is_begun and not self.last.exists():
-            raise RunError(
-                f"{self.path}: removed or renamed during the run; allowed: a folder that stays until the run ends; "
-                "start a new run, or --resume the folder at its new place"
-            )
         with refusing_os_errors(self.path):
-            is_ours = holds(self.path)
+            is_ours = (self.last.exists() or not self._is_begun) and holds(self.path)
         if not is_ours:
             raise RunError(
-                f"{self.path / LOCK}: replaced during the run, which another process may train now; allowed: one "
-                "process at a time; --resume the run when no other process trains it"
+                f"{self.path}: removed, renamed or taken by another process during the run; allowed: a folder that "
+                "stays, and one process at a time; start a new run, or --resume this one at its place"
             )
 
     def write_config(self, config: Config) -> None:
@@ -64,10 +49,7 @@ class RunFolder:
             replace_file(self.path / CONFIG, dump_config(config).encode())
 
     def save(self, checkpoint: Checkpoint, *, best: bool, numbered: bool, keep: int) -> None:
-        """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones.
-
-        RunError if the folder has gone, see `check_ours`, or cannot be written.
-        """
+        """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones."""
         self.check_ours()
         names = [BEST] * best + [_numbered(checkpoint.progress["step"])] * numbered
         save_checkpoint(checkpoint, self.last, [self.path / FOLDER / name for name in names])
@@ -95,10 +77,7 @@ def _numbered(step: int) -> str:
 
 
 def claim_if_there(run_dir: Path | None, data: DataConfig, locks: contextlib.ExitStack) -> bool:
-    """Claim the folder for a new run if it is there; returns whether it is still to be made, see `make_folder`.
-
-    RunError if it holds a run, DataError if it holds a text that the run would read.
-    """
+    """Claim the folder for a new run if it is there; returns whether it is still to be made, see `make_folder`."""
     with refusing_os_errors(run_dir or Path("runs")):
         if run_dir is None or not run_dir.is_dir():
             return True
@@ -108,14 +87,22 @@ def claim_if_there(run_dir: Path | None, data: DataConfig, locks: contextlib.Exi
 
 
 def make_folder(run_dir: Path | None, name: str, locks: contextlib.ExitStack) -> Path:
-    """Make the folder of a new run, and claim it. None: runs/<name>-<time>."""
+    """Make the folder of a new run, and claim it.
+
+    None: runs/<name>-<time>; runs that start in the same second get -2, -3, …
+    """
     with refusing_os_errors(run_dir or Path("runs")):
-        if run_dir is None:
-            run_dir = _new_folder(name)
-        else:
-            run_dir.mkdir(parents=True, exist_ok=True)
-    _claim_new(run_dir, locks)
-    return run_dir
+        folder, number = run_dir, 1
+        first = Path("runs") / f"{plain_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
+        while folder is None:
+            place = first if number == 1 else first.with_name(f"{first.name}-{number}")
+            with contextlib.suppress(FileExistsError):
+                place.mkdir(parents=True)
+                folder = place
+            number += 1
+        folder.mkdir(parents=True, exist_ok=True)
+    _claim_new(folder, locks)
+    return folder
 
 
 def claim_run(run_dir: Path, locks: contextlib.ExitStack) -> tuple[Path, Checkpoint]:
@@ -130,14 +117,12 @@ def claim_run(run_dir: Path, locks: contextlib.ExitStack) -> tuple[Path, Checkpo
             if not (newest := newest_whole(run_dir)):
                 raise CheckpointError(f"{error}; no other checkpoint in {run_dir / FOLDER} is whole") from None
             say("damaged", str(error))
+            last.unlink(missing_ok=True)  # the loop writes a new one as it starts
             return newest
 
 
 def _claim(folder: Path, locks: contextlib.ExitStack) -> None:
-    """Lock an existing folder until `locks` are closed, and remove what a killed process was writing there.
-
-    RunError if another process holds the lock or the folder cannot be written.
-    """
+    """Lock an existing folder until `locks` are closed, and remove what a killed process was writing there."""
     with refusing_os_errors(folder):
         refuse_links(folder, (FOLDER, METRICS, SAMPLES, *CHARTS))
         locks.enter_context(locked(folder))
@@ -156,66 +141,24 @@ def _claim_new(folder: Path, locks: contextlib.ExitStack) -> None:
                 raise RunError(f"{file}: exists, and the run would write to it; allowed: another --run-dir")
 
 
-def _new_folder(name: str) -> Path:
-    """Create runs/<name>-<time>; runs that start in the same second get -2, -3, …"""
-    first = Path("runs") / f"{plain_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, number = first, 1
-    while True:
-        try:
-            path.mkdir(parents=True)
-            return path
-        except FileExistsError:
-            number += 1
-            path = first.with_name(f"{first.name}-{number}")
-
-
 def keep_text(source: str, run_dir: Path | None) -> Path:
     """Write the text of a pipe into the folder of the run that it is for, and return the file.
 
-    Without `run_dir`, into a new folder, which goes again if there is no text. RunError if the folder holds a run or a
-    text already, or cannot be written; DataError if the pipe is empty or cannot be read.
+    RunError if the folder holds a run or a text already; DataError if the pipe is empty or cannot be read.
     """
-    with contextlib.ExitStack() as locks:
-        with refusing_os_errors(run_dir or Path("runs")):
-            folder = run_dir or _new_folder("stdin")
-            is_new = not folder.exists() or run_dir is None
-            folder.mkdir(parents=True, exist_ok=True)
-            _claim_new(folder, locks)
-        file, size = folder / TEXT, 0
+    with contextlib.ExitStack() as locks, refusing_os_errors(run_dir or Path("runs")):
+        folder = make_folder(run_dir, "stdin", locks)
+        file, name, size = folder / TEXT, text_name(source), 0
         if file.exists():
-            raise RunError(
-                f"{file}: exists already; allowed: a folder without it; train on it, or take another --run-dir"
-            )
-        name = text_name(source)
+            allowed = "allowed: a folder without it; train on it, or take another --run-dir"
+            raise RunError(f"{file}: exists already; {allowed}")
         say("data", f"reading {name} into {file}")
-        try:
-            with refusing_os_errors(folder), replacing(file) as opened:
-                for block in arriving(source):
-                    size += opened.write(block)
-                if not size:
-                    raise DataError(f"{name}: found no text; allowed: one character or more")
-        finally:
-            if is_new and not file.exists():
-                shutil.rmtree(folder, ignore_errors=True)
+        with replacing(file) as opened:
+            for block in arriving(source):
+                size += opened.write(block)
+            if not size:
+                raise DataError(f"{name}: found no text; allowed: one character or more")
     return file
-
-
-def discard_text(run_dir: Path) -> None:
-    """Remove the text of a pipe that no run could start with. The folder and its lock stay."""
-    if not any((run_dir / FOLDER).glob("*.safetensors")):
-        with contextlib.suppress(OSError):
-            (run_dir / TEXT).unlink()
-
-
-def check_space(folder: Path, needed_bytes: int) -> None:
-    """RunError unless the disk has `needed_bytes` free."""
-    with refusing_os_errors(folder):
-        free = shutil.disk_usage(nearest_existing(folder)).free
-    if free < needed_bytes:
-        raise RunError(
-            f"{folder}: {format_bytes(free)} free on its disk; checkpoints need {format_bytes(needed_bytes)}; "
-            "free space or take another --run-dir"
-        )
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError
 from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
-from charlm.inference.samples import draw_sample
+from charlm.inference.sampling import draw_sample
 from charlm.model import count_parameters
 from charlm.system.console import say
 from charlm.system.device import describe_device
@@ -18,7 +18,7 @@ from charlm.training.folder import RunFolder
 from charlm.training.metrics import ProgressBar, Tracker, metrics_row, train_row
 from charlm.training.optimizer import describe_treatment
 from charlm.training.signals import catch_signals
-from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
+from charlm.training.state import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Trainer, divergence
 
 OnRow = Callable[[dict[str, Any]], object]
@@ -31,7 +31,7 @@ class _Stopped(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run, or one session of it, ended."""
+    """How a run, or one session of it, ended. Scores are None without a validation split."""
 
     run_dir: str
     reason: str
@@ -40,7 +40,7 @@ class Outcome:
     chars: int
     elapsed_s: float
     valid_nats: float | None
-    """Score of the last evaluation, nats per character; None without a validation split."""
+    """Score of the last evaluation, nats per character."""
     best_nats: float | None
     best_step: int
     parameters: int
@@ -52,25 +52,20 @@ class TrainingLoop:
     """`fit` trains until a limit is reached or a signal arrives."""
 
     def __init__(
-        self,
-        trainer: Trainer,
-        corpus: Corpus,
-        folder: RunFolder,
-        tracker: Tracker,
-        on_row: OnRow | None,
+        self, trainer: Trainer, corpus: Corpus, folder: RunFolder, tracker: Tracker, on_row: OnRow | None
     ) -> None:
         self.trainer = trainer
         self.config = trainer.config
+        self.group = trainer.group
+        self.budget = trainer.budget
         self.corpus = corpus
         self.folder = folder
         self.tracker = tracker
         self._on_row = on_row
-        self.group = trainer.group
         self.bar = ProgressBar(self.group.is_first)
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
-        self.budget = trainer.budget
         self.budget.begin(trainer.state, len(corpus.splits.get("valid", ())))
 
     def fit(self) -> Outcome:
@@ -104,7 +99,7 @@ class TrainingLoop:
         return limit
 
     def _train(self) -> str:
-        """Evaluate → sample → save → stop → update → log, until a limit is reached; returns its name.
+        """Train until a limit is reached, and return its name.
 
         `state.due` has what is not finished at this step. A checkpoint keeps it, so a resumed run goes on there.
         """
@@ -125,14 +120,12 @@ class TrainingLoop:
             self._update()
             state.due = self.actions_due()
             if "log" in state.due:
-                self._log()
+                self._record_train()
+                state.count_row()
+                state.due.remove("log")
 
     def actions_due(self) -> list[str]:
-        """What is due at this step: log, evaluate, sample, save. A best score is saved, too, see `_evaluate`.
-
-        A sample is due every `sample_every` steps, and before the first of them at 0, 10, 30, 100, 300, …, where noise
-        becomes words.
-        """
+        """What is due at this step. A sample also is at 0, 10, 30, 100, 300, …, where noise becomes words."""
         train, state = self.config.train, self.trainer.state
         step, sample_every = state.step, train.sample_every
         evaluates = self._is_due(train.eval_every) and self.budget.has_time_to_evaluate()
@@ -162,8 +155,7 @@ class TrainingLoop:
     def _close(self, limit: str) -> None:
         """Write the last rows of metrics, evaluate unless it has been done at this step, and save.
 
-        These rows are not counted in `rows`: a longer run that resumes from here drops them and gets the metrics of a
-        run that never stopped.
+        These rows are not counted in `rows`: a longer run that resumes from here drops them.
         """
         state = self.trainer.state
         evaluates = "valid" in self.corpus.splits and state.evaluated_step != state.step
@@ -194,8 +186,6 @@ class TrainingLoop:
             best_nats_per_line=per_line,
         )
 
-    # Actions
-
     def _tick(self) -> None:
         """Bring the time, the signals and the progress bar up to date."""
         state = self.trainer.state
@@ -215,19 +205,15 @@ class TrainingLoop:
         self._tick()
         self.budget.count_update(self.budget.elapsed_s - start_s, self.trainer.state.chars - start_chars)
 
-    def _log(self) -> None:
-        state = self.trainer.state
-        self._record_train()
-        state.count_row()
-        state.due.remove("log")
-
     def _evaluate(self) -> None:
         state = self.trainer.state
         self._tick()
         start_s = self.budget.elapsed_s
         self._score()
         self.budget.count_evaluation(self.budget.elapsed_s - start_s)
-        state.count_evaluation()
+        state.rows += 1
+        state.evaluated_step = state.step
+        state.evaluations_since_best = 0 if state.is_best else state.evaluations_since_best + 1
         state.due.remove("evaluate")
         if state.is_best and "save" not in state.due:
             state.due.append("save")
@@ -236,24 +222,20 @@ class TrainingLoop:
         """Evaluate and log the score. DivergenceError if it is not finite."""
         trainer, state = self.trainer, self.trainer.state
         trainer.check_finite()
-        score = evaluate(
-            trainer.evaluated_model,
-            self.corpus.splits["valid"],
-            group=self.group,
-            check=self._stop_if_signaled,
-        )
+        ids = self.corpus.splits["valid"]
+        score = evaluate(trainer.evaluated_model, ids, group=self.group, check=self._stop_if_signaled)
         self._tick()
         nats = score.nats_per_char
         if not nats < 2**63:  # no checkpoint may hold more
             raise divergence(state.step, f"a validation score of {nats:.3g} nats, which stands for infinity")
         self._record(metrics_row(state, self.config.train, "valid", nats, None, score.chars_per_s))
-        state.take_score(nats)
+        state.valid_nats = nats
+        if state.best_nats is None or nats < state.best_nats:
+            state.best_nats, state.best_step = nats, state.step
         per_line = "" if score.nats_per_line is None else f"  {score.nats_per_line:.2f} nats/line"
-        say(
-            "valid",
-            f"update {state.step:>6}  {nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_line}  "
-            f"{format_duration(state.elapsed_s)}{'  best' if state.is_best else ''}",
-        )
+        scores = f"{nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_line}"
+        best = "  best" if state.is_best else ""
+        say("valid", f"update {state.step:>6}  {scores}  {format_duration(state.elapsed_s)}{best}")
 
     def _sample(self) -> None:
         """Log a sample, and its first characters on stderr; _Stopped if a signal comes first."""
@@ -288,12 +270,9 @@ class TrainingLoop:
         self._tick()
         self.budget.count_saving(self.budget.elapsed_s - start_s)
 
-    # Log
-
     def _print_header(self) -> None:
         trainer, model = self.trainer, self.config.model
-        count = count_parameters(trainer.config.model, len(trainer.vocabulary))
-        say("model", f"{model.description}: {count:,} parameters")
+        say("model", f"{model.description}: {count_parameters(model, len(trainer.vocabulary)):,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
         say("update", describe_treatment(trainer.optimizer, self.config.optimizer.name))
         say("run", str(self.folder.path))
@@ -314,12 +293,10 @@ class TrainingLoop:
         if self._on_row and self.group.is_first:
             self._on_row(row)
 
-    # Divergence
-
     def _roll_back(self, error: DivergenceError) -> None:
         """Go back to the last checkpoint and halve the learning rate, or raise `error`.
 
-        To an older one if no update has succeeded since the last rollback: halving the rate cannot help.
+        If no update has succeeded since the last rollback, to an older one: halving the rate cannot help.
         """
         train, trainer, diverged = self.config.train, self.trainer, self.trainer.state
         allowed = train.on_divergence == "rollback" and diverged.rollbacks < train.max_rollbacks

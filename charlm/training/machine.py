@@ -22,7 +22,7 @@ from charlm.training.optimizer import LEAST_COPIES
 
 @dataclass(frozen=True)
 class Machine:
-    """Device, threads, precision, processes, free memory and kernels of a run."""
+    """What a run computes on."""
 
     device: torch.device
     group: ProcessGroup
@@ -41,8 +41,8 @@ class Machine:
 def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Iterable[Cell] = ()) -> Machine:
     """The machine for a config, set up for its device, threads and precision. All processes of the group call this.
 
-    Compiles the kernels of `cells`, by default of the config's cell, all at once and in parallel. DeviceError for a
-    device that is not there or lacks the precision, DataError for a cache in which no text can be kept.
+    Compiles the kernels of `cells`, by default of the config's cell. DeviceError for a device that is not there or
+    lacks the precision, DataError for a cache in which no text can be kept.
     """
     device = group.on_each(resolve_device, config.device, group)
     group.use(device)
@@ -50,18 +50,17 @@ def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Ite
     keep_freed_memory()
     free_bytes = available_bytes(device)
     group.local_first(cache_folder, "corpora")  # compiling takes a minute, after which the text would not be read
-    has_kernels = group.local_first(_compile_kernels, list(cells) or [config.model.cell], device)
+    has_kernels = device.type != "cpu" or group.local_first(_compile_kernels, list(cells) or [config.model.cell])
     precision, reason = group.on_first(choose_precision, config.precision, device)
     group.on_each(prepare_device, device, precision)
     return Machine(device, group, torch.get_num_threads(), precision, reason, free_bytes, has_kernels)
 
 
-def _compile_kernels(cells: list[Cell], device: torch.device) -> bool:
-    if device.type == "cpu":
-        try:
-            load(*dict.fromkeys(kernel_of(cell) for cell in cells), *SHARED_KERNELS)
-        except KernelError:
-            return False
+def _compile_kernels(cells: list[Cell]) -> bool:
+    try:
+        load(*dict.fromkeys(kernel_of(cell) for cell in cells), *SHARED_KERNELS)
+    except KernelError:
+        return False
     return True
 
 
@@ -78,10 +77,7 @@ def check_memory(config: Config, vocabulary_size: int, machine: Machine) -> None
 
 
 def least_bytes(config: Config, vocabulary_size: int, machine: Machine) -> int:
-    """A lower bound in bytes: weights, gradients, optimizer state, and what one window saves per character.
-
-    Of all processes that share the device's memory; each has its own model and a shard of the batch.
-    """
+    """A lower bound, of all processes that share the device: weights, gradients, optimizer state, and a window."""
     model, train, group = config.model, config.train, machine.group
     parameters = count_parameters(model, vocabulary_size)
     # Numbers per character: what the layers save for the backward pass, and logits with their gradient.

@@ -25,10 +25,20 @@ from tqdm import tqdm
 from charlm.config.schema import TrainConfig
 from charlm.errors import RunError
 from charlm.runs import CHARTS, LOG_BYTES, METRICS, SAMPLES
-from charlm.system.console import say, terminal_columns
+from charlm.system.console import say
 from charlm.system.files import read_file, replace_file, unlinked
 from charlm.system.formatting import format_duration, nats_to_bits, to_json
 from charlm.training.state import TrainState
+
+_TAGS = {
+    "loss/nats_per_char": "nats",
+    "other_units/bits_per_char": "bpc",
+    "other_units/window_loss": "loss",
+    "training/lr": "lr",
+    "training/grad_norm": "grad_norm",
+    "training/chars_per_s": "chars_per_s",
+}
+"""TensorBoard's tag → the field of a row. The page sorts by tag."""
 
 
 def train_row(state: TrainState, train: TrainConfig) -> dict[str, Any]:
@@ -64,8 +74,8 @@ def metrics_row(
 class Tracker:
     """Writes the metrics, samples and TensorBoard events of a run; nothing unless `writes`.
 
-    resumed: the state of a resumed run, which keeps what was written up to there. A fault such as a full disk does not
-    end the run. It is printed once; what could not be written waits.
+    resumed: the state of a resumed run, which keeps what was written up to there. A fault such as a full disk is
+    printed once; what could not be written waits.
     """
 
     def __init__(self, folder: Path, resumed: TrainState | None = None, *, writes: bool = True) -> None:
@@ -80,45 +90,41 @@ class Tracker:
             self._truncate(resumed)
         for name in (METRICS, SAMPLES):
             open(folder / name, "ab", opener=unlinked).close()
-        self._begin_charts(resumed.step + 1 if resumed else None)
+        self._begin_charts(resumed)
 
     def _truncate(self, state: TrainState) -> None:
         _truncate(self._folder / METRICS, state.step, state.rows)
         _truncate(self._folder / SAMPLES, state.step - 1 if "sample" in state.due else state.step)
 
-    def _begin_charts(self, first_step: int | None) -> None:
-        """Begin new files of events; of older ones TensorBoard drops what they have from `first_step` on.
+    def _begin_charts(self, resumed: TrainState | None) -> None:
+        """Begin a new file of events per split; TensorBoard reads a folder's in the order of their names.
 
-        There is one per split: TensorBoard draws equal tags from several folders into one chart. It reads the files of
-        a folder in the order of their names.
+        Of older ones it drops what came after the resumed state.
         """
         name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         events = [Event(file_version="brain.Event:2")]
-        if first_step is not None:
-            events.append(Event(step=first_step, session_log=SessionLog(status=SessionLog.START)))
+        if resumed:
+            events.append(Event(step=resumed.step + 1, session_log=SessionLog(status=SessionLog.START)))
         for split in CHARTS:
             (self._folder / split).mkdir(exist_ok=True)
             self._charts[split] = self._folder / split / name
             self._charts[split].touch()
-            self._append(self._charts[split], _encoded(*events))
+            self._append(self._charts[split], _encoded(events))
 
     def rewind(self, state: TrainState) -> None:
         """Drop later rows, samples and events, as a run that resumes from this state does."""
         if self._writes:
             self.close()
             self._attempt(self._truncate, state)
-            self._attempt(self._begin_charts, state.step + 1)
+            self._attempt(self._begin_charts, state)
 
     def record(self, row: Mapping[str, Any]) -> None:
         """Log a row of metrics, to the file and to TensorBoard, or an event that the row's `split` names."""
         self._append(self._folder / METRICS, _line(row))
         if row["split"] in self._charts:
-            events = [
-                Event(step=row["step"], summary=summary.scalar(tag, row[name]))
-                for tag, name in _CHARTS.items()
-                if row["split"] == "train" or not tag.startswith("training/")
-            ]
-            self._append(self._charts[row["split"]], _encoded(*events))
+            tags = [tag for tag in _TAGS if row["split"] == "train" or not tag.startswith("training/")]
+            events = [Event(step=row["step"], summary=summary.scalar(tag, row[_TAGS[tag]])) for tag in tags]
+            self._append(self._charts[row["split"]], _encoded(events))
 
     def sample(self, sample: Mapping[str, Any], step: int) -> None:
         """Log a sample, see `draw_sample`."""
@@ -136,7 +142,8 @@ class Tracker:
             self._attempt(self._write, file)
 
     def _write(self, file: Path) -> None:
-        with open(file, "ab", buffering=0, opener=_existing) as opened:
+        # It makes no file: where the run's folder was replaced, none of the run's belongs.
+        with open(file, "ab", buffering=0, opener=lambda name, flags: unlinked(name, flags & ~os.O_CREAT)) as opened:
             while self._waiting[file]:
                 written = opened.write(self._waiting[file])
                 self._waiting[file] = self._waiting[file][written:]
@@ -152,27 +159,11 @@ class Tracker:
             self._faults.add(fault)
 
 
-_CHARTS = {
-    "loss/nats_per_char": "nats",
-    "other_units/bits_per_char": "bpc",
-    "other_units/window_loss": "loss",
-    "training/lr": "lr",
-    "training/grad_norm": "grad_norm",
-    "training/chars_per_s": "chars_per_s",
-}
-"""TensorBoard's tag → the field of a row. The page sorts by tag."""
-
-
-def _existing(name: str, flags: int) -> int:
-    """An opener that makes no file: where the run's folder was replaced, none of the run's belongs."""
-    return unlinked(name, flags & ~os.O_CREAT)
-
-
 def _line(row: Mapping[str, Any]) -> bytes:
     return to_json(row).encode() + b"\n"
 
 
-def _encoded(*events: Event) -> bytes:
+def _encoded(events: list[Event]) -> bytes:
     data = io.BytesIO()
     for event in events:
         event.wall_time = time.time()
@@ -208,9 +199,6 @@ def _step_of(line: bytes) -> float:
         return math.inf
 
 
-_REFRESH_S = 0.2
-
-
 class ProgressBar:
     """A bar for the fraction of the run that is done; invisible if stderr is not a terminal, or if not `shown`."""
 
@@ -221,29 +209,28 @@ class ProgressBar:
             file=sys.stderr,
             disable=None if shown else True,
             leave=False,
+            dynamic_ncols=True,
+            mininterval=0.2,
+            miniters=0,
             bar_format="{desc} {percentage:3.0f}%|{bar:10}| {unit}",
             desc="? left",
             unit="update 0",
         )
         self._scores = ""
-        self._shown_s = 0.0
 
     def note(self, row: Mapping[str, Any]) -> None:
         """Show the scores of this row of metrics."""
         self._scores = f" · {row['nats']:.3f} nats · {row['chars_per_s']:,.0f} chars/s · {row['bpc']:.3f} bits/char"
 
     def show(self, step: int, share: float, elapsed_s: float) -> None:
-        """Move the bar to `share`, 0 to 1, at most every `_REFRESH_S`. tqdm cuts what does not fit."""
-        now_s = time.perf_counter()
-        if self._bar.disable or now_s - self._shown_s < _REFRESH_S:
+        """Move the bar to `share`, 0 to 1. tqdm draws it now and then, and cuts what does not fit."""
+        if self._bar.disable:
             return
-        self._shown_s = now_s
         left = format_duration(elapsed_s * (1 - share) / share) if share > 0 else "?"
-        self._bar.n = min(share, 1.0)
-        self._bar.ncols = terminal_columns(sys.stderr)
+        self._bar.set_description_str(f"{left} left", refresh=False)
         self._bar.unit = f"update {step}{self._scores}"
         with contextlib.suppress(OSError):
-            self._bar.set_description_str(f"{left} left")
+            self._bar.update(min(share, 1.0) - self._bar.n)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):

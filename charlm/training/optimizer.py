@@ -11,14 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from charlm.config.optimizers import (
-    CosineSchedule,
-    LinearSchedule,
-    MuonConfig,
-    Optimizer,
-    Schedule,
-    StepSchedule,
-)
+from charlm.config.optimizers import CosineSchedule, LinearSchedule, MuonConfig, Optimizer, StepSchedule
 from charlm.layers import RecurrentLayers
 from charlm.native.update import adam_step, gradient_norm
 
@@ -41,14 +34,10 @@ _CLASSES: dict[str, Callable[..., torch.optim.Optimizer]] = {
 _FUSED = {"adamw", "adam", "sgd"}
 LEAST_COPIES = {"adamw": 2, "adam": 2, "muon": 1, "sgd": 0, "rmsprop": 1, "adagrad": 1}
 """Tensors of a parameter's shape in the optimizer's state, at least; with momentum one more."""
-MOST_COPIES = 2
 
 
 def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimizer:
-    """The optimizer with groups of matrices, which decay, and of vectors, which do not.
-
-    Muon has a third group: the matrices that multiply states, see `RecurrentLayers.state_matrices`.
-    """
+    """The optimizer with groups of matrices, which decay, of vectors, which do not, and of Muon's state matrices."""
     stacks = [module for module in model.modules() if isinstance(module, RecurrentLayers)]
     vectors = {vector for stack in stacks for vector in stack.vectors()}
     shapes: dict[Tensor, tuple[int, ...]] = {}
@@ -101,12 +90,10 @@ class Muon(_AdamW):
 
     These are the shapes of a gate's matrix in each of their parameters. The Nesterov momentum of its gradient is made
     nearly orthogonal and scaled so that AdamW's learning rate and decay fit (Liu et al. 2025, arXiv:2502.16982, (4)).
-    torch.optim.Muon is no substitute: it treats [G·H, H] as one matrix, refuses [D, G·H, H], and multiplies in
-    bfloat16, which is slow on most CPUs.
+    torch.optim.Muon treats [G·H, H] as one matrix, refuses [D, G·H, H], and multiplies in bfloat16.
     """
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Make one step. `closure` is not supported."""
         self.step_matrices()
         super().step(closure)
 
@@ -128,17 +115,14 @@ class Muon(_AdamW):
         average = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
         blocks = gradient.lerp(average, group["momentum"]).view(-1, *shape)
         parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        direction, rate = orthogonal(blocks).view_as(parameter), -0.2 * math.sqrt(max(shape)) * group["lr"]
-        if isinstance(rate, Tensor):  # add_ would read it
-            parameter.addcmul_(direction, rate)
-        else:
-            parameter.add_(direction, alpha=rate)
+        direction = orthogonal(blocks).view_as(parameter)
+        parameter.add_(direction, alpha=-0.2 * math.sqrt(max(shape)) * group["lr"])
 
 
 def orthogonal(blocks: Tensor) -> Tensor:
-    """U Vᵀ for each matrix U S Vᵀ of [N, rows, columns], roughly: singular values between 0.7 and 1.2.
+    """U Vᵀ for each matrix U S Vᵀ of [N, rows, columns], by five Newton-Schulz steps with Jordan's coefficients.
 
-    Five Newton-Schulz steps. The coefficients of Jordan et al. (2024) raise small singular values fastest.
+    Roughly: singular values are between 0.7 and 1.2.
     """
     a, b, c = 3.4445, -4.7750, 2.0315
     blocks = blocks / (blocks.norm(dim=(1, 2), keepdim=True) + 1e-7)
@@ -148,24 +132,11 @@ def orthogonal(blocks: Tensor) -> Tensor:
     return blocks
 
 
-def keep_on_device(optimizer: torch.optim.Optimizer) -> bool:
-    """Let the optimizer keep all its numbers on a GPU, also the learning rate, a 0-d tensor. False if it cannot."""
-    for group in optimizer.param_groups:
-        group |= {"capturable": True, "foreach": not group.get("fused")}
-    return "capturable" in optimizer.defaults or isinstance(optimizer, torch.optim.SGD)
-
-
-def step_and_average(
-    optimizer: torch.optim.Optimizer, averages: Mapping[Tensor, Tensor], decay: float | Tensor
-) -> None:
-    """Make a step; then average ← decay · average + (1 − decay) · weight.
-
-    averages: the running average of each weight, or empty. decay: a 0-d tensor if the learning rate is one.
-    """
+def step_and_average(optimizer: torch.optim.Optimizer, averages: Mapping[Tensor, Tensor], decay: float) -> None:
+    """Make a step; then average ← decay · average + (1 − decay) · weight, for each weight that has one."""
     if isinstance(optimizer, Muon):
         optimizer.step_matrices()
-    in_graph = isinstance(decay, Tensor)
-    if not in_graph and isinstance(optimizer, torch.optim.Adam) and adam_step(optimizer, averages, decay):
+    if isinstance(optimizer, torch.optim.Adam) and adam_step(optimizer, averages, decay):
         return
     optimizer.step()
     with torch.no_grad():
@@ -173,31 +144,25 @@ def step_and_average(
             average.lerp_(weight, 1 - decay)
 
 
-def learning_rate(config: Optimizer, *, step: int, epochs: int, share_done: float) -> float:
+def learning_rate(config: Optimizer, step: int, epochs: int, share_done: float) -> float:
     """Learning rate of the next update, after `step` updates, `epochs` whole epochs and a share of the run."""
-    schedule = config.schedule
+    schedule, decay = config.schedule, 1.0
     warmup = min(1.0, (step + 1) / schedule.warmup_steps) if schedule.warmup_steps else 1.0
-    return config.lr * warmup * _decay(schedule, epochs, share_done)
-
-
-def _decay(schedule: Schedule, epochs: int, share_done: float) -> float:
     match schedule:
         case CosineSchedule():
             share = 0.5 * (1 + math.cos(math.pi * share_done))
-            return schedule.final_fraction + (1 - schedule.final_fraction) * share
+            decay = schedule.final_fraction + (1 - schedule.final_fraction) * share
         case LinearSchedule():
-            return schedule.final_fraction + (1 - schedule.final_fraction) * (1 - share_done)
+            decay = schedule.final_fraction + (1 - schedule.final_fraction) * (1 - share_done)
         case StepSchedule():
-            return schedule.factor ** max(0, epochs - schedule.after_epochs + 1)
+            decay = schedule.factor ** max(0, epochs - schedule.after_epochs + 1)
         case _:
-            return 1.0
+            pass
+    return config.lr * warmup * decay
 
 
 def skip_step_unless(finite: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    """If `finite` (0-d bool on the device) is false, keep non-finite numbers out of the next step. Never waits.
-
-    Fused optimizers skip the step. For the others the gradient becomes 0; momentum and decay still act.
-    """
+    """Unless `finite` (0-d bool on the device), fused optimizers skip the next step; for others gradients become 0."""
     if optimizer.defaults.get("fused"):
         optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
         return
@@ -212,9 +177,8 @@ def clip_gradients(
 ) -> Tensor:
     """Clip gradients by value and then by norm; return the norm before clipping, a 0-d tensor.
 
-    Fused optimizers clip by norm in their next step, which saves a pass over the gradients; for the others they change
-    in place. Never waits for the device. members: the parameters of each member; several are clipped one by one, in
-    place, and the norm is the root mean square of theirs.
+    Fused optimizers clip by norm in their next step, which saves a pass over the gradients. members: the parameters of
+    each member; several are clipped one by one, and the norm is the root mean square of theirs.
     """
     if len(members) > 1:
         return torch.stack([_clip(parameters, config) for parameters in members]).square().mean().sqrt()

@@ -24,9 +24,7 @@ _MEASURE_S = 3.0
 
 
 def measure_cost(
-    config: Config,
-    group: ProcessGroup = ONE_PROCESS,
-    opened: tuple[Machine, CountedSources] | None = None,
+    config: Config, group: ProcessGroup = ONE_PROCESS, opened: tuple[Machine, CountedSources] | None = None
 ) -> dict[str, Any]:
     """Sizes of data and model, memory, and the speed of some updates of a new trainer; refuses what `start_run` does.
 
@@ -35,6 +33,7 @@ def measure_cost(
     """
     machine, text = opened or (choose_machine(config, group), CountedSources(config.data))
     trainer, corpus = prepare(config, group, lambda: text.corpus(split=config.data.split), machine)
+    steps_per_epoch, train = trainer.streams.windows_per_epoch, config.train
     step_s = _median_s(trainer.update, trainer)
     communication_s = _median_s(lambda: _communicate(trainer), trainer) if group.is_distributed else 0.0
     return {
@@ -44,12 +43,12 @@ def measure_cost(
         "least_bytes": least_bytes(trainer.config, len(corpus.vocabulary), machine),
         "peak_bytes": torch.cuda.max_memory_reserved(trainer.device) if trainer.device.type == "cuda" else None,
         "available_bytes": machine.free_bytes,
-        "read_share": config.train.read_share,
-        "steps_per_epoch": trainer.streams.windows_per_epoch,
+        "read_share": train.read_share,
+        "steps_per_epoch": steps_per_epoch,
         "step_s": step_s,
-        "chars_per_s": config.train.batch_size * config.train.bptt / step_s,
-        "epoch_s": step_s * trainer.streams.windows_per_epoch,
-        "steps": _steps(config.train, trainer.streams.windows_per_epoch, step_s),
+        "chars_per_s": train.batch_size * train.bptt / step_s,
+        "epoch_s": step_s * steps_per_epoch,
+        "steps": _steps(train, steps_per_epoch, step_s),
         "backend": trainer.backend,
         "update": describe_treatment(trainer.optimizer, config.optimizer.name),
         "processes": group.size,
@@ -94,7 +93,6 @@ def _steps(train: TrainConfig, steps_per_epoch: int, step_s: float) -> int:
 
 
 def _median_s(function: Callable[[], None], trainer: Trainer) -> float:
-    """Median seconds per call, over about three seconds of calls."""
     times_s = call_times(function, trainer, _MEASURE_S, least=_MIN_STEPS, warmup=_WARMUP_STEPS)
     return sorted(times_s)[len(times_s) // 2]
 
@@ -102,23 +100,17 @@ def _median_s(function: Callable[[], None], trainer: Trainer) -> float:
 def call_times(
     function: Callable[[], None], trainer: Trainer, enough_s: float, *, least: int, warmup: int
 ) -> list[float]:
-    """Seconds of each call of a function that computes with the trainer, until they take `enough_s` in all.
-
-    As many in all processes, `least` or more, after `warmup` calls that are not timed.
-    """
+    """Seconds of each of `least` or more calls, until they take `enough_s` in all, after `warmup` calls."""
     times: list[float] = []
     spent_s = 0.0
-    while len(times) < least or spent_s < enough_s:
+    while len(times) < warmup + least or spent_s < enough_s:
         start_s = time.perf_counter()
         function()
         if trainer.device.type == "cuda":
             torch.cuda.synchronize(trainer.device)
-        if warmup:
-            warmup -= 1
-        else:
-            times.append(time.perf_counter() - start_s)
-        spent_s, _ = trainer.group.agree(sum(times), [])
-    return times
+        times.append(time.perf_counter() - start_s)
+        spent_s, _ = trainer.group.agree(sum(times[warmup:]), [])
+    return times[warmup:]
 
 
 def _communicate(trainer: Trainer) -> None:

@@ -14,18 +14,18 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 def catch_signals(*, patient: bool) -> Iterator[list[str]]:
     """Collect the names of signals.
 
-    The first one restores the previous handlers, so a second one ends the process. SIGHUP never does: when a terminal
-    is closed, the kernel and the shell each send one. Nor does any signal if `patient`: torchrun sends its processes a
-    signal that they may have received already, and ends them itself if they take too long.
+    A second one ends the process, but SIGHUP never does: when a terminal is closed, the kernel and the shell each send
+    one. Nor does any if `patient`: torchrun sends a signal that its processes may have received already.
     """
     received: list[str] = []
     if threading.current_thread() is not threading.main_thread():
         yield received
         return
-    numbers = [signal.Signals[name] for name in SIGNALS if hasattr(signal, name)]  # Windows has no SIGHUP
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    # A signal that the shell ignores for background jobs stays ignored. None: a handler that Python cannot restore.
-    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
+    before = {}
+    for number in (signal.Signals[name] for name in SIGNALS if hasattr(signal, name)):  # Windows has no SIGHUP
+        # One that the shell ignores for background jobs stays ignored. None: a handler that Python cannot restore.
+        if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None):
+            before[number] = handler
 
     def restore(*unchanged: str) -> None:
         for number, handler in before.items():

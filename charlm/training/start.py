@@ -13,24 +13,17 @@ from charlm.data.sources import with_absolute_paths
 from charlm.data.streams import check_length
 from charlm.errors import ConfigError, RunError
 from charlm.native.build import preferring
-from charlm.runs import FOLDER, LAST
+from charlm.runs import FOLDER
 from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
 from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights
-from charlm.training.folder import (
-    RunFolder,
-    check_space,
-    claim_if_there,
-    claim_run,
-    make_folder,
-    refusing_os_errors,
-)
+from charlm.training.folder import RunFolder, claim_if_there, claim_run, make_folder, refusing_os_errors
 from charlm.training.loop import OnRow, Outcome, TrainingLoop
 from charlm.training.machine import Machine, choose_machine
 from charlm.training.metrics import Tracker
-from charlm.training.snapshot import restore_snapshot
+from charlm.training.state import restore_snapshot
 from charlm.training.step import Trainer
 
 
@@ -47,10 +40,8 @@ def start_run(
 ) -> Outcome:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
-    run_dir: None: runs/<name>-<time>. opened: the machine and the text for which the settings were chosen, if they
-    were. budget: the run's minutes, if they have begun; None: they begin when everything is loaded.
-
-    CharlmError of every kind before it writes to the run's folder.
+    run_dir: None: runs/<name>-<time>. opened: the machine and the text for which settings were chosen. budget: the
+    run's minutes, if they have begun. Any CharlmError comes before it writes to the run's folder.
     """
 
     def load() -> Corpus:
@@ -61,15 +52,12 @@ def start_run(
         return text.corpus(vocabulary, split=config.data.split)
 
     with contextlib.ExitStack() as locks:
-        place = run_dir or Path("runs")
         is_new = group.on_first(claim_if_there, run_dir, config.data, locks)
         trainer, corpus = prepare(config, group, load, opened[0] if opened else None, budget)
         trainer.broadcast_weights()
         if init_from:
             trainer.start_from_weights(grown_weights(trainer.model, init_from))
             trainer.state.earlier_chars = init_from.trained_chars
-        # Twice: a new checkpoint is written before the old one is removed.
-        group.on_first(check_space, place, 2 * trainer.checkpoint_bytes())
         if is_new:
             run_dir = group.on_first(make_folder, run_dir, name, locks)
         assert run_dir is not None
@@ -89,19 +77,13 @@ def resume_run(
     """
     with contextlib.ExitStack() as locks:
         path, checkpoint = group.on_first(claim_run, run_dir, locks)
-        config = group.on_first(_changed_config, checkpoint.config, change)
-        load = functools.partial(
-            load_unchanged_corpus, config.data, checkpoint.vocabulary, checkpoint.progress, run_dir
-        )
-        locks.enter_context(preferring(checkpoint.progress.get("kernels", "")))
+        config, before = group.on_first(_changed_config, checkpoint.config, change), checkpoint.progress
+        load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, before, run_dir)
+        locks.enter_context(preferring(before.get("kernels", "")))
         trainer, corpus = prepare(config, group, load)
         group.on_each(restore_snapshot, trainer, checkpoint)
-        _say_if_other_machine(trainer, checkpoint.progress)
+        _say_if_other_machine(trainer, before)
         del checkpoint  # as large as the model and its optimizer state
-        group.on_first(check_space, run_dir, trainer.checkpoint_bytes())
-        if path.name != LAST:  # damaged: the loop writes a new one as it starts
-            last = run_dir / FOLDER / LAST
-            group.on_first(refusing_os_errors(run_dir)(last.unlink), missing_ok=True)
         say("resume", f"{path}, update {trainer.state.step}")
         return _fit(trainer, corpus, run_dir, on_row, resumed=True)
 
@@ -113,10 +95,7 @@ def prepare(
     machine: Machine | None = None,
     budget: Budget | None = None,
 ) -> tuple[Trainer, Corpus]:
-    """Choose the machine, load the text, and make the trainer; print what was read, and options without effect.
-
-    DataError if a split is too short for one window; CharlmError unless all processes have read the same.
-    """
+    """Choose the machine, load the text, and make the trainer; print what was read, and options without effect."""
     B, W = config.train.batch_size, group.size
     if B % W:
         fault = ConfigError(f"train.batch_size: found {B} for {W} processes; allowed: multiples of {W}")
@@ -124,7 +103,9 @@ def prepare(
     machine = machine or choose_machine(config, group)
     corpus = group.local_first(load)
     group.check_equal("text", lambda: (corpus.sha256, corpus.vocabulary.to_json()))
-    group.on_each(_check_splits, config, corpus)
+    for name, ids in corpus.splits.items():
+        streams = config.train.batch_size if name == "train" else 1
+        group.on_each(check_length, len(ids), streams, config.train.bptt, f"{name} split")
     _say_text(config, corpus)
     for line in ignored_options(config):
         say("ignored", line)
@@ -134,19 +115,13 @@ def prepare(
     return group.on_each(Trainer, with_absolute_paths(config), corpus, machine, budget), corpus
 
 
-def _check_splits(config: Config, corpus: Corpus) -> None:
-    for name, ids in corpus.splits.items():
-        streams = config.train.batch_size if name == "train" else 1
-        check_length(len(ids), streams, config.train.bptt, f"{name} split")
-
-
 def _say_text(config: Config, corpus: Corpus) -> None:
     size = f"{format_bytes(corpus.size_bytes)} in {counted(corpus.files, 'file')}"
     splits = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
     lines = ""
     if corpus.starts:
         lines = f" in {counted(sum(len(starts) - 1 for starts in corpus.starts.values()), 'line')}"
-    cut = f", {corpus.cut}" if corpus.cut else ""
+    cut = ", split in order, as they begin with increasing times" if corpus.in_order else ""
     vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
     say("data", f"{config.data.source}: {size}; {splits} {config.data.level}s{lines}{cut}; {vocabulary}")
 
@@ -175,11 +150,8 @@ def run_of_this_launch(group: ProcessGroup) -> Path | None:
     return run_dir if any((run_dir / FOLDER).glob("*.safetensors")) else None
 
 
-# Resume
-
-
 def _say_if_other_machine(trainer: Trainer, before: Mapping[str, Any]) -> None:
-    """Say that results will differ from those of the sessions before, if so. before: their progress."""
+    """Say whether results will differ from those of the sessions before. before: their progress."""
     state, differ = trainer.state, "results differ in the last bits"
     if before.get("threads") != state.threads:
         say("threads", f"found {state.threads}, the run had {before.get('threads')}: {differ}; see threads")

@@ -1,45 +1,46 @@
-"""All that a run carries from step to step besides weights, optimizer state and random state."""
+"""All that a run carries from step to step besides weights and optimizer state; a checkpoint of all."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, get_origin, get_type_hints
+from typing import TYPE_CHECKING, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
+from charlm.checkpoint import Checkpoint, digest
+from charlm.errors import CheckpointError
 from charlm.layers import RecurrentState
-from charlm.model import WindowLoss
-from charlm.system.process_group import ProcessGroup
+from charlm.model import load_weights
+from charlm.native.build import used_kernels
+
+if TYPE_CHECKING:
+    from charlm.training.step import Trainer
 
 
 @dataclass
 class TrainState:
-    """The numbers and tensors that the step and the loop carry on; all but `_TENSORS` are JSON."""
+    """The numbers and tensors that the step and the loop carry on; numbers count from the start of the run."""
 
     corpus_sha256: str
     earlier_chars: int = 0
     """Characters that the weights were trained on before this run. Such weights are scored at step 0."""
     step: int = 0
-    """Updates so far."""
     epoch: int = 0
     """Whole passes over the train split."""
     position: int = 0
     """Where the next window starts in each stream."""
     chars: int = 0
-    """Characters read so far."""
     lr: float = 0.0
     """Learning rate of the last update."""
     elapsed_s: float = 0.0
-    """Wall time of all sessions of the run, including evaluation and checkpoints. The `Budget` writes this and the next
-    two, for the next session."""
+    """Wall time of all sessions, with evaluations and checkpoints. The `Budget` writes this and the next two."""
     starting_s: float = 0.0
     """The time before the first update."""
     ending_s: float = 0.0
     """What the last evaluation and checkpoint are expected to take."""
     threads: int = 0
-    """CPU threads of the last session. Another number rounds sums differently."""
+    """CPU threads of the last session. Another number rounds sums differently, and so do other kernels."""
     kernels: str = ""
-    """CPU kernels of the last session, see `used_kernels`. Others round differently."""
     backend: str = ""
     """What computed the layers in the last session: a cell of one's own may lack a kernel where others have theirs."""
     rows: int = 0
@@ -48,7 +49,6 @@ class TrainState:
     """Lowest validation score so far, nats per character."""
     best_step: int = 0
     valid_nats: float | None = None
-    """Score of the last evaluation."""
     evaluated_step: int | None = None
     """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
     evaluations_since_best: int = 0
@@ -61,9 +61,8 @@ class TrainState:
     averaged_updates: int = 0
     """Updates in the running average of the weights."""
     interval_steps: int = 0
-    """Updates since the last row of metrics."""
+    """Updates since the last row of metrics, which took `interval_s`."""
     interval_s: float = 0.0
-    """Seconds spent in them."""
 
     objective_sum: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float64))
     """Cross-entropy, without penalties, of the updates since the last row of metrics: 0-d float64."""
@@ -72,38 +71,11 @@ class TrainState:
     recurrent: RecurrentState | None = None
     """Hidden state carried from the last window; None where an epoch starts."""
 
-    def carry(self, loss: WindowLoss, grad_norm: Tensor) -> None:
-        """Take over the tensors of an update."""
-        self.grad_norm, self.recurrent = grad_norm, loss.state
-        self.objective_sum += loss.cross_entropy
-
-    def count_update(self, *, window: tuple[int, int], lr: float, seconds: float) -> None:
-        """Count an update on a window [T, B]."""
-        steps, batch_size = window
-        self.lr = lr
-        self.step += 1
-        self.chars += steps * batch_size
-        self.position += steps
-        self.interval_steps += 1
-        self.interval_s += seconds
-
     def count_row(self) -> None:
         """Count the row of metrics for the updates so far, and reset the sums for the next one."""
         self.rows += 1
         self.objective_sum.zero_()
         self.interval_steps, self.interval_s = 0, 0.0
-
-    def take_score(self, nats: float) -> None:
-        """Note a validation score."""
-        self.valid_nats = nats
-        if self.best_nats is None or nats < self.best_nats:
-            self.best_nats, self.best_step = nats, self.step
-
-    def count_evaluation(self) -> None:
-        """Count a scheduled evaluation, whose row of metrics a resumed run keeps."""
-        self.rows += 1
-        self.evaluated_step = self.step
-        self.evaluations_since_best = 0 if self.is_best else self.evaluations_since_best + 1
 
     @property
     def is_best(self) -> bool:
@@ -115,26 +87,102 @@ class TrainState:
         """What rollbacks multiply the learning rate by."""
         return 0.5**self.rollbacks
 
-    def progress(self) -> dict[str, Any]:
-        """The numbers, as JSON."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _TENSORS}
-
-    def tensors(self, group: ProcessGroup) -> dict[str, Tensor]:
-        """The tensors, by name; the hidden state of the streams of all processes, which call this together."""
-        states = enumerate(self.recurrent or ())
-        numbered = {f"recurrent.{index}": group.all_gather(state, dim=1) for index, state in states}
-        return {"objective_sum": self.objective_sum, "grad_norm": self.grad_norm, **numbered}
-
-    @classmethod
-    def restored(cls, progress: Mapping[str, Any], tensors: Mapping[str, Tensor], device: torch.device) -> "TrainState":
-        """The inverse of `progress` and `tensors`; ValueError, TypeError or KeyError for what they cannot give."""
-        for name, kind in get_type_hints(cls).items():
-            if name not in _TENSORS and not isinstance(progress[name], list if get_origin(kind) is list else kind):
-                raise ValueError(f"{name}: found {progress[name]!r:.40}")
-        moved = {name: tensor.to(device, copy=True) for name, tensor in tensors.items()}
-        count = sum(name.startswith("recurrent.") for name in moved)
-        recurrent = tuple(moved[f"recurrent.{index}"] for index in range(count)) or None
-        return cls(**progress, objective_sum=moved["objective_sum"], grad_norm=moved["grad_norm"], recurrent=recurrent)
-
 
 _TENSORS = ("objective_sum", "grad_norm", "recurrent")
+"""Fields of a `TrainState` that are no JSON."""
+
+
+def take_snapshot(trainer: "Trainer") -> Checkpoint:
+    """A checkpoint of all; on the CPU it shares the trainer's memory. All processes call this together."""
+
+    def on_cpu(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
+
+    state = trainer.state
+    carried = {"objective_sum": state.objective_sum, "grad_norm": state.grad_norm, "rng.cpu": torch.get_rng_state()}
+    for index, state_LBH in enumerate(state.recurrent or ()):
+        carried[f"recurrent.{index}"] = trainer.group.all_gather(state_LBH, dim=1)
+    if trainer.device.type == "cuda":
+        carried["rng.cuda"] = torch.cuda.get_rng_state(trainer.device)
+    return Checkpoint(
+        config=trainer.config,
+        vocabulary=trainer.vocabulary,
+        weights=on_cpu(dict(trainer.model.named_parameters())),
+        averaged=on_cpu({} if trainer.averaged is None else dict(trainer.averaged.named_parameters())),
+        optimizer=on_cpu(_optimizer_tensors(trainer)),
+        carried=on_cpu(carried),
+        progress={f.name: getattr(state, f.name) for f in fields(state) if f.name not in _TENSORS},
+    )
+
+
+def fingerprint(checkpoint: Checkpoint) -> str:
+    """Equal for processes that train alike: a digest of weights, random state and progress."""
+    names = ("step", "epoch", "position", "elapsed_s", "best_nats", "evaluations_since_best")
+    progress = {name: repr(checkpoint.progress[name]) for name in names}
+    random = {name: state for name, state in checkpoint.carried.items() if name.startswith("rng.")}
+    return digest(progress, {**checkpoint.weights, **random})
+
+
+def restore_snapshot(trainer: "Trainer", checkpoint: Checkpoint) -> None:
+    """Load weights, optimizer state, random state and progress; CheckpointError where they do not fit the run."""
+    try:
+        _restore_optimizer(trainer, checkpoint.optimizer)
+        state = _restored_state(trainer, checkpoint)
+        load_weights(trainer.model, checkpoint.weights)
+        if trainer.averaged is not None:
+            load_weights(trainer.averaged, checkpoint.averaged or checkpoint.weights)
+    except (KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
+    state.threads, state.kernels, state.stop_reason = torch.get_num_threads(), used_kernels(), ""
+    state.backend = trainer.state.backend
+    trainer.state = state
+    trainer.forget_divergence()
+
+
+def _restored_state(trainer: "Trainer", checkpoint: Checkpoint) -> TrainState:
+    """The checkpoint's state; restores torch's random state too."""
+    progress, device = checkpoint.progress, trainer.device
+    for name, kind in get_type_hints(TrainState).items():
+        if name not in _TENSORS and not isinstance(progress[name], list if get_origin(kind) is list else kind):
+            raise ValueError(f"{name}: found {progress[name]!r:.40}")
+    carried = {name: tensor.clone() for name, tensor in checkpoint.carried.items()}
+    torch.set_rng_state(carried.pop("rng.cpu"))
+    cuda_state = carried.pop("rng.cuda", None)
+    if device.type == "cuda" and cuda_state is not None:
+        torch.cuda.set_rng_state(cuda_state, device)
+    carried = {name: tensor.to(device) for name, tensor in carried.items()}
+    objective_sum, grad_norm = carried.pop("objective_sum"), carried.pop("grad_norm")
+    recurrent = tuple(carried[f"recurrent.{index}"] for index in range(len(carried))) or None
+    if progress["position"] >= trainer.streams.length:
+        raise ValueError(f"position: found {progress['position']}; a stream has {trainer.streams.length}")
+    if recurrent is not None:
+        states = recurrent, trainer.model.zero_state(trainer.config.train.batch_size)
+        found, needed = ([(tensor.dtype, tensor.shape) for tensor in each] for each in states)
+        if found != needed:  # kernels would read past their end
+            raise ValueError(f"recurrent: found {found}; the model has {needed}")
+        recurrent = tuple(trainer.group.shard.of(state_LBH, dim=1) for state_LBH in recurrent)
+    return TrainState(**progress, objective_sum=objective_sum, grad_norm=grad_norm, recurrent=recurrent)
+
+
+def _restore_optimizer(trainer: "Trainer", tensors: Mapping[str, Tensor]) -> None:
+    """Copy the tensors into the optimizer's state. Momentum that is new starts from zero. Changes the weights."""
+    trainer.optimizer.state.clear()
+    if not tensors:  # before the first step
+        return
+    for parameter in trainer.parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    trainer.optimizer.step()  # makes the state
+    for name, tensor in _optimizer_tensors(trainer).items():
+        if name.startswith("momentum_buffer/") and name not in tensors:
+            tensor.zero_()
+        else:
+            tensor.copy_(tensors[name])
+
+
+def _optimizer_tensors(trainer: "Trainer") -> dict[str, Tensor]:
+    return {
+        f"{key}/{name}": value
+        for name, parameter in trainer.model.named_parameters()
+        for key, value in trainer.optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor)
+    }

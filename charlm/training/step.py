@@ -13,51 +13,39 @@ from charlm.checkpoint import all_finite
 from charlm.config import Config
 from charlm.data.corpus import Corpus
 from charlm.data.lines import reset_id_of
-from charlm.data.streams import LineStreams, Streams, TrainingStreams
+from charlm.data.streams import LineStreams, Streams
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import Network, WindowLoss, build_model, load_weights
 from charlm.native.build import used_kernels
-from charlm.system.console import say
-from charlm.system.device import allowed_graphs
 from charlm.system.process_group import Shard
 from charlm.training.budget import Budget
-from charlm.training.graph import UpdateGraph
 from charlm.training.machine import Machine, check_memory
-from charlm.training.optimizer import (
-    MOST_COPIES,
-    build_optimizer,
-    clip_gradients,
-    keep_on_device,
-    learning_rate,
-    skip_step_unless,
-    step_and_average,
-)
+from charlm.training.optimizer import build_optimizer, clip_gradients, learning_rate, skip_step_unless, step_and_average
 from charlm.training.state import TrainState
 
 
 class Trainer:
     """Model, optimizer, text and state of a run; `update` makes one step.
 
-    Seeds torch's global generator. DataError for a train split that is too short for one window, DeviceError if memory
-    is too small. Each process of the group has a trainer for its part of the streams; all make the same updates, with
-    the gradients and scores of the whole batch and the random numbers of one process.
+    Seeds torch's global generator. DataError for a train split shorter than a window, DeviceError for too little
+    memory. Each process of the group has a trainer for its part of the streams; all make the same updates, with the
+    gradients and scores of the whole batch and the random numbers of one process.
     """
 
     def __init__(self, config: Config, corpus: Corpus, machine: Machine, budget: Budget | None = None) -> None:
         """budget: of the run's minutes; None: they have not begun."""
         torch.manual_seed(config.seed)
-        device, group = machine.device, machine.group
+        self.device, self.group = machine.device, machine.group
         # Checkpoints hold the step that is trained, not what becomes of it during the training.
         model = config.model.model_copy(update={"cell": with_step_of_now(config.model.cell)})
         self.config = config.model_copy(update={"precision": machine.precision, "model": model})
-        self.device, self.group = device, group
         self.budget = budget or Budget(config.train.max_minutes)
-        self.streams = open_streams(config, corpus, group.shard)
-        check_memory(config, len(corpus.vocabulary), machine)
         self.vocabulary = corpus.vocabulary
+        self.streams = _open_streams(config, corpus, self.group.shard)
+        check_memory(config, len(corpus.vocabulary), machine)
         self.model = _new_model(self.config, corpus, machine)
-        selection = self.model.select_backend(device)
+        selection = self.model.select_backend(self.device)
         self.backend = selection.description
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
@@ -70,21 +58,12 @@ class Trainer:
             threads=machine.threads,
             kernels=used_kernels(),
             backend=selection.backend.name,
-            objective_sum=torch.zeros((), dtype=torch.float64, device=device),
-            grad_norm=torch.zeros((), device=device),
+            objective_sum=torch.zeros((), dtype=torch.float64, device=self.device),
+            grad_norm=torch.zeros((), device=self.device),
         )
         # Reading a number from a GPU makes the host wait for it, so the check for finite numbers is deferred there.
-        self._defers_checks = device.type != "cpu"
-        self._diverged_step = torch.full((), -1, device=device)
-        self._graph = self._update_graph() if self._defers_checks and allowed_graphs() == "update" else None
-
-    def _update_graph(self) -> UpdateGraph | None:
-        """What runs whole updates as CUDA graphs; None, and says so, where it cannot."""
-        # Processes add up their gradients between launches; some optimizers count their steps on the host.
-        if self.group.is_distributed or not keep_on_device(self.optimizer):
-            say("graph", "updates are launched: CHARLM_GRAPHS=update takes one process, and no adagrad")
-            return None
-        return UpdateGraph(self.model.zero_state(self.config.train.batch_size))
+        self._defers_checks = self.device.type != "cpu"
+        self._diverged_step = torch.full((), -1, device=self.device)
 
     # Where the run stands
 
@@ -113,66 +92,46 @@ class Trainer:
 
     def learning_rate(self) -> float:
         """Learning rate of the next update."""
-        state = self.state
-        optimizer, share_done = self.config.optimizer, self.share_done()
-        return learning_rate(optimizer, step=state.step, epochs=state.epoch, share_done=share_done) * state.lr_factor
-
-    def checkpoint_bytes(self) -> int:
-        """Upper bound of a checkpoint's size."""
-        states = self.config.train.batch_size * sum(tensor.nbytes for tensor in self.model.zero_state(1))
-        copies = 1 + (self.averaged is not None) + MOST_COPIES
-        return copies * sum(parameter.nbytes for parameter in self.parameters) + states + 2**20
+        optimizer, state = self.config.optimizer, self.state
+        return learning_rate(optimizer, state.step, state.epoch, self.share_done()) * state.lr_factor
 
     # The update
 
     def update(self) -> None:
         """Read one window of every stream and make one optimizer step.
 
-        On the CPU, raises DivergenceError before the weights change if the loss or the gradient is not finite. On a
-        GPU the step is skipped there, and `check_finite` raises later.
+        DivergenceError, before the weights change, for a loss or gradient that is not finite; on a GPU the step is
+        skipped, and `check_finite` raises later.
         """
         start_s = time.perf_counter()
-        config, state = self.config, self.state
-        x_TB, y_TB = self.streams.read(state.position, config.train.bptt, self.device, state.epoch)
-        lr, decay = self.learning_rate(), self._average_decay()
-        if self._graph is None:
-            self._learn(x_TB, y_TB, lr, decay, state.step + 1)
-        else:
-            self._graph.run(self._learn, state, (x_TB, y_TB, lr, decay, state.step + 1), self._learned_tensors())
+        train, state = self.config.train, self.state
+        x_TB, y_TB = self.streams.read(state.position, train.bptt, self.device, state.epoch)
+        lr = self.learning_rate()
+        loss = self.model.window_loss(
+            x_TB,
+            y_TB,
+            self._carried_state(),
+            activation_penalty=train.activation_penalty,
+            change_penalty=train.change_penalty,
+        )
+        loss = self._backward(loss)
+        grad_norm = clip_gradients(self.optimizer, self.config.optimizer, self._clipped)
+        self._stop_unless_finite(loss.objective, grad_norm)
+        self._step(lr)
+        self.optimizer.zero_grad()
+        state.grad_norm, state.recurrent = grad_norm, loss.state
+        state.objective_sum += loss.cross_entropy
+        state.step += 1
+        state.chars += train.bptt * train.batch_size
+        state.position += train.bptt
+        state.lr = lr
         state.averaged_updates += self.averaged is not None
-        seconds = time.perf_counter() - start_s
-        state.count_update(window=(config.train.bptt, config.train.batch_size), lr=lr, seconds=seconds)
-        if state.position + config.train.bptt > self.streams.length:
+        state.interval_steps += 1
+        state.interval_s += time.perf_counter() - start_s
+        if state.position + train.bptt > self.streams.length:
             state.epoch += 1
             state.position = self.streams.epoch_start(state.epoch)
             state.recurrent = None
-
-    def _learn(self, x_TB: Tensor, y_TB: Tensor, lr: float | Tensor, decay: float | Tensor, step: int | Tensor) -> None:
-        """The part of an update that a GPU can repeat without Python.
-
-        What changes from one update to the next is in arguments, which are tensors there, or in tensors of the trainer.
-        """
-        try:
-            train = self.config.train
-            loss = self.model.window_loss(
-                x_TB,
-                y_TB,
-                self._carried_state(),
-                activation_penalty=train.activation_penalty,
-                change_penalty=train.change_penalty,
-            )
-            loss = self._backward(loss)
-            grad_norm = clip_gradients(self.optimizer, self.config.optimizer, self._clipped)
-            self._stop_unless_finite(loss.objective, grad_norm, step)
-            self._step(lr, decay)
-            self.state.carry(loss, grad_norm)
-        finally:  # also where the update diverges, or CUDA refuses to record it
-            self.optimizer.zero_grad()
-
-    def _learned_tensors(self) -> list[object]:
-        """What `_learn` reads and writes besides its arguments and `state`."""
-        optimizer = (value for state in self.optimizer.state.values() for value in state.values())
-        return [*self.parameters, *self._averages.values(), self._diverged_step, *optimizer]
 
     def _backward(self, loss: WindowLoss) -> WindowLoss:
         """Leave the gradients of the whole batch, the mean over all processes; return its loss, detached."""
@@ -184,10 +143,9 @@ class Trainer:
         return loss._replace(objective=scores[0], cross_entropy=scores[1])
 
     def _carried_state(self) -> RecurrentState | None:
-        """The hidden state of the last window, set to zero in randomly chosen streams.
+        """The hidden state of the last window, set to zero in randomly chosen streams, as samples start from there.
 
-        Samples start from the zero state; without resets the model would see that state only once per epoch. Where
-        lines are the unit, every line starts from it.
+        Where lines are the unit, every line starts from it.
         """
         p = self.config.train.reset_state
         if self.state.recurrent is None or p == 0 or self.model.is_line_model:
@@ -196,15 +154,13 @@ class Trainer:
         continues_B1 = self.group.shard.of(drawn_B1, dim=0) >= p
         return tuple(state_LBH * continues_B1 for state_LBH in self.state.recurrent)
 
-    def _average_decay(self) -> float:
-        """Decay of the running average in the next update: it rises to `ema`, so the first weights soon fade."""
-        updates = self.state.averaged_updates
-        return min((1 + updates) / (10 + updates), self.config.train.ema) if updates else 0.0
-
-    def _step(self, lr: float | Tensor, decay: float | Tensor) -> None:
+    def _step(self, lr: float) -> None:
         """Make the optimizer's step, and add the weights to their running average."""
         for group in self.optimizer.param_groups:
             group["lr"] = lr
+        # The decay of the average rises to `ema`, so that the first weights soon fade.
+        updates = self.state.averaged_updates
+        decay = min((1 + updates) / (10 + updates), self.config.train.ema) if updates else 0.0
         # Muon's products: as the model's on a GPU, float32 on a CPU, where bfloat16 is mostly slow.
         on_cpu = self.device.type == "cpu"
         with contextlib.nullcontext() if on_cpu else self.model.autocast(self.device):
@@ -224,20 +180,20 @@ class Trainer:
 
     # Finite numbers
 
-    def _stop_unless_finite(self, objective: Tensor, grad_norm: Tensor, step: int | Tensor) -> None:
+    def _stop_unless_finite(self, objective: Tensor, grad_norm: Tensor) -> None:
+        step = self.state.step + 1
         if self._defers_checks:
             finite = torch.isfinite(grad_norm) & torch.isfinite(objective)
             skip_step_unless(finite, self.optimizer)
             first = ~finite & (self._diverged_step < 0)
             self._diverged_step.copy_(torch.where(first, step, self._diverged_step))
         elif not (math.isfinite(grad_norm) and math.isfinite(objective)):
-            raise divergence(int(step), f"loss {objective:.6g}, gradient norm {grad_norm:.6g}")
+            raise divergence(step, f"loss {objective:.6g}, gradient norm {grad_norm:.6g}")
 
     def check_finite(self, weights: bool = False) -> None:
-        """DivergenceError if an update had a non-finite loss or gradient.
+        """DivergenceError if an update was not finite, with `weights` also if weights or optimizer state are not.
 
-        With `weights` also if weights or optimizer state are not finite: no checkpoint may hold such numbers. On a GPU
-        this waits for pending updates; the wait counts as update time.
+        On a GPU this waits for pending updates, and counts the wait as update time.
         """
         start_s = time.perf_counter()
         step = int(self._diverged_step)
@@ -268,8 +224,8 @@ def _new_model(config: Config, corpus: Corpus, machine: Machine) -> Network:
     return network
 
 
-def open_streams(config: Config, corpus: Corpus, shard: Shard) -> TrainingStreams:
-    """The streams of the train split, or a part of them; DataError if it is too short for one window."""
+def _open_streams(config: Config, corpus: Corpus, shard: Shard) -> Streams:
+    """The streams of the train split of which this process has a part."""
     ids, train = corpus.splits["train"], config.train
     if corpus.starts is None:
         return Streams(ids, train.batch_size, train.bptt, shard=shard, share=train.read_share)

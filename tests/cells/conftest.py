@@ -2,14 +2,12 @@
 
 import importlib.util
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 from torch import Tensor
 
-from charlm.cells.window import Gradients, Window
-from charlm.gpu.recurrence import GpuDriver
-from charlm.gpu.steps import Steps
 from tests.cells.measure import CASES, Case
 
 
@@ -32,14 +30,14 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop of GPUs computes by Triton's kernels on the CPU too, in Triton's interpreter (tests/conftest.py)."""
+def interpreter() -> None:
+    """The loop of GPUs computes on the CPU too, in Triton's interpreter (tests/conftest.py)."""
     if importlib.util.find_spec("triton") is None or torch.cuda.is_available():
         pytest.skip("no Triton, or no interpreter of it")
 
-    def steps_by_triton(driver: GpuDriver, window: Window, gradients: Gradients | None = None) -> Steps:
-        from charlm.gpu.kernels import TritonSteps
 
-        return TritonSteps(window, gradients)
-
-    monkeypatch.setattr(GpuDriver, "steps", steps_by_triton)
+@pytest.fixture
+def no_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop of GPUs does all but launch Triton's kernels."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr("charlm.gpu.kernels.compiled", mock.MagicMock())

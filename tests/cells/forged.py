@@ -11,22 +11,19 @@ from torch import Tensor
 from charlm.cells.check import check
 from charlm.cells.cpp import cpp
 from charlm.cells.derivative import passes
-from charlm.cells.equations import _Back, _Latex, derivative, equations, latex
-from charlm.cells.lines import Lines, Notation
-from charlm.cells.markdown import markdown
+from charlm.cells.equations import Lines, _Back, derivative, equations
 from charlm.cells.operations import BINARY, UNARY
-from charlm.cells.page import program_json
 from charlm.cells.passes import Passes
 from charlm.cells.program import STATIC, Node, Parameter, Program, Size, needed, scalarized, when
 from charlm.cells.split import split
 from charlm.cells.stored import StoredCell, _of_program, restored
-from charlm.cells.triton import kernels
-from charlm.cells.triton_kernel import Options
+from charlm.cells.triton import Options, kernels
+from charlm.export.html_model import program_json
 from charlm.export.onnx_graph import build_model
 from charlm.layers import RecurrentLayers
 from charlm.layers.reference import TensorProgram
 from charlm.model import CharLM
-from tests.cells.measure import Run, by_kernel, in_one_library, own, run
+from tests.cells.measure import Run, by_kernel, in_one_library, run
 from tests.cells.programs import evaluated
 
 KIND = "/somewhere/forged.py:Forged"
@@ -150,14 +147,13 @@ def renamed(program: Program, random: Random) -> Program:
 
 def assert_names_differ(program: Program) -> None:
     """No two things in the equations look the same."""
-    for notation in (Notation(), _Latex()):
-        forward, back = Lines(program, notation), _Back(program, notation)
-        symbols = [*forward.symbols.values(), *(f"d{each}" for each in forward.symbols.values())]
-        names = [name for name, _ in (*forward.lines(), *back.lines())]
-        assert len({*symbols}) == len(symbols)
-        assert len({*names}) == len(names)
-        states_and_gradients = {*map(forward.after, program.states), *(each for each in symbols if each[0] == "d")}
-        assert {*names} & {*symbols} <= states_and_gradients
+    forward, back = Lines(program), _Back(program)
+    symbols = [*forward.symbols.values(), *(f"d{each}" for each in forward.symbols.values())]
+    names = [name for name, _ in (*forward.lines(), *back.lines())]
+    assert len({*symbols}) == len(symbols)
+    assert len({*names}) == len(names)
+    states_and_gradients = {*map(forward.after, program.states), *(each for each in symbols if each[0] == "d")}
+    assert {*names} & {*symbols} <= states_and_gradients
 
 
 def stored_cell(program: Program, square: bool) -> StoredCell:
@@ -190,13 +186,6 @@ def assert_every_path(program: Program, square: bool) -> Passes:
     outputs = ["y", *program.states]
     y, last = layers.forward_reference(x, states)
     expected = dict(zip(outputs, (y, *last), strict=True))
-    if any(tensor.requires_grad for tensor in expected.values()):
-        expected = run(layers.forward_reference, layers, x, states)
-        found = run(own(layers), layers, x, states)
-        # Gradients of what is infinite or not a number are of no use, and depend on how they are written.
-        finite = is_moderate(layers, x, states) and all(tensor.isfinite().all() for tensor in expected.values())
-        compared = expected if finite else outputs
-        assert_same(found, {name: expected[name] for name in compared})
     parameters = {name.removesuffix("_l0"): tensor for name, tensor in layers.named_parameters()}
     for form in (program, scalarized(program)):
         with torch.no_grad():
@@ -212,9 +201,6 @@ def assert_every_path(program: Program, square: bool) -> Passes:
         ast.parse(kernels(derived, options).source)
     for lines in (equations(program), derivative(program)):
         assert all(" = " in line for line in lines)
-    for backward in (False, True):
-        assert latex(program, backward=backward)
-    assert markdown(layers.cell)
     inputs = HIDDEN if square else INPUTS
     json.dumps(program_json(program, HIDDEN, inputs), allow_nan=False)
     return derived

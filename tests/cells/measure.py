@@ -159,7 +159,7 @@ def rounded(tensor: Tensor) -> Tensor:
 
 
 def own(stack: RecurrentLayers) -> Callable[..., tuple[Tensor, RecurrentState]]:
-    """`forward` by the loop with its own backward pass."""
+    """`forward` by the loop of GPUs; on the CPU in Triton's interpreter, in float32."""
     *_, loop, _ = backends(stack, torch.device("meta"))
     return partial(RecurrentLayers.forward, stack, backend=loop)
 

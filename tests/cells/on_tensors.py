@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from charlm.cells import Parameters
-from charlm.cells.program import Parameter
 from charlm.layers.backend import LayerState
 from charlm.layers.stack import RecurrentLayers
 
@@ -22,14 +21,19 @@ class TensorParameters(Parameters):
     def __init__(self, parameters: Mapping[str, Tensor], square: bool) -> None:
         self.parameters, self.square = parameters, square
 
-    def _matrix(self, parameter: Parameter, operand: Tensor, index: int | None, start: Any) -> Tensor:
-        product_BG = F.linear(operand, self._of_stack(parameter.name, index))
-        return product_BG if parameter.gates == 1 else product_BG.unflatten(-1, (parameter.gates, -1)).movedim(-2, 0)
+    def product(self, name: str, operand: Any, gates: int = 1, *, index: int | None = None, **other: Any) -> Tensor:
+        product_BG = F.linear(operand, self._of_stack(name, index))
+        return product_BG if gates == 1 else product_BG.unflatten(-1, (gates, -1)).movedim(-2, 0)
 
-    def _vector(self, parameter: Parameter, index: int | None, start: Any) -> Tensor:
-        rows = parameter.gates if index is not None else parameter.gates * max(parameter.stack, 1)
-        vectors = self._of_stack(parameter.name, index)
+    def vector(self, name: str, gates: int = 1, *, index: int | None = None, of: int = 0, **other: Any) -> Tensor:
+        rows = gates if index is not None else gates * max(of, 1)
+        vectors = self._of_stack(name, index)
         return vectors.reshape(1, -1) if rows == 1 else vectors.reshape(rows, 1, -1)
+
+    def note(self, **gates: Any) -> None:
+        """Nobody watches."""
+
+    show = note
 
     def _of_stack(self, name: str, index: int | None) -> Tensor:
         return self.parameters[name] if index is None else self.parameters[name][index]

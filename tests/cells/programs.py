@@ -25,8 +25,8 @@ from charlm.cells import (
     tanh,
     where,
 )
+from charlm.cells.cell import trace
 from charlm.cells.program import Program, scalarized
-from charlm.cells.trace import trace
 from charlm.layers import RecurrentLayers
 from charlm.layers.reference import TensorProgram
 from tests.cells.on_tensors import step_by_step

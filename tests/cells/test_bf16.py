@@ -15,7 +15,6 @@ from tests.cells.measure import (
     Run,
     by_kernel,
     in_dtype_of,
-    own,
     random_input,
     random_state,
     rounded,
@@ -91,14 +90,13 @@ class RoundedProducts(TorchFunctionMode):
     case=CASES,
     size=[(20, 33), (1, 5), (17, 70), (33, 33), (47, 64), (3, 270)],
     options=[{}, {"state": 0.4}, {"zoneout": 0.3}],
-    forward_of=[by_kernel, own],
     threads=[1, 3],
 )
 def test_bf16_is_float32_of_rounded_operands(
-    case: Case, size: tuple[int, int], options: dict[str, float], forward_of: Any, threads: int
+    case: Case, size: tuple[int, int], options: dict[str, float], threads: int
 ) -> None:
     torch.set_num_threads(threads)
-    assert_operands_are_rounded(case, *size, options, forward_of)
+    assert_operands_are_rounded(case, *size, options)
 
 
 def assert_operands_are_rounded(

@@ -31,7 +31,7 @@ class Everything(Cell):
             a = c.relu(a) - 0.5 * p.product("deep", b, index=k, of=2) / (1 + c.exp(b)) + p.vector("row", index=k, of=2)
         few = p.product("down", c.tanh(s), size=3) + p.vector("few", size=3)
         a, b = p.layer_norm(p.product("up", c.rms_normalize(few), 2), "rows", of=2) + c.normalize(a) * c.sigmoid(-b)
-        h = torch.lerp(h, c.minimum(c.maximum(a, -0.5), b), c.sqrt(c.softplus(h)))
+        h = h + c.sqrt(c.softplus(h)) * (torch.minimum(c.maximum(a, -0.5), b) - h)
         bound = p.vector("bound")
         s = c.where(s > bound, c.log(c.softplus(s) + 1), (c.log_sigmoid(h) + torch.tanh(bound)) * c.stop_gradient(s))
         return h, s + p.product("back", p.product("in", s, size="I") * x)

@@ -11,15 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 
 import charlm
-from charlm.cells import LSTM, RNN, Cell, relu, tanh
+from charlm.cells import LSTM, Cell, relu, tanh
 from charlm.cells.stored import StoredCell
 from charlm.config import flatten, load_config, parse_config
 from charlm.errors import CellError, ConfigError
-from charlm.layers import RecurrentLayers
 from tests.conftest import ROOT
 from tests.runs import rows
 from tests.text import words_text
@@ -351,15 +349,6 @@ def test_each_model_has_the_step_as_it_is_when_the_model_is_made(monkeypatch: py
     train()
     assert scores[0] == scores[2]
     assert len({*scores}) == 3
-
-
-@pytest.mark.usefixtures("no_kernels")
-def test_a_replaced_step_of_a_built_in_kind_is_what_layers_compute(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RNN, "step", relu_step)
-    torch.manual_seed(1)
-    layers, x_TBI = RecurrentLayers(RNN(hidden=5), 3), torch.randn(4, 2, 3)
-    assert (layers(x_TBI)[0] >= 0).all()
-    assert torch.equal(layers(x_TBI)[0], layers.forward_reference(x_TBI)[0])
 
 
 def test_an_option_that_no_checkpoint_can_hold_is_refused_before_training() -> None:

@@ -1,4 +1,4 @@
-"""Every operation of a program is declared once: `charlm.cells.operations`. Each target has it, with the same value."""
+"""Every operation of a program is declared once: `charlm.cells.operations`. Each target has it."""
 
 import math
 import re
@@ -11,12 +11,12 @@ from torch import nn
 
 from charlm.cells.cpp import cpp
 from charlm.cells.derivative import passes_of
-from charlm.cells.equations import derivative, equations, latex
+from charlm.cells.equations import derivative, equations
+from charlm.cells.on_tensors import OPERATORS
 from charlm.cells.operations import OPERATIONS, Formula, in_code
-from charlm.cells.page import operations_js, program_json
 from charlm.cells.program import Node, Parameter, Program
-from charlm.cells.triton import kernels
-from charlm.cells.triton_kernel import Options
+from charlm.cells.triton import Options, kernels
+from charlm.export.html_model import program_json
 from charlm.export.onnx_graph import build_model
 from charlm.model import CharLM
 from tests.cells.forged import layers_of_program
@@ -34,6 +34,12 @@ def program_of(op: str) -> Program:
     return Program(tuple(nodes), ("h",), (len(nodes) - 1,), (Parameter("w", columns="I"),))
 
 
+def value_of(op: str, *args: float) -> float:
+    """The value of an operation in the reference loop."""
+    tensors = [torch.tensor(arg, dtype=torch.float64) for arg in args]
+    return float(OPERATORS[op](tensors[0] > 0, *tensors[1:]) if op == "where" else OPERATORS[op](*tensors))
+
+
 def number(formula: Formula | float | None, letters: dict[str, float]) -> float:
     """A formula of a derivative for numbers."""
     if not isinstance(formula, Formula):
@@ -41,7 +47,7 @@ def number(formula: Formula | float | None, letters: dict[str, float]) -> float:
     if formula.op in letters:
         return letters[formula.op]
     args = [number(arg, letters) for arg in formula.args]
-    return args[0] if formula.op == "in_forward" else OPERATIONS[formula.op].value(*args)
+    return args[0] if formula.op == "in_forward" else value_of(formula.op, *args)
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
@@ -49,13 +55,13 @@ def test_derivative_is_that_of_the_value(op: str) -> None:
     operation = OPERATIONS[op]
     for point in POINTS:
         args = [1.0, *point][-operation.arity :]
-        letters = dict(zip("ab", args, strict=False)) | {"y": operation.value(*args), "d": 1.0}
+        letters = dict(zip("ab", args, strict=False)) | {"y": value_of(op, *args), "d": 1.0}
         for k, formula in enumerate(operation.gradients):
             if op in ("greater", "stop") or (op == "where" and k == 0):
                 assert formula is None
                 continue
             above, below = ([*args[:k], args[k] + step, *args[k + 1 :]] for step in (1e-6, -1e-6))
-            difference = (operation.value(*above) - operation.value(*below)) / 2e-6
+            difference = (value_of(op, *above) - value_of(op, *below)) / 2e-6
             assert math.isclose(number(formula, letters), difference, rel_tol=1e-6, abs_tol=1e-8)
 
 
@@ -69,7 +75,6 @@ def test_every_target_has_it(op: str) -> None:
         assert re.search(pattern, text), target
     assert all(equations(program))
     assert all(derivative(program))
-    assert latex(program)
     assert op in {node["op"] for node in program_json(program, 4, 3)["nodes"]}
     network = CharLM(5, 3, layers_of_program(program, square=False).float())
     assert f'op_type: "{operation.onnx or op.capitalize()}"' in str(build_model(network))
@@ -77,19 +82,18 @@ def test_every_target_has_it(op: str) -> None:
     assert callable(torch_function)
 
 
-@pytest.mark.parametrize("op", OPERATIONS)
-def test_the_reference_loop_has_its_value(op: str) -> None:
-    layers = layers_of_program(program_of(op), square=False)
-    x, h = torch.tensor([[[0.2, 0.5, 0.1]]]).double(), torch.full((1, 1, 4), 0.3).double()
-    with torch.no_grad():
-        y, _ = layers.forward_reference(x, (h,))
-    [weight] = layers.parameters()
-    from_x, from_h = (weight.detach() @ x[0, 0])[0].item(), math.exp(0.3)
-    if op in ("where", "greater"):
-        expected = from_h if OPERATIONS["greater"].value(from_x, from_h) else from_x
-    else:
-        expected = OPERATIONS[op].value(*(from_h, from_x)[: OPERATIONS[op].arity])
-    assert math.isclose(float(y[0, 0, 0]), expected, rel_tol=1e-6)
+def operations_js() -> str:
+    """The text of charlm/web/model/operations.js."""
+    lines = []
+    for op, operation in OPERATIONS.items():
+        letters = "abc"[: operation.arity]
+        value = in_code("javascript", op, *(f"{letter}[u]" for letter in letters))
+        loop = f"for (let u = 0; u < y.length; u++) y[u] = {value};"
+        lines.append(f"  {op}: (y, {', '.join(letters)}) => {{ {loop} }},\n")
+    return (
+        "// The operations of a program, printed from charlm/cells/operations.py: each fills y, unit by unit.\n\n"
+        f"export const UNIT_BY_UNIT = {{\n{''.join(lines)}}};\n"
+    )
 
 
 def test_the_page_has_them_all() -> None:

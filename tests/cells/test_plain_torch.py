@@ -29,10 +29,10 @@ from charlm.cells import (  # noqa: F401 (expressions use them)
     tanh,
     where,
 )
+from charlm.cells.cell import trace
 from charlm.cells.program import scalarized
+from charlm.cells.symbols import FUNCTIONS as TORCH_FUNCTIONS
 from charlm.cells.symbols import Condition, Value
-from charlm.cells.torch_functions import FUNCTIONS as TORCH_FUNCTIONS
-from charlm.cells.trace import trace
 from charlm.errors import CellError
 from charlm.layers.reference import TensorProgram
 from tests.cells.on_tensors import TensorParameters
@@ -106,29 +106,22 @@ def test_a_random_cell(cell: Cell, inputs: int) -> None:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "F.relu": lambda a, b: F.relu(a),
     "F.silu": lambda a, b: F.silu(a, inplace=False),
-    "F.elu": lambda a, b: F.elu(1000 * a, 0.7),
-    "F.leaky_relu": lambda a, b: F.leaky_relu(a, negative_slope=0.2),
-    "F.softplus": lambda a, b: F.softplus(a) + F.softplus(b, 2),
+    "F.softplus": lambda a, b: F.softplus(a),
     "F.logsigmoid": lambda a, b: F.logsigmoid(a),
     "F.sigmoid": lambda a, b: F.sigmoid(a) * F.tanh(b),
     "abs": lambda a, b: abs(a) + a.abs() + torch.abs(b),
-    "add": lambda a, b: torch.add(a, b, alpha=2) - a.sub(b).mul(3).div(2) + torch.neg(a) + b.neg(),
-    "clamp": lambda a, b: torch.clamp(a, min=-0.5) + a.clamp(max=0.7) + torch.clip(b, -0.3, 0.4) + a.clamp(b, b + 0.1),
+    "add": lambda a, b: torch.add(a, b) - a.sub(b).mul(3).div(2) + torch.neg(a) + b.neg(),
+    "clamp": lambda a, b: torch.clamp(a, min=-0.5) + a.clamp(max=0.7) + torch.clamp(b, -0.3, 0.4) + a.clamp(b, b + 0.1),
     "detach": lambda a, b: a.detach() * b + torch.exp(b).detach() * a,
-    "lerp": lambda a, b: torch.lerp(a, b, 0.3) + a.lerp(b, torch.sigmoid(b)),
     "max": lambda a, b: torch.max(a, b) - a.minimum(b) + a.max(b) * torch.minimum(b, a),
     "pow": lambda a, b: a**2 + torch.pow(b, 3) - a.pow(1) + (a**2 + 1) ** -0.5 + (b**2 + 1) ** 0.5 + (2 + a**2) ** -2,
-    "reciprocal": lambda a, b: torch.reciprocal(2 + a.square()) + torch.rsqrt(1 + torch.square(b)) + 1 / (2 + a * a),
     "sums": lambda a, b: 2 - a + (3 * b - 1) / 4,
     "numbers": lambda a, b: np.float32(0.5) * a + b * np.float64(0.25) + np.int64(2),
     "log": lambda a, b: torch.log(1 + a.exp()) + (1 + b**2).sqrt().log(),
     "where": lambda a, b: torch.where(a > b, a, 2 * b) + a.where(b < 0.1, b) + torch.where(a < b, 1.0, 0.25),
     "equality": lambda a, b: torch.where(a >= a, a, b) + torch.where(b <= b + 0, a, b) + torch.where(a > a, a, b),
-    "and, or, not": lambda a, b: (
-        torch.where(((a > 0) & (b > 0)) | ~(a >= b), a, 2 * b)
-        + torch.where(torch.logical_or(a > 0.3, ~(b < 0.1)), b, 0.5 * a)
-    ),
-    "comparisons": lambda a, b: (a > b) * a + torch.where(torch.ge(a, b), a, 0.1) + torch.where(b.le(0.2), b, 0.5 * a),
+    "and, or, not": lambda a, b: torch.where(((a > 0) & (b > 0)) | ~(a >= b), a, 2 * b),
+    "comparisons": lambda a, b: (a > b) * a + torch.where(a >= b, a, 0.1) + torch.where(b.gt(0.2), b, 0.5 * a),
 }
 
 
@@ -161,7 +154,7 @@ def test_functions_and_their_gradients(function: Callable[..., Any]) -> None:
 
 
 NAMES = sorted({*TORCH_FUNCTIONS, "mul_", "clone", "sum", "mean", "sin"})
-OWN = "sigmoid tanh exp log sqrt relu softplus log_sigmoid normalize stop_gradient F.silu F.elu F.softplus F.leaky_relu"
+OWN = "sigmoid tanh exp log sqrt relu softplus log_sigmoid normalize stop_gradient F.silu F.softplus"
 FORMS = (
     [
         *(f"{{}}.{name}()" for name in NAMES), *(f"torch.{name}({{}})" for name in NAMES),
@@ -171,9 +164,9 @@ FORMS = (
     [
         *(f"{{}}.{name}({{}})" for name in NAMES), *(f"torch.{name}({{}}, {{}})" for name in NAMES),
         *(f"{{}} {sign} {{}}" for sign in ("+", "-", "*", "/", "**", ">", "<", ">=", "<=", "==", "&", "|", "//", "%")),
-        "maximum({}, {})", "minimum({}, {})", "torch.clamp({}, max={})", "torch.add({}, {}, alpha=2)",
+        "maximum({}, {})", "minimum({}, {})", "torch.clamp({}, max={})",
     ],
-    ["where({}, {}, {})", "torch.where({}, {}, {})", "torch.clamp({}, {}, {})", "torch.lerp({}, {}, {})"],
+    ["where({}, {}, {})", "torch.where({}, {}, {})", "torch.clamp({}, {}, {})"],
 )  # fmt: skip
 """What a step may try with one operand, with two and with three."""
 
@@ -228,7 +221,7 @@ def test_what_a_trace_accepts_means_the_same_on_tensors() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert wrong == []
-    assert accepted > 700
+    assert accepted > 400
 
 
 def test_numbers_have_the_precision_of_the_state() -> None:

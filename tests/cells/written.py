@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm.cells.lines import Lines, Notation
+from charlm.cells.equations import Lines
 from charlm.cells.program import EPSILON, Program
 
 _IN_PYTHON = {
@@ -128,7 +128,7 @@ def evaluate(lines: Iterable[str], values: Mapping[str, Any]) -> dict[str, Any]:
 def parameters(program: Program, tensors: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, Any]:
     """The parameters by their printed names."""
     found: dict[str, Any] = {}
-    symbols = Lines(program, Notation()).symbols
+    symbols = Lines(program).symbols
     for one in program.parameters:
         name = symbols[one.name,]
         stack = tensors[one.name] if one.stack else tensors[one.name][None]

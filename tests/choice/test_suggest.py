@@ -45,7 +45,7 @@ def speed(monkeypatch):
         speed.measured.append(config)
         model = config.model
         if model.cell.hidden > speed.largest:
-            return None
+            return math.inf
         is_plain = model.cell.kind == "lstm" and model.layers == 1 and not model.cell.layer_norm
         factor = speed.factor * (1 if is_plain else speed.without_kernels)
         return factor * (1e-3 + 1e-8 * count_parameters(model, len(corpus.vocabulary)) * config.train.batch_size)

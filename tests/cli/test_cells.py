@@ -39,8 +39,6 @@ def test_show(cli) -> None:
     assert [line.split("(")[0] for line in notes.splitlines()[1:]] == ["normalize", "normalize′"]
     assert notes.startswith("Layer normalization takes each gate's sum W x + R h + b + b' alone. ")
     assert "ε = 1e−05" in notes
-    for block in cli("cells", "show", "rhn", "--set", "model.cell.depth=40").out.split("\n\n")[1:3]:
-        assert (len(block.splitlines()), block.splitlines()[-1]) == (31, "… 90 more")
 
 
 def test_show_a_cell_of_ones_own(cli, tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from charlm.cli.common import EXACT
 from tests.cli.conftest import train
 
 PROMPT = "süß’€😀"
@@ -75,8 +74,3 @@ def test_a_pipe_gets_utf8_and_json_its_own_escapes(shown, run, encoding, write):
 def test_a_terminal_gets_escapes_for_what_it_lacks(shown, run, encoding):
     found = shown(encoding, "sample", run, "--prompt", PROMPT, "--seed", 1, terminal=True)
     assert found.startswith(PROMPT.encode(encoding, "backslashreplace"))
-
-
-def test_bytes_stay_and_lone_surrogates_are_escaped():
-    assert "é\udcff\ud800".encode("utf-8", EXACT) == "é\\udcff\\ud800".encode()
-    assert "é\udcff a\ud800".encode("utf-8", EXACT) == b"\xc3\xa9\xff a\\ud800"

@@ -31,13 +31,12 @@ USAGE = [
     ("sample r --temperature inf", "Invalid value: --temperature: found inf; allowed: a number from 0 to 1,"),
     ("sample run --new", "--new needs a model of lines"),
     ("eval r --split test --file f", "Invalid value: --split and --file exclude one another"),
-    ("score run z.txt --skip-unknown --unknown-as 3", "--skip-unknown and --unknown-as exclude one another"),
-    ("score run z.txt --unknown-as inf", "--unknown-as: found inf; allowed: a number from 0 to 1,000,000,000"),
+    ("score run z.txt --unknown-as inf", "'--unknown-as': found 'inf'; allowed: less than or equal to 1000000000"),
     ("score run z.txt --per-char", "--per-char needs --json"),
-    ("score run z.txt --above much", "--above: found 'much'; allowed: bits per character (3.2 or 3.2bits), "
-     "nats per character (2.1nats), or a percentile of the lines of a file, p0 to p100 (p99)"),
+    ("score run z.txt --above much", "--above: found 'much'; allowed: bits per character (3.2), or a "
+     "percentile of the lines of a file, p0 to p100 (p99)"),
     ("score no-such-run z.txt --above p101", "--above: found 'p101'; allowed: bits per character"),
-    ("score run - --above p9", "--above p9: found a pipe; allowed: a file, a number such as --above 3.2bits, or --of "
+    ("score run - --above p9", "--above p9: found a pipe; allowed: a file, a number such as --above 3.2, or --of "
      "with a file of normal lines"),
     ("score run z.txt --above 3 --of z.txt", "--of needs a percentile, such as --above p99"),
     ("score run z.txt --above p9 --of -", "--of: found stdin; allowed: a file of normal lines"),
@@ -45,7 +44,6 @@ USAGE = [
     ("export run --to flax --out a", "Invalid value for '--to': found 'flax'; allowed: 'onnx', 'html'"),
     ("compare x.txt --equal params", "'--equal': found 'params'; allowed: 'parameters', 'time', 'updates'"),
     ("plan", "Invalid value: a text is needed, for example my.txt"),
-    ("cells show gru --set model.cell.kind=lstm", "--set: found the kind lstm; allowed: gru, as KIND says"),
     ("config show", "Missing argument 'CONFIG'."),
     ("data fetch", "Missing argument 'NAME...'."),
     ("train x.txt —minutes 5", "found —minutes; allowed: options, or ./—minutes for a file of this name; type -- "),
@@ -58,7 +56,7 @@ USAGE = [
         ("train x.txt --minutes 0,1", "'--minutes': found '0,1'; "),
     ("train x.txt --minutes 0,1", "; type 0.1 for 0,1"),
     ("sample r --length 1,000", "; type 1000 for 1,000"),
-    ("score r x --above 3,2bits", "; type 3.2 for 3,2"),
+    ("score r x --above 3,2", "; type 3.2 for 3,2"),
     ("train x.txt --minutes −5", "; type - for − (U+2212)"),
     ("data info x --level word", "Invalid value for '--level': found 'word'; allowed: 'char', 'byte'"),
 ]  # fmt: skip
@@ -89,7 +87,6 @@ ERRORS = [
     (f"config show tiny.yaml --set seed='{RTL}'", r"--set seed='\u202e': seed: found "),
     ("config show tiny.yaml --set optimizer.lr=0,001", '000,000; type 0.001 for 0,001'),
     ("config show tiny.yaml --set seed=–1", "; type - for – (U+2013)"),
-    ("config show utf16.yaml", "utf16.yaml: found text in UTF-16LE; allowed: text in UTF-8; convert it: iconv "),
     ("config show nbsp.yaml", "nbsp.yaml: seed\u00a0: unknown key; "),
     ("config show nbsp.yaml", "; type a space for U+00A0"),
     ("config show quotes.yaml", "quotes.yaml: line 1, column 16: found a quote without its end in data: {source: \"a”}"
@@ -127,7 +124,7 @@ ERRORS = [
     ("data info tex.txt", "tex.txt: no such file or folder; a source is a file, a folder, a glob or builtin:NAME; did "
                           "you mean 'text.txt'?"),
     ("data fetch text8 tinyshakespear --data-dir folder", "tinyshakespear: found no such text; allowed: tinyshakespeare"
-     " | text8 | enwik8; did you mean 'tinyshakespeare'?"),
+     " | text8 | enwik8"),
     ("train --resume --run-dir run --set train.max_stesp=9", "--set train.max_stesp=9: train.max_stesp: unknown key; "),
     ("train --config tiny.yaml --run-dir run",
      "run: already holds a run; allowed: --resume to continue it, or another --run-dir"),
@@ -173,7 +170,6 @@ def in_folder(trained_run, text_file, tiny_config, tmp_path, monkeypatch):
         "a.gz": gzip.compress(b"text", mtime=0), "empty.txt": b"",
         "mark.txt": b"\xef\xbb\xbf",
         "nbsp.yaml": "seed\u00a0: 1".encode(), "quotes.yaml": 'data: {source: "a”}'.encode(),
-        "utf16.yaml": "model: {cell: {kind: lstm}, layers: 2}".encode("utf-16-le"),
         "abc.txt": b"abc", "lines.txt": b"a\nb\n" * 3,
     }  # fmt: skip
     for name, content in texts.items():
@@ -195,7 +191,7 @@ def test_errors(cli, in_folder, words, text):
     [
         ("score run -", gzip.compress(b"text", mtime=0), "stdin: found a gzip file; allowed: text in UTF-8; unpack it"),
         ("eval run --file -", b"soZ", "stdin: found 'Z' (U+005A), which the model has never seen"),
-        ("eval run --file -", b"\xff", "stdin: found no UTF-8 at byte offset 0; allowed: UTF-8"),
+        ("eval run --file -", b"\xff", "stdin: found byte 0xFF (not UTF-8), which the model has never seen; "),
     ],
 )
 def test_errors_of_stdin(cli, in_folder, words, stdin, error):

@@ -9,7 +9,7 @@ import pytest
 
 from charlm import load
 from charlm.checkpoint import read_checkpoint, save_checkpoint
-from charlm.inference.dynamic import Adaptation, evaluate_dynamically
+from charlm.inference.dynamic import evaluate_dynamically
 from tests.text import words_text
 
 KEYS = ("checkpoint", "step", "text", "precision", "nats_per_char", "bits_per_char", "targets", "chars_per_s")
@@ -43,7 +43,7 @@ def test_precision(cli, trained_run, write):
         assert other.code == 0
         assert "device" not in other.err
     value = json.loads(cli("eval", trained_run, "--precision", "bf16", "--json").out)
-    assert value["precision"] == load(trained_run, "cpu", precision="bf16").precision == "bf16"
+    assert value["precision"] == load(trained_run, "cpu", precision="bf16").network.precision == "bf16"
     assert value["nats_per_char"] != json.loads(cli("eval", trained_run, "--json").out)["nats_per_char"]
     assert cli("sample", trained_run, "--device", "cpu", "--precision", "tf32").error == (
         "precision: found tf32, which cpu (1 thread) lacks; allowed here: fp32 | bf16"
@@ -84,7 +84,7 @@ def test_dynamic(cli, trained_run):
     train_ids, ids = (
         model.vocabulary.encode(words_text(20_000)[part]) for part in (slice(18_000), slice(18_000, 19_000))
     )
-    scored = evaluate_dynamically(model.network, ids, train_ids, Adaptation())
+    scored = evaluate_dynamically(model.network, ids, train_ids)
     assert dynamic["nats_per_char"] == pytest.approx(scored.nats_per_char)
     assert dynamic["bits_per_char"] == pytest.approx(dynamic["nats_per_char"] / math.log(2))
     assert (dynamic["targets"], dynamic["lr"], dynamic["steps"]) == (999, 0.0005, 50)
@@ -111,8 +111,7 @@ def test_what_needs_the_training_text(cli, tiny_config, text_file, tmp_path):
     for fault in (has_changed, is_gone):
         for *words, option in needing:
             for error in (cli(*words, option).error, cli(*words, option, "--json").error):
-                assert error.startswith(f"{option} needs the text that the run was trained on: {fault}")
-                assert error.endswith(f"; or leave out {option}")
+                assert error.startswith(fault)
             assert cli(*words).code == 0
         assert cli("eval", run).error.startswith(fault)
         assert cli("train", "--resume", "--run-dir", run, "--set", "train.max_steps=9").error.startswith(fault)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from charlm.inference.loading import load
+from charlm.inference.trained import load
 from tests.runs import rows
 
 MEMBERS = ["--set", "model.members=2", "--set", "model.layers=2"]

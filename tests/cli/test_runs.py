@@ -44,9 +44,9 @@ def test_table_and_json(cli, runs, monkeypatch):
     assert header == ["run", "model", "parameters", "updates", "best nats/char", "written", "state"]
     best = read_header(runs / "new" / FOLDER / BEST)[1]["best_nats"]
     assert rows[0] == [str(runs / "new"), "lstm 1 × 16", "2,014", "6", f"{best:.4f}", rows[0][5], "finished"]
-    assert re.fullmatch(r"just now|\d+ min ago", rows[0][5])
+    assert re.fullmatch(r"[\d.]+ s ago|\d+ min \d+ s ago", rows[0][5])
     assert rows[1][0] == str(runs / "by topic" / "Öl-日本")
-    assert re.fullmatch(r"\d+ d ago", rows[1][5])
+    assert re.fullmatch(r"\d+ d \d+ h ago", rows[1][5])
     assert len(rows) == 2
     new, old = listed(cli, runs)
     assert list(new) == [
@@ -145,7 +145,7 @@ def test_headers_that_are_none(trained_run, tmp_path):
         (2).to_bytes(8, "little") + b"{}", good.replace(b"charlm checkpoint", b"somebody else's!!"),
     ):  # fmt: skip
         path.write_bytes(content)
-        with pytest.raises(DamagedCheckpointError, match=f"^{re.escape(str(path))}: damaged, or not a checkpoint"):
+        with pytest.raises(DamagedCheckpointError, match=f"^{re.escape(str(path))}: .*not a (charlm )?checkpoint"):
             read_header(path)
 
 

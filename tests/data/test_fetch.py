@@ -109,13 +109,13 @@ def names(folder: Path) -> list[str]:
 
 def fetched(download: Download, folder: Path) -> bool:
     """Whether a fetch brings the text, and leaves nothing beside it."""
-    return fetch(download, folder, with_bar=False).read_bytes() == TEXT and names(folder) == ["corpus.txt"]
+    return fetch(download, folder).read_bytes() == TEXT and names(folder) == ["corpus.txt"]
 
 
 def failure(download: Download, folder: Path) -> str:
     """The message of a fetch that must fail, and that leaves nothing under the final name."""
     with pytest.raises(DataError) as caught:
-        fetch(download, folder, with_bar=False)
+        fetch(download, folder)
     assert not (folder / download.filename).exists()
     return str(caught.value)
 
@@ -136,7 +136,7 @@ def test_a_text_is_downloaded_once_into_a_new_folder(server, text, tmp_path):
 def test_another_file_is_never_overwritten(server, text, tmp_path):
     (tmp_path / "corpus.txt").write_bytes(b"my own")
     with pytest.raises(DataError) as caught:
-        fetch(text, tmp_path, with_bar=False)
+        fetch(text, tmp_path)
     assert str(caught.value) == (
         f"{tmp_path}/corpus.txt: SHA-256 is {sha256(b'my own')}; it must be {text.sha256}; move or delete the file, "
         "then run the command again"

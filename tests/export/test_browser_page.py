@@ -30,7 +30,7 @@ def page(opened, tmp_path, monkeypatch):
     def gone(*_):
         raise DataError("the text is gone")
 
-    monkeypatch.setattr(TrainedModel, "training_splits", gone)
+    monkeypatch.setattr(TrainedModel, "training_splits", property(gone))
 
     def page(trained: TrainedModel, **options: bool):
         viewport = {"color_scheme": "dark"} if options.pop("dark", False) else {}
@@ -461,7 +461,7 @@ def test_copies_are_underlined(page, monkeypatch):
     between = next(index for index in range(9) if index not in (training[29], training[75]))
     # Two stretches of the sample that overlap in it.
     training = {"train": np.concatenate([training[45:75], [between], training[30:60]])}
-    monkeypatch.setattr(TrainedModel, "training_splits", lambda *_: training)
+    monkeypatch.setattr(TrainedModel, "training_splits", training)
     view = page(trained, novelty=True)
     assert written(view, length=100, seed=8) == text
     assert "".join(view.locator("#paper .copied").all_text_contents()) == text[30:75]

@@ -31,7 +31,7 @@ def without_training_text(monkeypatch):
     def gone(*_):
         raise DataError("the text is gone")
 
-    monkeypatch.setattr(TrainedModel, "training_splits", gone)
+    monkeypatch.setattr(TrainedModel, "training_splits", property(gone))
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from torch import Tensor
 from charlm.cells.window import LoopInputs
 from charlm.gpu import graphs
 from charlm.gpu.graphs import Graphs, Recorder
-from charlm.gpu.recurrence import GpuDriver
 from charlm.layers import RecurrentLayers
 from charlm.layers.buffers import BufferCache
 from charlm.layers.recurrence import choose_buffers
@@ -89,7 +88,6 @@ def test_kernels_are_launched_on_the_card_of_the_tensors(
     stack = case.build(5, 17, 1, zoneout=0.3, state=0.2).float()
     x_TBI = random_input(stack, 3, 2).float()
     monkeypatch.setattr(kernels, "compiled", lambda passes, options: Compiled())
-    monkeypatch.setattr(GpuDriver, "steps", lambda driver, *memory: kernels.TritonSteps(*memory))
     monkeypatch.setattr(stack.gpu_driver, "graphs", Graphs(lambda launches, device: launches))
     monkeypatch.setattr(stack.gpu_driver, "takes_graphs", lambda device: replays)
     monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: torch.cuda.device(SECOND))

@@ -14,10 +14,12 @@ from charlm.cells.window import Window
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.layers import RecurrentLayers
 from charlm.layers.buffers import BufferCache
-from tests.cells.measure import CASES, Case, own, random_input, random_state
+from tests.cells.measure import Case, own, random_input, random_state
 from tests.pairwise import pairwise
 from tests.recordable import CheckedGraphs, Recordable
 
+pytest.importorskip("triton")
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, in Triton's interpreter
 CPU = torch.device("cpu")
 OPTIONS = {"zoneout": 0.2, "state": 0.2, "weights": 0.2}
 
@@ -40,7 +42,7 @@ class Recorder:
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+def recorder(monkeypatch: pytest.MonkeyPatch, interpreter: None) -> Recorder:
     """Makes all layers take graphs on the CPU."""
     recorder = Recorder()
     monkeypatch.setattr(RecurrentLayers.gpu_driver, "graphs", Graphs(recorder))
@@ -114,11 +116,12 @@ def test_what_a_graph_cannot_record_is_noticed(launch: Any) -> None:
         launch(torch.ones(1))
 
 
+@pytest.mark.usefixtures("no_launches")
 def test_a_graph_can_record_a_window(case: Case, recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = case.build(5, 17, 1, zoneout=0.3, state=0.2)
+    stack = case.build(5, 17, 1, zoneout=0.3, state=0.2).float()
     checked = CheckedGraphs()
     monkeypatch.setattr(stack.gpu_driver, "graphs", checked)
-    y_TBH, _ = own(stack)(random_input(stack, 4, 3), random_state(stack, 3))
+    y_TBH, _ = own(stack)(random_input(stack, 4, 3).float(), random_state(stack, 3))
     y_TBH.sum().backward()
     assert checked.runs == 2
 
@@ -140,12 +143,12 @@ def results(stack: RecurrentLayers, x: Tensor, seed: int, *, resets: bool = Fals
     return [*(tensor.detach() for tensor in outputs), *gradients, y, *state]
 
 
-@pairwise(case=CASES, resets=[False, True], zoneout=[0.2, 0.0])
+@pairwise(case=[Case("lstm"), Case("rhn"), Case("slstm")], resets=[False, True], zoneout=[0.2, 0.0])
 def test_every_window_from_the_third_on_is_replayed_with_the_same_results(
     case: Case, recorder: Recorder, monkeypatch: pytest.MonkeyPatch, resets: bool, zoneout: float
 ) -> None:
-    stack = case.build(17, 17, 2, **OPTIONS | {"zoneout": zoneout})
-    inputs = [random_input(stack, 4, 2) for _ in range(5)]
+    stack = case.build(17, 17, 2, **OPTIONS | {"zoneout": zoneout}).float()
+    inputs = [random_input(stack, 4, 2).float() for _ in range(5)]
 
     def windows() -> list[list[Tensor]]:
         return [results(stack, x, seed, resets=resets) for seed, x in enumerate(inputs)]
@@ -187,12 +190,12 @@ def test_another_cell_or_precision_on_the_same_tensors_is_another_call(recorder:
 
 
 def test_without_graphs_no_buffers_are_cached_and_copies_take_none_along(recorder: Recorder) -> None:
-    stack = Case("lstm").build(5, 17, 1)
+    stack = Case("lstm").build(5, 17, 1).float()
     stack.gpu_driver.graphs.enabled = False
-    results(stack, random_input(stack, 4, 2), seed=0)
+    results(stack, random_input(stack, 4, 2).float(), seed=0)
     assert not stack.buffer_cache._free
     stack.gpu_driver.graphs.enabled = True
-    results(stack, random_input(stack, 4, 2), seed=0)
+    results(stack, random_input(stack, 4, 2).float(), seed=0)
     assert stack.buffer_cache._free
     for other in (copy.deepcopy(stack), pickle.loads(pickle.dumps(stack))):
         assert not other.buffer_cache._free
@@ -200,8 +203,8 @@ def test_without_graphs_no_buffers_are_cached_and_copies_take_none_along(recorde
 
 @pytest.mark.usefixtures("recorder")
 def test_windows_that_wait_for_their_backward_pass_share_nothing() -> None:
-    stack = Case("lstm").build(5, 17, 2)
-    windows = [random_input(stack, 4, 2) for _ in range(3)]
+    stack = Case("lstm").build(5, 17, 2).float()
+    windows = [random_input(stack, 4, 2).float() for _ in range(3)]
     parameters = list(stack.parameters())
 
     def loss(x: Tensor) -> Tensor:
@@ -214,7 +217,7 @@ def test_windows_that_wait_for_their_backward_pass_share_nothing() -> None:
         again = torch.autograd.grad(torch.stack(losses).sum(), parameters)
         assert all(map(torch.equal, again, together))
         for gradient, singles in zip(together, zip(*alone, strict=True), strict=True):
-            torch.testing.assert_close(gradient, sum(singles), rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(gradient, sum(singles), rtol=1e-5, atol=1e-5)
 
 
 # Buffers

@@ -1,4 +1,4 @@
-"""The loop of GPUs for random cells, and Triton's kernels: interpreted on the CPU, and compiled for three GPUs."""
+"""Triton's kernels: interpreted on the CPU, and compiled for three GPUs."""
 
 import importlib.util
 import os
@@ -40,23 +40,16 @@ OPTIONS = [{"zoneout": 0.3, "residual": True}, {"state": 0.4, "weights": 0.2, "z
 SIZES = [(6, 3, 5, 7), (1, 1, 1, 1), (4, 2, 7, 7), (5, 4, 11, 3)]  # T, B, I, H
 
 
-def two_ways(cell: Cell, size: tuple[int, ...], options: dict[str, Any], resets: bool, dtype: torch.dtype) -> list[Run]:
+def two_ways(cell: Cell, size: tuple[int, ...], options: dict[str, Any], resets: bool) -> list[Run]:
     """One window by the reference loop and by the loop of GPUs."""
     T, B, inputs, H = size
-    stack = layers_of(cell.model_copy(update={"hidden": H}), inputs, **options).to(dtype)
+    stack = layers_of(cell.model_copy(update={"hidden": H}), inputs, **options)
     with torch.no_grad():
         for parameter in stack.parameters():
             parameter += 0.2 * torch.randn_like(parameter)
     x, state = in_dtype_of(stack, random_input(stack, T, B), random_state(stack, B))
     resets_TB = resets_of(T, B) if resets else None
     return [run(seeded(f, resets_TB), stack, x, state) for f in (stack.forward_reference, own(stack))]
-
-
-@settings(max_examples=100, deadline=None)
-@given(cells(), st.sampled_from(SIZES), st.sampled_from(OPTIONS), st.booleans())
-def test_both_passes_of_random_cells(cell: Cell, size: tuple[int, ...], options: Any, resets: bool) -> None:
-    expected, found = two_ways(cell, size, options, resets, torch.float64)
-    assert_equal_runs(found, expected)
 
 
 class Choice(Cell):
@@ -70,9 +63,12 @@ class Choice(Cell):
         return y * 0.5 + tanh(y)
 
 
+@needs_triton
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.usefixtures("interpreter")
 def test_a_choice_and_its_condition_are_both_saved() -> None:
-    expected, found = two_ways(Choice(), (5, 3, 4, 4), {}, False, torch.float64)
-    assert_equal_runs(found, expected)
+    expected, found = two_ways(Choice(), (5, 3, 4, 4), {}, False)
+    assert_equal_runs(found, expected, tolerance=1e-5)
 
 
 @needs_triton
@@ -82,7 +78,7 @@ def test_a_choice_and_its_condition_are_both_saved() -> None:
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cells(jumps=False), st.sampled_from(SIZES), st.sampled_from(OPTIONS), st.booleans())
 def test_triton_kernels_of_random_cells(cell: Cell, size: tuple[int, ...], options: Any, resets: bool) -> None:
-    expected, found = two_ways(cell, (2, *size[1:]), options, resets, torch.float32)
+    expected, found = two_ways(cell, (2, *size[1:]), options, resets)
     for name, tensor in expected.items():
         largest = float(tensor.abs().max().clamp(min=1))
         torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-4 * largest, msg=name)
@@ -110,8 +106,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from charlm.cells import CELLS
 from charlm.cells.derivative import passes_of
-from charlm.cells.triton import kernels
-from charlm.cells.triton_kernel import Options
+from charlm.cells.triton import Options, kernels
 from charlm.gpu.kernels import AS_WRITTEN, compiled, shape
 
 dump = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
@@ -137,7 +132,7 @@ for kind, options in eval(sys.argv[1]):
     for full in (False, True):
         options = Options(full, full, full, full)
         both, functions = kernels(derived, options), compiled(derived, options)
-        for kernel in (kernel for stage in (*both.forward, *both.backward) for kernel in stage.kernels):
+        for kernel in (kernel for _, those in (*both.forward, *both.backward) for kernel in those):
             for units in (40, 512, 1500) if kernel.whole_rows else (512,):
                 for architecture in (80, 90, 100):
                     check(functions[kernel.name], kernel, architecture, units)

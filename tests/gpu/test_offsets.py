@@ -14,11 +14,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells.passes import Passes
-from charlm.cells.triton import kernels
-from charlm.cells.triton_kernel import Options
-from charlm.cells.window import Gradients, Window
-from charlm.gpu.recurrence import GpuDriver
-from charlm.gpu.steps import Steps
+from charlm.cells.triton import Options, kernels
 from tests.cells.measure import CASES, Case, own
 from tests.pairwise import pairwise
 
@@ -122,14 +118,10 @@ def widths(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     def compiled(passes: Passes, options: Options) -> dict[str, Launcher]:
         both = kernels(passes, options)
-        launched = [kernel for stage in (*both.forward, *both.backward) for kernel in stage.kernels]
+        launched = [kernel for _, those in (*both.forward, *both.backward) for kernel in those]
         return {kernel.name: Launcher(both.source, kernel.name, found) for kernel in launched}
 
-    def steps(driver: GpuDriver, window: Window, gradients: Gradients | None = None) -> Steps:
-        return gpu_kernels.TritonSteps(window, gradients)
-
     monkeypatch.setattr(gpu_kernels, "compiled", compiled)
-    monkeypatch.setattr(GpuDriver, "steps", steps)
     return found
 
 

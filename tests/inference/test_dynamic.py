@@ -7,7 +7,7 @@ import torch
 from charlm.cells import CELLS
 from charlm.errors import DataError, DivergenceError
 from charlm.inference import dynamic
-from charlm.inference.dynamic import Adaptation, evaluate_dynamically, gradient_rms
+from charlm.inference.dynamic import evaluate_dynamically, gradient_rms
 from charlm.inference.evaluation import WARMUP, evaluate
 from tests.inference.models import V, ids, model_of
 
@@ -21,7 +21,7 @@ TRAIN = ids(3000, seed=9)
 
 
 def dynamically(model, text, **adaptation):
-    return evaluate_dynamically(model, text, TRAIN, Adaptation(**adaptation), per_char=True)
+    return evaluate_dynamically(model, text, TRAIN, **adaptation, per_char=True)
 
 
 @pytest.mark.parametrize("kind", CELLS)
@@ -145,4 +145,4 @@ def test_short_texts():
         assert any(bool((rms > 0).any()) for rms in sizes)
     # With a vocabulary of one character all gradients are 0, and so is their size.
     text = np.zeros(100, np.uint8)
-    assert evaluate_dynamically(model_of(vocabulary=1), text, text, Adaptation()).nats_sum == 0
+    assert evaluate_dynamically(model_of(vocabulary=1), text, text).nats_sum == 0

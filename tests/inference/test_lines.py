@@ -1,6 +1,7 @@
 """Scores of lines as they come: each as if the others were not there."""
 
 import copy
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from charlm.data.reading import as_in_training, whole_lines
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import VocabularyError
-from charlm.inference.line_scores import score_lines
+from charlm.inference.texts import score_lines
 from charlm.model import build_model
 from tests.inference.models import alone
 from tests.text import words_text
@@ -54,16 +55,15 @@ def arriving(trained, blocks):
 
 
 def scored(trained, blocks, **options):
-    return [line for lines in score_lines(trained, arriving(trained, blocks), "log", **options) for line in lines]
+    lines = arriving(trained, blocks)
+    return [*itertools.chain(*score_lines(trained.network, trained.vocabulary, lines, "log", **options))]
 
 
 def assert_scores(scores, lines, truth):
-    numbered = [(score.number, score.text.encode("utf-8", "surrogateescape")) for score in scores]
-    assert numbered == [*enumerate(lines, start=1)]
-    for score, nats in zip(scores, truth, strict=True):
-        assert score.nats_sum == pytest.approx(nats.sum(), rel=1e-5)
-        assert score.nats_per_char == pytest.approx(nats.mean(), rel=1e-5)
-        np.testing.assert_allclose(score.nats, nats, rtol=1e-3, atol=1e-4)
+    assert [line.encode("utf-8", "surrogateescape") for line, _, _ in scores] == lines
+    for (_, nats, _), expected in zip(scores, truth, strict=True):
+        assert nats.sum(dtype=np.float64) == pytest.approx(expected.sum(), rel=1e-5)
+        np.testing.assert_allclose(nats, expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize(("kind", "seed"), [("text", 0), ("text", 1), ("lines", 2), ("lines", 3)])
@@ -72,7 +72,7 @@ def test_each_line_is_scored_as_if_it_were_alone_however_the_blocks_are_cut(trai
     scores = scored(model, in_blocks(b"\n".join(LINES) + b"\n" * (seed % 2), seed))
     assert_scores(scores, LINES, one_by_one(trained, LINES))
     assert scored(model, []) == []
-    assert [len(line.nats) for line in scored(model, [b"\n\n"])] == [1, 1]
+    assert [len(nats) for _, nats, _ in scored(model, [b"\n\n"])] == [1, 1]
 
 
 def test_a_long_line_is_read_in_windows_with_bounded_memory(trained, monkeypatch):
@@ -91,14 +91,11 @@ def test_characters_that_the_model_does_not_know(trained):
     with_unknown = np.concatenate([truth[1][:3], [7.0] * 3, truth[1][3:]])
     lines = [line.encode() for line in lines]
     for blocks in ([b"\n".join(lines)], [b"so tee\n", b"so Z", "é, tee\nso".encode()]):
-        stream = score_lines(trained, arriving(trained, blocks), "log")
-        assert [line.text for line in next(stream)] == ["so tee"]
         with pytest.raises(VocabularyError) as error:
-            list(stream)
+            scored(trained, blocks)
         assert str(error.value).startswith("log, line 2: found ")
         assert "'Z' (U+005A)" in str(error.value)
-        assert str(error.value).endswith("; --skip-unknown leaves others out, --unknown-as BITS counts them")
-        assert_scores(scored(trained, blocks, skip_unknown=True), lines, truth)
+        assert str(error.value).endswith("; --unknown-as BITS counts others")
         counted = scored(trained, blocks, unknown_nats=7.0)
         assert_scores(counted, lines, [truth[0], with_unknown, truth[2]])
 
@@ -106,13 +103,13 @@ def test_characters_that_the_model_does_not_know(trained):
 def test_characters_that_are_not_in_the_text_of_training(trained):
     with pytest.raises(VocabularyError, match=r"^log, line 2: found 'Z' \(U\+005A\), byte 0xE9 \(not UTF-8\), which "):
         scored(trained, [b"so\nt\xe9eZ\n"])
-    [_, line] = scored(trained, [b"so\nt\xe9e\n"], skip_unknown=True)
-    assert (line.text, len(line.nats)) == ("t\udce9e", 3)
-    assert [line.text for line in scored(trained, [b"\xef\xbb\xbfso\n"])] == ["so"]
+    [_, (line, nats, unknown)] = scored(trained, [b"so\nt\xe9e\n"], unknown_nats=7.0)
+    assert (line, len(nats), unknown) == ("t\udce9e", 4, "\udce9")
+    assert [line for line, _, _ in scored(trained, [b"\xef\xbb\xbfso\n"])] == ["so"]
     with pytest.raises(VocabularyError, match=r"^log, line 1: found '\\r' \(U\+000D\), which the model has never seen"):
         scored(trained, [b"so\r\n"])
     vocabulary = Vocabulary("char", trained.vocabulary.characters.replace("\n", "X"))
-    with pytest.raises(VocabularyError, match=r": the model has never seen a newline, where a line begins; allowed: "):
+    with pytest.raises(VocabularyError, match=r"found '\\n' \(U\+000A\), which the model has never seen"):
         scored(replace(trained, vocabulary=vocabulary), [b"so\n"])
 
 
@@ -121,4 +118,4 @@ def test_a_byte_model_scores_bytes(trained):
     network = build_model(trained.config.model, 256).eval()
     model = replace(trained, network=network, vocabulary=Vocabulary("byte"))
     scores = scored(model, [b"\xef\xbb\xbf\xff\r\n\xc3", b"\xa9"])
-    assert [(line.text, len(line.nats)) for line in scores] == [("\ufeff\udcff\r", 6), ("é", 3)]
+    assert [(line, len(nats)) for line, nats, _ in scores] == [("\ufeff\udcff\r", 6), ("é", 3)]

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DivergenceError, VocabularyError
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import SampleText, StepByStep, choose, read_ids, sample_ids, sample_text
+from charlm.layers.reference import REFERENCE
 from charlm.model import build_model
-from tests.cells.measure import own
 from tests.pairwise import all_pairs
 from tests.recordable import CheckedGraphs
 
@@ -142,10 +143,11 @@ def test_an_empty_prompt_is_a_line_start_and_an_unknown_character_an_error():
 
 
 def test_bytes_come_out_as_whole_characters():
-    sample = SampleText(Vocabulary("byte"), (), None)
     ids = "é€😀".encode() + b"\xe2\x82"
-    pieces = [sample.append(id, last=place == len(ids)) for place, id in enumerate(ids, start=1)]
-    assert pieces == ["", "é", "", "", "€", "", "", "", "😀", "", "\udce2\udc82"]
+    for errors, last in (("surrogateescape", "\udce2\udc82"), ("replace", "\ufffd")):
+        sample = SampleText(Vocabulary("byte"), (), None, errors)
+        pieces = [sample.append(id, is_last=place == len(ids)) for place, id in enumerate(ids, start=1)]
+        assert pieces == ["", "é", "", "", "€", "", "", "", "😀", "", last]
 
 
 GENERATED = [
@@ -225,9 +227,8 @@ def test_logits_that_are_not_finite_are_refused(temperature, with_kernel, member
 def test_a_graph_can_record_a_step(cell, model, limits, monkeypatch):
     config = parse_config({"model": {"cell": cell | {"hidden": 21}, **model}}, "test").model
     model = build_model(config, 11).eval()
-    layers = own(model.layers)  # which a GPU uses
-    monkeypatch.setattr(model.layers, "forward", lambda x, state=None, resets=None: layers(x, state, resets))
-    monkeypatch.setattr("charlm.layers.recurrence.check_ids", lambda *arguments: None)  # on the CPU only
+    by_operators = partial(type(model.layers).forward, model.layers, backend=REFERENCE)
+    monkeypatch.setattr(model.layers, "forward", by_operators)
     _, state = model.features(torch.tensor([[1]]))
     output = torch.randn(1, 3, 21)
     draws = torch.rand(9, 3, dtype=torch.float64)

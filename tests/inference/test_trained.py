@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from charlm.data.vocabulary import Vocabulary, readable
+from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, DataError, DeviceError, VocabularyError
-from charlm.inference.dynamic import Adaptation
 from charlm.inference.gradients import gradient_norms
-from charlm.inference.loading import load
-from charlm.inference.sampling import valid_text
+from charlm.inference.trained import load
 from charlm.model import build_model
 from tests.inference.models import outputs_of
 from tests.text import words_text
@@ -48,12 +46,6 @@ def test_samples_are_those_of_the_command(model, cli, trained_run):
     assert first + "".join(pieces) == text
 
 
-@pytest.mark.parametrize("text", ["é€😀", "aé\udce2\udc82", "\udce2\udc82b", "\udcff\udce2é\udcf0\udc9f\udc98", ""])
-def test_pieces_that_are_not_utf8(text):
-    for cut in range(len(text) + 1):
-        assert "".join(valid_text(iter([text[:cut], *text[cut:]]))) == readable(text)
-
-
 def test_next_is_what_the_whole_text_says(model):
     prompt = words_text(300)
     logits, _ = model.network(torch.from_numpy(model.vocabulary.encode(prompt).astype("int64"))[:, None])
@@ -70,12 +62,12 @@ def test_next_is_what_the_whole_text_says(model):
 
 def test_scores_are_those_of_the_command(model, cli, trained_run):
     value = json.loads(cli("eval", trained_run, "--split", "test", "--dynamic", "--json").out)
-    ids = model.training_splits()["test"]
+    ids = model.training_splits["test"]
     assert model.evaluate(ids).nats_per_char == pytest.approx(value["nats_per_char"], rel=1e-6)
     assert model.evaluate(ids, streams=1).nats_per_char == value["nats_per_char"]
     dynamic = value["dynamic"]
     assert model.evaluate_dynamically(ids).nats_per_char == dynamic["nats_per_char"]
-    faster = model.evaluate_dynamically(ids, Adaptation(lr=0.01), per_char=True)
+    faster = model.evaluate_dynamically(ids, lr=0.01, per_char=True)
     assert faster.nats_per_char != dynamic["nats_per_char"]
     assert len(faster.per_char_nats) == len(ids) - 1
     text = words_text(500)
@@ -149,9 +141,9 @@ NUMBERS = {
     "streams": lambda model, number: model.evaluate("so tee", streams=number),
     "longest": lambda model, number: model.gradient_norms("so tee", longest=number),
     "none_below": lambda model, number: model.classify(["so"], ["tee"], " ", none_below=number),
-    "lr": lambda model, number: Adaptation(lr=number),
-    "decay": lambda model, number: Adaptation(decay=number),
-    "steps": lambda model, number: Adaptation(steps=number),
+    "lr": lambda model, number: model.evaluate_dynamically("so tee", lr=number),
+    "decay": lambda model, number: model.evaluate_dynamically("so tee", decay=number),
+    "steps": lambda model, number: model.evaluate_dynamically("so tee", steps=number),
 }
 
 
@@ -171,7 +163,7 @@ def test_a_number_works_or_is_refused_with_its_range(model, name):
 
 
 def test_mistakes(model, tmp_path, monkeypatch):
-    for use in (model.sample, model.next, model.evaluate, model.stream):
+    for use in (model.sample, model.next, model.evaluate, lambda text: [*model.stream(text)]):
         with pytest.raises(VocabularyError, match=r"^found 'Z' \(U\+005A\), which the model has never seen"):
             use("so Z")
     for use in (model.score, model.features, model.novelty):

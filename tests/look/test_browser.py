@@ -11,7 +11,7 @@ from matplotlib.image import imread
 
 from charlm.cells import LSTM
 from charlm.data.vocabulary import Vocabulary
-from charlm.inference.loading import load
+from charlm.inference.trained import load
 from charlm.layers import RecurrentLayers
 from charlm.look import look_page
 from charlm.model import CharLM

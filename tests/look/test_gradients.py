@@ -2,7 +2,7 @@
 
 import re
 
-from charlm.inference.loading import load
+from charlm.inference.trained import load
 from charlm.look import look_page
 from tests.browser import unnamed
 from tests.text import words_text

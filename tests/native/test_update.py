@@ -132,28 +132,6 @@ def test_a_weight_without_a_gradient_is_averaged_only(skipped: bool) -> None:
         torch.testing.assert_close(updates.averages[weight], 0.25 * weight.detach())
 
 
-@pytest.mark.parametrize("name", ["gradient", "average", "exp_avg", "exp_avg_sq", "step"])
-def test_what_does_not_fit_its_weight_is_refused_before_anything_is_written(name: str) -> None:
-    updates = Updates([(40,), (50,)], torch.optim.AdamW, ADAMW)
-    updates.by_kernel()
-    weight = updates.weights[1]
-    state = updates.optimizer.state[weight]
-    wrong = torch.zeros(3)
-    if name == "gradient":
-        assert weight.grad is not None
-        weight.grad.data = wrong
-    elif name == "average":
-        updates.averages[weight] = wrong
-    else:
-        state[name] = wrong
-    before = updates.found()
-    with pytest.raises(
-        ValueError, match=rf"^{name} of a weight: found torch.float32 \[3\] on cpu; allowed: torch.float32"
-    ):
-        adam_step(updates.optimizer, updates.averages, 0.75)
-    assert all(torch.equal(tensor, before[key]) for key, tensor in updates.found().items())
-
-
 def test_without_averages_the_weights_are_the_same() -> None:
     with_averages, without = (Updates([(4100,)], torch.optim.AdamW, ADAMW) for _ in range(2))
     for updates, averages in ((with_averages, with_averages.averages), (without, {})):

@@ -55,14 +55,15 @@ class Targets:
     def corpus(self, data: bytes) -> None:
         """A text, encoded, cut and read back, in characters and in bytes; then the same from the cache."""
         from charlm.config.schema import DataConfig
-        from charlm.data.corpus import load_corpus
+        from charlm.data.corpus import CountedSources
         from charlm.system.cache import cache_dir
 
         shutil.rmtree(cache_dir(), ignore_errors=True)
         path = self._file("text.txt", data[1:])
         level = "byte" if data[:1] < b"\x80" else "char"
         for _ in ("encoded", "cached"):
-            corpus = load_corpus(DataConfig(source=str(path), level=level, split=(0.5, 0.25, 0.25)))
+            data_config = DataConfig(source=str(path), level=level, split=(0.5, 0.25, 0.25))
+            corpus = CountedSources(data_config).corpus()
             text = "".join(corpus.vocabulary.decode(ids) for ids in corpus.splits.values())
             if level == "char" and text != data[1:].decode().removeprefix("\ufeff"):
                 raise AssertionError("the text has changed")
@@ -94,7 +95,7 @@ class Targets:
         import torch
 
         from charlm.checkpoint import FORMAT, VERSION, digest, read_checkpoint, save
-        from charlm.inference.loading import load_model
+        from charlm.inference.trained import load_model
 
         parts = data.decode("utf-8", "replace").split("\n\n", 2)
         header = {"format": FORMAT, "version": str(VERSION)}

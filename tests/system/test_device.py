@@ -41,8 +41,7 @@ def test_a_wrong_variable_is_one_line(monkeypatch):
     with pytest.raises(DeviceError) as caught:
         prepare_device(torch.device("cpu"), "fp32")
     assert str(caught.value) == (
-        "CHARLM_GRAPHS: found 'on' in the environment; allowed: 0 (no CUDA graphs) | update (a whole update is one); "
-        "set it to one, or unset it"
+        "CHARLM_GRAPHS: found 'on' in the environment; allowed: 0 (no CUDA graphs); set it so, or unset it"
     )
 
 

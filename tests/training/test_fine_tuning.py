@@ -5,7 +5,7 @@ import torch
 
 from charlm.checkpoint import read_checkpoint
 from charlm.errors import ConfigError, VocabularyError
-from charlm.inference.loading import load
+from charlm.inference.trained import load
 from charlm.training.start import start_run
 from tests.text import words_text
 

@@ -118,16 +118,20 @@ class Terminal(io.StringIO):
     def isatty(self) -> bool:
         return True
 
+    def fileno(self) -> int:
+        return 2
+
 
 SCORES = "update 12345 · 1.500 nats · 109,000 chars/s · 2.164 bits/char"
 
 
-@pytest.mark.parametrize(("columns", "scores"), [(200, SCORES), (60, SCORES[:28])])
+@pytest.mark.parametrize(("columns", "scores"), [(200, SCORES), (61, SCORES[:28])])
 def test_the_bar_shows_the_time_left_first_and_cuts_what_does_not_fit(monkeypatch, columns, scores):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr("os.get_terminal_size", lambda descriptor: (columns, 24))
     progress = ProgressBar()
+    monkeypatch.setattr(progress._bar, "mininterval", 0)
     progress.note({"nats": 1.5, "bpc": 2.164, "chars_per_s": 109_000.0})
     progress.show(12_345, 0.5, 3660.0)
     shown = [text.strip() for text in terminal.getvalue().split("\r")]

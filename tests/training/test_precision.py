@@ -9,7 +9,7 @@ import torch
 
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
-from charlm.inference.loading import load
+from charlm.inference.trained import load
 from charlm.native import precision
 from charlm.training.start import resume_run, start_run
 from tests.runs import rows
@@ -43,7 +43,7 @@ def test_auto_takes_what_this_cpu_computes_faster(config_of, tmp_path: Path, fas
     assert f"cpu (1 thread), {taken}; lstm: fused CPU kernel\n" in told
     assert load_config(tmp_path / "run/config.yaml").precision == taken
     assert read_checkpoint(tmp_path / "run/checkpoints/last.safetensors").config.precision == taken
-    assert load(tmp_path / "run").precision == taken
+    assert load(tmp_path / "run").network.precision == taken
 
 
 def test_resuming_and_use_are_in_the_precision_of_training(config_of, tmp_path: Path, cli, fast: str, capsys) -> None:

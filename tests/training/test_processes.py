@@ -5,7 +5,6 @@ import copy
 import os
 import shutil
 import signal
-import socket
 from pathlib import Path
 from unittest import mock
 
@@ -24,7 +23,7 @@ from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
 from charlm.config import Config, parse_config
-from charlm.data.corpus import CountedSources, load_corpus
+from charlm.data.corpus import CountedSources
 from charlm.errors import CharlmError, ConfigError, RunError
 from charlm.inference.evaluation import evaluate
 from charlm.model import CharLM, build_model
@@ -33,8 +32,8 @@ from charlm.training.folder import RunFolder
 from charlm.training.machine import choose_machine
 from charlm.training.optimizer import build_optimizer
 from charlm.training.plan import cost_table, measure_cost
-from charlm.training.snapshot import restore_snapshot, take_snapshot
 from charlm.training.start import resume_run, run_of_this_launch, start_run
+from charlm.training.state import restore_snapshot, take_snapshot
 from charlm.training.step import Trainer
 from tests.processes import Team, team
 from tests.runs import assert_same_checkpoint, untimed, with_max_steps
@@ -91,7 +90,7 @@ def in_float64():
 
 def trainer_of(group: ProcessGroup, raw) -> Trainer:
     config = parse_config(raw, "test")
-    return Trainer(config, load_corpus(config.data), choose_machine(config, group))
+    return Trainer(config, CountedSources(config.data).corpus(), choose_machine(config, group))
 
 
 def trained(group: ProcessGroup, raw, updates: int, start: Checkpoint | None = None) -> Checkpoint:
@@ -204,7 +203,7 @@ def test_gpus_are_one(raw, kind):
 def scores(group: ProcessGroup, raw, lengths) -> list[float]:
     torch.manual_seed(1)
     config = parse_config(raw, "test")
-    corpus = load_corpus(config.data)
+    corpus = CountedSources(config.data).corpus()
     network = build_model(config.model, len(corpus.vocabulary)).double()
     ids = corpus.splits["train"]
     with in_float64():
@@ -425,17 +424,6 @@ def raising(group: ProcessGroup, rank: int, where: str, error: Exception) -> tup
     with pytest.raises((CharlmError, KeyError)) as caught:
         getattr(group, where)(function)
     return f"{type(caught.value).__name__} {caught.value}", getattr(caught.value, "already_reported", False)
-
-
-def test_a_port_that_accepts_and_says_nothing_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr("charlm.system.process_group._SLACK_S", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-        monkeypatch.setenv("MASTER_PORT", str(silent.getsockname()[1]))
-        with pytest.raises(
-            CharlmError, match=r"^processes: not all 2 have come \(127.0.0.1:[0-9]+ does not answer\); "
-        ):
-            ProcessGroup(1, 2, timeout_s=0.1)
 
 
 CHARLMS, PROGRAMS = ConfigError("a.b: wrong"), KeyError("k")

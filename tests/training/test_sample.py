@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from charlm.inference.loading import load
 from charlm.inference.options import SamplingOptions
-from charlm.inference.samples import _of_characters, draw_sample
+from charlm.inference.sampling import draw_sample
+from charlm.inference.trained import load
 from charlm.training.start import resume_run, start_run
 from charlm.training.step import Trainer
 
@@ -36,11 +36,6 @@ def test_every_character_has_the_bits_of_its_score(tmp_path, config_of, level, u
         if unit == "line":  # the newline that ends the line is scored, but no part of the sample
             expected = expected[:-1]
         np.testing.assert_allclose(bits, expected, atol=0.006)
-
-
-def test_bits_of_bytes_add_up_to_those_of_characters():
-    np.testing.assert_array_equal(_of_characters(np.arange(1.0, 8), "aé\udcff日"), [1, 5, 4, 18])
-    assert len(_of_characters(np.array([]), "")) == 0
 
 
 @pytest.mark.parametrize(
@@ -73,7 +68,7 @@ def test_sampling_draws_nothing_that_training_needs(tmp_path, config_of):
 def test_a_model_that_is_not_finite_has_no_bits(trained_run, monkeypatch):
     trained = load(trained_run, "cpu")
     monkeypatch.setattr(
-        "charlm.inference.samples.score_texts", lambda model, texts: [np.full(len(texts[0]) - 1, np.nan)]
+        "charlm.inference.sampling.score_texts", lambda model, texts: [np.full(len(texts[0]) - 1, np.nan)]
     )
     options = SamplingOptions(length=5)
     drawn = draw_sample(trained.network, trained.vocabulary, options=options, seed=3)
