@@ -40,7 +40,7 @@ def info(
     level: Annotated[Literal["char", "byte"], typer.Option(help="What a symbol is.")] = "char",
     lines: usage.Lines = False,
 ) -> None:
-    """Show what a text contains: files, size, characters and vocabulary.
+    """Show what a text contains: files, size, characters, vocabulary, and how it is split.
 
     \b
     Examples:
@@ -48,15 +48,18 @@ def info(
       charlm data info my-texts/
       charlm data info app.log --lines
     """
-    from charlm.data.counting import count_source
+    from charlm.config.schema import DataConfig
+    from charlm.data.corpus import CountedSources
 
-    text = count_source(source, level, "line" if lines else "text")
+    counted = CountedSources(DataConfig(source=source, level=level, unit="line" if lines else "text"))
+    text = counted.sources["train"]
     print_table(
         {
             "files": f"{len(text.paths):,}",
             "size": f"{sum(text.sizes):,} bytes",
             "length": f"{text.length:,} {level}s",
             "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
+            "splits": counted.cutting() or ("by a hash of each line" if lines else "in order"),
             "sha256": text.sha256,
         }
     )

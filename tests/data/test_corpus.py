@@ -272,6 +272,7 @@ def test_every_file_of_a_folder_gives_its_end(write, tmp_path, level):
         split: "".join(text[round(begin * len(text)) : round(end * len(text))] for text in texts.values())
         for split, (begin, end) in ends.items()
     }
+    assert several.cut == "valid and test from the end of each file"
     again = load_corpus(f"{tmp_path}/several", level=level, split=(0.9, 0.06, 0.04))
     assert (texts_of(again), again.sha256) == (texts_of(several), several.sha256)
 
@@ -301,6 +302,7 @@ def test_of_many_small_files_whole_ones_are_validated(write, tmp_path):
         "valid": 5_000,
         "test": 5_000,
     }
+    assert more.cut == "valid and test from the ends of 1 of 201 files, and 20 whole files"
 
 
 lengths = st.lists(st.one_of(st.integers(0, 50), st.integers(0, 40_000)), min_size=1, max_size=300).filter(any)
