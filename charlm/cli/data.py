@@ -49,17 +49,18 @@ def info(
       charlm data info app.log --lines
     """
     from charlm.config.schema import DataConfig
-    from charlm.data.corpus import CountedSources
+    from charlm.data.corpus import SPLITS, cutting, vocabulary_of
+    from charlm.data.counting import count_source
 
-    counted = CountedSources(DataConfig(source=source, level=level, unit="line" if lines else "text"))
-    text = counted.sources["train"]
+    text = count_source(source, level, "line" if lines else "text")
+    cut = cutting(text, vocabulary_of(text), dict(zip(SPLITS, DataConfig().split, strict=True)))
     print_table(
         {
             "files": f"{len(text.paths):,}",
             "size": f"{sum(text.sizes):,} bytes",
             "length": f"{text.length:,} {level}s",
             "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
-            "splits": counted.cutting() or ("by a hash of each line" if lines else "in order"),
+            "splits": cut or ("by a hash of each line" if lines else "in order"),
             "sha256": text.sha256,
         }
     )

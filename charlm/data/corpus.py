@@ -89,10 +89,6 @@ class CountedSources:
         """The characters that `vocabulary` lacks, sorted, as `vocabulary.extended` takes them."""
         return "".join(sorted({c for source in self.sources.values() for c in source.unknown(vocabulary)}))
 
-    def cutting(self) -> str:
-        """How the text for training is cut into splits, in words; see `Corpus.cut`."""
-        return _cutting(self.sources["train"], self._vocabulary(), self._shares(self._data.split))
-
     def corpus(
         self,
         vocabulary: Vocabulary | None = None,
@@ -108,7 +104,7 @@ class CountedSources:
         """
         data, sources = self._data, self.sources.values()
         if vocabulary is None:
-            vocabulary = self._vocabulary()
+            vocabulary = vocabulary_of(*sources)
         shares = {"train": 1.0} if whole else self._shares(split or data.split)
         splits: dict[str, Ids] = {}
         starts = {} if data.unit == "line" and not whole else None
@@ -117,7 +113,7 @@ class CountedSources:
             own_shares = shares if name == "train" else {name: 1.0}
             ids = encode(source, vocabulary)
             key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), own_shares)}"
-            how = _cutting(source, vocabulary, own_shares, ids)
+            how = cutting(source, vocabulary, own_shares, ids)
             cut = cut or how
             if starts is None:
                 splits |= text_splits(ids, source.lengths, own_shares, key=key)
@@ -138,20 +134,21 @@ class CountedSources:
             cut=cut,
         )
 
-    def _vocabulary(self) -> Vocabulary:
-        """Of all sources: their characters, sorted."""
-        if self._data.level == "byte":
-            return Vocabulary("byte")
-        codes = np.unique(np.concatenate([source.symbols for source in self.sources.values()]))
-        return Vocabulary("char", "".join(map(chr, codes.tolist())))
-
     def _shares(self, split: tuple[float, float, float]) -> dict[str, float]:
         """The shares of the splits that come from the text for training."""
         named = zip(SPLITS, split, strict=True)
         return {name: share for name, share in named if name == "train" or (share and name not in self.sources)}
 
 
-def _cutting(source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, float], ids: Ids | None = None) -> str:
+def vocabulary_of(*sources: CountedSource) -> Vocabulary:
+    """The characters of the sources, sorted."""
+    if sources[0].level == "byte":
+        return Vocabulary("byte")
+    codes = np.unique(np.concatenate([source.symbols for source in sources]))
+    return Vocabulary("char", "".join(map(chr, codes.tolist())))
+
+
+def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, float], ids: Ids | None = None) -> str:
     """How a source is cut, in words; "" for a text in order, and for lines by a hash. ids: its own, if at hand."""
     if source.unit == "text":
         return described(cuts(source.lengths, list(shares.values())), list(shares))
