@@ -75,7 +75,7 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
     symbols = np.flatnonzero(counts)
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
-    if unit == "line" and counts[ord("\r")] and counts[ord("\n")] <= len(paths):
+    if unit == "line" and counts[ord("\n")] <= len(paths) and counts[ord("\r")] > len(paths):
         raise DataError(
             f"{source}: found lines that end with CR alone, as on an old Mac; allowed: LF or CR LF; convert it: "
             f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"

@@ -157,12 +157,12 @@ def test_a_file_that_fails_on_read():
 
 
 def test_line_ends_of_an_old_mac_are_refused_where_lines_are_the_unit(write):
-    path = write("text", "anna\rjo\r")
+    path = write("text", "anna\rjo\rzoe\r")
     assert refused(DataError, count_source, path, "char", "line") == (
         f"{path}: found lines that end with CR alone, as on an old Mac; allowed: LF or CR LF; convert it: "
         rf"tr '\r' '\n' < {path} > lines.txt"
     )
-    assert text_of(path) == "anna\rjo\r"
+    assert text_of(path) == "anna\rjo\rzoe\r"
 
 
 def test_a_text_that_changes_is_refused(write):
