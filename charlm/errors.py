@@ -59,3 +59,8 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError | ImportError | OSError) and any(text in str(error) for text in texts)
     )
+
+
+def is_out_of_processes(error: BaseException) -> bool:
+    """Whether the system refused to start another thread or process."""
+    return isinstance(error, BlockingIOError) or (isinstance(error, RuntimeError) and "new thread" in str(error))

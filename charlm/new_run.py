@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from charlm.errors import DataError, VocabularyError
 from charlm.runs import check_resumable, find_checkpoint
 from charlm.system.console import say, say_all
 from charlm.training.budget import DEFAULT_MINUTES, Budget, check_minutes
@@ -88,12 +89,19 @@ def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | N
     """
     from charlm.checkpoint import read_checkpoint
     from charlm.choice.suggest import suggest
+    from charlm.training.folder import discard_text
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
     if again := group.on_first(run_of_this_launch, group):
         return resume_run(again, group=group, on_row=on_row)
     if group.on_first(new.has_pipe):
-        new, began_s = group.on_first(_with_text_kept, new), time.perf_counter()
+        new = group.on_first(_with_text_kept, new)
+        try:
+            return start(new, group, time.perf_counter(), on_row)
+        except (DataError, VocabularyError):  # what is wrong with the text does not go away
+            if group.is_first and new.run_dir:
+                discard_text(new.run_dir)
+            raise
     path = new.init_from
     initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
     opened = None

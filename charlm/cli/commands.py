@@ -28,7 +28,7 @@ from charlm.cli.sample import next_characters, sample
 from charlm.cli.score import score
 from charlm.cli.train import plan, train
 from charlm.cli.usage import UsageError, check_words, worded
-from charlm.errors import CharlmError, ConfigError, is_out_of_memory
+from charlm.errors import CharlmError, ConfigError, is_out_of_memory, is_out_of_processes
 from charlm.system.console import say_error
 from charlm.system.formatting import printable, what_to_type
 from charlm.system.host import limit_spinning, limit_threads
@@ -159,4 +159,9 @@ def _explained(error: Exception) -> Iterable[str] | None:
         return [f"stdout: {error.strerror}; allowed: a place with room for the output"]
     if is_out_of_memory(error):
         return ["out of memory; lower model.cell.hidden, train.batch_size or train.bptt"]
+    if is_out_of_processes(error):
+        return [
+            "processes: the system starts no further thread or process; allowed: dozens for each core; raise the limit "
+            "(`ulimit -u`, or pids.max of the control group)"
+        ]
     return None

@@ -40,7 +40,7 @@ def info(
     level: Annotated[Literal["char", "byte"], typer.Option(help="What a symbol is.")] = "char",
     lines: usage.Lines = False,
 ) -> None:
-    """Show what a text contains: files, size, characters and vocabulary.
+    """Show what a text contains: files, size, characters, vocabulary, and how it is split.
 
     \b
     Examples:
@@ -48,15 +48,19 @@ def info(
       charlm data info my-texts/
       charlm data info app.log --lines
     """
+    from charlm.config.schema import DataConfig
+    from charlm.data.corpus import SPLITS, cutting, vocabulary_of
     from charlm.data.counting import count_source
 
     text = count_source(source, level, "line" if lines else "text")
+    cut = cutting(text, vocabulary_of(text), dict(zip(SPLITS, DataConfig().split, strict=True)))
     print_table(
         {
             "files": f"{len(text.paths):,}",
             "size": f"{sum(text.sizes):,} bytes",
             "length": f"{text.length:,} {level}s",
             "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
+            "splits": cut or ("by a hash of each line" if lines else "in order"),
             "sha256": text.sha256,
         }
     )

@@ -11,6 +11,7 @@ from charlm.cli import usage
 from charlm.cli.common import known_text, open_model, print_exactly, print_json, print_table
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
+from charlm.system.formatting import counted
 from charlm.system.number import LARGEST
 
 Prompt = Annotated[str, usage.option("TEXT", "Text to continue; with a model of lines, the beginning of a line.")]
@@ -55,7 +56,7 @@ def sample(
     """Write text with a trained model.
 
     Prints the prompt, then one character after another as the model draws them. With --json the text comes without the
-    prompt, as it does from `sample` in Python.
+    prompt, as it does from `sample` in Python, and says what ended it: stop, length, or line for the end of a line.
 
     \b
     Examples:
@@ -99,7 +100,7 @@ def sample(
             show(piece)
             pieces.append(piece)
         show("\n")
-        rows.append(_row(trained, prompt, "".join(pieces[1:]), seed, novelty))
+        rows.append(_row(trained, prompt, "".join(pieces[1:]), options, seed, novelty))
     else:
         samples = sample_many(*drawing, range(seed, seed + count * (_TRIES if new else 1)))
         if new:
@@ -108,7 +109,10 @@ def sample(
         for own_seed, text in samples:
             header = "" if writes_lines else f"--- seed {own_seed} ---\n"
             show(f"{header}{prompt}{text}\n")
-            rows.append(_row(trained, prompt, text, own_seed, novelty))
+            rows.append(_row(trained, prompt, text, options, own_seed, novelty))
+    unstopped = sum(row["ended_by"] != "stop" for row in rows)
+    if options.stop and unstopped:
+        say("stop", f"{unstopped} of {counted(len(rows), 'sample')} without a stop text")
     if novelty and not json:
         for row in rows:
             _say_novelty(row, trained.vocabulary.level)
@@ -118,11 +122,12 @@ def sample(
         say("new", f"gave up with {len(rows)} of {count}: the other lines are repeats or in the training text")
 
 
-def _row(trained: Any, prompt: str, text: str, seed: int, novelty: bool) -> dict[str, Any]:
+def _row(trained: Any, prompt: str, text: str, options: SamplingOptions, seed: int, novelty: bool) -> dict[str, Any]:
     """A sample as a row of --json."""
     from charlm.data.vocabulary import readable
 
     row: dict[str, Any] = {"seed": seed, "prompt": readable(prompt), "text": readable(text)}
+    row["ended_by"] = options.ended_by(text, trained.vocabulary.level)
     if novelty:
         [answer] = trained.novelty([text])
         row["novelty"] = dict(zip(("longest", "stretch", "windows_share"), answer, strict=True))

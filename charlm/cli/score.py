@@ -65,9 +65,11 @@ def score(
     trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.reading import arriving_lines, is_pipe, text_name
+    from charlm.data.vocabulary import never_seen
     from charlm.inference.texts import score_lines
 
-    if unknown_as is None and is_pipe(file):
+    is_said = unknown_as is not None or not is_pipe(file)
+    if not is_said:
         unknown_as = _UNKNOWN_BITS
     unknown_nats = None if unknown_as is None else bits_to_nats(unknown_as)
 
@@ -88,6 +90,10 @@ def score(
         rows = []
         for line, nats, unknown in block:
             number += 1
+            if unknown and not is_said:
+                counts = f"each such character counts as {_UNKNOWN_BITS:g} bits; see --unknown-as"
+                say("unknown", f"{text_name(file)}, line {number:,}: {never_seen(unknown)}; {counts}")
+                is_said = True
             is_below = _sum(nats) / len(nats) <= limit_nats + _ROUNDING_NATS  # nan is above every limit
             if above is None or unknown or not is_below:
                 rows.append(_json_row(number, line, nats, unknown, per_char) if json else _row(line, nats))

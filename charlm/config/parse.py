@@ -17,7 +17,7 @@ from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import load_yaml
 from charlm.errors import CellError, ConfigError
 from charlm.runs import is_run
-from charlm.system.files import read_file
+from charlm.system.files import encoding_fault, read_file
 from charlm.system.section import Kinds, Section
 
 OptionPath = tuple[str, ...]
@@ -51,6 +51,8 @@ def load_config(
         raise ConfigError(f"{file}: found no such file; {allowed}{hint}") from None
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}; {allowed}") from None
+    if fault := encoding_fault(file, data):
+        raise ConfigError(fault)
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -8,7 +8,7 @@
     corpus.py     a text as ids, in splits
     splits.py     how texts, and lines that are records, are cut into splits
     lines.py      texts whose lines are records: as a model reads them, and where they start
-    time_order.py whether lines stand in order of time
+    time_order.py whether lines stand in order of time or number
     hashes.py     hashes of lines and n-grams
     cache.py      arrays of ids in the cache
     streams.py    windows of B streams of a text, or of its lines; the random order of lines in training

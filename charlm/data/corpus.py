@@ -20,7 +20,7 @@ from charlm.data.counting import CountedSource, count_source, short_digest
 from charlm.data.lines import line_starts
 from charlm.data.reading import NEWLINE, Unit, read_symbols
 from charlm.data.sources import is_gone
-from charlm.data.splits import line_splits, text_splits
+from charlm.data.splits import cuts, described, line_splits, text_splits
 from charlm.data.time_order import are_in_order
 from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
@@ -49,8 +49,8 @@ class Corpus:
     files: int
     starts: dict[str, Ids] | None = None
     """Where each line of a split starts, if lines are the unit; else None."""
-    in_order: bool = False
-    """Whether lines of the text for training were cut in order of time, and not by a hash."""
+    cut: str = ""
+    """How the splits were cut, in words, if not a text in order or lines by a hash."""
 
     def frequencies(self) -> npt.NDArray[np.float64]:
         """How likely each character is in new text, [V]: by its share in a sample, and a tenth the same for all."""
@@ -67,7 +67,9 @@ def sample(ids: Ids, chars: int) -> Ids:
 
 
 def _sample_lines(ids: Ids, vocabulary: Vocabulary) -> list[str]:
-    """Whole lines from all over the text."""
+    """Whole lines from all over the text; of a small one all."""
+    if len(ids) <= _ORDER_CHARS:
+        return vocabulary.decode(ids).split(NEWLINE)
     pieces = [vocabulary.decode(piece) for piece in sample(ids, _ORDER_CHARS)]
     return [line for piece in pieces for line in piece.split(NEWLINE)[1:-1]]
 
@@ -102,21 +104,21 @@ class CountedSources:
         """
         data, sources = self._data, self.sources.values()
         if vocabulary is None:
-            vocabulary = self._vocabulary()
+            vocabulary = vocabulary_of(*sources)
         shares = {"train": 1.0} if whole else self._shares(split or data.split)
         splits: dict[str, Ids] = {}
         starts = {} if data.unit == "line" and not whole else None
-        in_order = False
+        cut = ""
         for name, source in self.sources.items():
             own_shares = shares if name == "train" else {name: 1.0}
             ids = encode(source, vocabulary)
             key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), own_shares)}"
+            how = cutting(source, vocabulary, own_shares, ids)
+            cut = cut or how
             if starts is None:
                 splits |= text_splits(ids, source.lengths, own_shares, key=key)
                 continue
-            if len(own_shares) > 1:
-                in_order = are_in_order(_sample_lines(ids, vocabulary))
-            files = source.lengths if in_order else None
+            files = source.lengths if how else None
             for part, own in line_splits(ids, vocabulary, own_shares, files, key=key, source=source.source).items():
                 splits[part], starts[part] = own, line_starts(own, vocabulary, f"{key}-{part}")
         digests = [source.digest for source in sources]
@@ -129,20 +131,34 @@ class CountedSources:
             size_bytes=sum(sum(source.sizes) for source in sources),
             files=sum(len(source.paths) for source in sources),
             starts=starts,
-            in_order=in_order,
+            cut=cut,
         )
-
-    def _vocabulary(self) -> Vocabulary:
-        """Of all sources: their characters, sorted."""
-        if self._data.level == "byte":
-            return Vocabulary("byte")
-        codes = np.unique(np.concatenate([source.symbols for source in self.sources.values()]))
-        return Vocabulary("char", "".join(map(chr, codes.tolist())))
 
     def _shares(self, split: tuple[float, float, float]) -> dict[str, float]:
         """The shares of the splits that come from the text for training."""
         named = zip(SPLITS, split, strict=True)
         return {name: share for name, share in named if name == "train" or (share and name not in self.sources)}
+
+
+def vocabulary_of(*sources: CountedSource) -> Vocabulary:
+    """The characters of the sources, sorted."""
+    if sources[0].level == "byte":
+        return Vocabulary("byte")
+    codes = np.unique(np.concatenate([source.symbols for source in sources]))
+    return Vocabulary("char", "".join(map(chr, codes.tolist())))
+
+
+def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, float], ids: Ids | None = None) -> str:
+    """How a source is cut, in words; "" for a text in order, and for lines by a hash. ids: its own, if at hand."""
+    if source.unit == "text":
+        return described(cuts(source.lengths, list(shares.values())), list(shares))
+    if ids is None:
+        ids = encode(source, vocabulary)
+    if len(shares) < 2 or not are_in_order(_sample_lines(ids, vocabulary)):
+        return ""
+    where = "each file" if sum(map(bool, source.lengths)) > 1 else "the text"
+    why = "as its lines begin with increasing times or numbers"
+    return f"{' and '.join([*shares][1:])} from the end of {where} and not by a hash, {why}"
 
 
 def load_unchanged_corpus(

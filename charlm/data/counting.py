@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +75,11 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
     symbols = np.flatnonzero(counts)
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
+    if unit == "line" and counts[ord("\n")] <= len(paths) and counts[ord("\r")] > len(paths):
+        raise DataError(
+            f"{source}: found lines that end with CR alone, as on an old Mac; allowed: LF or CR LF; convert it: "
+            f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"
+        )
     sha256 = hasher.hexdigest()
     # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
     cache_key = f"{short_digest(_FORMAT, level, sizes, unit)}-{sha256}"

@@ -15,7 +15,7 @@ import numpy as np
 
 from charlm.data.vocabulary import CodePoints, Level, Vocabulary, code_points
 from charlm.errors import DataError
-from charlm.system.files import regular
+from charlm.system.files import encoding_fault, regular
 
 CHUNK_BYTES = 1 << 18
 """As much is read at once; of a pipe, what there is."""
@@ -87,7 +87,6 @@ def unreadable(path: Path, error: OSError) -> DataError:
 
 
 _KINDS = {
-    "text in UTF-16 or UTF-32": rb"\xff\xfe|\xfe\xff",
     "a gzip file": rb"\x1f\x8b",
     "a bzip2 file": rb"BZh[1-9]1AY&SY",
     "an xz file": rb"\xfd7zXZ\x00",
@@ -101,6 +100,8 @@ _KINDS = {
 
 def _check_text(name: str | Path, head: bytes) -> None:
     """DataError if a file that begins with `head` is of a known kind that is no text in UTF-8."""
+    if fault := encoding_fault(name, head):
+        raise DataError(fault)
     for kind, begin in _KINDS.items():
         if re.match(begin, head):
             raise DataError(

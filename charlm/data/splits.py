@@ -116,6 +116,22 @@ def _parts(lengths: list[int], ends: Sequence[Fraction], piece: int | None) -> B
     return parts
 
 
+def described(bounds: Bounds, names: Sequence[str]) -> str:
+    """Where the splits after the first come from, in words; "" for a text of one file. names: of all splits."""
+    sizes = np.diff(bounds, axis=1)
+    sizes = sizes[sizes.any(axis=1)]
+    whole = int((sizes[:, 0] == 0).sum())
+    ends = int(sizes[:, 1:].any(axis=1).sum()) - whole
+    if len(sizes) < 2 or not whole + ends:
+        return ""
+    where = f"whole files ({whole:,} of {len(sizes):,})"
+    if ends:
+        where = "the end of each file" if ends == len(sizes) else f"the ends of {ends:,} of {len(sizes):,} files"
+        if whole:
+            where += f", and {counted(whole, 'whole file')}"
+    return f"{' and '.join(names[1:])} from {where}"
+
+
 def _some_order(files: int) -> list[int]:
     """A random order within each block of files."""
     numbers = np.arange(files)

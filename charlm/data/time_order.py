@@ -1,6 +1,10 @@
-"""Whether the lines of a text stand in order of time, as in a log: then a later line says what comes next."""
+"""Whether the lines of a text stand in order of time or number, as in a log: then a later line says what comes next.
+
+A line is judged by a time or a number at its beginning. Sorted lists of words or names have none.
+"""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -9,9 +13,13 @@ import numpy as np
 _BEGINNING = 100
 """Characters of a line in which a time may stand: an address or a level may come before it."""
 _LEAST_LINES, _LEAST_SHARE = 8, 0.1
-"""How many lines need a time; others are blank, or go on with what an earlier line began."""
+"""How many lines need a time or number; others are blank, or go on with what an earlier line began."""
 _MOST_FALLS = 0.1
-"""Largest share of lines with an earlier time than the line before: clocks restart at midnight, and threads overlap."""
+"""Largest share of lines with a lower time or number than the line before: clocks restart at midnight, and threads
+overlap."""
+_TEXT_FALLS = 0.05
+"""Share by which falls as numbers may exceed falls as text. Of a list that is sorted as text, with 10 before 9, every
+eleventh number falls."""
 _GROUPS = 8
 """Parts of a text whose middle lines must differ; those of a column with one frequent value are the same."""
 
@@ -28,26 +36,48 @@ _TIMES = [
     for time in (rf"(?:{_DATE})(?:[T:,\s]+{_CLOCK})?|{_CLOCK}", r"\d{6} \d{6}|\d{9,}(?:\.\d+)?")
 ]
 """A date or a clock; without these, seconds since 1970 and the like."""
+_NUMBER = re.compile(r"(?P<before>[\W_]*(?:[^\W\d_]+[\W_]*)?)(?P<number>\d+(?:[.:/T-]\d+)*)")
+"""A number behind at most one word."""
 
 
 def are_in_order(lines: Sequence[str]) -> bool:
-    """Whether times at the beginnings of nearly all these lines increase, or decrease; not if few times differ."""
+    """Whether times or numbers at the beginnings of these lines increase, or times decrease.
+
+    Nearly every one must be as large as the one before or larger, and they must differ over the text.
+    """
     beginnings = [line[:_BEGINNING] for line in lines]
     for time in _TIMES:
-        found = [match and tuple(map(int, re.findall(r"\d+", match[0]))) for match in map(time.search, beginnings)]
-        if _increase(found) or _increase(found[::-1]):
+        times = [match and match[0] for match in map(time.search, beginnings)]
+        if _increase(times) or _increase(times[::-1]):
             return True
-    return False
+    return _increase(_first_numbers(beginnings))
 
 
-def _increase(times: Sequence[tuple[int, ...] | None]) -> bool:
-    """Whether the times of lines, None where a line has none, increase."""
-    found = [time for time in times if time is not None]
-    falls = sum(after < before for before, after in pairwise(found))
-    if len(found) < max(_LEAST_LINES, _LEAST_SHARE * len(times)) or falls > _MOST_FALLS * len(found):
+def _first_numbers(beginnings: Sequence[str]) -> list[str | None]:
+    """The number at the beginning of each line that has the same word before it as most have."""
+    found = [_NUMBER.match(line) for line in beginnings]
+    words = [match and re.sub(r"[\W_]+", "", match["before"]) for match in found]
+    usual = Counter(word for word in words if word is not None).most_common(1)
+    is_usual = [bool(usual) and word == usual[0][0] for word in words]
+    return [match["number"] if match and same else None for match, same in zip(found, is_usual, strict=True)]
+
+
+def _increase(of_lines: Sequence[str | None]) -> bool:
+    """Whether the times or numbers of lines, None where a line has none, increase."""
+    found = [text for text in of_lines if text is not None]
+    if len(found) < max(_LEAST_LINES, _LEAST_SHARE * len(of_lines)):
+        return False
+    keys = [_key(text) for text in found]
+    falls = sum(after < before for before, after in pairwise(keys))
+    as_text = sum(after < before for before, after in pairwise(found))
+    if falls > _MOST_FALLS * len(keys) or falls > as_text + _TEXT_FALLS * len(keys):
         return False
     middles = []
-    for begin, end in pairwise(np.linspace(0, len(times), _GROUPS + 1).astype(int).tolist()):
-        if group := sorted(time for time in times[begin:end] if time is not None):
-            middles.append(group[len(group) // 2])
+    for begin, end in pairwise(np.linspace(0, len(of_lines), _GROUPS + 1).astype(int).tolist()):
+        if own := sorted(_key(text) for text in of_lines[begin:end] if text is not None):
+            middles.append(own[len(own) // 2])
     return sum(after != before for before, after in pairwise(middles)) > _GROUPS // 2
+
+
+def _key(text: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", text)))

@@ -1,6 +1,7 @@
 """How text is drawn. Imports no torch, so that the command line can check options first."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from charlm.system.number import LARGEST, in_range
 
@@ -38,3 +39,15 @@ class SamplingOptions:
                 raise TypeError(f"stop: found {type(stop).__name__}; allowed: str, or a list of str")
             if not stop:
                 raise ValueError("stop: found an empty text, which never ends a sample; allowed: a character or more")
+
+    def ended_by(self, text: str, level: str) -> Literal["stop", "length", "line"]:
+        """What ended a sample, without its prompt: a stop text, its length, or the end of its line."""
+        data = _bytes(text)
+        if any(data.endswith(_bytes(stop)) for stop in self.stop):
+            return "stop"
+        size = len(data) if level == "byte" else len(text)
+        return "length" if size == self.length else "line"
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

@@ -5,6 +5,7 @@ import ctypes
 import gc
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device:
     """The device for `auto`, `cpu`, `cuda` or `cuda:N`, with its index. Processes of a machine get a GPU each."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
+        _start_threads(torch.get_num_threads() - 1)
         return torch.device("cpu")
     kind, _, number = name.partition(":")
     if kind not in ("auto", "cuda") or not (number or "0").isdecimal():
@@ -40,6 +42,19 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
     if index >= count:
         raise DeviceError(f"device: found {name}; allowed here: auto | cpu | cuda | cuda:0 to cuda:{count - 1}")
     return torch.device("cuda", index)
+
+
+def _start_threads(count: int) -> None:
+    """Start threads and end them: where OpenMP cannot start its own, it ends the process without a word."""
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait) for _ in range(count)]
+    try:
+        for thread in threads:
+            thread.start()
+    finally:
+        end.set()
+    for thread in threads:
+        thread.join()
 
 
 def prepare_device(device: torch.device, precision: str) -> None:

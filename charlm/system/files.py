@@ -5,6 +5,7 @@ import errno
 import os
 import re
 import secrets
+import shlex
 import stat
 import sys
 import time
@@ -114,4 +115,27 @@ def read_file(path: Path, most_bytes: int) -> bytes:
 
 def plain_name(text: str) -> str:
     """A name for a file or folder that every system takes: at most 40 letters, digits, - and _ of a text."""
-    return re.sub(r"[^\w-]+", "-", text).strip("-")[:40] or "run"
+    name = re.sub(r"[^\w-]+", "-", text).strip("-")[:40] or "run"
+    return f"{name}_" if _DEVICE.fullmatch(name) else name
+
+
+_DEVICE = re.compile("con|prn|aux|nul|(com|lpt).", re.IGNORECASE)
+"""The names that Windows keeps for devices."""
+
+
+_ENCODINGS = {
+    "UTF-32": rb"\xff\xfe\0\0|\0\0\xfe\xff",
+    "UTF-16": rb"\xff\xfe|\xfe\xff",
+    "UTF-16LE": rb"([^\0]\0){16}",
+    "UTF-16BE": rb"(\0[^\0]){16}",
+}
+"""How texts that are not in UTF-8 begin: with a mark, or with sixteen characters of ASCII."""
+
+
+def encoding_fault(name: str | Path, head: bytes) -> str:
+    """What is wrong with a text that begins with `head` and is in UTF-16 or UTF-32; "" for other texts."""
+    for encoding, begin in _ENCODINGS.items():
+        if re.match(begin, head):
+            convert = f"iconv -f {encoding} -t UTF-8 {shlex.quote(str(name))} > utf8.txt"
+            return f"{name}: found text in {encoding}; allowed: text in UTF-8; convert it: {convert}"
+    return ""

@@ -7,9 +7,11 @@ ends all processes, and one of them prints it; if a process is gone, each of the
 import contextlib
 import os
 import re
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
@@ -61,7 +63,7 @@ class ProcessGroup:
         if timeout_s is not None:
             self._timeout_s = timeout_s
             with self._answered(f"not all {self.size} have come", "start all of them, and check their --rdzv-endpoint"):
-                self._join()
+                _within(timeout_s + _SLACK_S, self._join)
 
     def _join(self) -> None:
         from torch.distributed.rendezvous import rendezvous
@@ -266,6 +268,28 @@ class ProcessGroup:
                 f"processes: {what} ({reason}); they wait {self._timeout_s:g} s for each other (CHARLM_TIMEOUT_S); "
                 f"{advice}"
             ) from None
+
+
+_SLACK_S = 4.0
+"""After its time torch tries once more to connect, for up to two seconds."""
+
+
+def _within(seconds: float, function: Callable[[], None]) -> None:
+    """Call the function in a thread, because torch waits without a limit for a store that accepts and says nothing."""
+    result: Future[None] = Future()
+
+    def call() -> None:
+        try:
+            result.set_result(function())
+        except Exception as error:
+            result.set_exception(error)
+
+    threading.Thread(target=call, daemon=True).start()
+    try:
+        result.result(seconds)
+    except TimeoutError:
+        where = ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        raise RuntimeError(f"{where} does not answer") from None
 
 
 def _reported_elsewhere(error: E) -> E:

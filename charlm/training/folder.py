@@ -23,7 +23,7 @@ from charlm.errors import CheckpointError, DamagedCheckpointError, DataError, Ru
 from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES, TEXT, check_resumable
 from charlm.system.console import say
 from charlm.system.files import NotOwnError, plain_name, refuse_links, remove_leftovers, replace_file, replacing
-from charlm.system.lock import holds, locked
+from charlm.system.lock import LOCK, holds, locked
 
 
 class RunFolder:
@@ -153,12 +153,26 @@ def keep_text(source: str, run_dir: Path | None) -> Path:
             allowed = "allowed: a folder without it; train on it, or take another --run-dir"
             raise RunError(f"{file}: exists already; {allowed}")
         say("data", f"reading {name} into {file}")
-        with replacing(file) as opened:
-            for block in arriving(source):
-                size += opened.write(block)
-            if not size:
-                raise DataError(f"{name}: found no text; allowed: one character or more")
+        try:
+            with replacing(file) as opened:
+                for block in arriving(source):
+                    size += opened.write(block)
+                if not size:
+                    raise DataError(f"{name}: found no text; allowed: one character or more")
+        finally:
+            if not file.exists():
+                discard_text(folder)
     return file
+
+
+def discard_text(run_dir: Path) -> None:
+    """Remove the text of a pipe that no run could start with, and the folder if nothing else is in it."""
+    with contextlib.suppress(OSError):
+        if not any((run_dir / FOLDER).glob("*.safetensors")):
+            (run_dir / TEXT).unlink(missing_ok=True)
+        if [path.name for path in run_dir.iterdir()] == [LOCK]:
+            (run_dir / LOCK).unlink()
+            run_dir.rmdir()
 
 
 @contextlib.contextmanager

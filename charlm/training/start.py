@@ -121,7 +121,7 @@ def _say_text(config: Config, corpus: Corpus) -> None:
     lines = ""
     if corpus.starts:
         lines = f" in {counted(sum(len(starts) - 1 for starts in corpus.starts.values()), 'line')}"
-    cut = ", split in order, as they begin with increasing times" if corpus.in_order else ""
+    cut = f", {corpus.cut}" if corpus.cut else ""
     vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
     say("data", f"{config.data.source}: {size}; {splits} {config.data.level}s{lines}{cut}; {vocabulary}")
 

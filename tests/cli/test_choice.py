@@ -47,7 +47,7 @@ def test_a_start_that_takes_the_whole_time_leaves_some_to_train(cli, text_file, 
     [
         ("a/b.txt", "b"), ("books/*.txt", "run"), (".", "run"), ("builtin:python-stdlib", "builtin-python-stdlib"),
         (".txt", "txt"), ("x" * 300, "x" * 40), ("Ünïcode novel.txt", "Ünïcode-novel"),
-        ("a\0b:c\\..", "a-b-c"),
+        ("NUL.txt", "NUL_"), ("a\0b:c\\..", "a-b-c"),
     ],
 )  # fmt: skip
 def test_run_names(text, name):

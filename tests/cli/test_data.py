@@ -29,16 +29,26 @@ def test_info_of_a_file(cli, tmp_path):
         "size": "8 bytes",
         "length": "7 chars",
         "vocabulary": "4",
+        "splits": "in order",
     }
     out = cli("data", "info", tmp_path / "t.txt", "--level", "byte").out
     rows = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
     assert (rows["length"], rows["vocabulary"]) == ("8 bytes", "256")
 
 
-def test_a_run_says_that_lines_are_split_in_order(cli, write):
-    log = write("a.txt", "".join(f"{number + 1_700_000_000} x\n" for number in range(500)))
+def test_info_says_how_a_text_is_split(cli, write, tmp_path):
+    def splits(text, *options):
+        return re.search("^splits +(.*)$", cli("data", "info", text, *options).out, re.MULTILINE)[1]
+
+    log = write("folder/a.txt", "".join(f"{number} x\n" for number in range(500)))
+    names = write("folder/b.txt", "anna\njo\n" * 500)
+    assert splits(tmp_path / "folder") == "valid and test from the end of each file"
+    assert splits(names, "--lines") == "by a hash of each line"
+    in_order = (
+        "valid and test from the end of the text and not by a hash, as its lines begin with increasing times or numbers"
+    )
+    assert splits(log, "--lines") == in_order
     words = ["--config", "lstm", log, "--lines", "--set", "model.cell.hidden=8", "--set", "train.bptt=4"]
-    in_order = "split in order, as they begin with increasing times"
     assert f"in 500 lines, {in_order}; vocabulary 13\n" in cli("plan", *words, "--set", "train.batch_size=2").err
 
 

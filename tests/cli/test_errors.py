@@ -89,6 +89,7 @@ ERRORS = [
     ("config show tiny.yaml --set seed=–1", "; type - for – (U+2013)"),
     ("config show nbsp.yaml", "nbsp.yaml: seed\u00a0: unknown key; "),
     ("config show nbsp.yaml", "; type a space for U+00A0"),
+    ("config show utf16.yaml", "utf16.yaml: found text in UTF-16LE; allowed: text in UTF-8; convert it: iconv "),
     ("config show quotes.yaml", "quotes.yaml: line 1, column 16: found a quote without its end in data: {source: \"a”}"
      '; allowed: plain YAML; type " for ” (U+201D)'),
     (f"config show tiny.yaml --set seed={BYTE}", r"--set seed=\xff: unacceptable character #xdcff: "),
@@ -169,6 +170,7 @@ def in_folder(trained_run, text_file, tiny_config, tmp_path, monkeypatch):
         "odd.txt": "so \x1b\u202e😀".encode(), "latin.txt": b"abc\xff",
         "a.gz": gzip.compress(b"text", mtime=0), "empty.txt": b"",
         "mark.txt": b"\xef\xbb\xbf",
+        "utf16.yaml": "model: {cell: {kind: lstm}, layers: 2}".encode("utf-16-le"),
         "nbsp.yaml": "seed\u00a0: 1".encode(), "quotes.yaml": 'data: {source: "a”}'.encode(),
         "abc.txt": b"abc", "lines.txt": b"a\nb\n" * 3,
     }  # fmt: skip

@@ -29,7 +29,11 @@ KINDS = {
     "a.doc": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "a zip archive or an office document", UNPACK),
     "a.rtf": (rb"{\rtf1\ansi " + ENGLISH.encode("ascii", "ignore") + b"}", "an RTF document", UNPACK),
     "a.pdf": (b"%PDF-1.7\n" + ENGLISH.encode(), "a PDF document", UNPACK),
-    "utf-16": (ENGLISH.encode("utf-16"), "text in UTF-16 or UTF-32", UNPACK),
+    **{
+        codec: (ENGLISH.encode(codec), f"text in {name}", f"convert it: iconv -f {name} -t UTF-8 {{}} > utf8.txt")
+        for codec in ("utf-16", "utf-16-le", "utf-16-be", "utf-32")
+        for name in [codec.upper().replace("-LE", "LE").replace("-BE", "BE")]
+    },
 }
 
 
@@ -37,7 +41,7 @@ KINDS = {
 def test_a_file_is_said_for_what_it_is(cli, write, name):
     data, kind, advice = KINDS[name]
     path = write(name, data)
-    assert cli("data", "info", path).error == f"{path}: found {kind}; allowed: text in UTF-8; {advice}"
+    assert cli("data", "info", path).error == f"{path}: found {kind}; allowed: text in UTF-8; {advice.format(path)}"
     assert cli("data", "info", path, "--level", "byte").code == 0
 
 

@@ -5,7 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -60,6 +62,15 @@ def test_an_unexpected_error_keeps_its_traceback(cli, monkeypatch):
     monkeypatch.setattr("charlm.config.dump_config", broken)
     with pytest.raises(RuntimeError, match="a bug of charlm"):
         cli("config", "show", "lstm")
+
+
+@pytest.mark.parametrize("refusal", [RuntimeError("can't start new thread"), BlockingIOError(11, "try again")])
+def test_a_system_that_starts_no_thread_or_process_is_one_line(cli, trained_run, threads, monkeypatch, refusal):
+    threads(2)
+    monkeypatch.setattr(threading.Thread, "start", mock.Mock(side_effect=refusal))
+    result = cli("sample", trained_run, "--device", "cpu")
+    assert (result.code, result.out) == (1, "")
+    assert result.err.startswith("error: processes: the system starts no further thread or process; allowed: ")
 
 
 INTERRUPTED = """

@@ -26,7 +26,7 @@ def test_seeds_count_and_json(cli, trained_run):
     assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
     assert json.loads(result.out) == {
         "checkpoint": str(trained_run / "checkpoints" / "best.safetensors"),
-        "samples": [{"seed": 4 + n, "prompt": "a", "text": single[n][1:-1]} for n in range(2)],
+        "samples": [{"seed": 4 + n, "prompt": "a", "text": single[n][1:-1], "ended_by": "length"} for n in range(2)],
     }
     assert cli(*words, "--seed", 2**63 - 1, "--count", 2).code == 0
 
@@ -42,8 +42,11 @@ def test_stop(cli, trained_run):
         result = cli(*words, *stops)
         assert (result.out, result.err) == (stopped, "")
     result = cli("sample", trained_run, "--seed", 1, "--stop", stop, "--count", 40, "--length", 20, "--json")
-    texts = [sample["text"] for sample in json.loads(result.out)["samples"]]
-    assert {text.endswith(stop) or len(text) == 20 for text in texts} == {True}
+    samples = json.loads(result.out)["samples"]
+    assert [sample["ended_by"] == "stop" for sample in samples] == [stop in sample["text"] for sample in samples]
+    lengths = sum(sample["ended_by"] == "length" for sample in samples)
+    assert 0 < lengths < 40
+    assert result.err == f"stop     {lengths} of 40 samples without a stop text\n"
     assert "--stop: found an empty text, which never ends a sample; allowed: " in cli(*words, "--stop", "").usage_error
 
 

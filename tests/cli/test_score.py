@@ -126,7 +126,10 @@ def test_a_monitor_survives_every_line(cli, trained_run):
     assert [(value["line"], value["unknown"]) for value in values] == [
         (2, "Z"), (3, "\ufffd"), (4, "\0"), (5, "\0"), (6, "é"), (7, "Z"), (9, "\r")
     ]  # fmt: skip
-    assert result.err == ""
+    assert result.err == (
+        "unknown  stdin, line 2: 'Z' (U+005A), which the model has never seen; each such character counts as 20 bits; "
+        "see --unknown-as\n"
+    )
     for first in (b"t\0", b"\0\n"):
         assert cli("score", trained_run, "-", stdin=first).code == 0
 

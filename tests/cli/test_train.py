@@ -64,7 +64,7 @@ def test_train_eval_resume(cli, tiny_config, tmp_path):
 
 
 def test_a_text_from_a_pipe_is_kept_with_its_run(cli, tiny_config, text_file, tmp_path):
-    """So the run resumes, and is scored. A folder with a text or run is left alone."""
+    """So the run resumes, and is scored. A folder with a text or run is left alone, and a wrong text leaves none."""
     run, text = tmp_path / "run", text_file.read_bytes()
     words = ["train", "-", "--config", tiny_config, "--run-dir", run]
     empty = cli(*words, stdin=b"")
@@ -72,7 +72,7 @@ def test_a_text_from_a_pipe_is_kept_with_its_run(cli, tiny_config, text_file, tm
         1,
         "error: stdin: found no text; allowed: one character or more",
     )
-    assert not (run / "text.txt").exists()
+    assert not run.exists()
     result = cli(*words, stdin=text)
     assert (result.code, result.err.splitlines()[0]) == (0, f"data     reading stdin into {run}/text.txt")
     assert (run / "text.txt").read_bytes() == text
@@ -87,8 +87,11 @@ def test_a_text_from_a_pipe_is_kept_with_its_run(cli, tiny_config, text_file, tm
     short = tmp_path / "short"
     words = ["train", "-", "--minutes", 0.01, "--run-dir", short]
     assert f"error: {short}/text.txt: found 5 characters; allowed: 500 or more" in cli(*words, stdin=b"short").err
+    assert not short.exists()
+    short.mkdir()
+    (short / "text.txt").write_bytes(b"my own")
     assert cli(*words, stdin=b"other").error.startswith(f"{short}/text.txt: exists already; ")
-    assert (short / "text.txt").read_bytes() == b"short"
+    assert (short / "text.txt").read_bytes() == b"my own"
 
 
 def test_a_named_pipe_is_read_once(cli, tiny_config, text_file, tmp_path):

@@ -156,6 +156,15 @@ def test_a_file_that_fails_on_read():
     )
 
 
+def test_line_ends_of_an_old_mac_are_refused_where_lines_are_the_unit(write):
+    path = write("text", "anna\rjo\rzoe\r")
+    assert refused(DataError, count_source, path, "char", "line") == (
+        f"{path}: found lines that end with CR alone, as on an old Mac; allowed: LF or CR LF; convert it: "
+        rf"tr '\r' '\n' < {path} > lines.txt"
+    )
+    assert text_of(path) == "anna\rjo\rzoe\r"
+
+
 def test_a_text_that_changes_is_refused(write):
     path = Path(write("text", "abc\n" * 100_000))
     before = path.stat()
@@ -272,6 +281,7 @@ def test_every_file_of_a_folder_gives_its_end(write, tmp_path, level):
         split: "".join(text[round(begin * len(text)) : round(end * len(text))] for text in texts.values())
         for split, (begin, end) in ends.items()
     }
+    assert several.cut == "valid and test from the end of each file"
     again = load_corpus(f"{tmp_path}/several", level=level, split=(0.9, 0.06, 0.04))
     assert (texts_of(again), again.sha256) == (texts_of(several), several.sha256)
 
@@ -301,6 +311,7 @@ def test_of_many_small_files_whole_ones_are_validated(write, tmp_path):
         "valid": 5_000,
         "test": 5_000,
     }
+    assert more.cut == "valid and test from the ends of 1 of 201 files, and 20 whole files"
 
 
 lengths = st.lists(st.one_of(st.integers(0, 50), st.integers(0, 40_000)), min_size=1, max_size=300).filter(any)

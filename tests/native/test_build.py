@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -208,6 +209,35 @@ def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
         _, errors = process.communicate(timeout=120)
         assert process.returncode == 0, errors
     assert compiled(cache) == ["adding.so", "threads.so"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL], ids=str)
+def test_no_compiler_outlives_charlm(kernel: Kernel, tmp_path: Path, number: int) -> None:
+    script, pids = tmp_path / "compiler", tmp_path / "pids"
+    hangs = f"sleep 600 & echo $$ $! >{pids}.part; mv {pids}.part {pids}; wait"
+    script.write_text(f'#!/bin/sh\ncase "$*" in *-dM*) ;; *) {hangs};; esac')
+    script.chmod(0o700)
+    code = "import pathlib, sys; from charlm.native.build import Kernel, load; load(Kernel(pathlib.Path(sys.argv[1])))"
+    env = {**os.environ, "CHARLM_KERNELS": "compile", "CXX": str(script)}
+    with subprocess.Popen([sys.executable, "-c", code, kernel.source], env=env, stderr=subprocess.DEVNULL) as process:
+        _wait_until(pids.exists)
+        process.send_signal(number)
+        assert process.wait(10) != 0
+    for pid in pids.read_text().split():
+        _wait_until(lambda pid=pid: not _runs(pid))
+
+
+def _runs(pid: str) -> bool:
+    """Whether the process exists; one that nobody has waited for does not count."""
+    state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True).stdout
+    return bool(state.strip()) and not state.startswith("Z")
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    end_s = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < end_s
+        time.sleep(0.02)
 
 
 def test_a_step_whose_kernel_would_take_minutes_to_compile_runs_in_pytorch() -> None:

@@ -5,6 +5,7 @@ import copy
 import os
 import shutil
 import signal
+import socket
 from pathlib import Path
 from unittest import mock
 
@@ -424,6 +425,17 @@ def raising(group: ProcessGroup, rank: int, where: str, error: Exception) -> tup
     with pytest.raises((CharlmError, KeyError)) as caught:
         getattr(group, where)(function)
     return f"{type(caught.value).__name__} {caught.value}", getattr(caught.value, "already_reported", False)
+
+
+def test_a_port_that_accepts_and_says_nothing_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr("charlm.system.process_group._SLACK_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+        monkeypatch.setenv("MASTER_PORT", str(silent.getsockname()[1]))
+        with pytest.raises(
+            CharlmError, match=r"^processes: not all 2 have come \(127.0.0.1:[0-9]+ does not answer\); "
+        ):
+            ProcessGroup(1, 2, timeout_s=0.1)
 
 
 CHARLMS, PROGRAMS = ConfigError("a.b: wrong"), KeyError("k")
