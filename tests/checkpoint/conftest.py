@@ -16,7 +16,7 @@ CONFIG = parse_config(
 )
 
 
-VOCABULARY = Vocabulary("char", "\0\n aé😀")
+VOCABULARY = Vocabulary("char", "\0\n aé😀😁")
 
 
 @pytest.fixture
