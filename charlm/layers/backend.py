@@ -79,14 +79,12 @@ class Backend:
     """Whether `Generator` can compute the layer too."""
 
 
-def compute_layer(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor | None) -> tuple[Tensor, LayerState]:
+def layer_in_parts(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor | None) -> tuple[Tensor, LayerState]:
     """`Backend.layer`, by a call from each step at which a stream ends, or is reset, to the next.
 
-    lengths_B: how many steps each stream has; None: all have T. A driver then needs no calls for resets.
+    lengths_B: how many steps each stream has; None: all have T.
     """
     carry_TB, cuts = call.carry_TB, {0, len(x)}
-    if lengths_B is None and (carry_TB is None or backend.by_driver):
-        return backend.layer(x, call)
     if lengths_B is not None:
         cuts.update(lengths_B.tolist())
     if carry_TB is not None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from torch import Tensor
 
-from charlm.layers.backend import Backend, LayerCall, LayerState
+from charlm.layers.backend import Backend
 from charlm.layers.recurrence import layer_by_driver
 from charlm.layers.reference import REFERENCE
 from charlm.layers.torch_operator import torch_backend
@@ -57,11 +56,8 @@ def backends(layers: RecurrentLayers, device: torch.device) -> list[Backend]:
     """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
     operator = torch_backend(layers, device)
     torchs = [] if operator is None else [operator]
-
-    def compute(x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-        driver = layers.cpu_driver if device.type == "cpu" else layers.gpu_driver
-        return layer_by_driver(driver, layers.input_size, layers.buffer_cache, x, call)
-
+    driver = layers.cpu_driver if device.type == "cpu" else layers.gpu_driver
+    compute = partial(layer_by_driver, driver, layers.input_size, layers.buffer_cache)
     if device.type == "cpu":
         lacks = partial(lacks_cpu_kernel, layers)
         return [Backend("fused CPU kernel", compute, lacks, by_driver=True, generates=True), *torchs, REFERENCE]

@@ -21,7 +21,7 @@ from charlm.layers.backend import (
     LayerState,
     Lookup,
     RecurrentState,
-    compute_layer,
+    layer_in_parts,
 )
 from charlm.layers.buffers import BufferCache
 from charlm.layers.dropout import drop_units, dropout_mask, zoneout_shares
@@ -195,7 +195,10 @@ class RecurrentLayers(nn.Module):
             inputs = drop_units(y, p, variational=self.dropout.variational, shard=self.shard) if p > 0 else y
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
             call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
-            output, layer_state = compute_layer(backend, inputs, call, lengths_B)
+            if lengths_B is None and (carry_TB is None or backend.by_driver):
+                output, layer_state = backend.layer(inputs, call)
+            else:
+                output, layer_state = layer_in_parts(backend, inputs, call, lengths_B)
             if after_end_TB1 is not None:
                 output = output.masked_fill(after_end_TB1, 0)
             y = y + output if layer > 0 and self.residual else output
