@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from charlm.cells import CELLS
 from charlm.layers import Lookup, RecurrentLayers
-from charlm.native import build
+from charlm.native import loading
 from charlm.native.kernels import PRODUCT
 from charlm.native.operators import matmul
 
@@ -234,7 +234,7 @@ def measure_shipped(report: Report, effort: Effort) -> None:
     build.SHIPPED = Path(__file__).parents[1] / f"build/kernels/linux-{platform.machine()}"
     explanation = "speed with the kernels that ./scripts/wheels has built ÷ with those compiled on this machine"
     report.table(f"shipped, cpu: forward and backward, T {T}", explanation, ["÷ compiled, fp32", "÷ compiled, bf16"])
-    if not build.SHIPPED.is_dir():
+    if not loading.SHIPPED.is_dir():
         report.note(f"skipped: run ./scripts/wheels linux-{platform.machine()} first")
         return
     dtypes = {"fp32": None, "bf16": torch.bfloat16} if has_fast_bf16() else {"fp32": None}
@@ -255,11 +255,11 @@ def measure_shipped(report: Report, effort: Effort) -> None:
 def with_kernels(kernels: str, call: Way) -> Way:
     """The call with kernels loaded as CHARLM_KERNELS allows."""
     os.environ["CHARLM_KERNELS"] = kernels
-    outcomes = build._outcomes = {}
+    outcomes = loading._outcomes = {}
     call()
 
     def way() -> None:
-        build._outcomes = outcomes
+        loading._outcomes = outcomes
         call()
 
     return way

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from charlm.native import build, compiler
+from charlm.native import compiler, loading
 from charlm.native.precision import choose_precision
 
 Way = Callable[[], object]
@@ -231,5 +231,5 @@ def _compiler() -> str:
         command = [*compiler.find_compiler(), "--version"]
         lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout.splitlines()
         return lines[0]
-    except (build.KernelError, OSError, IndexError, subprocess.SubprocessError) as error:
+    except (loading.KernelError, OSError, IndexError, subprocess.SubprocessError) as error:
         return f"none ({error})"

@@ -65,7 +65,7 @@ class Kernels(BuildHookInterface):
 
 def compile_kernels(platform: Platform, folder: Path) -> None:
     """The library of threads in `folder`, and all others in a folder for each level."""
-    from charlm.native.build import THREADS
+    from charlm.native.loading import THREADS
     from charlm.system.cache import limit_cache
     from charlm.system.host import count_cores
 
@@ -81,7 +81,7 @@ def compile_kernels(platform: Platform, folder: Path) -> None:
 
 def _put(library: Any, platform: Platform, cpu: str, folder: Path) -> None:
     """Put a library into a folder: from charlm's cache, or compiled if a source, an option or zig has changed."""
-    from charlm.native.build import shipped_path
+    from charlm.native.loading import shipped_path
     from charlm.system.cache import cache_folder, open_private
     from charlm.system.files import replace_file
 
@@ -102,7 +102,7 @@ def _put(library: Any, platform: Platform, cpu: str, folder: Path) -> None:
 
 
 def _compile(library: Any, platform: Platform, cpu: str, out: Path) -> bytes:
-    from charlm.native.build import THREADS
+    from charlm.native.loading import THREADS
 
     source, unit = out.with_suffix(".cpp"), out.with_suffix(".o")
     shared = ["-shared", "-s"]

@@ -111,8 +111,8 @@ def compiled() -> Path:
 
     Without a compiler the tests run without kernels.
     """
-    from charlm.native.build import KernelError, load
     from charlm.native.kernels import SHARED_KERNELS
+    from charlm.native.loading import KernelError, load
     from tests.cells.measure import CASES
 
     of_kinds = {case.start(1, 2).cpu_driver.kernel for case in CASES}
@@ -200,17 +200,17 @@ class Result:
 @pytest.fixture
 def no_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """What charlm does without kernels."""
-    from charlm.native import build
+    from charlm.native import loading
 
-    monkeypatch.setattr(build, "_outcomes", {})
+    monkeypatch.setattr(loading, "_outcomes", {})
     monkeypatch.setenv("CHARLM_KERNELS", "none")
 
 
 @pytest.fixture
 def needs_kernels(kernels: None) -> None:
     """For tests of what kernels do."""
-    from charlm.native.build import KernelError, load
     from charlm.native.kernels import PRODUCT
+    from charlm.native.loading import KernelError, load
 
     try:
         load(PRODUCT)

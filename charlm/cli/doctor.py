@@ -108,7 +108,7 @@ def _backend(kind: str, name: str) -> str:
 
 def _kernels() -> str:
     """Where the kernels of the CPU that `_backend` has loaded came from."""
-    from charlm.native.build import used_kernels
+    from charlm.native.loading import used_kernels
 
     used = used_kernels()
     return used if used in ("", "compiled") else f"came with charlm, for {used}"

@@ -21,7 +21,7 @@ from charlm.layers.buffers import Buffers
 from charlm.layers.operators import linear
 from charlm.layers.recurrence import matrices, new_window, values_before_loop
 from charlm.layers.reference import TensorProgram
-from charlm.native.build import Kernel
+from charlm.native.loading import Kernel
 from charlm.native.recurrence import CpuDriver, copies, partials, scratch
 from charlm.system.device import autocasts_to_bf16
 

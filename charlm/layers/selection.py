@@ -12,8 +12,8 @@ from charlm.layers.backend import Backend
 from charlm.layers.recurrence import layer_by_driver
 from charlm.layers.reference import REFERENCE
 from charlm.layers.torch_operator import torch_backend
-from charlm.native.build import KernelError, load
 from charlm.native.kernels import SHARED_KERNELS
+from charlm.native.loading import KernelError, load
 from charlm.system.device import autocasts_to_bf16
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@
     precision.py    the choice between float32 and bfloat16
 
     kernels.py      the list of all kernels, and the kernel of a cell
-    build.py        Kernel: a library that came with charlm, or is compiled; threads.cpp, which all libraries share
+    loading.py      Kernel: a library that came with charlm, or is compiled; threads.cpp, which all libraries share
     compiler.py     compiles for this machine, and keeps the libraries in the cache
     structs.py      the structs that Python fills in, parsed from the C++
     runtime.cpp     what a wheel's libraries need of the C++ runtime

@@ -26,7 +26,7 @@ from charlm.system.files import replace_file
 from charlm.system.host import count_cores, free_bytes
 
 if TYPE_CHECKING:
-    from charlm.native.build import Kernel
+    from charlm.native.loading import Kernel
 
 _FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
 

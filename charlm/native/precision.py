@@ -2,8 +2,8 @@
 
 import torch
 
-from charlm.native.build import KernelError
 from charlm.native.kernels import PRODUCT
+from charlm.native.loading import KernelError
 from charlm.system.device import precisions
 
 

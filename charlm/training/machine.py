@@ -10,8 +10,8 @@ from charlm.cells.derivative import least_saved
 from charlm.config import Config
 from charlm.errors import DeviceError
 from charlm.model import count_parameters
-from charlm.native.build import KernelError, load
 from charlm.native.kernels import SHARED_KERNELS, kernel_of
+from charlm.native.loading import KernelError, load
 from charlm.native.precision import choose_precision
 from charlm.system.cache import cache_folder
 from charlm.system.device import available_bytes, keep_freed_memory, prepare_device, resolve_device, set_threads

@@ -12,7 +12,7 @@ from charlm.data.corpus import Corpus, CountedSources, load_unchanged_corpus
 from charlm.data.sources import with_absolute_paths
 from charlm.data.streams import check_length
 from charlm.errors import ConfigError, RunError
-from charlm.native.build import preferring
+from charlm.native.loading import preferring
 from charlm.runs import FOLDER
 from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes

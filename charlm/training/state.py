@@ -11,7 +11,7 @@ from charlm.checkpoint import Checkpoint, digest
 from charlm.errors import CheckpointError
 from charlm.layers import RecurrentState
 from charlm.model import load_weights
-from charlm.native.build import used_kernels
+from charlm.native.loading import used_kernels
 
 if TYPE_CHECKING:
     from charlm.training.step import Trainer

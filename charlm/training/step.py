@@ -17,7 +17,7 @@ from charlm.data.streams import LineStreams, Streams
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import Network, WindowLoss, build_model, load_weights
-from charlm.native.build import used_kernels
+from charlm.native.loading import used_kernels
 from charlm.system.process_group import Shard
 from charlm.training.budget import Budget
 from charlm.training.machine import Machine, check_memory

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh, where
 from charlm.config.schema import Dropout
 from charlm.layers import Generator, Lookup, RecurrentLayers, RecurrentState, cross_entropy, linear
-from charlm.native import build, compiler
+from charlm.native import compiler, loading
 from tests.cells.measure import (
     CASES,
     Case,
@@ -85,7 +85,7 @@ def test_a_smaller_team_computes_the_same_bits(threads: Any, monkeypatch: pytest
 
     expected = runs()
     monkeypatch.setenv("CXX", shlex.join([*compiler.find_compiler(), "-DCHARLM_HALF_TEAM"]))
-    monkeypatch.setattr(build, "_outcomes", {})
+    monkeypatch.setattr(loading, "_outcomes", {})
     for found, wanted in zip(runs(), expected, strict=True):
         assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
 

@@ -25,7 +25,7 @@ def report(cli):
 
 @pytest.mark.usefixtures("no_kernels")
 def test_facts_compile_nothing(cli, report, cache, monkeypatch):
-    monkeypatch.setattr("charlm.native.build.load", lambda *_: pytest.fail("loads kernels"))
+    monkeypatch.setattr("charlm.native.loading.load", lambda *_: pytest.fail("loads kernels"))
     rows = report()
     assert list(rows) == FACTS
     assert rows["charlm"].startswith(f"{charlm.__version__}, Python 3.")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from charlm.native import build, compiler
+from charlm.native import compiler, loading
 from charlm.native.precision import choose_precision
 from tests.cells.measure import Case, error, random_input, random_state, run
 from tests.native.test_products import SIZES, TRANSPOSED, assert_bf16_product
@@ -28,7 +28,7 @@ def tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     header = Path(__file__).with_name("software_tiles.h")
     monkeypatch.setenv("CXX", shlex.join([*command, "-include", str(header), *flags]))
     monkeypatch.setenv("CHARLM_KERNELS", "compile")
-    monkeypatch.setattr(build, "_outcomes", {})
+    monkeypatch.setattr(loading, "_outcomes", {})
 
 
 def test_precision() -> None:

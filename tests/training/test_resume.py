@@ -10,7 +10,7 @@ from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config, parse_config
 from charlm.errors import ConfigError, DataError
-from charlm.native import build
+from charlm.native import loading
 from charlm.runs import describe_run
 from charlm.training.loop import TrainingLoop
 from charlm.training.start import resume_run, start_run
@@ -113,10 +113,10 @@ def test_other_kernels_or_threads_than_before_are_said(run, capsys, monkeypatch)
     assert said() == []
     assert said(2) == ["threads  found 2"]
     with monkeypatch.context() as patch:
-        patch.setattr(build, "_outcomes", {})
+        patch.setattr(loading, "_outcomes", {})
         patch.setenv("CHARLM_KERNELS", "none")
         assert said() == ["threads  found 1", "kernels  found none"]
-    assert said() == [f"kernels  found {build.used_kernels()}"]
+    assert said() == [f"kernels  found {loading.used_kernels()}"]
     with monkeypatch.context() as patch:  # as for a cell of one's own where no compiler is, beside shipped kernels
         patch.setattr("charlm.layers.selection.lacks_cpu_kernel", lambda *_: "no compiler")
         assert said() == ["kernels  found fused torch layer"]

@@ -14,15 +14,15 @@ from tests.runs import contents, interrupted_after, with_max_steps
 
 
 def test_kernels_are_compiled_before_there_is_a_folder_and_a_clock(tmp_path, config_of, monkeypatch):
-    from charlm.native import build
+    from charlm.native import loading
 
     def slow(sources):
         assert not (tmp_path / "run").exists()
         time.sleep(0.4)
-        return dict.fromkeys(sources, build.KernelError("switched off by CHARLM_KERNELS"))
+        return dict.fromkeys(sources, loading.KernelError("switched off by CHARLM_KERNELS"))
 
-    monkeypatch.setattr(build, "_outcomes", {})
-    monkeypatch.setattr(build, "_get", slow)
+    monkeypatch.setattr(loading, "_outcomes", {})
+    monkeypatch.setattr(loading, "_get", slow)
     assert start_run(config_of(train={"max_steps": None, "max_minutes": 0.005}), tmp_path / "run").step > 0
 
 

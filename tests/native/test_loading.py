@@ -21,9 +21,9 @@ import torch
 
 from charlm.cells import RHN
 from charlm.layers import RecurrentLayers
-from charlm.native import build, compiler
-from charlm.native.build import Kernel, KernelError
+from charlm.native import compiler, loading
 from charlm.native.kernels import SHARED_KERNELS, kernel_of
+from charlm.native.loading import Kernel, KernelError
 from charlm.system import cache as cache_module
 
 COMPILERS = ("g++", "clang++", "c++")
@@ -50,15 +50,15 @@ extern "C" __attribute__((visibility("default"))) void add_up(const Arguments* a
 @pytest.fixture(autouse=True)
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """Libraries loaded by other tests are not known here, nor these there; except the one of threads."""
-    (threads,) = build.load(build.THREADS)
-    monkeypatch.setattr(build, "_outcomes", {build.THREADS: threads})
-    monkeypatch.setattr(build, "SHIPPED", Path("nowhere"))
+    (threads,) = loading.load(loading.THREADS)
+    monkeypatch.setattr(loading, "_outcomes", {loading.THREADS: threads})
+    monkeypatch.setattr(loading, "SHIPPED", Path("nowhere"))
 
 
 def new_process() -> None:
     """From here on no library but that of threads is known."""
-    for library in build._outcomes.keys() - {build.THREADS}:
-        del build._outcomes[library]
+    for library in loading._outcomes.keys() - {loading.THREADS}:
+        del loading._outcomes[library]
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Callable[[Kernel], list[str]]:
     def said(kernel: Kernel) -> list[str]:
         new_process()
         capsys.readouterr()
-        build.load(kernel)
+        loading.load(kernel)
         return [line.split(" in ")[0] for line in capsys.readouterr().err.splitlines()]
 
     return said
@@ -87,7 +87,7 @@ def threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("threads")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CHARLM_CACHE", str(folder))
-        compiler.compiled([build.THREADS])
+        compiler.compiled([loading.THREADS])
     return next((folder / "kernels").glob("*.so"))
 
 
@@ -96,18 +96,18 @@ def ship(kernel: Kernel, threads: Path, cache: Path, monkeypatch: pytest.MonkeyP
     """Makes the kernel come with charlm for levels of CPU, all of which this one has."""
 
     def ship(levels: list[str]) -> None:
-        build.load(kernel)
+        loading.load(kernel)
         new_process()
         library = next((cache / "kernels").glob("adding*.so")).read_bytes()
         shutil.rmtree(cache / "kernels")
         shutil.copytree(threads.parent, cache / "kernels")
         for level in levels:
             (cache / "shipped" / level).mkdir(parents=True)
-            build.shipped_path(cache / "shipped" / level, kernel).write_bytes(library)
-            build.shipped_path(cache / "shipped", build.THREADS).write_bytes(threads.read_bytes())
-        del build._outcomes[build.THREADS]
-        monkeypatch.setattr(build, "SHIPPED", cache / "shipped")
-        monkeypatch.setattr(build, "cpu_levels", lambda: levels)
+            loading.shipped_path(cache / "shipped" / level, kernel).write_bytes(library)
+            loading.shipped_path(cache / "shipped", loading.THREADS).write_bytes(threads.read_bytes())
+        del loading._outcomes[loading.THREADS]
+        monkeypatch.setattr(loading, "SHIPPED", cache / "shipped")
+        monkeypatch.setattr(loading, "cpu_levels", lambda: levels)
 
     return ship
 
@@ -154,7 +154,7 @@ def test_a_kernel_is_compiled_where_open_files_cannot_be_replaced(
 def test_a_library_that_is_missing_or_not_ones_own_is_made_again(
     kernel: Kernel, cache: Path, is_there: bool, lines: Any
 ) -> None:
-    build.load(kernel)
+    loading.load(kernel)
     (path,) = (cache / "kernels").glob("*.so")
     data = path.read_bytes()
     path.unlink()  # This process has it mapped.
@@ -174,14 +174,14 @@ def test_above_its_bound_the_cache_loses_the_kernel_that_was_not_used_for_the_lo
     for other in others:
         other.source.write_text(SOURCE)
     for age_s, used in ((900, kernel), (800, others[0]), (700, kernel)):
-        build.load(used)
+        loading.load(used)
         new_process()
         for path in (cache / "kernels").iterdir():
             if path.stat().st_mtime > time.time() - 60:
                 os.utime(path, (time.time() - age_s,) * 2)
     size = sum(path.stat().st_size for path in (cache / "kernels").iterdir())
     monkeypatch.setitem(cache_module.BOUNDS, "kernels", size)
-    build.load(others[1])
+    loading.load(others[1])
     assert compiled(cache) == ["adding.so", "third.so"]
 
 
@@ -189,7 +189,7 @@ def test_a_folder_that_others_can_write_to_is_not_used(kernel: Kernel, cache: Pa
     (cache / "kernels").mkdir(parents=True)
     (cache / "kernels").chmod(0o777)
     with pytest.raises(KernelError, match=r"kernels: the cache is not safe: others may write to it \(chmod go-w"):
-        build.load(kernel)
+        loading.load(kernel)
 
 
 def test_threads_that_need_a_kernel_at_once_compile_it_once(kernel: Kernel, capfd: pytest.CaptureFixture[str]) -> None:
@@ -201,7 +201,9 @@ def test_threads_that_need_a_kernel_at_once_compile_it_once(kernel: Kernel, capf
 
 @pytest.mark.slow
 def test_processes_that_compile_at_once(kernel: Kernel, cache: Path) -> None:
-    code = "import pathlib, sys; from charlm.native.build import Kernel, load; load(Kernel(pathlib.Path(sys.argv[1])))"
+    code = (
+        "import pathlib, sys; from charlm.native.loading import Kernel, load; load(Kernel(pathlib.Path(sys.argv[1])))"
+    )
     command = [sys.executable, "-c", code, str(kernel.source)]
     env = {**os.environ, "CHARLM_KERNELS": "compile"}
     running = [subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -217,7 +219,9 @@ def test_no_compiler_outlives_charlm(kernel: Kernel, tmp_path: Path, number: int
     hangs = f"sleep 600 & echo $$ $! >{pids}.part; mv {pids}.part {pids}; wait"
     script.write_text(f'#!/bin/sh\ncase "$*" in *-dM*) ;; *) {hangs};; esac')
     script.chmod(0o700)
-    code = "import pathlib, sys; from charlm.native.build import Kernel, load; load(Kernel(pathlib.Path(sys.argv[1])))"
+    code = (
+        "import pathlib, sys; from charlm.native.loading import Kernel, load; load(Kernel(pathlib.Path(sys.argv[1])))"
+    )
     env = {**os.environ, "CHARLM_KERNELS": "compile", "CXX": str(script)}
     with subprocess.Popen([sys.executable, "-c", code, kernel.source], env=env, stderr=subprocess.DEVNULL) as process:
         _wait_until(pids.exists)
@@ -277,7 +281,7 @@ def test_why_nothing_can_be_compiled(
     for name, value in variables.items():
         monkeypatch.setenv(name, value.replace("FILE", str(kernel.source)))
     with pytest.raises(KernelError, match=error):
-        build.load(kernel)
+        loading.load(kernel)
     assert not kernel.works()
 
 
@@ -299,7 +303,7 @@ def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel: Kernel
     faulty = Kernel(tmp_path / "faulty.cpp")
     faulty.source.write_text(SOURCE + "int fault() { return nothing; }\n")
     with pytest.raises(KernelError, match=r"failed on the kernel: .*error.*nothing.*; see ") as caught:
-        build.load(faulty, kernel)
+        loading.load(faulty, kernel)
     log = Path(str(caught.value).split("; see ")[1].split("; ")[0])
     assert "nothing" in log.read_text()
     assert "faulty.cpp" in log.read_text().splitlines()[0]
@@ -357,45 +361,45 @@ def test_the_kernels_that_a_run_had_are_preferred(
     used: str,
 ) -> None:
     ship(["x86-64-v9", "x86-64-v8"])
-    with build.preferring(preferred):
+    with loading.preferring(preferred):
         assert lines(kernel) == outcome
-        assert build.used_kernels() == used
+        assert loading.used_kernels() == used
         if not outcome:
-            assert Path(build.load(kernel)[0]._name).parent.name == used
-    with build.preferring("x86-64-v9"):
-        assert Path(build.load(kernel)[0]._name).parent.name == "x86-64-v9"
+            assert Path(loading.load(kernel)[0]._name).parent.name == used
+    with loading.preferring("x86-64-v9"):
+        assert Path(loading.load(kernel)[0]._name).parent.name == "x86-64-v9"
 
 
 def test_after_a_run_with_other_kernels_the_fastest_are_used_again(kernel: Kernel, ship: Any) -> None:
     ship(["x86-64-v9", "x86-64-v8"])
-    build.load(kernel)
-    with build.preferring("x86-64-v8"):
-        build.load(kernel)
-    assert Path(build.load(kernel)[0]._name).parent.name == "x86-64-v9"
+    loading.load(kernel)
+    with loading.preferring("x86-64-v8"):
+        loading.load(kernel)
+    assert Path(loading.load(kernel)[0]._name).parent.name == "x86-64-v9"
 
 
 def test_another_thread_may_load_kernels_while_a_run_changes_them(
     kernel: Kernel, ship: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ship(["x86-64-v9", "x86-64-v8"])
-    get = build._get
+    get = loading._get
 
     def interrupted(libraries: list[Any]) -> Any:
-        ends = threading.Thread(target=lambda: build._prefer("", forget=True), daemon=True)
+        ends = threading.Thread(target=lambda: loading._prefer("", forget=True), daemon=True)
         ends.start()
         ends.join(0.05)
         return get(libraries)
 
-    monkeypatch.setattr(build, "_get", interrupted)
-    build.load(kernel)
+    monkeypatch.setattr(loading, "_get", interrupted)
+    loading.load(kernel)
 
 
 def test_threads_that_the_system_refuses_to_load_count_as_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(build, "SHIPPED", tmp_path)
-    build.shipped_path(tmp_path, build.THREADS).touch()
-    assert build.cpu_levels.__wrapped__() == []
+    monkeypatch.setattr(loading, "SHIPPED", tmp_path)
+    loading.shipped_path(tmp_path, loading.THREADS).touch()
+    assert loading.cpu_levels.__wrapped__() == []
 
 
 def test_without_a_compiler_what_comes_with_charlm_replaces_what_was_compiled(
@@ -403,9 +407,9 @@ def test_without_a_compiler_what_comes_with_charlm_replaces_what_was_compiled(
 ) -> None:
     ship(["x86-64-v9"])
     monkeypatch.setenv("PATH", "")
-    with build.preferring("compiled"):
+    with loading.preferring("compiled"):
         assert lines(kernel) == []
-        assert build.used_kernels() == "x86-64-v9"
+        assert loading.used_kernels() == "x86-64-v9"
 
 
 def test_a_layer_without_its_kernel_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
