@@ -231,7 +231,7 @@ def measure_bf16(report: Report, effort: Effort) -> None:
 
 def measure_shipped(report: Report, effort: Effort) -> None:
     """The section `shipped`: the kernels of a wheel beside those compiled on this machine."""
-    build.SHIPPED = Path(__file__).parents[1] / f"build/kernels/linux-{platform.machine()}"
+    loading.SHIPPED = Path(__file__).parents[1] / f"build/kernels/linux-{platform.machine()}"
     explanation = "speed with the kernels that ./scripts/wheels has built ÷ with those compiled on this machine"
     report.table(f"shipped, cpu: forward and backward, T {T}", explanation, ["÷ compiled, fp32", "÷ compiled, bf16"])
     if not loading.SHIPPED.is_dir():

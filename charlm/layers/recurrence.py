@@ -6,7 +6,7 @@ x ──► windows, vectors ──► Driver.forward ──► outputs, last st
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -24,19 +24,22 @@ from charlm.native.operators import table_gradient
 from charlm.native.recurrence import CpuDriver
 from charlm.system.device import autocasts_to_bf16
 
+if TYPE_CHECKING:
+    from charlm.layers.stack import RecurrentLayers
+
 Driver = CpuDriver | GpuDriver
 """Computes the loop of any layer, and its gradients. All sums are float32, in bfloat16 products too."""
 
 
-def layer_by_driver(
-    driver: Driver, input_size: int, cache: BufferCache, x: Tensor | Lookup, call: LayerCall
-) -> tuple[Tensor, LayerState]:
+def layer_by_driver(layers: "RecurrentLayers", x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I].
 
-    input_size: that of a lookup without a table. Under autocast to bfloat16 the products are bfloat16; sums, gates and
-    states stay float32. ValueError for ids on the CPU that are outside of the table.
+    Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. ValueError for ids on the
+    CPU that are outside of the table.
     """
     passes, state = call.passes, call.state
+    driver: Driver = layers.cpu_driver if state[0].device.type == "cpu" else layers.gpu_driver
+    input_size = layers.input_size  # of a lookup without a table
     if call.carry_TB is not None:
         state = tuple(tensor * call.carry_TB[0, :, None] for tensor in state)
     windows, vectors, ids_TB = values_before_loop(driver, passes.split, x, call.parameters, input_size)
@@ -62,7 +65,7 @@ def layer_by_driver(
         carry=call.carry_TB,
     )
     differentiable = (*windows, *vectors, *inputs.weights, *state)
-    buffers_of = choose_buffers(driver, inputs, differentiable, cache)
+    buffers_of = choose_buffers(driver, inputs, differentiable, layers.buffer_cache)
     refuse_symbols()
     results: Any = _Loop.apply(driver, inputs, state, buffers_of, *differentiable)
     y_TBH, *last = results

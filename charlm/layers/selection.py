@@ -56,8 +56,7 @@ def backends(layers: RecurrentLayers, device: torch.device) -> list[Backend]:
     """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
     operator = torch_backend(layers, device)
     torchs = [] if operator is None else [operator]
-    driver = layers.cpu_driver if device.type == "cpu" else layers.gpu_driver
-    compute = partial(layer_by_driver, driver, layers.input_size, layers.buffer_cache)
+    compute = partial(layer_by_driver, layers)
     if device.type == "cpu":
         lacks = partial(lacks_cpu_kernel, layers)
         return [Backend("fused CPU kernel", compute, lacks, by_driver=True, generates=True), *torchs, REFERENCE]
