@@ -186,7 +186,7 @@ def _begin(of: CppPass, place: int) -> list[str]:
     size, k = of.of_size(number)
     if node.op == "normalize_back":
         return [f"partials_{size}.average({k});"]
-    merge = f"partials_{size}.merge({k}, {node.number!r}f, {str(not node.index).lower()});"
+    merge = f"partials_{size}.merge({k}, {node.number!r}f, {str(not node.is_rms).lower()});"
     if of.before:
         return [merge]
     save = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b]"

@@ -231,7 +231,7 @@ class LoopText:
         scale = self.row(f"saved_scale{index}", f"{self.of.moments(index)}[0]", "const float")
         mean_d = self.row(f"mean_d{index}", first, "const float")
         mean_dx = self.row(f"mean_dx{index}", second, "const float")
-        centered = f" - {mean_d}" if not self.of.norms[index].index else ""
+        centered = f" - {mean_d}" if not self.of.norms[index].is_rms else ""
         return f"({v}{centered} - {self.name(node.args[1])} * {mean_dx}) * {scale}"
 
     # Stores

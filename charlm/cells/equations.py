@@ -283,7 +283,7 @@ def _put_gradients(builder: Builder, program: Program, graph: GradientGraph) -> 
             places.append(_with_sign_in_front(builder, node, args))
         elif node.op == "normalize_back":
             norm = program.nodes[norms[node.index]]
-            op = "rms_normalize_back" if norm.index else node.op
+            op = "rms_normalize_back" if norm.is_rms else node.op
             places.append(builder.put(replace(node, op=op, args=(norm.args[0], args[0]), number=norm.number)))
         elif node.op == "product_back":
             product = program.nodes[products[node.index]]
@@ -330,7 +330,7 @@ def _readable(nodes: Iterable[Node], known: Mapping[int, str]) -> tuple[list[Nod
         args, alike = [readable[arg] for arg in node.args], place
         if node.op == "part" and args[0].op == "vector":
             node = replace(args[0], count=1, index=args[0].index + node.index)
-        elif node.op == "normalize" and node.index:
+        elif node.op == "normalize" and node.is_rms:
             node = replace(node, op="rms_normalize")
         elif node.op == "sub" and args[0].op == "constant" and args[0].number == 0:
             node = replace(node, op="neg", args=node.args[1:])

@@ -67,7 +67,7 @@ def normalized(v: Tensor, node: Node) -> Tensor:
 
     (v − mean) / √(var v + ε) or, without a mean, v / √(mean v² + ε).
     """
-    if not node.index:
+    if not node.is_rms:
         return torch.native_layer_norm(v, v.shape[-1:], None, None, node.number)[0]
     # torch's own rms_norm takes twice as many operators.
     norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)

@@ -51,6 +51,11 @@ class Node:
     index: int = 0
     number: float = 0.0
 
+    @property
+    def is_rms(self) -> bool:
+        """Of a `normalize`: whether the mean stays in."""
+        return self.index == 1
+
 
 class Parameter(NamedTuple):
     """A parameter of a layer: a stack of matrices [gates · size, columns], or of vectors [gates · size]."""

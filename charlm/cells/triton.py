@@ -235,16 +235,16 @@ class KernelText:
                 return self.d_state(of.passes.states.index(node.name))
             case "normalize":
                 norm = of.plan.numbers[place]
-                self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.index}, inside)")
+                self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.is_rms}, inside)")
                 self.lines += [f"tl.store({self.moment(norm, k)}, {one})" for k, one in enumerate(("scale", "mean"))]
                 return name
             case "normalized":
                 scale, mean = (self.load_of_stream(self.moment(node.index, k)) for k in (0, 1))
-                centered = f"({args[0]} - {mean})" if not norms[node.index].index else args[0]
+                centered = args[0] if norms[node.index].is_rms else f"({args[0]} - {mean})"
                 return self.let(name, f"{centered} * {scale}")
             case "normalize_back":
                 scale = self.load_of_stream(self.moment(node.index, 0))
-                call = f"normalize_back({', '.join(args)}, {scale}, N, {not norms[node.index].index}, inside)"
+                call = f"normalize_back({', '.join(args)}, {scale}, N, {not norms[node.index].is_rms}, inside)"
                 return self.let(name, call)
         return self.let(name, in_code("triton", node.op, *args))
 
