@@ -108,12 +108,12 @@ def _before(derived: Passes, before: Before) -> str:
     stores: list[tuple[int, Store]] = []
     for k, place in enumerate(before.operands):
         if nodes[place].op != "input":
-            stores.append((staged.home[place], Store("operand_before", k, (place,), nodes[place].size)))
+            stores.append((staged.home[place], Store("operand_before", k, place, nodes[place].size)))
     rows = iter(before.program.results)
     for index, whole in enumerate(split.program.nodes[place] for place in split.windows):
         for k in range(whole.count):
             place = next(rows)
-            stores.append((staged.home[place], Store("window", index, (place,), whole.size, k, whole.count)))
+            stores.append((staged.home[place], Store("window", index, place, whole.size, k, whole.count)))
     of = CppPass(derived, planned(staged, stores), before)
     members = _partials(of, first=len(norm_counts(derived.normalizations)))
     for k, place in enumerate(before.operands):

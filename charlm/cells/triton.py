@@ -122,7 +122,7 @@ class TritonPass:
         for at, stage in enumerate(plan.stages):
             for store in (store for loop in stage.loops for store in loop.stores):
                 if store.kind in _ARGUMENTS:
-                    self.stored.setdefault(store.values[0], store)
+                    self.stored.setdefault(store.value, store)
                 elif store.kind == "d_state":
                     self.completed[store.index] = at
 
@@ -177,7 +177,7 @@ class KernelText:
     def address_of(self, store: Store) -> str:
         """Where a store puts its value."""
         if store.kind == "later":
-            return self.address("node", store.values[0], size=store.size)
+            return self.address("node", store.value, size=store.size)
         return self.address(store.kind, store.index, store.count, store.k)
 
     def load(self, address: str) -> str:
@@ -289,10 +289,10 @@ class KernelText:
 
     def store(self, store: Store) -> None:
         index, bf16 = store.index, self.of.options.bf16
-        value = self.name(store.values[-1])
+        value = self.name(store.value)
         match store.kind:
             case "operand" | "saved" | "d_product" | "d_window" | "later":
-                if store.kind != "later" or self.of.stored[store.values[0]] is store:
+                if store.kind != "later" or self.of.stored[store.value] is store:
                     self.write_to(self.address_of(store), value)
                 if store.kind == "operand":
                     self.copy(index, value)
@@ -306,7 +306,7 @@ class KernelText:
             case "d_state" | "no_d_state":
                 terms = [value] if store.kind == "d_state" else []
                 if self.of.zones_out(index):
-                    is_here = store.kind == "no_d_state" or len(store.values) > 1
+                    is_here = store.kind == "no_d_state" or store.arrival is not None
                     terms.append(f"bypass_{index}" if is_here else self.read("d_state", index))
                 self.write_to(self.address("d_state", index), " + ".join(terms) or "0.0")
 
