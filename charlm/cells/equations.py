@@ -8,7 +8,6 @@ before the step, such as dhₜ₋₁. The gradient of a parameter is a sum over 
 in a = W v + b, of dw for any other w.
 """
 
-import functools
 import itertools
 import math
 import re
@@ -63,6 +62,13 @@ class Lines:
     A value gets a line of its own if it is a new state, if people look at it (then it has the name they see), if it is
     used more than once, if it has several vectors that are used one by one, or if it is long. All others become parts
     of these expressions.
+
+        symbols      state and subscript, or parameter → how it is written
+        preferred    place → the name its line should have: of a new state, or what people see; "" if it is reserved
+        own_line     places that get a line even if they are short and used once
+        names        place → the name of its line; filled by `lines`
+        reserved     names of states, parameters and functions, and of their gradients: no preferred name is one
+        used_names   names that no further line may have; `lines` adds its own
     """
 
     def __init__(self, program: Program, ends: Iterable[int] = (), known: Mapping[int, str] | None = None) -> None:
@@ -74,20 +80,19 @@ class Lines:
         ends = {self.same[place] for place in ends}
         self.places = needed(self.nodes, (*self.results, *ends))
         self.uses = Counter(arg for place in self.places for arg in self.nodes[place].args)
-        self.taken = {"xₜ", *map(_symbol, _FUNCTIONS)}
-        """Names of states, parameters, gates and functions, and of their gradients."""
+        self.reserved = {"xₜ", *map(_symbol, _FUNCTIONS)}
         self.symbols = self._symbols()
-        looked_at = (*program.gates, *program.shown)
-        # What values are called, if the name is still free where they are computed.
-        self.preferred = {self.same[place]: self._free(_symbol(name)) for name, place in looked_at}
-        self.preferred |= {place: self.after(name) for name, place in zip(program.states, self.results, strict=True)}
+        self.preferred: dict[int, str] = {}
+        for name, place in (*program.gates, *program.shown):
+            self.preferred[self.same[place]] = self._unreserved(_symbol(name))
+        for name, place in zip(program.states, self.results, strict=True):
+            self.preferred[place] = self.after(name)
         self.own_line = {*self.preferred, *ends}
         self.own_line |= {self.nodes[place].args[0] for place in self.places if self.nodes[place].op == "part"}
-        # Arguments of normalizations get a line, so that the derivative can name their vectors.
-        normalized = [node for node in self.nodes if node.op.endswith("normalize") and node.count > 1]
-        self.own_line |= {arg for node in normalized for arg in node.args}
+        for node in self.nodes:
+            if node.op.endswith("normalize") and node.count > 1:  # the derivative names the argument's vectors
+                self.own_line.update(node.args)
         self.names: dict[int, str] = {}
-        """Of the values that have a line."""
         parameters = {self.row(node) for node in self.nodes if node.name in self.parameters}
         states = [self.symbols[state, ""] for state in program.states]
         self.used_names = {"", "d", "xₜ", *states, *parameters}
@@ -97,20 +102,22 @@ class Lines:
         texts: dict[tuple[str, ...], str] = {}
         for state in self.program.states:
             for below in ("", "ₜ₋₁", "ₜ"):
-                texts[state, below] = _symbol(state, *([below] if below else []))
+                subscripts = [below] if below else []
+                texts[state, below] = _symbol(state, *subscripts)
         for name, parameter in self.parameters.items():
             letter = "w" if parameter.columns == "" else "W"
-            texts[(name,)] = _symbol(re.sub("^weight", letter, re.sub("^bias", "b", name)))
+            short = re.sub("^weight", letter, re.sub("^bias", "b", name))
+            texts[(name,)] = _symbol(short)
         for key, text in texts.items():
-            while not self._free(text):
+            while not self._unreserved(text):
                 text += "*"
             texts[key] = text
-            self.taken |= {text, f"d{text}"}
+            self.reserved |= {text, f"d{text}"}
         return texts
 
-    def _free(self, text: str) -> str:
-        """The name, or "" if it or its gradient is taken."""
-        return "" if {text, f"d{text}"} & self.taken else text
+    def _unreserved(self, text: str) -> str:
+        """The name, or "" if it or that of its gradient is reserved."""
+        return "" if {text, f"d{text}"} & self.reserved else text
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Names and their expressions, in the order of computation."""
@@ -122,16 +129,20 @@ class Lines:
             again = self.uses[place] > 1 and not self.repeats(place)
             if place in self.own_line or again or len(text) > _LONGEST:
                 name = self.preferred.get(place, "")
-                self.names[place] = name if name not in self.used_names else self.unnamed(place, fresh)
-                self.used_names.add(self.names[place])
-                yield self.names[place], text
+                if name in self.used_names:  # as "" is
+                    name = self.unnamed(place, fresh)
+                self.names[place] = name
+                self.used_names.add(name)
+                yield name, text
         for state, place in zip(self.program.states, self.results, strict=True):
             if self.names.get(place) != self.after(state):
                 yield self.after(state), self.text(place)
 
     def text(self, place: int, lowest: int = 0) -> str:
         """A value by its name or as an expression, in parentheses if its precedence is below `lowest`."""
-        text, binds = (self.names[place], ATOM) if place in self.names else self.formula(place)
+        if place in self.names:
+            return self.names[place]
+        text, binds = self.formula(place)
         return text if binds >= lowest else f"({text})"
 
     def formula(self, place: int) -> tuple[str, int]:
@@ -180,10 +191,12 @@ class Lines:
     def fresh(self) -> Iterator[str]:
         """Short names that are free."""
         initials = {name[0] for name in (*self.used_names, *self.preferred.values()) if name}
-        initials |= {name[1] for name in self.taken if name[0] == "d" and len(name) > 1}  # their gradients
+        initials |= {name[1] for name in self.reserved if name[0] == "d" and len(name) > 1}  # their gradients
         yield from (letter for letter in _LETTERS if letter not in initials)
-        longer = ("".join(word) for length in itertools.count(2) for word in itertools.product(_LETTERS, repeat=length))
-        yield from (name for name in longer if name not in self.used_names)
+        for length in itertools.count(2):
+            for letters in itertools.product(_LETTERS, repeat=length):
+                if (name := "".join(letters)) not in self.used_names:
+                    yield name
 
     # What the backward pass writes differently
 
@@ -204,29 +217,28 @@ class _Back(Lines):
     """The backward pass, in which values that the forward equations name have these names."""
 
     def __init__(self, program: Program) -> None:
-        forward, builder = Lines(program), Builder()
-        used_names = {name for name, _ in forward.lines()}
-        vectors = scalars(builder, program.nodes)
+        forward = Lines(program)
+        forward_names = {name for name, _ in forward.lines()}
+        in_vectors = Builder()
+        vectors = scalars(in_vectors, program.nodes)
         results = tuple(vectors[place][0] for place in program.results)
-        single = program._replace(nodes=tuple(builder.nodes), results=results, gates=(), shown=())
+        single = program._replace(nodes=tuple(in_vectors.nodes), results=results, gates=(), shown=())
+
         graph = gradient_graph(single, exact=True)
-        builder = Builder(graph.forward)
-        gradients = _put_gradients(builder, single, graph)
-        known: dict[int, str] = {}  # the values that the forward equations name
+        both = Builder(graph.forward)  # the forward pass, and behind it the backward pass
+        gradients = _put_gradients(both, single, graph)
+        results = _state_gradients(both, single, graph, gradients)
+        ends = [gradients[row] for rows in graph.rows.values() for row in rows]
+        backward = single._replace(nodes=tuple(both.nodes), results=results)
+        rows = _names_of_vectors(forward, vectors)
+        super().__init__(backward, ends, _known_values(program, rows, vectors))
+
+        self.used_names |= forward_names
+        self.preferred = self.names_of(graph, gradients, forward) | self.preferred
         self.wholes: dict[tuple[str, ...], str] = {}
         """The gradients of vectors side by side → the name of all together."""
-        for place, name in forward.names.items():
-            count = len(vectors[place])
-            names = [f"{name}[{k + 1}]" for k in range(count)] if count > 1 else [name]
-            known = dict(zip(vectors[place], names, strict=True)) | known
-            if program.nodes[place].op == "stop":  # the backward pass reads its argument
-                known = dict(zip(vectors[program.nodes[place].args[0]], names, strict=True)) | known
-            self.wholes[tuple(f"d{each}" for each in names)] = f"d{name}"
-        results = _state_gradients(builder, single, graph, gradients)
-        ends = [gradients[row] for rows in graph.rows.values() for row in rows]
-        super().__init__(single._replace(nodes=tuple(builder.nodes), results=results), ends, known)
-        self.used_names |= used_names
-        self.preferred = self.names_of(graph, gradients, forward) | self.preferred
+        for place, names in rows.items():
+            self.wholes[tuple(f"d{name}" for name in names)] = f"d{forward.names[place]}"
         self.of_gradients: set[int] = set()
         for place, node in enumerate(self.nodes):
             if node.op == "d_state" or not self.of_gradients.isdisjoint(node.args):
@@ -255,8 +267,10 @@ class _Back(Lines):
         node = self.nodes[place]
         if node.op != "product_back":
             return super().formula(place)
-        rows = tuple(self.text(arg, ATOM if len(node.args) == 1 else 0) for arg in node.args)
-        whole = self.wholes.get(rows) or (rows[0] if len(rows) == 1 else f"({', '.join(rows)})")
+        is_single = len(node.args) == 1
+        rows = tuple(self.text(arg, ATOM if is_single else 0) for arg in node.args)
+        whole = rows[0] if is_single else f"({', '.join(rows)})"
+        whole = self.wholes.get(rows, whole)
         template, precedence = _notation("product")
         return template.format(whole, matrix=f"{self.row(replace(node, op='product'))}ᵀ"), precedence[0]
 
@@ -267,12 +281,39 @@ class _Back(Lines):
         return named and not node.op.endswith("_back")
 
     def unnamed(self, place: int, fresh: Iterator[str]) -> str:
-        return _symbol("δ", str(next(self.numbers))) if place in self.of_gradients else next(fresh)
+        if place in self.of_gradients:
+            return _symbol("δ", str(next(self.numbers)))
+        return next(fresh)
+
+
+def _names_of_vectors(forward: Lines, vectors: Sequence[Sequence[int]]) -> dict[int, list[str]]:
+    """The names of the vectors of each value that the forward equations name, such as a[1], a[2] for a."""
+    names: dict[int, list[str]] = {}
+    for place, name in forward.names.items():
+        count = len(vectors[place])
+        names[place] = [name] if count == 1 else [f"{name}[{k + 1}]" for k in range(count)]
+    return names
+
+
+def _known_values(
+    program: Program, rows: Mapping[int, Sequence[str]], vectors: Sequence[Sequence[int]]
+) -> dict[int, str]:
+    """The vectors that the forward equations name → the first name of each. rows: see `_names_of_vectors`."""
+    known: dict[int, str] = {}
+    for place, names in rows.items():
+        node, same = program.nodes[place], [place]
+        if node.op == "stop":  # the backward pass reads its argument
+            same += node.args
+        for each in same:
+            for vector, name in zip(vectors[each], names, strict=True):
+                known.setdefault(vector, name)
+    return known
 
 
 def _put_gradients(builder: Builder, program: Program, graph: GradientGraph) -> list[int]:
     """Put the nodes of a program's gradients into the builder of their values; returns their places."""
-    products, norms = [*numbered(program.nodes, "product")], [*numbered(program.nodes, "normalize")]
+    products = [*numbered(program.nodes, "product")]
+    norms = [*numbered(program.nodes, "normalize")]
     places: list[int] = []
     for node in graph.nodes:
         args = tuple(places[arg] for arg in node.args)
@@ -284,7 +325,8 @@ def _put_gradients(builder: Builder, program: Program, graph: GradientGraph) -> 
         elif node.op == "normalize_back":
             norm = program.nodes[norms[node.index]]
             op = "rms_normalize_back" if norm.is_rms else node.op
-            places.append(builder.put(replace(node, op=op, args=(norm.args[0], args[0]), number=norm.number)))
+            args = (norm.args[0], args[0])
+            places.append(builder.put(replace(node, op=op, args=args, number=norm.number)))
         elif node.op == "product_back":
             product = program.nodes[products[node.index]]
             places.append(builder.put(replace(node, args=args, name=product.name, index=product.index)))
@@ -297,10 +339,14 @@ def _with_sign_in_front(builder: Builder, node: Node, args: tuple[int, ...]) -> 
     """An operation; −(a ⊙ b) rather than (−a) ⊙ b."""
     if node.op not in ("mul", "div"):
         return builder.apply(node.op, *args, size=node.size)
-    opposites = [builder.opposite(arg) for arg in args]
-    args = tuple(arg if each is None else each for arg, each in zip(args, opposites, strict=True))
-    result = builder.apply(node.op, *args, size=node.size)
-    return result if opposites.count(None) != 1 else builder.apply("sub", builder.constant(0.0), result)
+    positive: list[int] = []
+    is_negative = False
+    for arg in args:
+        opposite = builder.opposite(arg)
+        is_negative ^= opposite is not None
+        positive.append(arg if opposite is None else opposite)
+    result = builder.apply(node.op, *positive, size=node.size)
+    return builder.apply("sub", builder.constant(0.0), result) if is_negative else result
 
 
 def _state_gradients(
@@ -315,7 +361,10 @@ def _state_gradients(
         for node, place in zip(graph.nodes, gradients, strict=True):
             if node.op == "product_back" and products[node.index].args[0] == state:
                 terms.append(place)
-        results.append(functools.reduce(functools.partial(builder.apply, "add"), terms or [builder.constant(0.0)]))
+        total, *others = terms or [builder.constant(0.0)]
+        for term in others:
+            total = builder.apply("add", total, term)
+        results.append(total)
     return tuple(results)
 
 
@@ -327,19 +376,22 @@ def _readable(nodes: Iterable[Node], known: Mapping[int, str]) -> tuple[list[Nod
         node = replace(old, args=tuple(same[arg] for arg in old.args))
         if place in known:
             node = Node("known", name=known[place])
-        args, alike = [readable[arg] for arg in node.args], place
+        args = [readable[arg] for arg in node.args]
+        alike = place
         if node.op == "part" and args[0].op == "vector":
             node = replace(args[0], count=1, index=args[0].index + node.index)
         elif node.op == "normalize" and node.is_rms:
             node = replace(node, op="rms_normalize")
         elif node.op == "sub" and args[0].op == "constant" and args[0].number == 0:
             node = replace(node, op="neg", args=node.args[1:])
-            if args[1].op == "softplus" and readable[args[1].args[0]].op == "neg":
-                node = replace(node, op="log_sigmoid", args=readable[args[1].args[0]].args)
-            elif args[1].op == "neg":
-                alike = args[1].args[0]
+            subtracted = args[1]
+            if subtracted.op == "softplus" and readable[subtracted.args[0]].op == "neg":
+                node = replace(node, op="log_sigmoid", args=readable[subtracted.args[0]].args)
+            elif subtracted.op == "neg":
+                alike = subtracted.args[0]
         elif node.op == "mul" and "constant" in (args[0].op, args[1].op):
-            node = replace(node, op="scale", args=node.args if args[0].op == "constant" else node.args[::-1])
+            constant_first = node.args if args[0].op == "constant" else node.args[::-1]
+            node = replace(node, op="scale", args=constant_first)
         elif node.op == "mul" and node.args[0] == node.args[1]:
             node = replace(node, op="square", args=node.args[:1])
         same.append(alike)
@@ -351,7 +403,9 @@ def _notation(op: str) -> tuple[str, tuple[int, ...]]:
     """The text and precedence of an operation; "" stands for a call of its name."""
     if op in _READABLE:
         return _READABLE[op]
-    return (OPERATIONS[op].text, OPERATIONS[op].precedence) if op in OPERATIONS else ("", ())
+    if op in OPERATIONS:
+        return OPERATIONS[op].text, OPERATIONS[op].precedence
+    return "", ()
 
 
 def _symbol(name: str, *below: str) -> str:
