@@ -69,7 +69,8 @@ def derive(split: Split) -> Passes:
     backward_nodes, new = with_loads(forward_nodes, graph, loads)
 
     states = dict(zip(loop.states, loop.results, strict=True))
-    forward = Forward(forward_nodes, states, {size: tuple(numbers.values()) for size, numbers in saved.items()})
+    saved_rows = {size: tuple(numbers.values()) for size, numbers in saved.items()}
+    forward = Forward(forward_nodes, states, saved_rows)
     d_states = {name: new[place] for name, place in graph.states.items()}
     d_rows: dict[str, dict[int, Rows]] = {"product": {}, "window": {}, "static": {}}
     for place, vectors in graph.rows.items():
@@ -108,8 +109,12 @@ class GradientGraph(NamedTuple):
 def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
     """The gradients of a loop, by reverse mode. exact: no comparison stands for another one, see `_of_extreme`."""
     forward, back = Builder(loop.nodes), Builder()
-    parts = {(node.args[0], node.index): place for place, node in enumerate(loop.nodes) if node.op == "part"}
-    products, norms = numbered(loop.nodes, "product"), numbered(loop.nodes, "normalize")
+    parts: dict[tuple[int, int], int] = {}
+    for place, node in enumerate(loop.nodes):
+        if node.op == "part":
+            parts[node.args[0], node.index] = place
+    products = numbered(loop.nodes, "product")
+    norms = numbered(loop.nodes, "normalize")
     uses = Counter(arg for node in loop.nodes for arg in node.args)
     gradients: dict[int, int] = {}
     rows: dict[int, Rows] = {}
@@ -145,7 +150,9 @@ def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
     def vectors_of(place: int) -> list[int]:
         """The vectors of a leaf or product; −1 for one that nothing uses."""
         count = loop.nodes[place].count
-        return [place] if count == 1 else [parts.get((place, k), -1) for k in range(count)]
+        if count == 1:
+            return [place]
+        return [parts.get((place, k), -1) for k in range(count)]
 
     for name, place in zip(loop.states, loop.results, strict=True):
         add(place, back.put(Node("d_state", name=name)))
@@ -163,18 +170,24 @@ def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
                     add(node.args[0], result)
         elif node.op == "normalize" and place in gradients:
             args = gradients[place], value(place)
-            add(node.args[0], back.put(Node("normalize_back", args, 1, node.size, index=norms[place])))
+            result = back.put(Node("normalize_back", args, 1, node.size, index=norms[place]))
+            add(node.args[0], result)
         elif node.op in OPERATIONS and place in gradients:
             formulas = _of_extreme(forward, None if exact else uses, place) or OPERATIONS[node.op].gradients
             for arg, formula in zip(node.args, formulas, strict=True):
                 if formula is not None and loop.nodes[arg].op not in ("constant", "greater"):
                     add(arg, term(place, formula))
-    states = {node.name: place for place, node in enumerate(loop.nodes) if node.op == "state"}
-    of_states = {name: gradients[place] for name, place in states.items() if place in gradients}
-    ends = [*of_states.values(), *(row for vectors in rows.values() for row in vectors)]
+
+    states: dict[str, int] = {}
+    for place, node in enumerate(loop.nodes):
+        if node.op == "state" and place in gradients:
+            states[node.name] = gradients[place]
+    ends = [*states.values()]
+    for vectors in rows.values():
+        ends += vectors
     ends += [place for place, node in enumerate(back.nodes) if node.op == "product_back"]
     live = {*needed(back.nodes, ends)}
-    return GradientGraph(forward.nodes, back.nodes, gradients, rows, of_states, live)
+    return GradientGraph(forward.nodes, back.nodes, gradients, rows, states, live)
 
 
 def _of_extreme(forward: Builder, uses: Counter[int] | None, place: int) -> tuple[Formula, ...]:
@@ -220,7 +233,9 @@ def _put_formula(
 def _in_memory(loop: Program, operands: Mapping[int, int]) -> dict[int, Node]:
     """The node of the backward pass for each value in memory: constants, states, operands of products."""
     nodes = loop.nodes
-    loads = {place: Node("operand", size=nodes[place].size, index=k) for place, k in operands.items()}
+    loads: dict[int, Node] = {}
+    for place, k in operands.items():
+        loads[place] = Node("operand", size=nodes[place].size, index=k)
     for name, place in zip(loop.states, loop.results, strict=True):
         loads[place] = Node("after", size=nodes[place].size, name=name)
     for place, node in enumerate(nodes):

@@ -160,7 +160,8 @@ class _Stored(Section):
 
 
 def _program(raw: _StoredProgram, cell: _Stored, *, square: bool) -> Program:
-    nodes, parameters = (Node(*node) for node in raw.nodes), (Parameter(*parameter) for parameter in raw.parameters)
-    program = Program(tuple(nodes), cell.states, raw.results, tuple(parameters), cell.internal, raw.gates, raw.shown)
+    nodes = tuple(Node(*node) for node in raw.nodes)
+    parameters = tuple(Parameter(*parameter) for parameter in raw.parameters)
+    program = Program(nodes, cell.states, raw.results, parameters, cell.internal, raw.gates, raw.shown)
     check(program, square)
     return program

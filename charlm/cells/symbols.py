@@ -76,7 +76,8 @@ class Value:
 
     def __iter__(self) -> "Iterator[Value]":
         """The vectors that are side by side."""
-        return iter([Value(self.tracing, self.tracing.builder.part(self.place, k)) for k in range(len(self))])
+        places = [self.tracing.builder.part(self.place, k) for k in range(len(self))]
+        return iter([Value(self.tracing, place) for place in places])
 
     def __len__(self) -> int:
         """How many vectors are side by side; with one, an error that says so: of a tensor it is the batch size."""
