@@ -84,11 +84,15 @@ class StoredCell(Cell):
             raw = _Stored.model_validate_json(stored)
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
-            where, value = ".".join(map(str, fault["loc"])), fault["input"]
-            kind_text = "nothing" if fault["type"] == "missing" else f"a {type(value).__name__}"
-            value_text = f"{value!r:.40}" if isinstance(value, str | int | float) else kind_text
-            text = f"{where or 'the JSON'}: found {value_text}; {fault['msg']}"
-            raise ValueError(f"the programs of {name}: {text}") from None
+            where = ".".join(map(str, fault["loc"])) or "the JSON"
+            value = fault["input"]
+            if isinstance(value, str | int | float):
+                found = f"{value!r:.40}"
+            elif fault["type"] == "missing":
+                found = "nothing"
+            else:
+                found = f"a {type(value).__name__}"
+            raise ValueError(f"the programs of {name}: {where}: found {found}; {fault['msg']}") from None
         for names in (raw.states, raw.internal, raw.initial):
             require(len(set(names)) == len(names), "equal states, or equal initial options")
         require(all(map(is_name, (*raw.states, *raw.initial))), "states or initial options without proper names")

@@ -120,11 +120,12 @@ class TritonPass:
         self.completed: dict[int, int] = {}
         """The stage that stores the gradient of each state before the step."""
         for at, stage in enumerate(plan.stages):
-            for store in (store for loop in stage.loops for store in loop.stores):
-                if store.kind in _ARGUMENTS:
-                    self.stored.setdefault(store.value, store)
-                elif store.kind == "d_state":
-                    self.completed[store.index] = at
+            for loop in stage.loops:
+                for store in loop.stores:
+                    if store.kind in _ARGUMENTS:
+                        self.stored.setdefault(store.value, store)
+                    elif store.kind == "d_state":
+                        self.completed[store.index] = at
 
     def zones_out(self, s: int) -> bool:
         return self.options.zoneout and self.passes.states[s] not in self.passes.split.loop.internal
@@ -166,7 +167,8 @@ class KernelText:
     # Memory
 
     def pointer(self, kind: str, index: int = 0, size: Size = "H") -> str:
-        self.arguments[argument := Argument(kind, index, size)] = None
+        argument = Argument(kind, index, size)
+        self.arguments[argument] = None
         return argument.name
 
     def address(self, kind: str, index: int = 0, count: int = 1, k: int = 0, size: Size = "H") -> str:
@@ -236,10 +238,12 @@ class KernelText:
             case "normalize":
                 norm = of.plan.numbers[place]
                 self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.is_rms}, inside)")
-                self.lines += [f"tl.store({self.moment(norm, k)}, {one})" for k, one in enumerate(("scale", "mean"))]
+                for k, moment in enumerate(("scale", "mean")):
+                    self.lines.append(f"tl.store({self.moment(norm, k)}, {moment})")
                 return name
             case "normalized":
-                scale, mean = (self.load_of_stream(self.moment(node.index, k)) for k in (0, 1))
+                scale = self.load_of_stream(self.moment(node.index, 0))
+                mean = self.load_of_stream(self.moment(node.index, 1))
                 centered = args[0] if norms[node.index].is_rms else f"({args[0]} - {mean})"
                 return self.let(name, f"{centered} * {scale}")
             case "normalize_back":
@@ -250,9 +254,11 @@ class KernelText:
 
     def loaded(self, place: int) -> str | None:
         """A value in memory; None for other values."""
-        node, k, passes = self.nodes[place], 0, self.of.passes
+        node, passes = self.nodes[place], self.of.passes
+        k = 0
         if node.op == "part":
-            [place], k, node = node.args, node.index, self.nodes[node.args[0]]
+            [place], k = node.args, node.index
+            node = self.nodes[place]
         match node.op:
             case "static":
                 return self.load(f"{self.pointer('vector', node.index)} + {k} * N + u")
@@ -272,8 +278,10 @@ class KernelText:
     def d_state(self, s: int) -> str:
         """The gradient of a state after the step, before zoneout. `bypass_{s}` is the part that zoneout passes on."""
         name = f"d_{s}"
-        products = [self.read("product", index) for index in self.of.passes.through[self.of.passes.states[s]]]
-        self.let(name, " + ".join([self.read("d_state", s), *(self.masked(one, "H") for one in products)]))
+        state = self.of.passes.states[s]
+        products = [self.read("product", index) for index in self.of.passes.through[state]]
+        terms = [self.read("d_state", s), *(self.masked(product, "H") for product in products)]
+        self.let(name, " + ".join(terms))
         if self.of.options.resets:
             self.let(name, self.with_resets(name))
         if s == 0:
