@@ -9,13 +9,13 @@ in a = W v + b, of dw for any other w.
 """
 
 import itertools
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from charlm.cells.derivative import GradientGraph, gradient_graph
+from charlm.cells.notation import EXPLAINED, notation, number_text, readable_nodes, symbol
 from charlm.cells.operations import ATOM, LEAVES, OPERATIONS, UNARY
 from charlm.cells.passes import numbered
 from charlm.cells.program import EPSILON, Builder, Node, Program, needed, scalars
@@ -24,20 +24,9 @@ _LONGEST = 100
 """The most characters of an expression within another."""
 _LETTERS = "abeklmpquvy"
 """What names of unnamed values are made of: papers call gates, candidates and states by the others."""
-_SYMBOL = re.compile(r"^_*[^\W\d_]+|\d+$|[^_]+")
 _FUNCTIONS = (*UNARY, "max", "min", "normalize", "rms_normalize", "where", "else")
-_DIGITS = "₀₁₂₃₄₅₆₇₈₉"
-_LOWERED = str.maketrans("0123456789", _DIGITS)
 _NO_LINE = (*LEAVES, "part", "known", "d_state")
 """Operations that never get a line. A value that is known is one by its name."""
-_READABLE = {
-    "neg": ("−{0}", (2, 3)),
-    "scale": ("{0} {1}", (3, 4, 4)),
-    "square": ("{0}²", (4, ATOM)),
-    "product": ("{matrix} {0}", (4, ATOM)),
-    "log_sigmoid": ("log σ({0})", ()),
-}
-"""Operations that only equations have: text and precedence, see `Operation`."""
 
 
 def equations(program: Program) -> list[str]:
@@ -53,7 +42,7 @@ def derivative(program: Program) -> list[str]:
 def notes(lines: Iterable[str]) -> list[str]:
     """What those functions in the equations are that have no common name."""
     text = "\n".join(lines)
-    return [what for name, what in _EXPLAINED.items() if re.search(rf"\b{name}\(", text)]
+    return [what for name, what in EXPLAINED.items() if re.search(rf"\b{name}\(", text)]
 
 
 class Lines:
@@ -75,16 +64,16 @@ class Lines:
         """ends: nodes besides the results that get a line. known: names of values that other lines give."""
         self.program = program
         self.parameters = {parameter.name: parameter for parameter in program.parameters}
-        self.nodes, self.same = _readable(program.nodes, known or {})
+        self.nodes, self.same = readable_nodes(program.nodes, known or {})
         self.results = [self.same[place] for place in program.results]
         ends = {self.same[place] for place in ends}
         self.places = needed(self.nodes, (*self.results, *ends))
         self.uses = Counter(arg for place in self.places for arg in self.nodes[place].args)
-        self.reserved = {"xₜ", *map(_symbol, _FUNCTIONS)}
+        self.reserved = {"xₜ", *map(symbol, _FUNCTIONS)}
         self.symbols = self._symbols()
         self.preferred: dict[int, str] = {}
         for name, place in (*program.gates, *program.shown):
-            self.preferred[self.same[place]] = self._unreserved(_symbol(name))
+            self.preferred[self.same[place]] = self._unreserved(symbol(name))
         for name, place in zip(program.states, self.results, strict=True):
             self.preferred[place] = self.after(name)
         self.own_line = {*self.preferred, *ends}
@@ -103,11 +92,11 @@ class Lines:
         for state in self.program.states:
             for below in ("", "ₜ₋₁", "ₜ"):
                 subscripts = [below] if below else []
-                texts[state, below] = _symbol(state, *subscripts)
+                texts[state, below] = symbol(state, *subscripts)
         for name, parameter in self.parameters.items():
             letter = "w" if parameter.columns == "" else "W"
             short = re.sub("^weight", letter, re.sub("^bias", "b", name))
-            texts[(name,)] = _symbol(short)
+            texts[(name,)] = symbol(short)
         for key, text in texts.items():
             while not self._unreserved(text):
                 text += "*"
@@ -158,12 +147,13 @@ class Lines:
             case "d_state":
                 return f"d{self.symbols[node.name, 'ₜ']}", ATOM
             case "constant":
-                return _number(node.number), ATOM if node.number >= 0 else _READABLE["neg"][1][0]
+                _, (minus, _) = notation("neg")
+                return number_text(node.number), minus if node.number < 0 else ATOM
             case "part":
                 return f"{self.text(node.args[0])}[{node.index + 1}]", ATOM
             case "vector":
                 return self.row(node), ATOM
-        template, precedence = _notation(node.op)
+        template, precedence = notation(node.op)
         binds, *lowest = precedence or (ATOM, *[0] * len(node.args))
         if node.op in ("add", "mul") and self.nodes[node.args[1]].op == node.op:  # a + (b + c)
             lowest[1] = binds
@@ -172,7 +162,7 @@ class Lines:
             matrix = self.row(node) if node.op == "product" else ""
             return template.format(*args, matrix=matrix), binds
         if "normalize" in node.op and node.number != EPSILON:
-            args.append(_number(node.number))
+            args.append(number_text(node.number))
         return f"{node.op.replace('_back', '′')}({', '.join(args)})", binds
 
     def row(self, node: Node) -> str:
@@ -271,7 +261,7 @@ class _Back(Lines):
         rows = tuple(self.text(arg, ATOM if is_single else 0) for arg in node.args)
         whole = rows[0] if is_single else f"({', '.join(rows)})"
         whole = self.wholes.get(rows, whole)
-        template, precedence = _notation("product")
+        template, precedence = notation("product")
         return template.format(whole, matrix=f"{self.row(replace(node, op='product'))}ᵀ"), precedence[0]
 
     def repeats(self, place: int) -> bool:
@@ -282,7 +272,7 @@ class _Back(Lines):
 
     def unnamed(self, place: int, fresh: Iterator[str]) -> str:
         if place in self.of_gradients:
-            return _symbol("δ", str(next(self.numbers)))
+            return symbol("δ", str(next(self.numbers)))
         return next(fresh)
 
 
@@ -366,73 +356,3 @@ def _state_gradients(
             total = builder.apply("add", total, term)
         results.append(total)
     return tuple(results)
-
-
-def _readable(nodes: Iterable[Node], known: Mapping[int, str]) -> tuple[list[Node], list[int]]:
-    """The nodes, rewritten with `_READABLE`, `rms_normalize`, rows and known values, and the new place of each."""
-    readable: list[Node] = []
-    same: list[int] = []
-    for place, old in enumerate(nodes):
-        node = replace(old, args=tuple(same[arg] for arg in old.args))
-        if place in known:
-            node = Node("known", name=known[place])
-        args = [readable[arg] for arg in node.args]
-        alike = place
-        if node.op == "part" and args[0].op == "vector":
-            node = replace(args[0], count=1, index=args[0].index + node.index)
-        elif node.op == "normalize" and node.is_rms:
-            node = replace(node, op="rms_normalize")
-        elif node.op == "sub" and args[0].op == "constant" and args[0].number == 0:
-            node = replace(node, op="neg", args=node.args[1:])
-            subtracted = args[1]
-            if subtracted.op == "softplus" and readable[subtracted.args[0]].op == "neg":
-                node = replace(node, op="log_sigmoid", args=readable[subtracted.args[0]].args)
-            elif subtracted.op == "neg":
-                alike = subtracted.args[0]
-        elif node.op == "mul" and "constant" in (args[0].op, args[1].op):
-            constant_first = node.args if args[0].op == "constant" else node.args[::-1]
-            node = replace(node, op="scale", args=constant_first)
-        elif node.op == "mul" and node.args[0] == node.args[1]:
-            node = replace(node, op="square", args=node.args[:1])
-        same.append(alike)
-        readable.append(node)
-    return readable, same
-
-
-def _notation(op: str) -> tuple[str, tuple[int, ...]]:
-    """The text and precedence of an operation; "" stands for a call of its name."""
-    if op in _READABLE:
-        return _READABLE[op]
-    if op in OPERATIONS:
-        return OPERATIONS[op].text, OPERATIONS[op].precedence
-    return "", ()
-
-
-def _symbol(name: str, *below: str) -> str:
-    """A name with subscripts: its own digits and words after a `_`, then those in `below`."""
-    text, *words = _SYMBOL.findall(name)
-    for word in (*words, *below):
-        lowered = word.translate(_LOWERED)
-        comma = "," if text[-1] in _DIGITS else ""
-        text += f"_{lowered}" if word in words and not word.isdigit() else comma + lowered
-    return text
-
-
-def _number(number: float) -> str:
-    """Six digits; the root of a short number as such, which six digits would only come near."""
-    square = float(f"{number * number:.4g}")
-    if float(f"{number:.6g}") != number and math.isclose(square, number * number, rel_tol=1e-14):
-        return f"{'−' if number < 0 else ''}√({square:g})"
-    return f"{number:.6g}".replace("-", "−")
-
-
-_EACH = f"of each vector in v alone; ε = {_number(EPSILON)} unless it is given"
-_EXPLAINED = {
-    "normalize": f"normalize(v, ε) is (v − mean v) / √(mean (v − mean v)² + ε), {_EACH}.",
-    "normalize′": "normalize′(v, d, ε) is the gradient of v, where d is that of n = normalize(v, ε): "
-    "(d − mean d − n ⊙ mean(n ⊙ d)) / √(mean (v − mean v)² + ε).",
-    "rms_normalize": f"rms_normalize(v, ε) is v / √(mean v² + ε), {_EACH}.",
-    "rms_normalize′": "rms_normalize′(v, d, ε) is the gradient of v, where d is that of n = rms_normalize(v, ε): "
-    "(d − n ⊙ mean(n ⊙ d)) / √(mean v² + ε).",
-    "stop_gradient": "stop_gradient(v) is v, which the derivative takes for a constant.",
-}
