@@ -18,6 +18,7 @@
     cpp.py              the passes in C++
     cpp_loop.py         a loop over units in C++
     triton.py           the passes as Triton kernels
+    notation.py         how equations are written
     equations.py        a program's equations for people, and their derivative
 
 Nothing but on_tensors.py imports torch. To add a kind: a file here, its class in `CELLS`, and a YAML in configs/.

@@ -145,7 +145,8 @@ def _traced(cell: Cell, square: bool) -> Program:
     tracing = Parameters(cell, square)
     _check_signature(tracing)
     x = Value(tracing, tracing.builder.put(Node("input", size="I")))
-    states = [Value(tracing, tracing.builder.put(Node("state", name=name))) for name in cell.states]
+    leaves = [tracing.builder.put(Node("state", name=name)) for name in cell.states]
+    states = [Value(tracing, place) for place in leaves]
     try:
         results = cell.step(tracing, x, *states)
     except CellError:
@@ -164,12 +165,16 @@ def _traced(cell: Cell, square: bool) -> Program:
         states = f"{len(cell.states)}: {', '.join(cell.states)}"
         tracing.fail(f"the number of values that step returns is {len(results)}; allowed: {states}")
     places = [tracing.value(result).place for result in results]
-    matrices = [parameter for parameter in tracing.declared.values() if parameter.columns != ""]
-    vectors = [parameter for parameter in tracing.declared.values() if parameter.columns == ""]
+    matrices_first = sorted(tracing.declared.values(), key=lambda parameter: parameter.columns == "")
     program = Program(
-        tuple(tracing.builder.nodes), cell.states, tuple(places), (*matrices, *vectors), cell.internal,
-        tuple(tracing.gates.items()), tuple(tracing.shown.items()),
-    )  # fmt: skip
+        nodes=tuple(tracing.builder.nodes),
+        states=cell.states,
+        results=tuple(places),
+        parameters=tuple(matrices_first),
+        internal=cell.internal,
+        gates=tuple(tracing.gates.items()),
+        shown=tuple(tracing.shown.items()),
+    )
     try:
         check(program, square)
     except ValueError as error:

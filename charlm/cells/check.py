@@ -105,10 +105,12 @@ def _check_node(node: Node, args: list[Node], program: Program, parameter: Param
     elif op in ("vector", "product"):
         require(parameter is not None and _uses(node, args, parameter), f"no such parameter {node.name[:40]!r}")
     elif op == "part":
-        fits = (node.count, node.size) == (1, args[0].size) and 0 <= node.index < args[0].count
-        require(fits and args[0].count > 1, f"part {node.index} of {args[0].count} × {args[0].size}")
+        [whole] = args
+        fits = (node.count, node.size) == (1, whole.size) and 0 <= node.index < whole.count
+        require(fits and whole.count > 1, f"part {node.index} of {whole.count} × {whole.size}")
     elif op in ("normalize", "stop"):
-        require((node.count, node.size) == (args[0].count, args[0].size), "another size than its argument")
+        [arg] = args
+        require((node.count, node.size) == (arg.count, arg.size), "another size than its argument")
         require(op == "stop" or (node.index in (0, 1) and node.number >= 0), "an epsilon below 0")
     else:
         counts = {arg.count for arg in args}
@@ -131,18 +133,21 @@ def joined(sizes: Iterable[Size], square: bool) -> Size | None:
 
 def _uses(node: Node, args: list[Node], parameter: Parameter) -> bool:
     """Whether a node uses a parameter as it is declared."""
-    rows = max(parameter.stack, 1)
+    stack = max(parameter.stack, 1)
+    if node.size != parameter.size or node.index < 0:
+        return False
     if node.op == "vector":
-        fits = parameter.columns == "" and node.index <= rows * parameter.gates - node.count
-    else:
-        fits = parameter.columns == args[0].size != "" and (node.count, args[0].count) == (parameter.gates, 1)
-        fits = fits and node.index < rows
-    return fits and node.size == parameter.size and node.index >= 0
+        return parameter.columns == "" and node.index + node.count <= stack * parameter.gates
+    [operand] = args
+    if node.index >= stack or node.count != parameter.gates or operand.count != 1:
+        return False
+    return parameter.columns == operand.size != ""
 
 
 def _is_condition(program: Program, node: Node) -> bool:
     """Whether a value is a comparison."""
-    return (program.nodes[node.args[0]] if node.op == "part" else node).op == "greater"
+    whole = program.nodes[node.args[0]] if node.op == "part" else node
+    return whole.op == "greater"
 
 
 def _check_ends(program: Program, square: bool) -> None:
@@ -153,7 +158,8 @@ def _check_ends(program: Program, square: bool) -> None:
     looked_at = (*program.gates, *program.shown)
     for name in (*program.states, *(name for name, _ in looked_at)):
         require(is_name(name), f"a name {name[:40]!r}")
-    states = [(f"the new state {name}", place) for name, place in zip(program.states, program.results, strict=True)]
+    texts = [f"the new state {name}" for name in program.states]
+    states = [*zip(texts, program.results, strict=True)]
     for name, place in (*states, *looked_at):
         require(0 <= place < len(program.nodes), f"{name}: no operation {place}")
         node = program.nodes[place]

@@ -9,8 +9,8 @@ from charlm.cells.plan import Store, backward_plan, forward_plan, in_stages, pla
 from charlm.cells.program import Node, Size
 from charlm.cells.split import Before, before_loop
 
-Members = list[tuple[str, str]]
-"""Declarations of members, and the arguments from which the constructor makes them; "" if it makes none."""
+Members = list[tuple[str, str, str]]
+"""Type and name of each member, and the arguments from which the constructor makes it; "" if it makes none."""
 
 
 def cpp(variants: Sequence[Passes]) -> str:
@@ -46,11 +46,11 @@ def _forward(derived: Passes) -> str:
     """The forward pass."""
     of = CppPass(derived, forward_plan(derived, team=True))
     states = derived.states
-    members = [("const Zoneout zoneout", f"a, {len(states)}"), ("int turn = 1", ""), *_partials(of)]
+    members = [("const Zoneout", "zoneout", f"a, {len(states)}"), ("int", "turn = 1", ""), *_partials(of)]
     constructed = []
     for k, operand in enumerate(derived.operands):
         mask = "a.mask" if operand.size == "H" else "nullptr"
-        members.append((f"Copies<Operand> copies{k}", f"a.B, {units(operand.size)}, {mask}, a.copies[{k}]"))
+        members.append(("Copies<Operand>", f"copies{k}", f"a.B, {units(operand.size)}, {mask}, a.copies[{k}]"))
         if operand.state:
             constructed.append(f"copies{k}.begin(slice_H, a.state({states.index(operand.state)}, 0, 0));")
     body = ["turn ^= 1;", *_turns(of), *_calls(of)]
@@ -61,21 +61,22 @@ def _forward(derived: Passes) -> str:
 def _backward(derived: Passes) -> str:
     """The backward pass."""
     of = CppPass(derived, backward_plan(derived, team=True))
-    members = [("const StateGradients gradients", f"a, {len(derived.states)}, slice_H, scratch"), *_partials(of)]
+    members = [("const StateGradients", "gradients", f"a, {len(derived.states)}, slice_H, scratch"), *_partials(of)]
     for p, product in enumerate(derived.products):
         width = f"{product.gates} * {units(product.size)}"
-        members.append((f"Copies<Operand> copies{p}", f"a.B, {width}, nullptr, a.copies[{p}]"))
+        members.append(("Copies<Operand>", f"copies{p}", f"a.B, {width}, nullptr, a.copies[{p}]"))
         matrix = f"slice_{of.key(derived.operands[product.operand].size)}, a.weights[{p}], scratch"
-        members.append((f"const Product<Operand> product{p}", f"Product<Operand>::backward(a.B, {width}, {matrix})"))
+        arguments = f"Product<Operand>::backward(a.B, {width}, {matrix})"
+        members.append(("const Product<Operand>", f"product{p}", arguments))
     sums = Counter(size for size, _ in of.sums.values())
     for size, count in sums.items():
-        members.append((f"const StageBuffer sums_{size}", f"1, {count}, slice_{size}, scratch"))
+        members.append(("const StageBuffer", f"sums_{size}", f"1, {count}, slice_{size}, scratch"))
     calls = _calls(of)
     for (index, k), (size, slot) in of.sums.items():
         target = f"a.d_vectors[{index}] + {k} * {units(size)} + u"
         add = f"store({target}, load({target}, n) + load(sums_{size}.row(0, {slot}) + i * W), n);"
         calls.append(f"slice_{size}.each_group([&](Index u, Index n, Index i) {{ {add} }});")
-    # The previous step reads them.
+    # The next call, for step t − 1, reads what these multiply.
     last = [_multiplied_back(of, p) for products in derived.through.values() for p in products]
     calls += ["member.meet();", *last] if last else []
     body = [*_turns(of), *(f"sums_{size}.clear(1);" for size in sums), *calls]
@@ -108,21 +109,22 @@ def _before(derived: Passes, before: Before) -> str:
     stores: list[tuple[int, Store]] = []
     for k, place in enumerate(before.operands):
         if nodes[place].op != "input":
-            stores.append((staged.home[place], Store("operand_before", k, (place,), nodes[place].size)))
+            stores.append((staged.home[place], Store("operand_before", k, place, nodes[place].size)))
     rows = iter(before.program.results)
-    for index, whole in enumerate(split.program.nodes[place] for place in split.windows):
+    for index, window in enumerate(split.windows):
+        whole = split.program.nodes[window]
         for k in range(whole.count):
             place = next(rows)
-            stores.append((staged.home[place], Store("window", index, (place,), whole.size, k, whole.count)))
+            stores.append((staged.home[place], Store("window", index, place, whole.size, k, whole.count)))
     of = CppPass(derived, planned(staged, stores), before)
     members = _partials(of, first=len(norm_counts(derived.normalizations)))
     for k, place in enumerate(before.operands):
         size = units(nodes[place].size)
         if nodes[place].op == "input":
-            members.append((f"OwnCopy<Operand> copies{k}", f"a.B, {size}, scratch"))
+            members.append(("OwnCopy<Operand>", f"copies{k}", f"a.B, {size}, scratch"))
         else:
             buffer = f"a.copies[{k + len(derived.operands)}]"
-            members.append((f"Copies<Operand> copies{k}", f"a.B, {size}, nullptr, {buffer}, true"))
+            members.append(("Copies<Operand>", f"copies{k}", f"a.B, {size}, nullptr, {buffer}, true"))
     members += _products(of, first=len(derived.products))
     return _class("Before", of, members, [*_turns(of), *_calls(of)]) + "  };\n"
 
@@ -131,16 +133,31 @@ def _before(derived: Passes, before: Before) -> str:
 
 
 def _class(name: str, of: CppPass, members: Members, body: Sequence[str], constructed: Sequence[str] = ()) -> str:
-    """A class with a constructor, `step`, and a function for each loop; without its end."""
+    """A class with a constructor, `step`, and a function for each loop; without its end.
+
+    For example, shortened:
+
+        template <class Operand>
+        struct Forward {
+          const Arguments& a;
+          const Member& member;
+          const Slice slice_H;
+          const Product<Operand> product0;
+
+          Forward(const Arguments& a, const Member& member, Scratch& scratch)
+              : a(a), member(member),
+                slice_H(member, a.H),
+                product0(Product<Operand>::forward(a.B, a.H, slice_H, 4, a.weights[0], scratch)) {}
+          void step(Index t) { …; member.meet(); product0.multiply(read0); member.each_row(…stage1_H(t, b)…); }
+          void stage1_H(Index t, Index b) const { … }
+    """
     sizes = dict.fromkeys(of.key(node.size) for node in of.plan.nodes if node.size != "")
-    all_members = [(f"const Slice slice_{size}", f"member, {units(size)}") for size in sizes]
+    all_members = [("const Slice", f"slice_{size}", f"member, {units(size)}") for size in sizes]
     for size, slots in of.plan.slots.items():
-        all_members.append((f"const StageBuffer buffer_{size}", f"a.B, {len(slots)}, slice_{size}, scratch"))
+        all_members.append(("const StageBuffer", f"buffer_{size}", f"a.B, {len(slots)}, slice_{size}, scratch"))
     all_members += members
-    declared = "".join(f"    {declaration};\n" for declaration, _ in all_members)
-    initial = "".join(
-        f",\n          {declaration.split()[-1]}({arguments})" for declaration, arguments in all_members if arguments
-    )
+    declared = "".join(f"    {kind} {member};\n" for kind, member, _ in all_members)
+    initial = "".join(f",\n          {member}({arguments})" for _, member, arguments in all_members if arguments)
     in_constructor = "".join(f"      {line}\n" for line in constructed)
     in_step = "".join(f"      {line}\n" for line in body)
     loops = [LoopText(of, at, loop).text() for at, stage in enumerate(of.plan.stages) for loop in stage.loops[::-1]]
@@ -186,7 +203,7 @@ def _begin(of: CppPass, place: int) -> list[str]:
     size, k = of.of_size(number)
     if node.op == "normalize_back":
         return [f"partials_{size}.average({k});"]
-    merge = f"partials_{size}.merge({k}, {node.number!r}f, {str(not node.index).lower()});"
+    merge = f"partials_{size}.merge({k}, {node.number!r}f, {str(not node.is_rms).lower()});"
     if of.before:
         return [merge]
     save = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b]"
@@ -207,10 +224,12 @@ def _products(of: CppPass, first: int = 0) -> Members:
     """The products of a forward pass. first: the number of the first one's matrix in `a.weights`."""
     members = []
     nodes = of.plan.nodes
-    for p, node in enumerate(node for node in nodes if node.op == "product"):
+    products = [node for node in nodes if node.op == "product"]
+    for p, node in enumerate(products):
         columns = units(nodes[node.args[0]].size)
         matrix = f"slice_{of.key(node.size)}, {node.count}, a.weights[{p + first}], scratch"
-        members.append((f"const Product<Operand> product{p}", f"Product<Operand>::forward(a.B, {columns}, {matrix})"))
+        arguments = f"Product<Operand>::forward(a.B, {columns}, {matrix})"
+        members.append(("const Product<Operand>", f"product{p}", arguments))
     return members
 
 
@@ -219,7 +238,7 @@ def _partials(of: CppPass, first: int = 0) -> Members:
     members = []
     for index, (size, count) in enumerate(norm_counts(of.norms).items(), first):
         arguments = f"member, {count}, a.B, {units(size)}, a.partials[{index}], scratch"
-        members.append((f"Partials partials_{size}", arguments))
+        members.append(("Partials", f"partials_{size}", arguments))
     return members
 
 

@@ -126,7 +126,7 @@ class LoopText:
         if store.kind == "d_moments":
             return f"partials_{size}.put(part, {k}, b, sum(total{index}), sum(products{index}));"
         key = self.of.key(size)
-        row = f"buffer_{key}.row(b, {self.of.plan.slots[key][store.values[0]]})"
+        row = f"buffer_{key}.row(b, {self.of.plan.slots[key][store.value]})"
         return f"partials_{size}.put_moments(part, slice_{key}, part_units, {k}, b, total{index}, {row});"
 
     def row(self, name: str, value: str, kind: str = "const float*") -> str:
@@ -231,7 +231,7 @@ class LoopText:
         scale = self.row(f"saved_scale{index}", f"{self.of.moments(index)}[0]", "const float")
         mean_d = self.row(f"mean_d{index}", first, "const float")
         mean_dx = self.row(f"mean_dx{index}", second, "const float")
-        centered = f" - {mean_d}" if not self.of.norms[index].index else ""
+        centered = f" - {mean_d}" if not self.of.norms[index].is_rms else ""
         return f"({v}{centered} - {self.name(node.args[1])} * {mean_dx}) * {scale}"
 
     # Stores
@@ -239,7 +239,7 @@ class LoopText:
     def stored(self, store: Store) -> str:
         """The line that stores a value."""
         of, index, k = self.of, store.index, store.k
-        value, size = self.name(store.values[-1]), units(store.size)
+        value, size = self.name(store.value), units(store.size)
         states, operands = of.passes.states, of.passes.operands
         match store.kind:
             case "operand":
@@ -268,19 +268,19 @@ class LoopText:
                 sums = f"{self.row(f'sum{slot}', f'sums_{key}.row(0, {slot})', 'float*')} + i * W"
                 return f"store({sums}, load({sums}) + {value});"
             case "d_state":
-                complete = f"(void){self.name(store.values[0])}; " if len(store.values) > 1 else ""
+                complete = f"(void){self.name(store.arrival)}; " if store.arrival is not None else ""
                 return f"{complete}gradients.put({index}, b, i, {value});"
             case "no_d_state":
                 return f"gradients.put_none({index}, b, i);"
             case "later":
-                [place] = store.values
-                is_condition = self.nodes[place].op == "greater"
+                is_condition = self.nodes[store.value].op == "greater"
                 number = f"({value} ? Floats{{}} + 1.0f : Floats{{}})" if is_condition else value
-                return f"store({self.later(place)}, {number});"
+                return f"store({self.later(store.value)}, {number});"
             case "moments":
                 return f"total{index} += first_lanes({value}, n);"
             case "d_moments":
-                d = self.name(store.values[0])
+                assert store.arrival is not None
+                d = self.name(store.arrival)
                 total = f"total{index} += first_lanes({d}, n);"
                 return f"{total} products{index} += first_lanes({d} * {value}, n);"
         raise AssertionError(store)

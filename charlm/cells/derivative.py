@@ -29,7 +29,7 @@ _CHEAP = ("add", "sub", "mul", "max", "min", "where", "greater", "stop", "relu")
 @functools.lru_cache(maxsize=64)
 def passes_of(program: Program) -> Passes:
     """Both passes of a step. Equal programs share them, and so their kernels."""
-    return passes(split(program))
+    return derive(split(program))
 
 
 def both_passes(general: Program | None, square: Program) -> tuple[Passes | None, Passes]:
@@ -44,19 +44,24 @@ def least_saved(cell: Cell) -> int:
     return len(cell.states) + len(derived.forward.saved.get("H", ())) + operands
 
 
-def passes(split: Split) -> Passes:
+def derive(split: Split) -> Passes:
     """Both passes of a split program."""
     loop = scalarized(split.loop)
     nodes = loop.nodes
-    product_places = numbered(nodes, "product")
-    operands = {place: k for k, place in enumerate(dict.fromkeys(nodes[p].args[0] for p in product_places))}
-    products = [
-        Product(node.name, node.index, node.count, node.size, operands[node.args[0]])
-        for node in (nodes[place] for place in product_places)
-    ]
+    product_indices = numbered(nodes, "product")
+    operand_indices: dict[int, int] = {}
+    products: list[Product] = []
+    for place in product_indices:
+        node = nodes[place]
+        operand = operand_indices.setdefault(node.args[0], len(operand_indices))
+        products.append(Product(node.name, node.index, node.count, node.size, operand))
+    operands: list[Operand] = []
+    for place in operand_indices:
+        state = nodes[place].name if nodes[place].op == "state" else ""
+        operands.append(Operand(place, nodes[place].size, state))
 
     graph = gradient_graph(loop)
-    loads = _in_memory(loop, operands)
+    loads = _in_memory(loop, operand_indices)
     forward_nodes, saved = _saved(graph.forward, values_to_save(graph.forward, loads, graph.values))
     for size, numbers in saved.items():
         for slot, (place, number) in enumerate(numbers.items()):
@@ -64,24 +69,17 @@ def passes(split: Split) -> Passes:
     backward_nodes, new = with_loads(forward_nodes, graph, loads)
 
     states = dict(zip(loop.states, loop.results, strict=True))
-    forward = Forward(forward_nodes, states, {size: tuple(numbers.values()) for size, numbers in saved.items()})
-    backward = Backward(backward_nodes, {name: new[place] for name, place in graph.states.items()}, {}, {}, {})
+    saved_rows = {size: tuple(numbers.values()) for size, numbers in saved.items()}
+    forward = Forward(forward_nodes, states, saved_rows)
+    d_states = {name: new[place] for name, place in graph.states.items()}
+    d_rows: dict[str, dict[int, Rows]] = {"product": {}, "window": {}, "static": {}}
     for place, vectors in graph.rows.items():
-        gradients = tuple(new[vector] for vector in vectors)
-        if nodes[place].op == "product":
-            backward.products[product_places[place]] = gradients
-        elif nodes[place].op == "window":
-            backward.windows[nodes[place].index] = gradients
-        else:
-            backward.vectors[nodes[place].index] = gradients
-    return Passes(
-        split,
-        tuple(Operand(k, nodes[k].size, nodes[k].name if nodes[k].op == "state" else "") for k in operands),
-        tuple(products),
-        tuple(node for node in nodes if node.op == "normalize"),
-        forward,
-        backward,
-    )
+        node = nodes[place]
+        index = product_indices[place] if node.op == "product" else node.index
+        d_rows[node.op][index] = tuple(new[vector] for vector in vectors)
+    backward = Backward(backward_nodes, d_states, d_rows["product"], d_rows["window"], d_rows["static"])
+    normalizations = tuple(node for node in nodes if node.op == "normalize")
+    return Passes(split, tuple(operands), tuple(products), normalizations, forward, backward)
 
 
 # 1. The gradients
@@ -111,15 +109,20 @@ class GradientGraph(NamedTuple):
 def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
     """The gradients of a loop, by reverse mode. exact: no comparison stands for another one, see `_of_extreme`."""
     forward, back = Builder(loop.nodes), Builder()
-    parts = {(node.args[0], node.index): place for place, node in enumerate(loop.nodes) if node.op == "part"}
-    products, norms = numbered(loop.nodes, "product"), numbered(loop.nodes, "normalize")
+    parts: dict[tuple[int, int], int] = {}
+    for place, node in enumerate(loop.nodes):
+        if node.op == "part":
+            parts[node.args[0], node.index] = place
+    products = numbered(loop.nodes, "product")
+    norms = numbered(loop.nodes, "normalize")
     uses = Counter(arg for node in loop.nodes for arg in node.args)
     gradients: dict[int, int] = {}
     rows: dict[int, Rows] = {}
 
     def add(place: int, term: int) -> None:
-        known = gradients.get(place)
-        gradients[place] = term if known is None else back.apply("add", known, term)
+        if place in gradients:
+            term = back.apply("add", gradients[place], term)
+        gradients[place] = term
 
     def value(place: int) -> int:
         node = forward.nodes[place]
@@ -127,47 +130,64 @@ def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
             return back.constant(node.number)
         return back.put(Node("value", size=node.size, index=place))
 
-    def put(place: int, formula: Formula) -> int:
-        """Put a formula for a node of the loop."""
+    def term(place: int, formula: Formula) -> int:
+        """What a formula adds to the gradient of an argument of a node, such as d ⊙ b for y = a ⊙ b."""
         node = loop.nodes[place]
         letters = dict(zip("yab", (place, *node.args), strict=False))
 
-        def known(part: Formula) -> int | None:
+        def lookup_in_forward(part: Formula) -> int | None:
+            return letters.get(part.op)
+
+        def lookup(part: Formula) -> int | None:
             if part.op == "in_forward":
-                return value(_put(forward, part.args[0], lambda letter: letters.get(letter.op), node.size))
+                return value(_put_formula(forward, part.args[0], lookup_in_forward, node.size))
             if part.op == "d":
                 return gradients[place]
             return value(letters[part.op]) if part.op in letters else None
 
-        return _put(back, formula, known, node.size)
+        return _put_formula(back, formula, lookup, node.size)
+
+    def vectors_of(place: int) -> list[int]:
+        """The vectors of a leaf or product; −1 for one that nothing uses."""
+        count = loop.nodes[place].count
+        if count == 1:
+            return [place]
+        return [parts.get((place, k), -1) for k in range(count)]
 
     for name, place in zip(loop.states, loop.results, strict=True):
         add(place, back.put(Node("d_state", name=name)))
     for place, node in reversed([*enumerate(loop.nodes)]):
         if node.op in ("product", "window", "static", "vector", "input"):
             zero = back.constant(0.0)
-            vectors = [place] if node.count == 1 else [parts.get((place, k), -1) for k in range(node.count)]
+            vectors = vectors_of(place)
             rows[place] = tuple(gradients.get(vector, zero) for vector in vectors)
             if node.op == "product":
                 operand = loop.nodes[node.args[0]]
                 result = back.put(Node("product_back", rows[place], 1, operand.size, index=products[place]))
-                # Without a gradient, 0 must not reach the operand: it could be divided by 0 there.
+                # A state gets this share elsewhere: see `Passes.through`. Without a gradient, 0 must not reach the
+                # operand: it could be divided by 0 there.
                 if operand.op != "state" and not gradients.keys().isdisjoint(vectors):
                     add(node.args[0], result)
         elif node.op == "normalize" and place in gradients:
             args = gradients[place], value(place)
-            add(node.args[0], back.put(Node("normalize_back", args, 1, node.size, index=norms[place])))
+            result = back.put(Node("normalize_back", args, 1, node.size, index=norms[place]))
+            add(node.args[0], result)
         elif node.op in OPERATIONS and place in gradients:
             formulas = _of_extreme(forward, None if exact else uses, place) or OPERATIONS[node.op].gradients
             for arg, formula in zip(node.args, formulas, strict=True):
                 if formula is not None and loop.nodes[arg].op not in ("constant", "greater"):
-                    add(arg, put(place, formula))
-    states = {node.name: place for place, node in enumerate(loop.nodes) if node.op == "state"}
-    of_states = {name: gradients[place] for name, place in states.items() if place in gradients}
-    ends = [*of_states.values(), *(row for vectors in rows.values() for row in vectors)]
+                    add(arg, term(place, formula))
+
+    states: dict[str, int] = {}
+    for place, node in enumerate(loop.nodes):
+        if node.op == "state" and place in gradients:
+            states[node.name] = gradients[place]
+    ends = [*states.values()]
+    for vectors in rows.values():
+        ends += vectors
     ends += [place for place, node in enumerate(back.nodes) if node.op == "product_back"]
     live = {*needed(back.nodes, ends)}
-    return GradientGraph(forward.nodes, back.nodes, gradients, rows, of_states, live)
+    return GradientGraph(forward.nodes, back.nodes, gradients, rows, states, live)
 
 
 def _of_extreme(forward: Builder, uses: Counter[int] | None, place: int) -> tuple[Formula, ...]:
@@ -187,21 +207,23 @@ def _of_extreme(forward: Builder, uses: Counter[int] | None, place: int) -> tupl
     elif uses and bound < NEGLIGIBLE and uses[place] == 1 and forward.find(exponential) is not None:
         # Compare its exponential, which is saved anyway. At the bound the gradient is negligible, so rounding
         # either way is harmless.
-        known = Formula("in_forward", (Formula("exp", (Formula("y"),)),))
-        is_number = Formula("greater", (math.exp(bound) * 1.000001, known))
+        saved = Formula("in_forward", (Formula("exp", (Formula("y"),)),))
+        is_number = Formula("greater", (math.exp(bound) * 1.000001, saved))
     else:
         is_number = a > b
     gradient = Formula("where", (is_number, 0.0, Formula("d")))
     return gradient, gradient
 
 
-def _put(builder: Builder, formula: Formula | float, known: Callable[[Formula], int | None], size: Size) -> int:
-    """Put what a formula stands for into a builder. known: the place of a letter, or of another formula."""
+def _put_formula(
+    builder: Builder, formula: Formula | float, lookup: Callable[[Formula], int | None], size: Size
+) -> int:
+    """Put a formula into a builder. lookup: the place of a letter, or of another formula that needs no putting."""
     if not isinstance(formula, Formula):
         return builder.constant(formula)
-    if (place := known(formula)) is not None:
+    if (place := lookup(formula)) is not None:
         return place
-    args = [_put(builder, arg, known, size) for arg in formula.args]
+    args = [_put_formula(builder, arg, lookup, size) for arg in formula.args]
     return builder.apply(formula.op, *args, size=size)
 
 
@@ -211,7 +233,9 @@ def _put(builder: Builder, formula: Formula | float, known: Callable[[Formula], 
 def _in_memory(loop: Program, operands: Mapping[int, int]) -> dict[int, Node]:
     """The node of the backward pass for each value in memory: constants, states, operands of products."""
     nodes = loop.nodes
-    loads = {place: Node("operand", size=nodes[place].size, index=k) for place, k in operands.items()}
+    loads: dict[int, Node] = {}
+    for place, k in operands.items():
+        loads[place] = Node("operand", size=nodes[place].size, index=k)
     for name, place in zip(loop.states, loop.results, strict=True):
         loads[place] = Node("after", size=nodes[place].size, name=name)
     for place, node in enumerate(nodes):
@@ -223,22 +247,31 @@ def _in_memory(loop: Program, operands: Mapping[int, int]) -> dict[int, Node]:
 
 
 def values_to_save(nodes: Sequence[Node], memory: Container[int], required: Container[int]) -> list[int]:
-    """What to save so that every required value can be loaded or recomputed. memory: values that need no saving."""
+    """What to save so that every required value can be loaded or recomputed. memory: values that need no saving.
+
+    An example, c = f ⊙ c₋₁ + … with f = σ(W x + R h), where both c are states:
+
+        value       plain   available
+        c, c₋₁      yes     yes: in memory
+        f           no      saved: its argument has a product, which is not in memory
+        tanh(c)     no      recomputed: one function of a plain value. (A function of tanh(c) would be saved.)
+        f ⊙ c₋₁     no      recomputed: cheap, of available values
+    """
     saved: list[int] = []
     plain: set[int] = set()  # in memory, or arithmetic and normalization of such values
-    known: set[int] = set()  # can be loaded or recomputed
+    available: set[int] = set()  # can be loaded or recomputed
     for place, node in enumerate(nodes):
         whole = nodes[node.args[0]] if node.op == "part" else node
         in_memory = place in memory or node.op == "constant" or whole.op in ("static", "window")
         if in_memory or (node.op in (*_CHEAP, "normalize") and plain.issuperset(node.args)):
             plain.add(place)
-        again = node.op in (*_CHEAP, "div") and known.issuperset(node.args)
+        is_cheap = node.op in (*_CHEAP, "div") and available.issuperset(node.args)
         # Recomputing one function of values in memory costs less than writing and reading its result.
-        again = again or (node.op in (*UNARY, "normalize") and plain.issuperset(node.args))
-        if in_memory or again:
-            known.add(place)
+        is_function = node.op in (*UNARY, "normalize") and plain.issuperset(node.args)
+        if in_memory or is_cheap or is_function:
+            available.add(place)
         elif place in required:
-            known.add(place)
+            available.add(place)
             saved.append(place)
     return saved
 
@@ -247,13 +280,12 @@ def _saved(nodes: Sequence[Node], places: Sequence[int]) -> tuple[list[Node], di
     """The forward pass, and by size the values to save: the node → the node that is stored, 1 or 0 for `greater`."""
     forward = Builder(nodes)
     saved: dict[Size, dict[int, int]] = {}
-    comparisons = [place for place in places if nodes[place].op == "greater"]
-    for place in (place for place in places if place not in comparisons):
-        saved.setdefault(nodes[place].size, {})[place] = place
-    for place in comparisons:
-        size = nodes[place].size
-        number = forward.apply("where", place, forward.constant(1.0), forward.constant(0.0), size=size)
-        saved.setdefault(size, {})[place] = number
+    comparisons_last = sorted(places, key=lambda place: nodes[place].op == "greater")
+    for place in comparisons_last:
+        node, stored = nodes[place], place
+        if node.op == "greater":
+            stored = forward.apply("where", place, forward.constant(1.0), forward.constant(0.0), size=node.size)
+        saved.setdefault(node.size, {})[place] = stored
     return forward.nodes, saved
 
 
@@ -267,7 +299,7 @@ def with_loads(
     back = Builder()
     norms = numbered(forward, "normalize")
 
-    def put(node: Node, args: Rows) -> int:
+    def copy(node: Node, args: Rows) -> int:
         if node.op in OPERATIONS:
             return back.apply(node.op, *args, size=node.size)
         return back.put(replace(node, args=args))
@@ -283,12 +315,14 @@ def with_loads(
         args = tuple(values[arg] for arg in node.args)
         if node.op == "normalize":
             values[place] = back.put(Node("normalized", args, 1, node.size, index=norms[place]))
+        elif node.op == "stop":
+            values[place] = args[0]
         else:
-            values[place] = args[0] if node.op == "stop" else put(node, args)
+            values[place] = copy(node, args)
     new: dict[int, int] = {}
     for place, node in enumerate(graph.nodes):
         if node.op == "value" and place in graph.live:
             new[place] = values[node.index]
         elif node.op != "value" and all(arg in new for arg in node.args):
-            new[place] = put(node, tuple(new[arg] for arg in node.args))
+            new[place] = copy(node, tuple(new[arg] for arg in node.args))
     return back.nodes, new

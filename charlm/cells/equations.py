@@ -8,15 +8,14 @@ before the step, such as dhₜ₋₁. The gradient of a parameter is a sum over 
 in a = W v + b, of dw for any other w.
 """
 
-import functools
 import itertools
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from charlm.cells.derivative import GradientGraph, gradient_graph
+from charlm.cells.notation import EXPLAINED, notation, number_text, readable_nodes, symbol
 from charlm.cells.operations import ATOM, LEAVES, OPERATIONS, UNARY
 from charlm.cells.passes import numbered
 from charlm.cells.program import EPSILON, Builder, Node, Program, needed, scalars
@@ -25,20 +24,9 @@ _LONGEST = 100
 """The most characters of an expression within another."""
 _LETTERS = "abeklmpquvy"
 """What names of unnamed values are made of: papers call gates, candidates and states by the others."""
-_SYMBOL = re.compile(r"^_*[^\W\d_]+|\d+$|[^_]+")
 _FUNCTIONS = (*UNARY, "max", "min", "normalize", "rms_normalize", "where", "else")
-_DIGITS = "₀₁₂₃₄₅₆₇₈₉"
-_LOWERED = str.maketrans("0123456789", _DIGITS)
 _NO_LINE = (*LEAVES, "part", "known", "d_state")
 """Operations that never get a line. A value that is known is one by its name."""
-_READABLE = {
-    "neg": ("−{0}", (2, 3)),
-    "scale": ("{0} {1}", (3, 4, 4)),
-    "square": ("{0}²", (4, ATOM)),
-    "product": ("{matrix} {0}", (4, ATOM)),
-    "log_sigmoid": ("log σ({0})", ()),
-}
-"""Operations that only equations have: text and precedence, see `Operation`."""
 
 
 def equations(program: Program) -> list[str]:
@@ -54,7 +42,7 @@ def derivative(program: Program) -> list[str]:
 def notes(lines: Iterable[str]) -> list[str]:
     """What those functions in the equations are that have no common name."""
     text = "\n".join(lines)
-    return [what for name, what in _EXPLAINED.items() if re.search(rf"\b{name}\(", text)]
+    return [what for name, what in EXPLAINED.items() if re.search(rf"\b{name}\(", text)]
 
 
 class Lines:
@@ -63,31 +51,37 @@ class Lines:
     A value gets a line of its own if it is a new state, if people look at it (then it has the name they see), if it is
     used more than once, if it has several vectors that are used one by one, or if it is long. All others become parts
     of these expressions.
+
+        symbols      state and subscript, or parameter → how it is written
+        preferred    place → the name its line should have: of a new state, or what people see; "" if it is reserved
+        own_line     places that get a line even if they are short and used once
+        names        place → the name of its line; filled by `lines`
+        reserved     names of states, parameters and functions, and of their gradients: no preferred name is one
+        used_names   names that no further line may have; `lines` adds its own
     """
 
     def __init__(self, program: Program, ends: Iterable[int] = (), known: Mapping[int, str] | None = None) -> None:
         """ends: nodes besides the results that get a line. known: names of values that other lines give."""
         self.program = program
         self.parameters = {parameter.name: parameter for parameter in program.parameters}
-        self.nodes, self.same = _readable(program.nodes, known or {})
+        self.nodes, self.same = readable_nodes(program.nodes, known or {})
         self.results = [self.same[place] for place in program.results]
         ends = {self.same[place] for place in ends}
         self.places = needed(self.nodes, (*self.results, *ends))
         self.uses = Counter(arg for place in self.places for arg in self.nodes[place].args)
-        self.taken = {"xₜ", *map(_symbol, _FUNCTIONS)}
-        """Names of states, parameters, gates and functions, and of their gradients."""
+        self.reserved = {"xₜ", *map(symbol, _FUNCTIONS)}
         self.symbols = self._symbols()
-        looked_at = (*program.gates, *program.shown)
-        # What values are called, if the name is still free where they are computed.
-        self.preferred = {self.same[place]: self._free(_symbol(name)) for name, place in looked_at}
-        self.preferred |= {place: self.after(name) for name, place in zip(program.states, self.results, strict=True)}
+        self.preferred: dict[int, str] = {}
+        for name, place in (*program.gates, *program.shown):
+            self.preferred[self.same[place]] = self._unreserved(symbol(name))
+        for name, place in zip(program.states, self.results, strict=True):
+            self.preferred[place] = self.after(name)
         self.own_line = {*self.preferred, *ends}
         self.own_line |= {self.nodes[place].args[0] for place in self.places if self.nodes[place].op == "part"}
-        # Arguments of normalizations get a line, so that the derivative can name their vectors.
-        normalized = [node for node in self.nodes if node.op.endswith("normalize") and node.count > 1]
-        self.own_line |= {arg for node in normalized for arg in node.args}
+        for node in self.nodes:
+            if node.op.endswith("normalize") and node.count > 1:  # the derivative names the argument's vectors
+                self.own_line.update(node.args)
         self.names: dict[int, str] = {}
-        """Of the values that have a line."""
         parameters = {self.row(node) for node in self.nodes if node.name in self.parameters}
         states = [self.symbols[state, ""] for state in program.states]
         self.used_names = {"", "d", "xₜ", *states, *parameters}
@@ -97,20 +91,22 @@ class Lines:
         texts: dict[tuple[str, ...], str] = {}
         for state in self.program.states:
             for below in ("", "ₜ₋₁", "ₜ"):
-                texts[state, below] = _symbol(state, *([below] if below else []))
+                subscripts = [below] if below else []
+                texts[state, below] = symbol(state, *subscripts)
         for name, parameter in self.parameters.items():
             letter = "w" if parameter.columns == "" else "W"
-            texts[(name,)] = _symbol(re.sub("^weight", letter, re.sub("^bias", "b", name)))
+            short = re.sub("^weight", letter, re.sub("^bias", "b", name))
+            texts[(name,)] = symbol(short)
         for key, text in texts.items():
-            while not self._free(text):
+            while not self._unreserved(text):
                 text += "*"
             texts[key] = text
-            self.taken |= {text, f"d{text}"}
+            self.reserved |= {text, f"d{text}"}
         return texts
 
-    def _free(self, text: str) -> str:
-        """The name, or "" if it or its gradient is taken."""
-        return "" if {text, f"d{text}"} & self.taken else text
+    def _unreserved(self, text: str) -> str:
+        """The name, or "" if it or that of its gradient is reserved."""
+        return "" if {text, f"d{text}"} & self.reserved else text
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Names and their expressions, in the order of computation."""
@@ -122,16 +118,20 @@ class Lines:
             again = self.uses[place] > 1 and not self.repeats(place)
             if place in self.own_line or again or len(text) > _LONGEST:
                 name = self.preferred.get(place, "")
-                self.names[place] = name if name not in self.used_names else self.unnamed(place, fresh)
-                self.used_names.add(self.names[place])
-                yield self.names[place], text
+                if name in self.used_names:  # as "" is
+                    name = self.unnamed(place, fresh)
+                self.names[place] = name
+                self.used_names.add(name)
+                yield name, text
         for state, place in zip(self.program.states, self.results, strict=True):
             if self.names.get(place) != self.after(state):
                 yield self.after(state), self.text(place)
 
     def text(self, place: int, lowest: int = 0) -> str:
         """A value by its name or as an expression, in parentheses if its precedence is below `lowest`."""
-        text, binds = (self.names[place], ATOM) if place in self.names else self.formula(place)
+        if place in self.names:
+            return self.names[place]
+        text, binds = self.formula(place)
         return text if binds >= lowest else f"({text})"
 
     def formula(self, place: int) -> tuple[str, int]:
@@ -147,12 +147,13 @@ class Lines:
             case "d_state":
                 return f"d{self.symbols[node.name, 'ₜ']}", ATOM
             case "constant":
-                return _number(node.number), ATOM if node.number >= 0 else _READABLE["neg"][1][0]
+                _, (minus, _) = notation("neg")
+                return number_text(node.number), minus if node.number < 0 else ATOM
             case "part":
                 return f"{self.text(node.args[0])}[{node.index + 1}]", ATOM
             case "vector":
                 return self.row(node), ATOM
-        template, precedence = _notation(node.op)
+        template, precedence = notation(node.op)
         binds, *lowest = precedence or (ATOM, *[0] * len(node.args))
         if node.op in ("add", "mul") and self.nodes[node.args[1]].op == node.op:  # a + (b + c)
             lowest[1] = binds
@@ -161,7 +162,7 @@ class Lines:
             matrix = self.row(node) if node.op == "product" else ""
             return template.format(*args, matrix=matrix), binds
         if "normalize" in node.op and node.number != EPSILON:
-            args.append(_number(node.number))
+            args.append(number_text(node.number))
         return f"{node.op.replace('_back', '′')}({', '.join(args)})", binds
 
     def row(self, node: Node) -> str:
@@ -180,10 +181,12 @@ class Lines:
     def fresh(self) -> Iterator[str]:
         """Short names that are free."""
         initials = {name[0] for name in (*self.used_names, *self.preferred.values()) if name}
-        initials |= {name[1] for name in self.taken if name[0] == "d" and len(name) > 1}  # their gradients
+        initials |= {name[1] for name in self.reserved if name[0] == "d" and len(name) > 1}  # their gradients
         yield from (letter for letter in _LETTERS if letter not in initials)
-        longer = ("".join(word) for length in itertools.count(2) for word in itertools.product(_LETTERS, repeat=length))
-        yield from (name for name in longer if name not in self.used_names)
+        for length in itertools.count(2):
+            for letters in itertools.product(_LETTERS, repeat=length):
+                if (name := "".join(letters)) not in self.used_names:
+                    yield name
 
     # What the backward pass writes differently
 
@@ -204,29 +207,28 @@ class _Back(Lines):
     """The backward pass, in which values that the forward equations name have these names."""
 
     def __init__(self, program: Program) -> None:
-        forward, builder = Lines(program), Builder()
-        used_names = {name for name, _ in forward.lines()}
-        vectors = scalars(builder, program.nodes)
+        forward = Lines(program)
+        forward_names = {name for name, _ in forward.lines()}
+        in_vectors = Builder()
+        vectors = scalars(in_vectors, program.nodes)
         results = tuple(vectors[place][0] for place in program.results)
-        single = program._replace(nodes=tuple(builder.nodes), results=results, gates=(), shown=())
+        single = program._replace(nodes=tuple(in_vectors.nodes), results=results, gates=(), shown=())
+
         graph = gradient_graph(single, exact=True)
-        builder = Builder(graph.forward)
-        gradients = _put_gradients(builder, single, graph)
-        known: dict[int, str] = {}  # the values that the forward equations name
+        both = Builder(graph.forward)  # the forward pass, and behind it the backward pass
+        gradients = _put_gradients(both, single, graph)
+        results = _state_gradients(both, single, graph, gradients)
+        ends = [gradients[row] for rows in graph.rows.values() for row in rows]
+        backward = single._replace(nodes=tuple(both.nodes), results=results)
+        rows = _names_of_vectors(forward, vectors)
+        super().__init__(backward, ends, _known_values(program, rows, vectors))
+
+        self.used_names |= forward_names
+        self.preferred = self.names_of(graph, gradients, forward) | self.preferred
         self.wholes: dict[tuple[str, ...], str] = {}
         """The gradients of vectors side by side → the name of all together."""
-        for place, name in forward.names.items():
-            count = len(vectors[place])
-            names = [f"{name}[{k + 1}]" for k in range(count)] if count > 1 else [name]
-            known = dict(zip(vectors[place], names, strict=True)) | known
-            if program.nodes[place].op == "stop":  # the backward pass reads its argument
-                known = dict(zip(vectors[program.nodes[place].args[0]], names, strict=True)) | known
-            self.wholes[tuple(f"d{each}" for each in names)] = f"d{name}"
-        results = _state_gradients(builder, single, graph, gradients)
-        ends = [gradients[row] for rows in graph.rows.values() for row in rows]
-        super().__init__(single._replace(nodes=tuple(builder.nodes), results=results), ends, known)
-        self.used_names |= used_names
-        self.preferred = self.names_of(graph, gradients, forward) | self.preferred
+        for place, names in rows.items():
+            self.wholes[tuple(f"d{name}" for name in names)] = f"d{forward.names[place]}"
         self.of_gradients: set[int] = set()
         for place, node in enumerate(self.nodes):
             if node.op == "d_state" or not self.of_gradients.isdisjoint(node.args):
@@ -255,9 +257,11 @@ class _Back(Lines):
         node = self.nodes[place]
         if node.op != "product_back":
             return super().formula(place)
-        rows = tuple(self.text(arg, ATOM if len(node.args) == 1 else 0) for arg in node.args)
-        whole = self.wholes.get(rows) or (rows[0] if len(rows) == 1 else f"({', '.join(rows)})")
-        template, precedence = _notation("product")
+        is_single = len(node.args) == 1
+        rows = tuple(self.text(arg, ATOM if is_single else 0) for arg in node.args)
+        whole = rows[0] if is_single else f"({', '.join(rows)})"
+        whole = self.wholes.get(rows, whole)
+        template, precedence = notation("product")
         return template.format(whole, matrix=f"{self.row(replace(node, op='product'))}ᵀ"), precedence[0]
 
     def repeats(self, place: int) -> bool:
@@ -267,12 +271,39 @@ class _Back(Lines):
         return named and not node.op.endswith("_back")
 
     def unnamed(self, place: int, fresh: Iterator[str]) -> str:
-        return _symbol("δ", str(next(self.numbers))) if place in self.of_gradients else next(fresh)
+        if place in self.of_gradients:
+            return symbol("δ", str(next(self.numbers)))
+        return next(fresh)
+
+
+def _names_of_vectors(forward: Lines, vectors: Sequence[Sequence[int]]) -> dict[int, list[str]]:
+    """The names of the vectors of each value that the forward equations name, such as a[1], a[2] for a."""
+    names: dict[int, list[str]] = {}
+    for place, name in forward.names.items():
+        count = len(vectors[place])
+        names[place] = [name] if count == 1 else [f"{name}[{k + 1}]" for k in range(count)]
+    return names
+
+
+def _known_values(
+    program: Program, rows: Mapping[int, Sequence[str]], vectors: Sequence[Sequence[int]]
+) -> dict[int, str]:
+    """The vectors that the forward equations name → the first name of each. rows: see `_names_of_vectors`."""
+    known: dict[int, str] = {}
+    for place, names in rows.items():
+        node, same = program.nodes[place], [place]
+        if node.op == "stop":  # the backward pass reads its argument
+            same += node.args
+        for each in same:
+            for vector, name in zip(vectors[each], names, strict=True):
+                known.setdefault(vector, name)
+    return known
 
 
 def _put_gradients(builder: Builder, program: Program, graph: GradientGraph) -> list[int]:
     """Put the nodes of a program's gradients into the builder of their values; returns their places."""
-    products, norms = [*numbered(program.nodes, "product")], [*numbered(program.nodes, "normalize")]
+    products = [*numbered(program.nodes, "product")]
+    norms = [*numbered(program.nodes, "normalize")]
     places: list[int] = []
     for node in graph.nodes:
         args = tuple(places[arg] for arg in node.args)
@@ -283,8 +314,9 @@ def _put_gradients(builder: Builder, program: Program, graph: GradientGraph) -> 
             places.append(_with_sign_in_front(builder, node, args))
         elif node.op == "normalize_back":
             norm = program.nodes[norms[node.index]]
-            op = "rms_normalize_back" if norm.index else node.op
-            places.append(builder.put(replace(node, op=op, args=(norm.args[0], args[0]), number=norm.number)))
+            op = "rms_normalize_back" if norm.is_rms else node.op
+            args = (norm.args[0], args[0])
+            places.append(builder.put(replace(node, op=op, args=args, number=norm.number)))
         elif node.op == "product_back":
             product = program.nodes[products[node.index]]
             places.append(builder.put(replace(node, args=args, name=product.name, index=product.index)))
@@ -297,10 +329,14 @@ def _with_sign_in_front(builder: Builder, node: Node, args: tuple[int, ...]) -> 
     """An operation; −(a ⊙ b) rather than (−a) ⊙ b."""
     if node.op not in ("mul", "div"):
         return builder.apply(node.op, *args, size=node.size)
-    opposites = [builder.opposite(arg) for arg in args]
-    args = tuple(arg if each is None else each for arg, each in zip(args, opposites, strict=True))
-    result = builder.apply(node.op, *args, size=node.size)
-    return result if opposites.count(None) != 1 else builder.apply("sub", builder.constant(0.0), result)
+    positive: list[int] = []
+    is_negative = False
+    for arg in args:
+        opposite = builder.opposite(arg)
+        is_negative ^= opposite is not None
+        positive.append(arg if opposite is None else opposite)
+    result = builder.apply(node.op, *positive, size=node.size)
+    return builder.apply("sub", builder.constant(0.0), result) if is_negative else result
 
 
 def _state_gradients(
@@ -315,70 +351,8 @@ def _state_gradients(
         for node, place in zip(graph.nodes, gradients, strict=True):
             if node.op == "product_back" and products[node.index].args[0] == state:
                 terms.append(place)
-        results.append(functools.reduce(functools.partial(builder.apply, "add"), terms or [builder.constant(0.0)]))
+        total, *others = terms or [builder.constant(0.0)]
+        for term in others:
+            total = builder.apply("add", total, term)
+        results.append(total)
     return tuple(results)
-
-
-def _readable(nodes: Iterable[Node], known: Mapping[int, str]) -> tuple[list[Node], list[int]]:
-    """The nodes, rewritten with `_READABLE`, `rms_normalize`, rows and known values, and the new place of each."""
-    readable: list[Node] = []
-    same: list[int] = []
-    for place, old in enumerate(nodes):
-        node = replace(old, args=tuple(same[arg] for arg in old.args))
-        if place in known:
-            node = Node("known", name=known[place])
-        args, alike = [readable[arg] for arg in node.args], place
-        if node.op == "part" and args[0].op == "vector":
-            node = replace(args[0], count=1, index=args[0].index + node.index)
-        elif node.op == "normalize" and node.index:
-            node = replace(node, op="rms_normalize")
-        elif node.op == "sub" and args[0].op == "constant" and args[0].number == 0:
-            node = replace(node, op="neg", args=node.args[1:])
-            if args[1].op == "softplus" and readable[args[1].args[0]].op == "neg":
-                node = replace(node, op="log_sigmoid", args=readable[args[1].args[0]].args)
-            elif args[1].op == "neg":
-                alike = args[1].args[0]
-        elif node.op == "mul" and "constant" in (args[0].op, args[1].op):
-            node = replace(node, op="scale", args=node.args if args[0].op == "constant" else node.args[::-1])
-        elif node.op == "mul" and node.args[0] == node.args[1]:
-            node = replace(node, op="square", args=node.args[:1])
-        same.append(alike)
-        readable.append(node)
-    return readable, same
-
-
-def _notation(op: str) -> tuple[str, tuple[int, ...]]:
-    """The text and precedence of an operation; "" stands for a call of its name."""
-    if op in _READABLE:
-        return _READABLE[op]
-    return (OPERATIONS[op].text, OPERATIONS[op].precedence) if op in OPERATIONS else ("", ())
-
-
-def _symbol(name: str, *below: str) -> str:
-    """A name with subscripts: its own digits and words after a `_`, then those in `below`."""
-    text, *words = _SYMBOL.findall(name)
-    for word in (*words, *below):
-        lowered = word.translate(_LOWERED)
-        comma = "," if text[-1] in _DIGITS else ""
-        text += f"_{lowered}" if word in words and not word.isdigit() else comma + lowered
-    return text
-
-
-def _number(number: float) -> str:
-    """Six digits; the root of a short number as such, which six digits would only come near."""
-    square = float(f"{number * number:.4g}")
-    if float(f"{number:.6g}") != number and math.isclose(square, number * number, rel_tol=1e-14):
-        return f"{'−' if number < 0 else ''}√({square:g})"
-    return f"{number:.6g}".replace("-", "−")
-
-
-_EACH = f"of each vector in v alone; ε = {_number(EPSILON)} unless it is given"
-_EXPLAINED = {
-    "normalize": f"normalize(v, ε) is (v − mean v) / √(mean (v − mean v)² + ε), {_EACH}.",
-    "normalize′": "normalize′(v, d, ε) is the gradient of v, where d is that of n = normalize(v, ε): "
-    "(d − mean d − n ⊙ mean(n ⊙ d)) / √(mean (v − mean v)² + ε).",
-    "rms_normalize": f"rms_normalize(v, ε) is v / √(mean v² + ε), {_EACH}.",
-    "rms_normalize′": "rms_normalize′(v, d, ε) is the gradient of v, where d is that of n = rms_normalize(v, ε): "
-    "(d − n ⊙ mean(n ⊙ d)) / √(mean v² + ε).",
-    "stop_gradient": "stop_gradient(v) is v, which the derivative takes for a constant.",
-}

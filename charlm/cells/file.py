@@ -86,7 +86,8 @@ def registered(cell: Any) -> Iterator[dict[str, Any]]:
 
 
 def _as_settings(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    return {f"model.cell.{name}": value for name, value in {"kind": kind, **options}.items()}
+    section = {"kind": kind, **options}
+    return {f"model.cell.{name}": value for name, value in section.items()}
 
 
 def absolute(folder: Path, path: str) -> Path:
@@ -113,9 +114,13 @@ def _run(path: Path, source: bytes) -> types.ModuleType:
     try:
         exec(compile(source, str(path), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-        line = error.lineno if isinstance(error, SyntaxError) else next(reversed(lines), None)
-        text = error.msg if isinstance(error, SyntaxError) else str(error).partition("\n")[0]
+        if isinstance(error, SyntaxError):
+            line, text = error.lineno, error.msg
+        else:
+            frames = traceback.extract_tb(error.__traceback__)
+            lines = [frame.lineno for frame in frames if frame.filename == str(path)]
+            line = lines[-1] if lines else None
+            text = str(error).partition("\n")[0]
         at = f", line {line}" if line else ""
         if isinstance(error, PydanticUserError):
             text = f"{text.partition('. ')[0]}; allowed: options with a type, as in scale: float = 3.0"
@@ -172,8 +177,10 @@ def _check_class(where: str, cell: type[Cell]) -> None:
     except ValidationError as error:
         for fault in error.errors():
             if fault["type"] != "missing":
-                option, text = ".".join(map(str, fault["loc"])), fault["msg"].rpartition("; ")[2]
+                option = ".".join(map(str, fault["loc"]))
+                text = fault["msg"].rpartition("; ")[2]
                 found = f"{where}: found {name}.{option} = {fault['input']!r:.40} as a default"
                 raise CellError(f"{found}; {text}") from None
-    known = isinstance(initial, tuple) and len({*initial}) == len(initial) and {*initial} <= {*options}
-    require(known, f"{name}.initial = {initial!r:.80}", f"a tuple of options: {', '.join(options) or 'there are none'}")
+    is_known = isinstance(initial, tuple) and len({*initial}) == len(initial) and {*initial} <= {*options}
+    listed = ", ".join(options) or "there are none"
+    require(is_known, f"{name}.initial = {initial!r:.80}", f"a tuple of options: {listed}")

@@ -43,14 +43,16 @@ def evaluate(
         node = nodes[place]
         args = [values[arg] for arg in node.args]
         if node.op == "part":
-            values[place] = args[0].chunk(nodes[node.args[0]].count, dim=-1)[node.index]
+            count = nodes[node.args[0]].count
+            values[place] = args[0].chunk(count, dim=-1)[node.index]
         elif node.op not in OPERATORS:
             values[place] = leaf(place, args)
         else:
             if node.op == "where" and isinstance(args[1], float):
                 args[1] = torch.tensor(args[1], dtype=dtype)  # torch.where of two numbers gives float32
             if node.count > 1 and node.op != "stop":
-                args = [_repeated(arg, nodes[of], node.count) for arg, of in zip(args, node.args, strict=True)]
+                pairs = zip(args, node.args, strict=True)
+                args = [_repeated(value, nodes[arg], node.count) for value, arg in pairs]
             values[place] = OPERATORS[node.op](*args)
     return values
 
@@ -59,7 +61,8 @@ def _repeated(value: Any, node: Node, count: int) -> Any:
     """A value with `count` vectors: one vector serves all."""
     if node.count == count or node.size == "":
         return value
-    return value.repeat(*([1] * (value.dim() - 1)), count)
+    repeats = [1] * (value.dim() - 1)
+    return value.repeat(*repeats, count)
 
 
 def normalized(v: Tensor, node: Node) -> Tensor:
@@ -67,7 +70,7 @@ def normalized(v: Tensor, node: Node) -> Tensor:
 
     (v − mean) / √(var v + ε) or, without a mean, v / √(mean v² + ε).
     """
-    if not node.index:
+    if not node.is_rms:
         return torch.native_layer_norm(v, v.shape[-1:], None, None, node.number)[0]
     # torch's own rms_norm takes twice as many operators.
     norm = torch.linalg.vector_norm(v, dim=-1, keepdim=True)

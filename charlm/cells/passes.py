@@ -117,9 +117,12 @@ class Passes:
 
     def _like_products(self, gradients: dict[int, Rows], places: Rows) -> dict[int, int]:
         products = {(rows, self.products[k].size): k for k, rows in self.backward.products.items()}
-        sizes = [self.split.program.nodes[place].size for place in places]
-        keys = {k: (rows, sizes[k]) for k, rows in gradients.items()}
-        return {k: products[key] for k, key in keys.items() if key in products}
+        found: dict[int, int] = {}
+        for k, rows in gradients.items():
+            size = self.split.program.nodes[places[k]].size
+            if (rows, size) in products:
+                found[k] = products[rows, size]
+        return found
 
     @functools.cached_property
     def reads_windows(self) -> bool:
@@ -135,22 +138,27 @@ class Passes:
     def mixes_sizes(self) -> bool:
         """Whether the step adds vectors of the sizes I and H, which then have the same units."""
         nodes = self.split.program.nodes
-        sizes = [{nodes[arg].size for arg in node.args} for node in nodes if node.op not in ("product", "part")]
-        results = {nodes[place].size for place in self.split.program.results}
-        return "I" in results or any({"H", "I"} <= args for args in sizes)
+        if any(nodes[place].size == "I" for place in self.split.program.results):
+            return True
+        unit_by_unit = [node for node in nodes if node.op not in ("product", "part")]
+        return any({"H", "I"} <= {nodes[arg].size for arg in node.args} for node in unit_by_unit)
 
     @functools.cached_property
     def forward_ends(self) -> list[int]:
         """The nodes of the forward pass that are stored or multiplied."""
-        saved = [row for rows in self.forward.saved.values() for row in rows]
-        return [*self.forward.states.values(), *saved, *(operand.node for operand in self.operands)]
+        ends = [*self.forward.states.values()]
+        for rows in self.forward.saved.values():
+            ends += rows
+        return ends + [operand.node for operand in self.operands]
 
     @functools.cached_property
     def backward_ends(self) -> list[int]:
         """Nodes of the backward pass that are stored or multiplied. `product_back` of states is not: see `through`."""
-        by_kind = (self.backward.products, self.backward.windows, self.backward.vectors)
-        gradients = [row for gradients in by_kind for rows in gradients.values() for row in rows]
-        return [*self.backward.states.values(), *gradients]
+        ends = [*self.backward.states.values()]
+        for gradients in (self.backward.products, self.backward.windows, self.backward.vectors):
+            for rows in gradients.values():
+                ends += rows
+        return ends
 
 
 def numbered(nodes: Sequence[Node], op: str) -> dict[int, int]:

@@ -33,8 +33,7 @@ class Store:
                             `index` after the step
     d_product, d_window     backward: gate k of the gradient of product or window `index`
     d_vector                backward: vector k of the gradient of static value `index`, added up
-    d_state                 backward: the gradient of state `index` before the step, without its products' share,
-                            which is the last value; the one before it must be complete here, too
+    d_state                 backward: the gradient of state `index` before the step, without its products' share
     no_d_state              backward: the same where nothing but zoneout passes a gradient on
     window, operand_before  before the loop: vector k of window `index`; operand `index` of the products there
     later                   number `index` of the values for later stages
@@ -44,12 +43,19 @@ class Store:
 
     kind: str
     index: int
-    values: tuple[int, ...]
-    """The nodes that it needs."""
+    value: int
+    """The node that is stored."""
     size: Size
     k: int = 0
     count: int = 1
     """How many vectors are side by side."""
+    arrival: int | None = None
+    """d_moments: the gradient d. d_state: the node `d_state`, if the same stage computes it."""
+
+    @property
+    def values(self) -> tuple[int, ...]:
+        """The nodes that it needs."""
+        return (self.value,) if self.arrival is None else (self.arrival, self.value)
 
 
 class Loop(NamedTuple):
@@ -140,46 +146,71 @@ class Staged(NamedTuple):
     def steps(self, stage: int, size: Size, stores: Iterable[Store], nodes: Iterable[int]) -> tuple[int | Store, ...]:
         """The steps of a loop: before each store what it needs, states last. nodes: those of the stage."""
         states_last = sorted(stores, key=lambda store: store.kind in ("state", "d_state", "no_d_state"))
-        ends: list[int | Store] = [*states_last]
-        if not self.team:
-            for place in nodes:
-                in_memory = self.operation(place) in (*_LEAVES, *_PRODUCTS)
-                if not in_memory and self.unified(self.nodes[place].size) == size:
-                    ends.append(place)
-            # Each value is stored as soon as it is computed, so that few occupy registers.
-            ends.sort(key=lambda end: (end.values[-1], True) if isinstance(end, Store) else (end, False))
+        ends = states_last if self.team else self._by_value(size, states_last, nodes)
         steps: dict[int | Store, None] = {}
         for end in ends:
-            values = end.values if isinstance(end, Store) else (end,)
-            values = [value for value in values if self.nodes[value].op != "constant"]
-            steps |= dict.fromkeys((*ordered(values, functools.partial(self.arguments, stage), known=steps), end))
+            needs = end.values if isinstance(end, Store) else (end,)
+            values = [value for value in needs if self.nodes[value].op != "constant"]
+            before = ordered(values, functools.partial(self.arguments, stage), known=steps)
+            steps |= dict.fromkeys((*before, end))
         return tuple(steps)
+
+    def _by_value(self, size: Size, stores: Iterable[Store], nodes: Iterable[int]) -> list[int | Store]:
+        """The values that a stage computes, in order, each with its stores behind it: so few occupy registers."""
+        stores_of: dict[int, list[Store]] = {}
+        for store in stores:
+            stores_of.setdefault(store.value, []).append(store)
+        computed: set[int] = set()
+        for place in nodes:
+            in_memory = self.operation(place) in (*_LEAVES, *_PRODUCTS)
+            if not in_memory and self.unified(self.nodes[place].size) == size:
+                computed.add(place)
+        ends: list[int | Store] = []
+        for place in sorted(computed | stores_of.keys()):
+            if place in computed:
+                ends.append(place)
+            ends += stores_of.get(place, [])
+        return ends
 
 
 def in_stages(nodes: Sequence[Node], ends: Iterable[int], *, team: bool, mixes_sizes: bool) -> Staged:
-    """The nodes that `ends` need, each with its stage, in the order of stages."""
+    """The nodes that `ends` need, each with its stage, in the order of stages.
+
+    A product begins the stage after its operand's. The forward pass of an RHN of depth 2:
+
+                                     earliest   home
+        s, operand of R₁ s           0          0
+        window = W x + b₁            0          1, where it is used
+        R₁ s, h₁, g₁, s₁             1          1
+        static = b₂                  0          2, where it is used
+        R₂ s₁, h₂, g₂, s₂            2          2
+    """
     order = needed(nodes, ends)
     begins = (*_PRODUCTS, *_NORMS) if team else _PRODUCTS
+    # What depends on leaves and products comes as late as possible, so that few values pass from stage to stage.
+    # For a team also what depends on d_state: an LSTM with layer normalization then passes on 5 values instead of 6.
+    # On a GPU, where each of them costs a store and a load, it stays early: an RHN passes on half as many.
     leaves = (*_LEAVES, "d_state") if team else _LEAVES
     earliest: dict[int, int] = {}
-    loose: set[int] = set()
+    movable: set[int] = set()
     for place in order:
         node = nodes[place]
-        first = max((earliest[arg] for arg in node.args), default=0)
-        earliest[place] = first + (node.op in begins)
-        if node.op in (*leaves, *begins) or (node.args and loose.issuperset(node.args)):
-            loose.add(place)
-    # What needs only leaves and products comes as late as possible, so that few values pass from stage to stage.
-    at = dict(earliest)
-    users: dict[int, list[int]] = {}
+        earliest[place] = max((earliest[arg] for arg in node.args), default=0)
+        if node.op in begins:
+            earliest[place] += 1
+        if node.op in (*leaves, *begins) or (node.args and movable.issuperset(node.args)):
+            movable.add(place)
+    home = dict(earliest)
+    latest: dict[int, int] = {}  # the first stage that needs the value
     for place in reversed(order):
         node = nodes[place]
-        if place in loose and node.op not in begins and users.get(place):
-            at[place] = max(min(users[place]), earliest[place])
+        if place in movable and node.op not in begins and place in latest:
+            home[place] = max(latest[place], earliest[place])
+        needed_at = home[place] - 1 if node.op in begins else home[place]
         for arg in node.args:
-            users.setdefault(arg, []).append(at[place] - (node.op in begins))
-    places = sorted(order, key=lambda place: (at[place], nodes[place].op not in begins, place))
-    return Staged(nodes, {place: at[place] for place in places}, team, mixes_sizes)
+            latest[arg] = min(latest.get(arg, needed_at), needed_at)
+    places = sorted(order, key=lambda place: (home[place], nodes[place].op not in begins, place))
+    return Staged(nodes, {place: home[place] for place in places}, team, mixes_sizes)
 
 
 def forward_plan(passes: Passes, *, team: bool) -> Plan:
@@ -190,10 +221,10 @@ def forward_plan(passes: Passes, *, team: bool) -> Plan:
     stores: list[tuple[int, Store]] = []
     for k in passes.stored_operands:
         operand = passes.operands[k]
-        stores.append((home[operand.node], Store("operand", k, (operand.node,), operand.size)))
+        stores.append((home[operand.node], Store("operand", k, operand.node, operand.size)))
     for index, (size, places) in enumerate(forward.saved.items()):
         for k, place in enumerate(places):
-            stores.append((home[place], Store("saved", index, (place,), size, k, len(places))))
+            stores.append((home[place], Store("saved", index, place, size, k, len(places))))
     for s, (name, place) in enumerate(forward.states.items()):
         # No earlier stage may overwrite the copy of a state that others still multiply.
         stage = home[place]
@@ -202,7 +233,7 @@ def forward_plan(passes: Passes, *, team: bool) -> Plan:
                 stage = max(stage, home[product])
         if nodes[place].op in _LEAVES:
             stage = staged.length - 1
-        stores.append((stage, Store("state", s, (place,), "H")))
+        stores.append((stage, Store("state", s, place, "H")))
     return planned(staged, stores)
 
 
@@ -211,28 +242,29 @@ def backward_plan(passes: Passes, *, team: bool) -> Plan:
     back, whole = passes.backward, passes.split.program.nodes
     staged = in_stages(back.nodes, passes.backward_ends, team=team, mixes_sizes=passes.mixes_sizes)
     home, end = staged.home, staged.length - 1
+    arrivals = {name: back.nodes.index(Node("d_state", name=name)) for name in passes.states}
+    for arrival in arrivals.values():
+        home.setdefault(arrival, end)  # no gradient needs it, but zoneout may pass it on
     stores: list[tuple[int, Store]] = []
 
     def put(kind: str, gradients: Mapping[int, Rows], sizes: Sequence[Size]) -> None:
         for index, rows in gradients.items():
             for k, place in enumerate(rows):
-                stores.append((home[place], Store(kind, index, (place,), sizes[index], k, len(rows))))
+                stores.append((home[place], Store(kind, index, place, sizes[index], k, len(rows))))
 
     put("d_product", dict(sorted(back.products.items())), [product.size for product in passes.products])
     windows = {k: rows for k, rows in back.windows.items() if k not in passes.like_windows}
     put("d_window", windows, [whole[place].size for place in passes.split.windows])
     vectors = {k: rows for k, rows in back.vectors.items() if k not in passes.like_vectors}
     put("d_vector", vectors, [whole[place].size for place in passes.split.vectors])
-    for s, name in enumerate(passes.states):
-        arrival = back.nodes.index(Node("d_state", name=name))
-        arrives = home.setdefault(arrival, end)
+    for s, (name, arrival) in enumerate(arrivals.items()):
         if name not in back.states:
-            stores.append((arrives, Store("no_d_state", s, (arrival,), "H")))
+            stores.append((home[arrival], Store("no_d_state", s, arrival, "H")))
             continue
         place = back.states[name]
-        stage = end if back.nodes[place].op in _LEAVES else max(home[place], arrives)
-        values = (arrival, place) if arrives == stage else (place,)
-        stores.append((stage, Store("d_state", s, values, "H")))
+        stage = end if back.nodes[place].op in _LEAVES else max(home[place], home[arrival])
+        same_stage = stage == home[arrival]
+        stores.append((stage, Store("d_state", s, place, "H", arrival=arrival if same_stage else None)))
     return planned(staged, stores)
 
 
@@ -250,7 +282,7 @@ def planned(staged: Staged, stores: Iterable[tuple[int, Store]]) -> Plan:
         numbers = slots.setdefault(staged.unified(nodes[place].size), {})
         if place not in numbers:
             numbers[place] = len(numbers)
-            put(home[place], Store("later", numbers[place], (place,), nodes[place].size))
+            put(home[place], Store("later", numbers[place], place, nodes[place].size))
 
     for stage, store in stores:
         put(stage, store)
@@ -259,21 +291,28 @@ def planned(staged: Staged, stores: Iterable[tuple[int, Store]]) -> Plan:
         node = nodes[place]
         if node.op == "normalize":
             keep(node.args[0])
-            put(home[place] - 1, Store("moments", norms[place], node.args, node.size))
+            put(home[place] - 1, Store("moments", norms[place], node.args[0], node.size))
         elif node.op == "normalize_back":
-            put(home[place] - 1, Store("d_moments", node.index, node.args, node.size))
+            d, result = node.args
+            put(home[place] - 1, Store("d_moments", node.index, result, node.size, arrival=d))
     of_stage: list[list[int]] = [[] for _ in groups]
     for place in home:
         of_stage[home[place]].append(place)
-    # From the last stage to the first, because a stage stores what later ones need.
+    # From the last stage to the first: what a stage reads from earlier ones is one more store there, so the stores of a
+    # stage are complete when its turn comes.
     stages: list[Stage] = []
     for stage in reversed(range(staged.length)):
-        loops = [Loop(size, staged.steps(stage, size, group, of_stage[stage])) for size, group in groups[stage].items()]
-        for place in (step for loop in loops for step in loop.steps if isinstance(step, int)):
-            if team and nodes[place].op in _NORMS:
-                keep(nodes[place].args[0])
-            elif staged.is_from_earlier(place, stage):
-                keep(place)
+        loops: list[Loop] = []
+        for size, group in groups[stage].items():
+            loops.append(Loop(size, staged.steps(stage, size, group, of_stage[stage])))
+        for loop in loops:
+            for step in loop.steps:
+                if not isinstance(step, int):
+                    continue
+                if team and nodes[step].op == "normalize_back":  # the argument of `normalize` is kept above
+                    keep(nodes[step].args[0])
+                elif staged.is_from_earlier(step, stage):
+                    keep(step)
         begins = tuple(place for place in of_stage[stage] if nodes[place].op in staged.begins)
         stages.append(Stage(begins, tuple(loops)))
     return Plan(nodes, home, tuple(stages[::-1]), slots)

@@ -51,6 +51,11 @@ class Node:
     index: int = 0
     number: float = 0.0
 
+    @property
+    def is_rms(self) -> bool:
+        """Of a `normalize`: whether the mean stays in."""
+        return self.index == 1
+
 
 class Parameter(NamedTuple):
     """A parameter of a layer: a stack of matrices [gates · size, columns], or of vectors [gates · size]."""
@@ -69,8 +74,9 @@ class Parameter(NamedTuple):
 
     def shape(self, hidden: int, inputs: int) -> tuple[int, ...]:
         """The shape of the tensor."""
-        rows, *columns = (units(size, hidden, inputs) for size in (self.size, self.columns) if size != "")
-        return (*((self.stack,) if self.stack else ()), self.gates * rows, *columns)
+        stack = [self.stack] if self.stack else []
+        columns = [units(self.columns, hidden, inputs)] if self.columns != "" else []
+        return (*stack, self.gates * units(self.size, hidden, inputs), *columns)
 
 
 class Program(NamedTuple):
@@ -117,14 +123,15 @@ def ordered(ends: Iterable[int], arguments: Callable[[int], Iterable[int]], know
     waiting = [*ends][::-1]
     while waiting:  # no recursion: a step may have thousands of operations
         place = waiting[-1]
-        missing = [] if place in found or place in known else [arg for arg in arguments(place) if arg not in found]
-        missing = [arg for arg in missing if arg not in known]
+        if place in found or place in known:
+            waiting.pop()
+            continue
+        missing = [arg for arg in arguments(place) if arg not in found and arg not in known]
         if missing:
             waiting += missing[::-1]
         else:
             waiting.pop()
-            if place not in known:
-                found[place] = None
+            found[place] = None
     return list(found)
 
 
@@ -168,12 +175,16 @@ class Builder:
     def part(self, value: int, index: int) -> int:
         """One of several vectors side by side."""
         node = self.nodes[value]
-        return value if node.count == 1 else self.put(Node("part", (value,), 1, node.size, index=index))
+        if node.count == 1:
+            return value
+        return self.put(Node("part", (value,), 1, node.size, index=index))
 
     def opposite(self, value: int) -> int | None:
         """a, if the value is 0 − a."""
         node = self.nodes[value]
-        return node.args[1] if node.op == "sub" and self._number(node.args[0]) == 0.0 else None
+        if node.op != "sub" or self._number(node.args[0]) != 0.0:
+            return None
+        return node.args[1]
 
     def _number(self, value: int) -> float | None:
         node = self.nodes[value]

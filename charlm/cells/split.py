@@ -29,8 +29,9 @@ def split(program: Program, *, looked_at: bool = False) -> Split:
     """Split a program, without initial values and what no result needs. looked_at: with what people look at."""
     program = program._replace(parameters=tuple(one._replace(starts=()) for one in program.parameters))
     kinds = when(program.nodes)
-    gates, shown = (program.gates, program.shown) if looked_at else ((), ())
-    ends = (*program.results, *(place for _, place in (*gates, *shown)))
+    gates = program.gates if looked_at else ()
+    shown = program.shown if looked_at else ()
+    ends = [*program.results, *(place for _, place in (*gates, *shown))]
     # Whether a value can be computed for all steps, as a product, a normalization, or a sum of these. Elementwise
     # functions stay in the loop: computing them there costs less than writing and reading their results.
     linear: list[bool] = []
@@ -52,8 +53,9 @@ def split(program: Program, *, looked_at: bool = False) -> Split:
         gates=tuple((name, new[place]) for name, place in gates),
         shown=tuple((name, new[place]) for name, place in shown),
     )
-    additions = additions_of_products(program), additions_of_products(loop)
-    return Split(program, leaves["window"], leaves["static"], loop, *additions)
+    additions = additions_of_products(program)
+    loop_additions = additions_of_products(loop)
+    return Split(program, leaves["window"], leaves["static"], loop, additions, loop_additions)
 
 
 _IN_THE_LOOP = ("constant", "part", "greater")
@@ -68,17 +70,19 @@ def _cut(
     leaf: "window" or "static", which then stands for a node; None to go on to its arguments.
     """
     ops = {place: op for place in range(len(nodes)) if (op := leaf(place))}
-    places = needed(nodes, ends, leaves=ops)
-    leaves = {op: tuple(place for place in places if ops.get(place) == op) for op in ("window", "static")}
-    new = {place: k for k, place in enumerate(places)}
+    leaves: dict[str, list[int]] = {"window": [], "static": []}
+    new: dict[int, int] = {}
     built: list[Node] = []
-    for place in places:
+    for place in needed(nodes, ends, leaves=ops):
         node = nodes[place]
         if op := ops.get(place):
-            built.append(Node(op, (), node.count, node.size, index=leaves[op].index(place)))
+            node = Node(op, (), node.count, node.size, index=len(leaves[op]))
+            leaves[op].append(place)
         else:
-            built.append(replace(node, args=tuple(new[arg] for arg in node.args)))
-    return built, new, leaves
+            node = replace(node, args=tuple(new[arg] for arg in node.args))
+        new[place] = len(built)
+        built.append(node)
+    return built, new, {op: tuple(places) for op, places in leaves.items()}
 
 
 def additions_of_products(program: Program) -> dict[int, tuple[int, int]]:
@@ -90,8 +94,9 @@ def additions_of_products(program: Program) -> dict[int, tuple[int, int]]:
             continue
         for one, other in (node.args, node.args[::-1]):
             product, added = program.nodes[one], program.nodes[other]
-            whole = product.count == added.count == node.count and added.op != "constant"
-            if product.op == "product" and uses[one] == 1 and whole:
+            if product.op != "product" or uses[one] > 1 or added.op == "constant":
+                continue
+            if product.count == added.count == node.count:
                 additions[place] = (one, other)
                 break
     return additions
@@ -119,7 +124,9 @@ def before_loop(split: Split) -> Before:
 
     built, new, leaves = _cut(nodes, split.windows, leaf)
     builder = Builder(built)
-    results = [builder.part(new[place], k) for place in split.windows for k in range(nodes[place].count)]
+    results: list[int] = []
+    for place in split.windows:
+        results += [builder.part(new[place], k) for k in range(nodes[place].count)]
     program = split.program._replace(nodes=tuple(builder.nodes), results=tuple(results), gates=(), shown=())
     program = scalarized(program)
     products = tuple(place for place, node in enumerate(program.nodes) if node.op == "product")

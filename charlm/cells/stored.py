@@ -84,11 +84,15 @@ class StoredCell(Cell):
             raw = _Stored.model_validate_json(stored)
         except ValidationError as error:
             fault = error.errors(include_url=False)[0]
-            where, value = ".".join(map(str, fault["loc"])), fault["input"]
-            kind_text = "nothing" if fault["type"] == "missing" else f"a {type(value).__name__}"
-            value_text = f"{value!r:.40}" if isinstance(value, str | int | float) else kind_text
-            text = f"{where or 'the JSON'}: found {value_text}; {fault['msg']}"
-            raise ValueError(f"the programs of {name}: {text}") from None
+            where = ".".join(map(str, fault["loc"])) or "the JSON"
+            value = fault["input"]
+            if isinstance(value, str | int | float):
+                found = f"{value!r:.40}"
+            elif fault["type"] == "missing":
+                found = "nothing"
+            else:
+                found = f"a {type(value).__name__}"
+            raise ValueError(f"the programs of {name}: {where}: found {found}; {fault['msg']}") from None
         for names in (raw.states, raw.internal, raw.initial):
             require(len(set(names)) == len(names), "equal states, or equal initial options")
         require(all(map(is_name, (*raw.states, *raw.initial))), "states or initial options without proper names")
@@ -160,7 +164,8 @@ class _Stored(Section):
 
 
 def _program(raw: _StoredProgram, cell: _Stored, *, square: bool) -> Program:
-    nodes, parameters = (Node(*node) for node in raw.nodes), (Parameter(*parameter) for parameter in raw.parameters)
-    program = Program(tuple(nodes), cell.states, raw.results, tuple(parameters), cell.internal, raw.gates, raw.shown)
+    nodes = tuple(Node(*node) for node in raw.nodes)
+    parameters = tuple(Parameter(*parameter) for parameter in raw.parameters)
+    program = Program(nodes, cell.states, raw.results, parameters, cell.internal, raw.gates, raw.shown)
     check(program, square)
     return program

@@ -28,15 +28,26 @@ def _operator(op: str, *, reflected: bool = False) -> "Callable[[Value, Any], Va
     """The method of an operator; reflected: of the value on its right."""
 
     def method(self: "Value", other: Any) -> "Value":
-        return self.tracing.apply(op, *((other, self) if reflected else (self, other)))
+        operands = (other, self) if reflected else (self, other)
+        return self.tracing.apply(op, *operands)
 
     return method
 
 
-def _logical(sign: str, op: str) -> "Callable[[Value, Any], Value]":
+def _comparison(*, reflected: bool = False, inverted: bool = False) -> "Callable[[Value, Any], Condition]":
+    """The method of a > b; reflected: of b > a; inverted: where that does not hold. So a >= b is b > a, inverted."""
+
+    def method(self: "Value", other: Any) -> "Condition":
+        operands = (other, self) if reflected else (self, other)
+        return Condition(self.tracing, self.tracing.apply("greater", *operands).place, inverted)
+
+    return method
+
+
+def _logical(sign: str, op: str) -> "Callable[[Value, Any], Condition]":
     """The method of an operator between comparisons; op: of their numbers, above 0 where the result holds."""
 
-    def method(self: "Value", other: Any) -> "Value":
+    def method(self: "Value", other: Any) -> "Condition":
         if not isinstance(self, Condition) or not isinstance(other, Condition):
             self.tracing.fail(f"{sign} of what is no comparison; allowed: as in where((a > 0) {sign} (b > 0), a, b)")
         return self.tracing.apply(op, self.number, other.number) > 0
@@ -65,7 +76,8 @@ class Value:
 
     def __iter__(self) -> "Iterator[Value]":
         """The vectors that are side by side."""
-        return iter([Value(self.tracing, self.tracing.builder.part(self.place, k)) for k in range(len(self))])
+        places = [self.tracing.builder.part(self.place, k) for k in range(len(self))]
+        return iter([Value(self.tracing, place) for place in places])
 
     def __len__(self) -> int:
         """How many vectors are side by side; with one, an error that says so: of a tensor it is the batch size."""
@@ -96,14 +108,10 @@ class Value:
     __and__ = _logical("&", "mul")
     __or__ = _logical("|", "add")
 
-    __gt__ = _operator("greater")
-    __lt__ = _operator("greater", reflected=True)
-
-    def __ge__(self, other: Any) -> "Value":
-        return Condition(self.tracing, self.tracing.apply("greater", other, self).place, inverted=True)
-
-    def __le__(self, other: Any) -> "Value":
-        return Condition(self.tracing, self.tracing.apply("greater", self, other).place, inverted=True)
+    __gt__ = _comparison()
+    __lt__ = _comparison(reflected=True)
+    __ge__ = _comparison(reflected=True, inverted=True)
+    __le__ = _comparison(inverted=True)
 
     __add__ = _operator("add")
     __radd__ = _operator("add", reflected=True)

@@ -120,11 +120,12 @@ class TritonPass:
         self.completed: dict[int, int] = {}
         """The stage that stores the gradient of each state before the step."""
         for at, stage in enumerate(plan.stages):
-            for store in (store for loop in stage.loops for store in loop.stores):
-                if store.kind in _ARGUMENTS:
-                    self.stored.setdefault(store.values[0], store)
-                elif store.kind == "d_state":
-                    self.completed[store.index] = at
+            for loop in stage.loops:
+                for store in loop.stores:
+                    if store.kind in _ARGUMENTS:
+                        self.stored.setdefault(store.value, store)
+                    elif store.kind == "d_state":
+                        self.completed[store.index] = at
 
     def zones_out(self, s: int) -> bool:
         return self.options.zoneout and self.passes.states[s] not in self.passes.split.loop.internal
@@ -166,7 +167,8 @@ class KernelText:
     # Memory
 
     def pointer(self, kind: str, index: int = 0, size: Size = "H") -> str:
-        self.arguments[argument := Argument(kind, index, size)] = None
+        argument = Argument(kind, index, size)
+        self.arguments[argument] = None
         return argument.name
 
     def address(self, kind: str, index: int = 0, count: int = 1, k: int = 0, size: Size = "H") -> str:
@@ -177,7 +179,7 @@ class KernelText:
     def address_of(self, store: Store) -> str:
         """Where a store puts its value."""
         if store.kind == "later":
-            return self.address("node", store.values[0], size=store.size)
+            return self.address("node", store.value, size=store.size)
         return self.address(store.kind, store.index, store.count, store.k)
 
     def load(self, address: str) -> str:
@@ -235,24 +237,28 @@ class KernelText:
                 return self.d_state(of.passes.states.index(node.name))
             case "normalize":
                 norm = of.plan.numbers[place]
-                self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.index}, inside)")
-                self.lines += [f"tl.store({self.moment(norm, k)}, {one})" for k, one in enumerate(("scale", "mean"))]
+                self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.is_rms}, inside)")
+                for k, moment in enumerate(("scale", "mean")):
+                    self.lines.append(f"tl.store({self.moment(norm, k)}, {moment})")
                 return name
             case "normalized":
-                scale, mean = (self.load_of_stream(self.moment(node.index, k)) for k in (0, 1))
-                centered = f"({args[0]} - {mean})" if not norms[node.index].index else args[0]
+                scale = self.load_of_stream(self.moment(node.index, 0))
+                mean = self.load_of_stream(self.moment(node.index, 1))
+                centered = args[0] if norms[node.index].is_rms else f"({args[0]} - {mean})"
                 return self.let(name, f"{centered} * {scale}")
             case "normalize_back":
                 scale = self.load_of_stream(self.moment(node.index, 0))
-                call = f"normalize_back({', '.join(args)}, {scale}, N, {not norms[node.index].index}, inside)"
+                call = f"normalize_back({', '.join(args)}, {scale}, N, {not norms[node.index].is_rms}, inside)"
                 return self.let(name, call)
         return self.let(name, in_code("triton", node.op, *args))
 
     def loaded(self, place: int) -> str | None:
         """A value in memory; None for other values."""
-        node, k, passes = self.nodes[place], 0, self.of.passes
+        node, passes = self.nodes[place], self.of.passes
+        k = 0
         if node.op == "part":
-            [place], k, node = node.args, node.index, self.nodes[node.args[0]]
+            [place], k = node.args, node.index
+            node = self.nodes[place]
         match node.op:
             case "static":
                 return self.load(f"{self.pointer('vector', node.index)} + {k} * N + u")
@@ -272,8 +278,10 @@ class KernelText:
     def d_state(self, s: int) -> str:
         """The gradient of a state after the step, before zoneout. `bypass_{s}` is the part that zoneout passes on."""
         name = f"d_{s}"
-        products = [self.read("product", index) for index in self.of.passes.through[self.of.passes.states[s]]]
-        self.let(name, " + ".join([self.read("d_state", s), *(self.masked(one, "H") for one in products)]))
+        state = self.of.passes.states[s]
+        products = [self.read("product", index) for index in self.of.passes.through[state]]
+        terms = [self.read("d_state", s), *(self.masked(product, "H") for product in products)]
+        self.let(name, " + ".join(terms))
         if self.of.options.resets:
             self.let(name, self.with_resets(name))
         if s == 0:
@@ -289,10 +297,10 @@ class KernelText:
 
     def store(self, store: Store) -> None:
         index, bf16 = store.index, self.of.options.bf16
-        value = self.name(store.values[-1])
+        value = self.name(store.value)
         match store.kind:
             case "operand" | "saved" | "d_product" | "d_window" | "later":
-                if store.kind != "later" or self.of.stored[store.values[0]] is store:
+                if store.kind != "later" or self.of.stored[store.value] is store:
                     self.write_to(self.address_of(store), value)
                 if store.kind == "operand":
                     self.copy(index, value)
@@ -306,7 +314,7 @@ class KernelText:
             case "d_state" | "no_d_state":
                 terms = [value] if store.kind == "d_state" else []
                 if self.of.zones_out(index):
-                    is_here = store.kind == "no_d_state" or len(store.values) > 1
+                    is_here = store.kind == "no_d_state" or store.arrival is not None
                     terms.append(f"bypass_{index}" if is_here else self.read("d_state", index))
                 self.write_to(self.address("d_state", index), " + ".join(terms) or "0.0")
 

@@ -66,7 +66,9 @@ class Window(LoopInputs):
 
     def states_after(self, t: int) -> Tensor:
         """The states after step t, before zoneout and resets, [S, B, H]."""
-        return self.states[:, t + 1] if self.pre_zoneout is None else self.pre_zoneout[:, self.row(t)]
+        if self.pre_zoneout is None:
+            return self.states[:, t + 1]
+        return self.pre_zoneout[:, self.row(t)]
 
     def operand(self, index: int, t: int) -> Tensor:
         """An operand of products that is not a state, [B, size]."""

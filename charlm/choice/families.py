@@ -100,8 +100,10 @@ class Request:
 
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""
-        sections = ("data", "device", "precision", "threads")
-        given = {override: None for override, path, _ in valid_overrides(self.overrides) if path[0] in sections}
+        given: dict[str, None] = {}  # each once
+        for override, path, _ in valid_overrides(self.overrides):
+            if path[0] in ("data", "device", "precision", "threads"):
+                given[override] = None
         return self.config({"data": {"source": self.source}}, [*given])
 
     def settings(self, family: Family, hidden: int, batch_size: int, bptt: int) -> dict[str, Any]:
@@ -120,7 +122,8 @@ class Request:
 
     def families(self) -> list[tuple[Family, Cell]]:
         """The families that take the user's options, with their cells, or that of the kind asked for; ConfigError."""
-        found, faults = [], []
+        found: list[tuple[Family, Cell]] = []
+        faults: list[ConfigError] = []
         for family in (PLAIN, *USUAL):
             try:
                 cell = self.config(self.settings(family, family.hidden[0], 16, 64)).model.cell
@@ -130,7 +133,8 @@ class Request:
             if cell.kind == family.kind:
                 found.append((family, cell))
             elif cell.kind not in {usual.kind for usual in USUAL}:
-                return [(ON_REQUEST.get(cell.kind) or Family(cell.kind, 1, _SMALL, 3e-3), cell)]
+                requested = ON_REQUEST.get(cell.kind) or Family(cell.kind, 1, _SMALL, 3e-3)
+                return [(requested, cell)]
         if not found:
             raise faults[0]
         return found

@@ -35,7 +35,8 @@ _LONGER, _POWER = 4.0, 1.3
 
 def all_settings(candidate: Candidate, minutes: float, valid_share: float, rate: float) -> dict[str, Any]:
     """All settings of a run, without the user's. rate: factor of the learning rate, see `rate_factor`."""
-    updates, update_s, model, family = candidate.updates, candidate.update_s, candidate.config.model, candidate.family
+    updates, update_s = candidate.updates, candidate.update_s
+    model, family = candidate.config.model, candidate.family
     settings = copy.deepcopy(candidate.settings)
     settings["data"]["split"] = [round(1 - valid_share, 8), valid_share, 0.0]
     if updates < family.forget_bias_updates:
@@ -43,9 +44,13 @@ def all_settings(candidate: Candidate, minutes: float, valid_share: float, rate:
     settings["model"]["dropout"] = dropout(regularization(candidate), model.layers)
     eval_every = _eval_every(candidate, minutes)
     evaluations = updates // eval_every if eval_every else 0
+    ema = min(max(1 - 25 / updates, 0.9), 0.9999)
+    activation_penalty = 0.0
+    if family.activation_penalty:
+        activation_penalty = min(max(updates / 10_000, 0.5), 1.0)
     settings["train"] |= {
-        "ema": round(min(max(1 - 25 / updates, 0.9), 0.9999), 5),
-        "activation_penalty": round(min(max(updates / 10_000, 0.5), 1.0), 2) if family.activation_penalty else 0.0,
+        "ema": round(ema, 5),
+        "activation_penalty": round(activation_penalty, 2),
         "log_every": _round_up(min(2 / update_s, updates / 20)),
         "eval_every": eval_every,
         "save_every": _round_up(min(120 / update_s, updates)),
@@ -54,7 +59,8 @@ def all_settings(candidate: Candidate, minutes: float, valid_share: float, rate:
     }
     if candidate.config.data.unit == "text":  # lines begin with the zero state, and come in a random order
         settings["train"]["reset_state"] = 0.01
-        if (read_share := _read_share(candidate.epochs)) < 1:
+        read_share = _read_share(candidate.epochs)
+        if read_share < 1:
             settings["train"]["read_share"] = read_share
     if candidate.epochs >= MOST_EPOCHS:
         settings["train"]["max_epochs"] = MOST_EPOCHS
@@ -82,7 +88,9 @@ def _optimizer(candidate: Candidate, rate: float) -> dict[str, Any]:
             "final_fraction": 0.0 if is_short else 0.02,
         },
     }
-    return options | ({"betas": [0.5, 0.98] if is_short else [0.7, 0.999]} if name == "adamw" else {})
+    if name == "adamw":
+        options["betas"] = [0.5, 0.98] if is_short else [0.7, 0.999]
+    return options
 
 
 def _read_share(epochs: float) -> float:
@@ -90,8 +98,11 @@ def _read_share(epochs: float) -> float:
 
     It has then seen all parts of the text, and its end, which the validation part follows, at a low learning rate.
     """
+    if epochs >= _FEW_EPOCHS:
+        return 1.0
     passes = _READ_AT * epochs
-    return float(f"{passes / math.ceil(passes):.3g}") if epochs < _FEW_EPOCHS else 1.0
+    share = passes / math.ceil(passes)
+    return float(f"{share:.3g}")
 
 
 def _eval_every(candidate: Candidate, minutes: float) -> int:
@@ -99,8 +110,11 @@ def _eval_every(candidate: Candidate, minutes: float) -> int:
     if not candidate.valid_chars or minutes < _EVALUATED_MINUTES:
         return 0
     each_s = EVALUATION_COST * candidate.valid_chars / candidate.chars_per_s
-    evaluations = min(_EVALUATIONS, int(_EVALUATIONS_SHARE * candidate.updates * candidate.update_s / each_s))
-    return _round_up(candidate.updates / evaluations) if evaluations > 1 else 0
+    all_s = _EVALUATIONS_SHARE * candidate.updates * candidate.update_s
+    evaluations = min(_EVALUATIONS, int(all_s / each_s))
+    if evaluations <= 1:
+        return 0
+    return _round_up(candidate.updates / evaluations)
 
 
 def _round_up(number: float) -> int:

@@ -52,12 +52,14 @@ def measured(
     groups: candidates that differ in size only, the smallest first. Measures every other one that is fast enough for a
     training of `training_s`, in several short slices, within `limit_s`. All processes of the group call this together.
     """
-    slice_s, ends_s = min(_SLICE_S, limit_s / 16 / _SLICES), time.perf_counter() + limit_s
+    slice_s = min(_SLICE_S, limit_s / 16 / _SLICES)
+    ends_s = time.perf_counter() + limit_s
     speeds: list[Speeds] = [{} for _ in groups]
 
     def is_worth_it(candidate: Candidate, of_group: Speeds) -> bool:
         if time.perf_counter() > ends_s:
-            return not any(math.isfinite(seconds) for each in speeds for seconds in each.values())
+            found_s = [seconds for each in speeds for seconds in each.values()]
+            return not any(map(math.isfinite, found_s))
         if candidate.parameters in of_group:
             return math.isfinite(of_group[candidate.parameters])
         longest_s = min(_LONGEST_S, training_s / max(_LEAST_UPDATES, candidate.least_updates))
@@ -71,12 +73,15 @@ def measured(
                 of_group[candidate.parameters] = min(seconds, of_group.get(candidate.parameters, seconds))
                 if machine.device.type == "cuda":
                     free_memory()
-    table = [
-        (candidate, update_s(candidate.parameters, of_group))
-        for group, of_group in zip(groups, speeds, strict=True)
-        for candidate in (group if of_group else [])
-    ]
-    return [(candidate, seconds) for candidate, seconds in table if math.isfinite(seconds)]
+    table: list[tuple[Candidate, float]] = []
+    for group, of_group in zip(groups, speeds, strict=True):
+        if not of_group:
+            continue
+        for candidate in group:
+            seconds = update_s(candidate.parameters, of_group)
+            if math.isfinite(seconds):
+                table.append((candidate, seconds))
+    return table
 
 
 def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -> float:

@@ -62,11 +62,13 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
         # What the weights were trained on is not scored.
         split = f"data.split={dump_flow(list(request.initial.config.data.split))}"
         request = replace(request, overrides=[*request.overrides, split])
-    choice = _Choice(request, request.base(), corpus, machine)
+        base = request.base()
+    choice = _Choice(request, base, corpus, machine)
     candidates = group.on_first(choice.candidates, usable)
     training_s = group.on_first(budget.training_s)
     table = speed.measured(candidates, corpus, machine, training_s, budget.measuring_s())
-    return Suggestion(*group.on_first(choice.settings, table, budget), (machine, text), corpus.vocabulary)
+    config, reasons, updates = group.on_first(choice.best_config, table, budget)
+    return Suggestion(config, reasons, updates, (machine, text), corpus.vocabulary)
 
 
 def _load(request: Request, base: Config) -> tuple[CountedSources, Corpus]:
@@ -93,22 +95,26 @@ class _Choice:
 
     def candidates(self, families: list[Family]) -> list[list[Candidate]]:
         """Models that fit into memory, by family and batch, the smallest first; DeviceError if there is none."""
-        size, chars = self.machine.group.size, len(self.corpus.splits["train"])
+        processes = self.machine.group.size
+        chars = len(self.corpus.splits["train"])
         bptt = 64 if chars >= 5_000 else 16
         groups: list[list[Candidate]] = []
         for family, batch in itertools.product(families, self._batches(chars)):
             sizes: list[Candidate] = []
             for hidden in family.hidden:
-                settings = self.request.settings(family, hidden, -(-batch // size) * size, bptt)
+                batch_size = math.ceil(batch / processes) * processes
+                settings = self.request.settings(family, hidden, batch_size, bptt)
                 try:
                     config = self.request.config(settings)
                 except ConfigError:  # the user's options do not fit this size
                     break
                 if not self._fits(config):
                     break
-                if all(config != other.config for other in itertools.chain(sizes, *groups)):  # all options may be given
-                    parameters = count_parameters(config.model, len(self.corpus.vocabulary)) // config.model.members
-                    sizes.append(Candidate(family, settings, config, parameters))
+                # If the user gives all options, sizes and families do not differ.
+                if any(config == other.config for other in itertools.chain(sizes, *groups)):
+                    continue
+                parameters = count_parameters(config.model, len(self.corpus.vocabulary)) // config.model.members
+                sizes.append(Candidate(family, settings, config, parameters))
             if sizes:
                 groups.append(sizes)
         if not groups:
@@ -129,8 +135,8 @@ class _Choice:
         needed_bytes = least_bytes(config, len(self.corpus.vocabulary), self.machine)
         return needed_bytes <= _MEMORY * (self.machine.free_bytes or math.inf)
 
-    def settings(self, table: list[tuple[Candidate, float]], budget: Budget) -> tuple[Config, dict[str, str], int]:
-        """The settings of the best candidate, the reasons, and its updates. table: candidates, seconds of an update."""
+    def best_config(self, table: list[tuple[Candidate, float]], budget: Budget) -> tuple[Config, dict[str, str], int]:
+        """The config of the best candidate, the reasons, and its updates. table: candidates, seconds of an update."""
         request, machine, initial = self.request, self.machine, self.request.initial
         unknown = unknown_share(initial, self.corpus, machine) if initial else 1.0
         training_s = budget.training_s()
@@ -141,7 +147,8 @@ class _Choice:
         rate = rate_factor(unknown, initial, chosen) if initial else 1.0
         valid_share = 0.0
         if not self.base.data.valid_source:
-            valid_share = float(f"{chosen.valid_chars / len(self.corpus.splits['train']):.2g}")
+            exact_share = chosen.valid_chars / len(self.corpus.splits["train"])
+            valid_share = float(f"{exact_share:.2g}")
         settings = all_settings(chosen, request.minutes, valid_share, rate)
         if initial:  # at a high rate it may take most of a run to be better than the start
             settings["train"].pop("patience", None)
@@ -157,11 +164,15 @@ class _Choice:
         """The candidate with its number of updates in `seconds`, and the number of characters that it trains on."""
         train, chars = candidate.config.train, candidate.chars_per_update
         updates = max(1, int(seconds / update_s))
-        train_chars = max(self._split(updates * chars)[0], 1)
-        passes = min(train.max_epochs or MOST_EPOCHS, MOST_EPOCHS)
-        updates = min(updates, train.max_steps or updates, int(passes * train_chars / chars) + 1)
-        valid_chars = self._split(updates * chars)[1]
-        return replace(candidate, update_s=update_s, updates=updates, train_chars=train_chars, valid_chars=valid_chars)
+        if train.max_steps:
+            updates = min(updates, train.max_steps)
+        most_passes = min(train.max_epochs or MOST_EPOCHS, MOST_EPOCHS)
+        train_chars, _ = self._split(updates * chars)
+        updates = min(updates, int(most_passes * max(train_chars, 1) / chars) + 1)
+        # A run of fewer updates is validated on less of the text, and has more of it to train on.
+        train_chars, valid_chars = self._split(updates * chars)
+        sizes = {"train_chars": max(train_chars, 1), "valid_chars": valid_chars}
+        return replace(candidate, update_s=update_s, updates=updates, **sizes)
 
     def _with_members(self, candidate: Candidate, seconds: float) -> Candidate:
         """The candidate, with several members in the time in which one would make more passes than teach it."""
@@ -169,8 +180,10 @@ class _Choice:
         if train.max_steps or train.max_epochs or self.request.initial or self.request.gives("model.members"):
             return candidate
         passes = seconds / candidate.update_s * candidate.chars_per_update / candidate.train_chars
-        for members in range(min(int(passes / _MEMBER_PASSES), _MOST_MEMBERS), 1, -1):
-            settings = candidate.settings | {"model": candidate.settings["model"] | {"members": members}}
+        most_members = min(int(passes / _MEMBER_PASSES), _MOST_MEMBERS)
+        for members in range(most_members, 1, -1):
+            model = candidate.settings["model"] | {"members": members}
+            settings = candidate.settings | {"model": model}
             several = replace(candidate, settings=settings, config=self.request.config(settings))
             several = self._with_training(several, members * candidate.update_s, seconds)
             if self._fits(several.config) and is_promising(several):
@@ -179,7 +192,8 @@ class _Choice:
 
     def _split(self, chars_read: int) -> tuple[int, int]:
         """Characters for training and, enough to be trusted, for validation in a run that reads so many."""
-        chars, own_valid = len(self.corpus.splits["train"]), self.corpus.splits.get("valid")
+        chars = len(self.corpus.splits["train"])
+        own_valid = self.corpus.splits.get("valid")
         is_given = self.request.gives("data.split")
         train, valid, test = self.base.data.split if is_given else (1.0, 0.0, 0.0)
         if own_valid is not None:  # the share is ignored, and the others are rescaled to sum to 1
@@ -192,8 +206,9 @@ class _Choice:
 
     def _reasons(self, chosen: Candidate, read_share: float) -> dict[str, str]:
         """What was found out and chosen: label → text."""
-        chars, machine = len(self.corpus.splits["train"]), self.machine
-        model, minutes = chosen.config.model, format_duration(60 * self.request.minutes)
+        chars = len(self.corpus.splits["train"])
+        machine, model = self.machine, chosen.config.model
+        minutes = format_duration(60 * self.request.minutes)
         name = f"{model.description}, {model.members * chosen.parameters:,} parameters"
         passes = f"{chosen.epochs:.1f} passes over the text"
         if read_share < 1:

@@ -90,7 +90,7 @@ def parse_config(
     parsed, faults = _parsed(overrides)
     for _, path, value in parsed:
         if path in _KINDS:
-            _keep_shared_options(raw, path, value, folder)
+            _change_kind(raw, path, value, folder)
     written: Written = {(): where}
     for override, path, value in parsed:
         try:
@@ -107,7 +107,7 @@ def parse_config(
             section["kind"] = own_cell.kind
         except CellError as error:
             faults.append(f"{source}: model.cell.kind: {error}")
-            _keep_shared_options(raw, _CELL_KIND, None)  # the rest is checked with the default kind
+            _drop_own_options(section, _CELL_KIND)  # the rest is checked with the default kind
             del section["kind"]
     try:
         config = Config.model_validate(raw, context=own_cell and {own_cell.kind: own_cell.with_options})
@@ -115,7 +115,7 @@ def parse_config(
         raise ConfigError(*faults, *fault_lines(error, _schema_with(own_cell), raw, written)) from None
     if faults:
         raise ConfigError(*faults)
-    if runs_file and own_cell is not None:
+    if runs_file and own_cell is not None:  # traces the step, for its errors
         config.model.cell.program(square=config.model.embedding in (0, config.model.cell.hidden))
     return config
 
@@ -195,13 +195,22 @@ def _section_of(raw: Any, option: OptionPath) -> dict[str, Any] | None:
     return raw if isinstance(raw, dict) else None
 
 
-def _keep_shared_options(raw: dict[str, Any], option: OptionPath, kind: Any, folder: Path | None = None) -> None:
+def _change_kind(raw: dict[str, Any], option: OptionPath, kind: Any, folder: Path | None) -> None:
     """Drop the options of another kind from the section whose kind an override sets. folder: see `parse_config`."""
-    shared, kinds = _KINDS[option]
+    _, kinds = _KINDS[option]
     section = _section_of(raw, option)
-    if section and _in_full(kind, Path()) != _in_full(section.get(option[-1], kinds.default), folder or Path()):
-        for key in section.keys() - shared.model_fields.keys():
-            del section[key]
+    if not section:
+        return
+    old_kind = section.get(option[-1], kinds.default)
+    if _in_full(kind, Path()) != _in_full(old_kind, folder or Path()):
+        _drop_own_options(section, option)
+
+
+def _drop_own_options(section: dict[str, Any], option: OptionPath) -> None:
+    """Drop the options that not all kinds of a section have. option: the one that names the kind."""
+    shared, _ = _KINDS[option]
+    for key in section.keys() - shared.model_fields.keys():
+        del section[key]
 
 
 def _in_full(kind: Any, folder: Path) -> Any:

@@ -284,7 +284,7 @@ class OnnxLayer:
     def normalized(self, place: int) -> str:
         node, nodes, units = self.program.nodes[place], self.nodes, self.units(place)
         v_BGU = nodes.one("Reshape", self.value(node.args[0]), np.array([-1, node.count, units]))
-        if node.index == 0:
+        if not node.is_rms:
             y_BGU = nodes.one("LayerNormalization", v_BGU, torch.ones(units), epsilon=node.number)
         else:
             mean_BG1 = nodes.one("ReduceMean", nodes.one("Mul", v_BGU, v_BGU), np.array([-1]))

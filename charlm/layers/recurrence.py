@@ -76,9 +76,15 @@ def values_before_loop(
     driver: Driver, split: Split, x: Tensor | Lookup, parameters: Mapping[str, Tensor], input_size: int
 ) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
     """The windows and vectors that a loop reads; for a lookup windows [V, n], and the ids of their rows."""
-    rows: Tensor | None
+    rows: Tensor | None  # the input of each step and stream, or the table; None: the rows of the table are one-hot
+    ids_TB: Tensor | None  # the rows that each step reads; None: those of its own
     if isinstance(x, Lookup):
-        rows, ids_TB = _rows_of_table(x, input_size)
+        rows, ids_TB = x.table_VI, x.ids_TB.contiguous()
+        V = input_size if rows is None else len(rows)
+        if ids_TB.device.type == "cpu":
+            check_ids("ids of a lookup", ids_TB, V)
+        if rows is not None and ids_TB.numel() < V:  # fewer than the rows of the table
+            rows, ids_TB = F.embedding(ids_TB, rows), None
     else:
         rows, ids_TB = x.to(next(iter(parameters.values())).dtype), None
     before = TensorProgram(
@@ -94,17 +100,6 @@ def values_before_loop(
     if ids_TB is not None and isinstance(driver, GpuDriver):
         return [F.embedding(ids_TB, window) for window in windows], vectors, None
     return windows, vectors, ids_TB
-
-
-def _rows_of_table(x: Lookup, input_size: int) -> tuple[Tensor | None, Tensor | None]:
-    """The table's rows, None if they are one-hot, and ids; or the inputs of all steps, if they are fewer."""
-    ids_TB, table_VI = x.ids_TB.contiguous(), x.table_VI
-    V = input_size if table_VI is None else len(table_VI)
-    if ids_TB.device.type == "cpu":
-        check_ids("ids of a lookup", ids_TB, V)
-    if table_VI is not None and ids_TB.numel() < V:
-        return F.embedding(ids_TB, table_VI), None
-    return table_VI, ids_TB
 
 
 def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
@@ -166,7 +161,7 @@ def new_window(driver: Driver, inputs: LoopInputs, state: LayerState, lasting: B
     if inputs.zoneout is not None or inputs.carry is not None:
         window.pre_zoneout = lasting.new("pre_zoneout", like, S, steps, B, H)
     if inputs.carry is not None:
-        window.outputs = passing.new("outputs", like, 1 + T, B, H).narrow(0, 0, T)
+        window.outputs = passing.new("outputs", like, T, B, H)
     return window
 
 

@@ -1,4 +1,4 @@
-"""The training loop: evaluate → sample → save → stop → step → log."""
+"""The training loop: evaluate → sample → save → stop → update → log."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ OnRow = Callable[[dict[str, Any]], object]
 
 
 class _Stopped(Exception):
-    """A signal came while the run was evaluated or sampled."""
+    """A signal has come: the run saves and ends."""
 
 
 @dataclass(frozen=True)
@@ -300,7 +300,9 @@ class TrainingLoop:
         """
         train, trainer, diverged = self.config.train, self.trainer, self.trainer.state
         allowed = train.on_divergence == "rollback" and diverged.rollbacks < train.max_rollbacks
-        before_step = diverged.step + (diverged.step != self._rolled_back_to)
+        before_step = diverged.step
+        if diverged.step != self._rolled_back_to:
+            before_step += 1  # a checkpoint of this very step will do
         earlier = self.group.on_first(newest_whole, self.folder.path, before_step) if allowed else None
         if not earlier:
             times = f"; rolled back {counted(diverged.rollbacks, 'time')} before" if diverged.rollbacks else ""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from charlm.cells.check import check
 from charlm.cells.cpp import cpp
-from charlm.cells.derivative import passes
+from charlm.cells.derivative import derive
 from charlm.cells.equations import Lines, _Back, derivative, equations
 from charlm.cells.operations import BINARY, UNARY
 from charlm.cells.passes import Passes
@@ -195,7 +195,7 @@ def assert_every_path(program: Program, square: bool) -> Passes:
 
     parts = split(program)
     assert all(program.nodes[place].op != "greater" for place in (*parts.windows, *parts.vectors))  # they are numbers
-    derived = passes(parts)
+    derived = derive(parts)
     assert "struct Cell0" in cpp([derived])
     for options in (Options(False, False, False, False), Options(True, True, True, True)):
         ast.parse(kernels(derived, options).source)
