@@ -32,6 +32,7 @@ MOST_WINDOWS = 2**22
 """Windows of the training text in a page: about 13 MB. Of a longer text only the beginning is in the page."""
 _UNITS_LENGTH = 5000
 """Characters of validation text by which units get their names."""
+_EXAMPLE_LENGTH = 240
 _BASES = (0x9E3779B1, 0x85EBCA77)
 _FINGERPRINT_BITS = 16
 
@@ -63,6 +64,7 @@ def html_file(trained: TrainedModel, *, int8: bool = True, novelty: bool = False
         "scored": 0 if after is None else after.targets,
         "copies": copies,
         "units": units,
+        "example": _example(trained),
     }
     return html_page("model", f"{data['name']} · charlm", data, wasm=True).encode(), cost
 
@@ -73,6 +75,16 @@ def _named_units(trained: TrainedModel) -> list[dict[str, Any]]:
         return [*tracking_units(trained, opening(trained, _UNITS_LENGTH)).values()]
     except DataError:
         return []
+
+
+def _example(trained: TrainedModel) -> str:
+    """A text to complete and to score: the beginning of the validation text up to a space; "" if that text is gone."""
+    try:
+        ids = opening(trained, _EXAMPLE_LENGTH)
+    except DataError:
+        return ""
+    text = trained.vocabulary.decode(ids.tolist()).strip("\n")
+    return text.rpartition(" ")[0] or text
 
 
 def _validation_text(trained: TrainedModel) -> tuple[Ids | None, str]:

@@ -1,12 +1,11 @@
-// The text: rows of equal height, of which only those in sight are in the document.
+// A text in rows of equal height, of which only those in sight are in the document.
 
-import { shadeColor } from "./colors.js";
+import { shadeColor, shadedText } from "../shared/colors.js";
 import { element } from "../shared/elements.js";
-import { SIGNS } from "../shared/printable.js";
+import { PART, SIGNS } from "../shared/printable.js";
 
 const MARGIN = 25; // rows drawn above and below those in sight
 const NEAR = 22; // rows between the sight and the end of what is drawn before more are drawn, a few at a time
-const PRINTED_COLUMNS = 100; // as many as fit on paper, whatever the width of the window
 
 const WIDE =
   /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
@@ -20,12 +19,11 @@ export function directionOf(text) {
   return letter && (RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr");
 }
 
-/** Starts of the rows of a text wrapped at `columns`, after a space where there is one in the row's second half. */
-export function wrapRows(characters, columns) {
-  const starts = [0];
+/** Adds the starts of the rows behind the last one, wrapped at `columns`, after a space in a row's second half. */
+function wrapRows(starts, characters, columns) {
   let filled = 0;
   let space = -1;
-  for (let index = 0; index < characters.length; index++) {
+  for (let index = starts.at(-1); index < characters.length; index++) {
     const character = characters[index];
     filled += character === "\t" ? 4 : WIDE.test(character) ? 2 : 1;
     if (filled > columns && index > starts.at(-1)) {
@@ -40,57 +38,87 @@ export function wrapRows(characters, columns) {
       filled = 0;
     }
   }
-  return starts;
 }
 
 export class TextView {
-  /**
-   * shade(index) → shade; copied: Uint8Array, 1 where underlined; onSelect(index), onScroll([first, last]) with what
-   * is in sight, onRange([first, last]) when a part is selected.
-   */
-  constructor(box, printed, characters, copied, onSelect, onScroll, onRange = () => {}) {
-    Object.assign(this, { box, printed, characters, copied, onSelect, onScroll, onRange });
+  /** onSelect(index) of what is pointed at; onScroll([first, last]) with what is in sight. */
+  constructor(box, printed, onSelect, onScroll = () => {}) {
+    Object.assign(this, { box, printed, onSelect, onScroll });
+    this.characters = [];
     this.shade = () => 0;
+    this.marks = () => ""; // of an index: more classes
+    this.isSurprise = () => false; // where the keys n and p jump to
     this.selected = -1;
+    this.pinned = false; // by a click
+    this.framed = null; // first and last of the stretch that a card has led to
+    this.starts = [0];
     this.drawn = new Map(); // row → element
     this.window = [0, 0]; // first row drawn, and the one after the last
-    this.range = this.framed = null; // what is selected, and what a card has led to
-    this.anchor = null; // where a selection by keys began
-    this.underlines = false;
-    this.spacer = element("div", { className: "spacer" });
-    this.rows = element("div", { className: "rows" });
-    this.spacer.append(this.rows);
+    this.rows = element("div", { className: "rows shaded" });
+    this.spacer = element("div", { className: "spacer" }, this.rows);
     box.append(this.spacer);
     box.addEventListener("scroll", () => requestAnimationFrame(() => this.render()));
     box.addEventListener("pointerover", (event) => this.pointed(event, false));
     box.addEventListener("click", (event) => this.pointed(event, true));
     box.addEventListener("keydown", (event) => this.pressed(event));
+    box.addEventListener("copy", (event) => this.copy(event));
     new ResizeObserver(() => this.layout()).observe(box);
-    document.onselectionchange = () => this.dragged();
-    // A page has one such view at a time: the newest takes the place of those before it.
-    window.onbeforeprint = () => this.printAll();
-    window.onafterprint = () => this.printed.replaceChildren();
-    window.onkeydown = (event) => {
-      if (event.key === "Escape") this.pinned = false;
-    };
-    this.pinned = false;
+    addEventListener("beforeprint", () => {
+      if (box.clientWidth) printed.replaceChildren(...shadedText(this.characters, (index) => this.shade(index)));
+    });
+    addEventListener("afterprint", () => printed.replaceChildren());
+    addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.release();
+    });
+  }
+
+  /** Shows another text. */
+  show(characters) {
+    this.characters = characters;
+    this.selected = -1;
+    this.columns = 0;
+    this.box.scrollTop = 0;
+    this.release();
     this.layout();
   }
 
+  release() {
+    this.pinned = false;
+    this.frame(null);
+  }
+
   layout() {
-    if (this.starts && !this.box.clientWidth) return; // hidden, as in print
+    if (!this.box.clientWidth) return; // hidden, as in print
     const probe = element("span", { className: "row", textContent: "0".repeat(100) });
     probe.style.display = "inline-block";
     this.rows.append(probe);
     const { width, height } = probe.getBoundingClientRect();
     probe.remove();
-    const columns = Math.max(20, Math.floor((this.box.clientWidth - 32) / (width / 100)));
     this.height = Math.round(height) || 26;
+    const columns = Math.max(20, Math.floor((this.box.clientWidth - 32) / (width / 100)));
     if (columns !== this.columns) {
       this.columns = columns;
-      this.starts = wrapRows(this.characters, columns);
-    }
+      this.changed(0);
+    } else this.redraw();
+  }
+
+  /** The text is another, or longer, from an index on. */
+  changed(from) {
+    if (!this.columns) return;
+    const row = this.rowOf(from);
+    this.starts.length = row + 1;
+    wrapRows(this.starts, this.characters, this.columns);
     this.spacer.style.height = `${this.starts.length * this.height}px`;
+    this.redraw(row);
+  }
+
+  /** Draws the rows again, from one on. */
+  redraw(from = 0) {
+    for (const [number, row] of this.drawn) {
+      if (number < from) continue;
+      row.remove();
+      this.drawn.delete(number);
+    }
     this.render(true);
   }
 
@@ -106,27 +134,26 @@ export class TextView {
     return low;
   }
 
+  endOf(row) {
+    return this.starts[row + 1] ?? this.characters.length;
+  }
+
   /** First and last character in sight; with `height`, those in rows that are whole within that many pixels. */
   sight(height = null) {
     const { scrollTop, clientHeight } = this.box;
     const first = Math.floor(scrollTop / this.height);
-    const last = height === null ? Math.ceil((scrollTop + clientHeight) / this.height) : Math.floor((scrollTop + height) / this.height);
-    return [this.starts[Math.min(first, this.starts.length - 1)], (this.starts[last] ?? this.characters.length) - 1];
+    const end = height === null ? Math.ceil((scrollTop + clientHeight) / this.height) : Math.floor((scrollTop + height) / this.height);
+    return [this.starts[Math.min(first, this.starts.length - 1)], (this.starts[end] ?? this.characters.length) - 1];
   }
 
   render(again = false) {
+    if (!this.columns) return;
     const top = Math.floor(this.box.scrollTop / this.height);
     const count = Math.ceil(this.box.clientHeight / this.height);
-    if (again) {
-      this.drawn.clear();
-      this.rows.replaceChildren();
-    }
     // The rows drawn so far serve until the sight comes close to their end.
     const [begin, end] = this.window;
-    if (!this.drawn.size || top < begin + NEAR || top + count > end - NEAR) {
-      const first = Math.max(0, top - MARGIN);
-      const last = Math.min(this.starts.length, top + count + MARGIN);
-      if (again || first !== begin || last !== end || !this.drawn.size) this.draw(first, last);
+    if (again || top < begin + NEAR || top + count > end - NEAR) {
+      this.draw(Math.max(0, top - MARGIN), Math.min(this.starts.length, top + count + MARGIN));
     }
     this.onScroll(this.sight());
   }
@@ -142,7 +169,8 @@ export class TextView {
     for (let number = first; number < last; number++) {
       if (this.drawn.has(number)) next = this.drawn.get(number).nextSibling;
       else {
-        const row = this.row(this.starts, number);
+        const row = element("div", { className: "row", dir: this.directionOf(number) });
+        for (let index = this.starts[number]; index < this.endOf(number); index++) row.append(this.cell(index));
         this.drawn.set(number, row);
         this.rows.insertBefore(row, next);
       }
@@ -151,116 +179,86 @@ export class TextView {
     this.rows.style.transform = `translateY(${first * this.height}px)`;
   }
 
-  row(starts, number) {
-    const end = starts[number + 1] ?? this.characters.length;
-    const dir = this.isBackward(starts[number], end) ? "rtl" : "ltr";
-    const row = element("div", { className: "row", dir });
-    for (let index = starts[number]; index < end; index++) row.append(this.cell(index));
-    return row;
-  }
-
-  /** Whether a row is read from right to left: by the first letter of its line, or the last one before such a line. */
-  isBackward(start, end) {
-    const letter = (index) => /\p{L}/u.test(this.characters[index]);
-    const earliest = Math.max(0, start - LOOK_BACK);
-    let first = start;
-    while (first > earliest && this.characters[first - 1] !== "\n") first--;
-    let index = first;
-    while (index < end && !letter(index)) index++;
-    if (index === end) {
-      for (index = first - 1; index > earliest && !letter(index); index--);
-    }
-    return RIGHT_TO_LEFT.test(this.characters[index] ?? "");
+  /** How a row is read: by the first letter of its line, or the last one before such a line. */
+  directionOf(row) {
+    const before = this.characters.slice(Math.max(0, this.starts[row] - LOOK_BACK), this.starts[row]);
+    const first = before.lastIndexOf("\n") + 1;
+    const line = [...before.slice(first), ...this.characters.slice(this.starts[row], this.endOf(row))].join("");
+    return directionOf(line) ?? directionOf(before.slice(0, first).reverse().join("")) ?? "ltr";
   }
 
   cell(index) {
     const character = this.characters[index];
-    const shown = SIGNS[character] ?? (/\p{C}/u.test(character) ? "�" : character);
-    const cell = element("span", { textContent: shown });
+    const textContent = SIGNS[character] ?? (/^\p{C}$/u.test(character) ? "�" : character);
+    const marks = [this.marks(index), character in SIGNS ? "sign" : "", index === this.selected ? "selected" : ""];
+    if (this.isFramed(index)) marks.push("framed");
+    const cell = element("span", { textContent, className: marks.filter(Boolean).join(" ") });
     cell.dataset.index = index;
     cell.style.backgroundColor = shadeColor(this.shade(index));
-    const marks = [];
-    if (character in SIGNS) marks.push("sign");
-    if (index === this.selected) marks.push("selected");
-    if (this.underlines && this.copied[index]) marks.push("copied");
-    if (this.isFramed(index)) marks.push("framed");
-    if (this.isOutside(index)) marks.push("outside");
-    if (marks.length) cell.className = marks.join(" ");
     return cell;
-  }
-
-  /** Mark a part, null for none; rows stay as they are, so that what the browser has selected stays selected. */
-  mark(range) {
-    this.range = range;
-    this.toggle("outside", (index) => this.isOutside(index));
   }
 
   /** Frame a stretch, null for none, until the next click or key. */
   frame(range) {
     this.framed = range;
-    this.toggle("framed", (index) => this.isFramed(index));
-  }
-
-  toggle(name, test) {
-    for (const cell of this.rows.querySelectorAll("[data-index]")) cell.classList.toggle(name, test(Number(cell.dataset.index)));
+    for (const cell of this.rows.querySelectorAll("[data-index]")) {
+      cell.classList.toggle("framed", this.isFramed(Number(cell.dataset.index)));
+    }
   }
 
   isFramed(index) {
     return this.framed !== null && index >= this.framed[0] && index <= this.framed[1];
   }
 
-  isOutside(index) {
-    return this.range !== null && (index < this.range[0] || index > this.range[1]);
-  }
-
-  /** The browser has selected another part. */
-  dragged() {
+  /** Copies the text itself, without signs and ends of rows. */
+  copy(event) {
     const selection = getSelection();
-    if (selection.isCollapsed || !this.box.contains(selection.anchorNode)) return;
+    const cells = [...this.rows.querySelectorAll("[data-index]")].filter((cell) => selection.containsNode(cell, true));
+    if (!cells.length) return;
     const { startContainer, startOffset, endContainer, endOffset } = selection.getRangeAt(0);
-    const [from, to] = [startContainer, endContainer].map((node) => node.parentElement?.dataset.index);
-    if (from === undefined || to === undefined) return;
-    const first = Number(from) + (startOffset === startContainer.length ? 1 : 0);
-    const last = Number(to) - (endOffset === 0 ? 1 : 0);
-    if (last > first) this.onRange([first, last]);
+    if (startOffset === startContainer.length && cells[0].contains(startContainer)) cells.shift();
+    if (endOffset === 0 && cells.at(-1)?.contains(endContainer)) cells.pop();
+    const text = cells.map(({ dataset }) => this.characters[dataset.index]).join("");
+    event.clipboardData.setData("text/plain", text.replaceAll(PART, ""));
+    event.preventDefault();
   }
 
-  pointed(event, click) {
+  pointed(event, isClick) {
     const index = Number(event.target.dataset?.index ?? NaN);
-    if (Number.isNaN(index) || (this.pinned && !click)) return;
-    this.pinned = click && !(this.pinned && index === this.selected);
-    if (click) this.frame(null);
+    if (Number.isNaN(index) || (this.pinned && !isClick)) return;
+    this.pinned = isClick && !(this.pinned && index === this.selected);
+    if (isClick) this.frame(null);
     this.select(index);
   }
 
-  /** Mark a character and tell about it; `show` scrolls to it. */
-  select(index, show = false) {
+  /** Mark a character and tell about it. */
+  select(index) {
     this.rows.querySelector(".selected")?.classList.remove("selected");
     this.selected = Math.max(0, Math.min(this.characters.length - 1, index));
-    if (show) this.show(this.selected);
     this.rows.querySelector(`[data-index="${this.selected}"]`)?.classList.add("selected");
     this.onSelect(this.selected);
   }
 
-  show(index, middle = false) {
+  /** Scroll to a character; in the middle, or only if it is out of sight. */
+  scrollTo(index, isMiddle = false) {
     const top = this.rowOf(index) * this.height;
     const { scrollTop, clientHeight } = this.box;
-    if (middle || top < scrollTop || top + this.height > scrollTop + clientHeight) {
+    if (isMiddle || top < scrollTop || top + this.height > scrollTop + clientHeight) {
       this.box.scrollTop = top - clientHeight / 3;
     }
     this.render();
   }
 
   pressed(event) {
+    if (!this.characters.length) return;
     const index = Math.max(this.selected, 0);
     const row = this.rowOf(index);
-    const column = index - this.starts[row];
     const page = Math.max(1, Math.floor(this.box.clientHeight / this.height) - 2);
     const inRow = (number) => {
       const target = Math.max(0, Math.min(this.starts.length - 1, number));
-      return Math.min(this.starts[target] + column, (this.starts[target + 1] ?? this.characters.length) - 1);
+      return Math.min(this.starts[target] + index - this.starts[row], this.endOf(target) - 1);
     };
-    const right = this.isBackward(this.starts[row], this.starts[row + 1] ?? this.characters.length) ? -1 : 1;
+    const right = this.directionOf(row) === "rtl" ? -1 : 1;
     const moves = {
       ArrowLeft: () => index - right,
       ArrowRight: () => index + right,
@@ -269,20 +267,19 @@ export class TextView {
       PageUp: () => inRow(row - page),
       PageDown: () => inRow(row + page),
       Home: () => (event.ctrlKey ? 0 : this.starts[row]),
-      End: () => (event.ctrlKey ? this.characters.length : (this.starts[row + 1] ?? this.characters.length)) - 1,
+      End: () => (event.ctrlKey ? this.characters.length : this.endOf(row)) - 1,
       n: () => this.nextSurprise(index, 1),
       p: () => this.nextSurprise(index, -1),
     };
     // With Ctrl only Home and End: the browser has its own Ctrl+P.
-    const ignored = event.metaKey || event.altKey || (event.ctrlKey && !["Home", "End"].includes(event.key));
-    const move = ignored ? undefined : moves[event.key];
+    const isOther = event.metaKey || event.altKey || (event.ctrlKey && !["Home", "End"].includes(event.key));
+    const move = isOther ? undefined : moves[event.key];
     if (!move) return;
     event.preventDefault();
     this.pinned = true;
     this.frame(null);
-    this.anchor = event.shiftKey ? (this.anchor ?? index) : null;
-    this.select(move(), true);
-    if (this.anchor !== null) this.onRange([this.anchor, this.selected].sort((a, b) => a - b));
+    this.select(move());
+    this.scrollTo(this.selected);
   }
 
   nextSurprise(index, step) {
@@ -290,10 +287,5 @@ export class TextView {
       if (this.isSurprise(next)) return next;
     }
     return index;
-  }
-
-  printAll() {
-    const starts = wrapRows(this.characters, PRINTED_COLUMNS);
-    this.printed.replaceChildren(...starts.map((_, number) => this.row(starts, number)));
   }
 }
