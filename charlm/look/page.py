@@ -184,7 +184,7 @@ def _curve(cell: Cell, series: Series, values_N: np.ndarray) -> dict[str, Any]:
     """A state or gate over the text, in eight bits: value = byte · scale."""
     scale = max(float(np.abs(values_N).max()), 1e-9) / 127
     named = {"name": series.name, "gate": series.gate, "meaning": meaning(cell, series.name), "scale": scale}
-    return named | packed(np.round(values_N / scale).astype(np.int8))
+    return named | {"values": packed(np.round(values_N / scale).astype(np.int8))}
 
 
 def meaning(cell: Cell, name: str) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ export function fillWords(list, characters, words, go) {
     const word = excerpt(characters.slice(start, start + length));
     const what = element("span", { className: "what", dir: "auto", textContent: word });
     const number = element("span", { className: "number", textContent: bits.toFixed(1) });
-    const onclick = () => go(start, length);
+    const onclick = () => go(start);
     return element("li", {}, element("button", { type: "button", onclick }, what, number));
   });
   list.replaceChildren(...items);

@@ -4,34 +4,29 @@ import { fillLegend, signedShade, surpriseScale } from "../shared/colors.js";
 import { byId, choice, showPage } from "../shared/elements.js";
 import { whole } from "../shared/numbers.js";
 import { story } from "../shared/story.js";
-import { unpackArray } from "../shared/unpack.js";
 import { advantage, fillCompared, fillGradients, fillMemory, fillWords } from "./cards.js";
 import { bitsAt, Pane } from "./prediction.js";
 import { Strip } from "./strip.js";
 import { Units } from "./units.js";
 
-const ENOUGH = 200; // characters among which the first shown is looked for, if fewer are in sight
+const FIRST = 200; // characters among which the one is that is shown first
 
-async function unpackReading(model) {
-  for (const name of ["bits", "entropy", "rank", "top", "p"]) model.reading[name] = await unpackArray(model.reading[name]);
-}
-
-async function show(data) {
+function show(data) {
   data.characters = Array.from(data.text);
   const models = data.compare ? [data, data.compare] : [data];
-  await Promise.all(models.map(unpackReading));
-  for (const { curves } of data.units) for (const curve of curves) curve.values = await unpackArray(curve);
   const { length } = data.characters;
   const scale = surpriseScale(data.characters.map((_, index) => bitsAt(data.reading, index)));
   const guesses = `It guesses every next ${data.symbol};`;
   let view = "";
 
-  const strip = new Strip(byId("strip"), length, (index) => text.scrollTo(index, true));
+  const strip = new Strip(byId("strip"), length, (index) => text.scrollTo(index, "center"));
   const label = `The text, ${whole(length)} ${data.symbol}s`;
-  const pane = new Pane(data, label, "Its guesses; orange: what came.", (sight) => strip.look(sight));
+  const pane = new Pane(data, label, "Its guesses; orange: what came.");
   const text = pane.view;
   byId("cards").prepend(pane.card);
-  byId("keys").before(pane.box, pane.printed);
+  byId("keys").before(pane.box);
+  new ResizeObserver(() => strip.look(pane.box)).observe(pane.box);
+  pane.box.addEventListener("scroll", () => strip.look(pane.box));
   const copied = new Uint8Array(length);
   for (const [start, size] of data.copied) copied.fill(1, start, start + size);
   text.marks = (index) => (copied[index] && byId("copies").checked ? "copied" : "");
@@ -39,7 +34,7 @@ async function show(data) {
   pane.more = (index) => (view === "unit" ? units.tells(index) : "");
   const units = new Units(data.units, () => {
     byId("views").querySelector("[value=unit]").click();
-    toText();
+    text.scrollTo(text.selected);
   });
 
   const views = {
@@ -77,22 +72,15 @@ async function show(data) {
     byId("story").textContent = `${story(data)} ${color}`;
     text.shade = (index) => shade(valueAt(index));
     text.redraw();
-    strip.show(valueAt, Boolean(isSigned));
+    strip.show(valueAt);
     byId("unit-bar").hidden = name !== "unit";
     fillLegend(byId("legend"), words, Boolean(isSigned));
     if (text.selected >= 0) pane.tell(text.selected);
   }
 
-  /** On a narrow screen, where the text may be out of sight, scroll the page to it. */
-  function toText() {
-    if (pane.box.getBoundingClientRect().bottom < 100) pane.box.scrollIntoView();
-  }
-
-  function go(start, size) {
-    text.frame([start, start + size - 1]);
+  function go(start) {
     text.select(start);
-    text.scrollTo(start, true);
-    toText();
+    text.scrollTo(start, "center");
   }
 
   byId("name").textContent = data.name;
@@ -119,25 +107,13 @@ async function show(data) {
   for (const [name, has] of Object.entries(cards)) byId(`${name}-card`).hidden = !has;
   text.show(data.characters);
   choice(byId("views"), Object.entries(views).map(([name, { label }]) => [name, label]), data.compare ? "compare" : "surprise", setView);
-  pane.tell(0); // so that the card has its height
-  text.select(strongest(data.reading, text.sight(uncovered(pane))));
+  go(strongest(data.reading));
 }
 
-/** How many pixels of a pane's text are on the screen; on a narrow one the prediction covers its lower part. */
-function uncovered({ box, card }) {
-  const isSheet = getComputedStyle(card).position === "fixed";
-  const bottom = isSheet ? card.getBoundingClientRect().top : innerHeight;
-  const { top, height } = box.getBoundingClientRect();
-  return Math.min(height, bottom - top) - parseFloat(getComputedStyle(box).paddingTop);
-}
-
-/** Where the surprise is strongest among the characters in sight, or among the first ones if there are few. */
-function strongest(reading, [from, to]) {
-  const bits = (index) => (Number.isNaN(bitsAt(reading, index)) ? -1 : bitsAt(reading, index));
-  const last = Math.max(to, Math.min(from + ENOUGH, reading.bits.length - 1));
-  let best = from;
-  for (let index = from; index <= last; index++) if (bits(index) > bits(best)) best = index;
-  return best;
+/** Where the surprise is strongest at the beginning of the text. */
+function strongest({ bits }) {
+  const first = Array.from(bits.slice(0, FIRST), (_, index) => bitsAt({ bits }, index) || 0);
+  return first.reduce((best, each, index) => (each > first[best] ? index : best), 1);
 }
 
 showPage(show);

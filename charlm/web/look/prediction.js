@@ -62,11 +62,10 @@ function bars(reading, symbols, index, character) {
 /** A text to read character by character, and the card with the prediction of one, which a page puts where it wants. */
 export class Pane {
   /** data: { characters, symbol, reading, symbols }, and as `compare` the same of another model; about: of the card. */
-  constructor(data, label, about, onScroll) {
+  constructor(data, label, about) {
     this.data = data;
     this.more = () => ""; // of an index: a further line
-    this.box = element("div", { className: "text", tabIndex: 0, role: "application", "aria-label": label });
-    this.printed = element("div", { className: "printed shaded", "aria-hidden": "true" });
+    this.box = element("div", { tabIndex: 0, role: "application", "aria-label": label });
     this.prediction = element("div", { className: "prediction" });
     const close = { type: "button", className: "close", textContent: "×", "aria-label": "Close the prediction" };
     this.card = element(
@@ -77,12 +76,12 @@ export class Pane {
       element("p", { className: "quiet", textContent: about }),
       this.prediction,
     );
-    this.view = new TextView(this.box, this.printed, (index) => this.tell(index), onScroll);
+    this.view = new TextView(this.box, (index) => this.tell(index));
   }
 
   /** On a narrow screen the card is a sheet, which can be closed. */
   close() {
-    document.body.classList.remove("with-sheet");
+    document.documentElement.classList.remove("with-sheet");
   }
 
   tell(index) {
@@ -105,7 +104,7 @@ export class Pane {
       ...(more ? [element("p", { textContent: more })] : []),
       element("p", { className: "quiet", textContent: place }),
     );
-    document.body.classList.add("with-sheet");
+    document.documentElement.classList.add("with-sheet");
     // Only what the keys move to is spoken: the pointer moves too fast.
     if (document.activeElement !== this.box) return;
     byId("spoken").textContent = `${nameOf(character)}: ${sentence(data, data.reading, index)} ${more}`;

@@ -1,66 +1,41 @@
-// The chart above the text: the mean of what the colors show, over the whole text. A click leads into the text.
+// The strip above the text: the means of what the colors show, over the whole text. A click leads into the text.
+
+import { shadeColor, signedShade } from "../shared/colors.js";
+import { element } from "../shared/elements.js";
+
+const MOST = 300; // parts
 
 export class Strip {
   /** onGo(index) when a place is clicked. */
-  constructor(canvas, length, onGo) {
-    Object.assign(this, { canvas, length, sight: [0, 0], value: () => NaN });
-    const indexAt = ({ offsetX }) => Math.floor((offsetX / canvas.clientWidth) * length);
-    canvas.addEventListener("click", (event) => onGo(Math.max(0, Math.min(length - 1, indexAt(event)))));
-    new ResizeObserver(() => this.measure()).observe(canvas);
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.measure());
-  }
-
-  measure() {
-    // Read once: asking for a style makes the browser lay out whatever has changed.
-    const styles = getComputedStyle(document.documentElement);
-    this.colors = ["--negative", "--positive", "--ink"].map((name) => styles.getPropertyValue(name).trim());
-    this.canvas.width = Math.max(1, Math.round(this.canvas.clientWidth * devicePixelRatio));
-    this.canvas.height = Math.max(1, Math.round(this.canvas.clientHeight * devicePixelRatio));
-    this.show(this.value, this.isSigned);
-  }
-
-  /** Frame the part of the text that is in sight. */
-  look(sight) {
-    this.sight = sight;
-    this.draw();
-  }
-
-  /** Draw value(index); signed ones on both sides of a line in the middle. */
-  show(value, isSigned) {
-    Object.assign(this, { value, isSigned });
-    const bars = Math.max(1, Math.min(this.length, Math.floor(this.canvas.width / 3)));
-    this.means = Array.from({ length: bars }, (_, bar) => {
-      const first = Math.floor((bar * this.length) / bars);
-      const end = Math.max(first + 1, Math.floor(((bar + 1) * this.length) / bars));
-      let [sum, count] = [0, 0];
-      for (let index = first; index < end; index++) {
-        const number = value(index);
-        if (Number.isNaN(number)) continue;
-        sum += number;
-        count++;
-      }
-      return count ? sum / count : 0;
+  constructor(box, length, onGo) {
+    Object.assign(this, { box, length });
+    this.sight = element("div", { className: "sight" });
+    box.append(this.sight);
+    box.addEventListener("click", ({ clientX }) => {
+      const { left, width } = box.getBoundingClientRect();
+      onGo(Math.max(0, Math.min(length - 1, Math.floor(((clientX - left) / width) * length))));
     });
-    this.highest = this.means.reduce((high, mean) => Math.max(high, Math.abs(mean)), 0) || 1;
-    this.draw();
   }
 
-  draw() {
-    if (!this.means || !this.colors) return;
-    const context = this.canvas.getContext("2d");
-    const { width, height } = this.canvas;
-    const [negative, positive, ink] = this.colors;
-    const bar = width / this.means.length;
-    const middle = this.isSigned ? height / 2 : height;
-    context.clearRect(0, 0, width, height);
-    this.means.forEach((mean, index) => {
-      const length = (Math.abs(mean) / this.highest) * (middle - 2);
-      context.fillStyle = mean < 0 ? negative : positive;
-      context.fillRect(index * bar, mean < 0 ? middle : middle - length, Math.max(1, bar - 1), Math.max(1, length));
+  /** Frame what is in sight of a text: its share, by its height. */
+  look({ scrollTop, clientHeight, scrollHeight }) {
+    this.sight.style.left = `${(100 * scrollTop) / scrollHeight}%`;
+    this.sight.style.width = `${(100 * clientHeight) / scrollHeight}%`;
+  }
+
+  /** Shades the means of value(index), relative to the largest. */
+  show(value) {
+    const parts = Math.min(MOST, this.length);
+    const means = Array.from({ length: parts }, (_, part) => {
+      const [first, end] = [part, part + 1].map((edge) => Math.floor((edge * this.length) / parts));
+      const known = Array.from({ length: end - first }, (_, place) => value(first + place)).filter((each) => !Number.isNaN(each));
+      return known.reduce((sum, each) => sum + each, 0) / Math.max(1, known.length);
     });
-    context.strokeStyle = ink;
-    context.lineWidth = Math.max(1, Math.round(devicePixelRatio * 1.5));
-    const [first, end] = [this.sight[0], this.sight[1] + 1].map((index) => (index / this.length) * width);
-    context.strokeRect(first + 1, 1, Math.max(3, end - first - 2), height - 2);
+    const most = Math.max(1e-9, ...means.map(Math.abs));
+    const stops = means.map((mean, part) => {
+      const color = shadeColor(signedShade(mean / most)) || "transparent";
+      return `${color} ${(100 * part) / parts}% ${(100 * (part + 1)) / parts}%`;
+    });
+    this.box.style.backgroundImage = `linear-gradient(to right, ${stops.join(", ")})`;
   }
 }

@@ -1,17 +1,16 @@
-// A text in rows of equal height, of which only those in sight are in the document.
+// A text in blocks of lines, of which only those near what is in sight have an element for each character.
 
 import { shadeColor, shadedText } from "../shared/colors.js";
 import { element } from "../shared/elements.js";
-import { PART, SIGNS } from "../shared/printable.js";
+import { SIGNS } from "../shared/printable.js";
 
-const MARGIN = 25; // rows drawn above and below those in sight
-const NEAR = 22; // rows between the sight and the end of what is drawn before more are drawn, a few at a time
-
-const WIDE =
-  /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
+const BLOCK = 500; // characters of a block at least, and up to the end of the line
+const LONGEST = 2 * BLOCK; // of a block without a line end
+const NEAR = "600px 0px";
+const KEPT = /[\n\t\u00ad\u200c\u200d]/; // what has a sign and stands in the document all the same, to be copied
 
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
-const LOOK_BACK = 1000; // characters before a row in which the letter is looked for that tells its direction
+const LOOK_BACK = 1000; // characters before one in which the beginning of its line is looked for
 
 /** "rtl" or "ltr", by the first letter; undefined if there is none. */
 export function directionOf(text) {
@@ -19,267 +18,176 @@ export function directionOf(text) {
   return letter && (RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr");
 }
 
-/** Adds the starts of the rows behind the last one, wrapped at `columns`, after a space in a row's second half. */
-function wrapRows(starts, characters, columns) {
-  let filled = 0;
-  let space = -1;
-  for (let index = starts.at(-1); index < characters.length; index++) {
-    const character = characters[index];
-    filled += character === "\t" ? 4 : WIDE.test(character) ? 2 : 1;
-    if (filled > columns && index > starts.at(-1)) {
-      const first = starts.at(-1);
-      const next = space + 1 - first > columns / 2 ? space + 1 : index;
-      starts.push(next);
-      filled = index - next + 1;
-    }
-    if (character === " ") space = index;
-    if (character === "\n" && index + 1 < characters.length) {
-      starts.push(index + 1);
-      filled = 0;
-    }
-  }
-}
-
 export class TextView {
-  /** onSelect(index) of what is pointed at; onScroll([first, last]) with what is in sight. */
-  constructor(box, printed, onSelect, onScroll = () => {}) {
-    Object.assign(this, { box, printed, onSelect, onScroll });
+  /** onSelect(index) of what is pointed at, or reached by keys. */
+  constructor(box, onSelect) {
+    Object.assign(this, { box, onSelect });
     this.characters = [];
-    this.shade = () => 0;
+    this.shade = () => 0; // of an index
     this.marks = () => ""; // of an index: more classes
     this.isSurprise = () => false; // where the keys n and p jump to
     this.selected = -1;
-    this.pinned = false; // by a click
-    this.framed = null; // first and last of the stretch that a card has led to
-    this.starts = [0];
-    this.drawn = new Map(); // row → element
-    this.window = [0, 0]; // first row drawn, and the one after the last
-    this.rows = element("div", { className: "rows shaded" });
-    this.spacer = element("div", { className: "spacer" }, this.rows);
-    box.append(this.spacer);
-    box.addEventListener("scroll", () => requestAnimationFrame(() => this.render()));
+    this.isHeld = false; // by a click
+    this.blocks = []; // elements with start, end, and isNear
+    this.observer = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) {
+        target.isNear = isIntersecting;
+        this.fill(target);
+      }
+    }, { root: box, rootMargin: NEAR });
+    box.classList.add("text", "shaded");
     box.addEventListener("pointerover", (event) => this.pointed(event, false));
     box.addEventListener("click", (event) => this.pointed(event, true));
     box.addEventListener("keydown", (event) => this.pressed(event));
-    box.addEventListener("copy", (event) => this.copy(event));
-    new ResizeObserver(() => this.layout()).observe(box);
-    addEventListener("beforeprint", () => {
-      if (box.clientWidth) printed.replaceChildren(...shadedText(this.characters, (index) => this.shade(index)));
-    });
-    addEventListener("afterprint", () => printed.replaceChildren());
     addEventListener("keydown", (event) => {
-      if (event.key === "Escape") this.release();
+      if (event.key === "Escape") this.isHeld = false;
     });
+    addEventListener("beforeprint", () => {
+      for (const block of this.blocks) block.replaceChildren(...shadedText(this.textOf(block), (place) => this.shade(block.start + place)));
+    });
+    addEventListener("afterprint", () => this.redraw());
   }
 
   /** Shows another text. */
   show(characters) {
     this.characters = characters;
     this.selected = -1;
-    this.columns = 0;
+    this.isHeld = false;
     this.box.scrollTop = 0;
-    this.release();
-    this.layout();
+    this.changed(0);
   }
 
-  release() {
-    this.pinned = false;
-    this.frame(null);
-  }
-
-  layout() {
-    if (!this.box.clientWidth) return; // hidden, as in print
-    const probe = element("span", { className: "row", textContent: "0".repeat(100) });
-    probe.style.display = "inline-block";
-    this.rows.append(probe);
-    const { width, height } = probe.getBoundingClientRect();
-    probe.remove();
-    this.height = Math.round(height) || 26;
-    const columns = Math.max(20, Math.floor((this.box.clientWidth - 32) / (width / 100)));
-    if (columns !== this.columns) {
-      this.columns = columns;
-      this.changed(0);
-    } else this.redraw();
+  textOf({ start, end }) {
+    return this.characters.slice(start, end);
   }
 
   /** The text is another, or longer, from an index on. */
   changed(from) {
-    if (!this.columns) return;
-    const row = this.rowOf(from);
-    this.starts.length = row + 1;
-    wrapRows(this.starts, this.characters, this.columns);
-    this.spacer.style.height = `${this.starts.length * this.height}px`;
-    this.redraw(row);
-  }
-
-  /** Draws the rows again, from one on. */
-  redraw(from = 0) {
-    for (const [number, row] of this.drawn) {
-      if (number < from) continue;
-      row.remove();
-      this.drawn.delete(number);
+    let number = Math.max(0, Math.min(this.blockOf(from), this.blocks.length - 1));
+    for (let start = this.blocks[number]?.start ?? 0; start < this.characters.length; number++) {
+      const block = this.blocks[number] ?? this.addBlock();
+      const end = this.endFrom(start);
+      const isSame = block.start === start && end > from;
+      Object.assign(block, { start, end });
+      this.fill(block, isSame ? Math.max(start, from) : start);
+      start = end;
     }
-    this.render(true);
-  }
-
-  /** The row of a character. */
-  rowOf(index) {
-    let low = 0;
-    let high = this.starts.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (this.starts[middle] <= index) low = middle;
-      else high = middle - 1;
+    for (const block of this.blocks.splice(number)) {
+      this.observer.unobserve(block);
+      block.remove();
     }
-    return low;
   }
 
-  endOf(row) {
-    return this.starts[row + 1] ?? this.characters.length;
+  /** The end of the block that begins at an index. */
+  endFrom(start) {
+    const end = this.characters.indexOf("\n", start + BLOCK) + 1;
+    return Math.min(end || Infinity, start + LONGEST, this.characters.length);
   }
 
-  /** First and last character in sight; with `height`, those in rows that are whole within that many pixels. */
-  sight(height = null) {
-    const { scrollTop, clientHeight } = this.box;
-    const first = Math.floor(scrollTop / this.height);
-    const end = height === null ? Math.ceil((scrollTop + clientHeight) / this.height) : Math.floor((scrollTop + height) / this.height);
-    return [this.starts[Math.min(first, this.starts.length - 1)], (this.starts[end] ?? this.characters.length) - 1];
+  addBlock() {
+    const block = element("div", { className: "block" });
+    this.blocks.push(block);
+    this.box.append(block);
+    this.observer.observe(block);
+    return block;
   }
 
-  render(again = false) {
-    if (!this.columns) return;
-    const top = Math.floor(this.box.scrollTop / this.height);
-    const count = Math.ceil(this.box.clientHeight / this.height);
-    // The rows drawn so far serve until the sight comes close to their end.
-    const [begin, end] = this.window;
-    if (again || top < begin + NEAR || top + count > end - NEAR) {
-      this.draw(Math.max(0, top - MARGIN), Math.min(this.starts.length, top + count + MARGIN));
+  /** The number of the block of a character. */
+  blockOf(index) {
+    return this.blocks.findLastIndex(({ start }) => start <= index);
+  }
+
+  /** An element for each character if the block is near, those before an index as they are; else its text alone. */
+  fill(block, from = block.start) {
+    if (!block.isNear) {
+      block.textContent = this.textOf(block).filter((character) => !SIGNS[character] || KEPT.test(character)).join("");
+      return;
     }
-    this.onScroll(this.sight());
+    if (!block.firstElementChild || from === block.start) block.replaceChildren();
+    while (block.childElementCount > from - block.start) block.lastChild.remove();
+    const first = block.start + block.childElementCount;
+    block.append(...Array.from({ length: block.end - first }, (_, place) => this.cell(first + place)));
   }
 
-  /** Put rows first to last − 1 into the document; those that are there already are not touched. */
-  draw(first, last) {
-    for (const [number, row] of this.drawn) {
-      if (number >= first && number < last) continue;
-      row.remove();
-      this.drawn.delete(number);
-    }
-    let next = this.rows.firstChild;
-    for (let number = first; number < last; number++) {
-      if (this.drawn.has(number)) next = this.drawn.get(number).nextSibling;
-      else {
-        const row = element("div", { className: "row", dir: this.directionOf(number) });
-        for (let index = this.starts[number]; index < this.endOf(number); index++) row.append(this.cell(index));
-        this.drawn.set(number, row);
-        this.rows.insertBefore(row, next);
-      }
-    }
-    this.window = [first, last];
-    this.rows.style.transform = `translateY(${first * this.height}px)`;
-  }
-
-  /** How a row is read: by the first letter of its line, or the last one before such a line. */
-  directionOf(row) {
-    const before = this.characters.slice(Math.max(0, this.starts[row] - LOOK_BACK), this.starts[row]);
-    const first = before.lastIndexOf("\n") + 1;
-    const line = [...before.slice(first), ...this.characters.slice(this.starts[row], this.endOf(row))].join("");
-    return directionOf(line) ?? directionOf(before.slice(0, first).reverse().join("")) ?? "ltr";
+  /** Draws what is near again. */
+  redraw() {
+    for (const block of this.blocks) this.fill(block);
   }
 
   cell(index) {
     const character = this.characters[index];
-    const textContent = SIGNS[character] ?? (/^\p{C}$/u.test(character) ? "�" : character);
-    const marks = [this.marks(index), character in SIGNS ? "sign" : "", index === this.selected ? "selected" : ""];
-    if (this.isFramed(index)) marks.push("framed");
-    const cell = element("span", { textContent, className: marks.filter(Boolean).join(" ") });
+    const sign = SIGNS[character] ?? (/^[\p{C}\p{Zl}\p{Zp}]$/u.test(character) ? "�" : "");
+    const className = `${this.marks(index)} ${index === this.selected ? "selected" : ""}`.trim();
+    const cell = element("span", { className, textContent: sign && !KEPT.test(character) ? "" : character });
+    if (sign) cell.dataset.sign = sign;
     cell.dataset.index = index;
     cell.style.backgroundColor = shadeColor(this.shade(index));
     return cell;
   }
 
-  /** Frame a stretch, null for none, until the next click or key. */
-  frame(range) {
-    this.framed = range;
-    for (const cell of this.rows.querySelectorAll("[data-index]")) {
-      cell.classList.toggle("framed", this.isFramed(Number(cell.dataset.index)));
-    }
+  cellOf(index) {
+    return this.box.querySelector(`[data-index="${index}"]`);
   }
 
-  isFramed(index) {
-    return this.framed !== null && index >= this.framed[0] && index <= this.framed[1];
-  }
-
-  /** Copies the text itself, without signs and ends of rows. */
-  copy(event) {
-    const selection = getSelection();
-    const cells = [...this.rows.querySelectorAll("[data-index]")].filter((cell) => selection.containsNode(cell, true));
-    if (!cells.length) return;
-    const { startContainer, startOffset, endContainer, endOffset } = selection.getRangeAt(0);
-    if (startOffset === startContainer.length && cells[0].contains(startContainer)) cells.shift();
-    if (endOffset === 0 && cells.at(-1)?.contains(endContainer)) cells.pop();
-    const text = cells.map(({ dataset }) => this.characters[dataset.index]).join("");
-    event.clipboardData.setData("text/plain", text.replaceAll(PART, ""));
-    event.preventDefault();
-  }
-
-  pointed(event, isClick) {
-    const index = Number(event.target.dataset?.index ?? NaN);
-    if (Number.isNaN(index) || (this.pinned && !isClick)) return;
-    this.pinned = isClick && !(this.pinned && index === this.selected);
-    if (isClick) this.frame(null);
+  pointed({ target }, isClick) {
+    const index = Number(target.dataset.index ?? NaN);
+    if (Number.isNaN(index) || (this.isHeld && !isClick)) return;
+    this.isHeld = isClick && !(this.isHeld && index === this.selected);
     this.select(index);
   }
 
   /** Mark a character and tell about it. */
   select(index) {
-    this.rows.querySelector(".selected")?.classList.remove("selected");
+    this.cellOf(this.selected)?.classList.remove("selected");
     this.selected = Math.max(0, Math.min(this.characters.length - 1, index));
-    this.rows.querySelector(`[data-index="${this.selected}"]`)?.classList.add("selected");
+    this.cellOf(this.selected)?.classList.add("selected");
     this.onSelect(this.selected);
   }
 
-  /** Scroll to a character; in the middle, or only if it is out of sight. */
-  scrollTo(index, isMiddle = false) {
-    const top = this.rowOf(index) * this.height;
-    const { scrollTop, clientHeight } = this.box;
-    if (isMiddle || top < scrollTop || top + this.height > scrollTop + clientHeight) {
-      this.box.scrollTop = top - clientHeight / 3;
-    }
-    this.render();
+  /** Scroll to a character. */
+  scrollTo(index, block = "nearest") {
+    const found = this.blocks[this.blockOf(index)];
+    found.isNear = true;
+    if (!this.cellOf(index)) this.fill(found);
+    this.cellOf(index).scrollIntoView({ block });
   }
 
   pressed(event) {
-    if (!this.characters.length) return;
     const index = Math.max(this.selected, 0);
-    const row = this.rowOf(index);
-    const page = Math.max(1, Math.floor(this.box.clientHeight / this.height) - 2);
-    const inRow = (number) => {
-      const target = Math.max(0, Math.min(this.starts.length - 1, number));
-      return Math.min(this.starts[target] + index - this.starts[row], this.endOf(target) - 1);
-    };
-    const right = this.directionOf(row) === "rtl" ? -1 : 1;
+    const before = this.characters.slice(Math.max(0, index - LOOK_BACK), index + LOOK_BACK);
+    const line = before.slice(before.lastIndexOf("\n", Math.min(index, LOOK_BACK) - 1) + 1).join("");
+    const right = directionOf(line) === "rtl" ? -1 : 1;
     const moves = {
       ArrowLeft: () => index - right,
       ArrowRight: () => index + right,
-      ArrowUp: () => inRow(row - 1),
-      ArrowDown: () => inRow(row + 1),
-      PageUp: () => inRow(row - page),
-      PageDown: () => inRow(row + page),
-      Home: () => (event.ctrlKey ? 0 : this.starts[row]),
-      End: () => (event.ctrlKey ? this.characters.length : this.endOf(row)) - 1,
+      ArrowUp: () => this.beside(index, -1),
+      ArrowDown: () => this.beside(index, 1),
       n: () => this.nextSurprise(index, 1),
       p: () => this.nextSurprise(index, -1),
     };
-    // With Ctrl only Home and End: the browser has its own Ctrl+P.
-    const isOther = event.metaKey || event.altKey || (event.ctrlKey && !["Home", "End"].includes(event.key));
-    const move = isOther ? undefined : moves[event.key];
+    const ends = { Home: () => 0, End: () => this.characters.length - 1 };
+    const isOther = event.metaKey || event.altKey || !this.characters.length;
+    const move = isOther ? undefined : (event.ctrlKey ? ends : moves)[event.key]; // the browser has its own Ctrl+P
     if (!move) return;
     event.preventDefault();
-    this.pinned = true;
-    this.frame(null);
-    this.select(move());
-    this.scrollTo(this.selected);
+    this.isHeld = true;
+    const next = Math.max(0, Math.min(this.characters.length - 1, move()));
+    this.scrollTo(next);
+    this.select(next);
+  }
+
+  /** The index above (−1) or below (1) one: in the next row, as far from the edge or at the row's end. */
+  beside(index, step) {
+    const row = (place) => this.cellOf(place)?.getBoundingClientRect();
+    this.scrollTo(index);
+    const { left, top } = row(index);
+    let next = index;
+    while (row(next + step)?.top === top) next += step;
+    next += step;
+    const nextTop = row(next)?.top;
+    const distance = (place) => Math.abs(row(place).left - left);
+    while (row(next + step)?.top === nextTop && distance(next + step) <= distance(next)) next += step;
+    return next;
   }
 
   nextSurprise(index, step) {

@@ -3,8 +3,7 @@
 import { bar } from "../look/prediction.js";
 import { directionOf } from "../look/text.js";
 import { byId, element } from "../shared/elements.js";
-import { percent } from "../shared/numbers.js";
-import { excerpt, nameOf, printable } from "../shared/printable.js";
+import { excerpt, printable } from "../shared/printable.js";
 import { choose, probabilities } from "./choose.js";
 import { Context, idsBefore } from "./context.js";
 import { composing, tellUnknown } from "./fields.js";
@@ -97,7 +96,7 @@ export class CompleteTab {
   button({ name, share }, index) {
     const key = element("kbd", { textContent: `Alt+${index + 1}` });
     const onclick = () => this.insert(name);
-    const button = element("button", { type: "button", onclick, "aria-label": `${nameOf(name)}, ${percent(share)}` }, key, ...bar(name, share));
+    const button = element("button", { type: "button", onclick }, key, ...bar(name, share));
     button.disabled = name.startsWith("byte ");
     return element("li", {}, button);
   }

@@ -4,7 +4,6 @@ import { byId, choice, showPage } from "../shared/elements.js";
 import { whole } from "../shared/numbers.js";
 import { story } from "../shared/story.js";
 import { CompleteTab } from "./complete.js";
-import { openCopies } from "./copies.js";
 import { openModel } from "./engine.js";
 import { ScoreTab } from "./score.js";
 import { Vocabulary } from "./vocabulary.js";
@@ -14,14 +13,13 @@ const FIRST_SEED = 1; // of the text that is there when the page opens
 
 async function show(data) {
   tellAbout(data);
-  const [model, copies] = await Promise.all([openModel(data.model), openCopies(data.copies)]);
+  const model = await openModel(data.model);
   const vocabulary = new Vocabulary(data.vocabulary);
   const symbols = Array.from({ length: model.size }, (_, id) => vocabulary.name(id));
-  const shared = { data, model, vocabulary, copies, symbols };
+  const shared = { data, model, vocabulary, symbols };
   const write = new WriteTab(shared);
   const complete = new CompleteTab(shared);
   const score = new ScoreTab(shared);
-  byId("backend").textContent = `Runs in this browser (${model.backend}); nothing is sent anywhere.`;
   const stories = {
     write: `It writes: every next ${data.symbol} is drawn from its guesses.`,
     complete: "It guesses how your text goes on.",
@@ -43,13 +41,6 @@ function tellAbout(data) {
   const facts = [data.kind, `${whole(data.parameters)} parameters`, updates, scoreOf(data), data.precision];
   byId("facts").textContent = facts.filter(Boolean).join(" · ");
   for (const name of document.querySelectorAll(".symbol")) name.textContent = data.symbol;
-  if (!data.copies) return;
-  const { covered, total, window, chance } = data.copies;
-  const extent = covered === total ? `all ${whole(total)}` : `the first ${whole(covered)} of ${whole(total)}`;
-  byId("copies-note").textContent =
-    `Underlined: ${window} ${data.symbol}s or more in a row that stand in the training text (${extent} ${data.symbol}s of ` +
-    `it are known here). One of ${whole(1 / Math.max(chance, 1e-9))} stretches of ${window} that are new is underlined ` +
-    `by chance; of longer ones, far fewer.`;
 }
 
 /** The score of the run at this checkpoint; if it is not known, that of a part of the text. */

@@ -14,7 +14,7 @@ export class ScoreTab {
     Object.assign(this, { data, model, vocabulary });
     this.turn = 0;
     this.pane = new Pane({ symbol: data.symbol, symbols }, "The scored text", "Its guesses; orange: what stands there.");
-    byId("scored").append(this.pane.box, this.pane.printed, this.pane.card);
+    byId("scored").append(this.pane.box, this.pane.card);
     byId("pasted").value = data.example;
     byId("pasted").addEventListener("input", () => this.clear());
     byId("score").addEventListener("click", () => this.score());

@@ -56,18 +56,19 @@ export class Vocabulary {
    */
   decoder(characters = []) {
     const bytes = new TextDecoder("utf-8", { ignoreBOM: true });
+    const complete = (place, text) => (characters[place] = characters[place] === PART ? text : characters[place] + text);
     const decoded = (id) => (this.level === "char" ? this.characters[id] : bytes.decode(Uint8Array.of(id), { stream: true }));
     return {
       push: (id) => {
         const text = decoded(id);
         const added = Array.from(text);
         characters.push(added.pop() ?? PART);
-        if (added.length) characters[characters.length - 2] = added.join(""); // bytes that are no character
+        if (added.length) complete(characters.length - 2, added.join("")); // bytes that are no character
         return text;
       },
       end: () => {
         const text = bytes.decode();
-        if (text) characters[characters.length - 1] = text;
+        if (text) complete(characters.length - 1, text);
         return text;
       },
     };

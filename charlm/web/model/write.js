@@ -6,50 +6,55 @@ import { fillLegend } from "../shared/colors.js";
 import { byId, element } from "../shared/elements.js";
 import { whole } from "../shared/numbers.js";
 import { PART } from "../shared/printable.js";
-import { blame, composing, FieldError, listed, numberIn, seedIn, tellUnknown } from "./fields.js";
+import { composing, listed, tellUnknown } from "./fields.js";
 import { Writer } from "./writer.js";
 
 const SEEDS = 2 ** 32;
 const FRAME_MS = 30; // between two pictures of the text
 
 export class WriteTab {
-  constructor({ data, model, vocabulary, copies, symbols }) {
-    Object.assign(this, { data, vocabulary, copies });
+  constructor({ data, model, vocabulary, symbols }) {
+    Object.assign(this, { data, vocabulary });
     this.lines = vocabulary.begins !== null;
-    this.writer = new Writer({ model, vocabulary, copies });
+    this.writer = new Writer({ model, vocabulary });
     const about = "What it expected, before temperature and limits; orange: what it wrote.";
     this.pane = new Pane({ symbol: data.symbol, symbols }, "What the model writes", about);
     this.view = this.pane.view;
     this.view.shade = (index) => this.writer.shade(index);
-    this.view.marks = (index) => this.marks(index);
+    this.view.marks = (index) => {
+      const { reading, characters } = this.writer;
+      return Number.isNaN(bitsAt(reading, index)) && characters[index] !== "\n" ? "given" : "";
+    };
     this.pane.box.id = "paper";
-    byId("written").append(this.pane.box, this.pane.printed, this.pane.card);
+    byId("written").append(this.pane.box, this.pane.card);
     this.followTemperature();
     this.followPace();
     this.followColor();
     byId("count-field").hidden = !this.lines;
     byId("stop-field").hidden = this.lines;
-    byId("write").addEventListener("click", () => this.write());
     byId("stop").addEventListener("click", () => this.writer.stop());
     byId("copy").addEventListener("click", () => this.copy());
     byId("seed").addEventListener("input", () => {
       byId("new-seed").checked = false;
     });
+    this.check("prompt", (text) => (this.lines && text.includes("\n") ? "A part of one line, without a line end." : ""));
+    this.check("stop-text", (text) => {
+      const { unknown } = vocabulary.encode(text);
+      return unknown.length ? `The model never writes ${listed(unknown)}.` : "";
+    });
+    const form = byId("settings");
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.write();
+    });
+    // Before the browser moves to what is wrong and says why.
+    form.addEventListener("invalid", ({ target }) => target.closest("details")?.setAttribute("open", ""), true);
     byId("write-panel").addEventListener("keydown", (event) => {
-      if (composing(event)) return;
-      const inField = event.target instanceof HTMLInputElement;
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey || inField)) this.write();
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !composing(event)) form.requestSubmit();
     });
     document.addEventListener("keydown", (event) => {
       if (event.key === "Escape" && !composing(event) && !byId("write-panel").hidden) this.writer.stop();
     });
-  }
-
-  /** The classes of a character: copied from the training text, or given as the prompt. */
-  marks(index) {
-    const { isCopied, reading, characters } = this.writer;
-    if (isCopied[index]) return "copied";
-    return Number.isNaN(bitsAt(reading, index)) && characters[index] !== "\n" ? "given" : "";
   }
 
   /** The slider and the number are one setting; the number may be higher. */
@@ -87,25 +92,9 @@ export class WriteTab {
     follow();
   }
 
-  /** What the fields ask for; FieldError if they ask for something that is not allowed. */
-  settings() {
-    const prompt = byId("prompt").value;
-    if (this.lines && prompt.includes("\n")) {
-      throw new FieldError("Prompt: found a line end; allowed: a part of one line", "prompt");
-    }
-    const stop = this.vocabulary.encode(byId("stop-text").value);
-    if (stop.unknown.length) {
-      throw new FieldError(`Stop text: found ${listed(stop.unknown)}, which the model never writes`, "stop-text");
-    }
-    const seed = seedIn("seed");
-    const count = this.lines ? numberIn("count") : 1;
-    return {
-      prompt,
-      seeds: Array.from({ length: count }, (_, number) => seed + BigInt(number)),
-      length: numberIn("length"),
-      stop: this.lines ? [] : stop.ids,
-      choice: { temperature: numberIn("temperature"), topK: numberIn("top-k"), topP: numberIn("top-p") },
-    };
+  /** faultOf(text) of a field says what is wrong with it; "" for nothing. */
+  check(id, faultOf) {
+    byId(id).addEventListener("input", ({ target }) => target.setCustomValidity(faultOf(target.value)));
   }
 
   /** Writes what the fields ask for; with `seed` by this seed. */
@@ -113,15 +102,18 @@ export class WriteTab {
     const fault = byId("write-fault");
     fault.replaceChildren();
     if (seed !== null || byId("new-seed").checked) byId("seed").value = seed ?? Math.floor(Math.random() * SEEDS);
-    const { unknown } = this.vocabulary.encode(byId("prompt").value);
+    const prompt = byId("prompt").value;
+    const { unknown } = this.vocabulary.encode(prompt);
     if (unknown.length) return tellUnknown(fault, byId("prompt"), this.vocabulary, unknown, () => this.write());
-    try {
-      await this.run(this.settings());
-    } catch (error) {
-      if (!(error instanceof FieldError)) throw error;
-      fault.textContent = error.message;
-      blame(error.field);
-    }
+    const number = (id) => byId(id).valueAsNumber;
+    const first = BigInt(byId("seed").value);
+    await this.run({
+      prompt,
+      seeds: Array.from({ length: this.lines ? number("count") : 1 }, (_, place) => first + BigInt(place)),
+      length: number("length"),
+      stop: this.lines ? [] : this.vocabulary.encode(byId("stop-text").value).ids,
+      choice: { temperature: number("temperature"), topK: number("top-k"), topP: number("top-p") },
+    });
   }
 
   async run(settings) {
@@ -134,6 +126,7 @@ export class WriteTab {
     Object.assign(pane.data, { characters: writer.characters, reading: writer.reading });
     pane.prediction.textContent = `Point at a ${this.data.symbol} that it wrote, or tap it.`;
     this.view.show(writer.characters);
+    this.shown = 0;
     this.setRunning(true);
     await writer.write(settings, () => {
       if (performance.now() < shownMs + FRAME_MS) return;
@@ -151,23 +144,19 @@ export class WriteTab {
   draw(total) {
     const { box } = this.pane;
     const isFollowed = box.scrollTop > 1 && box.scrollHeight - box.scrollTop - box.clientHeight < 40;
-    this.view.changed(this.writer.changed);
-    this.writer.changed = this.writer.characters.length;
+    this.view.changed(this.shown - 1); // the last one may have been a part of a character
+    this.shown = this.writer.characters.length;
     if (isFollowed) box.scrollTop = box.scrollHeight;
     byId("write-status").textContent = this.status(total);
   }
 
   status(total) {
-    const { count, copied, longest, begun, share } = this.writer;
+    const { count, begun, share } = this.writer;
     if (begun === null) return `reading the prompt: ${Math.floor(100 * share)} %`;
     const elapsedMs = performance.now() - begun;
     const { symbol } = this.data;
     const phrases = [this.lines ? `${whole(count)} ${symbol}s` : `${whole(count)} of ${whole(total)} ${symbol}s`];
     if (count && elapsedMs > 50) phrases.push(`${whole((1000 * count) / elapsedMs)} ${symbol}s/s`);
-    if (this.copies && count) {
-      const percents = `${((100 * copied) / count).toFixed(1)} % copied, at most ${longest} ${symbol}s in a row`;
-      phrases.push(copied ? percents : "nothing copied");
-    }
     return phrases.join(" · ");
   }
 

@@ -4,7 +4,6 @@ import { bitsAt } from "../look/prediction.js";
 import { shadeOf, signedShade } from "../shared/colors.js";
 import { choose, probabilities } from "./choose.js";
 import { Context, idsBefore } from "./context.js";
-import { CopyFinder } from "./copies.js";
 import { Uniform } from "./random.js";
 import { Reading } from "./reading.js";
 import { Slices } from "./slices.js";
@@ -12,9 +11,8 @@ import { Slices } from "./slices.js";
 const SHORTEST_REST_MS = 4;
 
 export class Writer {
-  /** copies: the set of the training text's windows, or null. */
-  constructor({ model, vocabulary, copies }) {
-    Object.assign(this, { model, vocabulary, copies });
+  constructor({ model, vocabulary }) {
+    Object.assign(this, { model, vocabulary });
     this.context = new Context(model);
     this.pace = Infinity; // ids per second at most; may change at any time
     this.colorBy = "surprise"; // or a unit, as a page of charlm look has it, or null
@@ -25,16 +23,12 @@ export class Writer {
     this.stop();
     this.coloring = null; // the latest call of recolor()
     this.characters = []; // of each id that is shown
-    this.isCopied = []; // whether they are
     this.values = []; // the activations of the unit that colors them
     this.peak = 1; // the largest absolute one
     this.read = []; // [id, the index of its character or −1] for every id that was read
     this.share = 0; // of the prompt that was read
     this.begun = null; // when the first id was drawn, in milliseconds
     this.count = 0; // ids written
-    this.longest = 0; // of the copied stretches
-    this.copied = 0; // ids in such stretches
-    this.changed = 0; // the first character that is not shown as it is now
     this.dueMs = 0; // when the next id may be written at this pace
     this.reading = new Reading(this.model.size); // what it said of the characters that it wrote
   }
@@ -81,11 +75,9 @@ export class Writer {
     const state = model.copy(start.state);
     const uniform = new Uniform(seed);
     const decoder = vocabulary.decoder(this.characters);
-    const finder = this.copies && new CopyFinder(this.copies);
     const slices = new Slices();
     const tail = [];
     let { logits } = start;
-    let hits = 0;
     for (let written = 0; written < length; written++) {
       const id = choose(logits, choice, uniform.next());
       if (id === vocabulary.begins) break;
@@ -94,7 +86,6 @@ export class Writer {
       logits = model.read(state, id);
       this.note(index, state);
       this.count++;
-      if (finder) this.noteCopy((hits = finder.push(id) ? hits + 1 : 0));
       tail.push(id);
       if (tail.length > stop.length) tail.shift();
       if (stop.length && tail.length === stop.length && tail.every((last, place) => last === stop[place])) break;
@@ -114,19 +105,6 @@ export class Writer {
     const now = performance.now();
     this.dueMs = Math.max(this.dueMs, now - 1000 / this.pace) + 1000 / this.pace;
     return this.dueMs - now;
-  }
-
-  /** After an id: so many windows in a row, the one that ends here included, are in the training text. */
-  noteCopy(hits) {
-    if (!hits) return;
-    const { window } = this.copies;
-    const first = this.characters.length - (hits === 1 ? window : 1);
-    for (let index = first; index < this.characters.length; index++) {
-      if (!this.isCopied[index]) this.copied++;
-      this.isCopied[index] = true;
-    }
-    this.changed = Math.min(this.changed, first);
-    this.longest = Math.max(this.longest, hits + window - 1);
   }
 
   /** Note the activation of the unit that colors the text. */

@@ -3,7 +3,7 @@
 import { byId, element } from "../shared/elements.js";
 import { linesChart } from "../shared/lines.js";
 import { short, timeSpan } from "../shared/numbers.js";
-import { runClass, swatch, unpackedAll, unpackedText } from "./data.js";
+import { runClass, swatch } from "./data.js";
 import { fillComparison } from "./tables.js";
 import { textOf } from "./texts.js";
 
@@ -23,11 +23,8 @@ export function comparisonStory({ text, symbol, minutes, equal, seeds }) {
 }
 
 /** Fills the cards; runs: those of the table, in its order. Returns what shows only the runs in sight: show(shows). */
-export async function openComparison(runs, comparison) {
-  const { symbol } = comparison;
-  const gradients = await Promise.all(comparison.gradients.map(unpackedAll));
-  const passages = await Promise.all(comparison.passages.map(unpackedText));
-  const written = await Promise.all(comparison.written.map(unpackedText));
+export function openComparison(runs, comparison) {
+  const { symbol, gradients, passages, written } = comparison;
   for (const node of document.querySelectorAll(".symbol")) node.textContent = symbol;
   fillComparison(byId("comparison"), runs, comparison);
   return (shows) => {

@@ -4,7 +4,6 @@ import { byId, showPage } from "../shared/elements.js";
 import { whole } from "../shared/numbers.js";
 import { showCharts } from "./charts.js";
 import { comparisonStory, openComparison } from "./comparison.js";
-import { unpackedRun } from "./data.js";
 import { fillNotes, fillScores, fillSettings, unranked } from "./tables.js";
 import { Samples } from "./texts.js";
 
@@ -32,7 +31,7 @@ function showSettings(runs, settings) {
 
 showPage(async (data) => {
   const { comparison } = data;
-  const runs = await Promise.all(data.runs.map(unpackedRun));
+  const runs = data.runs.map((run, number) => ({ ...run, number }));
   const [only, ...others] = runs;
   byId("name").textContent = comparison
     ? `${comparison.rows.length} kinds of cells compared`
@@ -46,8 +45,7 @@ showPage(async (data) => {
   byId("ranked").textContent = unranked(runs);
   fillNotes(byId("notes"), runs);
   const samples = new Samples(runs);
-  const showComparison = comparison && (await openComparison(runs.slice(0, comparison.rows.length), comparison));
-  const onShown = showComparison ?? ((shows) => samples.show(shows));
+  const onShown = comparison ? openComparison(runs.slice(0, comparison.rows.length), comparison) : (shows) => samples.show(shows);
   showCharts(runs, onShown, (unit) => fillScores(byId("scores"), runs, unit));
   showSettings(runs, data.settings);
 });

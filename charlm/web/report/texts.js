@@ -6,12 +6,13 @@ import { whole } from "../shared/numbers.js";
 import { nearest } from "./curve.js";
 import { runClass, swatch } from "./data.js";
 
+const UNKNOWN = 255; // bits are in tenths
+
 /** A text of a run below its name and a few words. */
-export function textOf(run, { characters, bits }, words = "") {
+export function textOf(run, { text, bits }, words = "") {
   const title = element("h3", {}, swatch(run), ` ${run.name} `, element("span", { className: "quiet", textContent: words }));
-  const spans = shadedText(characters, (index) => shadeOf(bits[index]));
-  const text = element("div", { className: "sample shaded", dir: "auto" }, ...spans);
-  return element("article", { className: runClass(run) }, title, text);
+  const spans = shadedText(Array.from(text), (index) => shadeOf(bits[index] === UNKNOWN ? NaN : bits[index] / 10));
+  return element("article", { className: runClass(run) }, title, element("div", { className: "sample shaded", dir: "auto" }, ...spans));
 }
 
 /** The samples of the runs over the training, by a slider. */

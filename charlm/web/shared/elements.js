@@ -1,5 +1,7 @@
 // Elements of a page.
 
+import { unpacked } from "./unpack.js";
+
 export const byId = (id) => document.getElementById(id);
 
 /** An element with properties, a role and ARIA attributes, and children; text is never parsed as markup. */
@@ -21,10 +23,10 @@ export function svg(tag, attributes = {}, ...children) {
   return node;
 }
 
-/** Shows the JSON of the page with show(data), or says why it cannot be shown. */
+/** Shows the data of the page with show(data), or says why it cannot be shown. */
 export async function showPage(show) {
   try {
-    await show(JSON.parse(byId("data").textContent));
+    await show(await unpacked(JSON.parse(byId("data").textContent)));
   } catch (error) {
     byId("facts").textContent = `This page could not be read: ${error.message}`;
     throw error;

@@ -4,7 +4,7 @@
 export const PART = "\uffff";
 
 /** For characters that have no glyph; a carriage return stands before the newline in texts from Windows. */
-export const SIGNS = { "\n": "⏎", "\t": "⇥   ", "\r": "␍", "\u00ad": "-", "\u200c": "¦", "\u200d": "⁀", [PART]: "·" };
+export const SIGNS = { "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00ad": "-", "\u200c": "¦", "\u200d": "⁀", [PART]: "·" };
 
 // As in charlm/system/formatting.py.
 const CONTROLS = /(?![\t\n])\p{Cc}|\p{Bidi_Control}|[\u2028\u2029\uffff]|\p{Surrogate}/gu;
