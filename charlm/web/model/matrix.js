@@ -74,12 +74,12 @@ export class Matrix {
   /** W x: a Float32Array, valid until the next product of this matrix. With scales, x is rounded to 16 bits. */
   multiply(vector) {
     const { kernel, paddedRows, stride, values, x, scales, product } = this;
-    const sizes = [paddedRows, stride, values.byteOffset, x.byteOffset];
     if (scales) {
-      kernel.multiply_int8(...sizes, scales.byteOffset, quantize(vector, this.input, this.largest), product.byteOffset);
+      const scale = quantize(vector, this.input, this.largest);
+      kernel.multiply_int8(paddedRows, stride, values.byteOffset, x.byteOffset, scales.byteOffset, scale, product.byteOffset);
     } else {
       this.input.set(vector);
-      kernel.multiply_float32(...sizes, product.byteOffset);
+      kernel.multiply_float32(paddedRows, stride, values.byteOffset, x.byteOffset, product.byteOffset);
     }
     return this.output;
   }

@@ -10,7 +10,12 @@ const ARRAY_TYPES = {
 };
 
 /** The bytes of base64. */
-export const bytesOf = (base64) => Uint8Array.from(atob(base64), (character) => character.charCodeAt(0));
+export function bytesOf(base64) {
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let place = 0; place < text.length; place++) bytes[place] = text.charCodeAt(place);
+  return bytes;
+}
 
 /** A value of JSON with a typed array for each { type, data }: base64 of deflated little-endian values. */
 export async function unpacked(value) {
