@@ -31,7 +31,7 @@ _EXAMPLE_LENGTH = 240
 def html_file(trained: TrainedModel, *, int8: bool = True) -> tuple[bytes, str]:
     """The page, and the nats that it costs. CharlmError if int8 weights lose more than MOST_LOSS of the nats."""
     trained = trained.on_cpu_in_float32()
-    units = _named_units(trained)
+    units, example = _of_validation_text(trained)
     ids, why_not = _validation_text(trained)
     before = _score(trained, ids)
     data = model_facts(trained) | packed_model(trained, int8=int8)
@@ -47,27 +47,22 @@ def html_file(trained: TrainedModel, *, int8: bool = True) -> tuple[bytes, str]:
         "nats": None if after is None else after.nats_per_char,
         "scored": 0 if after is None else after.targets,
         "units": units,
-        "example": _example(trained),
+        "example": example,
     }
     return html_page("model", f"{data['name']} · charlm", data, wasm=True).encode(), cost
 
 
-def _named_units(trained: TrainedModel) -> list[dict[str, Any]]:
-    """The units that go with a feature of the text, as a page of charlm look names them; none if that text is gone."""
-    try:
-        return [*tracking_units(trained, opening(trained, _UNITS_LENGTH)).values()]
-    except DataError:
-        return []
+def _of_validation_text(trained: TrainedModel) -> tuple[list[dict[str, Any]], str]:
+    """The units that go with a feature of it, as a page of charlm look names them, and a text to complete and to score.
 
-
-def _example(trained: TrainedModel) -> str:
-    """A text to complete and to score: the beginning of the validation text up to a space; "" if that text is gone."""
+    The latter is its beginning up to a space. Neither if that text is gone.
+    """
     try:
-        ids = opening(trained, _EXAMPLE_LENGTH)
+        ids = opening(trained, _UNITS_LENGTH)
     except DataError:
-        return ""
-    text = trained.vocabulary.decode(ids.tolist()).strip("\n")
-    return text.rpartition(" ")[0] or text
+        return [], ""
+    text = trained.vocabulary.decode(ids[:_EXAMPLE_LENGTH].tolist()).strip("\n")
+    return [*tracking_units(trained, ids).values()], text.rpartition(" ")[0] or text
 
 
 def _validation_text(trained: TrainedModel) -> tuple[Ids | None, str]:

@@ -2,8 +2,7 @@
 
 import { fillLegend, signedShade, surpriseScale } from "../shared/colors.js";
 import { byId, choice, showPage } from "../shared/elements.js";
-import { whole } from "../shared/numbers.js";
-import { story } from "../shared/story.js";
+import { story, whole } from "../shared/numbers.js";
 import { advantage, fillCompared, fillGradients, fillMemory, fillWords } from "./cards.js";
 import { bitsAt, Pane } from "./prediction.js";
 import { Strip } from "./strip.js";

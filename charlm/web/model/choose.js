@@ -14,17 +14,6 @@ function likeliest(logits) {
   return first;
 }
 
-/** The first index from which on `isAfter` holds in a sorted list; its length if there is none. */
-function firstIndex(values, isAfter) {
-  let [low, high] = [0, values.length];
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (isAfter(values[middle])) high = middle;
-    else low = middle + 1;
-  }
-  return low;
-}
-
 const IDS = 2 ** 21; // more than there are characters
 
 /**
@@ -59,7 +48,9 @@ export function choose(logits, { temperature = 1, topK = 0, topP = 1 }, draw) {
   }
   for (let index = 0; index < cumulated.length; index++) cumulated[index] /= sum;
   // The ids that top-p keeps come first, so scaling the draw by their total probability draws among them.
-  const last = Math.min(firstIndex(cumulated, (share) => share >= topP), cumulated.length - 1);
+  const covering = cumulated.findIndex((share) => share >= topP);
+  const last = covering < 0 ? order.length - 1 : covering;
   const scaledDraw = topP < 1 ? draw * cumulated[last] : draw;
-  return order[Math.min(firstIndex(cumulated, (share) => share > scaledDraw), last)];
+  const drawn = cumulated.findIndex((share) => share > scaledDraw);
+  return order[drawn < 0 ? last : Math.min(drawn, last)];
 }

@@ -1,8 +1,7 @@
 // Puts the page together.
 
 import { byId, choice, showPage } from "../shared/elements.js";
-import { whole } from "../shared/numbers.js";
-import { story } from "../shared/story.js";
+import { story, whole } from "../shared/numbers.js";
 import { CompleteTab } from "./complete.js";
 import { openModel } from "./engine.js";
 import { ScoreTab } from "./score.js";

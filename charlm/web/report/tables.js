@@ -14,12 +14,6 @@ function fillTable(table, head, rows) {
   table.replaceChildren(element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
 }
 
-function gradientText(gradient) {
-  if (gradient === null) return "—";
-  const rounded = Number(gradient.toPrecision(2));
-  return rounded >= 1e-4 ? String(rounded) : short(rounded);
-}
-
 /** A row for each kind, with the best of every score in bold; what the text below explains comes first. */
 export function fillComparison(table, runs, { rows, symbol, equal }) {
   const names = ["kind", `surprise, nats per ${symbol}`, `memory, ${symbol}s`, "gradient left"];
@@ -36,7 +30,7 @@ export function fillComparison(table, runs, { rows, symbol, equal }) {
     runHeading(runs[number], "row"),
     score(row, "nats"),
     cell(whole(row.memory)),
-    cell(gradientText(row.gradient)),
+    cell(row.gradient === null ? "—" : short(Number(row.gradient.toPrecision(2)))),
     ...(isAfter ? [score(row, "nats_after_chars")] : []),
     cell(whole(row.chars_per_s)),
     cell(whole(row.parameters)),

@@ -1,4 +1,4 @@
-// Numbers for people to read.
+// Numbers for people to read, and the story of a network.
 
 /** 12345 → "12,345"; "—" for what is unknown. */
 export const whole = (number) => (number === null ? "—" : Math.round(number).toLocaleString("en"));
@@ -35,4 +35,10 @@ export function timeSpan(seconds) {
   const [name, size] = UNITS.find(([, size]) => seconds >= 0.95 * size) ?? UNITS.at(-1);
   const count = Math.max(1, Math.round(seconds / size));
   return `${count} ${name}${count === 1 ? "" : "s"}`;
+}
+
+/** "A network read hamlet.txt for 5 minutes."; facts: those of `model_facts`. */
+export function story({ source, step, elapsed: elapsedS }) {
+  if (!step) return "A network that has not been trained yet.";
+  return `A network read ${source}${elapsedS ? ` for ${timeSpan(elapsedS)}` : ""}.`;
 }
