@@ -106,7 +106,11 @@ function show(data) {
   for (const [name, has] of Object.entries(cards)) byId(`${name}-card`).hidden = !has;
   text.show(data.characters);
   choice(byId("views"), Object.entries(views).map(([name, { label }]) => [name, label]), data.compare ? "compare" : "surprise", setView);
-  go(strongest(data.reading));
+  const first = strongest(data.reading);
+  text.select(first);
+  // On a narrow screen the prediction covers the lower part of the text.
+  text.scrollTo(first, getComputedStyle(pane.card).position === "fixed" ? "start" : "nearest");
+  scrollTo(0, 0);
 }
 
 /** Where the surprise is strongest at the beginning of the text. */
