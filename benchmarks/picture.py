@@ -79,7 +79,8 @@ def take_runs(runs: Path) -> None:
     trained, both = load(runs / "shakespeare", "cpu"), [read_run(runs / name) for name in ("shakespeare", "other")]
     with shots() as shot, tempfile.TemporaryDirectory() as folder:
         look, model, report, norms = (Path(folder) / f"{name}.html" for name in ("look", "model", "report", "norms"))
-        look.write_text(look_page(trained, opening(trained, LENGTH)), encoding="utf-8")
+        text = look_page(trained, opening(trained, LENGTH), called="its validation text")
+        look.write_text(text, encoding="utf-8")
         export(trained, "html", model)
         report.write_text(report_page(both), encoding="utf-8")
         save(shot(look.as_uri(), **DESKTOP), "charlm")

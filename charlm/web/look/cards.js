@@ -46,7 +46,11 @@ function memorySentence({ curve, whole }, symbol) {
 export function fillMemory(models, symbol) {
   const lines = models.flatMap(({ name, memory: { curve, whole } }, number) => [
     { name, className: signOf(models, number), points: curve },
-    { name: "", className: `untrained ${signOf(models, number)}`, points: [curve[0], curve.at(-1)].map(([at]) => [at, whole]) },
+    {
+      name: `${name}, the whole text`,
+      className: `untrained ${signOf(models, number)}`,
+      points: [curve[0], curve.at(-1)].map(([length]) => [length, whole]),
+    },
   ]);
   const told = paragraphs(models, ({ memory }) => memorySentence(memory, symbol));
   const words = told.map(({ textContent }) => textContent).join(" ");
@@ -59,7 +63,8 @@ function normsSentence(norms, symbol) {
   if (norms[0] === 0) return "no gradient flows back";
   if (faded > 0) return `below 1 % of its first value ${faded + 1} ${symbol}s back`;
   const end = norms.at(-1) / norms[0];
-  return `${end >= 2 ? `${end.toPrecision(2)} times` : `${(100 * end).toPrecision(2)} % of`} its first value ${norms.length} ${symbol}s back`;
+  const share = end >= 2 ? `${end.toPrecision(2)} times` : `${(100 * end).toPrecision(2)} % of`;
+  return `${share} its first value ${norms.length} ${symbol}s back`;
 }
 
 /** The norms of gradients by steps back: a chart for each layer; untrained models are dashed. */

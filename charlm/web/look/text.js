@@ -43,7 +43,9 @@ export class TextView {
       if (event.key === "Escape") this.isHeld = false;
     });
     addEventListener("beforeprint", () => {
-      for (const block of this.blocks) block.replaceChildren(...shadedText(this.textOf(block), (place) => this.shade(block.start + place)));
+      for (const block of this.blocks) {
+        block.replaceChildren(...shadedText(this.textOf(block), (place) => this.shade(block.start + place)));
+      }
     });
     addEventListener("afterprint", () => this.redraw());
   }
@@ -125,9 +127,7 @@ export class TextView {
     return cell;
   }
 
-  cellOf(index) {
-    return this.box.querySelector(`[data-index="${index}"]`);
-  }
+  cellOf = (index) => this.box.querySelector(`[data-index="${index}"]`);
 
   pointed({ target }, isClick) {
     const index = Number(target.dataset.index ?? NaN);

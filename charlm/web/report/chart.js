@@ -22,8 +22,11 @@ export class Chart {
     Object.assign(this, { runs, what, view, onCursor, onRange });
     this.log = what.log;
     this.title = element("h2");
-    const label = { title: "Logarithmic axis", "aria-label": `log axis of ${what.name}` };
-    const onclick = () => this.setLog(!this.log);
+    const label = { "aria-label": `log axis of ${what.name}` };
+    const onclick = () => {
+      this.log = !this.log;
+      this.draw();
+    };
     this.button = element("button", { type: "button", className: "small", textContent: "log", onclick, ...label });
     this.svg = svg("svg", { class: "plot", "aria-hidden": "true" });
     this.tip = element("div", { className: "tip", hidden: true });
@@ -77,11 +80,6 @@ export class Chart {
     const [start, clientX] = this.drop();
     if (start === undefined || !this.x || Math.abs(event.clientX - clientX) < DRAG) return;
     this.onRange([start, this.pixelAt(event)].map(this.x.value).sort((a, b) => a - b));
-  }
-
-  setLog(log) {
-    this.log = log;
-    this.draw();
   }
 
   /** The curves of the runs in sight, as numbers of the chart; `name` tells them apart. */
@@ -247,7 +245,8 @@ export class Chart {
   fillTip(curves, pixel) {
     const { axis, cursor, symbol } = this.view;
     const place = (value) => AXES[axis].text(value, symbol);
-    const columns = Math.max(1, Math.min(MOST_COLUMNS, Math.floor(this.width / COLUMN), Math.ceil((curves.length * ROW) / this.height)));
+    const needed = Math.ceil((curves.length * ROW) / this.height);
+    const columns = Math.max(1, Math.min(MOST_COLUMNS, Math.floor(this.width / COLUMN), needed));
     const most = columns * Math.max(3, Math.floor(innerHeight / ROW / 2));
     const rows = curves.slice(0, most).map(({ curve, index }) => {
       const [low, high] = [curve.low?.[index], curve.high?.[index]];

@@ -9,16 +9,18 @@ import { textOf } from "./texts.js";
 
 const SAME = {
   parameters: "All have about the same number of parameters.",
+  updates: "All have about the same number of parameters.",
   time: "Each has the size that charlm chose for it.",
 };
 
 /** What the networks have done; all are of one size or not. */
 export function comparisonStory({ text, symbol, minutes, equal, seeds }) {
   const time = minutes <= 1 ? timeSpan(60 * minutes) : `${Number(minutes.toPrecision(3))} minutes`;
-  const told =
+  const learned =
     equal === "updates"
-      ? `Each network learned to guess the next ${symbol} of ${text}. All have about the same number of parameters, and made as many updates as the slowest makes in ${time}.`
-      : `Each network read ${text} for ${time} and learned to guess its next ${symbol}. ${SAME[equal]}`;
+      ? `Each network made as many updates as the slowest makes in ${time}, and learned to guess the next ${symbol} of ${text}.`
+      : `Each network read ${text} for ${time} and learned to guess its next ${symbol}.`;
+  const told = `${learned} ${SAME[equal]}`;
   return seeds > 1 ? `${told} The table has the means of ${seeds} trainings; all below is of the first.` : told;
 }
 

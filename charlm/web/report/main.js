@@ -14,7 +14,8 @@ function reportStory(runs) {
   const texts = new Set(runs.map(({ text }) => text));
   const text = (texts.size === 1 && runs[0].text) || "a text";
   const [learners, them] = runs.length === 1 ? ["A network", "it"] : [`${runs.length} networks`, "them"];
-  return `${learners} learned to guess every next ${guessed} of ${text}. Loss: how much the text surprised ${them}; lower is better.`;
+  const loss = `Loss: how much the text surprised ${them}; lower is better.`;
+  return `${learners} learned to guess every next ${guessed} of ${text}. ${loss}`;
 }
 
 function showSettings(runs, settings) {
