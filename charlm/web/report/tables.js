@@ -7,7 +7,7 @@ import { duration, lossText } from "./numbers.js";
 
 const cell = (text, className = "") => element("td", { textContent: text, className });
 const heading = (text, scope = "col") => element("th", { textContent: text, scope });
-const runHeading = (run, scope) => element("th", { scope }, swatch(run), ` ${run.name}`);
+const runHeading = (run, scope) => element("th", { scope }, swatch(run), `\u00a0${run.name}`);
 
 function fillTable(table, head, rows) {
   const body = rows.map((cells) => element("tr", {}, ...cells));
