@@ -79,8 +79,9 @@ def take_runs(runs: Path) -> None:
     trained, both = load(runs / "shakespeare", "cpu"), [read_run(runs / name) for name in ("shakespeare", "other")]
     with shots() as shot, tempfile.TemporaryDirectory() as folder:
         look, model, report, norms = (Path(folder) / f"{name}.html" for name in ("look", "model", "report", "norms"))
-        look.write_text(look_page(trained, opening(trained, LENGTH)), encoding="utf-8")
-        export(trained, "html", model, novelty=True)
+        text = look_page(trained, opening(trained, LENGTH), called="its validation text")
+        look.write_text(text, encoding="utf-8")
+        export(trained, "html", model)
         report.write_text(report_page(both), encoding="utf-8")
         save(shot(look.as_uri(), **DESKTOP), "charlm")
         save(shot(model.as_uri(), point_at_text, **TALL), "browser")
@@ -115,11 +116,11 @@ def point_at_text(view: Page) -> None:
     """Point at a character of what the model wrote."""
     view.wait_for_selector("#paper[aria-busy=false]")
     view.select_option("#pace", "60")
-    line = view.locator("#paper .line", has_text=re.compile(r"\w.{20}")).nth(_LINE)
-    line.evaluate("line => innerWidth < 500 && scrollBy(0, line.parentElement.getBoundingClientRect().top - 200)")
-    box = line.bounding_box()
-    assert box
-    view.mouse.click(box["x"] + 110, box["y"] + 12)
+    text = view.text_content("#paper") or ""
+    place = [line.start() for line in re.finditer(r"^\w.{20}", text, re.MULTILINE)][_LINE] + 12
+    cell = view.locator(f'#paper [data-index="{place}"]')
+    view.evaluate("innerWidth < 500 && scrollBy(0, document.getElementById('paper').getBoundingClientRect().top - 200)")
+    cell.click()
 
 
 def point_at_loss(view: Page) -> None:

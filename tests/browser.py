@@ -4,7 +4,9 @@
 """
 
 import base64
+import io
 import json
+import os
 import re
 import shutil
 import zlib
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.image import imread
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -79,16 +82,41 @@ def pages_in(chromium: Any, folder: Path) -> Iterator[Callable[..., Any]]:
     assert set(asked) <= {path.as_uri()}
 
 
-_CONTROLS = {
-    "application", "button", "checkbox", "combobox", "image", "radio", "radiogroup", "searchbox", "slider", "table",
-    "textbox",
-}  # fmt: skip
+def check_access(view: Any, most_stops: int) -> None:
+    """No rule of axe-core is broken, if CHARLM_AXE names its file, and Tab stops few times, each with a whole ring."""
+    if axe := os.environ.get("CHARLM_AXE"):
+        view.evaluate(Path(axe).read_text(encoding="utf-8"))
+        broken = view.evaluate("axe.run(document, { resultTypes: ['violations'] })")["violations"]
+        assert not broken, [(rule["id"], [node["target"] for node in rule["nodes"]]) for rule in broken]
+    view.evaluate("document.activeElement.blur()")
+    stops = []
+    for _ in range(most_stops + 1):
+        view.keyboard.press("Tab")
+        stop = view.evaluate(_RING)
+        if stop is None or stop in stops:
+            break
+        stops.append(stop)
+    assert len(stops) <= most_stops
+    assert [name for name, is_whole in stops if not is_whole] == []
 
 
-def unnamed(view: Any) -> list[str]:
-    """The roles of controls, pictures and tables that have no name in the browser's accessibility tree."""
-    session = view.context.new_cdp_session(view)
-    nodes = session.send("Accessibility.getFullAXTree")["nodes"]
-    seen = [node for node in nodes if not node["ignored"] and node["role"]["value"] in _CONTROLS]
-    assert seen
-    return [node["role"]["value"] for node in seen if not node.get("name", {}).get("value")]
+_RING = """() => {
+  const stop = document.activeElement;
+  if (stop === document.body) return null;
+  const style = getComputedStyle(stop);
+  const ring = parseFloat(style.outlineWidth) + parseFloat(style.outlineOffset);
+  const inner = stop.getBoundingClientRect();
+  let isWhole = style.outlineStyle !== "none" || stop.type === "checkbox" || stop.type === "range";
+  for (let box = stop.parentElement; box !== document.body; box = box.parentElement) {
+    if (getComputedStyle(box).overflow === "visible") continue;
+    const outer = box.getBoundingClientRect();
+    isWhole &&= inner.left - ring >= outer.left && inner.top - ring >= outer.top && inner.right + ring <= outer.right;
+  }
+  return [stop.outerHTML.slice(0, 90), isWhole];
+}"""
+
+
+def dark_share(view: Any, x: float, y: float, width: float, height: float) -> float:
+    """How much of a part of the page is as dark as its ink."""
+    picture = imread(io.BytesIO(view.screenshot(clip={"x": x, "y": y, "width": width, "height": height})))
+    return float((picture[..., :3].mean(-1) < 0.3).mean())

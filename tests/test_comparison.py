@@ -15,7 +15,7 @@ from charlm.cells import RNN
 from charlm.cli.compare import _print
 from charlm.comparison import compare
 from charlm.comparison.compare import gradient_left
-from charlm.comparison.page import PASSAGE, WRITTEN, comparison_page
+from charlm.comparison.page import PASSAGE, WRITTEN, comparison_data
 from charlm.comparison.plan import Plan, run_name, short_name
 from charlm.comparison.settings import configs_of, hidden_for
 from charlm.config import flatten, parse_config
@@ -24,9 +24,10 @@ from charlm.errors import ConfigError
 from charlm.inference.trained import TrainedModel, load
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM, count_parameters
+from charlm.report.page import report_page
 from charlm.report.run import read_run
 from charlm.runs import VERSION, find_runs
-from tests.browser import HOSTILE, data_of, unnamed, unpacked
+from tests.browser import HOSTILE, check_access, data_of, unpacked
 from tests.runs import interrupted_after
 from tests.text import words_text
 
@@ -54,7 +55,10 @@ def page(trained_run, monkeypatch):
 
     def make(minutes=2, model=model):
         plan = Plan(f"texts/{HOSTILE}", minutes, cells, seeds=3)
-        return comparison_page(plan, [(row, record, model) for row in rows])
+        comparison = comparison_data(plan, rows, [model, model])
+        return report_page(
+            [replace(record, path=record.path.with_name(name)) for name in comparison["runs"]], comparison
+        )
 
     return make
 
@@ -73,8 +77,12 @@ def test_models_of_equal_size_and_the_same_rows_again(cli, text, tmp_path):
     configs = json.loads((tmp_path / "all/comparison.json").read_text(encoding="utf-8"))["configs"]
     assert configs["rnn"]["data"]["split"] == configs["gru"]["data"]["split"]
     page = data_of((tmp_path / "all/comparison.html").read_text(encoding="utf-8"))
-    assert page["rows"] == first["rows"]
+    assert page["comparison"]["rows"] == first["rows"]
     assert [run["name"] for run in page["runs"]] == [row["cell"] for row in first["rows"]]
+    assert cli("report", tmp_path / "all", "--out", tmp_path / "report.html").code == 0
+    report = data_of((tmp_path / "report.html").read_text(encoding="utf-8"))
+    assert report["comparison"] == page["comparison"]
+    assert [run["name"] for run in report["runs"]] == [*page["comparison"]["runs"].values(), "gru-2", "rnn-2"]
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "all").rglob("*.safetensors")}
     again = json.loads(cli(*words).out)
     assert again == first
@@ -270,7 +278,7 @@ def test_the_gradient_of_a_linear_network_is_a_power(factor):
 
 
 def test_the_data_of_the_page(page, model):
-    data = data_of(page())
+    data = data_of(page())["comparison"]
     [passage, same] = data["passages"]
     assert passage == same
     assert len(passage["text"]) == len(unpacked(passage["bits"])) == PASSAGE
@@ -281,14 +289,14 @@ def test_the_data_of_the_page(page, model):
 def test_the_page_in_a_browser(page, opened):
     view = opened(page(), color_scheme="dark")
     assert view.text_content("h1") == "2 kinds of cells compared"
-    assert "for 2 minutes and learned to guess its next character. All have about the same" in view.text_content(
-        "#story"
-    )
-    assert "the means of 3 trainings" in view.text_content("#story")
+    story = view.text_content("#story")
+    assert "for 2 minutes and learned to guess its next character. All have about the same" in story
+    assert "the means of 3 trainings" in story
     assert "for 3 seconds and learned" in opened(page(minutes=0.05)).text_content("#story")
     cells = view.locator("#comparison tbody tr >> nth=0").locator("td").all_text_contents()
     assert cells == ["1.500", "512", "7.6e−5", "—", "61,234", "2,014", "1 × 16"]
     assert view.locator("#comparison .best").all_text_contents() == ["1.500", "2.000"]
+    assert not view.locator("#scores").is_visible()
     assert (view.locator("#passages .sample").count(), view.locator("#written .sample").count()) == (2, 2)
     assert view.locator("#chart-loss path.line").count() == 4
     assert (view.locator("#gradients .trained").count(), view.locator("#gradients .untrained").count()) == (2, 2)
@@ -297,11 +305,16 @@ def test_the_page_in_a_browser(page, opened):
     widths = view.eval_on_selector_all("#gradients path", "paths => paths.map(path => path.getBBox().width)")
     assert widths[0] < widths[2]  # the untrained ones leave the chart
     assert view.evaluate("window.broken") is None
-    assert unnamed(view) == []
+    check_access(view, 20)
+    view.click("#legend button >> nth=0")  # a run that is hidden is hidden everywhere
+    assert view.locator("#gradients .trained").count() == 1
+    assert (view.locator("#passages .sample").count(), view.locator("#written .sample").count()) == (1, 1)
+    scrolling = "boxes => boxes.filter(box => box.scrollHeight > box.clientHeight + 1).length"
+    assert view.eval_on_selector_all(".sample", scrolling) == 0
     view.set_viewport_size({"width": 390, "height": 800})
     view.wait_for_function("document.documentElement.scrollWidth <= 390")
     right = view.locator("#comparison").locator("..").evaluate("box => box.getBoundingClientRect().right")
-    for column in range(3):  # what the text explains is in sight
+    for column in range(2):  # what the text explains is in sight
         box = view.locator("#comparison tbody td").nth(column).bounding_box()
         assert box["x"] + box["width"] <= right
 
@@ -312,9 +325,8 @@ def test_a_page_of_bytes(page, model, opened, monkeypatch):
     monkeypatch.setattr(TrainedModel, "split", lambda *_: vocabulary.encode(words_text(3000)))
     view = opened(page(model=replace(model, vocabulary=vocabulary, network=network)))
     assert "learned to guess its next byte." in view.text_content("#story")
-    texts = [view.locator("#comparison").inner_text(), *view.locator(".words").all_text_contents()]
-    assert "bytes read per second" in texts[0]
-    assert "character" not in " ".join(texts)
+    assert "bytes read per second" in view.inner_text("#comparison")
+    assert "character" not in " ".join(view.locator(".of-comparison").all_inner_texts())
 
 
 @pytest.mark.parametrize("back", [1, 7, 20])

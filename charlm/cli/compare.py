@@ -60,10 +60,9 @@ def compare(
     check_exists(text)
     folder = out or comparison_folder(text)
 
-    from charlm.comparison.compare import compare
-    from charlm.comparison.page import comparison_page
-    from charlm.comparison.settings import PAGE
-    from charlm.report.page import settings_data
+    from charlm.comparison.compare import PAGE, compare
+    from charlm.comparison.page import comparison_data, keep
+    from charlm.report.page import report_page, settings_data
     from charlm.training.signals import SIGNALS
 
     try:
@@ -73,13 +72,15 @@ def compare(
     if signal:
         say("stopped", f"{signal}; the same command goes on")
         raise typer.Exit(SIGNALS[signal])
-    rows = [row for row, _, _ in compared]
+    rows, records, models = ([*column] for column in zip(*compared, strict=True))
     if json:
         print_json({"folder": str(folder), "rows": rows})
     else:
-        differing = [each for each in settings_data([record for _, record, _ in compared]) if each["differs"]]
+        differing = [each for each in settings_data(records) if each["differs"]]
         _print(rows, differing, equal)
-    write_page(folder / PAGE, comparison_page(plan, compared))
+    comparison = comparison_data(plan, rows, models)
+    keep(folder, comparison)
+    write_page(folder / PAGE, report_page(records, comparison))
 
 
 def _print(rows: Sequence[dict[str, Any]], differing: Sequence[dict[str, Any]], equal: Equal) -> None:

@@ -21,9 +21,6 @@ def export(
         bool,
         typer.Option("--float32", help="For html: exact weights. Those of 8 bits may raise the loss by 0.5 % at most."),
     ] = False,
-    novelty: Annotated[
-        bool, typer.Option("--novelty", help="For html: the page underlines what it copies from the training text.")
-    ] = False,
 ) -> None:
     """Write a trained model for use without charlm.
 
@@ -33,15 +30,15 @@ def export(
     \b
     Examples:
       charlm export runs/mine --to onnx --out mine.onnx
-      charlm export runs/mine --to html --out mine.html --novelty
+      charlm export runs/mine --to html --out mine.html
     """
-    usage.refuse_if(to != "html" and (float32 or novelty), "--float32 and --novelty need --to html")
+    usage.refuse_if(to != "html" and float32, "--float32 needs --to html")
     find_checkpoint(checkpoint)
 
     from charlm.export import export
     from charlm.inference.trained import load
 
     trained = load(checkpoint, "cpu")
-    options = {"int8": not float32, "novelty": novelty} if to == "html" else {}
+    options = {"int8": not float32} if to == "html" else {}
     say("export", f"writing {out} and checking it against charlm's own model ...")
     say("export", f"{out}: {export(trained, to, out, **options)}")

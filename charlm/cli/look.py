@@ -50,11 +50,18 @@ def look(
     check_output(out, "--out", "a page of charlm look")
     other = None if compare is None else load(compare, "cpu", "fp32")
     if file is not None:
-        ids = encode_text(trained, file, skip_unknown)
-        if len(ids) > length:
-            say("text", f"{file}: the first {length:,} of {len(ids):,} characters; --length takes more")
-        ids = beginning(trained, trained.scored_ids(ids), length)
+        whole = encode_text(trained, file, skip_unknown)
+        ids = beginning(trained, trained.scored_ids(whole), length)
+        called = "the text from stdin" if str(file) == "-" else file.name
+        if len(whole) > length:
+            say("text", f"{file}: the first {length:,} of {len(whole):,} characters; --length takes more")
     else:
+        whole = trained.split("valid")
         ids = opening(trained, length)
+        called = "its validation text"
+        if len(whole) < length:
+            say("text", f"the validation text has {len(whole):,} characters; --length asks for {length:,}")
+    if len(whole) > length:
+        called = f"the beginning of {called}"
     say("look", f"reading {len(ids):,} characters, and looking for what units track and what is copied ...")
-    write_page(out, look_page(trained, ids, other, gradients=gradients))
+    write_page(out, look_page(trained, ids, other, gradients=gradients, called=called))

@@ -19,7 +19,8 @@ def report(
     """Write a page of HTML about one or several runs.
 
     The curves of loss, learning rate, gradient norm and speed, the settings in which the runs differ, samples over
-    time, and the final scores. One file: open it in a browser, offline, or send it to a colleague.
+    time, and the final scores; of a comparison's folder, what it measured. One file: open it in a browser, offline, or
+    send it to a colleague.
 
     \b
     Example:
@@ -27,9 +28,10 @@ def report(
     """
     from charlm.data.outputs import check_output
     from charlm.report.page import report_page
-    from charlm.report.run import read_run, runs_in
+    from charlm.report.run import read_comparison, read_run, runs_in
 
     paths = {path.resolve(): path for given in runs for path in runs_in(given)}
     records = [read_run(path) for path in paths.values()]
+    comparison = next(filter(None, map(read_comparison, runs)), None)
     check_output(out, "--out", "a page of charlm report")
-    write_page(out, report_page(records))
+    write_page(out, report_page(records, comparison))

@@ -3,5 +3,5 @@
 plan.py      what is compared; imports no torch
 settings.py  the settings of each kind: models of equal size, or for equal time
 compare.py   the trainings, one after the other, and a row of measures for each kind
-page.py      the page: table, curves, a passage that all read, continuations, units; charlm/web/compare/ shows it
+page.py      what the page of `charlm report` shows of it: table, gradients, a passage that all read, continuations
 """

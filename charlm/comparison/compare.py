@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.comparison.plan import Plan, run_name
-from charlm.comparison.settings import FILE, PAGE, configs_of
+from charlm.comparison.settings import configs_of
 from charlm.config import Config
 from charlm.data.vocabulary import Ids
 from charlm.inference.gradients import gradient_norms
 from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel, load
 from charlm.model import CharLM
-from charlm.report.run import RunRecord, read_run
+from charlm.report.run import COMPARISON, RunRecord, read_run
 from charlm.runs import describe_run
 from charlm.system.console import say
 from charlm.system.files import refuse_links
@@ -26,6 +26,7 @@ from charlm.training.loop import Outcome
 from charlm.training.signals import SIGNALS
 from charlm.training.start import resume_run, start_run
 
+PAGE = "comparison.html"
 BACK = 100
 """How many steps back the gradient is measured."""
 _POSITIONS = 128
@@ -49,7 +50,7 @@ def compare(plan: Plan, folder: Path) -> tuple[list[tuple[Row, RunRecord, Traine
     """
     trainings = [(seed, cell) for seed in range(1, plan.seeds + 1) for cell in plan.cells]
     with refusing_os_errors(folder):
-        refuse_links(folder, (FILE, PAGE, *(run_name(cell, seed) for seed, cell in trainings)))
+        refuse_links(folder, (COMPARISON, PAGE, *(run_name(cell, seed) for seed, cell in trainings)))
     configs = configs_of(plan, folder)
     runs: dict[str, list[Path]] = {cell: [] for cell in plan.cells}
     for place, (seed, cell) in enumerate(trainings, 1):

@@ -1,13 +1,14 @@
-"""The page of a comparison: everything that charlm/web/compare/ shows."""
+"""What a comparison adds to the page of its runs, which is that of `charlm report`."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from charlm import __version__
 from charlm.comparison.compare import MEASURED, Row, gradient_left
-from charlm.comparison.plan import Plan, short_name
+from charlm.comparison.plan import Plan, run_name, short_name
 from charlm.data.reading import NEWLINE
 from charlm.data.vocabulary import Ids
 from charlm.inference.options import SamplingOptions
@@ -15,10 +16,11 @@ from charlm.inference.sampling import sample_many
 from charlm.inference.trained import TrainedModel
 from charlm.look import opening, shown_text
 from charlm.look.predictions import predict
-from charlm.report.page import curves_data, settings_data, text_data
-from charlm.report.run import RunRecord
-from charlm.system.formatting import one_line
-from charlm.web.page import html_page, packed, text_name
+from charlm.report.page import text_data
+from charlm.report.run import COMPARISON, COMPARISON_BYTES
+from charlm.system.files import read_file, replace_file
+from charlm.system.formatting import to_json
+from charlm.web.page import packed, text_name
 
 PASSAGE, WRITTEN = 600, 400
 """Characters of the passage, and of what each model writes."""
@@ -26,26 +28,27 @@ _LINES = 10
 """Lines that a model of lines writes."""
 
 
-def comparison_page(plan: Plan, compared: Sequence[tuple[Row, RunRecord, TrainedModel]]) -> str:
-    """A page of HTML about the kinds, in the order given."""
-    rows, records, models = ([*column] for column in zip(*compared, strict=True))
+def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedModel]) -> dict[str, Any]:
+    """What the page shows, in the order of the rows. runs: the name of each kind by the folder of its first run."""
     passage = opening(models[0], PASSAGE)
-    names = [one_line(short_name(row["cell"])) for row in rows]
-    data = {
-        "version": __version__,
+    return {
         "text": text_name(plan.text),
         "symbol": "byte" if models[0].vocabulary.level == "byte" else "character",
         "minutes": plan.minutes,
         "equal": plan.equal,
         "seeds": plan.seeds,
+        "runs": {run_name(row["cell"], 1): short_name(row["cell"]) for row in rows},
         "rows": rows,
         "gradients": [_gradients(model) for model in models],
-        "runs": [curves_data(name, record) for name, record in zip(names, records, strict=True)],
-        "settings": settings_data(records),
         "passages": [_shaded(model, passage) for model in models],
         "written": [_shaded(model, _written(model)) for model in models],
     }
-    return html_page("compare", f"{len(names)} kinds of cells · charlm compare", data)
+
+
+def keep(folder: Path, page: dict[str, Any]) -> None:
+    """Add what the page shows to the folder's COMPARISON, for `charlm report`."""
+    kept = json.loads(read_file(folder / COMPARISON, COMPARISON_BYTES))
+    replace_file(folder / COMPARISON, to_json(kept | {"page": page}).encode())
 
 
 def _gradients(model: TrainedModel) -> dict[str, Any]:

@@ -18,17 +18,13 @@ from charlm.config import Config, parse_config, valid_overrides
 from charlm.config.yaml import dump_flow
 from charlm.errors import ConfigError
 from charlm.model import count_parameters
+from charlm.report.run import COMPARISON, COMPARISON_BYTES
 from charlm.runs import VERSION, check_version
 from charlm.system.console import say
 from charlm.system.files import read_file, replace_file
 from charlm.system.formatting import format_duration, to_json
 from charlm.training.fine_tuning import settings_of_run
 
-FILE = "comparison.json"
-"""Holds plan and configs, so that a comparison that was stopped goes on with the same."""
-PAGE = "comparison.html"
-MOST_BYTES = 10_000_000
-"""Of FILE; a config has some 2,000."""
 EVALUATIONS = 10
 """Of each training, so that scores can be compared before its end."""
 _PLAIN = (
@@ -46,7 +42,7 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
 
     ConfigError for a folder with another comparison, or a text without a validation share.
     """
-    path = folder / FILE
+    path = folder / COMPARISON
     asked = json.loads(to_json(asdict(plan)))
     if not path.exists():
         configs = dict(zip(plan.cells, _chosen(plan), strict=True))
@@ -57,7 +53,7 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
         return configs
     cells: dict[str, Cell | None] = {}
     try:
-        kept = json.loads(read_file(path, MOST_BYTES))
+        kept = json.loads(read_file(path, COMPARISON_BYTES))
         others = [f"{key}: {kept['plan'].get(key)}" for key in asked if kept["plan"].get(key) != asked[key]]
         check_version(path, kept)
         raw = {name: kept["configs"][name] for name in plan.cells if not others}

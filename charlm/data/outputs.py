@@ -15,7 +15,6 @@ _BEGINNINGS = {
     "a page of charlm export": rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm export -->\n",
     "a page of charlm look": rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm look -->\n",
     "a page of charlm report": rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm report -->\n",
-    "a page of charlm compare": rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm compare -->\n",
     "scores of charlm eval": rb"position,(character|byte),nats,bits\r\n",
     "an ONNX model of charlm": rb"\x08.\x12\x06charlm",
 }

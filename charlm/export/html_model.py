@@ -23,23 +23,13 @@ from charlm.web.page import packed
 
 KERNEL = files("charlm.web") / "model" / "kernel.wasm"
 LARGEST = 127
-_CLIPPED = np.linspace(1.0, 0.95, 26)
-"""Shares of a row's largest weight to try as the largest int8 value; larger weights are clipped. More clipping costs
-more than finer steps gain, except in rows of tens of thousands of weights."""
 
 
 def int8_matrix(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Whole numbers [rows, columns] and a scale for each row, that which leaves the least squared error."""
+    """Whole numbers [rows, columns] and a scale for each row, of which the largest weight is ±127."""
     largest = np.abs(weights).max(axis=1)
-    values, scales = np.zeros(weights.shape, np.int8), np.ones(len(weights), np.float32)
-    smallest_error = np.full(len(weights), np.inf)
-    for share in _CLIPPED:
-        candidate = np.where(largest > 0, largest * share / LARGEST, 1).astype(np.float32)
-        rounded = np.rint(weights / candidate[:, None]).clip(-LARGEST, LARGEST)
-        error = np.square(rounded * candidate[:, None] - weights).sum(axis=1)
-        better = error < smallest_error
-        values[better], scales[better], smallest_error[better] = rounded[better], candidate[better], error[better]
-    return values, scales
+    scales = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
+    return np.rint(weights / scales[:, None]).clip(-LARGEST, LARGEST).astype(np.int8), scales
 
 
 def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:

@@ -4,9 +4,10 @@ A unit tracks the feature with which it correlates most, in absolute value, over
 correlation that is reported is that over the second half, so it is not the best of many by chance.
 """
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +26,10 @@ LEAST_CORRELATION = 0.3
 """A weaker correlation, positive or negative, is taken for noise."""
 _LEAST_LENGTH = 200
 """A shorter text says nothing about what units track."""
-_LEAST = 1e-12
-"""A variance below this is rounding: the value does not change."""
+_MOST_LENGTH = 10_000
+"""Of a longer text, the beginning says it."""
+_LEAST = 1e-6
+"""A norm below this is rounding: the value does not change."""
 
 _IDEOGRAPH = "[\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd]"
 """A word of its own, because there are no spaces between them."""
@@ -36,8 +39,8 @@ _SPELLED = re.compile(rf"{_IDEOGRAPH}|(?:{_LETTER})+(?:['’-](?:{_LETTER})+)*")
 _WORD = re.compile(rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})[^\W\d_])+")
 _ENDS = ".!?。！？…؟۔।"
 """Ends of sentences."""
-_OPENING = {"(": ")", "[": "]", "{": "}"}
-_QUOTES = {'"': '"', "“": "”", "„": "“", "«": "»"}
+_QUOTED = re.compile("|".join(rf"({a}(?:(?!\n\n)[^{b}])*){b}?" for a, b in ('""', "“”", "„“", "«»")))
+"""From an opening mark to the one before the closing, or to an empty line."""
 
 
 def features_of(text: str) -> dict[str, Values]:
@@ -93,85 +96,54 @@ def _lasts(position_N: Values) -> Values:
 
 def _inside_quotes(text: str) -> Values:
     """1 from an opening quotation mark to the one before the closing; an empty line closes it."""
-    depths, closing = [], ""
-    for position, character in enumerate(text):
-        if closing and (character == closing or text.startswith("\n\n", position)):
-            closing = ""
-        elif not closing:
-            closing = _QUOTES.get(character, "")
-        depths.append(float(bool(closing)))
-    return np.array(depths, np.float64)
+    values_N = np.zeros(len(text))
+    for quoted in _QUOTED.finditer(text):
+        values_N[slice(*quoted.span(quoted.lastindex or 0))] = 1
+    return values_N
 
 
 def _bracket_depths(text: str) -> Values:
-    depths, expected = [], []
-    for character in text:
-        if character in _OPENING:
-            expected.append(_OPENING[character])
-        elif expected and character == expected[-1]:
-            expected.pop()
-        depths.append(float(len(expected)))
-    return np.array(depths, np.float64)
+    """How many brackets are open; a closing one that nothing opened counts for nothing."""
+    steps_N = _each(text, lambda c: c in "([{") - _each(text, lambda c: c in ")]}")
+    depths_N = np.cumsum(steps_N)
+    return depths_N - np.minimum(np.minimum.accumulate(depths_N), 0) if len(text) else depths_N
 
 
 def _indentations(text: str) -> Values:
     """Spaces at the beginning of the line, a tab as four; those of the blanks read so far within them."""
-    depths, depth, leading = [], 0, True
-    for character in text:
-        if character == "\n":
-            depth, leading = 0, True
-        elif leading and character in " \t":
-            depth += 4 if character == "\t" else 1
-        else:
-            leading = False
-        depths.append(float(depth))
-    return np.array(depths, np.float64)
+    depths: list[float] = []
+    for line in re.findall(r"\n|[^\n]+", text):
+        blanks = line[: len(line) - len(line.lstrip(" \t"))]
+        widths = [4.0 if blank == "\t" else 1.0 for blank in blanks]
+        depths += [*itertools.accumulate(widths), *[sum(widths)] * (len(line) - len(blanks))]
+    return np.array(depths)
 
 
 def tracked_units(model: CharLM, ids: Ids, text: str) -> dict[Unit, Tracked]:
-    """What the units of a model track in the text of these ids; none for a text that is too short to say."""
-    features = features_of(text)
+    """What the units of a model track in the beginning of the text of these ids; none for a text that is too short."""
+    features = features_of(text[:_MOST_LENGTH])
     if len(text) < _LEAST_LENGTH or not features:
         return {}
-    return chosen_features(*correlations(activations(model, ids), np.array([*features.values()])), [*features])
+    stretches = [*activations(model, ids[:_MOST_LENGTH])]
+    states = {
+        series: np.concatenate([each[series] for each in stretches]) for series in stretches[0] if not series.gate
+    }
+    features_FN = np.array([*features.values()])
+    middle = features_FN.shape[1] // 2
+    first, second = (
+        {series: correlations(features_FN[:, half], values_NH[half]) for series, values_NH in states.items()}
+        for half in (slice(middle), slice(middle, None))
+    )
+    return chosen_features(first, second, [*features])
 
 
-def correlations(
-    stretches: Iterable[dict[Series, Floats]], features_FN: Values
-) -> tuple[dict[Series, Values], dict[Series, Values]]:
-    """Correlations [F, H] of every state with every feature [F, N], over the first half and over the second.
-
-    nan where the unit or the feature does not change within the half. Sums are float64; the stretches are not stored.
-    """
-    middle, start = features_FN.shape[1] // 2, 0
-    halves: tuple[dict[Series, Values], dict[Series, Values]] = ({}, {})
-    for stretch in stretches:
-        length = len(next(iter(stretch.values())))
-        cut = min(max(middle - start, 0), length)
-        for sums, part in zip(halves, (slice(cut), slice(cut, None)), strict=True):
-            f_FT = features_FN[:, start : start + length][:, part]
-            for series, values_TH in stretch.items():
-                if not series.gate:
-                    sums[series] = sums.get(series, 0) + _moments(f_FT, values_TH[part].astype(np.float64))
-        start += length
-    first, second = ({series: _pearson(sums_FH) for series, sums_FH in half.items()} for half in halves)
-    return first, second
-
-
-def _moments(f_FT: Values, x_TH: Values) -> Values:
-    """Sums over time of the products of 1, f, f² [1 + 2F] with 1, x, x² [1 + 2H]."""
-    ones = np.ones((len(x_TH), 1))
-    return np.concatenate([ones.T, f_FT, f_FT**2]) @ np.concatenate([ones, x_TH, x_TH**2], axis=1)
-
-
-def _pearson(moments: Values) -> Values:
-    """Pearson's correlation [F, H]: cov(f, x) / √(var f · var x)."""
-    mean = moments / moments[0, 0]
-    F, H = mean.shape[0] // 2, mean.shape[1] // 2
-    f_F, x_H = mean[1 : F + 1, 0], mean[0, 1 : H + 1]
-    var_f_F, var_x_H = mean[F + 1 :, 0] - f_F**2, mean[0, H + 1 :] - x_H**2
-    var_f_F[var_f_F <= _LEAST], var_x_H[var_x_H <= _LEAST] = np.nan, np.nan
-    return (mean[1 : F + 1, 1 : H + 1] - np.outer(f_F, x_H)) / np.sqrt(np.outer(var_f_F, var_x_H))
+def correlations(features_FN: Values, values_NH: Floats) -> Values:
+    """Pearson's correlation [F, H] of every feature with every unit; nan where one of them does not change."""
+    f_FN = features_FN - features_FN.mean(1, keepdims=True)
+    x_NH = values_NH - values_NH.mean(0, dtype=np.float64)
+    norms_F, norms_H = np.linalg.norm(f_FN, axis=1), np.linalg.norm(x_NH, axis=0)
+    norms_F[norms_F <= _LEAST], norms_H[norms_H <= _LEAST] = np.nan, np.nan
+    return f_FN @ x_NH / np.outer(norms_F, norms_H)
 
 
 def chosen_features(first: dict[Series, Values], second: dict[Series, Values], names: list[str]) -> dict[Unit, Tracked]:

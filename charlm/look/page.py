@@ -12,23 +12,30 @@ from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
 from charlm.look.predictions import Predictions, Series, activations, context_curve, predict
 from charlm.system.console import say
-from charlm.system.formatting import counted, printable
+from charlm.system.formatting import counted, one_line, printable
 from charlm.web.page import html_page, packed, text_name
 
 UNITS = 8
 """How many units a page names."""
 _MOST_BITS = 65.0
+_PART = "\uffff"
+"""Stands for a byte of a character whose last byte shows it; no character of a text."""
 _LEAST_SAVED = 0.5
 """Bits; a smaller difference between two models on a word means nothing."""
 
 
 def look_page(
-    trained: TrainedModel, text: str | Ids, other: TrainedModel | None = None, *, gradients: bool = False
+    trained: TrainedModel,
+    text: str | Ids,
+    other: TrainedModel | None = None,
+    *,
+    gradients: bool = False,
+    called: str = "this text",
 ) -> str:
     """A page of HTML about what the model does with the text, and where another does better.
 
     text: a text, or its ids as `TrainedModel.scored_ids` gives them. gradients: with what flows back to the states
-    before each prediction. The models compute on the CPU in float32.
+    before each prediction. called: how the page calls the text. The models compute on the CPU in float32.
     VocabularyError if a model does not know a character, DataError for less than two characters.
     """
     trained = trained.first_member("look").on_cpu_in_float32()
@@ -39,6 +46,7 @@ def look_page(
     predictions = predict(trained.network, ids)
     data = _described(trained, ids, predictions, gradients=gradients) | {
         "text": shown,
+        "shown": one_line(called),
         "words": hardest_words(shown, predictions.bits_N, 20),
         "copied": _copied(trained, ids),
         "units": _units(trained, ids),
@@ -74,12 +82,12 @@ def beginning(trained: TrainedModel, ids: Ids, length: int) -> Ids:
 
 
 def shown_text(trained: TrainedModel, ids: Ids) -> str:
-    """A character for each id. The last byte of a character shows it, others show a dot."""
+    """A character for each id. The last byte of a character shows it, others are _PART."""
     text = trained.vocabulary.decode(ids.tolist(), "surrogateescape")
     if trained.vocabulary.level == "char":
         return text
     sizes = [len(character.encode("utf-8", "surrogateescape")) for character in text]
-    return "".join("·" * (size - 1) + readable(c) for size, c in zip(sizes, text, strict=True))
+    return "".join(_PART * (size - 1) + readable(c) for size, c in zip(sizes, text, strict=True))
 
 
 def model_facts(trained: TrainedModel) -> dict[str, Any]:
@@ -176,7 +184,7 @@ def _curve(cell: Cell, series: Series, values_N: np.ndarray) -> dict[str, Any]:
     """A state or gate over the text, in eight bits: value = byte · scale."""
     scale = max(float(np.abs(values_N).max()), 1e-9) / 127
     named = {"name": series.name, "gate": series.gate, "meaning": meaning(cell, series.name), "scale": scale}
-    return named | packed(np.round(values_N / scale).astype(np.int8))
+    return named | {"values": packed(np.round(values_N / scale).astype(np.int8))}
 
 
 def meaning(cell: Cell, name: str) -> tuple[str, ...]:

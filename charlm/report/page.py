@@ -20,27 +20,31 @@ _SCORED = "data.valid_source", "data.split", "data.level", "data.unit"
 """The options that decide which characters of a text are scored."""
 _INTERVALS = ("train.log_every", "train.eval_every", "train.save_every", "train.sample_every")
 """Options that follow from the speed of the machine and change nothing that is learned: no difference of runs."""
-SAMPLE_LENGTH = 2000
+SAMPLE_LENGTH = 1000
 """Characters of a sample on the page."""
 
 
-def report_page(records: Sequence[RunRecord]) -> str:
-    """A page of HTML about runs: curves, settings, samples, scores."""
-    names = [one_line(name) for name in short_names([record.path for record in records])]
+def report_page(records: Sequence[RunRecord], comparison: dict[str, Any] | None = None) -> str:
+    """A page of HTML about runs: curves, settings, samples, scores.
+
+    comparison: what a comparison adds, see `comparison_data`. Its runs come first, in its order, by the names it gives.
+    """
+    compared = {} if comparison is None else comparison["runs"]
+    given = {record.path.name for record in records}
+    if not compared.keys() <= given:
+        comparison, compared = None, {}
+    order = {name: place for place, name in enumerate(compared)}
+    records = sorted(records, key=lambda record: order.get(record.path.name, len(order)))
+    short = short_names([record.path for record in records])
+    names = [one_line(compared.get(record.path.name, name)) for record, name in zip(records, short, strict=True)]
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
-    runs = [curves_data(name, record) | _details(record) for name, record in zip(names, records, strict=True)]
-    data = {"version": __version__, "runs": runs, "settings": settings_data(records)}
+    runs = [_run(name, record) for name, record in zip(names, records, strict=True)]
+    data = {"version": __version__, "runs": runs, "settings": settings_data(records), "comparison": comparison}
     return html_page("report", f"{title} · charlm report", data)
 
 
-def curves_data(name: str, record: RunRecord) -> dict[str, Any]:
-    """What the charts show of a run that has this name."""
-    curves = {split: _curves(columns, VALUES[split]) for split, columns in record.splits.items()}
-    return {"name": name, "curves": curves, "rollbacks": _rollbacks(record)}
-
-
-def _details(record: RunRecord) -> dict[str, Any]:
-    """What a report has of a run beside its curves.
+def _run(name: str, record: RunRecord) -> dict[str, Any]:
+    """What the page has of a run.
 
     Runs with the same "ranked" are scored on the same characters: the same text, divided in the same way.
     """
@@ -50,6 +54,10 @@ def _details(record: RunRecord) -> dict[str, Any]:
         samples = [samples[number - 1] for number in np.unique(numbers)]
     scored = [about.corpus_sha256 or source, *(record.options.get(key) for key in _SCORED)]
     return {
+        "name": name,
+        "symbol": "byte" if record.options.get("data.level") == "byte" else "character",
+        "curves": {split: _curves(columns, VALUES[split]) for split, columns in record.splits.items()},
+        "rollbacks": _rollbacks(record),
         "model": f"{about.kind}, {about.layers} × {about.hidden} units{about.several}" if about.kind else None,
         "text": text_name(source) if source else None,
         "ranked": to_json(scored) if source else None,

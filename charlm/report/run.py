@@ -22,6 +22,10 @@ PLACES = ("step", "chars", "elapsed_s")
 """The columns of a row that say when it was written."""
 VALUES = {"train": ("nats", "lr", "grad_norm", "chars_per_s"), "valid": ("nats",)}
 """The columns that are shown of the rows of a split."""
+COMPARISON = "comparison.json"
+"""In the folder of a comparison: its plan, its configs and, once all is trained, what the page shows of it."""
+COMPARISON_BYTES = 10_000_000
+"""Of COMPARISON at most; a config has some 2,000, the page's part 50,000."""
 _NEEDED = "the folder of a run, a checkpoint of one, or a folder that holds runs"
 
 
@@ -82,6 +86,15 @@ def read_run(path: Path) -> RunRecord:
     for fault in faults:
         say("note", f"{path}: {fault}")
     return RunRecord(path, about, options, splits, rollbacks, samples, faults)
+
+
+def read_comparison(folder: Path) -> dict[str, Any] | None:
+    """What a comparison adds to the page of its runs, see `comparison_data`; None if none of it lies there."""
+    try:
+        page = json.loads(read_file(folder / COMPARISON, COMPARISON_BYTES))["page"]
+        return page if all(isinstance(name, str) for name in page["runs"].values()) else None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return None
 
 
 def _read(file: Path, parse: Callable[[Any], dict[str, Any]], faults: list[str]) -> list[dict[str, Any]]:

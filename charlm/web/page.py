@@ -1,10 +1,8 @@
-"""One file of HTML from a page's template, style, modules and data.
+"""One file of HTML from a page's body, style, modules and data, in the frame of shared/page.html.
 
-A template holds the data as {{data}} and so on, and the parts that `modules.txt` lists: {{curves}} is curves.html.
-
-Modules import only from one another, a line each: `import { name } from "./other.js";`, or `"../look/other.js"` of
-another page. Here they become one script in the order of `modules.txt`, without these lines and without `export`; names
-are therefore unique among a page's modules.
+Modules import only from one another, a line each: `import { name } from "./other.js";`, or `"../look/other.js"`. Here
+they become one script, each after those that it imports, without these lines and without `export`; names are therefore
+unique among a page's modules.
 The script runs under a Content-Security-Policy that admits it and the style by their hashes, and nothing else.
 """
 
@@ -14,7 +12,7 @@ import html
 import posixpath
 import re
 import zlib
-from collections.abc import Collection
+from collections.abc import Iterable
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -32,19 +30,19 @@ def html_page(name: str, title: str, data: dict[str, Any], *, wasm: bool = False
 
     wasm: whether the script may compile WebAssembly.
     """
-    folder = files("charlm.web") / name
     script = joined_modules(name)
-    style = joined_styles(name)
-    parts = {posixpath.basename(file).removesuffix(".html"): part for file, part in _listed(name, ".html").items()}
-    fields = parts | {
+    style = _source("shared/base.css") + _source(f"{name}/page.css")
+    comment, _, body = _source(f"{name}/page.html").partition("\n")
+    fields = {
+        "comment": comment,
         "policy": html.escape(content_policy(script, style, wasm=wasm), quote=True),
         "title": html.escape(title),
         "style": style,
-        "script": script,
+        "body": body,
         "data": json_block(data),
+        "script": script,
     }
-    template = (folder / "page.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], template)
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], _source("shared/page.html"))
 
 
 def content_policy(script: str, style: str, *, wasm: bool = False) -> str:
@@ -56,30 +54,25 @@ def content_policy(script: str, style: str, *, wasm: bool = False) -> str:
     )
 
 
-def joined_modules(name: str, roots: Collection[str] = ()) -> str:
-    """The modules of a page as one script; with `roots`, only these and what they import."""
-    sources = _listed(name, ".js")
-    included = set(roots or sources)
-    for module, source in reversed(sources.items()):  # a module comes after those that it imports
-        if module in included:
-            folder = posixpath.dirname(module)
-            included.update(posixpath.normpath(posixpath.join(folder, match[1])) for match in _IMPORT.finditer(source))
-    return "".join(_EXPORT.sub("", _IMPORT.sub("", source)) for module, source in sources.items() if module in included)
+def joined_modules(name: str, roots: Iterable[str] = ("main.js",)) -> str:
+    """These modules of a page, and all that they import, as one script."""
+    sources: dict[str, str] = {}
+
+    def add(module: str) -> None:
+        if module in sources:
+            return
+        source = _source(module)
+        for match in _IMPORT.finditer(source):
+            add(posixpath.normpath(posixpath.join(posixpath.dirname(module), match[1])))
+        sources[module] = source
+
+    for root in roots:
+        add(f"{name}/{root}")
+    return "".join(_EXPORT.sub("", _IMPORT.sub("", source)) for source in sources.values())
 
 
-def joined_styles(name: str) -> str:
-    """The styles that modules.txt lists, and that of the page itself."""
-    page_style = (files("charlm.web") / name / "page.css").read_text(encoding="utf-8")
-    return "".join([*_listed(name, ".css").values(), page_style])
-
-
-def _listed(name: str, ending: str) -> dict[str, str]:
-    """The files of this kind in the page's modules.txt, with their text; "../look/text.js" is one of another page's."""
-    folder = files("charlm.web") / name
-    listed = (folder / "modules.txt").read_text(encoding="utf-8").split()
-    return {
-        file: folder.joinpath(*file.split("/")).read_text(encoding="utf-8") for file in listed if file.endswith(ending)
-    }
+def _source(file: str) -> str:
+    return files("charlm.web").joinpath(*file.split("/")).read_text(encoding="utf-8")
 
 
 def text_name(source: str) -> str:

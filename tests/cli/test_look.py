@@ -26,7 +26,9 @@ def test_a_file(cli, trained_run, tmp_path, write):
 
 def test_validation_text_and_look_html_are_the_default(cli, trained_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert cli("look", trained_run, "--length", 250, "--compare", trained_run).code == 0
+    looked = cli("look", trained_run, "--length", 9000, "--compare", trained_run)
+    assert "text     the validation text has 1,000 characters; --length asks for 9,000\n" in looked.err
+    assert cli("look", trained_run, "--length", 250).code == 0
     valid = words_text(20_000)[18_000:]
     start = valid.index("\n") + 1  # the split begins within a line
     assert text_of(tmp_path / "look.html") == valid[start : start + 250]

@@ -10,7 +10,7 @@ from tests.browser import pages_in
 
 ENGINE = ["engine.js", "random.js", "choose.js", "vocabulary.js"]
 _SCRIPT = """
-globalThis.engine = { openModel, Uniform, choose, probabilities, Vocabulary, unpackArray };
+globalThis.engine = { openModel, Uniform, choose, probabilities, Vocabulary, unpacked };
 document.documentElement.dataset.ready = "yes";"""
 
 

@@ -102,7 +102,7 @@ def test_many_rows_and_samples_are_thinned(run_of):
 @pytest.mark.skipif(which("node") is None, reason="no node to read JavaScript with")
 def test_smoothing_shifts_nothing_and_ignores_how_dense_points_lie():
     code = f"""
-import {{ nearest, smoothed }} from 'file://{web.files("charlm.web")}/report/smooth.js';
+import {{ nearest, smoothed }} from 'file://{web.files("charlm.web")}/report/curve.js';
 const even = Array.from({{ length: 101 }}, (_, place) => place / 100);
 const more = Array.from({{ length: 500 }}, (_, place) => 0.5 + place / 1e5);
 const dense = [...even.slice(0, 50), ...more, ...even.slice(51)];

@@ -1,18 +1,16 @@
-// The text: rows of equal height, of which only those in sight are in the document.
+// A text in blocks of lines, of which only those near what is in sight have an element for each character.
 
-import { shadeColor } from "./colors.js";
+import { shadeColor, shadedText } from "../shared/colors.js";
 import { element } from "../shared/elements.js";
 import { SIGNS } from "../shared/printable.js";
 
-const MARGIN = 25; // rows drawn above and below those in sight
-const NEAR = 22; // rows between the sight and the end of what is drawn before more are drawn, a few at a time
-const PRINTED_COLUMNS = 100; // as many as fit on paper, whatever the width of the window
-
-const WIDE =
-  /[\u1100-\u115f\u2e80-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe4f\uff00-\uff60\u{1f300}-\u{1faff}\u{20000}-\u{3fffd}]/u;
+const BLOCK = 500; // characters of a block at least, and up to the end of the line
+const LONGEST = 2 * BLOCK; // of a block without a line end
+const NEAR = "600px 0px";
+const KEPT = /[\n\t\u00ad\u200c\u200d]/; // what has a sign and stands in the document all the same, to be copied
 
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
-const LOOK_BACK = 1000; // characters before a row in which the letter is looked for that tells its direction
+const LOOK_BACK = 1000; // characters before one in which the beginning of its line is looked for
 
 /** "rtl" or "ltr", by the first letter; undefined if there is none. */
 export function directionOf(text) {
@@ -20,269 +18,176 @@ export function directionOf(text) {
   return letter && (RIGHT_TO_LEFT.test(letter) ? "rtl" : "ltr");
 }
 
-/** Starts of the rows of a text wrapped at `columns`, after a space where there is one in the row's second half. */
-export function wrapRows(characters, columns) {
-  const starts = [0];
-  let filled = 0;
-  let space = -1;
-  for (let index = 0; index < characters.length; index++) {
-    const character = characters[index];
-    filled += character === "\t" ? 4 : WIDE.test(character) ? 2 : 1;
-    if (filled > columns && index > starts.at(-1)) {
-      const first = starts.at(-1);
-      const next = space + 1 - first > columns / 2 ? space + 1 : index;
-      starts.push(next);
-      filled = index - next + 1;
-    }
-    if (character === " ") space = index;
-    if (character === "\n" && index + 1 < characters.length) {
-      starts.push(index + 1);
-      filled = 0;
-    }
-  }
-  return starts;
-}
-
 export class TextView {
-  /**
-   * shade(index) → shade; copied: Uint8Array, 1 where underlined; onSelect(index), onScroll([first, last]) with what
-   * is in sight, onRange([first, last]) when a part is selected.
-   */
-  constructor(box, printed, characters, copied, onSelect, onScroll, onRange = () => {}) {
-    Object.assign(this, { box, printed, characters, copied, onSelect, onScroll, onRange });
-    this.shade = () => 0;
+  /** onSelect(index) of what is pointed at, or reached by keys. */
+  constructor(box, onSelect) {
+    Object.assign(this, { box, onSelect });
+    this.characters = [];
+    this.shade = () => 0; // of an index
+    this.marks = () => ""; // of an index: more classes
+    this.isSurprise = () => false; // where the keys n and p jump to
     this.selected = -1;
-    this.drawn = new Map(); // row → element
-    this.window = [0, 0]; // first row drawn, and the one after the last
-    this.range = this.framed = null; // what is selected, and what a card has led to
-    this.anchor = null; // where a selection by keys began
-    this.underlines = false;
-    this.spacer = element("div", { className: "spacer" });
-    this.rows = element("div", { className: "rows" });
-    this.spacer.append(this.rows);
-    box.append(this.spacer);
-    box.addEventListener("scroll", () => requestAnimationFrame(() => this.render()));
+    this.isHeld = false; // by a click
+    this.blocks = []; // elements with start, end, and isNear
+    this.observer = new IntersectionObserver((entries) => {
+      for (const { target, isIntersecting } of entries) {
+        target.isNear = isIntersecting;
+        this.fill(target);
+      }
+    }, { root: box, rootMargin: NEAR });
+    box.classList.add("text", "shaded");
     box.addEventListener("pointerover", (event) => this.pointed(event, false));
     box.addEventListener("click", (event) => this.pointed(event, true));
     box.addEventListener("keydown", (event) => this.pressed(event));
-    new ResizeObserver(() => this.layout()).observe(box);
-    document.onselectionchange = () => this.dragged();
-    // A page has one such view at a time: the newest takes the place of those before it.
-    window.onbeforeprint = () => this.printAll();
-    window.onafterprint = () => this.printed.replaceChildren();
-    window.onkeydown = (event) => {
-      if (event.key === "Escape") this.pinned = false;
-    };
-    this.pinned = false;
-    this.layout();
-  }
-
-  layout() {
-    if (this.starts && !this.box.clientWidth) return; // hidden, as in print
-    const probe = element("span", { className: "row", textContent: "0".repeat(100) });
-    probe.style.display = "inline-block";
-    this.rows.append(probe);
-    const { width, height } = probe.getBoundingClientRect();
-    probe.remove();
-    const columns = Math.max(20, Math.floor((this.box.clientWidth - 32) / (width / 100)));
-    this.height = Math.round(height) || 26;
-    if (columns !== this.columns) {
-      this.columns = columns;
-      this.starts = wrapRows(this.characters, columns);
-    }
-    this.spacer.style.height = `${this.starts.length * this.height}px`;
-    this.render(true);
-  }
-
-  /** The row of a character. */
-  rowOf(index) {
-    let low = 0;
-    let high = this.starts.length - 1;
-    while (low < high) {
-      const middle = (low + high + 1) >> 1;
-      if (this.starts[middle] <= index) low = middle;
-      else high = middle - 1;
-    }
-    return low;
-  }
-
-  /** First and last character in sight; with `height`, those in rows that are whole within that many pixels. */
-  sight(height = null) {
-    const { scrollTop, clientHeight } = this.box;
-    const first = Math.floor(scrollTop / this.height);
-    const last = height === null ? Math.ceil((scrollTop + clientHeight) / this.height) : Math.floor((scrollTop + height) / this.height);
-    return [this.starts[Math.min(first, this.starts.length - 1)], (this.starts[last] ?? this.characters.length) - 1];
-  }
-
-  render(again = false) {
-    const top = Math.floor(this.box.scrollTop / this.height);
-    const count = Math.ceil(this.box.clientHeight / this.height);
-    if (again) {
-      this.drawn.clear();
-      this.rows.replaceChildren();
-    }
-    // The rows drawn so far serve until the sight comes close to their end.
-    const [begin, end] = this.window;
-    if (!this.drawn.size || top < begin + NEAR || top + count > end - NEAR) {
-      const first = Math.max(0, top - MARGIN);
-      const last = Math.min(this.starts.length, top + count + MARGIN);
-      if (again || first !== begin || last !== end || !this.drawn.size) this.draw(first, last);
-    }
-    this.onScroll(this.sight());
-  }
-
-  /** Put rows first to last − 1 into the document; those that are there already are not touched. */
-  draw(first, last) {
-    for (const [number, row] of this.drawn) {
-      if (number >= first && number < last) continue;
-      row.remove();
-      this.drawn.delete(number);
-    }
-    let next = this.rows.firstChild;
-    for (let number = first; number < last; number++) {
-      if (this.drawn.has(number)) next = this.drawn.get(number).nextSibling;
-      else {
-        const row = this.row(this.starts, number);
-        this.drawn.set(number, row);
-        this.rows.insertBefore(row, next);
+    addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.isHeld = false;
+    });
+    addEventListener("beforeprint", () => {
+      for (const block of this.blocks) {
+        block.replaceChildren(...shadedText(this.textOf(block), (place) => this.shade(block.start + place)));
       }
-    }
-    this.window = [first, last];
-    this.rows.style.transform = `translateY(${first * this.height}px)`;
+    });
+    addEventListener("afterprint", () => this.redraw());
   }
 
-  row(starts, number) {
-    const end = starts[number + 1] ?? this.characters.length;
-    const dir = this.isBackward(starts[number], end) ? "rtl" : "ltr";
-    const row = element("div", { className: "row", dir });
-    for (let index = starts[number]; index < end; index++) row.append(this.cell(index));
-    return row;
+  /** Shows another text. */
+  show(characters) {
+    this.characters = characters;
+    this.selected = -1;
+    this.isHeld = false;
+    this.box.scrollTop = 0;
+    this.changed(0);
   }
 
-  /** Whether a row is read from right to left: by the first letter of its line, or the last one before such a line. */
-  isBackward(start, end) {
-    const letter = (index) => /\p{L}/u.test(this.characters[index]);
-    const earliest = Math.max(0, start - LOOK_BACK);
-    let first = start;
-    while (first > earliest && this.characters[first - 1] !== "\n") first--;
-    let index = first;
-    while (index < end && !letter(index)) index++;
-    if (index === end) {
-      for (index = first - 1; index > earliest && !letter(index); index--);
+  textOf({ start, end }) {
+    return this.characters.slice(start, end);
+  }
+
+  /** The text is another, or longer, from an index on. */
+  changed(from) {
+    let number = Math.max(0, Math.min(this.blockOf(from), this.blocks.length - 1));
+    for (let start = this.blocks[number]?.start ?? 0; start < this.characters.length; number++) {
+      const block = this.blocks[number] ?? this.addBlock();
+      const end = this.endFrom(start);
+      const isSame = block.start === start && end > from;
+      Object.assign(block, { start, end });
+      this.fill(block, isSame ? Math.max(start, from) : start);
+      start = end;
     }
-    return RIGHT_TO_LEFT.test(this.characters[index] ?? "");
+    for (const block of this.blocks.splice(number)) {
+      this.observer.unobserve(block);
+      block.remove();
+    }
+  }
+
+  /** The end of the block that begins at an index. */
+  endFrom(start) {
+    const end = this.characters.indexOf("\n", start + BLOCK) + 1;
+    return Math.min(end || Infinity, start + LONGEST, this.characters.length);
+  }
+
+  addBlock() {
+    const block = element("div", { className: "block" });
+    this.blocks.push(block);
+    this.box.append(block);
+    this.observer.observe(block);
+    return block;
+  }
+
+  /** The number of the block of a character. */
+  blockOf(index) {
+    return this.blocks.findLastIndex(({ start }) => start <= index);
+  }
+
+  /** An element for each character if the block is near, those before an index as they are; else its text alone. */
+  fill(block, from = block.start) {
+    if (!block.isNear) {
+      block.textContent = this.textOf(block).filter((character) => !SIGNS[character] || KEPT.test(character)).join("");
+      return;
+    }
+    if (!block.firstElementChild || from === block.start) block.replaceChildren();
+    while (block.childElementCount > from - block.start) block.lastChild.remove();
+    const first = block.start + block.childElementCount;
+    block.append(...Array.from({ length: block.end - first }, (_, place) => this.cell(first + place)));
+  }
+
+  /** Draws what is near again. */
+  redraw() {
+    for (const block of this.blocks) this.fill(block);
   }
 
   cell(index) {
     const character = this.characters[index];
-    const shown = SIGNS[character] ?? (/\p{C}/u.test(character) ? "�" : character);
-    const cell = element("span", { textContent: shown });
+    const sign = SIGNS[character] ?? (/^[\p{C}\p{Zl}\p{Zp}]$/u.test(character) ? "�" : "");
+    const className = `${this.marks(index)} ${index === this.selected ? "selected" : ""}`.trim();
+    const cell = element("span", { className, textContent: sign && !KEPT.test(character) ? "" : character });
+    if (sign) cell.dataset.sign = sign;
     cell.dataset.index = index;
     cell.style.backgroundColor = shadeColor(this.shade(index));
-    const marks = [];
-    if (character in SIGNS) marks.push("sign");
-    if (index === this.selected) marks.push("selected");
-    if (this.underlines && this.copied[index]) marks.push("copied");
-    if (this.isFramed(index)) marks.push("framed");
-    if (this.isOutside(index)) marks.push("outside");
-    if (marks.length) cell.className = marks.join(" ");
     return cell;
   }
 
-  /** Mark a part, null for none; rows stay as they are, so that what the browser has selected stays selected. */
-  mark(range) {
-    this.range = range;
-    this.toggle("outside", (index) => this.isOutside(index));
-  }
+  cellOf = (index) => this.box.querySelector(`[data-index="${index}"]`);
 
-  /** Frame a stretch, null for none, until the next click or key. */
-  frame(range) {
-    this.framed = range;
-    this.toggle("framed", (index) => this.isFramed(index));
-  }
-
-  toggle(name, test) {
-    for (const cell of this.rows.querySelectorAll("[data-index]")) cell.classList.toggle(name, test(Number(cell.dataset.index)));
-  }
-
-  isFramed(index) {
-    return this.framed !== null && index >= this.framed[0] && index <= this.framed[1];
-  }
-
-  isOutside(index) {
-    return this.range !== null && (index < this.range[0] || index > this.range[1]);
-  }
-
-  /** The browser has selected another part. */
-  dragged() {
-    const selection = getSelection();
-    if (selection.isCollapsed || !this.box.contains(selection.anchorNode)) return;
-    const { startContainer, startOffset, endContainer, endOffset } = selection.getRangeAt(0);
-    const [from, to] = [startContainer, endContainer].map((node) => node.parentElement?.dataset.index);
-    if (from === undefined || to === undefined) return;
-    const first = Number(from) + (startOffset === startContainer.length ? 1 : 0);
-    const last = Number(to) - (endOffset === 0 ? 1 : 0);
-    if (last > first) this.onRange([first, last]);
-  }
-
-  pointed(event, click) {
-    const index = Number(event.target.dataset?.index ?? NaN);
-    if (Number.isNaN(index) || (this.pinned && !click)) return;
-    this.pinned = click && !(this.pinned && index === this.selected);
-    if (click) this.frame(null);
+  pointed({ target }, isClick) {
+    const index = Number(target.dataset.index ?? NaN);
+    if (Number.isNaN(index) || (this.isHeld && !isClick)) return;
+    this.isHeld = isClick && !(this.isHeld && index === this.selected);
     this.select(index);
   }
 
-  /** Mark a character and tell about it; `show` scrolls to it. */
-  select(index, show = false) {
-    this.rows.querySelector(".selected")?.classList.remove("selected");
+  /** Mark a character and tell about it. */
+  select(index) {
+    this.cellOf(this.selected)?.classList.remove("selected");
     this.selected = Math.max(0, Math.min(this.characters.length - 1, index));
-    if (show) this.show(this.selected);
-    this.rows.querySelector(`[data-index="${this.selected}"]`)?.classList.add("selected");
+    this.cellOf(this.selected)?.classList.add("selected");
     this.onSelect(this.selected);
   }
 
-  show(index, middle = false) {
-    const top = this.rowOf(index) * this.height;
-    const { scrollTop, clientHeight } = this.box;
-    if (middle || top < scrollTop || top + this.height > scrollTop + clientHeight) {
-      this.box.scrollTop = top - clientHeight / 3;
-    }
-    this.render();
+  /** Scroll to a character. */
+  scrollTo(index, block = "nearest") {
+    const found = this.blocks[this.blockOf(index)];
+    found.isNear = true;
+    if (!this.cellOf(index)) this.fill(found);
+    this.cellOf(index).scrollIntoView({ block });
   }
 
   pressed(event) {
     const index = Math.max(this.selected, 0);
-    const row = this.rowOf(index);
-    const column = index - this.starts[row];
-    const page = Math.max(1, Math.floor(this.box.clientHeight / this.height) - 2);
-    const inRow = (number) => {
-      const target = Math.max(0, Math.min(this.starts.length - 1, number));
-      return Math.min(this.starts[target] + column, (this.starts[target + 1] ?? this.characters.length) - 1);
-    };
-    const right = this.isBackward(this.starts[row], this.starts[row + 1] ?? this.characters.length) ? -1 : 1;
+    const before = this.characters.slice(Math.max(0, index - LOOK_BACK), index + LOOK_BACK);
+    const line = before.slice(before.lastIndexOf("\n", Math.min(index, LOOK_BACK) - 1) + 1).join("");
+    const right = directionOf(line) === "rtl" ? -1 : 1;
     const moves = {
       ArrowLeft: () => index - right,
       ArrowRight: () => index + right,
-      ArrowUp: () => inRow(row - 1),
-      ArrowDown: () => inRow(row + 1),
-      PageUp: () => inRow(row - page),
-      PageDown: () => inRow(row + page),
-      Home: () => (event.ctrlKey ? 0 : this.starts[row]),
-      End: () => (event.ctrlKey ? this.characters.length : (this.starts[row + 1] ?? this.characters.length)) - 1,
+      ArrowUp: () => this.beside(index, -1),
+      ArrowDown: () => this.beside(index, 1),
       n: () => this.nextSurprise(index, 1),
       p: () => this.nextSurprise(index, -1),
     };
-    // With Ctrl only Home and End: the browser has its own Ctrl+P.
-    const ignored = event.metaKey || event.altKey || (event.ctrlKey && !["Home", "End"].includes(event.key));
-    const move = ignored ? undefined : moves[event.key];
+    const ends = { Home: () => 0, End: () => this.characters.length - 1 };
+    const isOther = event.metaKey || event.altKey || !this.characters.length;
+    const move = isOther ? undefined : (event.ctrlKey ? ends : moves)[event.key]; // the browser has its own Ctrl+P
     if (!move) return;
     event.preventDefault();
-    this.pinned = true;
-    this.frame(null);
-    this.anchor = event.shiftKey ? (this.anchor ?? index) : null;
-    this.select(move(), true);
-    if (this.anchor !== null) this.onRange([this.anchor, this.selected].sort((a, b) => a - b));
+    this.isHeld = true;
+    const next = Math.max(0, Math.min(this.characters.length - 1, move()));
+    this.scrollTo(next);
+    this.select(next);
+  }
+
+  /** The index above (−1) or below (1) one: in the next row, as far from the edge or at the row's end. */
+  beside(index, step) {
+    const row = (place) => this.cellOf(place)?.getBoundingClientRect();
+    this.scrollTo(index);
+    const { left, top } = row(index);
+    let next = index;
+    while (row(next + step)?.top === top) next += step;
+    next += step;
+    const nextTop = row(next)?.top;
+    const distance = (place) => Math.abs(row(place).left - left);
+    while (row(next + step)?.top === nextTop && distance(next + step) <= distance(next)) next += step;
+    return next;
   }
 
   nextSurprise(index, step) {
@@ -290,10 +195,5 @@ export class TextView {
       if (this.isSurprise(next)) return next;
     }
     return index;
-  }
-
-  printAll() {
-    const starts = wrapRows(this.characters, PRINTED_COLUMNS);
-    this.printed.replaceChildren(...starts.map((_, number) => this.row(starts, number)));
   }
 }

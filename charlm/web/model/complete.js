@@ -1,14 +1,13 @@
 // The tab that completes a text while it is typed.
 
-import { byId, element } from "../shared/elements.js";
-import { excerpt, nameOf } from "../look/data.js";
-import { percent } from "../look/details.js";
+import { bar } from "../look/prediction.js";
 import { directionOf } from "../look/text.js";
-import { printable } from "../shared/printable.js";
+import { byId, element } from "../shared/elements.js";
+import { excerpt, printable } from "../shared/printable.js";
 import { choose, probabilities } from "./choose.js";
 import { Context, idsBefore } from "./context.js";
 import { composing, tellUnknown } from "./fields.js";
-import { LIKELIEST, likeliestIds } from "./likeliest.js";
+import { LIKELIEST, likeliestIds } from "./reading.js";
 
 const AHEAD = 48; // characters that are written ahead
 
@@ -17,6 +16,7 @@ export class CompleteTab {
     Object.assign(this, { data, model, vocabulary });
     this.context = new Context(model);
     this.field = byId("typed");
+    this.field.value = data.example;
     this.ahead = ""; // the continuation
     this.likely = []; // texts of the likeliest next characters
     this.field.addEventListener("input", () => this.update());
@@ -88,25 +88,16 @@ export class CompleteTab {
     byId("beside").textContent = fits ? "" : gray;
     const word = Array.from(this.word());
     byId("take").disabled = !word.length;
-    const quoted = element("bdi", { textContent: excerpt(word, 0, word.length, 24) });
+    const quoted = element("bdi", { textContent: excerpt(word, 24) });
     byId("take").replaceChildren(...(word.length ? ["Tab: “", quoted, "”"] : ["Tab"]));
     byId("next").replaceChildren(...likely.map((candidate, index) => this.button(candidate, index)));
   }
 
   button({ name, share }, index) {
-    const shown = nameOf(name);
-    const fill = element("span", { className: "bar-fill" });
-    fill.style.width = `${100 * share}%`;
-    const button = element(
-      "button",
-      { type: "button", onclick: () => this.insert(name) },
-      element("kbd", { textContent: `Alt+${index + 1}` }),
-      element("span", { className: "glyph", textContent: shown, dir: "auto" }),
-      element("span", { className: "bar-room" }, fill),
-      element("span", { className: "number", textContent: percent(share) }),
-    );
+    const key = element("kbd", { textContent: `Alt+${index + 1}` });
+    const onclick = () => this.insert(name);
+    const button = element("button", { type: "button", onclick }, key, ...bar(name, share));
     button.disabled = name.startsWith("byte ");
-    button.setAttribute("aria-label", `${shown}, ${percent(share)}`);
     return element("li", {}, button);
   }
 

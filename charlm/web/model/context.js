@@ -27,7 +27,8 @@ export class Context {
     while (this.ids.length < ids.length) {
       logits = this.add(ids[this.ids.length]);
       if (this.ids.length < ids.length && slices.over) {
-        await slices.next(() => onProgress(this.ids.length));
+        onProgress(this.ids.length);
+        await slices.next();
         if (turn !== this.turn) return null;
       }
     }

@@ -1,47 +1,32 @@
 // Runs a model: one id in, the logits of the next one out.
 
-import { accelerate } from "./kernel.js";
-import { Matrix } from "./matrix.js";
+import { Kernel, Matrix } from "./matrix.js";
 import { Layer } from "./program.js";
-import { unpackArray } from "../shared/unpack.js";
 
-/** A parameter of the JSON: a matrix, a list of matrices, or a vector. */
-async function unpackParameter(parameter) {
-  if (Array.isArray(parameter)) return Promise.all(parameter.map(unpackParameter));
-  if (!parameter.values) return unpackArray(parameter);
-  const [values, scales] = await Promise.all([
-    unpackArray(parameter.values),
-    parameter.scales && unpackArray(parameter.scales),
-  ]);
-  return new Matrix({ ...parameter, values, scales });
+/** A parameter of the data: a matrix, a list of matrices, or a vector. */
+function parameterOf(data) {
+  if (Array.isArray(data)) return data.map(parameterOf);
+  return data?.rows ? new Matrix(data) : data;
 }
 
-async function unpackLayer(parameters) {
-  const entries = Object.entries(parameters).map(async ([name, parameter]) => [name, await unpackParameter(parameter)]);
-  return Object.fromEntries(await Promise.all(entries));
-}
-
-/** The model of the page's JSON, ready to read. */
+/** The model of the page's data, ready to read. */
 export async function openModel(data) {
-  const [parameters, projection, output, outputBias, embedding] = await Promise.all([
-    Promise.all(data.layers.map(unpackLayer)),
-    data.projection && unpackParameter(data.projection),
-    unpackParameter(data.output),
-    unpackParameter(data.outputBias),
-    data.embedding && unpackParameter(data.embedding),
-  ]);
-  const multiplied = [projection, output, ...parameters.flatMap(Object.values).flat()].filter((parameter) => parameter instanceof Matrix);
-  const whyPlain = await accelerate(multiplied, data.kernel).then(() => null, String);
+  const kernel = await Kernel.open(data.kernel);
+  const [projection, output, embedding] = [data.projection, data.output, data.embedding].map(parameterOf);
+  const parameters = data.layers.map((layer) => {
+    return Object.fromEntries(Object.entries(layer).map(([name, each]) => [name, parameterOf(each)]));
+  });
+  const all = [projection, output, embedding, ...parameters.flatMap(Object.values).flat()];
+  const matrices = all.filter((parameter) => parameter instanceof Matrix);
+  kernel.reserve(matrices);
+  for (const matrix of matrices) matrix.move(kernel);
   const programOf = (index) => data.programs[Math.min(index, data.programs.length - 1)];
   const layers = parameters.map((ofLayer, index) => new Layer(programOf(index), ofLayer, data.zoneout));
-  const ends = { projection, output, outputBias, embedding: data.tied ? output : embedding };
-  return new Model(data, { layers, ...ends, whyPlain });
+  return new Model(data, { layers, projection, output, embedding: data.tied ? output : embedding });
 }
 
 class Model {
-  constructor(data, { layers, projection, output, outputBias, embedding, whyPlain }) {
-    this.backend = whyPlain ? "JavaScript" : "WebAssembly";
-    this.whyPlain = whyPlain; // why there is no WebAssembly; null if there is
+  constructor(data, { layers, projection, output, embedding }) {
     this.size = output.rows;
     this.hidden = data.hidden;
     this.begins = data.begins;
@@ -50,7 +35,7 @@ class Model {
     this.embedding = embedding;
     this.projection = projection; // of the outputs, where the embedding is the output matrix but has another size
     this.output = output;
-    this.outputBias = outputBias;
+    this.outputBias = data.outputBias;
     this.logits = new Float32Array(this.size);
     this.ofId = new Array(this.size); // what the first layer computes of an id alone, when it is needed first
     this.outputs = new Float32Array(this.hidden);
@@ -83,14 +68,7 @@ class Model {
     return this.logits;
   }
 
-  /** What people look at: [{ layer, name, values }], copies. */
-  units(state) {
-    return state.flatMap((_, index) =>
-      Object.entries(this.shown(state, index)).map(([name, values]) => ({ layer: index + 1, name, values: values.slice() })),
-    );
-  }
-
-  /** The same of one layer, by name, not copied. */
+  /** What people look at in a layer, by name, not copied. */
   shown(state, index) {
     return this.layers[index].lookAt(state[index]);
   }

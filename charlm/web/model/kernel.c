@@ -1,4 +1,4 @@
-// Products of matrices and vectors in WebAssembly, for kernel.js; matrix.js defines what they are.
+// Products of matrices and vectors in WebAssembly, for matrix.js.
 //
 // kernel.wasm is compiled from this file by scripts/wasm, with clang 14.0.6.
 // The command is: clang --target=wasm32 -O3 -msimd128 -ffreestanding -nostdlib -Wl,--no-entry -Wl,--import-memory
@@ -38,7 +38,7 @@ __attribute__((export_name("multiply_float32"))) void multiply_float32(int rows,
 }
 
 // product [rows] = scale · scales [row] · (W x), with whole numbers W and x; padded and aligned as above. No sum may
-// overflow 32 bits. The result is that of matrix.js to the last bit.
+// overflow 32 bits.
 __attribute__((export_name("multiply_int8"))) void multiply_int8(int rows, int columns, const signed char* weights,
                                                                   const short* x, const float* scales, double scale,
                                                                   float* product) {

@@ -1,10 +1,8 @@
 // Puts the page together.
 
-import { byId } from "../shared/elements.js";
-import { story } from "../shared/story.js";
-import { whole } from "../look/data.js";
+import { byId, choice, showPage } from "../shared/elements.js";
+import { story, whole } from "../shared/numbers.js";
 import { CompleteTab } from "./complete.js";
-import { openCopies } from "./copies.js";
 import { openModel } from "./engine.js";
 import { ScoreTab } from "./score.js";
 import { Vocabulary } from "./vocabulary.js";
@@ -12,41 +10,36 @@ import { WriteTab } from "./write.js";
 
 const FIRST_SEED = 1; // of the text that is there when the page opens
 
-async function start() {
-  const data = JSON.parse(byId("data").textContent);
+async function show(data) {
   tellAbout(data);
-  const [model, copies] = await Promise.all([openModel(data.model), openCopies(data.copies)]);
+  const model = await openModel(data.model);
   const vocabulary = new Vocabulary(data.vocabulary);
-  const shared = { data, model, vocabulary, copies };
+  const symbols = Array.from({ length: model.size }, (_, id) => vocabulary.name(id));
+  const shared = { data, model, vocabulary, symbols };
   const write = new WriteTab(shared);
   const complete = new CompleteTab(shared);
-  new ScoreTab(shared);
-  byId("backend").textContent = `Runs in this browser (${model.backend}); nothing is sent anywhere.`;
-  followTabs((name) => name === "complete" && complete.update());
-  document.documentElement.dataset.ready = "yes";
+  const score = new ScoreTab(shared);
+  const stories = {
+    write: `It writes: every next ${data.symbol} is drawn from its guesses.`,
+    complete: "It guesses how your text goes on.",
+    score: "It reads your text; orange: it was surprised.",
+  };
+  const tabs = [["write", "Write"], ["complete", "Complete"], ["score", "Score"]];
+  choice(byId("tabs"), tabs, "write", (chosen) => {
+    for (const [name] of tabs) byId(`${name}-panel`).hidden = name !== chosen;
+    byId("story").textContent = `${story(data)} ${stories[chosen]}`;
+    if (chosen === "complete") complete.update();
+    if (chosen === "score") score.open();
+  });
   write.write(FIRST_SEED);
 }
 
 function tellAbout(data) {
   byId("name").textContent = data.name;
-  const drawn = `every next ${data.symbol} is drawn from its guesses`;
-  byId("story").textContent = `${story(data)} It writes: ${drawn}.`;
-  const facts = [
-    data.kind,
-    `${whole(data.parameters)} parameters`,
-    data.step ? `${whole(data.step)} steps` : "",
-    scoreOf(data),
-    data.precision,
-  ];
+  const updates = data.step ? `${whole(data.step)} updates` : "";
+  const facts = [data.kind, `${whole(data.parameters)} parameters`, updates, scoreOf(data), data.precision];
   byId("facts").textContent = facts.filter(Boolean).join(" · ");
   for (const name of document.querySelectorAll(".symbol")) name.textContent = data.symbol;
-  if (!data.copies) return;
-  const { covered, total, window, chance } = data.copies;
-  const extent = covered === total ? `all ${whole(total)}` : `the first ${whole(covered)} of ${whole(total)}`;
-  byId("copies-note").textContent =
-    `Underlined: ${window} ${data.symbol}s or more in a row that stand in the training text (${extent} ${data.symbol}s of ` +
-    `it are known here). One of ${whole(Math.round(1 / Math.max(chance, 1e-9)))} stretches of ${window} that are new ` +
-    `is underlined by chance; of longer ones, far fewer.`;
 }
 
 /** The score of the run at this checkpoint; if it is not known, that of a part of the text. */
@@ -56,28 +49,4 @@ function scoreOf({ validNats, nats, scored, symbol }) {
   return nats ? `${score(nats)} of ${whole(scored)} of validation text` : "";
 }
 
-/** Tabs by click and by arrow keys; onChoice(name). */
-function followTabs(onChoice) {
-  const tabs = [...byId("tabs").children];
-  const show = (chosen) => {
-    for (const tab of tabs) {
-      tab.setAttribute("aria-selected", String(tab === chosen));
-      tab.tabIndex = tab === chosen ? 0 : -1;
-      byId(`${tab.value}-panel`).hidden = tab !== chosen;
-    }
-    onChoice(chosen.value);
-  };
-  for (const tab of tabs) tab.addEventListener("click", () => show(tab));
-  byId("tabs").addEventListener("keydown", (event) => {
-    const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!step) return;
-    const next = tabs[(tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length];
-    show(next);
-    next.focus();
-  });
-}
-
-start().catch((error) => {
-  byId("facts").textContent = `This page could not be read: ${error.message}`;
-  throw error;
-});
+showPage(show);

@@ -1,15 +1,36 @@
-// A matrix of weights: float32, or int8 with one scale per row. This is the definition; kernel.js computes the same
-// products faster.
+// Matrices of weights in the memory of WebAssembly: float32, or int8 with one scale per row. kernel.c has their products.
 
+import { bytesOf } from "../shared/unpack.js";
+
+const PAGE = 65536; // bytes of a page of memory
 const LARGEST_SUM = 2 ** 31 - 1;
+const padded = (count, multiple) => Math.ceil(count / multiple) * multiple;
 
-/** The whole number that stands for the largest value of a vector: no sum of `columns` products with an int8 overflows. */
-export function largestWhole(columns) {
-  return Math.min(32767, Math.floor(LARGEST_SUM / (127 * columns)));
+/** The compiled kernel, and memory for matrices. */
+export class Kernel {
+  /** code: compiled, as base64. */
+  static async open(code) {
+    const memory = new WebAssembly.Memory({ initial: 2 });
+    const { instance } = await WebAssembly.instantiate(bytesOf(code), { env: { memory } });
+    return Object.assign(new Kernel(), { memory, exports: instance.exports, end: padded(instance.exports.__heap_base.value, 16) });
+  }
+
+  /** Makes room for these matrices. Memory that grows has new buffers, so all of it is taken at once. */
+  reserve(matrices) {
+    const bytes = matrices.reduce((sum, matrix) => sum + matrix.bytes, 0);
+    this.memory.grow(Math.max(0, Math.ceil((this.end + bytes - this.memory.buffer.byteLength) / PAGE)));
+  }
+
+  /** An array filled with zeros, aligned for vectors of 16 bytes. */
+  take(Type, length) {
+    const start = this.end;
+    this.end += padded(length * Type.BYTES_PER_ELEMENT, 16);
+    return new Type(this.memory.buffer, start, length);
+  }
 }
 
 /** Rounds x to whole numbers times a scale, which is returned. The largest of them is ±largest, for the largest |x|. */
-export function quantize(x, wholes, largest) {
+function quantize(x, wholes, largest) {
   let peak = 0;
   for (let index = 0; index < x.length; index++) peak = Math.max(peak, Math.abs(x[index]));
   if (!(peak > 0)) {
@@ -25,53 +46,41 @@ export function quantize(x, wholes, largest) {
 export class Matrix {
   constructor({ rows, columns, values, scales }) {
     Object.assign(this, { rows, columns, values, scales });
-    this.stride = columns; // from one row of `values` to the next
-    this.product = new Float32Array(rows);
-    this.sums = new Float64Array(rows + 3); // entries past the last row are of no use
+    [this.paddedRows, this.stride] = [padded(rows, 4), padded(columns, 8)];
+    this.bytes = this.paddedRows * this.stride * values.BYTES_PER_ELEMENT + 8 * this.paddedRows + 4 * this.stride + 64;
+    // No sum of products of such whole numbers with an int8 overflows.
+    this.largest = Math.min(32767, Math.floor(LARGEST_SUM / (127 * columns)));
   }
 
-  at(row, column) {
-    return this.values[row * this.stride + column] * (this.scales ? this.scales[row] : 1);
+  /** Moves the weights into the memory of the kernel, for which it has room. */
+  move(kernel) {
+    const { rows, columns, values, scales, paddedRows, stride } = this;
+    this.kernel = kernel.exports;
+    this.values = kernel.take(values.constructor, paddedRows * stride);
+    for (let row = 0; row < rows; row++) this.values.set(values.subarray(row * columns, (row + 1) * columns), row * stride);
+    this.x = kernel.take(scales ? Int16Array : Float32Array, stride);
+    this.product = kernel.take(Float32Array, paddedRows);
+    this.scales = scales && kernel.take(Float32Array, paddedRows);
+    this.scales?.set(scales);
+    this.input = this.x.subarray(0, columns);
+    this.output = this.product.subarray(0, rows);
   }
 
   row(row) {
-    return Float32Array.from({ length: this.columns }, (_, column) => this.at(row, column));
+    const scale = this.scales ? this.scales[row] : 1;
+    return Float32Array.from(this.values.subarray(row * this.stride, row * this.stride + this.columns), (value) => value * scale);
   }
 
   /** W x: a Float32Array, valid until the next product of this matrix. With scales, x is rounded to 16 bits. */
-  multiply(x) {
-    const { columns, scales, product, sums } = this;
-    let [y, scale] = [x, 1];
+  multiply(vector) {
+    const { kernel, paddedRows, stride, values, x, scales, product } = this;
     if (scales) {
-      // Whole numbers as float32: JavaScript multiplies these faster, and their sums are exact.
-      if (this.values instanceof Int8Array) this.values = Float32Array.from(this.values);
-      this.wholes ??= new Float32Array(columns);
-      y = this.wholes;
-      scale = quantize(x, y, largestWhole(columns));
+      const scale = quantize(vector, this.input, this.largest);
+      kernel.multiply_int8(paddedRows, stride, values.byteOffset, x.byteOffset, scales.byteOffset, scale, product.byteOffset);
+    } else {
+      this.input.set(vector);
+      kernel.multiply_float32(paddedRows, stride, values.byteOffset, x.byteOffset, product.byteOffset);
     }
-    this.addUp(y);
-    for (let row = 0; row < product.length; row++) product[row] = scales ? sums[row] * scales[row] * scale : sums[row];
-    return product;
-  }
-
-  /** Writes the sums of values · y, four rows at once, since the processor can add to four sums at a time. */
-  addUp(y) {
-    const { rows, columns, stride, values, sums } = this;
-    const start = (row) => Math.min(row, rows - 1) * stride;
-    for (let row = 0; row < rows; row += 4) {
-      const [a, b, c, d] = [start(row), start(row + 1), start(row + 2), start(row + 3)];
-      let [sumA, sumB, sumC, sumD] = [0, 0, 0, 0];
-      for (let column = 0; column < columns; column++) {
-        const value = y[column];
-        sumA += values[a + column] * value;
-        sumB += values[b + column] * value;
-        sumC += values[c + column] * value;
-        sumD += values[d + column] * value;
-      }
-      sums[row] = sumA;
-      sums[row + 1] = sumB;
-      sums[row + 2] = sumC;
-      sums[row + 3] = sumD;
-    }
+    return this.output;
   }
 }

@@ -1,16 +1,30 @@
 // What a model said of each character of a text, as a page of charlm look has it.
 
-import { likeliestIds } from "./likeliest.js";
+/** How many of the likeliest are kept. */
+export const LIKELIEST = 5;
+
+/** The `count` likeliest ids, the likeliest first; of equal ones the first comes first. */
+export function likeliestIds(shares, count) {
+  const ids = [];
+  shares.forEach((share, id) => {
+    if (ids.length === count && share <= shares[ids[count - 1]]) return;
+    let index = ids.length;
+    while (index > 0 && share > shares[ids[index - 1]]) index--;
+    ids.splice(index, 0, id);
+    if (ids.length > count) ids.pop();
+  });
+  return ids;
+}
 
 const UNKNOWN_BITS = 65535;
 const MOST_BITS_SHOWN = 65;
 
 export class Reading {
-  /** likeliest: how many characters are kept; capacity: of how many characters of text, it grows if there are more. */
-  constructor(likeliest, capacity = 1024) {
-    this.likeliest = likeliest;
+  /** size: of the vocabulary. The arrays grow with the text. */
+  constructor(size) {
+    this.likeliest = Math.min(LIKELIEST, size);
     this.exact = 0; // bits of all characters
-    this.reserve(capacity);
+    this.reserve(1024);
   }
 
   reserve(capacity) {

@@ -1,124 +1,101 @@
 // The tab that scores a text: every character shaded by its bits.
 
-import { surpriseScale } from "../look/colors.js";
-import { byId, element } from "../shared/elements.js";
-import { bitsAt, nameOf, whole } from "../look/data.js";
-import { sentence, showPrediction } from "../look/details.js";
-import { TextView } from "../look/text.js";
+import { bitsAt, Pane } from "../look/prediction.js";
+import { surpriseScale } from "../shared/colors.js";
+import { byId } from "../shared/elements.js";
+import { whole } from "../shared/numbers.js";
 import { probabilities } from "./choose.js";
-import { composing, tellUnknown } from "./fields.js";
-import { LIKELIEST } from "./likeliest.js";
+import { blame, composing, tellUnknown } from "./fields.js";
 import { Reading } from "./reading.js";
 import { Slices } from "./slices.js";
 
 export class ScoreTab {
-  constructor({ data, model, vocabulary }) {
+  constructor({ data, model, vocabulary, symbols }) {
     Object.assign(this, { data, model, vocabulary });
     this.turn = 0;
-    this.symbols = Array.from({ length: model.size }, (_, id) => vocabulary.name(id));
+    this.pane = new Pane({ symbol: data.symbol, symbols }, "The scored text", "Its guesses; orange: what stands there.");
+    byId("scored").append(this.pane.box, this.pane.card);
+    byId("pasted").value = data.example;
+    byId("pasted").addEventListener("input", () => this.clear());
     byId("score").addEventListener("click", () => this.score());
     byId("pasted").addEventListener("keydown", (event) => {
       if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !composing(event)) this.score();
     });
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !composing(event)) this.stop();
+      if (event.key === "Escape" && !composing(event) && byId("score-result").hidden) this.clear();
     });
   }
 
-  /** Ends what is being scored. */
-  stop() {
-    if (!byId("score-result").hidden) return; // nothing is
+  /** The tab is opened: its example is scored. */
+  open() {
+    if (!this.turn && this.data.example) this.score();
+  }
+
+  /** Ends what is being scored, and takes away what is of another text. */
+  clear() {
     this.turn++;
+    byId("score-fault").replaceChildren();
     byId("score-status").textContent = "";
+    byId("score-result").hidden = true;
+    this.pane.close();
   }
 
   /** Scores the text of the field. */
   async score() {
-    const turn = ++this.turn;
-    const fault = byId("score-fault");
-    fault.replaceChildren();
-    byId("score-status").textContent = "";
-    byId("score-result").hidden = true; // that of an earlier text
-    const text = byId("pasted").value;
-    const { unknown } = this.vocabulary.encode(text);
-    if (unknown.length) return tellUnknown(fault, byId("pasted"), this.vocabulary, unknown, () => this.score());
-    const read = this.toRead(text);
-    const shown = read.filter(({ shown }) => shown);
-    if (!read.some(({ shown }, index) => index > 0 && shown)) {
-      fault.textContent = `Text: found ${shown.length} ${this.data.symbol}${shown.length === 1 ? "" : "s"}; allowed: 2 or more`;
-      return;
+    this.clear();
+    const { turn, vocabulary, model } = this;
+    const [fault, field] = [byId("score-fault"), byId("pasted")];
+    const { unknown } = vocabulary.encode(field.value);
+    if (unknown.length) return tellUnknown(fault, field, vocabulary, unknown, () => this.score());
+    const { given, ids } = this.toRead(field.value);
+    if (ids.length + given.length < 2) {
+      fault.textContent = `Text: found ${ids.length} ${this.data.symbol}${ids.length === 1 ? "" : "s"}; allowed: 2 or more`;
+      return blame(field);
     }
-    const reading = new Reading(Math.min(LIKELIEST, this.model.size), shown.length);
-    const state = this.model.start();
+    const reading = new Reading(model.size);
+    const characters = [];
+    const decoder = vocabulary.decoder(characters);
+    const state = model.start();
     const slices = new Slices();
-    let index = 0;
     let logits = null;
-    for (const { id, shown } of read) {
-      if (shown) {
-        if (logits) reading.note(index, probabilities(logits), id);
-        index++;
-      }
-      logits = this.model.read(state, id);
+    for (const id of given) logits = model.read(state, id);
+    for (const [index, id] of ids.entries()) {
+      if (logits) reading.note(index, probabilities(logits), id);
+      decoder.push(id);
+      logits = model.read(state, id);
       if (slices.over) {
-        byId("score-status").textContent = `${whole(index)} of ${whole(reading.bits.length)} ${this.data.symbol}s`;
+        byId("score-status").textContent = `${whole(index)} of ${whole(ids.length)} ${this.data.symbol}s`;
         logits = logits.slice(); // others may use the model now
         await slices.next();
         if (turn !== this.turn) return;
       }
     }
-    this.show(reading, shownCharacters(this.vocabulary, shown.map(({ id }) => id)));
+    decoder.end();
+    this.show(reading, characters);
   }
 
-  /** What is read, in order: [{ id, shown }]. A model of lines reads a line end first, and scores the one after each line. */
+  /** What is read. A model of lines is given a line end first, and scores the one after each line. */
   toRead(text) {
-    const { vocabulary } = this;
-    const { begins } = vocabulary;
-    const { ids } = vocabulary.encode(text);
-    if (begins === null) return ids.map((id) => ({ id, shown: true }));
-    const lines = ids.at(-1) === begins ? ids : [...ids, begins];
-    return [{ id: begins, shown: false }, ...lines.map((id) => ({ id, shown: true }))];
+    const { ids } = this.vocabulary.encode(text);
+    const { begins } = this.vocabulary;
+    if (begins === null) return { given: [], ids };
+    return { given: [begins], ids: ids.at(-1) === begins ? ids : [...ids, begins] };
   }
 
   show(reading, characters) {
     const { symbol } = this.data;
-    const data = { characters, symbol, reading, symbols: this.symbols };
-    const count = characters.filter((_, index) => !Number.isNaN(bitsAt(reading, index))).length;
-    const mean = reading.exact / count;
-    byId("score-status").textContent =
-      `${mean.toFixed(3)} bits per ${symbol} · perplexity ${(2 ** mean).toFixed(2)} · ` +
-      `${whole(count)} ${symbol}s scored · ${whole(Math.round(reading.exact))} bits in all`;
+    const bits = characters.map((_, index) => bitsAt(reading, index));
+    const count = bits.filter((each) => !Number.isNaN(each)).length;
+    const mean = `${(reading.exact / count).toFixed(3)} bits per ${symbol}`;
+    byId("score-status").textContent = `${mean} · ${whole(count)} ${symbol}s scored · ${whole(reading.exact)} bits in all`;
     byId("spoken").textContent = byId("score-status").textContent;
     byId("score-result").hidden = false;
-    const box = element("div", { className: "scored", tabIndex: 0 });
-    box.setAttribute("role", "application");
-    box.setAttribute("aria-label", `The text, ${whole(characters.length)} ${symbol}s; the arrow keys move through it`);
-    const printed = element("div", { className: "printed" });
-    printed.setAttribute("aria-hidden", "true");
-    byId("score-box").replaceChildren(box, printed);
-    const text = new TextView(box, printed, characters, new Uint8Array(0), (index) => this.tell(data, box, index), () => {});
-    const scale = surpriseScale(characters.map((_, index) => bitsAt(reading, index)));
-    text.shade = (index) => scale.shade(bitsAt(reading, index));
-    text.isSurprise = (index) => bitsAt(reading, index) >= scale.surprising;
-    text.render(true);
-    text.select(0);
+    const scale = surpriseScale(bits);
+    Object.assign(this.pane.data, { characters, reading });
+    const { view } = this.pane;
+    view.shade = (index) => scale.shade(bits[index]);
+    view.isSurprise = (index) => bits[index] >= scale.surprising;
+    view.show(characters);
+    view.select(bits.findIndex((each) => !Number.isNaN(each)));
   }
-
-  tell(data, box, index) {
-    showPrediction(byId("prediction"), data, index);
-    // Only what the keys move to is spoken: the pointer moves too fast.
-    if (document.activeElement === box) {
-      byId("spoken").textContent = `${nameOf(data.characters[index])}: ${sentence(data, data.reading, index)}`;
-    }
-  }
-}
-
-/** A string for each id. The last byte of a character shows it, others show a dot. */
-function shownCharacters(vocabulary, ids) {
-  if (vocabulary.level === "char") return ids.map((id) => vocabulary.name(id));
-  const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(Uint8Array.from(ids));
-  const encoder = new TextEncoder();
-  return Array.from(text).flatMap((character) => {
-    const bytes = encoder.encode(character).length;
-    return [...Array(bytes - 1).fill("·"), character];
-  });
 }

@@ -1,5 +1,7 @@
 // Text ↔ ids.
 
+import { PART } from "../shared/printable.js";
+
 export class Vocabulary {
   /** data: level, characters, begins, firstRead and substitutes; see packed_model. */
   constructor(data) {
@@ -48,13 +50,27 @@ export class Vocabulary {
     return id < 128 ? String.fromCharCode(id) : `byte ${id.toString(16).toUpperCase()}`;
   }
 
-  /** push(id) gives the text that an id adds, end() what was held back: bytes of an incomplete character. */
-  decoder() {
-    if (this.level === "char") return { push: (id) => this.characters[id], end: () => "" };
-    const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  /** Decodes one id after the other: push(id) gives the text that it adds, end() that of an incomplete character.
+   *
+   * characters: grows by a string for each id; PART stands for a byte of a character that ends later.
+   */
+  decoder(characters = []) {
+    const bytes = new TextDecoder("utf-8", { ignoreBOM: true });
+    const complete = (place, text) => (characters[place] = characters[place] === PART ? text : characters[place] + text);
+    const decoded = (id) => (this.level === "char" ? this.characters[id] : bytes.decode(Uint8Array.of(id), { stream: true }));
     return {
-      push: (id) => decoder.decode(Uint8Array.of(id), { stream: true }),
-      end: () => decoder.decode(),
+      push: (id) => {
+        const text = decoded(id);
+        const added = Array.from(text);
+        characters.push(added.pop() ?? PART);
+        if (added.length) complete(characters.length - 2, added.join("")); // bytes that are no character
+        return text;
+      },
+      end: () => {
+        const text = bytes.decode();
+        if (text) complete(characters.length - 1, text);
+        return text;
+      },
     };
   }
 }

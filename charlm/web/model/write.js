@@ -1,91 +1,100 @@
 // The tab that writes.
 
-import { byId } from "../shared/elements.js";
-import { whole } from "../look/data.js";
-import { Alternatives } from "./alternatives.js";
-import { Context } from "./context.js";
-import { FieldError, composing, listed, numberIn, seedIn, tellUnknown } from "./fields.js";
-import { Paper } from "./paper.js";
-import { Slices } from "./slices.js";
-import { Watch } from "./watch.js";
+import { bitsAt, Pane } from "../look/prediction.js";
+import { unitName, unitSays } from "../look/units.js";
+import { fillLegend } from "../shared/colors.js";
+import { byId, element } from "../shared/elements.js";
+import { whole } from "../shared/numbers.js";
+import { PART } from "../shared/printable.js";
+import { composing, listed, tellUnknown } from "./fields.js";
 import { Writer } from "./writer.js";
 
 const SEEDS = 2 ** 32;
+const FRAME_MS = 30; // between two pictures of the text
 
 export class WriteTab {
-  constructor({ data, model, vocabulary, copies }) {
-    Object.assign(this, { data, vocabulary, copies });
+  constructor({ data, model, vocabulary, symbols }) {
+    Object.assign(this, { data, vocabulary });
     this.lines = vocabulary.begins !== null;
-    this.running = false;
-    this.watch = new Watch(model, data.units, () => this.writer.recolor());
-    const paper = new Paper(byId("paper"), (value, peak) => this.watch.color(value, peak));
-    this.writer = new Writer(model, vocabulary, new Context(model), copies, paper, this.watch);
-    this.paper = paper;
-    this.alternatives = new Alternatives(data.symbol, vocabulary, this.writer, paper);
+    this.writer = new Writer({ model, vocabulary });
+    const about = "What it expected, before temperature and limits; orange: what it wrote.";
+    this.pane = new Pane({ symbol: data.symbol, symbols }, "What the model writes", about);
+    this.view = this.pane.view;
+    this.view.shade = (index) => this.writer.shade(index);
+    this.view.marks = (index) => {
+      const { reading, characters } = this.writer;
+      return Number.isNaN(bitsAt(reading, index)) && characters[index] !== "\n" ? "given" : "";
+    };
+    this.pane.box.id = "paper";
+    byId("written").append(this.pane.box, this.pane.card);
     this.followTemperature();
     this.followPace();
+    this.followColor();
     byId("count-field").hidden = !this.lines;
     byId("stop-field").hidden = this.lines;
-    byId("write").addEventListener("click", () => this.write());
-    byId("stop").addEventListener("click", () => this.stop());
+    byId("stop").addEventListener("click", () => this.writer.stop());
+    byId("copy").addEventListener("click", () => this.copy());
     byId("seed").addEventListener("input", () => {
       byId("new-seed").checked = false;
     });
+    this.check("prompt", (text) => (this.lines && text.includes("\n") ? "A part of one line, without a line end." : ""));
+    this.check("stop-text", (text) => {
+      const { unknown } = vocabulary.encode(text);
+      return unknown.length ? `The model never writes ${listed(unknown)}.` : "";
+    });
+    const form = byId("settings");
+    form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.write();
+    });
+    // Before the browser moves to what is wrong and says why.
+    form.addEventListener("invalid", ({ target }) => target.closest("details")?.setAttribute("open", ""), true);
     byId("write-panel").addEventListener("keydown", (event) => {
-      if (composing(event)) return;
-      const inField = event.target instanceof HTMLInputElement;
-      if (event.key === "Enter" && (event.ctrlKey || event.metaKey || inField)) this.write();
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && !composing(event)) form.requestSubmit();
     });
     document.addEventListener("keydown", (event) => {
-      if (event.key === "Escape" && !composing(event)) this.stop();
+      if (event.key === "Escape" && !composing(event) && !byId("write-panel").hidden) this.writer.stop();
     });
   }
 
   /** The slider and the number are one setting; the number may be higher. */
   followTemperature() {
     const [slider, number] = [byId("wildness"), byId("temperature")];
-    slider.addEventListener("input", () => {
-      number.value = slider.value;
-    });
-    number.addEventListener("input", () => {
-      slider.value = number.value;
-    });
+    slider.addEventListener("input", () => (number.value = slider.value));
+    number.addEventListener("input", () => (slider.value = number.value));
   }
 
   followPace() {
     const select = byId("pace");
     for (const option of select.options) option.textContent = option.textContent.replace("characters", `${this.data.symbol}s`);
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) select.value = "Infinity";
-    const follow = () => {
-      this.writer.pace = Number(select.value);
+    const follow = () => (this.writer.pace = Number(select.value));
+    select.addEventListener("change", follow);
+    follow();
+  }
+
+  /** The colors: surprise, nothing, or a unit that goes with a feature of the text. */
+  followColor() {
+    const [select, { units }] = [byId("color"), this.data];
+    const named = units.map((unit, number) => [String(number), `${unitName(unit)}: ${unit.feature}`]);
+    const options = [["surprise", "surprise"], ["", "nothing"], ...named];
+    select.append(...options.map(([value, textContent]) => element("option", { value, textContent })));
+    const follow = async () => {
+      const unit = units[select.value];
+      this.writer.colorBy = unit ?? (select.value || null);
+      byId("unit-name").textContent = unit ? unitSays(unit) : "";
+      byId("color-legend").hidden = !select.value;
+      fillLegend(byId("color-legend"), unit ? ["negative", "positive"] : ["expected", "surprising"], Boolean(unit));
+      await this.writer.recolor();
+      this.view.redraw();
     };
     select.addEventListener("change", follow);
     follow();
   }
 
-  /** What the fields ask for; FieldError if they ask for something that is not allowed. */
-  settings() {
-    const prompt = byId("prompt").value;
-    if (this.lines && prompt.includes("\n")) {
-      throw new FieldError("Prompt: found a line end; allowed: a part of one line", "prompt");
-    }
-    const stop = this.vocabulary.encode(byId("stop-text").value);
-    if (stop.unknown.length) {
-      throw new FieldError(`Stop text: found ${listed(stop.unknown)}, which the model never writes`, "stop-text");
-    }
-    const seed = seedIn("seed");
-    const count = this.lines ? numberIn("count") : 1;
-    return {
-      prompt,
-      seeds: Array.from({ length: count }, (_, number) => seed + BigInt(number)),
-      length: numberIn("length"),
-      stop: this.lines ? [] : stop.ids,
-      choice: {
-        temperature: numberIn("temperature"),
-        topK: numberIn("top-k"),
-        topP: numberIn("top-p"),
-      },
-    };
+  /** faultOf(text) of a field says what is wrong with it; "" for nothing. */
+  check(id, faultOf) {
+    byId(id).addEventListener("input", ({ target }) => target.setCustomValidity(faultOf(target.value)));
   }
 
   /** Writes what the fields ask for; with `seed` by this seed. */
@@ -93,68 +102,72 @@ export class WriteTab {
     const fault = byId("write-fault");
     fault.replaceChildren();
     if (seed !== null || byId("new-seed").checked) byId("seed").value = seed ?? Math.floor(Math.random() * SEEDS);
-    const { unknown } = this.vocabulary.encode(byId("prompt").value);
+    const prompt = byId("prompt").value;
+    const { unknown } = this.vocabulary.encode(prompt);
     if (unknown.length) return tellUnknown(fault, byId("prompt"), this.vocabulary, unknown, () => this.write());
-    try {
-      await this.run(this.settings());
-    } catch (error) {
-      if (!(error instanceof FieldError)) throw error;
-      fault.textContent = error.message;
-      error.field.closest("details")?.setAttribute("open", "");
-    }
+    const number = (id) => byId(id).valueAsNumber;
+    const first = BigInt(byId("seed").value);
+    await this.run({
+      prompt,
+      seeds: Array.from({ length: this.lines ? number("count") : 1 }, (_, place) => first + BigInt(place)),
+      length: number("length"),
+      stop: this.lines ? [] : this.vocabulary.encode(byId("stop-text").value).ids,
+      choice: { temperature: number("temperature"), topK: number("top-k"), topP: number("top-p") },
+    });
   }
 
   async run(settings) {
+    const { writer, pane } = this;
     const total = settings.seeds.length * settings.length;
-    const run = (this.latest = Symbol("run"));
-    let lastDraw; // when the paper was drawn last, and how much work was done by then
-    const show = () => {
-      lastDraw = { ms: performance.now(), workedMs: Slices.workedMs };
-      this.paper.draw();
-      this.tell(total);
-    };
+    let shownMs = 0;
+    writer.clear();
+    const { turn } = writer;
+    pane.close();
+    Object.assign(pane.data, { characters: writer.characters, reading: writer.reading });
+    pane.prediction.textContent = `Point at a ${this.data.symbol} that it wrote, or tap it.`;
+    this.view.show(writer.characters);
+    this.shown = 0;
     this.setRunning(true);
-    this.alternatives.release();
-    show();
-    await this.writer.write(settings, () => {
-      // No more often than the screen, and in a quarter of the time: the browser needs long for a long line.
-      const passedMs = performance.now() - lastDraw.ms;
-      const isTime = passedMs > 15 && Slices.workedMs - lastDraw.workedMs > 0.75 * passedMs;
-      if (isTime && this.latest === run) show();
+    await writer.write(settings, () => {
+      if (performance.now() < shownMs + FRAME_MS) return;
+      this.draw(total);
+      shownMs = performance.now();
     });
-    if (this.latest !== run) return;
+    if (turn < writer.turn - 1 || pane.data.reading !== writer.reading) return; // another run has begun
     this.setRunning(false);
-    show();
+    this.draw(total);
     byId("spoken").textContent = byId("write-status").textContent;
-    if (this.watch.on) this.writer.recolor(); // by the largest value, which may have come last
+    if (writer.colorBy?.state) this.view.redraw(); // by the largest value, which may have come last
   }
 
-  tell(total) {
-    const { count, copied, longest, begun, share } = this.writer;
-    if (this.running && begun === null) {
-      byId("write-status").textContent = `reading the prompt: ${Math.floor(100 * share)} %`;
-      return;
-    }
+  /** Brings what is shown up to date. The beginning stays in sight, unless somebody has scrolled to the end. */
+  draw(total) {
+    const { box } = this.pane;
+    const isFollowed = box.scrollTop > 1 && box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+    this.view.changed(this.shown - 1); // the last one may have been a part of a character
+    this.shown = this.writer.characters.length;
+    if (isFollowed) box.scrollTop = box.scrollHeight;
+    byId("write-status").textContent = this.status(total);
+  }
+
+  status(total) {
+    const { count, begun, share } = this.writer;
+    if (begun === null) return `reading the prompt: ${Math.floor(100 * share)} %`;
     const elapsedMs = performance.now() - begun;
-    const symbol = this.data.symbol;
-    const size = this.lines ? `${whole(count)} ${symbol}s` : `${whole(count)} of ${whole(total)} ${symbol}s`;
-    const phrases = [size];
-    if (count && elapsedMs > 50) phrases.push(`${whole(Math.round((1000 * count) / elapsedMs))} ${symbol}s/s`);
-    if (this.copies && count) {
-      const share = ((100 * copied) / count).toFixed(1);
-      phrases.push(copied ? `${share} % copied, at most ${longest} ${symbol}s in a row` : "nothing copied");
-    }
-    byId("write-status").textContent = phrases.join(" · ");
+    const { symbol } = this.data;
+    const phrases = [this.lines ? `${whole(count)} ${symbol}s` : `${whole(count)} of ${whole(total)} ${symbol}s`];
+    if (count && elapsedMs > 50) phrases.push(`${whole((1000 * count) / elapsedMs)} ${symbol}s/s`);
+    return phrases.join(" · ");
   }
 
-  stop() {
-    this.writer.stop();
+  async copy() {
+    await navigator.clipboard.writeText(this.writer.characters.join("").replaceAll(PART, ""));
+    byId("spoken").textContent = "copied";
   }
 
-  setRunning(running) {
-    this.running = running;
-    if (!running && document.activeElement === byId("stop")) byId("write").focus(); // what is disabled loses the focus
-    byId("stop").disabled = !running;
-    byId("paper").setAttribute("aria-busy", String(running));
+  setRunning(isRunning) {
+    if (!isRunning && document.activeElement === byId("stop")) byId("write").focus(); // what is disabled loses the focus
+    byId("stop").disabled = !isRunning;
+    this.pane.box.setAttribute("aria-busy", String(isRunning));
   }
 }

@@ -1,10 +1,9 @@
 // Writes samples, as charlm sample does: the same seed gives the same text.
 
-import { bitsAt } from "../look/data.js";
+import { bitsAt } from "../look/prediction.js";
+import { shadeOf, signedShade } from "../shared/colors.js";
 import { choose, probabilities } from "./choose.js";
-import { idsBefore } from "./context.js";
-import { CopyFinder } from "./copies.js";
-import { LIKELIEST } from "./likeliest.js";
+import { Context, idsBefore } from "./context.js";
 import { Uniform } from "./random.js";
 import { Reading } from "./reading.js";
 import { Slices } from "./slices.js";
@@ -12,25 +11,26 @@ import { Slices } from "./slices.js";
 const SHORTEST_REST_MS = 4;
 
 export class Writer {
-  /** copies: the set of the training text's windows, or null. */
-  constructor(model, vocabulary, context, copies, paper, watch) {
-    Object.assign(this, { model, vocabulary, context, copies, paper, watch });
+  constructor({ model, vocabulary }) {
+    Object.assign(this, { model, vocabulary });
+    this.context = new Context(model);
     this.pace = Infinity; // ids per second at most; may change at any time
+    this.colorBy = "surprise"; // or a unit, as a page of charlm look has it, or null
     this.clear();
   }
 
   clear() {
     this.stop();
     this.coloring = null; // the latest call of recolor()
-    this.paper.clear();
-    this.log = []; // [id, the index of its entry on the paper or −1] for every id that was read
+    this.characters = []; // of each id that is shown
+    this.values = []; // the activations of the unit that colors them
+    this.peak = 1; // the largest absolute one
+    this.read = []; // [id, the index of its character or −1] for every id that was read
     this.share = 0; // of the prompt that was read
     this.begun = null; // when the first id was drawn, in milliseconds
     this.count = 0; // ids written
-    this.longest = 0; // of the copied stretches
-    this.copied = 0; // ids in such stretches
     this.dueMs = 0; // when the next id may be written at this pace
-    this.reading = new Reading(Math.min(LIKELIEST, this.model.size)); // what it said of the entries on the paper
+    this.reading = new Reading(this.model.size); // what it said of the characters that it wrote
   }
 
   /** Ends what is being read or written. */
@@ -44,9 +44,7 @@ export class Writer {
    * settings: prompt, seeds, length, stop and choice; onProgress() after every slice.
    */
   async write(settings, onProgress) {
-    const { vocabulary } = this;
-    this.clear();
-    const turn = this.turn;
+    const { vocabulary, turn } = this;
     const { ids } = idsBefore(vocabulary, settings.prompt);
     const hidden = ids.length - vocabulary.encode(settings.prompt).ids.length; // a newline, or what is read first
     const start = await this.context.read(ids, (index) => {
@@ -57,51 +55,49 @@ export class Writer {
     this.begun = performance.now();
     for (const [number, seed] of settings.seeds.entries()) {
       if (turn !== this.turn) return;
-      if (number > 0) this.paper.add("\n");
-      const decoder = vocabulary.decoder();
-      ids.forEach((id, index) => {
-        this.log.push([id, index < hidden ? -1 : this.paper.add(decoder.push(id), true)]);
-      });
+      if (number > 0) this.characters.push("\n");
+      const decoder = vocabulary.decoder(this.characters);
+      ids.forEach((id, index) => this.add(id, index < hidden ? null : decoder));
       await this.sample(start, seed, settings, turn, onProgress);
     }
   }
 
+  /** An id that was read, and is shown if it is given a decoder; returns the index of its character. */
+  add(id, decoder) {
+    const index = decoder ? this.characters.length : -1;
+    this.read.push([id, index]);
+    decoder?.push(id);
+    return index;
+  }
+
   async sample(start, seed, { length, stop, choice }, turn, onProgress) {
-    const { model, vocabulary, paper } = this;
+    const { model, vocabulary } = this;
     const state = model.copy(start.state);
     const uniform = new Uniform(seed);
-    const decoder = vocabulary.decoder();
-    const finder = this.copies && new CopyFinder(this.copies);
+    const decoder = vocabulary.decoder(this.characters);
     const slices = new Slices();
     const tail = [];
     let { logits } = start;
-    let hits = 0;
     for (let written = 0; written < length; written++) {
       const id = choose(logits, choice, uniform.next());
       if (id === vocabulary.begins) break;
-      const entry = paper.entries.length;
-      this.reading.note(entry, probabilities(logits), id);
+      const index = this.add(id, decoder);
+      this.reading.note(index, probabilities(logits), id);
       logits = model.read(state, id);
-      this.log.push([id, paper.add(decoder.push(id), false, this.watch.value(state, this.bits(entry)))]);
+      this.note(index, state);
       this.count++;
-      if (finder) this.note((hits = finder.push(id) ? hits + 1 : 0));
       tail.push(id);
       if (tail.length > stop.length) tail.shift();
-      if (stop.length && tail.length === stop.length && tail.every((last, index) => last === stop[index])) break;
+      if (stop.length && tail.length === stop.length && tail.every((last, place) => last === stop[place])) break;
       const waitMs = this.waitMs();
       if (waitMs > SHORTEST_REST_MS || slices.over) {
         logits = logits.slice(); // others may use the model now
-        await (waitMs > SHORTEST_REST_MS ? slices.rest(waitMs, onProgress) : slices.next(onProgress));
+        onProgress();
+        await slices.next(waitMs > SHORTEST_REST_MS ? waitMs : 0);
         if (turn !== this.turn) break;
       }
     }
-    const pending = decoder.end();
-    if (pending && turn === this.turn) paper.add(pending);
-  }
-
-  /** The bits of an entry; 0 if it was not predicted. */
-  bits(entry) {
-    return bitsAt(this.reading, entry) || 0;
+    if (turn === this.turn) decoder.end();
   }
 
   /** How long the next id must wait; time that was lost is not made up for. */
@@ -111,29 +107,31 @@ export class Writer {
     return this.dueMs - now;
   }
 
-  /** After an id: so many windows in a row, the one that ends here included, are in the training text. */
-  note(hits) {
-    if (!hits) return;
-    const { window } = this.copies;
-    this.copied += this.paper.markCopied(hits === 1 ? window : 1);
-    this.longest = Math.max(this.longest, hits + window - 1);
+  /** Note the activation of the unit that colors the text. */
+  note(index, state) {
+    if (!this.colorBy?.state) return;
+    const { layer, state: name, unit } = this.colorBy;
+    this.values[index] = this.model.shown(state, layer - 1)[name][unit];
+    this.peak = Math.max(this.peak, Math.abs(this.values[index]));
   }
 
-  /** Colors what is written so far by what is watched now, as what is written from now on is colored already. */
+  /** The shade of a character. */
+  shade(index) {
+    if (this.colorBy === "surprise") return shadeOf(bitsAt(this.reading, index));
+    return this.colorBy ? signedShade((this.values[index] ?? 0) / this.peak) : 0;
+  }
+
+  /** Computes the activations of what is written so far; those of what comes from now on are noted already. */
   async recolor() {
     const coloring = (this.coloring = Symbol("coloring"));
-    const values = new Float32Array(this.paper.entries.length);
-    if (this.watch.surprise) values.forEach((_, entry) => (values[entry] = this.bits(entry)));
-    else if (this.watch.on) {
-      const state = this.model.start();
-      const slices = new Slices();
-      for (const [id, index] of [...this.log]) {
-        this.model.read(state, id);
-        if (index >= 0) values[index] = this.watch.value(state);
-        if (slices.over) await slices.next();
-        if (coloring !== this.coloring) return;
-      }
+    const state = this.model.start();
+    const slices = new Slices();
+    this.values = [];
+    for (const [id, index] of this.colorBy?.state ? [...this.read] : []) {
+      this.model.read(state, id);
+      if (index >= 0) this.note(index, state);
+      if (slices.over) await slices.next();
+      if (coloring !== this.coloring) return;
     }
-    this.paper.recolor(values);
   }
 }

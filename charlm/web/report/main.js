@@ -1,36 +1,52 @@
-// The page of charlm report.
+// The page of runs, and of a comparison.
 
-import { byId } from "../shared/elements.js";
-import { loadData, unpackedTexts } from "./data.js";
-import { Samples } from "./samples.js";
-import { showRuns } from "./show.js";
-import { fillNotes, fillScores } from "./tables.js";
+import { byId, showPage } from "../shared/elements.js";
+import { whole } from "../shared/numbers.js";
+import { showCharts } from "./charts.js";
+import { comparisonStory, openComparison } from "./comparison.js";
+import { fillNotes, fillScores, fillSettings, unranked } from "./tables.js";
+import { Samples } from "./texts.js";
 
 /** What the page shows, for those who meet it for the first time. */
-function reportStory({ runs, settings }) {
-  const all = (key, value) => settings.some((each) => each.key === key && each.values.every((own) => own === value));
-  const guessed = all("data.level", "byte") ? "byte" : "character";
-  const texts = [...new Set(runs.map(({ text }) => text))];
-  const text = texts.length === 1 ? (texts[0] ?? "a text") : "a text";
+function reportStory(runs) {
+  const symbols = new Set(runs.map(({ symbol }) => symbol));
+  const guessed = symbols.size === 1 ? [...symbols][0] : "character or byte";
+  const texts = new Set(runs.map(({ text }) => text));
+  const text = (texts.size === 1 && runs[0].text) || "a text";
   const [learners, them] = runs.length === 1 ? ["A network", "it"] : [`${runs.length} networks`, "them"];
-  return `${learners} learned to guess every next ${guessed} of ${text}. Loss: how much the text surprised ${them}; lower is better.`;
+  const loss = `Loss: how much the text surprised ${them}; lower is better.`;
+  return `${learners} learned to guess every next ${guessed} of ${text}. ${loss}`;
 }
 
-async function start() {
-  const data = await loadData();
-  for (const run of data.runs) run.samples = await unpackedTexts(run.samples);
-  const [only, ...others] = data.runs;
-  byId("name").textContent = others.length ? `${data.runs.length} runs` : only.name;
+function showSettings(runs, settings) {
+  const known = runs.filter((run) => settings.some(({ values }) => values[run.number] !== null));
+  const listed = settings.map((each) => ({ ...each, values: known.map(({ number }) => each.values[number]) }));
+  const differing = listed.filter(({ differs }) => differs);
+  fillSettings(byId("differing"), known, differing);
+  fillSettings(byId("settings"), known, listed);
+  byId("differing").hidden = !differing.length;
+  byId("all-settings").hidden = !known.length;
+  const differ = `${whole(differing.length)} of ${whole(listed.length)} options differ.`;
+  byId("same").textContent = differing.length ? differ : known.length > 1 ? "The runs have the same settings." : "";
+}
+
+showPage(async (data) => {
+  const { comparison } = data;
+  const runs = data.runs.map((run, number) => ({ ...run, number }));
+  const [only, ...others] = runs;
+  byId("name").textContent = comparison
+    ? `${comparison.rows.length} kinds of cells compared`
+    : others.length
+      ? `${runs.length} runs`
+      : only.name;
   byId("facts").textContent = [others.length ? "" : only.model, `charlm ${data.version}`].filter(Boolean).join(" · ");
-  byId("story").textContent = reportStory(data);
-  byId("ranked").hidden = new Set(data.runs.map(({ ranked }) => ranked)).size < 2;
-  fillNotes(byId("notes"), data.runs);
-  const samples = new Samples(data.runs);
-  showRuns(data, (hidden) => samples.show(hidden), (unit) => fillScores(byId("scores"), data.runs, unit));
-  document.documentElement.dataset.ready = "yes";
-}
-
-start().catch((error) => {
-  byId("facts").textContent = `This page could not be read: ${error.message}`;
-  throw error;
+  byId("story").textContent = comparison ? comparisonStory(comparison) : reportStory(runs);
+  for (const node of document.querySelectorAll(".of-runs")) node.hidden = Boolean(comparison);
+  for (const node of document.querySelectorAll(".of-comparison")) node.hidden = !comparison;
+  byId("ranked").textContent = unranked(runs);
+  fillNotes(byId("notes"), runs);
+  const samples = new Samples(runs);
+  const onShown = comparison ? openComparison(runs.slice(0, comparison.rows.length), comparison) : (shows) => samples.show(shows);
+  showCharts(runs, onShown, (unit) => fillScores(byId("scores"), runs, unit));
+  showSettings(runs, data.settings);
 });

@@ -1,18 +1,13 @@
-// Numbers with units, for people to read.
+// Scores, times and axes for people to read.
 
-const LN2 = Math.log(2);
+import { compact, whole } from "../shared/numbers.js";
 
-/** 12345 → "12,345"; "—" for what is unknown. */
-export function whole(number) {
-  return number === null ? "—" : Math.round(number).toLocaleString("en");
-}
+/** The loss in the chosen unit. */
+export const lossIn = (unit, nats) => (unit === "bits" ? nats / Math.LN2 : nats);
 
-/** Three digits that count, with a unit: 1234567 → "1.23 M". */
-export function compact(number) {
-  for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
-    if (Math.abs(number) >= size) return `${Number((number / size).toPrecision(3))} ${unit}`;
-  }
-  return String(Number(number.toPrecision(3)));
+/** The loss as text. */
+export function lossText(unit, nats) {
+  return nats === null || Number.isNaN(nats) ? "—" : lossIn(unit, nats).toFixed(4);
 }
 
 /** 3725 → "1 h 2 min". */
@@ -24,29 +19,11 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** A value of a chart to as many digits as are of use. */
-export function short(number) {
-  if (Number.isNaN(number)) return "—";
-  const size = Math.abs(number);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return number.toExponential(2).replace(/\.?0*e\+?/, "e").replace("-", "−");
-  return size >= 1000 ? whole(number) : String(Number(number.toPrecision(4)));
-}
-
-/** The loss in the chosen unit. */
-export function lossIn(unit, nats) {
-  return unit === "bits" ? nats / LN2 : nats;
-}
-
-/** The loss as text. */
-export function lossText(unit, nats) {
-  return nats === null || Number.isNaN(nats) ? "—" : lossIn(unit, nats).toFixed(4);
-}
-
-/** What the horizontal axis can show. */
+/** What the horizontal axis can show; symbol: what the runs read. */
 export const AXES = {
-  step: { label: "updates", text: (value) => `update ${whole(value)}` },
-  chars: { label: "characters", text: (value) => `${compact(value)} characters` },
-  elapsed_s: { label: "time", text: duration },
+  step: { label: () => "updates", text: (value) => `update ${whole(value)}` },
+  chars: { label: (symbol) => `${symbol}s`, text: (value, symbol) => `${compact(value)} ${symbol}s` },
+  elapsed_s: { label: () => "time", text: duration },
 };
 
 /** The unit in which times up to `most` seconds are marked on an axis. */
@@ -57,6 +34,6 @@ export function timeUnit(most) {
 
 /** A mark of the horizontal axis. */
 export function tickText(value) {
-  if (value >= 1e4) return value >= 1e6 ? `${Number((value / 1e6).toPrecision(6))} M` : `${Number((value / 1e3).toPrecision(6))} k`;
-  return String(value);
+  if (value >= 1e6) return `${Number((value / 1e6).toPrecision(6))} M`;
+  return value >= 1e4 ? `${Number((value / 1e3).toPrecision(6))} k` : String(value);
 }

@@ -1,79 +1,99 @@
-// Tables: final scores, and settings.
+// Tables: what came out for each kind of cell, final scores, and settings.
 
 import { element } from "../shared/elements.js";
+import { compact, short, whole } from "../shared/numbers.js";
 import { swatch } from "./data.js";
-import { compact, duration, lossText, whole } from "./numbers.js";
+import { duration, lossText } from "./numbers.js";
 
-export const cell = (text, properties = {}) => element("td", { textContent: text, ...properties });
+const cell = (text, className = "") => element("td", { textContent: text, className });
+const heading = (text, scope = "col") => element("th", { textContent: text, scope });
+const runHeading = (run, scope) => element("th", { scope }, swatch(run), `\u00a0${run.name}`);
 
-export function heading(text, scope = "col") {
-  return element("th", { textContent: text, scope });
+function fillTable(table, head, rows) {
+  const body = rows.map((cells) => element("tr", {}, ...cells));
+  table.replaceChildren(element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
 }
 
-export function runHeading(run, scope) {
-  return element("th", { scope }, swatch(run), ` ${run.name}`);
+/** A row for each kind, with the best of every score in bold; what the text below explains comes first. */
+export function fillComparison(table, runs, { rows, symbol, equal }) {
+  const names = ["kind", `surprise, nats per ${symbol}`, `memory, ${symbol}s`, "gradient left"];
+  const isAfter = equal !== "updates"; // else all have read the same
+  if (isAfter) names.push(`surprise after equal ${symbol}s`);
+  names.push(`${symbol}s read per second`, "parameters", "layers × units");
+  const score = (row, key) => {
+    const spread = key === "nats" && row.spread !== null ? ` ± ${row.spread.toFixed(3)}` : "";
+    const text = row[key] === null ? "—" : `${row[key].toFixed(3)}${spread}`;
+    const least = Math.min(...rows.map((other) => other[key] ?? Infinity));
+    return cell(text, row[key] === least ? "best" : "");
+  };
+  const body = rows.map((row, number) => [
+    runHeading(runs[number], "row"),
+    score(row, "nats"),
+    cell(whole(row.memory)),
+    cell(row.gradient === null ? "—" : short(Number(row.gradient.toPrecision(2)))),
+    ...(isAfter ? [score(row, "nats_after_chars")] : []),
+    cell(whole(row.chars_per_s)),
+    cell(whole(row.parameters)),
+    cell(`${row.layers} × ${row.hidden}`),
+  ]);
+  fillTable(table, names.map((name) => heading(name)), body);
 }
 
 const STATES = { "in use": "training", resumable: "stopped" };
 
-/** One row for each run; of the runs on the same text, the best validation score is bold. */
+/** One row for each run; of the runs that are scored on the same characters, the best validation score is bold. */
 export function fillScores(table, runs, unit) {
-  const names = ["run", "text", "model", "parameters", "updates", "characters read", "time", `best validation, ${unit}`];
-  const more = ["last validation", "last training", "characters/s, median", "state"];
+  const names = ["run", `best validation, ${unit}`, "last validation", "last training", "text", "model", "parameters"];
+  names.push("updates", "read", "time", "read per second, median", "state");
   const rows = runs.map((run) => {
-    const { scores } = run;
-    const first = cell(lossText(unit, scores.best_nats));
-    if (isBest(run, runs)) first.className = "best";
-    return element(
-      "tr",
-      {},
+    const { scores, symbol } = run;
+    return [
       runHeading(run, "row"),
+      cell(lossText(unit, scores.best_nats), isBest(run, runs) ? "best" : ""),
+      cell(lossText(unit, scores.last_nats)),
+      cell(lossText(unit, scores.train_nats)),
       cell(run.text ?? "—"),
       cell(run.model ?? "—"),
       cell(whole(scores.parameters)),
       cell(whole(scores.step)),
-      cell(scores.chars === null ? "—" : compact(scores.chars)),
+      cell(scores.chars === null ? "—" : `${compact(scores.chars)} ${symbol}s`),
       cell(duration(scores.elapsed_s)),
-      first,
-      cell(lossText(unit, scores.last_nats)),
-      cell(lossText(unit, scores.train_nats)),
       cell(whole(scores.chars_per_s)),
       cell(STATES[scores.state] ?? scores.state),
-    );
+    ];
   });
-  const head = element("tr", {}, ...[...names, ...more].map((name) => heading(name)));
-  table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
+  fillTable(table, names.map((name) => heading(name)), rows);
 }
 
-/** Whether no run on the same text has a better score, and another has a score at all. */
+/** Whether no run on the same characters has a better score, and another has a score at all. */
 function isBest({ ranked, scores }, runs) {
   const all = runs.filter((run) => run.ranked === ranked && run.scores.best_nats !== null);
   const least = Math.min(...all.map((run) => run.scores.best_nats));
   return ranked !== null && all.length > 1 && scores.best_nats === least;
 }
 
+/** Which runs have scores that say nothing about those of the first; "" if there are none. */
+export function unranked(runs) {
+  const others = runs.filter(({ ranked }) => ranked !== runs[0].ranked);
+  if (!others.length) return "";
+  const [first] = runs;
+  const told = others.map(({ name, text }) => (text === first.text ? `${name} (another split of ${text})` : name));
+  return `Bold: the best of the runs that are scored on the same text. Not on that of ${first.name}: ${told.join(", ")}.`;
+}
+
 /** Options by run; null where a run has no such option. */
 export function fillSettings(table, runs, settings) {
-  const head = element("tr", {}, heading("option"), ...runs.map((run) => runHeading(run, "col")));
-  const rows = settings.map(({ key, values, differs }) =>
-    element(
-      "tr",
-      { className: differs ? "differs" : "" },
-      heading(key, "row"),
-      ...values.map((value) => cell(value ?? "—")),
-    ),
-  );
-  table.replaceChildren(element("thead", {}, head), element("tbody", {}, ...rows));
+  const rows = settings.map(({ key, values }) => [heading(key, "row"), ...values.map((value) => cell(value ?? "—"))]);
+  fillTable(table, [heading("option"), ...runs.map((run) => runHeading(run, "col"))], rows);
+  settings.forEach(({ differs }, number) => table.tBodies[0].rows[number].classList.toggle("differs", differs));
 }
 
 /** Lines about runs: what happened, what is missing. */
 export function fillNotes(list, runs) {
-  const rows = runs.flatMap((run) => [
-    ...run.rollbacks.map(({ text, at }) => [run, `update ${whole(at.step)}: ${text}`, ""]),
-    ...run.faults.map((text) => [run, text, "fault"]),
+  const line = (run, text) => element("li", {}, swatch(run), element("b", { textContent: ` ${run.name} ` }), text);
+  const lines = runs.flatMap((run) => [
+    ...run.rollbacks.map(({ text, at }) => line(run, `update ${whole(at.step)}: ${text}`)),
+    ...run.faults.map((text) => line(run, text)),
   ]);
-  const lines = rows.map(([run, text, className]) =>
-    element("li", { className }, swatch(run), element("b", { textContent: ` ${run.name} ` }), text),
-  );
   list.replaceChildren(...lines);
 }

@@ -1,16 +1,35 @@
-// Text whose control characters can be seen.
+// Characters as people can read them.
+
+/** In the text of a model of bytes: a byte of a character whose last byte stands for it. */
+export const PART = "\uffff";
 
 /** For characters that have no glyph; a carriage return stands before the newline in texts from Windows. */
-export const SIGNS = { "\n": "⏎", "\t": "⇥   ", "\r": "␍" };
+export const SIGNS = { "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00ad": "-", "\u200c": "¦", "\u200d": "⁀", [PART]: "·" };
 
 // As in charlm/system/formatting.py.
-const CONTROLS = /(?![\t\n])\p{Cc}|\p{Bidi_Control}|[\u2028\u2029]|\p{Surrogate}/gu;
+const CONTROLS = /(?![\t\n])\p{Cc}|\p{Bidi_Control}|[\u2028\u2029\uffff]|\p{Surrogate}/gu;
 
 /** The text with control characters, such as those that change its direction, as escapes: \x1b, \u202e; ␍ for \r. */
 export function printable(text) {
   return text.replace(CONTROLS, (control) => {
-    if (control === "\r") return SIGNS[control];
+    if (control in SIGNS) return SIGNS[control];
     const code = control.codePointAt(0);
     return code < 256 ? `\\x${code.toString(16).padStart(2, "0")}` : `\\u${code.toString(16).padStart(4, "0")}`;
   });
+}
+
+const NAMES = { "\n": "line end", " ": "space", "\t": "tab", "\r": "carriage return", [PART]: "part of a character" };
+
+/** U+00E9. */
+export const codeOf = (character) => `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
+
+/** The name of a character. */
+export function nameOf(character) {
+  return NAMES[character] ?? (/^[\p{C}\p{Z}\p{M}]$/u.test(character) ? codeOf(character) : character);
+}
+
+/** Characters on one line, shortened. */
+export function excerpt(characters, longest = 60) {
+  const shown = printable(characters.slice(0, longest).join("")).replaceAll("\n", "⏎").replaceAll("\t", " ");
+  return characters.length > longest ? `${shown}…` : shown;
 }

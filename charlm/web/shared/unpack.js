@@ -4,7 +4,6 @@ const ARRAY_TYPES = {
   u1: Uint8Array,
   u2: Uint16Array,
   u4: Uint32Array,
-  u8: BigUint64Array,
   i1: Int8Array,
   f4: Float32Array,
   f8: Float64Array,
@@ -18,8 +17,14 @@ export function bytesOf(base64) {
   return bytes;
 }
 
-/** The typed array of { type, data }: base64 of deflated little-endian values. */
-export async function unpackArray({ type, data }) {
-  const stream = new Blob([bytesOf(data)]).stream().pipeThrough(new DecompressionStream("deflate"));
-  return new ARRAY_TYPES[type](await new Response(stream).arrayBuffer());
+/** A value of JSON with a typed array for each { type, data }: base64 of deflated little-endian values. */
+export async function unpacked(value) {
+  if (value === null || typeof value !== "object") return value;
+  if (Array.isArray(value)) return typeof value[0] === "object" ? Promise.all(value.map(unpacked)) : value;
+  if (value.type in ARRAY_TYPES) {
+    const stream = new Blob([bytesOf(value.data)]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return new ARRAY_TYPES[value.type](await new Response(stream).arrayBuffer());
+  }
+  const entries = Object.entries(value).map(async ([name, each]) => [name, await unpacked(each)]);
+  return Object.fromEntries(await Promise.all(entries));
 }
