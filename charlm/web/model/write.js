@@ -121,11 +121,11 @@ export class WriteTab {
     const total = settings.seeds.length * settings.length;
     let shownMs = 0;
     writer.clear();
-    const { turn } = writer;
+    const { characters, reading } = writer;
     pane.close();
-    Object.assign(pane.data, { characters: writer.characters, reading: writer.reading });
+    Object.assign(pane.data, { characters, reading });
     pane.prediction.textContent = `Point at a ${this.data.symbol} that it wrote, or tap it.`;
-    this.view.show(writer.characters);
+    this.view.show(characters);
     this.shown = 0;
     this.setRunning(true);
     await writer.write(settings, () => {
@@ -133,7 +133,7 @@ export class WriteTab {
       this.draw(total);
       shownMs = performance.now();
     });
-    if (turn < writer.turn - 1 || pane.data.reading !== writer.reading) return; // another run has begun
+    if (writer.reading !== reading) return; // another run has begun
     this.setRunning(false);
     this.draw(total);
     byId("spoken").textContent = byId("write-status").textContent;
