@@ -31,14 +31,16 @@ Driver = CpuDriver | GpuDriver
 """Computes the loop of any layer, and its gradients. All sums are float32, in bfloat16 products too."""
 
 
-def layer_by_driver(layers: "RecurrentLayers", x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+def layer_by_driver(
+    layers: "RecurrentLayers", device: torch.device, x: Tensor | Lookup, call: LayerCall
+) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I].
 
     Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. ValueError for ids on the
     CPU that are outside of the table.
     """
     passes, state = call.passes, call.state
-    driver: Driver = layers.cpu_driver if state[0].device.type == "cpu" else layers.gpu_driver
+    driver: Driver = layers.cpu_driver if device.type == "cpu" else layers.gpu_driver
     input_size = layers.input_size  # of a lookup without a table
     if call.carry_TB is not None:
         state = tuple(tensor * call.carry_TB[0, :, None] for tensor in state)

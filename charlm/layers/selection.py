@@ -56,7 +56,7 @@ def backends(layers: RecurrentLayers, device: torch.device) -> list[Backend]:
     """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
     operator = torch_backend(layers, device)
     torchs = [] if operator is None else [operator]
-    compute = partial(layer_by_driver, layers)
+    compute = partial(layer_by_driver, layers, device)
     if device.type == "cpu":
         lacks = partial(lacks_cpu_kernel, layers)
         return [Backend("fused CPU kernel", compute, lacks, by_driver=True, generates=True), *torchs, REFERENCE]
