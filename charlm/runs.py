@@ -132,8 +132,11 @@ def check_version(path: Path, header: Mapping[str, str]) -> None:
 def find_checkpoint(path: Path, option: str = "") -> Path:
     """`path` if it is a file; for the folder of a run, its best checkpoint, else its last one. Or CheckpointError."""
     where = f"{option} {path}" if option else f"{path}"
-    if not path.exists():
-        fault = "no such file or folder"
+    try:
+        fault = "" if path.exists() else "no such file or folder"
+    except OSError as error:
+        fault = error.strerror
+    if fault:
         raise CheckpointError(f"{where}: {fault}; allowed: a run's folder or a checkpoint in its {FOLDER}/")
     if not path.is_dir():
         return path

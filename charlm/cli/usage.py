@@ -67,7 +67,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on 
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
 Minutes = Annotated[
     float | None,
-    option("M", f"Minutes of the command, with --resume of all sessions.  [default: {DEFAULT_MINUTES:g}]", "--minutes"),
+    option(
+        "M",
+        f"Minutes of the command, with --resume of all sessions.  [default without --config: {DEFAULT_MINUTES:g}]",
+        "--minutes",
+    ),
 ]
 TEXT_HELP = "The text: a file, a folder, a glob, or builtin:NAME (see `charlm data list`)"
 Text = Annotated[str | None, typer.Argument(metavar="[TEXT]", help=f"{TEXT_HELP}.")]

@@ -246,7 +246,11 @@ def _absolute(source: str) -> str:
     """The path of a source from the root; one that begins with ~ stays as it is, and so does a builtin."""
     if source.startswith(BUILTIN_PREFIX) or Path(_at_home(source)).is_absolute():
         return source
-    folder = Path.cwd()
+    try:
+        folder = str(Path.cwd())
+        folder.encode()  # a config holds Unicode text
+    except (OSError, UnicodeEncodeError):
+        return source
     if _exists(source) or not glob.has_magic(source):
-        return str(folder / source)
-    return str(Path(glob.escape(str(folder))) / source)
+        return str(Path(folder, source))
+    return str(Path(glob.escape(folder), source))

@@ -60,10 +60,19 @@ def _fault(what: str) -> KernelError:
 def _cached(path: Path) -> ctypes.CDLL | None:
     """The library from the cache; None if it is missing or damaged, or if others could have written it."""
     try:
-        open_private(path).close()
-        return ctypes.CDLL(str(path))
+        with open_private(path) as file, open_private(path.with_suffix(_DIGEST)) as digest:
+            is_whole = _digest(file.read()) == digest.read()
+        return ctypes.CDLL(str(path)) if is_whole else None
     except OSError:
         return None
+
+
+_DIGEST = ".sha256"
+"""Of the file beside a library. A library that was cut would end the process without a word."""
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()
 
 
 def find_compiler() -> list[str]:
@@ -146,7 +155,9 @@ def _compile(library: Kernel, command: list[str], path: Path, run: Run) -> ctype
             return _compiler_fault(result, path.with_suffix(".log"))
         if opened := _cached(path):  # another process was faster
             return opened
-        replace_file(path, out.read_bytes(), 0o700)
+        data = out.read_bytes()
+        replace_file(path, data, 0o700)
+        replace_file(path.with_suffix(_DIGEST), _digest(data), 0o600)
     return ctypes.CDLL(str(path))
 
 

@@ -14,6 +14,17 @@ from charlm.system.files import regular, unlinked
 
 one_training = threading.RLock()
 """Held by a training, because trainings in several threads would share torch's random generator."""
+
+
+def _train_anew() -> None:
+    """In a forked child: the thread that trained is not there."""
+    global one_training
+    one_training = threading.RLock()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=_train_anew)
+
 LOCK = ".lock"
 _PATIENCE_S = 0.2
 """Longer than `is_locked` holds a lock."""

@@ -117,7 +117,6 @@ def claim_run(run_dir: Path, locks: contextlib.ExitStack) -> tuple[Path, Checkpo
             if not (newest := newest_whole(run_dir)):
                 raise CheckpointError(f"{error}; no other checkpoint in {run_dir / FOLDER} is whole") from None
             say("damaged", str(error))
-            last.unlink(missing_ok=True)  # the loop writes a new one as it starts
             return newest
 
 

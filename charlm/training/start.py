@@ -13,7 +13,7 @@ from charlm.data.sources import with_absolute_paths
 from charlm.data.streams import check_length
 from charlm.errors import ConfigError, RunError
 from charlm.native.loading import preferring
-from charlm.runs import FOLDER
+from charlm.runs import FOLDER, LAST
 from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
@@ -84,6 +84,9 @@ def resume_run(
         group.on_each(restore_snapshot, trainer, checkpoint)
         _say_if_other_machine(trainer, before)
         del checkpoint  # as large as the model and its optimizer state
+        if path.name != LAST:  # damaged: the loop writes a new one as it starts
+            last = run_dir / FOLDER / LAST
+            group.on_first(refusing_os_errors(run_dir)(last.unlink), missing_ok=True)
         say("resume", f"{path}, update {trainer.state.step}")
         return _fit(trainer, corpus, run_dir, on_row, resumed=True)
 

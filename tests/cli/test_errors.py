@@ -98,7 +98,7 @@ ERRORS = [
     (f"sample run --stop {RTL}", r"--stop: found '\u202e' (U+202E), which the model has never seen; "),
     ("sample run --prompt aZbé", "--prompt: found 'Z' (U+005A), 'b' (U+0062), 'é' (U+00E9), which the model has never "
                                  f"seen; allowed: {SEEN}"),
-    (f"sample {'x' * 300}", LONG),
+    (f"sample {'x' * 300}", f"{LONG}; allowed: a run's folder "),
     (f"train --config tiny.yaml --run-dir {'x' * 300}", f"{LONG}; allowed: a folder that can "),
     (f"train --resume --run-dir {'x' * 300}", f"{LONG}; allowed: a folder that can "),
     ("sample run --device cpu --precision tf32",

@@ -1,6 +1,8 @@
 """A run works from every folder; if its text moves, a resume names the new place."""
 
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,14 @@ def test_which_paths_a_run_keeps(project, source, kept):
     config = with_absolute_paths(parse_config({"data": {"source": source, "valid_source": source}}, "x"))
     kept = kept.format(here=project, escaped=str(project).replace("[", "[[]"))
     assert (config.data.source, config.data.valid_source, config.data.test_source) == (kept, kept, None)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are Unicode")
+def test_in_a_folder_whose_name_is_not_unicode(cli, tmp_path, monkeypatch):
+    folder = tmp_path / os.fsdecode(b"\xff")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    Path("my.txt").write_text(words_text(20_000))
+    trained(cli, "my.txt")
+    assert score(cli, Path("runs/mine")) > 0
+    assert cli("train", "--resume", "--run-dir", "runs/mine", "--set", "train.max_steps=7").code == 0

@@ -156,6 +156,8 @@ def test_resume_from_a_damaged_checkpoint(cli, copied_run):
         f"{charlm.__version__}; use the charlm that wrote it, or train anew"
     )
     last.write_bytes(content[:-1])
+    assert cli("train", "--resume", "--run-dir", copied_run, "--set", "train.bptt=9").code == 1
+    assert last.read_bytes() == content[:-1]  # what is refused removes nothing
     result = cli("train", "--resume", "--run-dir", copied_run, "--set", "train.max_steps=8")
     assert result.code == 0
     assert f"damaged  {last}: damaged, or not a checkpoint (" in result.err

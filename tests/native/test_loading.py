@@ -116,8 +116,9 @@ COMPILES = ["compile  for this CPU and these options, once: adding ...", "compil
 
 
 def compiled(cache: Path) -> list[str]:
-    """Names of what is in the cache, without digests; libraries have a checksum beside them."""
-    return sorted(path.name.split("-")[0] + path.suffix for path in (cache / "kernels").iterdir())
+    """Names of what is in the cache, without digests, and without the checksum beside each library."""
+    files = [path for path in (cache / "kernels").iterdir() if path.suffix != ".sha256"]
+    return sorted(path.name.split("-")[0] + path.suffix for path in files)
 
 
 def add_up(kernel: Kernel, *numbers: float) -> float:
@@ -150,17 +151,18 @@ def test_a_kernel_is_compiled_where_open_files_cannot_be_replaced(
     assert (add_up(kernel, 1, 2, 4), compiled(cache)) == (3.5, ["adding.so"])
 
 
-@pytest.mark.parametrize("is_there", [True, False])
-def test_a_library_that_is_missing_or_not_ones_own_is_made_again(
-    kernel: Kernel, cache: Path, is_there: bool, lines: Any
+@pytest.mark.parametrize("suffix", [".so", ".sha256"])
+@pytest.mark.parametrize("damage", ["cut", "missing", "changed", "writable by others"])
+def test_a_library_that_is_damaged_or_not_ones_own_is_made_again(
+    kernel: Kernel, cache: Path, suffix: str, damage: str, lines: Any
 ) -> None:
     loading.load(kernel)
-    (path,) = (cache / "kernels").glob("*.so")
+    (path,) = (cache / "kernels").glob(f"*{suffix}")
     data = path.read_bytes()
     path.unlink()  # This process has it mapped.
-    if is_there:
-        path.write_bytes(data)
-        path.chmod(0o777)
+    if damage != "missing":
+        path.write_bytes({"cut": data[: len(data) // 2], "changed": b"x" + data[1:]}.get(damage, data))
+        path.chmod(0o777 if damage == "writable by others" else 0o600)
     assert lines(kernel) == COMPILES
     assert path.stat().st_mode & 0o022 == 0
     assert lines(kernel) == []
