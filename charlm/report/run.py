@@ -92,7 +92,8 @@ def read_comparison(folder: Path) -> dict[str, Any] | None:
     """What a comparison adds to the page of its runs, see `comparison_data`; None if none of it lies there."""
     try:
         page = json.loads(read_file(folder / COMPARISON, COMPARISON_BYTES))["page"]
-        return page if all(isinstance(name, str) for name in page["runs"].values()) else None
+        is_whole = 0 < len(page["rows"]) == len(page["runs"])
+        return page if is_whole and all(isinstance(name, str) for name in page["runs"].values()) else None
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
 
