@@ -109,7 +109,7 @@ def copy_checkout(folder: Path) -> None:
 
 
 def candidates(mutation: Mutation, known: str, checkout: Path, *, narrow: bool) -> Iterator[list[str]]:
-    """Arguments of pytest, the likeliest to find the fault first. known: the test that caught it last."""
+    """Tests for pytest, the likeliest to find the fault first. known: the test that caught it last."""
     if known and (checkout / known.split("::")[0]).exists():
         yield [known]
     path = Path(mutation.path)
@@ -124,14 +124,19 @@ def candidates(mutation: Mutation, known: str, checkout: Path, *, narrow: bool) 
 
 
 def catching_test(mutation: Mutation, known: str, checkout: Path, *, narrow: bool) -> str:
-    """The first test that fails with the fault; "" if none does."""
+    """The first test that fails with the fault, and passes without it; "" if none does."""
     file = checkout / mutation.path
     original = file.read_text(encoding="utf-8")
-    file.write_text(mutated(mutation), encoding="utf-8")
+    flaky: list[str] = []
     try:
         for arguments in candidates(mutation, known, checkout, narrow=narrow):
-            if test := first_failure(arguments, checkout):
-                return test
+            file.write_text(mutated(mutation), encoding="utf-8")
+            while test := first_failure([*arguments, *(f"--deselect={name}" for name in flaky)], checkout):
+                file.write_text(original, encoding="utf-8")
+                if "::" not in test or not first_failure([test], checkout):
+                    return test
+                flaky.append(test)
+                file.write_text(mutated(mutation), encoding="utf-8")
         return ""
     finally:
         file.write_text(original, encoding="utf-8")
