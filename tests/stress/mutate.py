@@ -40,6 +40,8 @@ TESTS_OF = {
     "charlm/api.py": "test_api.py",
     "charlm/checkpoint.py": "checkpoint",
     "charlm/comparison": "test_comparison.py",
+    "charlm/data/corpus.py": "data training/test_resume.py",
+    "charlm/data/streams.py": "data training/test_step.py",
     "charlm/gpu": "gpu",
     "charlm/layers": "cells",
     "charlm/model": "test_model.py",
