@@ -111,16 +111,21 @@ class Vocabulary:
 
     def encode(self, text: str) -> npt.NDArray[np.integer]:
         """The ids of `text`, [N], in the narrowest type; VocabularyError if a character has no id."""
+        ids, is_known = self.ids_of(text)
+        if not is_known.all():
+            raise self.unknown_error(self.unknown(text))
+        return ids.astype(self.dtype, copy=False)
+
+    def ids_of(self, text: str) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.bool_]]:
+        """The ids of `text`, [N], and which of its characters have one."""
         if self.level == "byte":
             try:
                 data = text.encode("utf-8", "surrogateescape")
             except UnicodeEncodeError as error:
                 raise VocabularyError(f"U+{ord(text[error.start]):04X}: not a character; it has no bytes") from None
-            return np.frombuffer(data, dtype=np.uint8)
+            return np.frombuffer(data, dtype=np.uint8), np.ones(len(data), bool)
         ids = self.id_of_code_point[code_points(text)]
-        if (ids == UNKNOWN).any():
-            raise self.unknown_error(self.unknown(text))
-        return ids.astype(self.dtype)
+        return ids, ids != UNKNOWN
 
     def symbol(self, index: int) -> str:
         """The character with this id; a byte from 128 on as a lone surrogate, as from Python's "surrogateescape"."""

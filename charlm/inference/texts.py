@@ -8,7 +8,7 @@ import numpy.typing as npt
 import torch
 
 from charlm.data.lines import as_records, newline_of
-from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary, code_points
+from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.inference.reader import STEPS, Reader, most_streams, window_steps
 from charlm.model import Network
 from charlm.system.device import to_device
@@ -68,7 +68,7 @@ def score_lines(
         unknown, known, ids = [], [], []
         for line in lines:
             number += 1
-            line_ids, is_known = _ids(line, vocabulary)
+            line_ids, is_known = vocabulary.ids_of(line)
             unknown.append("" if is_known.all() else vocabulary.unknown(line))
             if unknown[-1] and unknown_nats is None:
                 where = f"{name}, line {number}"
@@ -83,15 +83,6 @@ def score_lines(
                 nats = with_unknown
             scored.append((lines[place], nats, unknown[place]))
         yield scored
-
-
-def _ids(line: str, vocabulary: Vocabulary) -> tuple[Ids, npt.NDArray[np.bool_]]:
-    """The ids of a line's characters, and which of the characters the model knows."""
-    if vocabulary.level == "byte":
-        ids = vocabulary.encode(line)
-        return ids, np.ones(len(ids), bool)
-    ids = vocabulary.id_of_code_point[code_points(line)]
-    return ids, ids != UNKNOWN
 
 
 @torch.inference_mode()
