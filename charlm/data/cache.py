@@ -3,7 +3,7 @@
 import os
 import zlib
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -23,24 +23,33 @@ def cached(key: str, dtype: np.dtype, blocks: Iterable[Array]) -> Array:
     entry = find_entry(key, dtype)
     if entry is None:
         _store(key, dtype, blocks)
-        entry = find_entry(key, dtype)
+        entry = find_entry(key, dtype, is_new=True)
     if entry is None:
         fault = "found no file where one was just written; was the cache cleared? start again"
         raise DataError(f"{cache_folder('corpora') / key}.bin: {fault}")
     return entry
 
 
-def find_entry(key: str, dtype: np.dtype) -> Array | None:
-    """The array of a cache entry, memory-mapped; None if it is missing or damaged, or if others may write it."""
+def find_entry(key: str, dtype: np.dtype, *, is_new: bool = False) -> Array | None:
+    """The array of a cache entry, memory-mapped; None if it is missing or damaged, or if others may write it.
+
+    is_new: this process has just written it, so it need not be read for its checksum.
+    """
     try:
         with open_private(cache_folder("corpora") / f"{key}.bin") as file:
-            checksum = 0
-            while block := file.read(_BLOCK):
-                checksum = zlib.crc32(block, checksum)
+            if not is_new and _checksum(file) != _INTACT:
+                return None
             items = (os.fstat(file.fileno()).st_size - _CRC_BYTES) // dtype.itemsize
-            return np.memmap(file, dtype, "r", shape=(items,)) if checksum == _INTACT else None
+            return np.memmap(file, dtype, "r", shape=(items,))
     except (OSError, ValueError):
         return None
+
+
+def _checksum(file: BinaryIO) -> int:
+    checksum = 0
+    while block := file.read(_BLOCK):
+        checksum = zlib.crc32(block, checksum)
+    return checksum
 
 
 def _store(key: str, dtype: np.dtype, blocks: Iterable[Array]) -> None:
