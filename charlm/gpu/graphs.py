@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from charlm.system.console import say
-from charlm.system.device import allowed_graphs
+from charlm.system.device import allows_graphs
 
 Launches = Callable[[], None]
 
 
 def may_record(device: torch.device) -> bool:
     """Whether launches on a device may become graphs."""
-    return device.type == "cuda" and allowed_graphs() != "0"
+    return device.type == "cuda" and allows_graphs()
 
 
 def stream_of(device: torch.device) -> int:

@@ -63,7 +63,7 @@ def prepare_device(device: torch.device, precision: str) -> None:
     tf32 rounds their operands to ten bits of mantissa. With bf16, cuDNN's recurrent layers take TF32, because autocast
     would cast them to float16. DeviceError if the device lacks the precision.
     """
-    allowed_graphs()
+    allows_graphs()  # for its error
     if precision not in precisions(device):
         raise DeviceError(
             f"precision: found {precision}, which {describe_device(device)} lacks; "
@@ -77,14 +77,14 @@ def prepare_device(device: torch.device, precision: str) -> None:
     fp32_precision(("tf32" if precision == "tf32" else "ieee", "ieee" if precision == "fp32" else "tf32"))
 
 
-def allowed_graphs() -> str:
-    """What becomes a CUDA graph, by `CHARLM_GRAPHS`: "0" nothing, "" layers and samples; DeviceError for another."""
+def allows_graphs() -> bool:
+    """Whether layers and samples may become CUDA graphs: unless `CHARLM_GRAPHS` is 0. DeviceError for another value."""
     found = os.environ.get("CHARLM_GRAPHS", "")
     if found not in ("", "0"):
         raise DeviceError(
             f"CHARLM_GRAPHS: found {found!r} in the environment; allowed: 0 (no CUDA graphs); set it so, or unset it"
         )
-    return found
+    return not found
 
 
 _backends: Any = torch.backends
