@@ -3,7 +3,6 @@
 host.py           the CPU, its cores and free memory, and how idle threads wait; imports only the standard library
 device.py         the device that a name means, and torch's settings; `choose_machine` says what a run takes
 process_group.py  ProcessGroup: the processes of a run, the shard of the batch that each computes, sums of gradients
-children.py       commands that are run, with limits
 files.py          files that are replaced in one step, and what may be read and written
 lock.py           one process at a time in a run's folder
 cache.py          the cache folder and its bounds

@@ -156,8 +156,6 @@ def learning_rate(config: Optimizer, step: int, epochs: int, share_done: float) 
             decay = schedule.final_fraction + (1 - schedule.final_fraction) * (1 - share_done)
         case StepSchedule():
             decay = schedule.factor ** max(0, epochs - schedule.after_epochs + 1)
-        case _:
-            pass
     return config.lr * warmup * decay
 
 
