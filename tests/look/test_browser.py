@@ -195,7 +195,7 @@ def test_right_to_left(opened, of_characters, level):
 
 def test_a_hostile_text_and_vocabulary_do_nothing(opened, of_characters):
     path = Path("runs/<script>window.broken=1/checkpoints/x")
-    text = HOSTILE * 9 + "\u202eab <img src=x onerror=window.broken=1>"
+    text = HOSTILE * 9 + "\u202eab <img src=x onerror=window.broken=1>" + "\n" * 2000 + "\u202e"
     view = opened(look_page(of_characters(text, path=path), text))
     place = text.index("\u202e") + 1
     view.hover(f'[data-index="{place}"]')
