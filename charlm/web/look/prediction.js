@@ -61,7 +61,7 @@ function bars(reading, symbols, index, character) {
 
 /** A text to read character by character, and the card with the prediction of one, which a page puts where it wants. */
 export class Pane {
-  /** data: { characters, symbol, reading, symbols }, and as `compare` the same of another model; about: of the card. */
+  /** data: { symbol, reading, symbols }, and as `compare` the same of another model; about: of the card. */
   constructor(data, label, about) {
     this.data = data;
     this.more = () => ""; // of an index: a further line
@@ -85,17 +85,17 @@ export class Pane {
   }
 
   tell(index) {
-    const { data } = this;
-    const character = data.characters[index];
+    const { data, view: { characters } } = this;
+    const character = characters[index];
     const said = ({ reading, symbols }) => [
       Number.isNaN(bitsAt(reading, index)) ? "" : bars(reading, symbols, index, character),
       element("p", { textContent: sentence(data, reading, index) }),
     ];
     const named = (model) => element("div", {}, element("strong", { textContent: model.name }), ...said(model));
-    const before = excerpt(data.characters.slice(Math.max(0, index - BEFORE), index));
+    const before = excerpt(characters.slice(Math.max(0, index - BEFORE), index));
     const mark = element("mark", { textContent: nameOf(character) });
     const more = this.more(index);
-    const place = `${data.symbol} ${whole(index + 1)} of ${whole(data.characters.length)}`;
+    const place = `${data.symbol} ${whole(index + 1)} of ${whole(characters.length)}`;
     this.prediction.replaceChildren(
       element("p", { className: "context", dir: "auto" }, before, mark),
       data.compare

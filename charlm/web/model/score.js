@@ -90,7 +90,7 @@ export class ScoreTab {
     byId("spoken").textContent = byId("score-status").textContent;
     byId("score-result").hidden = false;
     const scale = surpriseScale(bits);
-    Object.assign(this.pane.data, { characters, reading });
+    this.pane.data.reading = reading;
     const { view } = this.pane;
     view.shade = (index) => scale.shade(bits[index]);
     view.isSurprise = (index) => bits[index] >= scale.surprising;
