@@ -6,12 +6,14 @@ import { excerpt, nameOf } from "../shared/printable.js";
 import { TextView } from "./text.js";
 
 const BEFORE = 24; // characters before the one that is predicted
-const UNKNOWN = 65535;
+
+/** In place of the bits of a character that was given. */
+export const UNKNOWN_BITS = 65535;
 
 /** Bits of a character; NaN for one that was given, not predicted. */
 export function bitsAt(reading, index) {
-  const thousandths = reading.bits[index] ?? UNKNOWN;
-  return thousandths === UNKNOWN ? NaN : thousandths / 1000;
+  const thousandths = reading.bits[index] ?? UNKNOWN_BITS;
+  return thousandths === UNKNOWN_BITS ? NaN : thousandths / 1000;
 }
 
 const ORDINALS = new Intl.PluralRules("en", { type: "ordinal" });
