@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from matplotlib.image import imread
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -118,5 +117,7 @@ _RING = """() => {
 
 def dark_share(view: Any, x: float, y: float, width: float, height: float) -> float:
     """How much of a part of the page is as dark as its ink."""
+    from matplotlib.image import imread  # which takes longer to import than all else here
+
     picture = imread(io.BytesIO(view.screenshot(clip={"x": x, "y": y, "width": width, "height": height})))
     return float((picture[..., :3].mean(-1) < 0.3).mean())

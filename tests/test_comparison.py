@@ -56,9 +56,8 @@ def page(trained_run, monkeypatch):
     def make(minutes=2, model=model):
         plan = Plan(f"texts/{HOSTILE}", minutes, cells, seeds=3)
         comparison = comparison_data(plan, rows, [model, model])
-        return report_page(
-            [replace(record, path=record.path.with_name(name)) for name in comparison["runs"]], comparison
-        )
+        records = [replace(record, path=record.path.with_name(name)) for name in comparison["runs"]]
+        return report_page(records, comparison, record.path.parent)
 
     return make
 
@@ -83,6 +82,11 @@ def test_models_of_equal_size_and_the_same_rows_again(cli, text, tmp_path):
     report = data_of((tmp_path / "report.html").read_text(encoding="utf-8"))
     assert report["comparison"] == page["comparison"]
     assert [run["name"] for run in report["runs"]] == [*page["comparison"]["runs"].values(), "gru-2", "rnn-2"]
+    shutil.copytree(tmp_path / "all", tmp_path / "copy")  # of another comparison, runs have the same names
+    assert cli("report", tmp_path / "all", tmp_path / "copy", "--out", tmp_path / "report.html").code == 0
+    both = data_of((tmp_path / "report.html").read_text(encoding="utf-8"))["runs"]
+    assert [run["name"] for run in both[:2]] == [row["cell"] for row in first["rows"]]
+    assert str(tmp_path / "copy/gru-1") in [run["name"] for run in both]
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "all").rglob("*.safetensors")}
     again = json.loads(cli(*words).out)
     assert again == first

@@ -80,7 +80,7 @@ def compare(
         _print(rows, differing, equal)
     comparison = comparison_data(plan, rows, models)
     keep(folder, comparison)
-    write_page(folder / PAGE, report_page(records, comparison))
+    write_page(folder / PAGE, report_page(records, comparison, folder))
 
 
 def _print(rows: Sequence[dict[str, Any]], differing: Sequence[dict[str, Any]], equal: Equal) -> None:

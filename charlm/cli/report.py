@@ -32,6 +32,7 @@ def report(
 
     paths = {path.resolve(): path for given in runs for path in runs_in(given)}
     records = [read_run(path) for path in paths.values()]
-    comparison = next(filter(None, map(read_comparison, runs)), None)
+    found = ((read, folder) for folder in runs if (read := read_comparison(folder)))
+    comparison, folder = next(found, (None, Path()))
     check_output(out, "--out", "a page of charlm report")
-    write_page(out, report_page(records, comparison))
+    write_page(out, report_page(records, comparison, folder))

@@ -31,8 +31,8 @@ _EXAMPLE_LENGTH = 240
 def html_file(trained: TrainedModel, *, int8: bool = True) -> tuple[bytes, str]:
     """The page, and the nats that it costs. CharlmError if int8 weights lose more than MOST_LOSS of the nats."""
     trained = trained.on_cpu_in_float32()
-    units, example = _of_validation_text(trained)
     ids, why_not = _validation_text(trained)
+    units, example = ([], "") if ids is None else _of_validation_text(trained)
     before = _score(trained, ids)
     data = model_facts(trained) | packed_model(trained, int8=int8)
     after = _score(trained, ids)
@@ -55,12 +55,9 @@ def html_file(trained: TrainedModel, *, int8: bool = True) -> tuple[bytes, str]:
 def _of_validation_text(trained: TrainedModel) -> tuple[list[dict[str, Any]], str]:
     """The units that go with a feature of it, as a page of charlm look names them, and a text to complete and to score.
 
-    The latter is its beginning up to a space. Neither if that text is gone.
+    The latter is its beginning up to a space.
     """
-    try:
-        ids = opening(trained, _UNITS_LENGTH)
-    except DataError:
-        return [], ""
+    ids = opening(trained, _UNITS_LENGTH)
     text = trained.vocabulary.decode(ids[:_EXAMPLE_LENGTH].tolist()).strip("\n")
     return [*tracking_units(trained, ids).values()], text.rpartition(" ")[0] or text
 

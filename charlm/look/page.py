@@ -38,7 +38,7 @@ def look_page(
     before each prediction. called: how the page calls the text. The models compute on the CPU in float32.
     VocabularyError if a model does not know a character, DataError for less than two characters.
     """
-    trained = trained.first_member("look").on_cpu_in_float32()
+    given, trained = trained, trained.first_member("look").on_cpu_in_float32()
     ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
     if len(ids) < 2:
         raise DataError(f"look: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
@@ -48,7 +48,7 @@ def look_page(
         "text": shown,
         "shown": one_line(called),
         "words": hardest_words(shown, predictions.bits_N, 20),
-        "copied": _copied(trained, ids),
+        "copied": _copied(given, ids),  # which may have loaded the training text already; its copy has not
         "units": _units(trained, ids),
     }
     if other is not None:

@@ -1,6 +1,7 @@
 """The page of runs: everything that charlm/web/report/ shows, thinned and packed."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,19 +25,25 @@ SAMPLE_LENGTH = 1000
 """Characters of a sample on the page."""
 
 
-def report_page(records: Sequence[RunRecord], comparison: dict[str, Any] | None = None) -> str:
+def report_page(records: Sequence[RunRecord], comparison: dict[str, Any] | None = None, folder: Path = Path()) -> str:
     """A page of HTML about runs: curves, settings, samples, scores.
 
-    comparison: what a comparison adds, see `comparison_data`. Its runs come first, in its order, by the names it gives.
+    comparison: what a comparison adds, see `comparison_data`. Its runs, which lie in `folder`, come first, in its
+    order, by the names it gives.
     """
     compared = {} if comparison is None else comparison["runs"]
-    given = {record.path.name for record in records}
-    if not compared.keys() <= given:
+    root = folder.resolve()
+
+    def name_in_folder(record: RunRecord) -> str | None:
+        path = record.path.resolve()
+        return path.name if path.parent == root else None
+
+    if not compared.keys() <= {*map(name_in_folder, records)}:
         comparison, compared = None, {}
     order = {name: place for place, name in enumerate(compared)}
-    records = sorted(records, key=lambda record: order.get(record.path.name, len(order)))
+    records = sorted(records, key=lambda record: order.get(name_in_folder(record), len(order)))
     short = short_names([record.path for record in records])
-    names = [one_line(compared.get(record.path.name, name)) for record, name in zip(records, short, strict=True)]
+    names = [one_line(compared.get(name_in_folder(record), name)) for record, name in zip(records, short, strict=True)]
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
     runs = [_run(name, record) for name, record in zip(names, records, strict=True)]
     data = {"version": __version__, "runs": runs, "settings": settings_data(records), "comparison": comparison}

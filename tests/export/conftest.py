@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from charlm.errors import DataError
+from charlm.inference.trained import TrainedModel
 from charlm.web.page import content_policy, joined_modules
 from tests.browser import pages_in
 
@@ -17,6 +19,14 @@ document.documentElement.dataset.ready = "yes";"""
 @pytest.fixture(autouse=True)
 def _kernels(kernels: None) -> None:
     """No test compiles the kernel of a cell again that charlm does not have."""
+
+
+@pytest.fixture
+def without_training_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(*_: object) -> None:
+        raise DataError("the text is gone")
+
+    monkeypatch.setattr(TrainedModel, "training_splits", property(gone))
 
 
 @pytest.fixture(scope="module")

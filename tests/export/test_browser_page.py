@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import DataError
 from charlm.export import export
 from charlm.inference.trained import TrainedModel
 from charlm.look import look_page, opening
@@ -23,14 +22,9 @@ from tests.pairwise import pairwise
 
 
 @pytest.fixture
-def page(opened, tmp_path, monkeypatch):
+def page(opened, tmp_path, without_training_text):
     """Exports a model, whose training text is gone, and opens its page with all settings in sight, for a person who
     wants little motion: the page writes as fast as it can."""
-
-    def gone(*_):
-        raise DataError("the text is gone")
-
-    monkeypatch.setattr(TrainedModel, "training_splits", property(gone))
 
     def page(trained: TrainedModel, **options):
         export(trained, "html", tmp_path / "exported.html", int8=False)

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from charlm.errors import CharlmError, DataError
+from charlm.errors import CharlmError
 from charlm.export import export, html
 from charlm.export.html_model import int8_matrix, packed_model
 from charlm.inference.evaluation import evaluate
-from charlm.inference.trained import TrainedModel
 from charlm.web import page as web
 from tests.browser import data_of, unpacked
 from tests.conftest import ROOT
@@ -23,14 +22,6 @@ from tests.export.models import model_of, some_ids
 from tests.export.odd import Odd
 
 MODEL = Path(web.__file__).parent / "model"
-
-
-@pytest.fixture
-def without_training_text(monkeypatch):
-    def gone(*_):
-        raise DataError("the text is gone")
-
-    monkeypatch.setattr(TrainedModel, "training_splits", property(gone))
 
 
 @pytest.fixture

@@ -101,8 +101,13 @@ function show(data) {
   if (data.memory.curve.length) fillMemory(models, data.symbol);
   if (data.gradients) fillGradients(models, data.symbol);
   if (data.compare) fillCompared(data, go);
-  const cards = { units: data.units.length, compared: data.compare, words: data.words.length };
-  Object.assign(cards, { memory: data.memory.curve.length, gradients: data.gradients });
+  const cards = {
+    compared: data.compare,
+    units: data.units.length,
+    words: data.words.length,
+    memory: data.memory.curve.length,
+    gradients: data.gradients,
+  };
   for (const [name, has] of Object.entries(cards)) byId(`${name}-card`).hidden = !has;
   text.show(data.characters);
   choice(byId("views"), Object.entries(views).map(([name, { label }]) => [name, label]), data.compare ? "compare" : "surprise", setView);

@@ -6,12 +6,14 @@ import { excerpt, nameOf } from "../shared/printable.js";
 import { TextView } from "./text.js";
 
 const BEFORE = 24; // characters before the one that is predicted
-const UNKNOWN = 65535;
+
+/** In place of the bits of a character that was given. */
+export const UNKNOWN_BITS = 65535;
 
 /** Bits of a character; NaN for one that was given, not predicted. */
 export function bitsAt(reading, index) {
-  const thousandths = reading.bits[index] ?? UNKNOWN;
-  return thousandths === UNKNOWN ? NaN : thousandths / 1000;
+  const thousandths = reading.bits[index] ?? UNKNOWN_BITS;
+  return thousandths === UNKNOWN_BITS ? NaN : thousandths / 1000;
 }
 
 const ORDINALS = new Intl.PluralRules("en", { type: "ordinal" });
@@ -61,7 +63,7 @@ function bars(reading, symbols, index, character) {
 
 /** A text to read character by character, and the card with the prediction of one, which a page puts where it wants. */
 export class Pane {
-  /** data: { characters, symbol, reading, symbols }, and as `compare` the same of another model; about: of the card. */
+  /** data: { symbol, reading, symbols }, and as `compare` the same of another model; about: of the card. */
   constructor(data, label, about) {
     this.data = data;
     this.more = () => ""; // of an index: a further line
@@ -85,17 +87,17 @@ export class Pane {
   }
 
   tell(index) {
-    const { data } = this;
-    const character = data.characters[index];
+    const { data, view: { characters } } = this;
+    const character = characters[index];
     const said = ({ reading, symbols }) => [
       Number.isNaN(bitsAt(reading, index)) ? "" : bars(reading, symbols, index, character),
       element("p", { textContent: sentence(data, reading, index) }),
     ];
     const named = (model) => element("div", {}, element("strong", { textContent: model.name }), ...said(model));
-    const before = excerpt(data.characters.slice(Math.max(0, index - BEFORE), index));
+    const before = excerpt(characters.slice(Math.max(0, index - BEFORE), index));
     const mark = element("mark", { textContent: nameOf(character) });
     const more = this.more(index);
-    const place = `${data.symbol} ${whole(index + 1)} of ${whole(data.characters.length)}`;
+    const place = `${data.symbol} ${whole(index + 1)} of ${whole(characters.length)}`;
     this.prediction.replaceChildren(
       element("p", { className: "context", dir: "auto" }, before, mark),
       data.compare

@@ -8,6 +8,13 @@ const BLOCK = 500; // characters of a block at least, and up to the end of the l
 const LONGEST = 2 * BLOCK; // of a block without a line end
 const NEAR = "600px 0px";
 const KEPT = /[\n\t\u00ad\u200c\u200d]/; // what has a sign and stands in the document all the same, to be copied
+const UNSEEN = /^[\p{C}\p{Zl}\p{Zp}]$/u;
+
+/** What is drawn in place of a character; "" for one that shows itself. */
+const standIn = (character) => SIGNS[character] ?? (UNSEEN.test(character) ? "�" : "");
+
+/** What stands in the document for a character. */
+const inDocument = (character) => (standIn(character) && !KEPT.test(character) ? "" : character);
 
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 const LOOK_BACK = 1000; // characters before one in which the beginning of its line is looked for
@@ -102,7 +109,7 @@ export class TextView {
   /** An element for each character if the block is near, those before an index as they are; else its text alone. */
   fill(block, from = block.start) {
     if (!block.isNear) {
-      block.textContent = this.textOf(block).filter((character) => !SIGNS[character] || KEPT.test(character)).join("");
+      block.textContent = this.textOf(block).map(inDocument).join("");
       return;
     }
     if (!block.firstElementChild || from === block.start) block.replaceChildren();
@@ -118,9 +125,9 @@ export class TextView {
 
   cell(index) {
     const character = this.characters[index];
-    const sign = SIGNS[character] ?? (/^[\p{C}\p{Zl}\p{Zp}]$/u.test(character) ? "�" : "");
+    const sign = standIn(character);
     const className = `${this.marks(index)} ${index === this.selected ? "selected" : ""}`.trim();
-    const cell = element("span", { className, textContent: sign && !KEPT.test(character) ? "" : character });
+    const cell = element("span", { className, textContent: inDocument(character) });
     if (sign) cell.dataset.sign = sign;
     cell.dataset.index = index;
     cell.style.backgroundColor = shadeColor(this.shade(index));

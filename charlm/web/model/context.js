@@ -57,9 +57,9 @@ export class Context {
   }
 }
 
-/** The ids that are read before a text goes on after `text`, as charlm sample does, and unknown characters. */
+/** The ids that are read before a text goes on after `text`, as charlm sample does; how many of them the text does not have, and unknown characters. */
 export function idsBefore(vocabulary, text) {
   const { ids, unknown } = vocabulary.encode(text);
-  if (vocabulary.begins !== null) return { ids: [vocabulary.begins, ...ids], unknown };
-  return { ids: ids.length ? ids : [vocabulary.firstRead], unknown };
+  const first = vocabulary.begins ?? (ids.length ? null : vocabulary.firstRead);
+  return first === null ? { ids, hidden: 0, unknown } : { ids: [first, ...ids], hidden: 1, unknown };
 }

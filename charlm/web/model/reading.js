@@ -1,5 +1,7 @@
 // What a model said of each character of a text, as a page of charlm look has it.
 
+import { UNKNOWN_BITS } from "../look/prediction.js";
+
 /** How many of the likeliest are kept. */
 export const LIKELIEST = 5;
 
@@ -16,7 +18,6 @@ export function likeliestIds(shares, count) {
   return ids;
 }
 
-const UNKNOWN_BITS = 65535;
 const MOST_BITS_SHOWN = 65;
 
 export class Reading {

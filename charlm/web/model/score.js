@@ -45,9 +45,9 @@ export class ScoreTab {
     this.clear();
     const { turn, vocabulary, model } = this;
     const [fault, field] = [byId("score-fault"), byId("pasted")];
-    const { unknown } = vocabulary.encode(field.value);
+    const { ids: typed, unknown } = vocabulary.encode(field.value);
     if (unknown.length) return tellUnknown(fault, field, vocabulary, unknown, () => this.score());
-    const { given, ids } = this.toRead(field.value);
+    const { given, ids } = this.toRead(typed);
     if (ids.length + given.length < 2) {
       fault.textContent = `Text: found ${ids.length} ${this.data.symbol}${ids.length === 1 ? "" : "s"}; allowed: 2 or more`;
       return blame(field);
@@ -74,9 +74,8 @@ export class ScoreTab {
     this.show(reading, characters);
   }
 
-  /** What is read. A model of lines is given a line end first, and scores the one after each line. */
-  toRead(text) {
-    const { ids } = this.vocabulary.encode(text);
+  /** What is read of a text's ids. A model of lines is given a line end first, and scores the one after each line. */
+  toRead(ids) {
     const { begins } = this.vocabulary;
     if (begins === null) return { given: [], ids };
     return { given: [begins], ids: ids.at(-1) === begins ? ids : [...ids, begins] };
@@ -91,7 +90,7 @@ export class ScoreTab {
     byId("spoken").textContent = byId("score-status").textContent;
     byId("score-result").hidden = false;
     const scale = surpriseScale(bits);
-    Object.assign(this.pane.data, { characters, reading });
+    this.pane.data.reading = reading;
     const { view } = this.pane;
     view.shade = (index) => scale.shade(bits[index]);
     view.isSurprise = (index) => bits[index] >= scale.surprising;

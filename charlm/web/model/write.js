@@ -123,7 +123,7 @@ export class WriteTab {
     writer.clear();
     const { characters, reading } = writer;
     pane.close();
-    Object.assign(pane.data, { characters, reading });
+    pane.data.reading = reading;
     pane.prediction.textContent = `Point at a ${this.data.symbol} that it wrote, or tap it.`;
     this.view.show(characters);
     this.shown = 0;

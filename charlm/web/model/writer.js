@@ -45,8 +45,7 @@ export class Writer {
    */
   async write(settings, onProgress) {
     const { vocabulary, turn } = this;
-    const { ids } = idsBefore(vocabulary, settings.prompt);
-    const hidden = ids.length - vocabulary.encode(settings.prompt).ids.length; // a newline, or what is read first
+    const { ids, hidden } = idsBefore(vocabulary, settings.prompt);
     const start = await this.context.read(ids, (index) => {
       this.share = index / ids.length;
       onProgress();

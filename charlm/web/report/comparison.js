@@ -7,12 +7,6 @@ import { runClass, swatch } from "./data.js";
 import { fillComparison } from "./tables.js";
 import { textOf } from "./texts.js";
 
-const SAME = {
-  parameters: "All have about the same number of parameters.",
-  updates: "All have about the same number of parameters.",
-  time: "Each has the size that charlm chose for it.",
-};
-
 /** What the networks have done; all are of one size or not. */
 export function comparisonStory({ text, symbol, minutes, equal, seeds }) {
   const time = minutes <= 1 ? timeSpan(60 * minutes) : `${Number(minutes.toPrecision(3))} minutes`;
@@ -20,7 +14,8 @@ export function comparisonStory({ text, symbol, minutes, equal, seeds }) {
     equal === "updates"
       ? `Each network made as many updates as the slowest makes in ${time}, and learned to guess the next ${symbol} of ${text}.`
       : `Each network read ${text} for ${time} and learned to guess its next ${symbol}.`;
-  const told = `${learned} ${SAME[equal]}`;
+  const size = equal === "time" ? "Each has the size that charlm chose for it." : "All have about the same number of parameters.";
+  const told = `${learned} ${size}`;
   return seeds > 1 ? `${told} The table has the means of ${seeds} trainings; all below is of the first.` : told;
 }
 

@@ -30,7 +30,7 @@ function showSettings(runs, settings) {
   byId("same").textContent = differing.length ? differ : known.length > 1 ? "The runs have the same settings." : "";
 }
 
-showPage(async (data) => {
+showPage((data) => {
   const { comparison } = data;
   const runs = data.runs.map((run, number) => ({ ...run, number }));
   const [only, ...others] = runs;
