@@ -62,12 +62,11 @@ def main() -> None:
         )
         browser = tools.chromium.launch(executable_path=which("chromium"), args=["--no-sandbox"])
         for name, cell in CELLS.items():
-            for int8 in (True, False):
-                data = packed_model(model_of(cell), int8=int8)["model"]
+            for weights in ("int8", "float32"):
+                data = packed_model(model_of(cell), weights)["model"]
                 view = browser.new_page()
                 view.goto(page.as_uri())
                 first_ms, chars_per_s = view.evaluate(MEASURE, {"data": data, "seconds": seconds})
-                weights = "int8" if int8 else "float32"
                 print(
                     f"{name:24} {weights:8} {chars_per_s:8,.0f} characters/s; the first after {first_ms:,.0f} ms",
                     flush=True,

@@ -3,6 +3,9 @@
     onnx_graph.py     one file for any runtime of ONNX
     html.py           one page of HTML that runs the model in a browser
     html_model.py     its programs and weights, packed
+    c.py              one C file, made of model.c, the layers and the weights
+    c_step.py         a layer of any cell as C
+    rounding.py       weights in fewer bits, and what that costs
 
 Steps are written from the program of a cell (charlm/cells/program.py), so every cell can be exported.
 """
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from charlm.data.outputs import check_output, write_output
+from charlm.export.c import c_file
 from charlm.export.html import html_file
 from charlm.export.onnx_graph import onnx_file
 from charlm.inference.trained import TrainedModel
@@ -20,6 +24,7 @@ from charlm.system.formatting import format_bytes
 FORMATS: dict[str, tuple[Callable[..., tuple[bytes, str]], str]] = {
     "onnx": (onnx_file, "an ONNX model of charlm"),
     "html": (html_file, "a page of charlm export"),
+    "c": (c_file, "a C file of charlm export"),
 }
 """(trained, options of the format) → the bytes of the file, and what its check found, in words; the kind of output."""
 

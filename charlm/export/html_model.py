@@ -10,32 +10,22 @@ import base64
 from importlib.resources import files
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from charlm.cells.program import Program, needed, scalarized, units, when
+from charlm.export.rounding import Weights, stored_matrix
 from charlm.inference.sampling import prompt_ids
 from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
 from charlm.web.page import packed
 
 KERNEL = files("charlm.web") / "model" / "kernel.wasm"
-LARGEST = 127
 
 
-def int8_matrix(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Whole numbers [rows, columns] and a scale for each row, of which the largest weight is ±127."""
-    largest = np.abs(weights).max(axis=1)
-    scales = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
-    return np.rint(weights / scales[:, None]).clip(-LARGEST, LARGEST).astype(np.int8), scales
-
-
-def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
+def packed_model(trained: TrainedModel, weights: Weights) -> dict[str, Any]:
     """The keys "model" and "vocabulary" of the page's JSON, of a model on the CPU.
 
-    int8: matrices are int8, not float32, and those of `trained` are rounded to the same numbers.
+    Its matrices are rounded to what the page has, see `stored_matrix`.
     """
     network = trained.network.first_member("export")
     layers, embedding = network.layers, network.embedding
@@ -49,11 +39,11 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
             program_json(layers.program(layer), layers.hidden_size, layers.layer_input_size(layer))
             for layer in range(min(2, layers.num_layers))  # all layers above the first have the same
         ],
-        "layers": [_parameters(layers, layer, int8) for layer in range(layers.num_layers)],
-        "embedding": None if embedding is None or tied else _matrix(embedding.weight, int8),
+        "layers": [_parameters(layers, layer, weights) for layer in range(layers.num_layers)],
+        "embedding": None if embedding is None or tied else _matrix(embedding.weight, weights),
         "tied": tied,
-        "projection": None if network.projection is None else _matrix(network.projection.weight, int8),
-        "output": _matrix(network.decoder.weight, int8),
+        "projection": None if network.projection is None else _matrix(network.projection.weight, weights),
+        "output": _matrix(network.decoder.weight, weights),
         "outputBias": packed(network.decoder.bias.detach().numpy()),
         "kernel": base64.b64encode(KERNEL.read_bytes()).decode("ascii"),
     }
@@ -66,26 +56,23 @@ def packed_model(trained: TrainedModel, *, int8: bool) -> dict[str, Any]:
     return {"model": model, "vocabulary": vocabulary}
 
 
-def _parameters(layers: RecurrentLayers, layer: int, int8: bool) -> dict[str, Any]:
+def _parameters(layers: RecurrentLayers, layer: int, weights: Weights) -> dict[str, Any]:
     """A layer's parameters by name: matrices, lists of them, or flat vectors."""
     parameters: dict[str, Any] = {}
     for declared, tensor in zip(layers.program(layer).parameters, layers.layer_parameters(layer).values(), strict=True):
         if declared.columns == "":
             parameters[declared.name] = packed(tensor.detach().numpy())
         elif declared.stack:
-            parameters[declared.name] = [_matrix(each, int8) for each in tensor]
+            parameters[declared.name] = [_matrix(each, weights) for each in tensor]
         else:
-            parameters[declared.name] = _matrix(tensor, int8)
+            parameters[declared.name] = _matrix(tensor, weights)
     return parameters
 
 
-def _matrix(weight: Tensor, int8: bool) -> dict[str, Any]:
-    """A matrix; int8: the weight becomes what the whole numbers and scales stand for."""
+def _matrix(weight: Tensor, weights: Weights) -> dict[str, Any]:
+    """A matrix, which is rounded to what the page has."""
     rows, columns = weight.shape
-    values, scales = weight.detach().numpy(), None
-    if int8:
-        values, scales = int8_matrix(values)
-        weight.detach().copy_(torch.from_numpy(values * scales[:, None]))
+    values, scales = stored_matrix(weight, weights)
     return {
         "rows": rows,
         "columns": columns,

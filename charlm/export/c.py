@@ -1,0 +1,209 @@
+"""A model as one C file: charlm/export/model.c, with the layers of the model and its weights filled in.
+
+Matrices stand column by column. The file has a scale for each row of a matrix, which is 1 unless the weights are int8.
+"""
+
+import re
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from charlm.export.c_step import LayerCode, commented, helpers, layer_code
+from charlm.export.rounding import Weights, at_a_cost, stored_matrix
+from charlm.inference.sampling import prompt_ids
+from charlm.inference.trained import TrainedModel
+from charlm.layers import RecurrentLayers
+from charlm.look.page import model_facts
+
+_ALPHABET = "".join(chr(code) for code in range(35, 126) if chr(code) not in "?\\")[:85]
+"""The digits of the base of 85: none begins an escape or a trigraph, or ends a string."""
+_WORDS = 20
+"""Words of 32 bits in a row of the file."""
+_WEIGHT: dict[Weights, tuple[str, str]] = {
+    "float32": (
+        "typedef float weight;\nstatic float value(weight w) { return w; }",
+        "read_floats(out, count, rows);",
+    ),
+    "bfloat16": (
+        """\
+typedef uint16_t weight; /* the upper half of a float */
+static float value(weight w)
+{
+    const uint32_t bits = (uint32_t)w << 16;
+    float result;
+    memcpy(&result, &bits, sizeof bits);
+    return result;
+}""",
+        "for (long n = 0; n < count; n++) out[n] = (weight)(word(rows, n / 2) >> n % 2 * 16);",
+    ),
+    "int8": (
+        "typedef int8_t weight; /* times the scale of its row */\nstatic float value(weight w) { return w; }",
+        "for (long n = 0; n < count; n++) out[n] = (weight)(word(rows, n / 4) >> n % 4 * 8 & 0xff);",
+    ),
+}
+"""The C of a weight, and the statement that reads `count` of them from `rows`."""
+
+
+def c_file(trained: TrainedModel, *, weights: Weights = "int8") -> tuple[bytes, str]:
+    """The file, and the nats that its rounding costs, see `at_a_cost`."""
+    trained = trained.on_cpu_in_float32()
+    content, _, cost = at_a_cost(trained, weights, lambda: _CFile(trained, weights).text())
+    return content.encode(), cost
+
+
+class _CFile:
+    """Collects the fields of the struct `Model`, what reads them, and the rows of weights."""
+
+    def __init__(self, trained: TrainedModel, weights: Weights) -> None:
+        self.trained = trained
+        self.weights: Weights = weights
+        self.network = trained.network.first_member("export")
+        self.fields: list[str] = []
+        self.data: list[str] = []
+        self.reads: list[str] = []
+
+    def text(self) -> str:
+        """Fill in model.c."""
+        network, layers = self.network, self.network.layers
+        V, H, E = len(self.trained.vocabulary), layers.hidden_size, layers.layer_input_size(0)
+        codes = [
+            layer_code(layers.program(n), name, H, layers.layer_input_size(n), layers.zoneout)
+            for n, name in enumerate(["first_layer", "upper_layer"][: layers.num_layers])
+        ]
+        self.add_layers(layers, codes)
+        self.add_matrix("output", network.decoder.weight)
+        self.add_vector("output_bias", network.decoder.bias)
+        if network.projection is not None:
+            self.add_matrix("projection", network.projection.weight)
+        tied = network.embedding is not None and network.embedding.weight is network.decoder.weight
+        if network.embedding is not None and not tied:
+            self.add_matrix("embedding", network.embedding.weight)
+        first, *_ = prompt_ids(network, self.trained.vocabulary, "")
+        steps = "\n".join(self.steps(codes[0].states[0], tied=tied))
+        structs = "\n\n".join(code.text for code in codes)
+        weight, unpacked = _WEIGHT[self.weights]
+        facts = model_facts(self.trained)
+        count = layers.num_layers
+        filled = {
+            "name": re.sub(r"[^\w .,+-]", "_", str(facts["name"]), flags=re.ASCII)[:80],
+            "input": "its row of a table" if network.embedding is not None else "a 1 at the place of the id",
+            "layers": "one recurrent layer" if count == 1 else f"{count} recurrent layers",
+            "equations": commented(layers.program(0)),
+            "V": V,
+            "E": E,
+            "H": H,
+            "bytes": int(self.trained.vocabulary.level == "byte"),
+            "lines": -1 if network.reset_id is None else network.reset_id,
+            "first": first,
+            "weight": weight,
+            "helpers": helpers(structs),
+            "structs": structs,
+            "fields": "\n".join(self.fields),
+            "zeros": "\n".join(_zeros(codes, count)),
+            "steps": steps,
+            "characters": _characters(self.trained.vocabulary.symbols),
+            "data": "\n\n".join(self.data),
+            "alphabet": _ALPHABET,
+            "unpacked": unpacked,
+            "reads": "\n".join(self.reads),
+        }
+        template = (files("charlm.export") / "model.c").read_text(encoding="utf-8")
+        return re.sub(r"\{\{(\w+)\}\}", lambda match: str(filled[match[1]]), template)
+
+    def add_layers(self, layers: RecurrentLayers, codes: list[LayerCode]) -> None:
+        self.fields.append("    first_layer_t first;")
+        if layers.num_layers > 1:
+            self.fields.append(f"    upper_layer_t upper[{layers.num_layers - 1}];")
+        for n in range(layers.num_layers):
+            where = f"upper[{n - 1}]" if n else "first"
+            code = codes[min(n, 1)]
+            parameters = dict(
+                zip((p.name for p in layers.program(n).parameters), layers.layer_parameters(n).values(), strict=True)
+            )
+            for matrix in code.matrices:
+                tensor = parameters[matrix.parameter]
+                self.put_matrix(f"{where}.{matrix.field}", tensor if tensor.dim() == 2 else tensor[matrix.place])
+            for field, name in code.vectors:
+                self.put_vector(f"{where}.{field}", parameters[name])
+
+    def steps(self, output: str, *, tied: bool) -> list[str]:
+        """The statements of model_step. output: the state that is the output of a layer."""
+        network = self.network
+        if network.embedding is None:
+            lines = ["for (int v = 0; v < E; v++) m->x[v] = v == id;"]
+        else:
+            table = "output" if tied else "embedding"
+            lines = [f"for (int e = 0; e < E; e++) m->x[e] = value(m->{table}[e * V + id]) * m->{table}_scale[id];"]
+        lines += ["first_layer(&m->first, m->x);", f"memcpy(m->y, m->first.{output}, sizeof m->y);"]
+        if network.layers.num_layers > 1:
+            change = "+=" if network.layers.residual else "="
+            lines += [
+                f"for (int n = 0; n < {network.layers.num_layers - 1}; n++) {{",
+                "    upper_layer(&m->upper[n], m->y);",
+                f"    for (int u = 0; u < H; u++) m->y[u] {change} m->upper[n].{output}[u];",
+                "}",
+            ]
+        read, size = "m->y", "H"
+        if network.projection is not None:
+            rows, columns = network.projection.weight.shape
+            lines.append(f"multiply(m->projected, m->projection, m->projection_scale, {rows}, {columns}, m->y);")
+            self.fields.append(f"    float projected[{rows}];")
+            read, size = "m->projected", str(rows)
+        lines.append(f"multiply(m->logits, m->output, m->output_scale, V, {size}, {read});")
+        return [f"    {line}" for line in lines]
+
+    def add_matrix(self, name: str, weight: Tensor) -> None:
+        """A matrix of the model itself."""
+        rows, columns = weight.shape
+        self.fields.append(f"    weight {name}[{rows} * {columns}];\n    float {name}_scale[{rows}];")
+        self.put_matrix(name, weight)
+
+    def add_vector(self, name: str, values: Tensor) -> None:
+        self.fields.append(f"    float {name}[{len(values)}];")
+        self.put_vector(name, values)
+
+    def put_matrix(self, field: str, weight: Tensor) -> None:
+        """Rows of data for a field, column by column, and what reads them."""
+        values, scales = stored_matrix(weight, self.weights)
+        self.put("read_weights", field, values.T)
+        self.put("read_floats", f"{field}_scale", np.ones(len(values), np.float32) if scales is None else scales)
+
+    def put_vector(self, field: str, values: Tensor) -> None:
+        self.put("read_floats", field, values.detach().numpy())
+
+    def put(self, function: str, field: str, values: npt.NDArray[Any]) -> None:
+        name = f"DATA_{len(self.data)}"
+        rows = encoded(values)
+        lines = "\n".join(f'    "{row}",' for row in rows)
+        self.data.append(f"static const char {name}[{len(rows)}][101] = {{ /* {field} */\n{lines}\n}};")
+        self.reads.append(f"    {function}(m->{field}, {values.size}, {name});")
+
+
+def encoded(values: npt.NDArray[Any]) -> list[str]:
+    """The bytes of an array in little-endian order, as rows of up to 100 characters."""
+    content = values.astype(values.dtype.newbyteorder("<")).tobytes()
+    words = np.frombuffer(content + bytes(-len(content) % 4), "<u4")
+    digits = np.array([words // 85**k % 85 for k in range(5)]).T
+    text = np.array([*_ALPHABET.encode()], np.uint8)[digits].tobytes().decode()
+    width = 5 * _WORDS
+    return [text[start : start + width] for start in range(0, len(text), width)]
+
+
+def _zeros(codes: list[LayerCode], count: int) -> list[str]:
+    """The statements that set all states to zero."""
+    lines = [f"    memset(m->first.{state}, 0, sizeof m->first.{state});" for state in codes[0].states]
+    if count > 1:
+        lines.append(f"    for (int n = 0; n < {count - 1}; n++) {{")
+        lines += [f"        memset(m->upper[n].{state}, 0, sizeof m->upper[n].{state});" for state in codes[1].states]
+        lines.append("    }")
+    return lines
+
+
+def _characters(symbols: npt.NDArray[np.uint32]) -> str:
+    """The table of code points, which no character of the vocabulary can break out of."""
+    rows = [", ".join(map(str, symbols[start : start + 16])) for start in range(0, len(symbols), 16)]
+    lines = ",\n".join(f"    {row}" for row in rows)
+    return f"/* The code point of each id. */\nstatic const uint32_t CHARACTERS[V] = {{\n{lines}\n}};"

@@ -1,0 +1,323 @@
+"""A layer of any cell as C, from the cell's program.
+
+Operations unit by unit become loops over units, which hold as many operations as can be computed at once; between them
+stand products and normalizations of whole vectors.
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from charlm.cells.equations import equations, notes
+from charlm.cells.operations import ATOM, OPERATIONS, in_code
+from charlm.cells.program import Node, Program, needed, scalarized, units
+
+_LONGEST = 72
+"""The most characters of an expression within another."""
+_TERNARY = 0
+"""The precedence of `a ? b : c`."""
+_HELPERS = {
+    "sigmoid": "static float sigmoid(float a) { return 1 / (1 + exp(-a)); }",
+    "softplus": "static float softplus(float a) { return maximum(a, 0) + log1p(exp(-fabs(a))); }",
+    "relu": "static float relu(float a) { return maximum(a, 0); }",
+    "maximum": "static float maximum(float a, float b) { return a > b ? a : b; }",
+    "minimum": "static float minimum(float a, float b) { return a < b ? a : b; }",
+    "square_root": "static float square_root(float a) { return sqrt(a); }",
+    "normalize": """\
+/* y = (v - mean v) / sqrt(var v + epsilon), or v / sqrt(mean v^2 + epsilon) if it is not centered. */
+static void normalize(float *y, const float *v, int size, float epsilon, int centered)
+{
+    float mean = 0, square = 0;
+    for (int u = 0; u < size && centered; u++) mean += v[u] / size;
+    for (int u = 0; u < size; u++) square += (v[u] - mean) * (v[u] - mean) / size;
+    for (int u = 0; u < size; u++) y[u] = (v[u] - mean) / sqrt(square + epsilon);
+}""",
+}
+"""Functions that a step may call; one may call those after it."""
+
+
+class Matrix(NamedTuple):
+    """A matrix of a layer: its field in the struct, and where its values are."""
+
+    field: str
+    parameter: str
+    place: int
+    """In a stack."""
+
+
+class LayerCode(NamedTuple):
+    """The C of a layer."""
+
+    text: str
+    """A struct `<name>_t`, and the function `<name>` that reads an input and changes the state."""
+    matrices: list[Matrix]
+    vectors: list[tuple[str, str]]
+    """The field and the name of each parameter that is no matrix."""
+    states: list[str]
+    """The fields of the states; the first is the output."""
+
+
+def helpers(text: str) -> str:
+    """The functions that this C calls, in the order in which C needs them."""
+    called: list[str] = []
+    for name, body in _HELPERS.items():
+        if re.search(rf"\b{name}\(", text):
+            called.append(body)
+            text += body
+    return "\n".join(reversed(called))
+
+
+def commented(program: Program) -> str:
+    """The equations of a step, as they stand in a comment."""
+    lines = equations(program)
+    text = "\n".join(["", *lines, "", *notes(lines)]).rstrip()
+    return text.replace("*/", "* /").replace("/*", "/ *").replace("\n", "\n *     ").replace("*     \n", "*\n")
+
+
+def layer_code(program: Program, name: str, hidden: int, inputs: int, zoneout: float) -> LayerCode:
+    """The struct and the function of a layer with H hidden units and I inputs."""
+    return _Layer(scalarized(program), hidden, inputs, zoneout).code(name)
+
+
+class _Layer:
+    """Writes the statements of a step in the order of computation.
+
+    arrays: place → the array that holds a value, and where it begins there
+    locals: place → the variable, or the expression and its precedence, of a value in the loop being written
+    """
+
+    def __init__(self, program: Program, hidden: int, inputs: int, zoneout: float) -> None:
+        same: list[int] = []  # a `stop` is its argument
+        nodes: list[Node] = []
+        for place, node in enumerate(program.nodes):
+            node = replace(node, args=tuple(same[arg] for arg in node.args))
+            same.append(node.args[0] if node.op == "stop" else place)
+            nodes.append(node)
+        self.nodes = nodes
+        self.program = program = program._replace(results=tuple(same[place] for place in program.results))
+        self.hidden, self.inputs, self.zoneout = hidden, inputs, zoneout
+        self.places = needed(self.nodes, program.results)
+        self.uses = Counter(arg for place in self.places for arg in self.nodes[place].args)
+        self.uses.update(program.results)
+        self.names = {same[place]: name for name, place in program.gates}
+        self.names |= dict(zip(program.results, program.states, strict=True))
+        self.scratch: list[str] = []
+        self.statements: list[str] = []
+        self.locals: dict[int, tuple[str, int]] = {}
+        self.states = {name: f"s_{_identifier(name)}_{n}" for n, name in enumerate(program.states)}
+        self.fields = {p.name: f"w_{_identifier(p.name)}_{n}" for n, p in enumerate(program.parameters)}
+        self.stacked = {p.name for p in program.parameters if p.stack and p.columns != ""}
+        self.arrays: dict[int, tuple[str, int]] = {}
+        for place in self.places:
+            node = self.nodes[place]
+            match node.op:
+                case "input":
+                    self.arrays[place] = "x", 0
+                case "state":
+                    self.arrays[place] = f"l->{self.states[node.name]}", 0
+                case "vector":
+                    self.arrays[place] = f"l->{self.fields[node.name]}", node.index * self.size(node)
+
+    def size(self, node: Node) -> int:
+        return units(node.size, self.hidden, self.inputs)
+
+    def code(self, name: str) -> LayerCode:
+        waiting = [place for place in self.places if place not in self.arrays and not self.is_inline(place)]
+        last: list[int] = []
+        while waiting:
+            whole = [place for place in waiting if self.is_whole(place) and self.is_ready(place, ())]
+            for place in whole:
+                self.put_whole(place)
+            last = [] if whole else self.loop_of(waiting)
+            waiting = [place for place in waiting if place not in whole and place not in last]
+            if last and (waiting or self.loop_size(last) != self.hidden):
+                self.put_loop(last, self.loop_size(last), waiting)
+                last = []
+        self.put_loop(last, self.hidden, [], changes_state=True)
+        matrices = [
+            Matrix(self.matrix(p.name, k), p.name, k)
+            for p in self.program.parameters
+            if p.columns != ""
+            for k in range(max(p.stack, 1))
+        ]
+        vectors = [(self.fields[p.name], p.name) for p in self.program.parameters if p.columns == ""]
+        return LayerCode(self.text(name), matrices, vectors, [*self.states.values()])
+
+    def text(self, name: str) -> str:
+        shapes = {p.name: p.shape(self.hidden, self.inputs) for p in self.program.parameters}
+        fields = []
+        for p in self.program.parameters:
+            shape = shapes[p.name]
+            if p.columns == "":
+                fields.append(f"float {self.fields[p.name]}[{math.prod(shape)}];")
+                continue
+            *_, rows, columns = shape
+            for k in range(max(p.stack, 1)):
+                field = self.matrix(p.name, k)
+                fields.append(f"weight {field}[{rows} * {columns}]; float {field}_scale[{rows}];")
+        fields += [f"float {state}[{self.hidden}];" for state in self.states.values()]
+        body = self.statements
+        if not any(re.search(r"\bx\b", line) for line in body):
+            body = ["(void)x;", *body]
+        return "\n".join(
+            [
+                "typedef struct {",
+                *(f"    {line}" for line in [*fields, *self.scratch]),
+                f"}} {name}_t;",
+                "",
+                f"static void {name}({name}_t *l, const float *x)",
+                "{",
+                *(f"    {line}" for line in body),
+                "}",
+            ]
+        )
+
+    def matrix(self, name: str, index: int) -> str:
+        return f"{self.fields[name]}_{index}" if name in self.stacked else self.fields[name]
+
+    # What is computed when
+
+    def is_whole(self, place: int) -> bool:
+        """Whether a value is computed as a whole vector."""
+        return self.nodes[place].op in ("product", "normalize")
+
+    def is_inline(self, place: int) -> bool:
+        """Whether a value is written out wherever it is used: constants, what depends on them alone, and parts."""
+        return self.nodes[place].size == "" or self.nodes[place].op == "part"
+
+    def is_ready(self, place: int, more: Sequence[int]) -> bool:
+        """Whether all arguments are in arrays or in `more`."""
+        return all(
+            arg in self.arrays or arg in more or (self.is_inline(arg) and self.is_ready(arg, more))
+            for arg in self.nodes[place].args
+        )
+
+    def loop_size(self, loop: Sequence[int]) -> int:
+        return self.size(self.nodes[loop[0]])
+
+    def loop_of(self, waiting: Sequence[int]) -> list[int]:
+        """The operations that one loop over units can compute now."""
+        loop: list[int] = []
+        for place in waiting:
+            if self.is_whole(place) or not self.is_ready(place, loop):
+                continue
+            if not loop or self.size(self.nodes[place]) == self.loop_size(loop):
+                loop.append(place)
+        return loop
+
+    def put_whole(self, place: int) -> None:
+        node = self.nodes[place]
+        [arg] = node.args
+        rows = node.count * self.size(node)
+        array = self.new_array(place, rows)
+        if node.op == "product":
+            matrix = f"l->{self.matrix(node.name, node.index)}"
+            columns = self.size(self.nodes[arg])
+            call = f"multiply({array}, {matrix}, {matrix}_scale, {rows}, {columns}, {self.pointer(arg)});"
+        else:
+            call = f"normalize({array}, {self.pointer(arg)}, {rows}, {_number(node.number)}, {int(not node.is_rms)});"
+        self.statements.append(call)
+
+    def put_loop(self, loop: Sequence[int], size: int, later: Sequence[int], *, changes_state: bool = False) -> None:
+        """A loop over units. later: the values computed after it. changes_state: it ends with the new states."""
+        self.locals = {}
+        body = []
+        kept = {arg for place in later for arg in self.read_by(place)}
+        if not changes_state:
+            kept |= set(self.program.results)
+        for place in loop:
+            text, precedence = self.operation(place)
+            is_short = len(text) <= _LONGEST and place not in self.names
+            if self.uses[place] == 1 and is_short and place not in kept and place not in self.program.results:
+                self.locals[place] = text, precedence
+                continue
+            variable = f"{_identifier(self.names.get(place, 'v'))}_{place}"
+            self.locals[place] = variable, ATOM
+            body.append(f"const float {variable} = {text};")
+            if place in kept:
+                array = self.new_array(place, size)
+                body.append(f"{array}[u] = {variable};")
+        if changes_state:
+            body += self.new_states()
+        self.locals = {}
+        self.statements += [f"for (int u = 0; u < {size}; u++) {{", *(f"    {line}" for line in body), "}"]
+
+    def read_by(self, place: int) -> list[int]:
+        """The values that an operation reads, inline ones followed to what they read."""
+        read = []
+        for arg in self.nodes[place].args:
+            read += [arg, *self.read_by(arg)] if self.is_inline(arg) else [arg]
+        return read
+
+    def new_states(self) -> list[str]:
+        """The statements that end the last loop: all new states before the first changes."""
+        news, changes = [], []
+        for n, (state, place) in enumerate(zip(self.program.states, self.program.results, strict=True)):
+            field, (text, _) = f"l->{self.states[state]}[u]", self.unit(place)
+            if place not in self.locals:
+                news.append(f"const float new_{n} = {text};")
+                text = f"new_{n}"
+            if self.zoneout and state not in self.program.internal:  # the expected value, Krueger et al. 2017
+                text = f"{text} + {_number(self.zoneout)} * ({field} - {text})"
+            changes.append(f"{field} = {text};")
+        return [*news, *changes]
+
+    def new_array(self, place: int, size: int) -> str:
+        name = f"v_{place}"
+        self.scratch.append(f"float {name}[{size}];")
+        self.arrays[place] = f"l->{name}", 0
+        return f"l->{name}"
+
+    # Expressions
+
+    def place_of(self, place: int) -> tuple[str, int]:
+        """The array that holds a value, and where it begins there."""
+        node = self.nodes[place]
+        if place in self.arrays:
+            return self.arrays[place]
+        array, start = self.place_of(node.args[0])  # of a `part`
+        return array, start + node.index * self.size(node)
+
+    def pointer(self, place: int) -> str:
+        array, start = self.place_of(place)
+        return f"{array} + {start}" if start else array
+
+    def unit(self, place: int) -> tuple[str, int]:
+        """A value's unit u, and the precedence of this expression."""
+        node = self.nodes[place]
+        if place in self.locals:
+            return self.locals[place]
+        if node.op == "constant":
+            return _number(node.number), ATOM
+        if node.size == "":
+            return self.operation(place)
+        array, start = self.place_of(place)
+        return f"{array}[{start} + u]" if start else f"{array}[u]", ATOM
+
+    def operation(self, place: int) -> tuple[str, int]:
+        """An operation on the unit u of its arguments, and its precedence."""
+        node = self.nodes[place]
+        own, *lowest = OPERATIONS[node.op].precedence or (ATOM, *[_TERNARY] * len(node.args))
+        if node.op == "where":
+            own, lowest = _TERNARY, [1, 1, 1]
+        args = []
+        for arg, least in zip(node.args, lowest, strict=True):
+            text, precedence = self.unit(arg)
+            args.append(text if precedence >= least else f"({text})")
+        return in_code("cpp", node.op, *args), own
+
+
+def _identifier(name: str) -> str:
+    """Letters of the name that C takes; what callers add makes it unique, and no word of the language."""
+    return re.sub(r"[^A-Za-z0-9_]", "_", name).strip("_")[:40] or "v"
+
+
+def _number(number: float) -> str:
+    if math.isnan(number):
+        return "NAN"
+    if abs(number) > 3.4e38:
+        return "-INFINITY" if number < 0 else "INFINITY"
+    return f"{float(number)!r}f"

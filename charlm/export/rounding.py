@@ -1,0 +1,100 @@
+"""Weights in fewer bits, and what that costs on validation text."""
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from charlm.data.vocabulary import Ids
+from charlm.errors import CharlmError, DataError
+from charlm.inference.evaluation import Evaluation, evaluate
+from charlm.inference.trained import TrainedModel
+from charlm.model import overflow
+
+Weights = Literal["float32", "bfloat16", "int8"]
+"""How matrices are stored. Vectors, such as biases, stay float32."""
+LARGEST = 127
+MOST_LOSS = 0.005
+"""The share of its nats that a model may lose."""
+_LEAST_NATS = 0.001
+"""A loss below counts as this one; a text of one character has 0."""
+_LEAST_SCORED, _MOST_SCORED = 10_000, 100_000
+"""Characters of validation text that are scored, if there are so many."""
+_SCORED_WORK = 10**11
+"""Characters times parameters that are scored: a few seconds on two cores."""
+T = TypeVar("T")
+
+
+def int8_matrix(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+    """Whole numbers [rows, columns] and a scale for each row, of which the largest weight is ±127."""
+    largest = np.abs(weights).max(axis=1)
+    scales = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
+    return np.rint(weights / scales[:, None]).clip(-LARGEST, LARGEST).astype(np.int8), scales
+
+
+def stored_matrix(weight: Tensor, weights: Weights) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32] | None]:
+    """A matrix as it is stored, bfloat16 as its bits, and the scale of each row if it is int8.
+
+    `weight`, on the CPU in float32, becomes what they stand for.
+    """
+    values = weight.detach().numpy()
+    if weights == "float32":
+        return values, None
+    if weights == "bfloat16":
+        rounded = weight.detach().bfloat16()
+        weight.detach().copy_(rounded)
+        return rounded.view(torch.int16).numpy().view(np.uint16), None
+    whole, scales = int8_matrix(values)
+    weight.detach().copy_(torch.from_numpy(whole * scales[:, None]))
+    return whole, scales
+
+
+def at_a_cost(trained: TrainedModel, weights: Weights, pack: Callable[[], T]) -> tuple[T, Evaluation | None, str]:
+    """What `pack` gives, which rounds the model's weights; the score then, None if the text is gone; the cost in words.
+
+    CharlmError if the model loses more than MOST_LOSS of its nats.
+    """
+    ids, why_not = _validation_text(trained)
+    before = _score(trained, ids)
+    content = pack()
+    after = _score(trained, ids)
+    if before is None or after is None:
+        return content, None, f"{weights}; nats not compared: {why_not}"
+    return content, after, f"{weights}: {_compared(before, after, weights)}"
+
+
+def _validation_text(trained: TrainedModel) -> tuple[Ids | None, str]:
+    """The ids to score; None, and why, if that text is gone."""
+    length = min(max(_SCORED_WORK // trained.parameters, _LEAST_SCORED), _MOST_SCORED)
+    try:
+        return trained.split("valid")[:length], ""
+    except DataError as error:
+        return None, str(error)
+
+
+def _score(trained: TrainedModel, ids: Ids | None) -> Evaluation | None:
+    if ids is None:
+        return None
+    score = evaluate(trained.network, ids)
+    if not math.isfinite(score.nats_sum):
+        raise overflow()
+    return score
+
+
+def _compared(before: Evaluation, after: Evaluation, weights: Weights) -> str:
+    """Both scores in words; CharlmError if too much is lost."""
+    nats, rounded = before.nats_per_char, after.nats_per_char
+    loss = (rounded - nats) / max(nats, _LEAST_NATS)
+    if loss > MOST_LOSS:
+        raise CharlmError(
+            f"export: {weights} weights raise the loss from {nats:.4f} to {rounded:.4f} nats per character, by "
+            f"{loss:.2%}; allowed: {MOST_LOSS:.1%}; use --weights float32"
+        )
+    return (
+        f"{nats:.4f} nats per character before, {rounded:.4f} after ({loss:+.2%}), on {before.targets:,} characters of "
+        "validation text"
+    )
