@@ -30,7 +30,7 @@ SECTIONS = {
     "shipped": "kernels that ./scripts/wheels has built for this machine ÷ those compiled here",
     "gpu": "layers and updates on a GPU, if there is one",
     "train": "updates of the trainer ÷ bare layers",
-    "lines": "updates with data.unit: line ÷ with data.unit: text",
+    "lines": "updates with data.records set ÷ with no data.records",
     "processes": "several processes that share a batch ÷ one with as many threads",
     "sampling": "1 and 64 streams ÷ a loop of PyTorch modules",
     "scaling": "time against T, D and L",

@@ -97,7 +97,7 @@ def measure_lines(report: Report, effort: Effort) -> None:
     text = TEXT.read_text(encoding="utf-8") if fetched else generated_text()
     report.table(
         f"lines: updates on {TEXT.name if fetched else 'a generated text'}, each line a sample of its own",
-        "÷ text: speed divided by that of the same updates on the same text with data.unit: text",
+        "÷ text: speed divided by that of the same updates on the same text with no data.records",
         ["characters/s", "÷ text"],
     )
     corpora = {"text": make_corpus(text), "line": line_corpus(text)}

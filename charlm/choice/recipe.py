@@ -9,7 +9,7 @@ import numpy as np
 from charlm.checkpoint import Checkpoint
 from charlm.choice.rule import MOST_EPOCHS, Candidate, dropout, regularization
 from charlm.data.corpus import Corpus, sample
-from charlm.data.lines import as_records
+from charlm.data.records import as_records
 from charlm.inference.evaluation import evaluate
 from charlm.inference.trained import load_model
 from charlm.training.budget import EVALUATION_COST
@@ -57,7 +57,7 @@ def all_settings(candidate: Candidate, minutes: float, valid_share: float, rate:
         "sample_every": _round_up(max(updates / 5, 20 / update_s)) if minutes >= 1 else 0,
         "on_divergence": "rollback",
     }
-    if candidate.config.data.unit == "text":  # lines begin with the zero state, and come in a random order
+    if not candidate.config.data.records:  # lines begin with the zero state, and come in a random order
         settings["train"]["reset_state"] = 0.01
         read_share = _read_share(candidate.epochs)
         if read_share < 1:

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import open_model, print_exactly, print_json
+from charlm.cli.common import on_one_line, open_model, print_exactly, print_json
 from charlm.system.console import say
 from charlm.system.number import LARGEST
 
@@ -50,7 +50,7 @@ def classify(
     """
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import arriving_lines, text_name
+    from charlm.data.reading import arriving_records, text_name
     from charlm.data.vocabulary import never_seen, readable
 
     vocabulary, number, is_said = trained.vocabulary, 0, False
@@ -64,7 +64,7 @@ def classify(
     if unexpected := [repr(name) for name in names if not _is_expected(trained, name, separator)]:
         where = f"{separator!r} after {', '.join(unexpected)}"
         say("labels", f"the model does not expect {where}; see --labels and --separator")
-    for lines in arriving_lines(file, vocabulary, trained.config.data.unit):
+    for lines in arriving_records(file, vocabulary, trained.config.data.records):
         known = []
         for line in lines:
             number += 1
@@ -79,12 +79,12 @@ def classify(
                 shown = None if label is None else readable(label)
                 print_json({"label": shown, "probability": p, "line": readable(line)})
             else:
-                print_exactly(f"{'none' if label is None else label}\t{p:.4f}\t{line}\n")
+                print_exactly(f"{'none' if label is None else label}\t{p:.4f}\t{on_one_line(line)}\n")
 
 
 def _is_expected(trained: Any, label: str, separator: str) -> bool:
     """Whether the model expects the first character of the separator after the label at the start of a line."""
-    beginning = "" if trained.network.is_line_model else "\n"
+    beginning = "" if trained.network.reads_records else "\n"
     likely = [character for character, p in trained.next(beginning + label, k=LARGEST) if p > _LEAST_P]
     first = trained.vocabulary.encode(separator)[:1]
     return trained.vocabulary.decode(first, "surrogateescape") in ["", *likely]

@@ -72,16 +72,18 @@ def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
     from charlm.data.reading import arriving, as_in_training
     from charlm.data.vocabulary import describe_characters
 
-    vocabulary, unit = trained.vocabulary, trained.config.data.unit
+    vocabulary, separator = trained.vocabulary, trained.config.data.records
     if str(file) == "-":
         file = "stdin"
-        text = b"".join(as_in_training(arriving("-"), vocabulary.level, unit, file)).decode("utf-8", "surrogateescape")
+        text = b"".join(as_in_training(arriving("-"), vocabulary.level, separator, file)).decode(
+            "utf-8", "surrogateescape"
+        )
         unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
         if unknown and not skip_unknown:
             raise vocabulary.unknown_error(unknown, file, "; --skip-unknown leaves others out")
         ids = vocabulary.encode("".join(character for character in text if character not in unknown))
     else:
-        ids, unknown = encode_file(file, vocabulary, skip_unknown=skip_unknown, unit=unit)
+        ids, unknown = encode_file(file, vocabulary, skip_unknown=skip_unknown, separator=separator)
     if unknown:
         say("skipped", f"{file}: {counted(sum(unknown.values()), 'character')}: {describe_characters(unknown)}")
     return ids
@@ -125,6 +127,11 @@ def print_exactly(text: str) -> None:
 def json_line(value: Any) -> str:
     """A line of JSON with control characters escaped."""
     return escaped(to_json(value, ascii=False))
+
+
+def on_one_line(record: str) -> str:
+    r"""A record, with \n for each end of a line in it."""
+    return record.replace("\n", r"\n")
 
 
 def print_json(value: Any) -> None:

@@ -52,6 +52,7 @@ def suggest(
     ],
     minutes: usage.Minutes = None,
     lines: usage.Lines = False,
+    records: usage.Records = "",
     overrides: usage.Overrides = None,
 ) -> None:
     """Choose the settings of `charlm train TEXT --minutes M` for this machine, say why, and print commented YAML.
@@ -63,7 +64,7 @@ def suggest(
     Example:
       charlm config suggest my.txt --minutes 10 > mine.yaml
     """
-    given = NewRun(text, minutes, None, usage.as_settings(overrides, lines))
+    given = NewRun(text, minutes, None, usage.as_settings(overrides, usage.separator_of(lines, records)))
     given.check_early()
 
     from charlm.choice.suggest import suggest as choose

@@ -39,6 +39,7 @@ def info(
     source: Annotated[str, typer.Argument(help="A file, a folder, a glob, or builtin:NAME.")],
     level: Annotated[Literal["char", "byte"], typer.Option(help="What a symbol is.")] = "char",
     lines: usage.Lines = False,
+    records: usage.Records = "",
 ) -> None:
     """Show what a text contains: files, size, characters, vocabulary, and how it is split.
 
@@ -52,7 +53,8 @@ def info(
     from charlm.data.corpus import SPLITS, cutting, vocabulary_of
     from charlm.data.counting import count_source
 
-    text = count_source(source, level, "line" if lines else "text")
+    separator = usage.separator_of(lines, records)
+    text = count_source(source, level, separator)
     cut = cutting(text, vocabulary_of(text), dict(zip(SPLITS, DataConfig().split, strict=True)))
     print_table(
         {
@@ -60,7 +62,7 @@ def info(
             "size": f"{sum(text.sizes):,} bytes",
             "length": f"{text.length:,} {level}s",
             "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
-            "splits": cut or ("by a hash of each line" if lines else "in order"),
+            "splits": cut or ("by a hash of each record" if separator else "in order"),
             "sha256": text.sha256,
         }
     )

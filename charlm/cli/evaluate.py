@@ -33,8 +33,8 @@ def evaluate(
     """Score a text with a trained model.
 
     Prints the cross-entropy in nats and bits per character: lower is better. The score is the mean over the whole text,
-    where the model has read everything before a character. A model of lines scores each line by itself, and the nats
-    per line are printed too.
+    where the model has read everything before a character. A model of records scores each by itself, and the nats per
+    record are printed too.
 
     \b
     Examples:
@@ -74,13 +74,13 @@ def evaluate(
 
 
 def _described(score: Any) -> dict[str, Any]:
-    names = ("nats_per_char", "bits_per_char", "nats_per_line", "targets", "lines", "chars_per_s")
+    names = ("nats_per_char", "bits_per_char", "nats_per_record", "targets", "records", "chars_per_s")
     return {name: getattr(score, name) for name in names if getattr(score, name) is not None}
 
 
 def _print_evaluation(result: dict[str, Any]) -> None:
     """A table, with the dynamic score beside the static one."""
-    formats = {"nats_per_char": ".4f", "bits_per_char": ".4f", "nats_per_line": ".2f", "chars_per_s": ",.0f"}
+    formats = {"nats_per_char": ".4f", "bits_per_char": ".4f", "nats_per_record": ".2f", "chars_per_s": ",.0f"}
     rows = {key: format(value, formats.get(key, "")) for key, value in result.items() if key != "dynamic"}
     if dynamic := result.get("dynamic"):
         for key, form in formats.items():

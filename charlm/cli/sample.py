@@ -14,7 +14,7 @@ from charlm.system.console import say
 from charlm.system.formatting import counted
 from charlm.system.number import LARGEST
 
-Prompt = Annotated[str, usage.option("TEXT", "Text to continue; with a model of lines, the beginning of a line.")]
+Prompt = Annotated[str, usage.option("TEXT", "Text to continue; with a model of records, the beginning of one.")]
 Length = Annotated[int, usage.option("N", "Characters to write; bytes for a byte model.")]
 Temperature = Annotated[
     float, usage.option("X", "Below 1 is safer, above 1 is wilder; 0 always takes the likeliest character.")
@@ -31,10 +31,11 @@ Seed = Annotated[
 ]
 Novelty = Annotated[bool, typer.Option("--novelty", help="Say how much of each sample the training text has.")]
 New = Annotated[
-    bool, typer.Option("--new", help="With a model of lines: only new ones, no repeats and none of the training text.")
+    bool,
+    typer.Option("--new", help="With a model of records: only new ones, no repeats and none of the training text."),
 ]
 _TRIES = 20
-"""Lines that are written for each new one wanted, at most."""
+"""Samples that are drawn for each new one wanted, at most."""
 
 
 def sample(
@@ -56,7 +57,7 @@ def sample(
     """Write text with a trained model.
 
     Prints the prompt, then one character after another as the model draws them. With --json the text comes without the
-    prompt, as it does from `sample` in Python, and says what ended it: stop, length, or line for the end of a line.
+    prompt, as it does from `sample` in Python, and says what ended it: stop, length, or record for the end of a record.
 
     \b
     Examples:
@@ -76,13 +77,13 @@ def sample(
         raise usage.error(f"--{name.replace('_', '-')}:{fault}") from None
     trained = open_model(checkpoint, device, precision)
 
-    from charlm.data.lines import text_lines
-    from charlm.inference.sampling import new_lines, sample_many, sample_text
+    from charlm.data.records import text_records
+    from charlm.inference.sampling import new_records, sample_many, sample_text
 
-    writes_lines = trained.network.is_line_model
-    usage.refuse_if(new and not writes_lines, "--new needs a model of lines (`charlm train TEXT --lines`)")
-    if writes_lines and "\n" in prompt:
-        raise usage.error("--prompt: found a line end; allowed with a model of lines: the beginning of one line")
+    separator = trained.config.data.records
+    usage.refuse_if(new and not separator, "--new needs a model of records (`charlm train TEXT --lines`)")
+    if separator and separator in prompt:
+        raise usage.error(f"--prompt: found {separator!r}, the end of a record; allowed: the beginning of one record")
     prompt = known_text(trained, prompt, "--prompt")
     options = replace(options, stop=[known_text(trained, text, "--stop") for text in options.stop])
     if novelty:
@@ -104,11 +105,10 @@ def sample(
     else:
         samples = sample_many(*drawing, range(seed, seed + count * (_TRIES if new else 1)))
         if new:
-            known = text_lines(trained.training_splits["train"][1:], trained.vocabulary)
-            samples = itertools.islice(new_lines(samples, prompt, known), count)
+            known = text_records(trained.training_splits["train"][1:], trained.vocabulary, separator)
+            samples = itertools.islice(new_records(samples, prompt, known), count)
         for own_seed, text in samples:
-            header = "" if writes_lines else f"--- seed {own_seed} ---\n"
-            show(f"{header}{prompt}{text}\n")
+            show(f"{prompt}{text}{separator}" if separator else f"--- seed {own_seed} ---\n{prompt}{text}\n")
             rows.append(_row(trained, prompt, text, options, own_seed, novelty))
     unstopped = sum(row["ended_by"] != "stop" for row in rows)
     if options.stop and unstopped:
@@ -119,7 +119,7 @@ def sample(
     if json:
         print_json({"checkpoint": str(trained.path), "samples": rows})
     if len(rows) < count:
-        say("new", f"gave up with {len(rows)} of {count}: the other lines are repeats or in the training text")
+        say("new", f"gave up with {len(rows)} of {count}: the others are repeats or in the training text")
 
 
 def _row(trained: Any, prompt: str, text: str, options: SamplingOptions, seed: int, novelty: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import json_line, open_model, print_exactly
+from charlm.cli.common import json_line, on_one_line, open_model, print_exactly
 from charlm.errors import DataError
 from charlm.system.console import say
 from charlm.system.formatting import bits_to_nats, counted, nats_to_bits
@@ -64,9 +64,9 @@ def score(
     limit, is_percentile = _limit(above, of, file)
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import arriving_lines, is_pipe, text_name
+    from charlm.data.reading import arriving_records, is_pipe, text_name
     from charlm.data.vocabulary import never_seen
-    from charlm.inference.texts import score_lines
+    from charlm.inference.texts import score_records
 
     is_said = unknown_as is not None or not is_pipe(file)
     if not is_said:
@@ -74,8 +74,8 @@ def score(
     unknown_nats = None if unknown_as is None else bits_to_nats(unknown_as)
 
     def scored(path: str) -> Iterator[list[Any]]:
-        lines = arriving_lines(path, trained.vocabulary, trained.config.data.unit)
-        return score_lines(trained.network, trained.vocabulary, lines, text_name(path), unknown_nats)
+        lines = arriving_records(path, trained.vocabulary, trained.config.data.records)
+        return score_records(trained.network, trained.vocabulary, lines, text_name(path), unknown_nats)
 
     limit_nats, blocks = bits_to_nats(limit), scored(file)
     if is_percentile:
@@ -132,7 +132,7 @@ def _sum(nats: Any) -> float:
 
 
 def _row(line: str, nats: Any) -> str:
-    return f"{nats_to_bits(_sum(nats) / len(nats)):.4f}\t{nats_to_bits(_sum(nats)):.2f}\t{line}"
+    return f"{nats_to_bits(_sum(nats) / len(nats)):.4f}\t{nats_to_bits(_sum(nats)):.2f}\t{on_one_line(line)}"
 
 
 def _json_row(number: int, line: str, nats: Any, unknown: str, per_char: bool) -> str:

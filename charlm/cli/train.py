@@ -39,6 +39,7 @@ def train(
     minutes: usage.Minutes = None,
     config: usage.Config = None,
     lines: usage.Lines = False,
+    records: usage.Records = "",
     overrides: usage.Overrides = None,
     run_dir: RunDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --run-dir.")] = False,
@@ -67,7 +68,7 @@ def train(
       charlm train more.txt --init-from runs/mine --minutes 5
     """
     began_s = time.perf_counter() if context.obj is None else context.obj
-    settings = usage.as_settings(overrides, lines, device)
+    settings = usage.as_settings(overrides, usage.separator_of(lines, records), device)
     usage.refuse_if(resume and run_dir is None, "--resume needs --run-dir, the folder of the run to resume")
     usage.refuse_if(resume and init_from, "--init-from starts a new run; leave out --init-from or --resume")
     usage.refuse_if(resume and text is not None, "--resume continues with the run's own text; leave out TEXT")
@@ -103,7 +104,9 @@ def _print_outcome(outcome: Any, json: bool) -> None:
     if best_nats is None:
         say("done", done)
     else:
-        per_line = "" if outcome.best_nats_per_line is None else f", {outcome.best_nats_per_line:.2f} nats per line,"
+        per_line = (
+            "" if outcome.best_nats_per_record is None else f", {outcome.best_nats_per_record:.2f} nats per record,"
+        )
         best = f"best {best_nats:.4f} nats ({nats_to_bits(best_nats):.4f} bits) per character"
         say("done", f"{done}; {best}{per_line} at update {best_step}")
         last = f"{outcome.valid_nats:.4f} nats"
@@ -121,7 +124,7 @@ def _print_sample(run_dir: Path) -> None:
     from charlm.inference.trained import load
 
     model = load(run_dir, load_config(run_dir / CONFIG).device)
-    for seed in range(1, 11) if model.network.is_line_model else [1]:
+    for seed in range(1, 11) if model.network.reads_records else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}\n")
 
 
@@ -130,6 +133,7 @@ def plan(
     minutes: usage.Minutes = None,
     config: usage.Config = None,
     lines: usage.Lines = False,
+    records: usage.Records = "",
     overrides: usage.Overrides = None,
     device: usage.OwnDevice = None,
     json: usage.Json = False,
@@ -146,7 +150,7 @@ def plan(
       charlm plan --config lstm my.txt --set model.cell.hidden=1024 --json
     """
     usage.refuse_if(config is None and text is None, usage.NO_TEXT)
-    new = NewRun(text, minutes, config, usage.as_settings(overrides, lines, device))
+    new = NewRun(text, minutes, config, usage.as_settings(overrides, usage.separator_of(lines, records), device))
     new.check_early()
 
     from charlm.system.process_group import process_group

@@ -1,5 +1,6 @@
 """How commands are called: the options that several share, and usage errors. Nothing here imports torch."""
 
+import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -78,7 +79,11 @@ Text = Annotated[str | None, typer.Argument(metavar="[TEXT]", help=f"{TEXT_HELP}
 NO_TEXT = "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
 Config = Annotated[Path | None, option("CONFIG", f"{CONFIG_HELP} Not needed with TEXT or --resume.", "--config")]
 Lines = Annotated[
-    bool, typer.Option("--lines", help="Each line of the text is a sample of its own; the same as data.unit=line.")
+    bool, typer.Option("--lines", help=r"Each line of the text is a sample of its own; the same as --records '\n'.")
+]
+Records = Annotated[
+    str,
+    option("SEP", r"The text has records with this between them, such as '\n~~~\n': each is a sample.", "--records"),
 ]
 Checkpoint = Annotated[
     Path, typer.Argument(metavar="CKPT", help="The folder of a run, for its best checkpoint, or a checkpoint file.")
@@ -109,11 +114,17 @@ def command_group(help: str, example: str) -> typer.Typer:
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, epilog=f"Example: {example}")
 
 
-def as_settings(overrides: list[str] | None, lines: bool, device: str | None = None) -> list[str]:
-    """What --set, --lines and --device set, as KEY=VALUE."""
+def separator_of(lines: bool, records: str) -> str:
+    r"""The separator that --lines or --records gives, in which \n and \t are a line end and a tab; "" for neither."""
+    refuse_if(lines and bool(records), "--lines and --records exclude one another")
+    return "\n" if lines else records.replace(r"\n", "\n").replace(r"\t", "\t")
+
+
+def as_settings(overrides: list[str] | None, separator: str, device: str | None = None) -> list[str]:
+    """What --set, --lines or --records, and --device set, as KEY=VALUE."""
     settings = list(overrides or [])
     if device:
         settings.append(f"device={device}")
-    if lines:
-        settings.append("data.unit=line")
+    if separator:
+        settings.append(f"data.records={json.dumps(separator)}")
     return settings

@@ -9,7 +9,7 @@ import numpy as np
 
 from charlm.comparison.compare import MEASURED, Row, gradient_left
 from charlm.comparison.plan import Plan, run_name, short_name
-from charlm.data.reading import NEWLINE
+from charlm.data.reading import LINES, end_of_record
 from charlm.data.vocabulary import Ids
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import sample_many
@@ -24,8 +24,8 @@ from charlm.web.page import packed, text_name
 
 PASSAGE, WRITTEN = 600, 400
 """Characters of the passage, and of what each model writes."""
-_LINES = 10
-"""Lines that a model of lines writes."""
+_RECORDS = 10
+"""Records that a model of records writes."""
 
 
 def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedModel]) -> dict[str, Any]:
@@ -64,8 +64,9 @@ def _shaded(model: TrainedModel, ids: Ids) -> dict[str, Any]:
 
 
 def _written(model: TrainedModel) -> Ids:
-    """What the model writes from the start of a line on; from a model of lines, some lines."""
+    """What the model writes from the start of a line on; from a model of records, some of them."""
     options = SamplingOptions(length=WRITTEN, temperature=0.7)
-    seeds = range(1, 1 + (_LINES if model.network.is_line_model else 1))
+    seeds = range(1, 1 + (_RECORDS if model.network.reads_records else 1))
+    end = end_of_record(model.config.data.records or LINES)
     samples = sample_many(model.network, model.vocabulary, "", options, seeds)
-    return model.scored_ids(model.vocabulary.encode(NEWLINE.join(text for _, text in samples)))
+    return model.scored_ids(model.vocabulary.encode(end.join(text for _, text in samples)))

@@ -31,8 +31,9 @@ class DataConfig(Section):
     """The text: a file, a folder (all its files), a glob, or `builtin:NAME` (see `charlm data list`)."""
     level: Literal["char", "byte"] = "char"
     """char: symbols are the Unicode code points of UTF-8 text; byte: symbols are the bytes of any file."""
-    unit: Literal["text", "line"] = "text"
-    """text: one running text; line: each line is a sample of its own, and the state starts anew with it."""
+    records: str = ""
+    r"""The separator of a text of records, such as "\n~~~\n"; "\n" for lines. Each record is a sample of its own, and
+    the state starts anew with it. "": one running text."""
     split: Annotated[tuple[Fraction, Fraction, Fraction], Strict(False)] = (0.9, 0.05, 0.05)
     """Shares of each file for training, validation and test, cut in this order, or of the lines; they sum to 1."""
     valid_source: NonEmpty | None = None
@@ -41,6 +42,13 @@ class DataConfig(Section):
     """Another text for testing; the other shares of `split` are then rescaled to sum to 1."""
     grow_vocabulary: bool = False
     """With `--init-from`: add the characters that the checkpoint does not know, instead of refusing the text."""
+
+    @field_validator("records")
+    @classmethod
+    def _separator_can_be_read(cls, records: str) -> str:
+        if "\r" in records:
+            raise ValueError(f"found {records!r}; allowed: \\n for the end of a line, also where a text has CR LF")
+        return records
 
     @field_validator("split")
     @classmethod

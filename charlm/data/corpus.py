@@ -2,7 +2,7 @@
 
 count     SHA-256, and how often each character occurs (`counting`) → the vocabulary
 encode    the text again, in chunks → ids of the narrowest type, into the cache
-cut       views of the ids, or their lines in files of their own
+cut       views of the ids, or their records in files of their own
 """
 
 import hashlib
@@ -17,10 +17,10 @@ import numpy.typing as npt
 from charlm.config.schema import DataConfig
 from charlm.data.cache import cached
 from charlm.data.counting import CountedSource, count_source, short_digest
-from charlm.data.lines import line_starts
-from charlm.data.reading import NEWLINE, Unit, read_symbols
+from charlm.data.reading import end_of_record, read_symbols
+from charlm.data.records import end_id, record_starts
 from charlm.data.sources import is_gone
-from charlm.data.splits import cuts, described, line_splits, text_splits
+from charlm.data.splits import cuts, described, record_splits, text_splits
 from charlm.data.time_order import are_in_order
 from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
@@ -30,7 +30,7 @@ from charlm.system.formatting import counted
 
 SPLITS = ("train", "valid", "test")
 _FREQUENCY_CHARS, _ORDER_CHARS, _PIECES = 2_000_000, 500_000, 8
-"""How much of the text tells the frequencies of its characters, and the order of its lines; from how many places."""
+"""How much of the text tells the frequencies of its characters, and the order of its records; from how many places."""
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,16 @@ class Corpus:
     splits: dict[str, Ids]
     """"train", "valid", "test" → ids [N], memory-mapped, read-only; splits of share 0 are absent.
 
-    If lines are the unit, a split is a newline and then its lines, see `line_splits`.
+    Of records, a split is the end of a record and then its records, see `record_splits`.
     """
     sha256: str
     """The digest of the source; with a valid or test source, of the joined digests of all sources."""
     size_bytes: int
     files: int
     starts: dict[str, Ids] | None = None
-    """Where each line of a split starts, if lines are the unit; else None."""
+    """Where each record of a split starts; None for running text."""
     cut: str = ""
-    """How the splits were cut, in words, if not a text in order or lines by a hash."""
+    """How the splits were cut, in words, if not a text in order or records by a hash."""
 
     def frequencies(self) -> npt.NDArray[np.float64]:
         """How likely each character is in new text, [V]: by its share in a sample, and a tenth the same for all."""
@@ -66,12 +66,12 @@ def sample(ids: Ids, chars: int) -> Ids:
     return np.stack([ids[start : start + length] for start in starts])
 
 
-def _sample_lines(ids: Ids, vocabulary: Vocabulary) -> list[str]:
-    """Whole lines from all over the text; of a small one all."""
+def _sample_records(ids: Ids, vocabulary: Vocabulary, end: str) -> list[str]:
+    """Whole records from all over the text; of a small one all."""
     if len(ids) <= _ORDER_CHARS:
-        return vocabulary.decode(ids).split(NEWLINE)
+        return vocabulary.decode(ids).split(end)
     pieces = [vocabulary.decode(piece) for piece in sample(ids, _ORDER_CHARS)]
-    return [line for piece in pieces for line in piece.split(NEWLINE)[1:-1]]
+    return [record for piece in pieces for record in piece.split(end)[1:-1]]
 
 
 class CountedSources:
@@ -81,7 +81,7 @@ class CountedSources:
         named = {"train": data.source, "valid": data.valid_source, "test": data.test_source}
         self._data = data
         self.sources = {
-            name: count_source(source, data.level, data.unit) for name, source in named.items() if source is not None
+            name: count_source(source, data.level, data.records) for name, source in named.items() if source is not None
         }
         """"train", and "valid" and "test" if these splits have texts of their own."""
 
@@ -107,7 +107,7 @@ class CountedSources:
             vocabulary = vocabulary_of(*sources)
         shares = {"train": 1.0} if whole else self._shares(split or data.split)
         splits: dict[str, Ids] = {}
-        starts = {} if data.unit == "line" and not whole else None
+        starts = {} if data.records and not whole else None
         cut = ""
         for name, source in self.sources.items():
             own_shares = shares if name == "train" else {name: 1.0}
@@ -119,8 +119,11 @@ class CountedSources:
                 splits |= text_splits(ids, source.lengths, own_shares, key=key)
                 continue
             files = source.lengths if how else None
-            for part, own in line_splits(ids, vocabulary, own_shares, files, key=key, source=source.source).items():
-                splits[part], starts[part] = own, line_starts(own, vocabulary, f"{key}-{part}")
+            end = end_id(vocabulary, data.records)
+            for part, own in record_splits(
+                ids, vocabulary, end, own_shares, files, key=key, source=source.source
+            ).items():
+                splits[part], starts[part] = own, record_starts(own, end, f"{key}-{part}")
         digests = [source.digest for source in sources]
         if len(digests) > 1:
             digests = [hashlib.sha256("".join(digests).encode()).hexdigest()]
@@ -149,15 +152,15 @@ def vocabulary_of(*sources: CountedSource) -> Vocabulary:
 
 
 def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, float], ids: Ids | None = None) -> str:
-    """How a source is cut, in words; "" for a text in order, and for lines by a hash. ids: its own, if at hand."""
-    if source.unit == "text":
+    """How a source is cut, in words; "" for a text in order, and for records by a hash. ids: its own, if at hand."""
+    if not source.separator:
         return described(cuts(source.lengths, list(shares.values())), list(shares))
     if ids is None:
         ids = encode(source, vocabulary)
-    if len(shares) < 2 or not are_in_order(_sample_lines(ids, vocabulary)):
+    if len(shares) < 2 or not are_in_order(_sample_records(ids, vocabulary, end_of_record(source.separator))):
         return ""
     where = "each file" if sum(map(bool, source.lengths)) > 1 else "the text"
-    why = "as its lines begin with increasing times or numbers"
+    why = "as its records begin with increasing times or numbers"
     return f"{' and '.join([*shares][1:])} from the end of {where} and not by a hash, {why}"
 
 
@@ -188,10 +191,10 @@ def load_unchanged_corpus(
 
 
 def encode_file(
-    path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, unit: Unit = "text"
+    path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, separator: str = ""
 ) -> tuple[Ids, dict[str, int]]:
     """The ids of any source, and how often each unknown character was skipped, or else VocabularyError."""
-    source = count_source(str(path), vocabulary.level, unit)
+    source = count_source(str(path), vocabulary.level, separator)
     try:
         ids = encode(source, vocabulary, skip_unknown=skip_unknown)
     except VocabularyError as error:
@@ -226,7 +229,7 @@ def _encoded(source: CountedSource, vocabulary: Vocabulary, length: int) -> Iter
     narrow = ids_of.astype(vocabulary.dtype)
     hasher = hashlib.sha256()
     for path in source.paths:
-        for symbols in read_symbols(path, source.level, source.unit, hasher.update):
+        for symbols in read_symbols(path, source.level, source.separator, hasher.update):
             yield narrow.take(symbols if length == source.length else symbols[ids_of[symbols] != UNKNOWN])
     if hasher.hexdigest() != source.sha256:
         raise DataError(

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.reading import Unit, read_symbols
+from charlm.data.reading import LINES, read_symbols
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary
 from charlm.errors import DataError
@@ -26,7 +26,8 @@ class CountedSource:
     source: str
     paths: list[Path]
     level: Level
-    unit: Unit
+    separator: str
+    """Of records; "" for running text."""
     sizes: tuple[int, ...]
     """Bytes of each file."""
     sha256: str
@@ -59,7 +60,7 @@ class CountedSource:
         return {chr(code): count for code, count in sorted(pairs, key=lambda pair: (-pair[1], pair[0]))}
 
 
-def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSource:
+def count_source(source: str, level: Level, separator: str = "") -> CountedSource:
     """Count the characters of a source; DataError if it has no text or is not UTF-8."""
     paths = resolve(source)
     sizes = [path.stat().st_size for path in paths]
@@ -67,7 +68,7 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
     lengths: list[int] = []
     for path in paths:
         length = 0
-        for symbols in read_symbols(path, level, unit, hasher.update):
+        for symbols in read_symbols(path, level, separator, hasher.update):
             of_chunk = np.bincount(symbols)
             counts[: len(of_chunk)] += of_chunk
             length += len(symbols)
@@ -75,16 +76,16 @@ def count_source(source: str, level: Level, unit: Unit = "text") -> CountedSourc
     symbols = np.flatnonzero(counts)
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
-    if unit == "line" and counts[ord("\n")] <= len(paths) and counts[ord("\r")] > len(paths):
+    if separator == LINES and counts[ord("\n")] <= len(paths) and counts[ord("\r")] > len(paths):
         raise DataError(
             f"{source}: found lines that end with CR alone, as on an old Mac; allowed: LF or CR LF; convert it: "
             f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"
         )
     sha256 = hasher.hexdigest()
     # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
-    cache_key = f"{short_digest(_FORMAT, level, sizes, unit)}-{sha256}"
+    cache_key = f"{short_digest(_FORMAT, level, sizes, separator)}-{sha256}"
     return CountedSource(
-        source, paths, level, unit, tuple(sizes), sha256, cache_key, tuple(lengths), symbols, counts[symbols]
+        source, paths, level, separator, tuple(sizes), sha256, cache_key, tuple(lengths), symbols, counts[symbols]
     )
 
 

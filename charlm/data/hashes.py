@@ -38,7 +38,7 @@ def _powers(bits: int) -> tuple[Hashes, Hashes]:
     return powers, np.cumprod(ones)
 
 
-def line_hashes(ids: Numbers, ends: Numbers, vocabulary: Vocabulary) -> Hashes:
+def record_hashes(ids: Numbers, ends: Numbers, vocabulary: Vocabulary) -> Hashes:
     """A hash of the symbols of each line; the lines stand one behind the other and end at `ends`."""
     return scattered(stretch_hashes(vocabulary.symbols[ids] + np.uint32(1), np.r_[0, ends[:-1]], ends))
 

@@ -9,7 +9,6 @@ import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -20,16 +19,23 @@ from charlm.system.files import encoding_fault, regular
 CHUNK_BYTES = 1 << 18
 """As much is read at once; of a pipe, what there is."""
 
-Unit = Literal["text", "line"]
-NEWLINE = "\n"
+NEWLINE = LINES = "\n"
+"""LINES: the separator of records that are lines."""
+RECORD_END = "\x1e"
+"""The symbol that stands for a separator of several bytes: ASCII's record separator."""
 
 
-def read_symbols(path: Path, level: Level, unit: Unit, see: Callable[[bytes], object]) -> Iterator[CodePoints]:
+def end_of_record(separator: str) -> str:
+    """The symbol that ends a record."""
+    return separator if len(separator.encode()) == 1 else RECORD_END
+
+
+def read_symbols(path: Path, level: Level, separator: str, see: Callable[[bytes], object]) -> Iterator[CodePoints]:
     """The code points of a file, or its bytes at level byte, in chunks as training reads them, see `as_in_training`.
 
     `see` gets the bytes of each chunk. DataError unless the file is UTF-8 at level char.
     """
-    chunks = as_in_training(_read_chunks(path, see), level, unit, path)
+    chunks = as_in_training(_read_chunks(path, see), level, separator, path)
     if level == "byte":
         yield from (np.frombuffer(chunk, np.uint8) for chunk in chunks)
         return
@@ -48,26 +54,43 @@ def read_symbols(path: Path, level: Level, unit: Unit, see: Callable[[bytes], ob
             yield code_points(text)
 
 
-def as_in_training(chunks: Iterable[bytes], level: Level, unit: Unit, name: str | Path) -> Iterator[bytes]:
+def as_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: str | Path) -> Iterator[bytes]:
     """The bytes of a file or pipe as training reads them; DataError, at level char, for a known kind that is not text.
 
-    At level char a byte order mark at the start is dropped. If lines are the unit, CR LF becomes a newline, and the
-    last line gets one.
+    At level char a byte order mark at the start is dropped. Of records, CR LF becomes a newline, and each separator one
+    symbol, see `end_of_record`. The last record gets it too: what the text ends with of a separator counts as one.
     """
     mark = codecs.BOM_UTF8 if level == "char" else b""
-    carriage_return, last = b"", b"\n"  # a CR at the end of a chunk waits for what follows it
+    whole, end = separator.encode(), end_of_record(separator).encode()
+    waiting, last = b"", end  # waiting: what may be the beginning of a CR LF, or of a separator
     for chunk in chunks:
         if mark:
             _check_text(name, chunk)
-        chunk, mark = carriage_return + chunk.removeprefix(mark), b""
-        if unit == "line":
-            carriage_return = b"\r" if chunk.endswith(b"\r") else b""
-            chunk = chunk[: len(chunk) - len(carriage_return)].replace(b"\r\n", b"\n")
+        chunk, mark = waiting + chunk.removeprefix(mark), b""
+        if separator:
+            if whole != end and end in chunk:
+                raise DataError(f"{name}: found the byte 0x1E, which marks the ends of records; allowed: other text")
+            chunk, carriage_return = _without(chunk, [b"\r"])
+            chunk, beginning = _without(chunk.replace(b"\r\n", b"\n").replace(whole, end), _beginnings(whole))
+            waiting = beginning + carriage_return
         if chunk:
             last = chunk[-1:]
             yield chunk
-    if unit == "line" and (carriage_return or last != b"\n"):
-        yield b"\n"
+    if last != end and separator:
+        yield end
+
+
+def _beginnings(separator: bytes) -> list[bytes]:
+    """What a separator of several bytes may begin with, the longest first."""
+    return [separator[:length] for length in range(len(separator) - 1, 0, -1)]
+
+
+def _without(chunk: bytes, endings: Iterable[bytes]) -> tuple[bytes, bytes]:
+    """A chunk without the first of these that it ends with, and that."""
+    for ending in endings:
+        if chunk.endswith(ending):
+            return chunk[: len(chunk) - len(ending)], ending
+    return chunk, b""
 
 
 def _read_chunks(path: Path, see: Callable[[bytes], object]) -> Iterator[bytes]:
@@ -139,26 +162,30 @@ def arriving(path: str) -> Iterator[bytes]:
         raise DataError(f"{text_name(path)}: {error.strerror}; allowed: a text file, or - for stdin") from None
 
 
-def whole_lines(blocks: Iterable[bytes]) -> Iterator[list[str]]:
-    """The lines that end in each block, without their ends; at last the one that has none. As by `text_lines`."""
-    partial: list[bytes] = []  # parts of a line without its end
+def whole_records(blocks: Iterable[bytes], separator: str = LINES) -> Iterator[list[str]]:
+    """The records that end in each block, without their ends; at last the one that has none. As by `text_records`."""
+    end = end_of_record(separator).encode()
+    partial: list[bytes] = []  # parts of a record without its end
     for block in blocks:
-        *whole, remainder = block.split(b"\n")
+        *whole, remainder = block.split(end)
         if whole:
             whole[0] = b"".join([*partial, whole[0]])
             partial.clear()
-            yield [line.decode("utf-8", "surrogateescape") for line in whole]
+            yield [record.decode("utf-8", "surrogateescape") for record in whole]
         if remainder:
             partial.append(remainder)
     if partial:
         yield [b"".join(partial).decode("utf-8", "surrogateescape")]
 
 
-def arriving_lines(path: str, vocabulary: Vocabulary, unit: Unit) -> Iterator[list[str]]:
-    """The lines of a file, or of stdin for "-", as they come. A CR LF ends one if the training text had none."""
-    if vocabulary.unknown("\r"):
-        unit = "line"
-    return whole_lines(as_in_training(arriving(path), vocabulary.level, unit, text_name(path)))
+def arriving_records(path: str, vocabulary: Vocabulary, separator: str) -> Iterator[list[str]]:
+    """The records of a file, or of stdin for "-", as they come; without a separator its lines.
+
+    A CR LF ends a line if the training text had none.
+    """
+    reads_lines = vocabulary.unknown("\r") and not separator
+    blocks = as_in_training(arriving(path), vocabulary.level, LINES if reads_lines else separator, text_name(path))
+    return whole_records(blocks, separator or LINES)
 
 
 def text_name(path: str) -> str:

@@ -3,7 +3,7 @@
 A text of one file is cut in order. Of several, each gives its share to validation and test, from its end. A share that
 is too short to be scored goes into a longer piece of one of several such files; of small ones whole files are taken.
 
-Of records, a line is in a split by its hash, so equal lines are in the same one. A line that would fill much of a split
+A record is in a split by its hash, so equal ones are in the same split. A record that would fill much of a split
 by itself is in all of them: its occurrences follow one another through the splits, by the multiples of the golden ratio
 modulo 1 (Weyl 1916). Records in order of time are cut as a text is.
 """
@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.cache import cached, find_entry
-from charlm.data.hashes import BASE, line_hashes, scattered
-from charlm.data.lines import line_chunks, line_ends, line_starts, newline_of
+from charlm.data.hashes import BASE, record_hashes, scattered
+from charlm.data.records import record_chunks, record_ends, record_starts
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import DataError
 from charlm.system.console import say
@@ -138,62 +138,68 @@ def _some_order(files: int) -> list[int]:
     return np.lexsort((scattered(numbers.astype(np.uint64)), numbers // _BLOCK)).tolist()
 
 
-# Of lines that are records
+# Of records
 
 
-def line_splits(
-    ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float], files: Sequence[int] | None, *, key: str, source: str
+def record_splits(
+    ids: Ids,
+    vocabulary: Vocabulary,
+    end: np.integer[Any],
+    shares: Mapping[str, float],
+    files: Sequence[int] | None,
+    *,
+    key: str,
+    source: str,
 ) -> dict[str, Ids]:
-    """The lines of `ids` [N] in entries `key-NAME` of the cache, one for each split: a newline and then its lines.
+    """The records of `ids` [N] in entries `key-NAME` of the cache, one for each split: an `end` and then its records.
 
-    Every line ends with a newline. files: the characters of each file, whose lines are cut in order; None: the split of
-    a line depends on its characters and the shares alone, unless it is frequent. DataError for a split without a line.
+    Every record has its end. files: the characters of each file, whose records are cut in order; None: the split of a
+    record depends on its characters and the shares alone, unless it is frequent. DataError for a split without one.
     """
-    newline = newline_of(vocabulary)
-    found = {name: find_entry(f"{key}-{name}", newline.dtype) for name in shares}
+    found = {name: find_entry(f"{key}-{name}", end.dtype) for name in shares}
     splits: dict[str, Ids] = {name: ids for name, ids in found.items() if ids is not None}
     if len(splits) == len(shares):
         return splits
-    say("data", f"{source}: splitting {counted(len(ids), 'character')} by lines")
+    say("data", f"{source}: splitting {counted(len(ids), 'character')} by records")
     if files is None:
-        numbers, how = _by_hash(ids, vocabulary, shares), ", which takes lines by a hash, and equal lines together"
+        numbers = _by_hash(ids, vocabulary, end, shares)
+        how = ", which takes records by a hash, and equal ones together"
     else:
-        numbers, how = _in_order(line_starts(ids, vocabulary, f"{key}-text"), files, shares), ""
-    for name, lines in zip(shares, np.bincount(numbers, minlength=len(shares)), strict=True):
-        if not lines:
+        numbers, how = _in_order(record_starts(ids, end, f"{key}-text"), files, shares), ""
+    for name, count in zip(shares, np.bincount(numbers, minlength=len(shares)), strict=True):
+        if not count:
             raise DataError(
-                f"{source}: none of {counted(len(numbers), 'line')} is in the {name} split{how}; allowed: a line or "
-                "more in each split; add lines, change the shares (data.split), or give each split a text of its own "
+                f"{source}: none of {counted(len(numbers), 'record')} is in the {name} split{how}; allowed: one or "
+                "more in each split; add records, change the shares (data.split), or give each split a text of its own "
                 "(data.valid_source)"
             )
     return {
-        name: cached(f"{key}-{name}", newline.dtype, _lines_of(ids, newline, numbers == number))
+        name: cached(f"{key}-{name}", end.dtype, _records_of(ids, end, numbers == number))
         for number, name in enumerate(shares)
     }
 
 
-def _lines_of(ids: Ids, newline: np.integer[Any], takes: npt.NDArray[np.bool_]) -> Iterator[Ids]:
-    """A newline, and then the lines that `takes` [lines] says."""
-    yield np.array([newline])
+def _records_of(ids: Ids, end: np.integer[Any], takes: npt.NDArray[np.bool_]) -> Iterator[Ids]:
+    """An end, and then the records that `takes` [records] says."""
+    yield np.array([end])
     begin = 0
-    for chunk in line_chunks(ids, newline):
-        lengths = np.diff(line_ends(chunk, newline), prepend=0)
+    for chunk in record_chunks(ids, end):
+        lengths = np.diff(record_ends(chunk, end), prepend=0)
         yield chunk[np.repeat(takes[begin : begin + len(lengths)], lengths)]
         begin += len(lengths)
 
 
 def _in_order(ends: Ids, files: Sequence[int], shares: Mapping[str, float]) -> Numbers:
-    """The number of each line's split, [lines]: lines from the end of each file are for the splits after the first."""
+    """The number of each record's split, [records]: the end of each file is for the splits after the first."""
     lines = np.diff(np.searchsorted(ends, np.cumsum([0, *files]), side="right"))
     sizes = np.diff(cuts(lines.tolist(), list(shares.values()), LINES), axis=1)
     return np.repeat(np.tile(np.arange(len(shares), dtype=np.uint8), len(files)), sizes.ravel())
 
 
-def _by_hash(ids: Ids, vocabulary: Vocabulary, shares: Mapping[str, float]) -> Numbers:
-    """The number of each line's split, [lines], by its hash."""
-    newline = newline_of(vocabulary)
-    chunks = line_chunks(ids, newline)
-    hashes = np.concatenate([line_hashes(chunk, line_ends(chunk, newline), vocabulary) for chunk in chunks])
+def _by_hash(ids: Ids, vocabulary: Vocabulary, end: np.integer[Any], shares: Mapping[str, float]) -> Numbers:
+    """The number of each record's split, [records], by its hash."""
+    chunks = record_chunks(ids, end)
+    hashes = np.concatenate([record_hashes(chunk, record_ends(chunk, end), vocabulary) for chunk in chunks])
     buckets = (hashes & np.uint64(_BUCKETS - 1)).astype(np.uint32)
     counts = np.bincount(buckets)
     smallest = max(min(shares.values()) / sum(shares.values()), _LEAST_SHARE)

@@ -14,7 +14,7 @@ _PIECE = 1024
 """Minimum length of a piece in characters, or T if that is longer; pieces are shorter than twice that. An epoch that
 reads fewer is one piece. State carries across gaps, so pieces should be long."""
 _BLOCK, _GROUP = 1 << 8, 1 << 10
-"""Lines of a block, which stand together in the text, and blocks whose lines are shuffled together."""
+"""Records of a block, which stand together in the text, and blocks whose records are shuffled together."""
 
 
 class Streams:
@@ -93,7 +93,7 @@ def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
         )
 
 
-def line_order(lines: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Ids:
+def record_order(records: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Ids:
     """A random permutation of 0 … lines − 1.
 
     Blocks of neighboring lines come in random order, and then the lines of each group of blocks are shuffled, so that
@@ -101,24 +101,24 @@ def line_order(lines: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int6
     """
     # Only RandomState draws the same in every version of NumPy, as a run that resumes needs it.
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed)))
-    order = np.arange(lines, dtype=dtype)
-    blocks = order[: lines // _BLOCK * _BLOCK].reshape(-1, _BLOCK)
+    order = np.arange(records, dtype=dtype)
+    blocks = order[: records // _BLOCK * _BLOCK].reshape(-1, _BLOCK)
     blocks[:] = blocks[random.permutation(len(blocks))]
-    for begin in range(0, lines, _GROUP * _BLOCK):
+    for begin in range(0, records, _GROUP * _BLOCK):
         random.shuffle(order[begin : begin + _GROUP * _BLOCK])
     return order
 
 
-class LineStreams(Streams):
-    """B streams of whole lines, each line once in an epoch, in an order of its own for every epoch.
+class RecordStreams(Streams):
+    """B streams of whole records, each once in an epoch, in an order of its own for every epoch.
 
-    A stream is the newline that starts its first line, and then line after line. It begins with the first line of the
-    epoch's order that starts at or behind b · S characters of it, and has S = N // B characters, so that the last line
-    may be cut. Takes 8 bytes of memory a line, and 16 while an epoch begins.
+    A stream is the end that comes before its first record, and then record after record. It begins with the first of the
+    epoch's order that starts at or behind b · S characters of it, and has S = N // B characters, so that the last one
+    may be cut. Takes 8 bytes of memory a record, and 16 while an epoch begins.
 
-    ids         [1 + N] unsigned integers: a newline, then the lines, each with its newline; may be memory-mapped
-    starts      [lines + 1]: where in `ids` each line begins; the last element is 1 + N
-    seed        what the order of lines depends on
+    ids         [1 + N] unsigned integers: an end, then the records, each with its end; may be memory-mapped
+    starts      [records + 1]: where in `ids` each record begins; the last element is 1 + N
+    seed        what the order of records depends on
     others      see `Streams`
     """
 
@@ -136,22 +136,22 @@ class LineStreams(Streams):
         self._seed, self._epoch = seed, -1
 
     def epoch_start(self, epoch: int) -> int:
-        """The same in every epoch, whose order of lines is another one."""
+        """The same in every epoch, whose order is another one."""
         return 0
 
     def _begin(self, epoch: int) -> None:
         """Draw the order of an epoch."""
         starts, dtype = self._starts, self._starts.dtype
         self._in_text = self._in_order = starts[:0]  # frees those of the epoch before
-        order = line_order(len(starts) - 1, (self._seed, epoch), dtype)
+        order = record_order(len(starts) - 1, (self._seed, epoch), dtype)
         self._in_text = starts[order]
-        """Where each line of the order begins in `ids`."""
+        """Where each record of the order begins in `ids`."""
         order += 1
         self._in_order = np.zeros_like(starts)
-        """Where it begins if the lines stand one after another in this order."""
+        """Where it begins if the records stand one after another in this order."""
         np.cumsum(starts[order] - self._in_text, out=self._in_order[1:])
-        first_lines = np.searchsorted(self._in_order, self._begins_B.astype(dtype))
-        self._firsts_B = self._in_order[first_lines].astype(np.int64)
+        first_records = np.searchsorted(self._in_order, self._begins_B.astype(dtype))
+        self._firsts_B = self._in_order[first_records].astype(np.int64)
         self._epoch = epoch
 
     def _places(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
@@ -160,7 +160,7 @@ class LineStreams(Streams):
         begins_B = self._firsts_B + position - 1  # the character before the first target
         in_order_BT = (begins_B[:, None] + np.arange(steps + 1)) % (len(self._ids) - 1)
         # Equal types, or NumPy would copy all of `_in_order`.
-        lines_BT = np.searchsorted(self._in_order, in_order_BT.astype(self._in_order.dtype), side="right") - 1
-        inside_BT = in_order_BT - self._in_order[lines_BT].astype(np.int64)
-        places_TB = (self._in_text[lines_BT].astype(np.int64) + inside_BT).T
+        records_BT = np.searchsorted(self._in_order, in_order_BT.astype(self._in_order.dtype), side="right") - 1
+        inside_BT = in_order_BT - self._in_order[records_BT].astype(np.int64)
+        places_TB = (self._in_text[records_BT].astype(np.int64) + inside_BT).T
         return np.stack([places_TB[:-1], places_TB[1:]])

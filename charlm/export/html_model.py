@@ -50,7 +50,7 @@ def packed_model(trained: TrainedModel, weights: Weights) -> dict[str, Any]:
     first, *_ = prompt_ids(network, trained.vocabulary, "")
     vocabulary = (
         trained.vocabulary.to_json()
-        | {"unit": trained.config.data.unit}
+        | {"records": trained.config.data.records}
         | {"begins": network.reset_id, "firstRead": first, "substitutes": trained.vocabulary.substitutes}
     )
     return {"model": model, "vocabulary": vocabulary}

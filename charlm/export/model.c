@@ -30,7 +30,7 @@ enum {
     E = {{E}}, /* numbers of x */
     H = {{H}}, /* units of a layer */
     BYTES = {{bytes}}, /* whether the ids are bytes, not characters */
-    LINES = {{lines}}, /* the id of the newline, if each line is a text of its own; or -1 */
+    LINES = {{lines}}, /* the id of the end of a line or record, if each is a text of its own; or -1 */
     FIRST = {{first}} /* the id that is read where there is no prompt */
 };
 
@@ -296,7 +296,9 @@ int main(int count, char **words)
         return 1;
     }
     model_seed(m, seed);
-    return scores ? score_text(m) : write_text(m, prompt, (long)length, temperature, (int)top_k, top_p);
+    const int code = scores ? score_text(m) : write_text(m, prompt, (long)length, temperature, (int)top_k, top_p);
+    free(m);
+    return code;
 }
 
 #endif

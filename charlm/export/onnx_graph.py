@@ -53,7 +53,7 @@ def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
     if size > _MOST_BYTES:
         raise CharlmError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")
     model = build_model(network)
-    vocabulary = trained.vocabulary.to_json() | {"unit": trained.config.data.unit}
+    vocabulary = trained.vocabulary.to_json() | {"records": trained.config.data.records}
     onnx.helper.set_model_props(model, {"charlm": json.dumps(vocabulary)})
     onnx.checker.check_model(model, full_check=True)
     data = model.SerializeToString()

@@ -16,7 +16,7 @@ nothing.
     sampling.py      sample_text: characters drawn one by one, by temperature, top-k and top-p, up to a stop text
     evaluation.py    evaluate: the cross-entropy of a text
     dynamic.py       evaluate_dynamically: the same while the model keeps learning
-    texts.py         score_texts, score_lines, text_features: many texts, or lines as they come, each by itself
+    texts.py         score_texts, score_records, text_features: many texts, or lines as they come, each by itself
     gradients.py     gradient_norms: what flows back to earlier states
     novelty.py       copied_ngrams: how much of a sample occurs in the training text
 """

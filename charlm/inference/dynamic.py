@@ -51,13 +51,13 @@ def evaluate_dynamically(
     average share of its distance from the trained value that a weight gives back per window. steps: characters per
     window; shorter windows adapt sooner and take longer.
 
-    DataError if the text is too short to score, or for a model of lines, which are independent; ValueError for a number
-    out of its range; DivergenceError if `lr` is so high that the loss is no longer finite.
+    DataError if the text is too short to score, or for a model of records, which are independent; ValueError for a
+    number out of its range; DivergenceError if `lr` is so high that the loss is no longer finite.
     """
     lr, decay = in_range("lr", lr, 0.0, LARGEST), in_range("decay", decay, 0.0, LARGEST)
     steps = in_range("steps", steps, 1, LARGEST)
-    if model.is_line_model:
-        raise DataError("dynamic evaluation: found a model of lines; allowed: a model of running text")
+    if model.reads_records:
+        raise DataError("dynamic evaluation: found a model of records; allowed: a model of running text")
     begin_B = part_starts(ids, streams=1)
     length_B = np.array([len(ids) - 1])
     steps = max(1, min(steps, len(ids) - 1))

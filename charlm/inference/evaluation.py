@@ -32,8 +32,8 @@ class Evaluation:
     elapsed_s: float
     per_char_nats: npt.NDArray[np.float32] | None = None
     """Cross-entropy of each target, [targets]; None unless asked for."""
-    lines: int | None = None
-    """Number of lines scored; None unless the model is one of lines."""
+    records: int | None = None
+    """Number of records scored; None unless the model is one of records."""
 
     @property
     def nats_per_char(self) -> float:
@@ -44,8 +44,8 @@ class Evaluation:
         return nats_to_bits(self.nats_per_char)
 
     @property
-    def nats_per_line(self) -> float | None:
-        return None if self.lines is None else self.nats_sum / self.lines
+    def nats_per_record(self) -> float | None:
+        return None if self.records is None else self.nats_sum / self.records
 
     @property
     def chars_per_s(self) -> float:
@@ -64,7 +64,8 @@ def evaluate(
     """Score every character of `ids` [N] given the characters before it; DataError if the text is too short.
 
     The text is cut into up to `streams` contiguous parts, which are read side by side; see `scored_windows`. None: as
-    many as the device needs. For a model of lines `ids` must begin with a newline, and each part begins with a line.
+    many as the device needs. For a model of records `ids` must begin with the end of one, and each part
+    begins with a record.
 
     The processes of the group share the streams, and each returns the score of the whole; `per_char` needs a single
     process. check: called before the first window and after each; what it raises ends the evaluation.
@@ -76,11 +77,11 @@ def evaluate(
         windows = scored_windows(model, ids, begin_B, shard=group.shard)
         check()
         score = sum_windows(windows, length_B, per_char=per_char, after=lambda nats_TB: check())
-    lines = None
+    records = None
     if model.reset_id is not None:  # in blocks, because `ids` may be larger than memory
         blocks = (ids[at : at + 2**22] for at in range(1, len(ids), 2**22))
-        lines = sum(int(np.count_nonzero(block == model.reset_id)) for block in blocks)
-    return replace(score, nats_sum=group.sum(score.nats_sum), lines=lines)
+        records = sum(int(np.count_nonzero(block == model.reset_id)) for block in blocks)
+    return replace(score, nats_sum=group.sum(score.nats_sum), records=records)
 
 
 def part_starts(ids: Ids, streams: int, reset_id: int | None = None) -> npt.NDArray[np.int64]:

@@ -40,13 +40,13 @@ class SamplingOptions:
             if not stop:
                 raise ValueError("stop: found an empty text, which never ends a sample; allowed: a character or more")
 
-    def ended_by(self, text: str, level: str) -> Literal["stop", "length", "line"]:
-        """What ended a sample, without its prompt: a stop text, its length, or the end of its line."""
+    def ended_by(self, text: str, level: str) -> Literal["stop", "length", "record"]:
+        """What ended a sample, without its prompt: a stop text, its length, or the end of its record."""
         data = _bytes(text)
         if any(data.endswith(_bytes(stop)) for stop in self.stop):
             return "stop"
         size = len(data) if level == "byte" else len(text)
-        return "length" if size == self.length else "line"
+        return "length" if size == self.length else "record"
 
 
 def _bytes(text: str) -> bytes:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from charlm.data.lines import as_records
+from charlm.data.records import as_records
 from charlm.data.vocabulary import Vocabulary
 from charlm.gpu.graphs import Graphs, may_record
 from charlm.inference.options import SamplingOptions
@@ -40,7 +40,7 @@ def sample_text(
     """Yield, step by step, what each sample gains after the prompt, until all samples are done; at first nothing.
 
     A sample is done after `length` ids, or as soon as it ends with a stop text. An empty prompt means a line's start.
-    A model of lines writes lines, without their newlines.
+    A model of records writes one, without its end.
 
     The model must be in evaluation mode. errors: what becomes of bytes that are not UTF-8, as for `bytes.decode`.
     VocabularyError for an unknown character of the prompt, DivergenceError for logits that are not finite.
@@ -65,7 +65,7 @@ def sample_many(
         yield from zip(together, map("".join, zip(*steps, strict=True)), strict=True)
 
 
-def new_lines(
+def new_records(
     samples: Iterable[tuple[int, str]], prompt: str, known_lines: Iterable[Iterable[str]]
 ) -> Iterator[tuple[int, str]]:
     """The samples of `sample_many` that are no repeats, nor among the known lines."""
@@ -220,9 +220,9 @@ class SampleText:
         if self.done:
             return ""
         self._ids.append(id)
-        line_ends = id == self._line_end
-        self.done = is_last or line_ends or any(self._ids[-len(stop) :] == stop for stop in self._stops)
-        new = [] if line_ends else [id]
+        record_ends = id == self._line_end
+        self.done = is_last or record_ends or any(self._ids[-len(stop) :] == stop for stop in self._stops)
+        new = [] if record_ends else [id]
         if self._vocabulary.level == "byte":
             return self._bytes.decode(bytes(new), final=self.done)
         return self._vocabulary.decode(new)
@@ -252,6 +252,6 @@ def prompt_ids(model: Network, vocabulary: Vocabulary, prompt: str) -> list[int]
 
     Without a prompt it reads a line end, a space, or any character that it knows.
     """
-    if not prompt and not model.is_line_model:
+    if not prompt and not model.reads_records:
         prompt = next((c for c in "\n " if not vocabulary.unknown(c)), vocabulary.characters[:1])
     return as_records(vocabulary.encode(prompt), model.reset_id, ended=False).tolist()

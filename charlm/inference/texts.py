@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from charlm.data.lines import as_records, newline_of
+from charlm.data.records import as_records, end_id
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.inference.reader import STEPS, Reader, most_streams, window_steps
 from charlm.model import Network
@@ -51,19 +51,20 @@ def score_texts(model: Network, texts: Sequence[Ids]) -> list[npt.NDArray[np.flo
     return nats
 
 
-def score_lines(
+def score_records(
     model: Network, vocabulary: Vocabulary, blocks: Iterable[list[str]], name: str, unknown_nats: float | None = None
 ) -> Iterator[list[tuple[str, npt.NDArray[np.float32], str]]]:
     """Yield (line, nats, unknown) for the lines of each block, in order.
 
     nats: the cross-entropy of each character and of the newline. unknown: the characters that the model does not know,
-    each once. Lines have no ends, see `whole_lines`. The model reads a newline before each, from the zero state, even
+    each once. Lines have no ends, see `whole_records`. The model reads a newline before each, from the zero state, even
     if it was trained on running text.
 
     unknown_nats: the score of each unknown character, which the model does not read; None: a VocabularyError, in which
     `name` is that of the text. VocabularyError too for a model without newlines.
     """
-    newline, number = int(newline_of(vocabulary)), 0
+    number = 0
+    end = int(end_id(vocabulary)) if model.reset_id is None else model.reset_id
     for lines in blocks:
         unknown, known, ids = [], [], []
         for line in lines:
@@ -74,7 +75,7 @@ def score_lines(
                 where = f"{name}, line {number}"
                 raise vocabulary.unknown_error(unknown[-1], where, "; --unknown-as BITS counts others")
             known.append(is_known)
-            ids.append(as_records(line_ids[is_known].astype(vocabulary.dtype), newline))
+            ids.append(as_records(line_ids[is_known].astype(vocabulary.dtype), end))
         scored = []
         for place, nats in enumerate(score_texts(model, ids)):
             if unknown[place]:

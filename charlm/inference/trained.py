@@ -15,8 +15,8 @@ import torch
 from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import load_unchanged_corpus
-from charlm.data.lines import as_records, newline_of, reset_id_of
-from charlm.data.reading import NEWLINE
+from charlm.data.reading import LINES, end_of_record
+from charlm.data.records import as_records, end_id, reset_id_of
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference.dynamic import evaluate_dynamically
@@ -182,8 +182,8 @@ class TrainedModel:
     def char_scores(self, texts: Iterable[str]) -> list[npt.NDArray[np.float64]]:
         """−log2 p of every character after the first, given the text before it: [length − 1] for each text.
 
-        Each text is read by itself from the zero state. A model of lines scores every character, and the newline that
-        ends the line: [length + 1].
+        Each text is read by itself from the zero state. A model of records scores every character, and the end that
+        ends the record: [length + 1].
         """
         ids = [as_records(ids, self.network.reset_id) for ids in self._ids_of_all(texts)]
         return [nats_to_bits(1) * nats.astype(np.float64) for nats in score_texts(self.network, ids)]
@@ -231,12 +231,13 @@ class TrainedModel:
         lines, labels = each_text(lines, "lines"), each_text(labels, "labels")
         if not all(labels) or not labels or len(set(labels)) < len(labels):
             raise ValueError(f"labels: found {labels}; allowed: one or more texts, all different")
-        if any(NEWLINE in text for text in (*lines, *labels, separator)):
-            raise ValueError("found a line end in a line, label or separator; allowed: lines without their ends")
+        end = self.config.data.records or LINES
+        if any(mark in text for text in (*lines, *labels, separator) for mark in (end, end_of_record(end))):
+            raise ValueError("found the end of a record in a record, label or separator; allowed: records without it")
         label_ids = self._ids_of_all([label + separator for label in labels], "labels")
         line_ids = self._ids_of_all(lines, "lines")
-        newline = int(newline_of(self.vocabulary))
-        records = [as_records(np.concatenate([one, other]), newline) for other in line_ids for one in label_ids]
+        end_of_each = int(end_id(self.vocabulary, end))
+        records = [as_records(np.concatenate([one, other]), end_of_each) for other in line_ids for one in label_ids]
         starts = [len(ids) if equal_priors else 0 for ids in label_ids] * len(lines)
         scored = zip(score_texts(self.network, records), starts, strict=True)
         sums = [nats[start:].sum(dtype=np.float64) for nats, start in scored]
@@ -249,7 +250,7 @@ class TrainedModel:
     # Ids, and the training text
 
     def scored_ids(self, ids: Ids) -> Ids:
-        """The ids of a text as `evaluate` takes them: for a model of lines a newline, and then whole lines."""
+        """The ids of a text as `evaluate` takes them: for a model of records the end of one, and then whole ones."""
         is_ended = len(ids) > 0 and ids[-1] == self.network.reset_id
         return as_records(ids, self.network.reset_id, ended=not is_ended)
 
@@ -310,7 +311,7 @@ def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "a
             say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
             precision = "fp32"
     prepare_device(device, precision)
-    reset_id = reset_id_of(checkpoint.config.data.unit, checkpoint.vocabulary)
+    reset_id = reset_id_of(checkpoint.config.data.records, checkpoint.vocabulary)
     network = uninitialized_model(model, len(checkpoint.vocabulary), precision, reset_id=reset_id)
     load_weights(network, checkpoint.averaged or checkpoint.weights)
     return network.to(device).eval()

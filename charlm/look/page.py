@@ -59,7 +59,7 @@ def look_page(
 def opening(trained: TrainedModel, length: int) -> Ids:
     """The `beginning` of the validation text, from the first start of a line on. DataError if there is none."""
     valid = trained.split("valid")
-    if trained.network.is_line_model:
+    if trained.network.reads_records:
         return beginning(trained, valid, length)
     vocabulary = trained.vocabulary
     ends = [vocabulary.encode(end)[0] for end in "\r\n" if not vocabulary.unknown(end)]
@@ -72,11 +72,11 @@ def opening(trained: TrainedModel, length: int) -> Ids:
 def beginning(trained: TrainedModel, ids: Ids, length: int) -> Ids:
     """At most `length` characters of a text as `TrainedModel.scored_ids` gives it.
 
-    For a model of lines the newline that it reads first, and whole lines if there is one: it is surprised where a line
-    is cut.
+    For a model of records the end of one, which it reads first, and whole records if there is one: it is surprised
+    where a record is cut.
     """
-    if not trained.network.is_line_model or len(ids) <= length + 1:
-        return ids[: length + trained.network.is_line_model]
+    if not trained.network.reads_records or len(ids) <= length + 1:
+        return ids[: length + trained.network.reads_records]
     ends = np.flatnonzero(ids[: length + 1] == trained.network.reset_id)
     return ids[: ends[-1] + 1 if len(ends) > 1 else length + 1]
 
@@ -196,7 +196,7 @@ def _compared(
     trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, predictions: Predictions, *, gradients: bool
 ) -> dict[str, Any]:
     """The second model's predictions of the same characters, and the words where each of the two is better."""
-    reads, other_reads = ((model.vocabulary.level, model.network.is_line_model) for model in (trained, other))
+    reads, other_reads = ((model.vocabulary.level, model.network.reads_records) for model in (trained, other))
     if other_reads != reads:
         raise DataError(
             "--compare: found a model with other symbols; allowed: one with the first's data.level and unit"

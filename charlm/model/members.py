@@ -41,7 +41,7 @@ class Members(nn.Module):
     device = _alike("device")
     precision = _alike("precision")
     reset_id = _alike("reset_id")
-    is_line_model = _alike("is_line_model")
+    reads_records = _alike("reads_records")
     select_backend = _alike("select_backend")
     autocast = _alike("autocast")
 

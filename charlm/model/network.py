@@ -193,7 +193,7 @@ class CharLM(nn.Module):
         return self.vocabulary_size, max(rows, self.layers.input_size)
 
     @property
-    def is_line_model(self) -> bool:
+    def reads_records(self) -> bool:
         """Whether each line is a sample of its own."""
         return self.reset_id is not None
 
@@ -204,7 +204,7 @@ class CharLM(nn.Module):
     def select_backend(self, device: torch.device, training: bool = True) -> Selection:
         """The backend of the layers, see `RecurrentLayers.select_backend`."""
         with self.autocast(device):
-            return self.layers.select_backend(device, training, resets=self.is_line_model)
+            return self.layers.select_backend(device, training, resets=self.reads_records)
 
     def generator(self, state: RecurrentState) -> Generator | None:
         """Generates characters in a kernel, starting from `state`; None if no kernel can."""

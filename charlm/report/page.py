@@ -17,7 +17,7 @@ MOST = 1200
 """Points of a curve on the page, which is about as many pixels as it is wide."""
 SAMPLES = 20
 """How many samples of a run the page has at most: most of them early, where noise becomes words."""
-_SCORED = "data.valid_source", "data.split", "data.level", "data.unit"
+_SCORED = "data.valid_source", "data.split", "data.level", "data.records"
 """The options that decide which characters of a text are scored."""
 _INTERVALS = ("train.log_every", "train.eval_every", "train.save_every", "train.sample_every")
 """Options that follow from the speed of the machine and change nothing that is learned: no difference of runs."""

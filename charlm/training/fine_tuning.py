@@ -18,7 +18,7 @@ _FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", "model.init_uniform", "mod
 def settings_of_run(config: Config) -> list[str]:
     """What a run takes over, as KEY=VALUE: how the text is read, and the model without its dropout."""
     options = flatten(config).items()
-    taken = {key: value for key, value in options if key.startswith(("data.level", "data.unit", "model."))}
+    taken = {key: value for key, value in options if key.startswith(("data.level", "data.records", "model."))}
     return [f"{key}={dump_flow(value)}" for key, value in taken.items() if not key.startswith("model.dropout.")]
 
 

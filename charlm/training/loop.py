@@ -44,8 +44,8 @@ class Outcome:
     best_nats: float | None
     best_step: int
     parameters: int
-    best_nats_per_line: float | None = None
-    """None unless lines are the unit."""
+    best_nats_per_record: float | None = None
+    """None unless the text has records."""
 
 
 class TrainingLoop:
@@ -183,7 +183,7 @@ class TrainingLoop:
             best_nats=state.best_nats,
             best_step=state.best_step,
             parameters=count_parameters(self.trainer.config.model, len(self.trainer.vocabulary)),
-            best_nats_per_line=per_line,
+            best_nats_per_record=per_line,
         )
 
     def _tick(self) -> None:
@@ -232,8 +232,8 @@ class TrainingLoop:
         state.valid_nats = nats
         if state.best_nats is None or nats < state.best_nats:
             state.best_nats, state.best_step = nats, state.step
-        per_line = "" if score.nats_per_line is None else f"  {score.nats_per_line:.2f} nats/line"
-        scores = f"{nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_line}"
+        per_record = "" if score.nats_per_record is None else f"  {score.nats_per_record:.2f} nats/record"
+        scores = f"{nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_record}"
         best = "  best" if state.is_best else ""
         say("valid", f"update {state.step:>6}  {scores}  {format_duration(state.elapsed_s)}{best}")
 

@@ -121,12 +121,12 @@ def prepare(
 def _say_text(config: Config, corpus: Corpus) -> None:
     size = f"{format_bytes(corpus.size_bytes)} in {counted(corpus.files, 'file')}"
     splits = ", ".join(f"{name} {len(ids):,}" for name, ids in corpus.splits.items())
-    lines = ""
+    records = ""
     if corpus.starts:
-        lines = f" in {counted(sum(len(starts) - 1 for starts in corpus.starts.values()), 'line')}"
+        records = f" in {counted(sum(len(starts) - 1 for starts in corpus.starts.values()), 'record')}"
     cut = f", {corpus.cut}" if corpus.cut else ""
     vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
-    say("data", f"{config.data.source}: {size}; {splits} {config.data.level}s{lines}{cut}; {vocabulary}")
+    say("data", f"{config.data.source}: {size}; {splits} {config.data.level}s{records}{cut}; {vocabulary}")
 
 
 def _fit(trainer: Trainer, corpus: Corpus, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Outcome:

@@ -12,8 +12,8 @@ from charlm.cells.stored import with_step_of_now
 from charlm.checkpoint import all_finite
 from charlm.config import Config
 from charlm.data.corpus import Corpus
-from charlm.data.lines import reset_id_of
-from charlm.data.streams import LineStreams, Streams
+from charlm.data.records import reset_id_of
+from charlm.data.streams import RecordStreams, Streams
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
 from charlm.model import Network, WindowLoss, build_model, load_weights
@@ -148,7 +148,7 @@ class Trainer:
         Where lines are the unit, every line starts from it.
         """
         p = self.config.train.reset_state
-        if self.state.recurrent is None or p == 0 or self.model.is_line_model:
+        if self.state.recurrent is None or p == 0 or self.model.reads_records:
             return self.state.recurrent
         drawn_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device)  # for the streams of all processes
         continues_B1 = self.group.shard.of(drawn_B1, dim=0) >= p
@@ -216,7 +216,7 @@ class Trainer:
 
 def _new_model(config: Config, corpus: Corpus, machine: Machine) -> Network:
     """A model in training mode that knows how frequent each character is, and nothing else."""
-    reset_id = reset_id_of(config.data.unit, corpus.vocabulary)
+    reset_id = reset_id_of(config.data.records, corpus.vocabulary)
     shard = machine.group.shard
     network = build_model(config.model, len(corpus.vocabulary), machine.precision, shard, reset_id=reset_id)
     network = network.to(machine.device).train()
@@ -229,7 +229,7 @@ def _open_streams(config: Config, corpus: Corpus, shard: Shard) -> Streams:
     ids, train = corpus.splits["train"], config.train
     if corpus.starts is None:
         return Streams(ids, train.batch_size, train.bptt, shard=shard, share=train.read_share)
-    return LineStreams(ids, corpus.starts["train"], train.batch_size, train.bptt, shard=shard, seed=config.seed)
+    return RecordStreams(ids, corpus.starts["train"], train.batch_size, train.bptt, shard=shard, seed=config.seed)
 
 
 def divergence(step: int, description: str) -> DivergenceError:

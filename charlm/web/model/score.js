@@ -74,7 +74,7 @@ export class ScoreTab {
     this.show(reading, characters);
   }
 
-  /** What is read of a text's ids. A model of lines is given a line end first, and scores the one after each line. */
+  /** What is read of a text's ids. A model of records is given a line end first, and scores the one after each line. */
   toRead(ids) {
     const { begins } = this.vocabulary;
     if (begins === null) return { given: [], ids };

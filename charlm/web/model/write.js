@@ -37,7 +37,7 @@ export class WriteTab {
     byId("seed").addEventListener("input", () => {
       byId("new-seed").checked = false;
     });
-    this.check("prompt", (text) => (this.lines && text.includes("\n") ? "A part of one line, without a line end." : ""));
+    this.check("prompt", (text) => (this.lines && text.includes(vocabulary.name(vocabulary.begins)) ? "A part of one record, without its end." : ""));
     this.check("stop-text", (text) => {
       const { unknown } = vocabulary.encode(text);
       return unknown.length ? `The model never writes ${listed(unknown)}.` : "";
