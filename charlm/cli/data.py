@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from charlm.system.formatting import format_bytes, one_line
 
 app = usage.command_group("List, inspect and download texts.", "charlm data list")
 
+_RARE = 10
 Folder = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Folder for downloads.")]
 
 
@@ -62,10 +63,22 @@ def info(
             "size": f"{sum(text.sizes):,} bytes",
             "length": f"{text.length:,} {level}s",
             "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
+            "rare": _rare(text),
             "splits": cut or ("by a hash of each record" if separator else "in order"),
             "sha256": text.sha256,
         }
     )
+
+
+def _rare(text: Any) -> str:
+    """What the characters cost that a model sees too rarely to learn them."""
+    rare = text.counts < _RARE
+    if text.level == "byte" or not rare.any():
+        return "none"
+    share = text.counts[rare].sum() / text.counts.sum()
+    cost = f"{rare.mean():.0%} of the vocabulary for {share:.2g} of the text"
+    ways_out = f"data.min_count={_RARE} makes one symbol of them"
+    return f"{rare.sum():,} characters occur fewer than {_RARE} times: {cost}; {ways_out}"
 
 
 @app.command()

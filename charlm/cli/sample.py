@@ -1,7 +1,9 @@
 """charlm sample, charlm next."""
 
 import itertools
+import re
 import secrets
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -14,8 +16,13 @@ from charlm.system.console import say
 from charlm.system.formatting import counted
 from charlm.system.number import LARGEST
 
+_TRIES = 20
+"""Samples that are drawn for each one wanted, at most."""
+
 Prompt = Annotated[str, usage.option("TEXT", "Text to continue; with a model of records, the beginning of one.")]
-Length = Annotated[int, usage.option("N", "Characters to write; bytes for a byte model.")]
+Length = Annotated[
+    str, usage.option("N", "Characters to write; bytes for a byte model. 100-500: a --stop counts from 100 on.")
+]
 Temperature = Annotated[
     float, usage.option("X", "Below 1 is safer, above 1 is wilder; 0 always takes the likeliest character.")
 ]
@@ -23,6 +30,16 @@ TopK = Annotated[int, usage.option("K", "Draw from the K likeliest characters on
 TopP = Annotated[float, usage.option("P", "Draw from the likeliest characters that together have probability P.")]
 Stop = Annotated[
     list[str] | None, usage.option("TEXT", "End the sample as soon as it contains this text; repeatable.", "--stop")
+]
+Ban = Annotated[str, usage.option("CHARS", "Characters that are never drawn.")]
+Match = Annotated[
+    str | None,
+    usage.option(
+        "REGEX", f"Draw until --count samples match, prompt included; at most {_TRIES} times as many.", "--match"
+    ),
+]
+Prompts = Annotated[
+    str | None, usage.option("FILE", "Read prompts, a line each, - for stdin; prints a line of JSON for each sample.")
 ]
 Count = Annotated[int, usage.option("N", "How many samples to write.", min=1, max=10_000)]
 Seed = Annotated[
@@ -34,18 +51,19 @@ New = Annotated[
     bool,
     typer.Option("--new", help="With a model of records: only new ones, no repeats and none of the training text."),
 ]
-_TRIES = 20
-"""Samples that are drawn for each new one wanted, at most."""
 
 
 def sample(
     checkpoint: usage.Checkpoint,
     prompt: Prompt = "",
-    length: Length = 500,
+    prompts: Prompts = None,
+    length: Length = "500",
     temperature: Temperature = 0.8,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
     stop: Stop = None,
+    ban: Ban = "",
+    match: Match = None,
     count: Count = 1,
     seed: Seed = None,
     novelty: Novelty = False,
@@ -70,44 +88,48 @@ def sample(
       charlm sample runs/titles --prompt $'horror\\t' --count 10
     """
     usage.refuse_if(new and novelty, "--novelty and --new exclude one another")
+    usage.refuse_if(prompts is not None and bool(prompt), "--prompt and --prompts exclude one another")
+    least, most = _lengths(length)
     try:
-        options = SamplingOptions(length, temperature, top_k, top_p, stop or ())
+        options = SamplingOptions(most, temperature, top_k, top_p, least, ban, stop or ())
+        wanted = re.compile(match or "", re.DOTALL)
     except ValueError as refused:
         name, _, fault = str(refused).partition(":")
         raise usage.error(f"--{name.replace('_', '-')}:{fault}") from None
-    trained = open_model(checkpoint, device, precision)
+    except re.error as refused:
+        raise usage.error(f"--match: found {match!r}: {refused}; allowed: a regular expression of Python") from None
+    trained = open_model(checkpoint, device, precision, prompts)
 
-    from charlm.data.records import text_records
-    from charlm.inference.sampling import new_records, sample_many, sample_text
+    from charlm.data.reading import arriving_records
+    from charlm.inference.sampling import sample_text
 
     separator = trained.config.data.records
     usage.refuse_if(new and not separator, "--new needs a model of records (`charlm train TEXT --lines`)")
-    if separator and separator in prompt:
-        raise usage.error(f"--prompt: found {separator!r}, the end of a record; allowed: the beginning of one record")
-    prompt = known_text(trained, prompt, "--prompt")
     options = replace(options, stop=[known_text(trained, text, "--stop") for text in options.stop])
     if novelty:
         _ = trained.training_splits  # fail now, not after the sample
     if seed is None:
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
+    if prompts is not None:
+        for line in itertools.chain.from_iterable(arriving_records(prompts, trained.vocabulary, "")):
+            line = _checked(trained, line, "--prompts")
+            for own_seed, text in _drawn(trained, line, options, seed, count, wanted, new):
+                print_json(_row(trained, line, text, options, own_seed, novelty))
+        return
+    prompt = _checked(trained, prompt, "--prompt")
     show = (lambda text: None) if json else print_exactly
-    drawing = trained.network, trained.vocabulary, prompt, options
     rows: list[dict[str, Any]] = []
-    if count == 1 and not new:
+    if count == 1 and not new and match is None:
         pieces = [prompt]
         show(prompt)
-        for [piece] in sample_text(*drawing, [seed]):
+        for [piece] in sample_text(trained.network, trained.vocabulary, prompt, options, [seed]):
             show(piece)
             pieces.append(piece)
         show("\n")
         rows.append(_row(trained, prompt, "".join(pieces[1:]), options, seed, novelty))
     else:
-        samples = sample_many(*drawing, range(seed, seed + count * (_TRIES if new else 1)))
-        if new:
-            known = text_records(trained.training_splits["train"][1:], trained.vocabulary, separator)
-            samples = itertools.islice(new_records(samples, prompt, known), count)
-        for own_seed, text in samples:
+        for own_seed, text in _drawn(trained, prompt, options, seed, count, wanted, new):
             show(f"{prompt}{text}{separator}" if separator else f"--- seed {own_seed} ---\n{prompt}{text}\n")
             rows.append(_row(trained, prompt, text, options, own_seed, novelty))
     unstopped = sum(row["ended_by"] != "stop" for row in rows)
@@ -118,8 +140,47 @@ def sample(
             _say_novelty(row, trained.vocabulary.level)
     if json:
         print_json({"checkpoint": str(trained.path), "samples": rows})
-    if len(rows) < count:
-        say("new", f"gave up with {len(rows)} of {count}: the others are repeats or in the training text")
+
+
+def _lengths(length: str) -> tuple[int, int]:
+    """The least and the most characters of a sample."""
+    least, dash, most = length.partition("-")
+    if not (least.isdecimal() and (most.isdecimal() if dash else True)) or (dash and int(least) > int(most)):
+        raise usage.error(f"--length: found {length!r}; allowed: a number such as 500, or two such as 100-500")
+    return (int(least), int(most)) if dash else (0, int(least))
+
+
+def _checked(trained: Any, prompt: str, option: str) -> str:
+    """A prompt in the model's characters; a usage error if it ends a record."""
+    separator = trained.config.data.records
+    if separator and separator in prompt:
+        raise usage.error(f"{option}: found {separator!r}, the end of a record; allowed: the beginning of one record")
+    return known_text(trained, prompt, option)
+
+
+def _drawn(
+    trained: Any, prompt: str, options: SamplingOptions, seed: int, count: int, wanted: re.Pattern[str], new: bool
+) -> Iterator[tuple[int, str]]:
+    """Yield seeds and samples that match, and are new if asked for, until there are `count`; says how many it drew."""
+    from charlm.data.records import text_records
+    from charlm.inference.sampling import new_records, sample_many
+
+    is_choosing = new or bool(wanted.pattern)
+    seeds = range(seed, seed + count * (_TRIES if is_choosing else 1))
+    samples = sample_many(trained.network, trained.vocabulary, prompt, options, seeds)
+    if new:
+        train = trained.training_splits["train"][1:]
+        samples = new_records(samples, prompt, text_records(train, trained.vocabulary, trained.config.data.records))
+    found, last = 0, seed - 1
+    for last, text in samples:
+        if wanted.search(prompt + text):
+            found += 1
+            yield last, text
+            if found == count:
+                break
+    if is_choosing:
+        drawn = len(seeds) if found < count else last - seed + 1
+        say("drawn", f"{counted(drawn, 'sample')} for {found} of {count}")
 
 
 def _row(trained: Any, prompt: str, text: str, options: SamplingOptions, seed: int, novelty: bool) -> dict[str, Any]:

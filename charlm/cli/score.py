@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from collections import deque
 from collections.abc import Iterator
 from typing import Annotated, Any
 
@@ -26,6 +27,9 @@ Above = Annotated[
 Of = Annotated[
     str | None, usage.option("NORMAL", "Take the percentile of --above from the lines of this file.", "--of")
 ]
+Context = Annotated[
+    int, usage.option("N", "Print N lines before and after each line that --above keeps, too.", min=0, max=1000)
+]
 UnknownAs = Annotated[
     float | None,
     usage.option(
@@ -42,6 +46,7 @@ def score(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The lines to score; - is stdin.")],
     above: Above = None,
     of: Of = None,
+    context: Context = 0,
     unknown_as: UnknownAs = None,
     per_char: Annotated[bool, typer.Option("--per-char", help="With --json: the bits of every character too.")] = False,
     device: usage.Device = "auto",
@@ -50,8 +55,8 @@ def score(
 ) -> None:
     """Say how surprising each line of a text is to the model.
 
-    Prints bits per character, bits, and the line, with tabs between them. Low scores are likely text, high scores are
-    surprising. Each line is scored by itself; `charlm eval --file` scores a whole text.
+    Prints bits per character, bits, the line's number, and the line, with tabs between them. Low scores are likely
+    text, high scores are surprising. Each line is scored by itself; `charlm eval --file` scores a whole text.
 
     \b
     Examples:
@@ -60,6 +65,7 @@ def score(
       tail -f app.log | charlm score runs/logs - --above p99.9 --of normal.log
       charlm score runs/mine lines.txt --per-char --json
     """
+    usage.refuse_if(context > 0 and above is None, "--context needs --above")
     usage.refuse_if(per_char and not json, "--per-char needs --json")
     limit, is_percentile = _limit(above, of, file)
     trained = open_model(checkpoint, device, precision, file)
@@ -85,18 +91,27 @@ def score(
         limit_nats = _percentile_nats([nats for _, nats, _ in normal], limit) if normal else 0.0
         blocks = blocks if of else iter([normal])
 
-    number = 0
+    number, due = 0, 0
+    before: deque[str] = deque(maxlen=context)
     for block in blocks:
         rows = []
         for line, nats, unknown in block:
             number += 1
+            row = _json_row(number, line, nats, unknown, per_char) if json else _row(number, line, nats)
             if unknown and not is_said:
                 counts = f"each such character counts as {_UNKNOWN_BITS:g} bits; see --unknown-as"
                 say("unknown", f"{text_name(file)}, line {number:,}: {never_seen(unknown)}; {counts}")
                 is_said = True
             is_below = _sum(nats) / len(nats) <= limit_nats + _ROUNDING_NATS  # nan is above every limit
             if above is None or unknown or not is_below:
-                rows.append(_json_row(number, line, nats, unknown, per_char) if json else _row(line, nats))
+                rows += [*before, row]
+                before.clear()
+                due = context
+            elif due:
+                rows.append(row)
+                due -= 1
+            else:
+                before.append(row)
         print_exactly("".join(f"{row}\n" for row in rows))
 
 
@@ -131,8 +146,9 @@ def _sum(nats: Any) -> float:
     return float(nats.sum(dtype="float64"))
 
 
-def _row(line: str, nats: Any) -> str:
-    return f"{nats_to_bits(_sum(nats) / len(nats)):.4f}\t{nats_to_bits(_sum(nats)):.2f}\t{on_one_line(line)}"
+def _row(number: int, line: str, nats: Any) -> str:
+    bits = nats_to_bits(_sum(nats))
+    return f"{bits / len(nats):.4f}\t{bits:.2f}\t{number}\t{on_one_line(line)}"
 
 
 def _json_row(number: int, line: str, nats: Any, unknown: str, per_char: bool) -> str:

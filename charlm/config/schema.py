@@ -40,6 +40,8 @@ class DataConfig(Section):
     """Another text for validation; the other shares of `split` are then rescaled to sum to 1."""
     test_source: NonEmpty | None = None
     """Another text for testing; the other shares of `split` are then rescaled to sum to 1."""
+    min_count: Count = 1
+    """Characters that occur fewer times, and unknown ones of later texts, become one symbol, which is never sampled."""
     grow_vocabulary: bool = False
     """With `--init-from`: add the characters that the checkpoint does not know, instead of refusing the text."""
 

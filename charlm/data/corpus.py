@@ -17,12 +17,12 @@ import numpy.typing as npt
 from charlm.config.schema import DataConfig
 from charlm.data.cache import cached
 from charlm.data.counting import CountedSource, count_source, short_digest
-from charlm.data.reading import end_of_record, read_symbols
+from charlm.data.reading import LINES, end_of_record, read_symbols
 from charlm.data.records import end_id, record_starts
 from charlm.data.sources import is_gone
 from charlm.data.splits import cuts, described, record_splits, text_splits
 from charlm.data.time_order import are_in_order
-from charlm.data.vocabulary import UNKNOWN, Ids, Vocabulary
+from charlm.data.vocabulary import OTHER, UNKNOWN, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.runs import TEXT
 from charlm.system.console import say
@@ -104,7 +104,7 @@ class CountedSources:
         """
         data, sources = self._data, self.sources.values()
         if vocabulary is None:
-            vocabulary = vocabulary_of(*sources)
+            vocabulary = vocabulary_of(*sources, min_count=data.min_count)
         shares = {"train": 1.0} if whole else self._shares(split or data.split)
         splits: dict[str, Ids] = {}
         starts = {} if data.records and not whole else None
@@ -143,12 +143,17 @@ class CountedSources:
         return {name: share for name, share in named if name == "train" or (share and name not in self.sources)}
 
 
-def vocabulary_of(*sources: CountedSource) -> Vocabulary:
-    """The characters of the sources, sorted."""
+def vocabulary_of(*sources: CountedSource, min_count: int = 1) -> Vocabulary:
+    """The characters of the sources, sorted. OTHER stands for those that occur fewer than min_count times, if any."""
     if sources[0].level == "byte":
         return Vocabulary("byte")
-    codes = np.unique(np.concatenate([source.symbols for source in sources]))
-    return Vocabulary("char", "".join(map(chr, codes.tolist())))
+    codes, places = np.unique(np.concatenate([source.symbols for source in sources]), return_inverse=True)
+    counts = np.bincount(places, np.concatenate([source.counts for source in sources]))
+    end = end_of_record(sources[0].separator or LINES)
+    kept = [chr(code) for code in codes[(counts >= min_count) | (codes == ord(end))].tolist()]
+    if len(kept) == len(codes):
+        return Vocabulary("char", "".join(kept))
+    return Vocabulary("char", "".join(sorted({*kept, OTHER})), OTHER)
 
 
 def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, float], ids: Ids | None = None) -> str:

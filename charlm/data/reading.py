@@ -2,19 +2,26 @@
 
 import codecs
 import contextlib
+import importlib
+import io
 import itertools
+import lzma
 import re
 import select
 import stat
 import sys
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from charlm.data.vocabulary import CodePoints, Level, Vocabulary, code_points
 from charlm.errors import DataError
 from charlm.system.files import encoding_fault, regular
+from charlm.system.formatting import escaped
 
 CHUNK_BYTES = 1 << 18
 """As much is read at once; of a pipe, what there is."""
@@ -96,17 +103,37 @@ def _without(chunk: bytes, endings: Iterable[bytes]) -> tuple[bytes, bytes]:
 def _read_chunks(path: Path, see: Callable[[bytes], object]) -> Iterator[bytes]:
     """Call `see`, which must not raise OSError, with each chunk of the file, then yield the chunk."""
     try:
-        with open(path, "rb", buffering=0, opener=regular) as file:
-            while chunk := file.read(CHUNK_BYTES):
+        with open(path, "rb", buffering=0, opener=regular) as file, _unpacked(file, path) as text:
+            while chunk := text.read(CHUNK_BYTES):
                 see(chunk)
                 yield chunk
-    except OSError as error:
+    except _UNREADABLE as error:
         raise unreadable(path, error) from error
 
 
-def unreadable(path: Path, error: OSError) -> DataError:
+_UNREADABLE = (OSError, EOFError, lzma.LZMAError, zlib.error)
+_COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".xz": "lzma", ".zst": "compression.zstd"}
+"""The ending of a compressed file, and the module of Python that reads it."""
+
+
+def _unpacked(file: io.RawIOBase, path: Path) -> contextlib.AbstractContextManager[Any]:
+    """The file, or what is compressed in it."""
+    if path.suffix not in _COMPRESSED:
+        return file
+    try:
+        module = importlib.import_module(_COMPRESSED[path.suffix])
+    except ImportError:
+        raise DataError(f"{path}: found {path.suffix}; allowed: a text, or .gz, .bz2 or .xz; unpack it") from None
+    return module.open(file)
+
+
+def unreadable(path: Path, error: Exception) -> DataError:
     """The error for a file or folder that cannot be read."""
-    return DataError(f"{path}: cannot be read: {error.strerror}; a source needs all its files; mend it or name another")
+    return DataError(f"{path}: cannot be read: {_why(error)}; a source needs all its files; mend it or name another")
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
 
 
 _KINDS = {
@@ -117,6 +144,7 @@ _KINDS = {
     "a zip archive or an office document": rb"PK\x03\x04|\xd0\xcf\x11\xe0",
     "a PDF document": rb"%PDF-",
     "an RTF document": rb"\{\\rtf",
+    "a tar archive": rb"[\s\S]{257}ustar",
 }
 """How files begin that people take for text."""
 
@@ -128,8 +156,17 @@ def _check_text(name: str | Path, head: bytes) -> None:
     for kind, begin in _KINDS.items():
         if re.match(begin, head):
             raise DataError(
-                f"{name}: found {kind}; allowed: text in UTF-8; unpack it, or save it as plain text in its program"
+                f"{name}: found {kind}{_listed(name)}; allowed: text in UTF-8, or compressed as .gz, .bz2 or .xz; "
+                "unpack it, or save it as plain text in its program"
             )
+
+
+def _listed(name: str | Path) -> str:
+    """The first texts in a zip archive, in words."""
+    names: list[str] = []
+    with contextlib.suppress(OSError, zipfile.BadZipFile):
+        names = [entry for entry in zipfile.ZipFile(name).namelist() if entry.endswith((".txt", ".md"))]
+    return f" with {', '.join(map(escaped, names[:3]))}" if names else ""
 
 
 def is_pipe(source: str) -> bool:
@@ -152,14 +189,15 @@ def arriving(path: str) -> Iterator[bytes]:
             if path == "-":
                 file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
             else:
-                file = opened.enter_context(Path(path).open("rb", buffering=0))
+                raw = opened.enter_context(Path(path).open("rb", buffering=0))
+                file = opened.enter_context(_unpacked(raw, Path(path)))
             while (data := file.read(CHUNK_BYTES)) != b"":
                 if data is None:  # a pipe in non-blocking mode, which a parent process may have set
                     select.select([file], [], [])
                 else:
                     yield data
-    except OSError as error:
-        raise DataError(f"{text_name(path)}: {error.strerror}; allowed: a text file, or - for stdin") from None
+    except _UNREADABLE as error:
+        raise DataError(f"{text_name(path)}: {_why(error)}; allowed: a text file, or - for stdin") from None
 
 
 def whole_records(blocks: Iterable[bytes], separator: str = LINES) -> Iterator[list[str]]:

@@ -94,9 +94,9 @@ def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
 
 
 def record_order(records: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Ids:
-    """A random permutation of 0 … lines − 1.
+    """A random permutation of 0 … records − 1.
 
-    Blocks of neighboring lines come in random order, and then the lines of each group of blocks are shuffled, so that
+    Blocks of neighboring records come in random order, and then those of each group of blocks are shuffled, so that
     reading stays near few places of a text that is larger than memory.
     """
     # Only RandomState draws the same in every version of NumPy, as a run that resumes needs it.
@@ -112,9 +112,9 @@ def record_order(records: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.
 class RecordStreams(Streams):
     """B streams of whole records, each once in an epoch, in an order of its own for every epoch.
 
-    A stream is the end that comes before its first record, and then record after record. It begins with the first of the
-    epoch's order that starts at or behind b · S characters of it, and has S = N // B characters, so that the last one
-    may be cut. Takes 8 bytes of memory a record, and 16 while an epoch begins.
+    A stream is the end that comes before its first record, and then record after record. It begins with the first
+    of the epoch's order that starts at or behind b · S characters of it, and has S = N // B characters, so that the
+    last one may be cut. Takes 8 bytes of memory a record, and 16 while an epoch begins.
 
     ids         [1 + N] unsigned integers: an end, then the records, each with its end; may be memory-mapped
     starts      [records + 1]: where in `ids` each record begins; the last element is 1 + N

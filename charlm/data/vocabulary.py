@@ -16,6 +16,7 @@ from charlm.system.formatting import counted
 Level = Literal["char", "byte"]
 CODE_POINTS = 0x110000
 UNKNOWN = np.uint32(0xFFFFFFFF)
+OTHER = "\ufffd"
 CodePoints = npt.NDArray[np.unsignedinteger[Any]]
 Ids = npt.NDArray[np.integer[Any]]
 _ALIKE = ("'’‘ʼ", '"“”„', "-‐‑–—−", " \u00a0\u202f")
@@ -50,6 +51,8 @@ class Vocabulary:
 
     level: Level
     characters: str = ""
+    other: str = ""
+    """The one of the characters that stands for all that have no id; "": none does."""
 
     def __len__(self) -> int:
         return 256 if self.level == "byte" else len(self.characters)
@@ -62,7 +65,8 @@ class Vocabulary:
     @functools.cached_property
     def id_of_code_point(self) -> npt.NDArray[np.uint32]:
         """A table [CODE_POINTS] from code point to id; UNKNOWN for code points without an id."""
-        table = np.full(CODE_POINTS, UNKNOWN, dtype=np.uint32)
+        other = self.characters.index(self.other) if self.other else UNKNOWN
+        table = np.full(CODE_POINTS, other, dtype=np.uint32)
         table[code_points(self.characters)] = np.arange(len(self.characters), dtype=np.uint32)
         return table
 
@@ -73,7 +77,7 @@ class Vocabulary:
 
     def unknown(self, text: str) -> str:
         """The distinct characters of `text` that have no id, sorted."""
-        if self.level == "byte":
+        if self.level == "byte" or self.other:
             return ""
         return "".join(sorted(set(text) - set(self.characters)))
 
@@ -142,8 +146,19 @@ class Vocabulary:
         """This vocabulary with more characters at its end; existing ids do not change."""
         return replace(self, characters=self.characters + characters)
 
+    def never_drawn(self, ban: str) -> list[int]:
+        """The ids of these characters and of `other`; VocabularyError for one that is several bytes of a byte model."""
+        if self.level == "byte" and not ban.isascii():
+            raise VocabularyError(f"ban: found {ban!r}; allowed for a byte model: ASCII characters")
+        known = "".join(character for character in ban + self.other if not self.unknown(character))
+        ids = sorted({*self.encode(known).tolist()})
+        if len(ids) == len(self):
+            raise VocabularyError("ban: found all characters of the model; allowed: some of them")
+        return ids
+
     def to_json(self) -> dict[str, str]:
-        return {"level": self.level, "characters": self.characters}
+        other = {"other": self.other} if self.other else {}
+        return {"level": self.level, "characters": self.characters, **other}
 
     @classmethod
     def from_json(cls, value: object) -> "Vocabulary":
@@ -151,9 +166,12 @@ class Vocabulary:
         match value:
             case {"level": "byte", "characters": ""}:
                 return cls("byte")
-            case {"level": "char", "characters": str(characters)} if characters:
-                if len(set(characters)) == len(characters) and not re.search("[\ud800-\udfff]", characters):
-                    return cls("char", characters)
+            case {"level": "char", "characters": str(characters), **more} if characters:
+                other = more.get("other", "")
+                is_other = other == "" or (isinstance(other, str) and len(other) == 1 and other in characters)
+                is_distinct = len(set(characters)) == len(characters)
+                if is_other and is_distinct and not re.search("[\ud800-\udfff]", characters):
+                    return cls("char", characters, other)
         raise CheckpointError("vocabulary: not a list of distinct characters")
 
 

@@ -21,12 +21,17 @@ class SamplingOptions:
     """Draw from the K likeliest characters only; 0 for all."""
     top_p: float = 1.0
     """Draw from the likeliest characters that together have this probability."""
+    least: int = 0
+    """Characters to write before a stop text may end the sample."""
+    ban: str = ""
+    """Characters that are never drawn."""
     stop: str | list[str] | tuple[str, ...] = ()
     """End the sample as soon as it contains this text, or one of these; kept as a tuple."""
 
     def __post_init__(self) -> None:
         for name, least, most in (
             ("length", 0, LARGEST),
+            ("least", 0, LARGEST),
             ("temperature", 0.0, LARGEST),
             ("top_k", 0, LARGEST),
             ("top_p", 1e-9, 1.0),

@@ -18,7 +18,7 @@ from charlm.inference.options import SamplingOptions
 from charlm.inference.reader import START, Reader, windows_between
 from charlm.inference.texts import score_texts
 from charlm.layers import RecurrentState
-from charlm.model import Network, overflow
+from charlm.model import NEVER, Network, overflow
 from charlm.system.formatting import nats_to_bits
 
 _WINDOW = 256
@@ -46,9 +46,10 @@ def sample_text(
     VocabularyError for an unknown character of the prompt, DivergenceError for logits that are not finite.
     """
     output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))
-    texts = [SampleText(vocabulary, options.stop, model.reset_id, errors) for _ in seeds]
+    texts = [SampleText(vocabulary, options, model.reset_id, errors) for _ in seeds]
+    never = vocabulary.never_drawn(options.ban)
     yield ["" for _ in texts]
-    for step, ids in enumerate(sample_ids(model, output, state, options, seeds), start=1):
+    for step, ids in enumerate(sample_ids(model, output, state, options, seeds, never), start=1):
         is_last = step == options.length
         yield [text.append(id, is_last) for text, id in zip(texts, ids.tolist(), strict=True)]
         if all(text.done for text in texts):
@@ -110,20 +111,26 @@ def draw_sample(
 
 @torch.inference_mode()
 def sample_ids(
-    model: Network, output: Tensor, state: RecurrentState, options: SamplingOptions, seeds: Sequence[int]
+    model: Network,
+    output: Tensor,
+    state: RecurrentState,
+    options: SamplingOptions,
+    seeds: Sequence[int],
+    never: Sequence[int] = (),
 ) -> Iterator[Tensor]:
     """Yield the next id of each sample, [N] on the CPU, `length` times; N = len(seeds).
 
     Each sample has its own stream of random numbers: it depends on its seed alone, not on the other samples.
+    never: ids that are not drawn.
     """
     N = len(seeds)
     output, state = output.expand(-1, N, -1), tuple(layers.repeat(1, N, 1) for layers in state)
-    if generator := model.generator(state):
+    if generator := model.generator(state, never):
         draw: Callable[[Tensor], Tensor] = functools.partial(
             generator.draw, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p
         )
     else:
-        draw = StepByStep(model, output, state, options)
+        draw = StepByStep(model, output, state, options, never)
     at_once = 16
     for draws_TN in _random_numbers(seeds, options.length):
         while len(draws_TN):
@@ -154,12 +161,20 @@ class StepByStep:
     output [1, N, H] and state: those after the prompt.
     """
 
-    def __init__(self, model: Network, output: Tensor, state: RecurrentState, options: SamplingOptions) -> None:
+    def __init__(
+        self,
+        model: Network,
+        output: Tensor,
+        state: RecurrentState,
+        options: SamplingOptions,
+        never: Sequence[int] = (),
+    ) -> None:
         self._model, self._options = model, options
         self._output, self._state = output.clone(), tuple(layers.clone() for layers in state)
         N, self._device = output.shape[1], output.device
         self._draws = torch.empty(_WINDOW, N, dtype=torch.float64, device=self._device)
         self._drawn = torch.empty(_WINDOW, N, dtype=torch.int64, device=self._device)
+        self._never = torch.tensor([*never], dtype=torch.int64, device=self._device)
         self._row = torch.zeros(1, dtype=torch.int64, device=self._device)
         self.graphs = Graphs()
         self.graphs.enabled = may_record(self._device)
@@ -175,7 +190,7 @@ class StepByStep:
 
     def step(self) -> None:
         """Draw one character of every sample, and read it."""
-        logits_NV = self._model.logits(self._output[-1]).double()
+        logits_NV = self._model.logits(self._output[-1]).double().index_fill(1, self._never, NEVER)
         draws_N = self._draws.index_select(0, self._row).squeeze(0)
         ids_1N = choose(logits_NV, self._options, draws_N).unsqueeze(0)
         self._drawn.index_copy_(0, self._row, ids_1N.masked_fill(~logits_NV.isfinite().all(-1), -1))
@@ -204,15 +219,16 @@ def choose(logits_NV: Tensor, options: SamplingOptions, draws_N: Tensor) -> Tens
 
 
 class SampleText:
-    """A sample in progress: decodes its ids as they come, until it ends with one of `stops`, or at its line's end.
+    """A sample in progress: decodes its ids as they come, until it ends with a stop text, or at its record's end.
 
-    line_end: the id that ends it, if it is a line.
+    record_end: the id that ends it, if it is a record.
     """
 
-    def __init__(self, vocabulary: Vocabulary, stops: Sequence[str], line_end: int | None, errors: str) -> None:
+    def __init__(self, vocabulary: Vocabulary, options: SamplingOptions, record_end: int | None, errors: str) -> None:
         self.done = False
-        self._vocabulary, self._line_end, self._ids = vocabulary, line_end, list[int]()
-        self._stops = [vocabulary.encode(stop).tolist() for stop in stops if not vocabulary.unknown(stop)]
+        self._vocabulary, self._record_end, self._ids = vocabulary, record_end, list[int]()
+        self._least = options.least
+        self._stops = [vocabulary.encode(stop).tolist() for stop in options.stop if not vocabulary.unknown(stop)]
         self._bytes = codecs.getincrementaldecoder("utf-8")(errors)
 
     def append(self, id: int, is_last: bool) -> str:
@@ -220,8 +236,9 @@ class SampleText:
         if self.done:
             return ""
         self._ids.append(id)
-        record_ends = id == self._line_end
-        self.done = is_last or record_ends or any(self._ids[-len(stop) :] == stop for stop in self._stops)
+        record_ends = id == self._record_end
+        may_stop = len(self._ids) >= self._least
+        self.done = is_last or record_ends or any(may_stop and self._ids[-len(stop) :] == stop for stop in self._stops)
         new = [] if record_ends else [id]
         if self._vocabulary.level == "byte":
             return self._bytes.decode(bytes(new), final=self.done)

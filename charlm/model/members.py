@@ -100,9 +100,9 @@ class Members(nn.Module):
         """The initial state of `batch_size` streams."""
         return sum((member.zero_state(batch_size) for member in self.members), ())
 
-    def generator(self, state: RecurrentState) -> Generator | None:
-        """Generates characters in a kernel, starting from `state`; None if no kernel can."""
-        return generator_of(self._with_states(state))
+    def generator(self, state: RecurrentState, never: Sequence[int] = ()) -> Generator | None:
+        """Generates characters in a kernel, starting from `state`, but these ids; None if no kernel can."""
+        return generator_of(self._with_states(state), never)
 
     def _with_states(self, state: RecurrentState) -> list[tuple[CharLM, RecurrentState]]:
         """Each member with its part of the state."""

@@ -26,6 +26,9 @@ from charlm.layers import (
 from charlm.native.operators import check_tensor
 from charlm.system.device import autocast
 
+NEVER = -1e30
+"""The logit of a character that is not drawn: finite, and too low for any temperature."""
+
 
 class WindowLoss(NamedTuple):
     """The loss of one window of B streams and T steps."""
@@ -206,9 +209,9 @@ class CharLM(nn.Module):
         with self.autocast(device):
             return self.layers.select_backend(device, training, resets=self.reads_records)
 
-    def generator(self, state: RecurrentState) -> Generator | None:
-        """Generates characters in a kernel, starting from `state`; None if no kernel can."""
-        return generator_of([(self, state)])
+    def generator(self, state: RecurrentState, never: Sequence[int] = ()) -> Generator | None:
+        """Generates characters in a kernel, starting from `state`, but these ids; None if no kernel can."""
+        return generator_of([(self, state)], never)
 
     def clipped_together(self) -> list[list[Tensor]]:
         """The parameters whose gradients are clipped by one norm."""
@@ -266,15 +269,20 @@ def mean_square(values: Tensor) -> Tensor:
     return mean
 
 
-def generator_of(models: Sequence[tuple[CharLM, RecurrentState]]) -> Generator | None:
-    """Generates characters from the mean of the models' probabilities, each from its state; None if no kernel can."""
+def generator_of(models: Sequence[tuple[CharLM, RecurrentState]], never: Sequence[int] = ()) -> Generator | None:
+    """Generates characters from the mean of the models' probabilities, each from its state; None if no kernel can.
+
+    never: ids that are not drawn.
+    """
     layers, decoders = [], []
     for model, state in models:
         model.check_weights()
         if not model.select_backend(model.device, training=False).backend.generates:
             return None
         table_VE = None if model.embedding is None else model.embedding.weight
-        decoders.append((model.logit_weights(), model.decoder.bias))
+        bias = model.decoder.bias.detach().clone()
+        bias[[*never]] = NEVER
+        decoders.append((model.logit_weights(), bias))
         with model.autocast(model.device):
             layers += model.layers.generating_layers(state, Lookup(torch.arange(model.vocabulary_size), table_VE))
     first, _ = models[0]
