@@ -62,7 +62,8 @@ def known_text(trained: Any, text: str, option: str) -> str:
     """The text of an option in the model's characters; VocabularyError for those that it does not know."""
     text = trained.vocabulary.familiar(text)
     if unknown := trained.vocabulary.unknown(text):
-        raise trained.vocabulary.unknown_error(unknown, option)
+        quotes = "; type straight quotes around the text" if text[0] in "“”„‘’" else ""
+        raise trained.vocabulary.unknown_error(unknown, option, quotes)
     return text
 
 

@@ -105,6 +105,7 @@ def sample(
 
     separator = trained.config.data.records
     usage.refuse_if(new and not separator, "--new needs a model of records (`charlm train TEXT --lines`)")
+    prompt = _checked(trained, prompt, "--prompt")
     options = replace(options, stop=[known_text(trained, text, "--stop") for text in options.stop])
     if novelty:
         _ = trained.training_splits  # fail now, not after the sample
@@ -117,7 +118,6 @@ def sample(
             for own_seed, text in _drawn(trained, line, options, seed, count, wanted, new):
                 print_json(_row(trained, line, text, options, own_seed, novelty))
         return
-    prompt = _checked(trained, prompt, "--prompt")
     show = (lambda text: None) if json else print_exactly
     rows: list[dict[str, Any]] = []
     if count == 1 and not new and match is None:

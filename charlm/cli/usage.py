@@ -39,7 +39,12 @@ def device_name(value: str) -> str:
     from charlm.system.section import DEVICE
 
     if not re.fullmatch(DEVICE, value):
-        raise typer.BadParameter(f"{value!r} is none of 'auto', 'cpu', 'cuda', 'cuda:1' (the second GPU) and so on.")
+        known = {
+            "mps": "charlm does not use Apple's GPUs; type --device cpu",
+            "hip": "type --device cuda for an AMD GPU",
+        }
+        hint = f"; {known[value]}" if value in known else ""
+        raise typer.BadParameter(f"found {value}; allowed: auto, cpu, cuda, cuda:1 (the second GPU) and so on{hint}")
     return value
 
 

@@ -29,6 +29,8 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
         raise DeviceError(f"device: found {name}; allowed: auto | cpu | cuda | cuda:1 (the second GPU) and so on")
     if not torch.cuda.is_available():
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
+        if torch.version.hip:
+            built = f"for ROCm {torch.version.hip}"
         raise DeviceError(
             f"device: found {name}, but this PyTorch (built {built}) sees no GPU; allowed here: auto | cpu"
         )

@@ -1,0 +1,82 @@
+"""`charlm sample`: which samples are drawn, and of which characters."""
+
+import json
+import re
+
+import pytest
+
+
+def test_samples_that_match(cli, trained_run):
+    found = cli("sample", trained_run, "--match", r"e.*\.", "--count", 4, "--length", 30, "--seed", 1, "--json")
+    texts = [row["text"] for row in json.loads(found.out)["samples"]]
+    assert len(texts) <= 4
+    assert all(re.search(r"e.*\.", text, re.DOTALL) for text in texts)
+    assert f"for {len(texts)} of 4" in found.err
+    none = cli("sample", trained_run, "--match", "Q", "--count", 2, "--length", 5, "--seed", 1)
+    assert none.out == ""
+    assert "40 samples for 0 of 2" in none.err
+    assert "--match: found '('" in cli("sample", trained_run, "--match", "(").usage_error
+
+
+@pytest.mark.parametrize("kernels", ["", "none"])
+def test_banned_characters_are_never_drawn(cli, trained_run, monkeypatch, kernels):
+    if kernels:
+        monkeypatch.setenv("CHARLM_KERNELS", kernels)
+        monkeypatch.setattr("charlm.native.loading._outcomes", {})
+    plain = cli("sample", trained_run, "--length", 400, "--seed", 1, "--temperature", 5).out
+    banned = cli("sample", trained_run, "--length", 400, "--seed", 1, "--temperature", 5, "--ban", "ae\nQ").out
+    assert {"a", "e", "\n"} <= {*plain}
+    assert {*banned} == {*plain} - {"a", "e"}  # a line end follows the sample
+    assert banned.count("\n") == 1
+    assert "all characters" in cli("sample", trained_run, "--ban", "".join({*plain})).error
+
+
+def test_a_stop_text_counts_after_the_least_length(cli, trained_run):
+    def length(*words: object) -> int:
+        row = json.loads(cli("sample", trained_run, "--seed", 3, "--stop", " ", "--json", *words).out)["samples"][0]
+        return len(row["text"])
+
+    assert length("--length", "300") < 50 <= length("--length", "50-300") < 300
+    for wrong in ("50-2", "-3", "a", "1-2-3"):
+        assert cli("sample", trained_run, f"--length={wrong}").usage_error.startswith("Invalid value: --length: found")
+
+
+def test_prompts_from_a_pipe(cli, trained_run):
+    done = cli("sample", trained_run, "--prompts", "-", "--length", 9, "--seed", 1, stdin=b"te\nse\n")
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [row["prompt"] for row in rows] == ["te", "se"]
+    for row in rows:
+        alone = cli("sample", trained_run, "--prompt", row["prompt"], "--length", 9, "--seed", 1).out
+        assert alone == f"{row['prompt']}{row['text']}\n"
+
+
+def test_rare_characters_are_one_symbol(cli, tmp_path, text_file):
+    text_file.write_text(text_file.read_text() + "éüß")
+    info = cli("data", "info", text_file).out
+    assert "3 characters occur fewer than 10 times" in info
+    options = [
+        "--set",
+        "data.min_count=5",
+        "--set",
+        "train.max_steps=5",
+        "--set",
+        "model.cell.hidden=8",
+        "--minutes",
+        1,
+    ]
+    assert cli("train", text_file, "--run-dir", tmp_path / "run", *options).code == 0
+    assert cli("score", tmp_path / "run", "-", stdin="漢 é\n".encode()).out.endswith("漢 é\n")
+    sample = cli("sample", tmp_path / "run", "--length", 2000, "--temperature", 9, "--seed", 1).out
+    assert "\ufffd" not in sample
+    assert "é" not in sample
+
+
+def test_lines_around_those_that_surprise(cli, trained_run, tmp_path):
+    lines = ["se te.", "te se.", "tttttt", "se te.", "te te."]
+    text = "\n".join(lines).encode()
+    done = cli("score", trained_run, "-", "--above", "5", "--context", 1, stdin=text)
+    scores = [float(row.split("\t")[0]) for row in cli("score", trained_run, "-", stdin=text).out.splitlines()]
+    surprising = {n for n, score in enumerate(scores, 1) if score > 5}
+    expected = sorted({n + k for n in surprising for k in (-1, 0, 1)} & {*range(1, 6)})
+    assert [int(row.split("\t")[2]) for row in done.out.splitlines()] == expected
+    assert cli("score", trained_run, "-", "--context", 1, stdin=text).usage_error.endswith("--context needs --above")
