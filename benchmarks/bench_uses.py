@@ -100,21 +100,21 @@ def measure_lines(report: Report, effort: Effort) -> None:
         "÷ text: speed divided by that of the same updates on the same text with no data.records",
         ["characters/s", "÷ text"],
     )
-    corpora = {"text": make_corpus(text), "line": line_corpus(text)}
+    corpora = {"": make_corpus(text), "\n": line_corpus(text)}
     for name, model in MODELS.items():
         if effort.quick and not name.endswith("1min"):
             continue
         for precision in ("fp32", "bf16") if has_fast_bf16() else ("fp32",):
             raw = {"model": model, **OTHERS, "precision": precision}
             ways: dict[str, Way] = {
-                unit: trainer_of(parse_config({**raw, "data": {"unit": unit}}, "bench"), corpus).update
-                for unit, corpus in corpora.items()
+                separator: trainer_of(parse_config({**raw, "data": {"records": separator}}, "bench"), corpus).update
+                for separator, corpus in corpora.items()
             }
             times = interleave(ways, effort, least_s=0.2)
             B, T = OTHERS["train"]["batch_size"], OTHERS["train"]["bptt"]
             figures = {
-                "characters/s": rate(B * T, times["line"], "characters/s"),
-                "÷ text": ratio(times["line"], times["text"]),
+                "characters/s": rate(B * T, times["\n"], "characters/s"),
+                "÷ text": ratio(times["\n"], times[""]),
             }
             what = f"{name} bf16" if precision == "bf16" else name
             report.add(Row("lines", "cpu", what, {"H": model["cell"]["hidden"], "B": B, "T": T}, figures))
