@@ -15,7 +15,6 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from charlm.cells.derivative import passes_of
 from charlm.cells.triton import Options, TritonKernel, kernels
 from charlm.gpu.kernels import AS_WRITTEN, compiled, shape
 from tests.cells.measure import CASES
