@@ -6,7 +6,6 @@ LIMIT_MB of memory, and nothing else may happen; run by scripts/stress fuzz.
 
 import argparse
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -139,7 +138,7 @@ class Targets:
         """The options of `charlm sample`: lines of one character, which chooses an option, and its value."""
         words: list[str] = []
         for line in data.decode("utf-8", "surrogateescape").replace("\0", "").split("\n"):
-            option = OPTIONS[ord(line[:1] or "a") % len(OPTIONS)]
+            option = OPTIONS[(ord(line[:1] or "a") - ord("0")) % len(OPTIONS)]
             words += [option] if option in FLAGS else [option, line[1:]]
         # The last of equal options counts, so that no input asks for a sample of an hour.
         self._command("sample", str(self.checkpoint), *words, "--length", "20", "--count", "2")
@@ -167,8 +166,7 @@ class Targets:
 
 
 FLAGS = ["--json", "--novelty", "--new"]
-OPTIONS = [*FLAGS, "--prompt", "--temperature", "--top-k", "--top-p", "--seed", "--stop"]
-OPTIONS += ["--device", ""]
+OPTIONS = [*FLAGS, "--prompt", "--temperature", "--top-k", "--top-p", "--seed", "--stop", "--device", ""]
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -197,9 +195,17 @@ def guarded(target: Callable[[bytes], None]) -> Callable[[bytes], None]:
     return call
 
 
+NAMES = [name for name in vars(Targets) if not name.startswith("_")]
+
+
 def main() -> None:
     """Run every target in a process of its own, or in that process one target."""
-    arguments, others = parse()
+    parser = argparse.ArgumentParser(prog="scripts/stress fuzz", description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"some of: {', '.join(NAMES)}; all if none")
+    parser.add_argument("--runs", type=int, default=100_000, metavar="N", help="inputs for each; default 100000")
+    parser.add_argument("--quick", action="store_const", dest="runs", const=2000, help="--runs 2000: about a minute")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)
+    arguments, others = parser.parse_known_args()
     if arguments.inside:
         fuzz(arguments.targets[0], Path(arguments.inside), others)
         return
@@ -208,34 +214,15 @@ def main() -> None:
         seeds = make_seeds(Path(folder))
         for name in arguments.targets or NAMES:
             print(f"=== {name}: {getattr(Targets, name).__doc__}", file=sys.stderr, flush=True)
-            command = [sys.executable, __file__, name, "--inside", folder, f"-atheris_runs={arguments.runs}"]
+            command = [sys.executable, __file__, name, "--inside", folder, f"-atheris_runs={arguments.runs}", "-seed=1"]
             command += [f"-timeout={LIMIT_S}", f"-rss_limit_mb={LIMIT_MB}", f"-max_len={LONGEST}"]
-            command += [f"-seed={arguments.seed}"]
-            command += [f"-artifact_prefix={ROOT}/fuzz-{name}-", str(seeds / name)]
+            command += [f"-artifact_prefix={ROOT}/fuzz-{name}-", *others, str(seeds / name)]
             environment = os.environ | {"CHARLM_CACHE": f"{folder}/cache", "OMP_NUM_THREADS": "1"}
             if code := subprocess.run(command, cwd=folder, env=environment, check=False).returncode:
                 failed.append(f"{name} (exit code {code})")
     if failed:
         sys.exit(f"fuzz: failed: {', '.join(failed)}; where an input is to blame, it is in fuzz-NAME-*")
-    print(f"fuzz: {arguments.runs:,} inputs each, seed {arguments.seed}: nothing but charlm's own errors")
-
-
-NAMES = [name for name in vars(Targets) if not name.startswith("_")]
-
-
-def parse() -> tuple[argparse.Namespace, list[str]]:
-    parser = argparse.ArgumentParser(prog="scripts/stress fuzz", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("targets", nargs="*", metavar="TARGET", help=f"some of: {', '.join(NAMES)}; all if none")
-    parser.add_argument("--runs", type=int, default=100_000, metavar="N", help="inputs for each; default 100000")
-    parser.add_argument("--quick", action="store_true", help="--runs 2000: about a minute")
-    parser.add_argument("--seed", type=int, default=1, metavar="N", help="seed of the fuzzer; default 1")
-    parser.add_argument("--inside", help=argparse.SUPPRESS)
-    arguments, others = parser.parse_known_args()
-    if arguments.quick:
-        arguments.runs = 2000
-    if unknown := [name for name in arguments.targets if name not in NAMES]:
-        parser.error(f"target {unknown[0]!r}: there is none of this name; allowed: {' | '.join(NAMES)}")
-    return arguments, others
+    print(f"fuzz: {arguments.runs:,} inputs each: nothing but charlm's own errors")
 
 
 def make_seeds(folder: Path) -> Path:
@@ -246,11 +233,10 @@ def make_seeds(folder: Path) -> Path:
     tiny.write_text(TINY.format(text=text))
     words = ["train", "--config", str(tiny), "--run-dir", str(folder / "run")]
     subprocess.run([sys.executable, "-m", "charlm", *words], cwd=ROOT, check=True, stderr=subprocess.DEVNULL)
-    good = good_inputs(folder / CHECKPOINT)
-    for name, contents in good.items():
+    for name, contents in good_inputs(folder / CHECKPOINT).items():
         (folder / "seeds" / name).mkdir(parents=True)
-        for content in contents:
-            (folder / "seeds" / name / hashlib.sha256(content).hexdigest()[:8]).write_bytes(content)
+        for number, content in enumerate(contents):
+            (folder / "seeds" / name / str(number)).write_bytes(content)
     return folder / "seeds"
 
 
@@ -271,14 +257,8 @@ def good_inputs(checkpoint: Path) -> dict[str, list[bytes]]:
             b'{"step": 1, "chars": 8, "elapsed_s": 0.5, "split": "train", "nats": 2.0}\n'
             b'{"step": 1, "split": "rollback", "lr_factor": 0.5, "text": "ab", "bits": [1, null]}\n'
         ],
-        "sample": [options(prompt="to be", temperature="0.5", seed="1"), options(top_k="3", top_p="0.9", json="")],
+        "sample": [b"3to be\n40.5\n71", b"53\n60.9\n0"],
     }
-
-
-def options(**values: str) -> bytes:
-    """What the target `sample` reads as these options."""
-    lines = [chr(OPTIONS.index("--" + name.replace("_", "-")) + 8 * len(OPTIONS)) + v for name, v in values.items()]
-    return "\n".join(lines).encode()
 
 
 def fuzz(name: str, folder: Path, options: list[str]) -> None:
