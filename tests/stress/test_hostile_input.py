@@ -21,7 +21,8 @@ from charlm.cells.stored import _of_program
 from charlm.checkpoint import FORMAT, VERSION, digest, read_checkpoint
 from charlm.config import load_config, parse_config
 from charlm.errors import CharlmError
-from tests.stress.fuzz import COMMANDS, NAMES, Targets, good_inputs, guarded
+from tests.stress.fuzz import COMMANDS, NAMES
+from tests.stress.targets import Targets, good_inputs, guarded
 from tests.text import BYTE, ESC, RTL
 
 LIMIT_S = 10
