@@ -1,12 +1,12 @@
 """Tensors of one card while this thread's current device is another: launches, streams, graphs.
 
-Where there are no two cards, PyTorch's record of current devices and streams is replaced.
+The first tests replace what PyTorch says of them.
 """
 
 import contextlib
 import copy
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.gpu import graphs
 from charlm.gpu.graphs import Graphs
 from charlm.layers import RecurrentLayers
 from tests.cells.measure import Case, own, random_input
@@ -23,133 +22,98 @@ from tests.cells.measure import Case, own, random_input
 FIRST, SECOND = torch.device("cuda", 0), torch.device("cuda", 1)
 
 
-class Cards:
-    """Two cards: the current device, and the current stream of each; and graphs."""
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The index of the current device, which is the first of two."""
+    current = [0]
 
-    def __init__(self) -> None:
-        self.current = 0
-        self.streams = [0, 0]
-        self.pools = 0
-        self.captures: list[tuple[int, int, int]] = []
-        """Card, stream and pool of memory of each."""
-        self.capturing: Graph | None = None
-
-    def exchange(self, index: int) -> int:
-        before = self.current
-        if index < 0:
-            return -1
-        self.current = index
+    def exchange(index: int) -> int:
+        before = current[0]
+        if index >= 0:
+            current[0] = index
         return before
 
-    def current_stream(self, device: Any = None) -> Any:
-        return SimpleNamespace(cuda_stream=self.streams[self.current if device is None else torch.device(device).index])
-
-    @contextlib.contextmanager
-    def stream(self, stream: Any) -> Iterator[None]:
-        before = self.current, list(self.streams)
-        self.current, self.streams[stream.index] = stream.index, stream.cuda_stream
-        yield
-        self.current, self.streams = before
-
-    def new_stream(self) -> Any:
-        return SimpleNamespace(index=self.current, cuda_stream=99)
-
-    def new_pool(self) -> int:
-        self.pools += 1
-        return self.pools
-
-
-class Graph:
-    """A graph of CUDA's. A capture in which something failed cannot be ended."""
-
-    def __init__(self, cards: Cards) -> None:
-        self.cards = cards
-        self.is_valid = True
-
-    def capture_begin(self, pool: int = 0, capture_error_mode: str = "global") -> None:
-        self.cards.capturing = self
-        self.cards.captures.append((self.cards.current, self.cards.streams[self.cards.current], pool))
-
-    def capture_end(self) -> None:
-        if not self.is_valid:
-            raise RuntimeError("operation failed due to a previous error during capture")
-        self.cards.capturing = None
-
-    def replay(self) -> None:
-        pass
-
-
-@pytest.fixture
-def cards(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cards]:
-    """In place of CUDA."""
-    cards = Cards()
-    monkeypatch.setattr(torch.cuda, "_exchange_device", cards.exchange)
-    monkeypatch.setattr(torch.cuda, "_maybe_exchange_device", cards.exchange)
-    monkeypatch.setattr(torch.cuda, "current_stream", cards.current_stream)
-    monkeypatch.setattr(torch.cuda, "stream", cards.stream)
-    monkeypatch.setattr(torch.cuda, "Stream", cards.new_stream)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: Graph(cards))
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", cards.new_pool)
-    monkeypatch.setattr(graphs, "_stream", graphs._stream.__wrapped__)  # not those of a card that is there
-    return cards
+    monkeypatch.setattr(torch.cuda, "_exchange_device", exchange)
+    monkeypatch.setattr(torch.cuda, "_maybe_exchange_device", exchange)
+    return current
 
 
 def test_kernels_are_launched_on_the_card_of_the_tensors(
-    case: Case, cards: Cards, monkeypatch: pytest.MonkeyPatch
+    case: Case, current: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = pytest.importorskip("charlm.gpu.kernels")
     launched: list[int] = []
 
     class Kernel:
         def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
-            return lambda *arguments, **options: launched.append(cards.current)
+            return lambda *arguments, **options: launched.append(current[0])
 
     stack = case.build(5, 17, 1, zoneout=0.3, state=0.2).float()
     monkeypatch.setattr(kernels, "compiled", lambda passes, options: defaultdict(Kernel))
     monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: torch.cuda.device(SECOND))
     own(stack)(random_input(stack, 3, 2).float(), stack.zero_state(2))[0].sum().backward()
     assert set(launched) == {1}
-    assert cards.current == 0
+    assert current == [0]
 
 
-def test_only_a_recording_on_its_own_card_keeps_a_window_from_becoming_a_graph(
-    cards: Cards, monkeypatch: pytest.MonkeyPatch
+def test_only_a_recording_on_its_own_card_and_a_variable_keep_a_window_from_becoming_a_graph(
+    current: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: cards.current == 1)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: current == [1])
     takes_graphs = RecurrentLayers.gpu_driver.takes_graphs
     assert (takes_graphs(FIRST), takes_graphs(SECOND)) == (True, False)
     monkeypatch.setenv("CHARLM_GRAPHS", "0")
     assert not takes_graphs(FIRST)
 
 
-def test_a_graph_is_recorded_on_its_card_and_replayed_in_the_stream_for_which_it_was_recorded(cards: Cards) -> None:
-    """In another one it could run while the first still uses its memory, which is that of the stream."""
-    graphs = Graphs()
-    for number, (stream, device) in enumerate(((5, SECOND), (6, SECOND), (5, SECOND), (5, FIRST))):
-        cards.streams = [stream, stream]
-        for call in ("call", "another", f"call {number}"):
-            for _ in range(3):
-                graphs.run(call, lambda: None, device)
-    captures = [(1, 99, 1)] * 3 + [(1, 99, 2)] * 3 + [(1, 99, 1)] + [(0, 99, 3)] * 3
-    assert cards.captures == captures
-    assert graphs.replays == len(captures) + 2 * 3
-    assert cards.current == 0
+def test_a_call_in_another_stream_or_on_another_card_is_another_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another stream it could run while the first still uses its memory."""
+    current, recorded = SimpleNamespace(cuda_stream=0), []
+
+    def record(launches: Callable[[], None], device: torch.device) -> Callable[[], None]:
+        recorded.append((device, current.cuda_stream))
+        return launches
+
+    graphs = Graphs(record)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
+    for stream, device in ((5, SECOND), (6, SECOND), (5, SECOND), (5, FIRST)):
+        current.cuda_stream = stream
+        for _ in range(3):
+            graphs.run("call", lambda: None, device)
+    assert recorded == [(SECOND, 5), (SECOND, 6), (FIRST, 5)]
 
 
-def test_a_recording_that_fails_leaves_the_random_generator_as_it_was(cards: Cards) -> None:
+@pytest.mark.usefixtures("current")
+def test_a_recording_that_fails_leaves_the_random_generator_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's generator leaves a capture only where CUDA ends it without an error, which it refuses after one."""
+    capturing: list[Any] = []
+
+    class Graph:
+        is_valid = True
+
+        def capture_begin(self, pool: int = 0, capture_error_mode: str = "global") -> None:
+            capturing[:] = [self]
+
+        def capture_end(self) -> None:
+            if not self.is_valid:
+                raise RuntimeError("operation failed due to a previous error during capture")
+            capturing.clear()
 
     def launches() -> None:
-        if cards.capturing:
-            cards.capturing.is_valid = False
+        if capturing:
+            capturing[0].is_valid = False
             raise RuntimeError("operation not permitted when stream is capturing")
 
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=5))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr("charlm.gpu.graphs._stream", lambda device: None)
     graphs = Graphs()
     for _ in range(2):
         graphs.run("call", launches, FIRST)
-    assert cards.captures
-    assert not cards.capturing
+    assert not graphs.enabled
+    assert not capturing
 
 
 # Cards

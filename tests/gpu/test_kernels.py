@@ -4,6 +4,8 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -109,6 +111,23 @@ def test_in_bf16_they_round_the_operands_of_products_and_nothing_else(
     # The interpreter cuts off where a GPU rounds to bfloat16; so the product rounds what the kernels write.
     monkeypatch.setattr(TritonSteps, "BF16", torch.float32)
     assert_operands_are_rounded(case, 1, 17, {"zoneout": 0.3}, own, layers=1)
+
+
+@needs_triton
+@pytest.mark.parametrize(("streams", "integers"), [(7, {"int32"}), (2**31 // 40 + 1, {"int64"})])
+def test_offsets_have_64_bits_where_32_do_not_suffice(
+    monkeypatch: pytest.MonkeyPatch, streams: int, integers: set[str]
+) -> None:
+    found: set[str] = set()
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+            return lambda *arguments, INDEX, **options: found.add(INDEX.name)
+
+    monkeypatch.setattr("charlm.gpu.kernels.compiled", lambda passes, options: defaultdict(Kernel))
+    stack = Case("rnn").start(40, 40).to("meta")
+    own(stack)(torch.empty(1, streams, 40, device="meta"), stack.zero_state(streams))
+    assert found == integers
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])

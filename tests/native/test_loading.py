@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import pytest
 import torch
@@ -19,7 +20,7 @@ from charlm.cells import RHN
 from charlm.layers import RecurrentLayers
 from charlm.native import compiler, loading
 from charlm.native.loading import Kernel, KernelError
-from charlm.system import cache as cache_module
+from charlm.system.cache import cache_dir
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no C++ compiler")
 
@@ -94,7 +95,7 @@ def ship(
 
     def ship(*levels: str) -> None:
         loading.load(kernel)
-        [library] = (cache / "kernels").glob("adding-*.so")
+        [library] = kernel_files(kernel)
         [of_threads] = threads.glob("*.so")
         shipped = cache / "shipped"
         for level in levels:
@@ -117,7 +118,7 @@ def add_up(kernel: Kernel, *numbers: float) -> float:
 
 @pytest.mark.usefixtures("windows")
 def test_a_kernel_is_compiled_once_for_a_source_and_a_compiler(
-    kernel: Kernel, cache: Path, compiles: Callable[[Kernel], bool], monkeypatch: pytest.MonkeyPatch
+    kernel: Kernel, tmp_path: Path, compiles: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert compiles(kernel)
     assert add_up(kernel, 1, 2, 4) == 3.5
@@ -125,9 +126,19 @@ def test_a_kernel_is_compiled_once_for_a_source_and_a_compiler(
     kernel.source.write_text(SOURCE.replace("a->factor;", "a->factor * 2;"))
     assert compiles(kernel)
     assert add_up(kernel, 1, 2, 4) == 7
-    monkeypatch.setenv("CXX", shlex.join([*compiler.find_compiler(), "-DANY"]))
-    loading.load(Kernel(kernel.source))
-    assert len([*(cache / "kernels").glob("adding*.so")]) == 3
+    script = tmp_path / "compiler"
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(compiler.find_compiler())} $VERSION "$@"')
+    script.chmod(0o700)
+    monkeypatch.setenv("CXX", str(script))
+    for version in ("-DONE", "-DOTHER"):
+        monkeypatch.setenv("VERSION", version)
+        assert add_up(Kernel(kernel.source), 1) == 1
+    assert len(kernel_files(kernel)) == 4
+
+
+def kernel_files(kernel: Kernel) -> list[Path]:
+    """Its libraries in the cache."""
+    return [*(cache_dir() / "kernels").glob(f"{kernel.name}-*.so")]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +146,7 @@ def test_a_kernel_is_compiled_once_for_a_source_and_a_compiler(
     [(".so", "cut"), (".so", "changed"), (".so", "writable by others"), (".sha256", "missing"), (".sha256", "changed")],
 )
 def test_a_library_that_is_damaged_or_not_ones_own_is_made_again(
-    kernel: Kernel, cache: Path, suffix: str, damage: str, compiles: Callable[[Kernel], bool]
+    kernel: Kernel, cache: Path, suffix: str, damage: str, compiles: Any
 ) -> None:
     loading.load(kernel)
     [path] = (cache / "kernels").glob(f"adding*{suffix}")
@@ -145,20 +156,6 @@ def test_a_library_that_is_damaged_or_not_ones_own_is_made_again(
         path.write_bytes({"cut": data[: len(data) // 2], "changed": b"x" + data[1:]}.get(damage, data))
         path.chmod(0o777 if damage == "writable by others" else 0o600)
     assert compiles(kernel)
-    assert not compiles(kernel)
-
-
-def test_above_its_bound_the_cache_loses_kernels_that_were_not_used_for_long(
-    kernel: Kernel, cache: Path, compiles: Callable[[Kernel], bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiles(kernel)
-    old = [*(cache / "kernels").glob("adding*")]
-    for path in old:
-        os.utime(path, (0, 0))
-    monkeypatch.setitem(cache_module.BOUNDS, "kernels", 1)
-    kernel.source.write_text(SOURCE + "// other")
-    compiles(kernel)
-    assert not any(path.exists() for path in old)
     assert not compiles(kernel)
 
 
@@ -209,15 +206,11 @@ def test_a_layer_without_its_kernel_runs_in_pytorch_and_says_why(monkeypatch: py
     assert stack(torch.zeros(2, 1, 3))[0].shape == (2, 1, 4)
 
 
-@pytest.mark.parametrize(
-    ("cores", "free_bytes", "compilers"), [(2, None, 2), (8, 10**11, 8), (8, 10**9, 2), (2, 10**6, 1)]
-)
-def test_as_many_compilers_as_cores_and_memory_allow(
-    monkeypatch: pytest.MonkeyPatch, cores: int, free_bytes: int | None, compilers: int
-) -> None:
-    monkeypatch.setattr(compiler, "count_cores", lambda: cores)
-    monkeypatch.setattr(compiler, "free_bytes", lambda: free_bytes)
-    assert compiler._compilers() == compilers
+def test_as_many_compilers_run_as_cores_and_memory_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiler, "count_cores", lambda: 8)
+    for free_bytes, compilers in ((None, 8), (10**11, 8), (10**9, 2), (10**6, 1)):
+        monkeypatch.setattr(compiler, "free_bytes", lambda: free_bytes)  # noqa: B023
+        assert compiler._compilers() == compilers
 
 
 @pytest.mark.parametrize(
@@ -269,8 +262,8 @@ def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel: Kernel
 )
 def test_which_kernels_are_used(
     kernel: Kernel,
-    ship: Callable[..., None],
-    compiles: Callable[[Kernel], bool],
+    ship: Any,
+    compiles: Any,
     monkeypatch: pytest.MonkeyPatch,
     allowed: str,
     levels: list[str],
@@ -296,7 +289,7 @@ def test_which_kernels_are_used(
     ],
 )
 def test_the_kernels_that_a_run_had_are_preferred_until_it_ends(
-    kernel: Kernel, ship: Callable[..., None], monkeypatch: pytest.MonkeyPatch, preferred: str, used: str
+    kernel: Kernel, ship: Any, monkeypatch: pytest.MonkeyPatch, preferred: str, used: str
 ) -> None:
     ship("x86-64-v9", "x86-64-v8")
     loading.load(kernel)

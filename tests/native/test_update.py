@@ -95,19 +95,6 @@ def test_steps_and_norm_have_the_same_bits_with_any_number_of_threads(threads: A
         assert all(torch.equal(tensor, run[name]) for name, tensor in runs[0].items())
 
 
-def test_torch_goes_on_from_the_kernels_state() -> None:
-    updates = Updates([(70,)], torch.optim.AdamW, ADAMW)
-    updates.by_kernel()
-    restored = copy.deepcopy(updates)
-    restored.optimizer = type(updates.optimizer)(restored.optimizer.param_groups, fused=True)
-    restored.optimizer.load_state_dict(copy.deepcopy(updates.optimizer.state_dict()))
-    updates.by_kernel(1)
-    restored.give_gradients(0)
-    restored.optimizer.step()
-    for name in ("weight 0", "exp_avg 0", "exp_avg_sq 0", "step 0"):
-        torch.testing.assert_close(restored.found()[name], updates.found()[name])
-
-
 @pytest.mark.parametrize("skipped", [False, True])
 def test_a_weight_without_a_gradient_is_averaged_only(skipped: bool) -> None:
     """As are all where `found_inf` skips the step."""
@@ -126,15 +113,12 @@ def test_a_weight_without_a_gradient_is_averaged_only(skipped: bool) -> None:
         torch.testing.assert_close(updates.averages[weight], 0.25 * weight.detach())
 
 
-@pytest.mark.parametrize("name", ["gradient", "average", "exp_avg", "step"])
+@pytest.mark.parametrize("name", ["average", "exp_avg", "step"])
 def test_what_does_not_fit_its_weight_is_refused_before_anything_is_written(name: str) -> None:
     updates = Updates([(40,), (50,)], torch.optim.AdamW, ADAMW)
     updates.by_kernel()
     weight = updates.weights[1]
-    if name == "gradient":
-        assert weight.grad is not None
-        weight.grad.data = torch.zeros(3)
-    elif name == "average":
+    if name == "average":
         updates.averages[weight] = torch.zeros(3)
     else:
         updates.optimizer.state[weight][name] = torch.zeros(3)

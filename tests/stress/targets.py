@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torch
 
+from charlm.cells.stored import as_json
 from charlm.checkpoint import FORMAT, VERSION, digest, read_checkpoint, save
 from charlm.cli import main
 from charlm.config import load_config, parse_config
@@ -21,7 +22,8 @@ from charlm.errors import CharlmError
 from charlm.inference.trained import load_model
 from charlm.system.cache import cache_dir
 from tests.cells.damage import damaged
-from tests.cells.test_stored import Mixed, accept_or_refuse, as_json, section_of
+from tests.cells.test_stored import accept_or_refuse, section_of
+from tests.export.odd import Odd
 from tests.stress.fuzz import COMMANDS, LONGEST, ROOT
 
 FLAGS = ["--json", "--novelty", "--new"]
@@ -83,7 +85,7 @@ class Targets:
 
     def cell(self, data: bytes) -> None:
         """The programs of a cell in a checkpoint: JSON, or damages of good JSON that the bytes choose."""
-        cell = Mixed(hidden=5)
+        cell = Odd(hidden=5)
         for stored in (data.decode("utf-8", "replace"), damaged(as_json(cell), random.Random(data))):
             accept_or_refuse(section_of(cell), stored)
 
