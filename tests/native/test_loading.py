@@ -53,16 +53,11 @@ def threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def new_process(threads: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Makes charlm forget the libraries that it has loaded, as it does now; and none comes with it."""
-
-    def forget() -> None:
-        monkeypatch.setattr(loading, "_outcomes", {})
-
+def new_process(threads: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No library is loaded, and none comes with charlm; the cache holds that of threads."""
     shutil.copytree(threads, cache / "kernels")
     monkeypatch.setattr(loading, "SHIPPED", Path("nowhere"))
-    forget()
-    return forget
+    monkeypatch.setattr(loading, "_outcomes", {})
 
 
 @pytest.fixture
@@ -73,11 +68,11 @@ def kernel(tmp_path: Path) -> Kernel:
 
 
 @pytest.fixture
-def compiles(new_process: Callable[[], None], capsys: pytest.CaptureFixture[str]) -> Callable[[Kernel], bool]:
+def compiles(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[Kernel], bool]:
     """Whether a new process that uses the kernel says that it compiles it, and then that it is done."""
 
     def compiles(kernel: Kernel) -> bool:
-        new_process()
+        monkeypatch.setattr(loading, "_outcomes", {})
         capsys.readouterr()
         loading.load(kernel)
         lines = [line.split(" in ")[0] for line in capsys.readouterr().err.splitlines()]
@@ -88,9 +83,7 @@ def compiles(new_process: Callable[[], None], capsys: pytest.CaptureFixture[str]
 
 
 @pytest.fixture
-def ship(
-    kernel: Kernel, threads: Path, cache: Path, new_process: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., None]:
+def ship(kernel: Kernel, threads: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Makes the kernel come with charlm for levels of CPU, all of which this one has."""
 
     def ship(*levels: str) -> None:
@@ -103,7 +96,7 @@ def ship(
             shutil.copy(library, loading.shipped_path(shipped / level, kernel))
             shutil.copy(of_threads, loading.shipped_path(shipped, loading.THREADS))
         library.unlink()
-        new_process()
+        monkeypatch.setattr(loading, "_outcomes", {})
         monkeypatch.setattr(loading, "SHIPPED", shipped)
         monkeypatch.setattr(loading, "cpu_levels", lambda: [*levels])
 
@@ -179,13 +172,9 @@ def test_no_compiler_outlives_charlm(kernel: Kernel, tmp_path: Path, number: int
         process.send_signal(number)
         assert process.wait(10) != 0
     for pid in pids.read_text().split():
-        wait_until(lambda pid=pid: not runs(pid))
-
-
-def runs(pid: str) -> bool:
-    """Whether the process exists; one that nobody has waited for does not count."""
-    state = subprocess.run(["ps", "-o", "stat=", "-p", pid], capture_output=True, text=True).stdout
-    return bool(state.strip()) and not state.startswith("Z")
+        # One that nobody has waited for is a zombie, Z.
+        state = ["ps", "-o", "stat=", "-p", pid]
+        wait_until(lambda state=state: subprocess.run(state, capture_output=True, text=True).stdout.strip()[:1] in "Z")
 
 
 def wait_until(holds: Callable[[], bool]) -> None:
@@ -261,13 +250,7 @@ def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel: Kernel
     ],
 )
 def test_which_kernels_are_used(
-    kernel: Kernel,
-    ship: Any,
-    compiles: Any,
-    monkeypatch: pytest.MonkeyPatch,
-    allowed: str,
-    levels: list[str],
-    outcome: str,
+    kernel: Kernel, ship: Any, compiles: Any, monkeypatch: pytest.MonkeyPatch, allowed: str, levels: Any, outcome: str
 ) -> None:
     ship(*levels)
     monkeypatch.setenv("CHARLM_KERNELS", allowed)
