@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.rare, pytest.mark.usefixtures("kernels")]
 
 STEPS_PER_KILL, SPARE_STEPS = 60, 600
 LONGEST_STEPS = 100  # about so many until a random moment
-EVENTS = 30  # of one checkpoint, and a few of the next
+EVENTS = 30  # of two savings
 
 # What the killed process does. Its arguments are the number of the event to die at, or 0, and those of charlm.
 CHILD = """
