@@ -291,4 +291,4 @@ def test_arguments_are_those_of_the_struct_in_the_text(kernel: Kernel) -> None:
     assert (struct.n, struct.threads, struct.a) == (5, 1, None)
     for tensor in (torch.zeros(2, 2).t()[:1], torch.zeros(2, dtype=torch.float16), torch.zeros(2, device="meta")):
         with pytest.raises(ValueError, match="a: found"):
-            kernel("add_up", n=2, a=tensor)
+            kernel("add_up", n=2, a=tensor, sum=torch.zeros(1))
