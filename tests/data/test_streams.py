@@ -14,7 +14,6 @@ from charlm.data import streams as streams_module
 from charlm.data.streams import LineStreams, Streams, line_order
 from charlm.errors import DataError
 from charlm.system.process_group import Shard
-from tests.corpora import load_corpus
 
 NEWLINE = 0
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 400)).filter(
@@ -57,10 +56,10 @@ def test_an_epoch_that_reads_a_share_sees_all_of_the_text(batch_size, bptt, char
         assert torch.equal(x_TB - x_TB[:, :1], torch.arange(batch_size).expand_as(x_TB) * stream)
         return x_TB[:, 0]
 
-    first = places(0)
-    assert first[-1] == stream - 1
-    seen = torch.cat([places(epoch) for epoch in range(2 * math.ceil(1 / share))]) if share > 0.05 else first
-    assert share <= 0.05 or seen.unique().tolist() == list(range(stream))
+    assert places(0)[-1] == stream - 1
+    if share > 0.05:
+        seen = torch.cat([places(epoch) for epoch in range(2 * math.ceil(1 / share))])
+        assert seen.unique().tolist() == list(range(stream))
 
 
 def test_windows_go_on_over_the_gap_between_two_pieces():
@@ -73,45 +72,12 @@ def test_windows_go_on_over_the_gap_between_two_pieces():
     assert streams.read(0, 1, epoch=1)[0].item() == 0
 
 
-def test_streams_of_a_mapped_split_read_only_their_own_part(write):
-    text = "".join(chr(0x100 + i) for i in range(1000))
-    corpus = load_corpus(write("text", text), split=(0.9, 0.1, 0.0))
-    streams = Streams(corpus.splits["valid"], 3, 8)
-    x_TB, y_TB = (corpus.vocabulary.decode(ids.T.flatten().tolist()) for ids in streams.read(0, 33))
-    assert (x_TB, y_TB) == (text[900:999], text[901:1000])
-
-
-def test_every_other_id_can_be_streamed():
-    assert Streams(np.arange(40, dtype=np.uint8)[::2], 2, 3).read(1, 2, "cpu")[0].tolist() == [[2, 20], [4, 22]]
-
-
 def test_the_least_text_is_enough_and_one_character_less_is_refused():
     assert Streams(np.zeros(2049, np.uint8), 32, 64).windows_per_epoch == 1
-    need = "lower train.batch_size or train.bptt, or use more text (data.split)"
-    ids, starts = text_of([[1, 2]])
-    for call, fault in (
-        (
-            lambda: Streams(np.zeros(2048, np.uint8), 32, 64),
-            "train split: 2,048 characters; 32 streams of 64 steps need at least 2,049; ",
-        ),
-        (
-            lambda: Streams(np.zeros(0, np.uint8), 1, 1),
-            "train split: 0 characters; 1 stream of 1 step need at least 2; ",
-        ),
-        (
-            lambda: LineStreams(ids, starts, 2, 5),
-            "train split: 4 characters; 2 streams of 5 steps need at least 11; ",
-        ),
-    ):
-        with pytest.raises(DataError) as refused:
-            call()
-        assert str(refused.value) == fault + need
-
-
-@pytest.mark.parametrize(("position", "steps"), [(-1, 2), (0, 0), (0, 10), (9, 1)])
-def test_reading_beyond_a_stream_is_a_programmers_mistake(position, steps):
-    with pytest.raises(AssertionError):
-        Streams(np.arange(19, dtype=np.uint8), 2, 3).read(position, steps)
+    with pytest.raises(DataError):
+        Streams(np.zeros(2048, np.uint8), 32, 64)
+    with pytest.raises(DataError):
+        LineStreams(*text_of([[1, 2]]), 2, 5)
 
 
 @pytest.mark.cuda
@@ -142,7 +108,7 @@ def some_lines(count: int) -> list[list[int]]:
 
 
 @pytest.mark.usefixtures("groups")
-@pytest.mark.parametrize("n", [1, 2, 3, 255, 256, 257, 4097])
+@pytest.mark.parametrize("n", [1, 2, 255, 257, 4097])
 def test_the_order_of_lines_is_a_permutation_that_depends_on_the_seed(n):
     orders = [line_order(n, (1, epoch)).tolist() for epoch in range(3)]
     assert all(sorted(order) == list(range(n)) for order in orders)
@@ -193,8 +159,7 @@ def groups(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("groups")
-@pytest.mark.parametrize("batch_size", [1, 2, 5])
-@pytest.mark.parametrize("steps", [1, 7, 64])
+@pytest.mark.parametrize(("batch_size", "steps"), [(1, 64), (2, 1), (5, 7)])
 def test_streams_are_whole_lines_each_about_once(batch_size, steps):
     lines = some_lines(200)
     streams = LineStreams(*text_of(lines), batch_size, 5)
