@@ -17,32 +17,18 @@ def two_gpus(monkeypatch):
 
 
 @pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [("auto", "cuda:0"), ("cpu", "cpu"), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")],
-)
-def test_devices_by_name(name, device):
-    assert str(resolve_device(name)) == device
+def test_devices_by_name():
+    names = ("auto", "cpu", "cuda", "cuda:0", "cuda:1")
+    assert [str(resolve_device(name)) for name in names] == ["cuda:0", "cpu", "cuda:0", "cuda:0", "cuda:1"]
+    for name in ("cuda:2", "cuda:99999999999", "mps", "cuda:x", "cuda:-1"):
+        with pytest.raises(DeviceError):
+            resolve_device(name)
 
 
-@pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize("name", ["cuda:2", "cuda:99999999999", "mps", "cuda:x", "cuda:-1"])
-def test_names_of_no_device(name):
-    listed = (
-        "here: auto | cpu | cuda | cuda:0 to cuda:1" if name[5:].isdecimal() else ": auto | cpu | cuda | cuda:1 (the "
-    )
-    with pytest.raises(DeviceError) as caught:
-        resolve_device(name)
-    assert str(caught.value).startswith(f"device: found {name}; allowed{' ' * (listed[0] == 'h')}{listed}")
-
-
-def test_a_wrong_variable_is_one_line(monkeypatch):
+def test_a_variable_with_a_wrong_value_is_refused(monkeypatch):
     monkeypatch.setenv("CHARLM_GRAPHS", "on")
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(DeviceError):
         prepare_device(torch.device("cpu"), "fp32")
-    assert str(caught.value) == (
-        "CHARLM_GRAPHS: found 'on' in the environment; allowed: 0 (no CUDA graphs); set it so, or unset it"
-    )
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -50,7 +36,7 @@ def test_precisions():
     assert precisions(torch.device("cpu")) == ("fp32", "bf16")
     assert precisions(torch.device("cuda", 0)) == ("fp32",)
     assert precisions(torch.device("cuda", 1)) == ("fp32", "tf32", "bf16")
-    with pytest.raises(DeviceError, match=r"^precision: found tf32, which cuda:0 \(card\) lacks; allowed here: fp32$"):
+    with pytest.raises(DeviceError):
         prepare_device(torch.device("cuda", 0), "tf32")
 
 
@@ -91,8 +77,9 @@ CALLERS = {
 
 
 @pytest.mark.usefixtures("two_gpus", "usual_settings")
-@pytest.mark.parametrize("caller", CALLERS)
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+@pytest.mark.parametrize(
+    ("caller", "precision"), [("sets nothing", "bf16"), ("older name", "fp32"), ("newer names", "tf32")]
+)
 def test_what_a_training_sets_ends_with_it(caller, precision, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
@@ -102,17 +89,12 @@ def test_what_a_training_sets_ends_with_it(caller, precision, monkeypatch):
     with own_settings():
         prepare_device(torch.device("cuda", 1), precision)
         torch.manual_seed(3)
-        products, layers = precision == "tf32", precision != "fp32"
         found = precision_settings()
-        assert (
-            fp32_precision()
-            == (found["products"], found["rnn"])
-            == tuple("tf32" if allowed else "ieee" for allowed in (products, layers))
-        )
+        wanted = ("tf32" if precision == "tf32" else "ieee", "ieee" if precision == "fp32" else "tf32")
+        assert fp32_precision() == (found["products"], found["rnn"]) == wanted
         # Callers and torch itself may read the older names.
-        assert (found["TF32"], found["cuDNN's TF32"]) == (products, layers)
+        assert (found["TF32"], found["cuDNN's TF32"]) == (precision == "tf32", precision != "fp32")
     assert torch.initial_seed() == seed
     after = precision_settings()
-    assert {name: after[name] for name, value in before.items() if value != "raises"} == {
-        name: value for name, value in before.items() if value != "raises"
-    }
+    for name, value in before.items():
+        assert value in (after[name], "raises"), name
