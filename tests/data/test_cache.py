@@ -129,11 +129,9 @@ def test_above_its_bound_the_cache_loses_what_was_not_used_for_the_longest_time(
         load(path)
         bounded(hours)
     encodings()
-    load(a)
-    load(c)
-    assert encodings() == 0
-    load(b)
-    assert encodings() == 1
+    for path, expected in ((a, 0), (c, 0), (b, 1)):
+        load(path)
+        assert encodings() == expected
 
 
 def test_a_text_that_was_just_used_stays_and_one_that_goes_can_be_read_on(bounded, write, cache, monkeypatch):

@@ -34,12 +34,10 @@ def lines_of(source: str, level="char", **options) -> list[str]:
 @pytest.mark.parametrize(
     ("content", "lines"),
     [
-        ("a\r\nb", ["a", "b"]),
         ("a\rb\n", ["a\rb"]),
         ("a\r\r\n", ["a\r"]),
         ("a\r", ["a"]),
         ("\n\n\n", ["", "", ""]),
-        ("\r\n\r\n", ["", ""]),
         ("\n\r", ["", ""]),
         ("short\n" + "x" * 700_000 + "\né", ["short", "x" * 700_000, "é"]),
     ],
@@ -69,7 +67,10 @@ def test_lines_of_two_files_do_not_merge(write, tmp_path):
     assert lines_of(f"{tmp_path}/folder") == ["anna\n", "bob\n", "carla\n", "dora\n"]
 
 
-def test_a_vocabulary_without_newline_reads_no_lines(write):
+def test_a_text_without_line_ends_or_a_vocabulary_without_newline_has_no_lines(write):
+    """Line ends of an old Mac are none."""
+    with pytest.raises(DataError):
+        lines_of(write("text", "anna\rjo\rzoe\r"))
     with pytest.raises(VocabularyError):
         lines_of(write("text", "ab"), vocabulary=Vocabulary("char", "ab"))
 
