@@ -44,19 +44,22 @@ CUDNN, PRODUCTS = torch.backends.cudnn, torch.backends.cuda.matmul
 
 
 def precision_settings():
-    """All of torch's, by name; "raises" for those that torch refuses to tell, as newer names were set alone."""
-
-    def read(setting):
+    """Those of torch, by name; "raises" for those that torch refuses to tell, as newer names were set alone."""
+    readers = {
+        "products": lambda: PRODUCTS.fp32_precision,
+        "layers": lambda: CUDNN.rnn.fp32_precision,
+        "on CPUs": lambda: torch.backends.mkldnn.matmul.fp32_precision,
+        "older name": torch.get_float32_matmul_precision,
+        "TF32 of products": lambda: PRODUCTS.allow_tf32,
+        "TF32 of layers": lambda: CUDNN.allow_tf32,
+    }
+    settings = {}
+    for name, read in readers.items():
         try:
-            return setting()
+            settings[name] = read()
         except RuntimeError:
-            return "raises"
-
-    places = {"all": torch.backends, "products": PRODUCTS, "conv": CUDNN.conv, "rnn": CUDNN.rnn}
-    places["on CPUs"] = torch.backends.mkldnn.matmul
-    settings = {name: read(lambda place=place: place.fp32_precision) for name, place in places.items()}
-    settings["older"] = read(torch.get_float32_matmul_precision)
-    return settings | {"TF32": read(lambda: PRODUCTS.allow_tf32), "cuDNN's TF32": read(lambda: CUDNN.allow_tf32)}
+            settings[name] = "raises"
+    return settings
 
 
 @pytest.fixture
@@ -69,31 +72,29 @@ def usual_settings():
     CUDNN.allow_tf32 = True
 
 
-CALLERS = {
-    "sets nothing": [],
-    "older name": [lambda: torch.set_float32_matmul_precision("high")],
-    "newer names": [lambda: setattr(PRODUCTS, "fp32_precision", "tf32")],
-}
-
-
 @pytest.mark.usefixtures("two_gpus", "usual_settings")
 @pytest.mark.parametrize(
-    ("caller", "precision"), [("sets nothing", "bf16"), ("older name", "fp32"), ("newer names", "tf32")]
+    ("caller_sets", "precision"),
+    [
+        (lambda: None, "bf16"),
+        (lambda: torch.set_float32_matmul_precision("high"), "fp32"),
+        (lambda: setattr(PRODUCTS, "fp32_precision", "tf32"), "tf32"),
+    ],
+    ids=["nothing", "older name", "newer name"],
 )
-def test_what_a_training_sets_ends_with_it(caller, precision, monkeypatch):
+def test_what_a_training_sets_ends_with_it(caller_sets, precision, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    for call in CALLERS[caller]:
-        call()
+    caller_sets()
     before, seed = precision_settings(), torch.initial_seed()
     with own_settings():
         prepare_device(torch.device("cuda", 1), precision)
         torch.manual_seed(3)
         found = precision_settings()
         wanted = ("tf32" if precision == "tf32" else "ieee", "ieee" if precision == "fp32" else "tf32")
-        assert fp32_precision() == (found["products"], found["rnn"]) == wanted
+        assert fp32_precision() == (found["products"], found["layers"]) == wanted
         # Callers and torch itself may read the older names.
-        assert (found["TF32"], found["cuDNN's TF32"]) == (precision == "tf32", precision != "fp32")
+        assert (found["TF32 of products"], found["TF32 of layers"]) == (precision == "tf32", precision != "fp32")
     assert torch.initial_seed() == seed
     after = precision_settings()
     for name, value in before.items():

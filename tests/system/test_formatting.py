@@ -3,17 +3,14 @@
 import sys
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from charlm.system import console
 from charlm.system.formatting import one_line, printable, wrapped
 from tests.stress.fuzz import COMMANDS
 
 
-@settings(derandomize=True)
-@given(st.text())
-def test_printable_leaves_nothing_that_a_terminal_obeys(text):
+def test_no_character_that_a_terminal_obeys_is_shown():
+    text = "".join(map(chr, range(sys.maxunicode + 1)))
     for shown in (printable(text), one_line(text)):
         assert not COMMANDS.search(shown)
     assert not set("\n\t") & set(one_line(text))
@@ -39,7 +36,6 @@ def test_printable(text, shown):
     [
         (None, ["data     a text of words: x"]),
         (26, ["data     a text of words:", "         x"]),
-        (20, ["data     a text of", "         words: x"]),
         (1, ["data", "  a", "  text", "  of", "  words:", "  x"]),
     ],
 )
