@@ -171,7 +171,6 @@ def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(speed,
     text_of(chars)
     suggestion = suggest(Request("my.txt", minutes))
     train, data = suggestion.config.train, suggestion.config.data
-
     assert suggestion.updates * speed.update_s(suggestion.config, 70) < 60 * minutes
     valid = int(chars * data.split[1])
     assert sum(data.split) == pytest.approx(1)
@@ -243,13 +242,6 @@ def test_another_optimizer_has_its_own_rate(text_file, name, rate):
     usual = choice(text_file).optimizer
     optimizer = choice(text_file, given=[f"optimizer.name={name}"]).optimizer
     assert optimizer.lr == pytest.approx(rate * usual.lr, rel=0.1)
-
-
-def test_odd_texts(text_of, write):
-    for text in ("a" * 5000, "one line without an end " * 300, "\n" * 2000):
-        assert 0 < choice(write("odd.txt", text)).data.split[1] <= 0.2
-    text_of(1_000_000, vocabulary=50_000)
-    assert choice().train.max_minutes == 1
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ import pytest
 
 from charlm.data.corpus import Corpus
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import DataError
 from charlm.system.cache import BOUNDS
 from tests.corpora import load_corpus
 
@@ -84,19 +83,6 @@ def test_an_entry_that_is_gone_damaged_or_not_safe_is_made_anew(change, write, c
     assert entry.stat().st_mode & 0o777 == 0o600
 
 
-@pytest.mark.parametrize(
-    ("fault", "error"), [(OSError(28, "No space left on device"), DataError), (KeyboardInterrupt, KeyboardInterrupt)]
-)
-def test_an_encoding_that_a_full_disk_or_ctrl_c_ends_leaves_nothing(fault, error, write, cache, monkeypatch):
-    def fail(descriptor):
-        raise fault
-
-    monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(error):
-        load(write("text", TEXT))
-    assert entries(cache) == []
-
-
 def test_a_large_text_takes_little_memory(write):
     text = 20 * ("plain ASCII text\n" * 50_000 + "Ünïcode: ещё 中文 😀 text\n" * 5_000)
     path = write("large", text)
@@ -132,15 +118,3 @@ def test_above_its_bound_the_cache_loses_what_was_not_used_for_the_longest_time(
     for path, expected in ((a, 0), (c, 0), (b, 1)):
         load(path)
         assert encodings() == expected
-
-
-def test_a_text_that_was_just_used_stays_and_one_that_goes_can_be_read_on(bounded, write, cache, monkeypatch):
-    monkeypatch.setitem(BOUNDS, "corpora", 1)
-    corpus = load(write("text", TEXT))
-    [entry] = entries(cache)
-    load(write("other", "abc"))
-    assert entry.exists()
-    bounded(9)
-    load(write("another", "abcd"))
-    assert not entry.exists()
-    assert ids_of(corpus) == corpus.vocabulary.encode(TEXT).tolist()

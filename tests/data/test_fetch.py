@@ -5,12 +5,10 @@ import io
 import threading
 import zipfile
 from collections.abc import Iterator
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from charlm.data import fetch as fetch_module
 from charlm.data.fetch import Download, fetch
 from charlm.errors import DataError
 
@@ -96,17 +94,3 @@ def test_a_download_that_fails_leaves_nothing(server, text, tmp_path, answer):
     with pytest.raises(DataError):
         fetch(text, tmp_path)
     assert [*tmp_path.iterdir()] == []
-
-
-def test_a_place_that_takes_no_file_and_a_server_that_is_not_there_are_one_error(text, tmp_path, monkeypatch):
-    def full(*_) -> None:
-        raise OSError(28, "No space left on device")
-
-    (tmp_path / "file").touch()
-    for download, folder in ((replace(text, url="http://127.0.0.1:1/corpus.txt"), "new"), (text, "file/data")):
-        with pytest.raises(DataError):
-            fetch(download, tmp_path / folder)
-    monkeypatch.setattr(fetch_module, "replace_file", full)
-    with pytest.raises(DataError):
-        fetch(text, tmp_path)
-    assert not [*tmp_path.rglob("corpus*")]

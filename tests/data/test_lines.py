@@ -135,14 +135,3 @@ def test_sorted_lists_and_columns_are_no_logs():
     }
     texts = {name: sorted(text) for name, text in lists.items()} | columns
     assert [name for name, text in texts.items() if are_in_order(text)] == []
-
-
-def test_each_of_several_logs_gives_its_end(write, tmp_path):
-    begins = {"a": 0, "b": 0, "c": 500}
-    for name, begin in begins.items():
-        write(f"logs/{name}.log", "".join(f"{begin + number} {name}\n" for number in range(500)))
-    corpus = load_corpus(f"{tmp_path}/logs", split=SHARES, unit="line")
-    lines = {name: corpus.vocabulary.decode(ids).split("\n")[1:-1] for name, ids in corpus.splits.items()}
-    ends = [f"{begin + number} {name}" for name, begin in begins.items() for number in range(350, 450)]
-    assert lines["valid"] == ends
-    assert [len(own) for own in lines.values()] == [1050, 300, 150]

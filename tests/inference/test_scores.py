@@ -7,14 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from charlm.cells import Cell, sigmoid, tanh
 from charlm.errors import DataError
 from charlm.inference import reader
 from charlm.inference.evaluation import WARMUP, evaluate
-from charlm.inference.reader import STREAMS, window_steps
+from charlm.inference.reader import STREAMS
 from charlm.inference.texts import score_texts, text_features
-from charlm.layers import RecurrentLayers
-from charlm.model import CharLM
 from tests.inference.models import V, alone, ids, model_of
 
 NEWLINE = 3
@@ -42,17 +39,6 @@ def test_texts_are_read_as_each_alone(kind, streams, monkeypatch):
             np.testing.assert_allclose(mean[n], outputs_NH.mean(0), rtol=0, atol=4 * error(0) + 1e-7)
         else:
             assert np.isnan([last[n], mean[n]]).all()
-
-
-def test_long_texts_are_read_in_windows_and_short_ones_together(monkeypatch):
-    model, read = model_of(), []
-    outputs = model.outputs
-    monkeypatch.setattr(model, "outputs", lambda x, *state: read.append(tuple(x.shape)) or outputs(x, *state))
-    score_texts(model, [ids(length) for length in (301, 11, 131, 11, 0)])
-    assert read == [(128, 4), (128, 2), (44, 1)]
-    read.clear()
-    score_texts(model, [ids(6)] * 70)
-    assert read == [(5, 64), (5, 6)]
 
 
 @pytest.mark.parametrize(("kind", "length"), [("lstm", 2), ("gru", 128), ("rnn", 129), ("sru", 1000)])
@@ -104,17 +90,3 @@ def test_dropout_is_off_and_training_goes_on_afterwards():
     for length in (0, 1):
         with pytest.raises(DataError):
             evaluate(model, ids(length))
-
-
-class OddNames(Cell):
-    """A cell whose parameters have other names than torch.nn's."""
-
-    def step(self, p, x, h):
-        new, gate = p.product("U", x, 2) + p.product("Q", h, 2)
-        return h + sigmoid(gate) * (tanh(new) - h)
-
-
-def test_a_window_on_a_gpu_has_the_widths_of_any_cell():
-    model = CharLM(V, 4, RecurrentLayers(OddNames(hidden=3000), 4)).to("meta")
-    assert model.widths == (V, 2 * 3000)
-    assert window_steps(1000, model) == reader._VALUES // (1000 * 2 * 3000)

@@ -183,12 +183,11 @@ def test_lists_of_texts_of_every_kind(model):
     assert model.char_scores([]) == model.novelty([]) == []
 
 
-@pytest.mark.parametrize(("kernels", "team"), [("needs_kernels", 3), ("no_kernels", 1)])
-def test_eight_threads_get_what_one_gets(model, kernels, team, threads, request):
-    """Also where each call computes with a team of threads of its own."""
-    request.getfixturevalue(kernels)
+@pytest.mark.usefixtures("needs_kernels")
+def test_eight_threads_get_what_one_gets(model, threads):
+    """Each call computes with a team of threads of its own."""
     lines = words_text(1500).splitlines()
-    threads(team)
+    threads(3)
     cell = model.config.model.cell.model_copy(update={"hidden": 150})
     wide = build_model(model.config.model.model_copy(update={"cell": cell}), len(model.vocabulary)).eval()
     model = replace(model, network=wide)
