@@ -18,7 +18,7 @@ from charlm.choice import speed as speed_module
 from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
 from charlm.config import Config, dump_config, load_config
-from charlm.data.corpus import Corpus
+from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CharlmError
 from charlm.model import count_parameters
@@ -26,11 +26,11 @@ from charlm.runs import find_checkpoint
 from charlm.system.process_group import ProcessGroup
 from charlm.training.budget import Budget
 from charlm.training.fine_tuning import settings_of_run
-from charlm.training.machine import Machine, choose_machine, least_bytes
+from charlm.training.machine import Machine, least_bytes
 from charlm.training.start import start_run
 from tests.text import words_text
 
-pytestmark = pytest.mark.usefixtures("speed", "kernels")
+pytestmark = pytest.mark.usefixtures("speed", "small_text", "of_machine")
 
 
 @dataclass
@@ -65,13 +65,8 @@ def speed(monkeypatch):
 
 
 @pytest.fixture
-def text_file(write):
-    return write("my.txt", words_text(120_000))
-
-
-@pytest.fixture
 def text_of(monkeypatch):
-    """Make every source a text of so many characters, without writing it."""
+    """Makes every source a text of so many characters, without writing it."""
 
     def build(chars, vocabulary=70):
         ids = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape=(chars,), strides=(0,))
@@ -83,14 +78,36 @@ def text_of(monkeypatch):
 
 
 @pytest.fixture
+def small_text(text_of):
+    """Every source is a text of 120,000 characters."""
+    text_of(120_000)
+
+
+@pytest.fixture
+def real_texts(small_text, monkeypatch):
+    """Sources are the files that they name, after all."""
+    monkeypatch.setattr("charlm.choice.suggest.CountedSources", CountedSources)
+
+
+MACHINE = Machine(torch.device("cpu"), ProcessGroup(), 2, "fp32", "", 8 * 10**9, has_kernels=True)
+
+
+@pytest.fixture
 def of_machine(monkeypatch):
-    """Change the machine for which settings are chosen."""
-    choosing = "charlm.choice.suggest.choose_machine"
-    return lambda **changes: monkeypatch.setattr(choosing, lambda *a: replace(choose_machine(*a), **changes))
+    """Chooses for a machine with two threads and 8 GB; what it returns changes that."""
+
+    def change(**changes):
+        machine = replace(MACHINE, **changes)
+        monkeypatch.setattr(
+            "charlm.choice.suggest.choose_machine", lambda base, group, cells: replace(machine, group=group)
+        )
+
+    change()
+    return change
 
 
-def choice(source="my.txt", minutes=1, given=(), **others):
-    return suggest(Request(source, minutes, given), **others).config
+def choice(minutes=1, given=(), **others):
+    return suggest(Request("my.txt", minutes, given), **others).config
 
 
 def told(suggestion):
@@ -105,13 +122,13 @@ def units(config):
     return config.model.layers * config.model.cell.hidden
 
 
-def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(speed, text_file):
-    short, long = (choice(text_file, minutes) for minutes in (0.2, 30))
+def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(speed):
+    short, long = (choice(minutes) for minutes in (0.2, 30))
     assert units(long) > units(short)
     assert long.model.dropout.output > short.model.dropout.output
-    fast = choice(text_file)
+    fast = choice()
     speed.factor = 30
-    assert units(choice(text_file)) < units(fast)
+    assert units(choice()) < units(fast)
 
 
 @pytest.mark.parametrize(
@@ -135,18 +152,17 @@ def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(spe
 )
 def test_choices(text_of, chars, minutes, given, setting, expected):
     text_of(chars)
-    assert attrgetter(setting)(choice(minutes=minutes, given=given.split())) == expected
+    assert attrgetter(setting)(choice(minutes, given.split())) == expected
 
 
 def test_as_many_members_as_half_of_the_free_memory_holds(text_of, of_machine):
     text_of(300_000)
     given = ["model.cell.kind=lstm", "model.cell.hidden=256", "model.layers=1", "train.batch_size=16"]
-    config = choice(minutes=240, given=given)
-    machine = choose_machine(config)
+    config = choice(240, given)
     for members in (1, 2, 4):
         model = config.model.model_copy(update={"members": members})
-        of_machine(free_bytes=2 * least_bytes(config.model_copy(update={"model": model}), 70, machine))
-        assert choice(minutes=240, given=given).model.members == members
+        of_machine(free_bytes=2 * least_bytes(config.model_copy(update={"model": model}), 70, MACHINE))
+        assert choice(240, given).model.members == members
 
 
 @pytest.mark.parametrize("chars", [300_000, 3_000_000, 30_000_000])
@@ -184,11 +200,12 @@ def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(speed,
     assert ("hardly sentences" in suggestion.reasons["text"]) == (chars < 50_000)
 
 
-def test_the_users_options_and_sections_stay(text_file, write):
+@pytest.mark.usefixtures("real_texts")
+def test_the_users_options_and_sections_stay(write):
     other = str(write("other.txt", words_text(30_000)))
     given = ["model.cell.kind=gru", "train.batch_size=8", "optimizer.lr=0.001", " device=cpu", "threads =1"]
     given.append(f"data={{source: {other}, split: [0.5,0.25,0.25]}}")
-    suggestion = suggest(Request(text_file, 1, given))
+    suggestion = suggest(Request("my.txt", 1, given))
     config = suggestion.config
     assert (config.model.cell.kind, config.train.batch_size, config.optimizer.lr) == ("gru", 8, 0.001)
     assert (config.device, config.threads) == ("cpu", 1)
@@ -214,104 +231,94 @@ def test_a_section_gives_the_options_that_are_in_it_and_all_if_it_may_change_its
         (["model.cell.hidden=100", "train.bptt=256"], {(family.kind, family.layers) for family in USUAL}),
     ],
 )
-def test_options_choose_the_kinds_that_have_them_and_a_size_is_the_only_one(speed, text_file, given, kinds):
-    config = choice(text_file, given=given)
+def test_options_choose_the_kinds_that_have_them_and_a_size_is_the_only_one(speed, given, kinds):
+    config = choice(given=given)
     models = [measured.model for measured in speed.measured]
     assert {(model.cell.kind, model.layers) for model in models} == kinds
     if "model.cell.hidden=100" in given:
         assert {model.cell.hidden for model in models} == {config.model.cell.hidden} == {100}
 
 
-def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(speed, text_file, of_machine):
+def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(speed, of_machine):
     of_machine(has_kernels=False)
     speed.without_kernels = 4
-    model = choice(text_file, 0.5).model
+    model = choice(0.5).model
     assert (model.cell.kind, model.layers, model.cell.layer_norm) == ("lstm", 1, False)
-    assert choice(text_file, 0.5, ["model.cell.kind=rhn"]).model.cell.kind == "rhn"
+    assert choice(0.5, ["model.cell.kind=rhn"]).model.cell.kind == "rhn"
 
 
 @pytest.mark.parametrize(("split", "passes"), [("[0.45,0.1,0.45]", 2), ("[1,0,0]", 0.9)])
-def test_the_plan_knows_the_users_split(text_file, split, passes):
+def test_the_plan_knows_the_users_split(split, passes):
     fixed = ["train.max_steps=500", "model.cell.hidden=96"]
-    base, own = (suggest(Request(text_file, 5, [f"data.split={each}", *fixed])) for each in ("[0.9,0.1,0]", split))
+    base, own = (suggest(Request("my.txt", 5, [f"data.split={each}", *fixed])) for each in ("[0.9,0.1,0]", split))
     assert told(own)[1] == pytest.approx(passes * told(base)[1], rel=0.05)
 
 
 @pytest.mark.parametrize(("name", "rate"), [("sgd", 25), ("rmsprop", 1 / 3), ("muon", 1)])
-def test_another_optimizer_has_its_own_rate(text_file, name, rate):
-    usual = choice(text_file).optimizer
-    optimizer = choice(text_file, given=[f"optimizer.name={name}"]).optimizer
+def test_another_optimizer_has_its_own_rate(name, rate):
+    usual = choice().optimizer
+    optimizer = choice(given=[f"optimizer.name={name}"]).optimizer
     assert optimizer.lr == pytest.approx(rate * usual.lr, rel=0.1)
 
 
 @pytest.mark.parametrize(
     ("layers", "hidden", "batch", "factor"), [(1, 768, 16, 0.5), (1, 128, 16, 1.5), (1, 768, 64, 1), (2, 256, 16, 1)]
 )
-def test_the_rate_follows_width_and_batch(text_file, layers, hidden, batch, factor):
+def test_the_rate_follows_width_and_batch(layers, hidden, batch, factor):
     def lr(hidden, batch):
         sizes = [f"model.layers={layers}", f"model.cell.hidden={hidden}", f"train.batch_size={batch}"]
         fixed = [*sizes, "train.max_steps=500", "model.cell.kind=lstm", f"model.cell.layer_norm={layers == 1}"]
-        return choice(text_file, 30, fixed).optimizer.lr
+        return choice(30, fixed).optimizer.lr
 
     assert lr(hidden, batch) == pytest.approx(factor * lr(384, 16), rel=0.05)
 
 
-def test_a_gpu_gets_larger_batches_and_a_bounded_rate(text_of, monkeypatch):
+def test_a_gpu_gets_larger_batches_and_a_bounded_rate(text_of, of_machine, monkeypatch):
     text_of(10_000_000)
-    gpu = Machine(torch.device("cuda", 0), ProcessGroup(), 1, "bf16", "", 10**11, True)
-    monkeypatch.setattr("charlm.choice.suggest.choose_machine", lambda *_: gpu)
+    of_machine(device=torch.device("cuda", 0), precision="bf16")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    config = choice(minutes=10)
+    config = choice(10)
     assert config.train.batch_size in (64, 256)
     assert config.optimizer.lr <= 2.4e-2
 
 
-def test_a_slow_moment_of_the_machine_does_not_decide(speed, text_file, monkeypatch):
-    steady, measure = choice(text_file).model, speed_module.measure
+def test_a_slow_moment_of_the_machine_does_not_decide(speed, monkeypatch):
+    steady, measure = choice().model, speed_module.measure
     slow_places = range(len(speed.measured))
     for slow in slow_places:
         factors = (4 if number == slow else 1 for number in itertools.count())
         monkeypatch.setattr(speed_module, "measure", lambda *args, factors=factors: next(factors) * measure(*args))
-        assert choice(text_file).model == steady
+        assert choice().model == steady
 
 
-def test_memory_bounds_the_model(speed, text_file, of_machine):
-    assert choice(text_file, 5).model.cell.hidden >= 256
+def test_memory_bounds_the_model(speed, of_machine):
+    assert choice(5).model.cell.hidden >= 256
     speed.largest = 200
-    assert choice(text_file, 5).model.cell.hidden <= 200
+    assert choice(5).model.cell.hidden <= 200
     speed.largest = 0
     with pytest.raises(CharlmError):
-        choice(text_file, 5)
+        choice(5)
     speed.largest = 10**6
-    free = choice(text_file, 480)
+    free = choice(480)
     of_machine(free_bytes=60_000_000)
-    assert units(choice(text_file, 480)) < units(free)
+    assert units(choice(480)) < units(free)
     of_machine(free_bytes=1_000_000)
     with pytest.raises(CharlmError):
-        choice(text_file)
-
-
-class Group(ProcessGroup):
-    """Processes that all find out what this one does."""
-
-    def on_each(self, function, *args, **kwargs):
-        return function(*args, **kwargs)
-
-    on_first = local_first = on_each
+        choice()
 
 
 @pytest.mark.parametrize("processes", [3, 32])
-def test_processes_share_the_batch(speed, text_file, processes):
-    group = Group()
+def test_processes_share_the_batch(speed, processes):
+    group = ProcessGroup()
     group.size = processes
-    config = choice(text_file, group=group)
+    config = choice(group=group)
     assert config.train.batch_size % processes == 0
     assert {measured.train.batch_size for measured in speed.measured} == {config.train.batch_size}
 
 
-def test_time_that_has_passed_is_not_planned(text_file, monkeypatch):
+def test_time_that_has_passed_is_not_planned(monkeypatch):
     monkeypatch.setattr("charlm.native.compiler._compilations", [])
-    request = Request(text_file, 1, ["model.cell={kind: lstm, hidden: 384}", "model.layers=1"])
+    request = Request("my.txt", 1, ["model.cell={kind: lstm, hidden: 384}", "model.layers=1"])
 
     def updates_after(passed_s):
         return suggest(request, budget=Budget(1, time.perf_counter() - passed_s)).updates
@@ -321,6 +328,7 @@ def test_time_that_has_passed_is_not_planned(text_file, monkeypatch):
     assert updates_after(1000) == pytest.approx(fresh * 30 / 57, rel=0.02)  # half of the minutes in any case
 
 
+@pytest.mark.usefixtures("real_texts")
 def test_trained_weights_get_the_rate_that_their_knowledge_of_the_text_allows(write, trained_run, tmp_path):
     """Much lower on their own text, whose split stays; that of random weights on a text unlike it."""
     longer = ["train.max_steps=200", "train.eval_every=0", "train.sample_every=0", "optimizer.lr=0.02"]

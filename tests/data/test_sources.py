@@ -113,13 +113,3 @@ def test_the_standard_library_is_its_python_files_in_utf8_without_tests_and_pack
     for folder in ("test", "tests", "pkg/idle_test", "test_x", "site-packages", "__pycache__", "config-3-linux"):
         write(f"lib/{folder}/inside.py", "x = 1")
     assert resolve("builtin:python-stdlib") == [tmp_path / "lib/asyncio/good.py"]
-
-
-def test_unicode_names_are_one_a_line_and_made_once():
-    [file] = resolve("builtin:unicode-names")
-    lines = file.read_text(encoding="ascii").split("\n")
-    assert len(lines) > 130_000
-    assert (lines[:2], lines[-1]) == (["SPACE", "EXCLAMATION MARK"], "")
-    written = file.stat().st_ino
-    assert resolve("builtin:unicode-names") == [file]
-    assert file.stat().st_ino == written

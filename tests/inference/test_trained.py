@@ -149,12 +149,6 @@ def test_a_number_out_of_range_is_refused_by_its_name(model, method, arguments, 
                 getattr(model, method)(*arguments, **{name: number})
 
 
-def test_numbers_of_numpy_are_taken(model):
-    one, half = np.int64(1), np.float32(0.5)
-    assert len(model.sample("so", length=one, temperature=half, top_k=one, top_p=half, seed=one)) == 1
-    assert len(model.next("so", k=one)) == 1
-
-
 def test_what_is_no_text_and_characters_that_the_model_does_not_know_are_refused(model):
     of_one = (model.sample, model.next, model.evaluate)
     of_lists = (model.score, model.features, model.novelty, lambda lines: model.classify(lines, ["so"]))
