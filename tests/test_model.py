@@ -134,13 +134,6 @@ def test_options_of_the_config_reach_the_layers():
     torch.testing.assert_close(block @ block.t(), torch.eye(8))
 
 
-def test_state_is_detached():
-    model = model_of(cell={"kind": "lstm", "hidden": 8})
-    state = model.window_loss(ids(), ids(), None).state
-    assert len(state) == 2
-    assert all(not part.requires_grad and part.shape == (1, B, 8) for part in state)
-
-
 def test_one_hot_input_is_an_identity_embedding():
     one_hot = model_of(cell={"kind": "gru", "hidden": 8}, embedding=0)
     embedded = model_of(cell={"kind": "gru", "hidden": 8}, embedding=V)
