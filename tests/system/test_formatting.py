@@ -10,7 +10,7 @@ from tests.stress.fuzz import COMMANDS
 
 
 def test_no_character_that_a_terminal_obeys_is_shown():
-    text = "".join(map(chr, range(sys.maxunicode + 1)))
+    text = "".join(map(chr, range(0x10000)))
     for shown in (printable(text), one_line(text)):
         assert not COMMANDS.search(shown)
     assert not set("\n\t") & set(one_line(text))
