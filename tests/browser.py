@@ -4,7 +4,6 @@
 """
 
 import base64
-import io
 import json
 import os
 import re
@@ -113,11 +112,3 @@ _RING = """() => {
   }
   return [stop.outerHTML.slice(0, 90), isWhole];
 }"""
-
-
-def dark_share(view: Any, x: float, y: float, width: float, height: float) -> float:
-    """How much of a part of the page is as dark as its ink."""
-    from matplotlib.image import imread  # which takes longer to import than all else here
-
-    picture = imread(io.BytesIO(view.screenshot(clip={"x": x, "y": y, "width": width, "height": height})))
-    return float((picture[..., :3].mean(-1) < 0.3).mean())
