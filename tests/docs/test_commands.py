@@ -38,7 +38,7 @@ LESS = {
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The working folder of a newcomer: the texts that the pages speak of, and a small standard library.
 
-    No speed is measured: every update counts as 10 ms.
+    No speed is measured: updates take longer, the larger the model is.
     """
     monkeypatch.chdir(tmp_path)
     names = ("data/tinyshakespeare.txt", "my.txt", "more.txt", "names.txt", "library/code.py", "candidates.txt")
@@ -57,7 +57,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         sysconfig, "get_path", lambda name, *more: library if name == "stdlib" else get_path(name, *more)
     )
     monkeypatch.setattr("charlm.training.plan._MEASURE_S", 0.0)
-    monkeypatch.setattr("charlm.choice.speed.measure", lambda *_: 0.01)
+    monkeypatch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-6 * config.model.cell.hidden**2)
     return tmp_path
 
 

@@ -1,8 +1,7 @@
-"""The package as its files say it is: each folder lists its files, and files do not import one another in circles."""
+"""The package as its files and docs/development.md say it is."""
 
 import ast
 import re
-from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -27,17 +26,6 @@ def test_a_folder_lists_its_files(folder: Path) -> None:
 
 def test_no_file_is_longer_than_four_hundred_lines() -> None:
     assert [path.name for path in FILES if len(path.read_text(encoding="utf-8").splitlines()) > 400] == []
-
-
-def test_files_do_not_import_one_another_in_circles() -> None:
-    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
-    imports: dict[str, set[str]] = {module: set() for module in modules}
-    for module, path in modules.items():
-        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(statement, ast.ImportFrom) and statement.module in modules:
-                names = {f"{statement.module}.{name.name}" for name in statement.names}
-                imports[module] |= (names & modules.keys() or {statement.module}) - {module}
-    TopologicalSorter(imports).prepare()  # raises CycleError
 
 
 def test_the_stops_of_a_character_and_the_nouns_of_the_page_exist() -> None:

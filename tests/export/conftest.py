@@ -12,7 +12,7 @@ from tests.browser import pages_in
 
 ENGINE = ["engine.js", "random.js", "choose.js", "vocabulary.js"]
 SCRIPT = """
-globalThis.engine = { openModel, Uniform, choose, Vocabulary, unpacked };
+globalThis.engine = { openModel, Uniform, choose, probabilities, Vocabulary, unpacked };
 document.documentElement.dataset.ready = "yes";"""
 
 

@@ -12,11 +12,9 @@ import torch
 
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference.trained import load
-from charlm.look import look_page, opening
 from charlm.model import build_model
 from tests.browser import HOSTILE, check_access, data_of
 from tests.export.models import CHARACTERS, model_of
-from tests.inference.models import outputs_of
 
 MODELS = {
     "characters": {"case": "gru"},
@@ -160,28 +158,6 @@ def test_the_page_answers_while_it_writes_or_reads(opened_model):
     done(view)
 
 
-def signs(view) -> str:
-    """For each character on the paper whether it is blue (−), orange (+) or not colored (0)."""
-    colors = view.eval_on_selector_all("#paper span", "cells => cells.map(cell => cell.style.backgroundColor)")
-    return "".join("0" if not color else "+" if color.startswith("rgba(230") else "-" for color in colors)
-
-
-def test_colors_and_names_of_units(page_of_trained):
-    trained, view = page_of_trained
-    units = data_of(look_page(trained, opening(trained, 5000)))["units"]
-    named = data_of(view.content())["units"]
-    assert named == [{name: unit[name] for name in named[0]} for unit in units]
-    assert {*signs(view)} == {"+"}  # the surprise
-    view.select_option("#color", "nothing")
-    assert {*signs(view)} == {"0"}
-    unit = next(unit for unit in named if unit["state"] == "h")
-    view.select_option("#color", f"h {unit['unit']}, layer {unit['layer']}: {unit['feature']}")
-    until(view, "document.querySelector('#paper span').style.backgroundColor.length > 0")
-    values_N = outputs_of(trained, f"\n{shown(view)}")[1:, unit["unit"]]
-    far = np.abs(values_N) > 0.1
-    assert "".join(np.array([*signs(view)])[far]) == "".join("0+-"[int(sign)] for sign in np.sign(values_N[far]))
-
-
 def test_pointing_at_written_text_tells_what_else_could_have_come(opened_model):
     trained, view = opened_model("characters")
     text = written(view, prompt="ab", length=80)
@@ -194,25 +170,9 @@ def test_pointing_at_written_text_tells_what_else_could_have_come(opened_model):
     alphas = [float(shade.split(",")[-1].rstrip(")")) if shade else 0.0 for shade in shades]
     expected = 0.72 * np.rint(16 * np.sqrt(np.minimum(bits[2:] / 8, 1))) / 16
     assert alphas[2:] == pytest.approx(expected, abs=0.046)
-    view.hover('#paper [data-index="0"]')
-    assert "was given this character" in view.text_content("#written .prediction")
     view.context.grant_permissions(["clipboard-read", "clipboard-write"])
     view.click("#copy")
     assert view.evaluate("navigator.clipboard.readText()") == text
-
-
-def test_it_writes_at_a_pace_that_can_be_read(page_of_trained):
-    _, view = page_of_trained
-    view.click("#write-tab")
-    view.fill("#wildness", "1.5")
-    assert view.input_value("#temperature") == "1.5"
-    view.select_option("#pace", "60")
-    started = view.evaluate("performance.now()")
-    view.click("#write")
-    until(view, "document.getElementById('paper').textContent.length >= 30")
-    assert view.evaluate("performance.now()") - started > 350  # 60 characters/s; a slow machine writes no faster
-    view.select_option("#pace", "Infinity")
-    done(view)
 
 
 def test_the_next_characters_while_typing(page_of_trained):
@@ -267,9 +227,6 @@ def test_a_text_is_scored(opened_model, name):
     assert view.text_content("#scored .text") == text + ends
     view.click('#scored [data-index="2"]')
     assert view.locator("#scored .bars li").count() >= 5
-    view.focus("#scored [role=application]")
-    view.keyboard.press("ArrowRight")
-    assert "4 of" in view.text_content("#scored .prediction")
 
 
 def test_a_hostile_model_does_nothing(page):

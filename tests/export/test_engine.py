@@ -105,6 +105,12 @@ def test_choices_are_those_of_charlm(engine):
         assert one == other, case
 
 
+def test_probabilities(engine):
+    logits = torch.tensor([-3.0, 1000.0, 999.0, -1000.0])
+    found = engine.evaluate("(logits) => [...engine.probabilities(Float32Array.from(logits))]", logits.tolist())
+    torch.testing.assert_close(torch.tensor(found).double(), logits.double().softmax(-1), atol=1e-7, rtol=1e-6)
+
+
 @pytest.mark.parametrize("level", ["char", "byte"])
 def test_text_and_ids(engine, level):
     trained = model_of(level=level, unit="line")

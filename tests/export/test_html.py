@@ -11,6 +11,7 @@ import pytest
 from charlm.errors import CharlmError
 from charlm.export import export, html
 from charlm.export.html_model import int8_matrix
+from charlm.look import look_page, opening
 from charlm.web import page as web
 from tests.browser import data_of
 from tests.conftest import ROOT
@@ -36,6 +37,8 @@ def test_it_says_what_the_page_costs(cli, trained_run, tmp_path, model, options,
     data = data_of((tmp_path / "a.html").read_text(encoding="utf-8"))
     assert data["precision"] == name
     assert len(data["example"]) > 200  # to complete and to score
+    units = data_of(look_page(model, opening(model, 5000)))["units"]
+    assert data["units"] == [{name: unit[name] for name in data["units"][0]} for unit in units]
     assert [file.name for file in tmp_path.iterdir()] == ["a.html"]
 
 

@@ -112,6 +112,7 @@ def test_the_keyboard_alone_scores_samples_and_settings(view):
     assert view.text_content("#spoken").startswith("update 199:")
     view.keyboard.press("+")
     assert view.locator("#zoomed").is_visible()
+    view.keyboard.press("Escape")
     assert view.text_content("#scores .best") == "1.0200"
     rollback = "update 100: rolled back from update 117: loss inf; learning rate × 0.5 from here"
     assert view.text_content("#notes").count(rollback) == 2

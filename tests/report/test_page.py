@@ -7,7 +7,7 @@ from shutil import which
 import numpy as np
 import pytest
 
-from charlm.report.page import MOST, SAMPLE_LENGTH, SAMPLES, report_page, stretches, summary_of
+from charlm.report.page import SAMPLE_LENGTH, SAMPLES, report_page, stretches, summary_of
 from charlm.report.run import read_run
 from charlm.web import page as web
 from tests.browser import data_of, unpacked
@@ -16,17 +16,6 @@ from tests.report.conftest import train_row
 
 def shown(*runs):
     return data_of(report_page([read_run(run) for run in runs]))
-
-
-@pytest.mark.parametrize("rows", [1, MOST, MOST + 1, 100_000])
-def test_stretches_cover_all_rows_once(rows):
-    starts = stretches(rows)
-    assert starts[0] == 0
-    assert (np.diff(starts) > 0).all()
-    assert starts[-1] < rows
-    assert len(starts) <= MOST
-    assert len(starts) == rows or rows > MOST
-    assert (np.diff(starts)[:40] == 1).all()  # the beginning stays as it is, for a logarithmic axis
 
 
 def test_a_thinned_curve_loses_no_extreme():
@@ -39,20 +28,6 @@ def test_a_thinned_curve_loses_no_extreme():
     counts = np.add.reduceat(whole.astype(int), starts)
     assert (mean * counts).sum() == pytest.approx(values[whole].sum())
     assert ((low <= mean + 1e-9) & (mean <= high + 1e-9)).all()
-
-
-def test_curves_are_those_of_the_rows(learning):
-    [run] = shown(learning())["runs"]
-    train, valid = run["curves"]["train"], run["curves"]["valid"]
-    np.testing.assert_allclose(unpacked(train["nats"]["mean"]), [1 + 3 / step for step in range(1, 201)], rtol=1e-6)
-    assert unpacked(train["at"]["chars"]).tolist() == [40 * step for step in range(1, 201)]
-    assert unpacked(valid["at"]["step"]).tolist() == [50, 100, 150, 200]
-    [rollback] = run["rollbacks"]
-    assert rollback["at"] == {"step": 100, "chars": 4000, "elapsed_s": 10}
-    assert run["scores"] == {
-        "state": "finished", "parameters": 2014, "step": 200, "chars": 8000, "elapsed_s": 20, "best_nats": 1.02,
-        "last_nats": 1.02, "train_nats": 1.015, "chars_per_s": 1000,
-    }  # fmt: skip
 
 
 def test_settings_that_differ(learning):
