@@ -194,7 +194,6 @@ def test_an_option_of_some_cells_is_left_out_for_the_others(configs):
         (["gru", "gru.py"], {}),
         (["a.py:Mine", "b.py:mine"], {}),
         (["rnn", "gru"], {"seeds": 0}),
-        (["rnn", "gru"], {"overrides": ["model={cell: {kind: gru}}"]}),
         (["rnn", "gru"], {"overrides": ["model={cell: {layer_norm: true}}"]}),
         (["rnn", "gru"], {"overrides": ["seed=5"]}),
         (["rnn", "gru"], {"overrides": ["model.cell.hidden=64"]}),

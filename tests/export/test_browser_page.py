@@ -40,13 +40,6 @@ def opened_model(page):
     return opened_model
 
 
-@pytest.fixture(scope="module")
-def page_of_trained(page, trained_run):
-    """A model that has learned something, and its page."""
-    trained = load(trained_run, "cpu")
-    return trained, page(trained)
-
-
 def done(view) -> None:
     view.wait_for_selector("#paper[aria-busy=false]")
 
@@ -88,8 +81,11 @@ def test_the_same_seed_gives_the_text_of_charlm_sample(opened_model, name):
         kept = "\n\t\u00ad\u200c\u200d"
         return "".join(c for c in text if c in kept or (category(c)[0] != "C" and category(c) not in ("Zl", "Zp")))
 
+    view.reload()
+    done(view)
     assert view.input_value("#seed") == "1"
     assert shown(view) == in_sight(trained.sample(length=1000, seed=1))
+    view.click("summary")
     for prompt, seed in (("", 10**18 - 1), ("abé\nfe", 7)):
         expected = prompt + trained.sample(prompt, length=60, seed=seed)
         assert written(view, prompt=prompt, seed=seed) == in_sight(expected)
@@ -111,6 +107,9 @@ def test_a_model_of_lines_writes_lines(opened_model):
     view.fill("#prompt", "a\nb")
     view.click("#write")
     assert view.evaluate("document.activeElement.validationMessage") == "A part of one line, without a line end."
+    view.click("#complete-tab")
+    view.fill("#typed", "abc\nde")
+    assert next_names(view) == names(trained.next("de"))
 
 
 def test_the_stop_text_and_faults(opened_model):
@@ -146,6 +145,7 @@ def test_the_stop_text_and_faults(opened_model):
 
 def test_the_page_answers_while_it_writes_or_reads(opened_model):
     _, view = opened_model("bytes")
+    view.click("#write-tab")
     view.fill("#length", "1000000")
     view.click("#write")
     view.click("#stop")
@@ -175,8 +175,9 @@ def test_pointing_at_written_text_tells_what_else_could_have_come(opened_model):
     assert view.evaluate("navigator.clipboard.readText()") == text
 
 
-def test_the_next_characters_while_typing(page_of_trained):
-    trained, view = page_of_trained
+def test_the_next_characters_while_typing(page, trained_run):
+    trained = load(trained_run, "cpu")
+    view = page(trained)
     bits = trained.progress["valid_nats"] / math.log(2)
     assert f" · {bits:.3f} bits per character of validation text · " in view.text_content("#facts")
     view.click("#complete-tab")
@@ -202,13 +203,6 @@ def test_the_next_characters_while_typing(page_of_trained):
     view.keyboard.press("Escape")
     view.keyboard.press("Tab")
     assert view.evaluate("document.activeElement.id") != "typed"
-
-
-def test_completions_of_lines(opened_model):
-    trained, view = opened_model("lines")
-    view.click("#complete-tab")
-    view.fill("#typed", "abc\nde")
-    assert next_names(view) == names(trained.next("de"))
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -13,7 +13,7 @@ from charlm.inference.trained import load
 from charlm.layers import RecurrentLayers
 from charlm.look import look_page
 from charlm.model import CharLM
-from tests.browser import HOSTILE, check_access, data_of, pages_in, unpacked
+from tests.browser import HOSTILE, check_access, data_of, pages_in, unpacked, wait_until_ready
 from tests.text import words_text
 
 TEXT = words_text(3000)
@@ -41,6 +41,8 @@ def selected(view) -> int:
 
 
 def test_it_opens_on_the_strongest_surprise_and_compares(view, html):
+    view.reload()
+    wait_until_ready(view)
     data = data_of(html)
     assert view.text_content("#facts").startswith("lstm, 1 × 16 units · ")
     assert " bits per character of its validation text · " in view.text_content("#facts")
@@ -168,7 +170,7 @@ def test_on_every_screen_and_printed(opened, html):
     for width, height in ((844, 390), (390, 844), (320, 560)):
         view.set_viewport_size({"width": width, "height": height})
         view.reload()
-        view.wait_for_selector("html[data-ready=yes]", state="attached")
+        wait_until_ready(view)
         assert "1 bit: a coin toss" in view.text_content(".prediction")  # it opens on a character with a prediction
         assert view.evaluate("document.documentElement.scrollWidth") <= width
         if width == 390:

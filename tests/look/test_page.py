@@ -1,7 +1,6 @@
 """The page's data, packed and safe."""
 
 import base64
-import copy
 import hashlib
 import re
 from dataclasses import replace
@@ -67,18 +66,6 @@ def test_every_kind_says_what_its_states_and_gates_are():
         states = {*program.states} - {*program.internal} | {*dict(program.shown)}
         assert all(len(look.meaning(cell, name)) == 1 for name in states), cell.kind
         assert all(look.meaning(cell, name) for name in dict(program.gates)), cell.kind
-
-
-def test_a_model_of_lines(model):
-    text = words_text(300).replace(".", "\n").strip("\n")
-    of_text = replace(model, network=copy.deepcopy(model.network))
-    model.network.reset_id = int(model.vocabulary.encode("\n")[0])
-    data = data_of(look_page(model, text))
-    assert data["text"] == f"\n{text}\n"
-    bits = unpacked(data["reading"]["bits"])
-    np.testing.assert_allclose(bits[1:] / 1000, model.char_scores([text])[0], atol=1e-3)
-    with pytest.raises(DataError):  # which reads other symbols
-        look_page(model, text, of_text)
 
 
 def test_a_short_text_and_one_of_a_single_character(model):
