@@ -205,6 +205,17 @@ def test_the_next_characters_while_typing(page, trained_run):
     assert view.evaluate("document.activeElement.id") != "typed"
 
 
+def test_a_completion_ends_with_the_line(page):
+    trained = model_of()
+    with torch.no_grad():
+        trained.network.decoder.bias[int(trained.vocabulary.encode("\n")[0])] += 50
+    view = page(trained)
+    view.click("#complete-tab")
+    view.fill("#typed", "ab")
+    view.wait_for_selector("#next button")
+    assert view.text_content("#ghost .ahead") == "⏎"
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_a_text_is_scored(opened_model, name):
     trained, view = opened_model(name)
