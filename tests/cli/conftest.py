@@ -44,6 +44,12 @@ def bytes_run(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Path:
 
 
 @pytest.fixture(scope="session")
+def members_run(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Path:
+    """A run of a model of two members, to read only."""
+    return train(tmp_path_factory.mktemp("members"), words_text(20_000), "model.members=2", "model.layers=2")
+
+
+@pytest.fixture(scope="session")
 def lines_run(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Path:
     """A run on LINES, many times each, which it soon knows by heart; to read only."""
     settings = [*SETTINGS, "data.unit=line", "data.split=[0.6,0.4,0]", "train.max_steps=150"]

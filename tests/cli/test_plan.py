@@ -38,12 +38,12 @@ def test_table_and_json(cli, tiny_config, tmp_path):
         "backend", "update", "processes", "communication_s",
     ]  # fmt: skip
     assert value.items() >= {"peak_bytes": None, "processes": 1, "communication_s": 0}.items()
-    assert value["available_bytes"] > 2**27
     assert value["splits"] == {"train": 18_000, "valid": 1000, "test": 1000}
     assert value["steps_per_epoch"] == (17_999 // 4) // 16
     assert value["chars_per_s"] == pytest.approx(4 * 16 / value["step_s"])
     assert value["steps"] == pytest.approx(60 / value["step_s"], abs=1)  # --minutes replaces the other limits
     assert value["least_bytes"] > 4 * 4 * sum(value["parameters"].values())
+    assert ", which read 12% of the text, " in cost_table(value | {"read_share": 0.123})["epoch"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -54,11 +54,8 @@ def test_of_a_text_it_is_what_train_would_choose(cli, text_file):
     assert planned.code == 0
     value = json.loads(planned.out)
     assert value["splits"] == {"train": 16_000, "valid": 2000, "test": 2000}
-    assert f"{sum(value['parameters'].values()):,} parameters" in planned.err
     assert value["steps_per_epoch"] == 15_999 // chosen["train"]["batch_size"] // 64
-    assert cost_table(value)["epoch"].startswith(f"{value['steps_per_epoch']:,} updates, ")
-    assert ", which read 12% of the text, " in cost_table(value | {"read_share": 0.123})["epoch"]
-    assert [line.split()[0] for line in planned.err.splitlines()].count("choice") == 1
+    assert f"{sum(value['parameters'].values()):,} parameters" in planned.err
     assert not (text_file.parent / "runs").exists()
 
 

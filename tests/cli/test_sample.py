@@ -14,18 +14,18 @@ def test_seeds_count_and_json(cli, trained_run):
     single = [cli(*words, "--seed", seed).out for seed in (4, 5, 6)]
     assert len(set(single)) == 3
     assert re.fullmatch(r"a[a-z .\n]{20}\n", single[0])
-    for source in (trained_run, trained_run / "checkpoints" / "best.safetensors"):
-        result = cli("sample", source, *words[2:], "--seed", 4, "--count", 3)
-        assert (result.code, result.err) == (0, "")
-        assert result.out == "".join(f"--- seed {s} ---\n{text}" for s, text in zip((4, 5, 6), single, strict=True))
+    result = cli(*words, "--seed", 4, "--count", 3)
+    assert (result.code, result.err) == (0, "")
+    assert result.out == "".join(f"--- seed {s} ---\n{text}" for s, text in zip((4, 5, 6), single, strict=True))
     drawn = cli(*words)
     seed = re.fullmatch(r"seed     (\d+)\n", drawn.err)
     assert seed
     assert cli(*words, "--seed", seed[1]).out == drawn.out
-    result = cli(*words, "--seed", 4, "--count", 2, "--json")
+    path = trained_run / "checkpoints" / "best.safetensors"
+    result = cli("sample", path, *words[2:], "--seed", 4, "--count", 2, "--json")
     assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
     assert json.loads(result.out) == {
-        "checkpoint": str(trained_run / "checkpoints" / "best.safetensors"),
+        "checkpoint": str(path),
         "samples": [{"seed": 4 + n, "prompt": "a", "text": single[n][1:-1], "ended_by": "length"} for n in range(2)],
     }
     assert cli(*words, "--seed", 2**63 - 1, "--count", 2).code == 0
@@ -35,28 +35,14 @@ def test_stop(cli, trained_run):
     words = ["sample", trained_run, "--length", 200, "--seed", 1]
     whole = cli(*words).out
     stop = whole[50:52]
-    stopped = cli(*words, "--stop", stop).out
-    assert stopped == whole[: whole.index(stop) + 2] + "\n"
-    assert len(stopped) < len(whole)
-    for stops in (["--stop", stop, "--stop", "rrrrr"], ["--stop", "rrrrr", "--stop", stop]):
-        result = cli(*words, *stops)
-        assert (result.out, result.err) == (stopped, "")
+    stopped = cli(*words, "--stop", "rrrrr", "--stop", stop)
+    assert (stopped.out, stopped.err) == (whole[: whole.index(stop) + 2] + "\n", "")
     result = cli("sample", trained_run, "--seed", 1, "--stop", stop, "--count", 40, "--length", 20, "--json")
     samples = json.loads(result.out)["samples"]
     assert [sample["ended_by"] == "stop" for sample in samples] == [stop in sample["text"] for sample in samples]
     lengths = sum(sample["ended_by"] == "length" for sample in samples)
     assert 0 < lengths < 40
     assert result.err == f"stop     {lengths} of 40 samples without a stop text\n"
-    assert "--stop: found an empty text, which never ends a sample; allowed: " in cli(*words, "--stop", "").usage_error
-
-
-def test_the_likeliest_characters_need_no_luck(cli, trained_run):
-    options = (["--temperature", 0], ["--temperature", 0], ["--top-k", 1], ["--top-p", 1e-9])
-    assert len({cli("sample", trained_run, "--length", 30, *option).out for option in options}) == 1
-    for prompt in ("so ", "e", ""):
-        words = [trained_run, "--prompt", prompt]
-        [first] = json.loads(cli("next", *words, "--top", 1, "--json").out)["next"]
-        assert f"{prompt}{first['character']}\n" == cli("sample", *words, "--length", 1, "--temperature", 0).out
 
 
 def test_novelty_is_told_apart_from_the_text(cli, trained_run):
@@ -86,37 +72,31 @@ def test_novelty_of_less_than_a_window_and_of_bytes(cli, trained_run, bytes_run)
 
 
 def test_a_terminal_gets_no_control_characters(cli, bytes_run, monkeypatch):
-    prompt = f"a{ESC}\n\t\x9b{RTL}é"
+    prompt = f"—a{ESC}\n\t\x9b{RTL}é"  # the value of an option may begin with a dash
     words = ["sample", bytes_run, "--length", 1, "--temperature", 0, "--prompt", prompt]
     assert cli(*words).out.startswith(prompt)
     monkeypatch.setattr("_pytest.capture.CaptureIO.isatty", lambda _: True)
-    assert cli(*words).out.startswith("a\\x1bc\n\t\\x9b\\u202eé")
+    assert cli(*words).out.startswith("—a\\x1bc\n\t\\x9b\\u202eé")
 
 
 # What may come next
 
 
 def test_next(cli, trained_run):
-    result = cli("next", trained_run, "--prompt", "so ", "--top", 3)
+    words = [trained_run, "--prompt", "so "]
+    result = cli("next", *words, "--top", 3)
     assert (result.code, result.err, result.out.count("\n")) == (0, "", 3)
     rows = [(ast.literal_eval(name), float(p)) for name, p in (line.split("  ") for line in result.out.splitlines())]
-    result = cli("next", trained_run, "--prompt", "so ", "--top", 1000, "--json")
-    assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
-    value = json.loads(result.out)
+    value = json.loads(cli("next", *words, "--top", 1000, "--json").out)
     assert list(value) == ["checkpoint", "prompt", "next"]
-    assert value["checkpoint"] == str(trained_run / "checkpoints" / "best.safetensors")
-    assert value["prompt"] == "so "
-    assert [list(each) for each in value["next"]] == [["character", "probability"]] * int(SEEN.split()[1])
+    assert (value["checkpoint"], value["prompt"]) == (str(trained_run / "checkpoints/best.safetensors"), "so ")
+    assert len(value["next"]) == int(SEEN.split()[1])
     characters, probabilities = zip(*(each.values() for each in value["next"]), strict=True)
     assert rows == [(characters[n], pytest.approx(probabilities[n], abs=5e-5)) for n in range(3)]
     assert sum(probabilities) == pytest.approx(1)
     assert list(probabilities) == sorted(probabilities, reverse=True)
-    assert r"'\n'  0." in cli("next", trained_run, "--top", 1000).out
-
-
-def test_next_without_a_prompt_is_the_start_of_a_line(cli, trained_run):
-    assert cli("next", trained_run).out == cli("next", trained_run, "--prompt", "\n").out
-    assert cli("next", trained_run).out.count("\n") == 5
+    assert cli("next", trained_run).out == cli("next", trained_run, "--prompt", "\n").out  # a line begins
+    assert f"so {characters[0]}\n" == cli("sample", *words, "--length", 1, "--temperature", 0).out
 
 
 def test_next_of_a_byte_model_lists_bytes(cli, bytes_run):
@@ -124,5 +104,4 @@ def test_next_of_a_byte_model_lists_bytes(cli, bytes_run):
     assert sorted(ast.literal_eval(line.split("  ")[0]) for line in lines) == [bytes([b]) for b in range(256)]
     value = json.loads(cli("next", bytes_run, "--prompt", "é", "--top", 256, "--json").out)
     assert value["prompt"] == "é"
-    assert [list(each) for each in value["next"]] == [["byte", "probability"]] * 256
     assert {each["byte"] for each in value["next"]} == set(range(256))

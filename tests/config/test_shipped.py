@@ -14,7 +14,6 @@ from tests.config.test_config import parse
 from tests.conftest import ROOT
 
 CONFIGS = shipped_configs()
-ALLOWED = "found no such file; allowed: a YAML file, or a name from `charlm config list`"
 
 
 def test_each_is_valid_says_what_it_is_for_and_sets_nothing_in_vain():
@@ -50,7 +49,6 @@ def test_a_file_comes_before_the_shipped_config_of_its_name_and_a_folder_does_no
     [
         ("lsmt", ["lstm", "slstm"]),
         ("elsewhere/lstm.yml", ["lstm"]),
-        ("paper-rhn", ["paper-rhn-enwik8", "paper-char-rnn"]),
         ("nothing like it", []),
         ("x" * 10**7, []),
     ],
@@ -60,22 +58,10 @@ def test_a_missing_one_names_the_nearest(given, near):
     assert nearest_configs(Path(given)) == near
 
 
-def test_commands_take_a_name_and_name_the_nearest(cli, tmp_path, monkeypatch, write):
-    monkeypatch.chdir(tmp_path)
-    for command in ("config show", "plan --config", "train --config"):
-        assert cli(*command.split(), "lsmt").error == f"lsmt: {ALLOWED}; did you mean 'lstm' or 'slstm'?"
-    assert cli("config", "show", "rhn").out == cli("config", "show", CONFIGS["rhn"]).out
-    write("my.txt", "How now, brown cow? " * 200)
-    small = ["model.cell.hidden=8", "train.max_steps=1", "data.source=my.txt"]
-    assert cli("train", "--config", "lstm", *(word for option in small for word in ("--set", option))).code == 0
-    assert [run.name.rsplit("-", 2)[0] for run in Path("runs").iterdir()] == ["lstm"]
-
-
 def test_an_installed_package_has_them_inside(tmp_path, monkeypatch):
     (tmp_path / "charlm/configs").mkdir(parents=True)
     (tmp_path / "charlm/configs/mine.yaml").touch()
     (tmp_path / "configs").mkdir()
-    (tmp_path / "configs/other.yaml").touch()
     monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "charlm")
     assert shipped_configs() == {"mine": tmp_path / "charlm/configs/mine.yaml"}
 
