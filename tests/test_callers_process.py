@@ -123,22 +123,3 @@ def test_threads_train_one_after_another(tiny_config, trained_run, tmp_path):
         while not all(run.done() for run in runs):
             assert use(charlm.load(trained_run, "cpu")) == use(model) == wanted
     assert [run.result() for run in runs] == [alone] * 2
-
-
-def test_a_process_forked_while_another_thread_trains(tiny_config, tmp_path):
-    def fork(row):
-        if not children:
-            child = multiprocessing.get_context("fork").Process(target=train, args=("child",))
-            children.append(threading.Thread(target=child.start))
-            children[0].start()
-            children[0].join()
-            child.join(60)
-            codes.append(child.exitcode)
-            child.kill()
-
-    def train(name, on_log=None):
-        charlm.train(config=tiny_config, run_dir=tmp_path / name, on_log=on_log)
-
-    children, codes = [], []
-    train("parent", fork)
-    assert codes == [0]

@@ -1,4 +1,4 @@
-"""Labels as text: `charlm classify`, and samples of a label."""
+"""Labels as text: `charlm classify`."""
 
 import json
 import math
@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from charlm.inference.trained import TrainedModel, load
-from tests.cli.conftest import LABELED
 
 LINES = ["maria luca", "hans", "gerd hans", "luca", "", "maria"]
 
@@ -15,11 +14,6 @@ LINES = ["maria luca", "hans", "gerd hans", "luca", "", "maria"]
 @pytest.fixture(scope="module")
 def model(labels_run) -> TrainedModel:
     return load(labels_run)
-
-
-@pytest.fixture
-def file(write) -> str:
-    return write("a.txt", "\n".join(LINES))
 
 
 def probabilities(model, line, labels, *, equal_priors):
@@ -30,12 +24,6 @@ def probabilities(model, line, labels, *, equal_priors):
     return np.exp2(-bits) / np.exp2(-bits).sum()
 
 
-def test_samples_of_a_label(cli, labels_run):
-    lines = cli("sample", labels_run, "--prompt", "de\t", "--seed", 1, "--temperature", 0.3, "--count", 20).out
-    words = [line.removeprefix("de\t").split() for line in lines.splitlines()]
-    assert sum(set(names) <= set(LABELED["de"]) for names in words) > 15
-
-
 @pytest.mark.parametrize("equal_priors", [False, True])
 def test_the_probability_is_that_of_the_whole_line(model, equal_priors):
     labels = ["it", "de", "i"]
@@ -43,34 +31,29 @@ def test_the_probability_is_that_of_the_whole_line(model, equal_priors):
     for line, (label, p) in zip(LINES, answers, strict=True):
         expected = probabilities(model, line, labels, equal_priors=equal_priors)
         assert (label, p) == (labels[expected.argmax()], pytest.approx(expected.max(), rel=1e-4))
-    assert model.classify([], labels) == []
-    assert model.classify(["hans"], ["it"]) == [("it", 1.0)]
+    with pytest.raises(ValueError, match="a line end"):
+        model.classify(["a\nb"], labels)
 
 
-def test_lines_get_labels(cli, labels_run, model, file):
-    words = ["--labels", "it,de"]
+def test_lines_get_labels_or_none(cli, labels_run, model, write):
+    file = write("a.txt", "\n".join(LINES))
     answers = model.classify(LINES, ["it", "de"])
     assert [label for label, _ in answers[:4]] == ["it", "de", "de", "it"]
-    result = cli("classify", labels_run, file, *words)
-    assert (result.code, result.err) == (0, "")
-    expected = [f"{label}\t{p:.4f}\t{line}" for (label, p), line in zip(answers, LINES, strict=True)]
-    assert result.out.splitlines() == expected
-    assert cli("classify", labels_run, "-", *words, stdin="\n".join(LINES).encode()).out == result.out
-    assert cli("classify", labels_run, file, *words, "--separator", r"\t", "--equal-priors").out != result.out
-    unexpected = cli("classify", labels_run, file, *words, "--separator", " ")
-    assert unexpected.code == 0
-    assert unexpected.err == "labels   the model does not expect ' ' after 'it', 'de'; see --labels and --separator\n"
-
-
-def test_none_below(cli, labels_run, model, file):
-    answers = model.classify(LINES, ["it", "de"])
     limit = sorted(p for _, p in answers)[2]
     words = ["classify", labels_run, file, "--labels", "it,de", "--none-below", limit]
-    rows = [row.split("\t") for row in cli(*words).out.splitlines()]
-    assert [row[0] == "none" for row in rows] == [p < limit for _, p in answers]
+    result = cli(*words)
+    assert (result.code, result.err) == (0, "")
+    labels = [label if p >= limit else None for label, p in answers]
+    assert result.out.splitlines() == [
+        f"{label or 'none'}\t{p:.4f}\t{line}" for label, (_, p), line in zip(labels, answers, LINES, strict=True)
+    ]
     values = [json.loads(row) for row in cli(*words, "--json").out.splitlines()]
     assert list(values[0]) == ["label", "probability", "line"]
-    assert [value["label"] for value in values] == [label if p >= limit else None for label, p in answers]
+    assert [value["label"] for value in values] == labels
+    assert cli(*words, "--separator", r"\t", "--equal-priors").out != result.out
+    unexpected = cli(*words, "--separator", " ")
+    assert unexpected.code == 0
+    assert unexpected.err == "labels   the model does not expect ' ' after 'it', 'de'; see --labels and --separator\n"
 
 
 def test_unknown_characters(cli, labels_run, write):
@@ -80,12 +63,6 @@ def test_unknown_characters(cli, labels_run, write):
     assert result.err == f"skipped  {file}, line 2: 'é' (U+00E9), which the model has never seen\n"
     piped = cli("classify", labels_run, "-", "--labels", "it,de", stdin="hans\r\nluca é\nZ".encode())
     assert (piped.code, piped.out) == (0, result.out)
-
-
-def test_mistakes(model):
-    for lines, labels, separator in ((["a\nb"], ["it"], "\t"), (["a"], ["i\nt"], "\t"), (["a"], ["it"], "\n")):
-        with pytest.raises(ValueError, match="a line end"):
-            model.classify(lines, labels, separator)
 
 
 @pytest.mark.parametrize("members", [1, 2])

@@ -4,7 +4,6 @@ import json
 import re
 
 import pytest
-import torch
 
 import charlm
 from charlm.cells import CELLS
@@ -60,14 +59,3 @@ def test_what_is_missing_or_not_safe(report, cache, monkeypatch):
     assert f"{cache}/corpora: the cache is not safe: others may write to it" in rows["cache"]
     assert rows["compiler"] == "unknown: no-such-compiler: not found; install g++ or clang++, or fix or unset CXX"
     assert "no fused CPU kernel: switched off by CHARLM_KERNELS" in rows["lstm"]
-
-
-def test_gpus(report, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.version, "cuda", "12.8")
-    assert report()["device"].endswith("; no GPU: this PyTorch (CUDA 12.8) sees no GPU")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "H200")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**11, 15 * 10**10))
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert report("--device", "cuda:1")["device"] == "cuda:1 (H200), 100 GB of 150 GB free"

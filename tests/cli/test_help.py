@@ -56,11 +56,6 @@ MISSING = [
     "train --config lstm there --init-from gone", "train --resume --run-dir gone",
     "plan gone", "plan --config lstm --set data.source=gone", "plan --config gone.yaml", "config suggest gone",
 ]  # fmt: skip
-CALLS = {
-    "load('gone')": "CheckpointError",
-    "train('gone')": "DataError",
-    "train(config='lstm', text='gone')": "DataError",
-}
 PROGRAM = """
 import contextlib, io, json, sys
 
@@ -78,16 +73,10 @@ def run(words):
         except SystemExit as end:
             return [end.code or 0, said.getvalue()]
 
-def call(code):
-    try:
-        eval(f"charlm.{code}")
-    except Exception as error:
-        return type(error).__name__
-
-quick, others, calls = json.load(sys.stdin)
+quick, others = json.load(sys.stdin)
 found = [run(words) for words in quick]
 slow |= {"numpy", "safetensors", "tensorboard", "yaml", "tqdm"} & set(sys.modules)
-print(json.dumps([sorted(slow), found + [run(words) for words in others], [call(code) for code in calls]]))
+print(json.dumps([sorted(slow), found + [run(words) for words in others]]))
 """
 
 
@@ -96,10 +85,10 @@ def test_what_does_not_wait_for_torch(trained_run, tiny_config, tmp_path):
     (tmp_path / "run").symlink_to(trained_run)
     (tmp_path / "there").write_text("text")
     before = sorted(tmp_path.iterdir())
-    asked = json.dumps([QUICK, LISTS + MISSING, list(CALLS)])
+    asked = json.dumps([QUICK, LISTS + MISSING])
     done = subprocess.run([sys.executable, "-c", PROGRAM], input=asked, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    slow, found, raised = json.loads(done.stdout)
+    slow, found = json.loads(done.stdout)
     assert slow == []
     answers = dict(zip(QUICK + LISTS + MISSING, found, strict=True))
     assert [words for words in QUICK + LISTS if answers[words] != [0, ""]] == []
@@ -107,5 +96,4 @@ def test_what_does_not_wait_for_torch(trained_run, tiny_config, tmp_path):
         code, error = answers[words]
         assert (code, error.count("\n")) == (1, 1), (words, error)
         assert re.match("error: .*gone.*: (found )?no (such )?(file|folder)", error), (words, error)
-    assert raised == list(CALLS.values())
     assert sorted(tmp_path.iterdir()) == before

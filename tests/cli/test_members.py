@@ -20,6 +20,8 @@ def test_one_command_for_all_members(cli, members_run, text_file):
     assert cli("score", members_run, text_file).code == 0
     assert model.features(["at", "e"]).shape == (2, 2 * 16)
     assert "  lstm 2 × 16, 2 members  " in cli("runs", members_run).out
+    resumed = cli("train", "--resume", "--run-dir", members_run, "--set", "model.members=1")
+    assert resumed.error.startswith("model.members: found 1, the run has 2; ")
 
 
 def test_what_explains_or_exports_one_network_takes_the_first_and_says_so(cli, members_run, tmp_path):
@@ -32,11 +34,3 @@ def test_what_explains_or_exports_one_network_takes_the_first_and_says_so(cli, m
     first = model.first_member("test")
     assert (first.kind, first.parameters) == ("lstm, 2 × 16 units", model.parameters / 2)
     np.testing.assert_array_equal(model.gradient_norms("some letters"), first.gradient_norms("some letters"))
-
-
-def test_a_run_of_other_members_is_refused(cli, members_run, tiny_config, tmp_path):
-    words = ["train", "--config", tiny_config, "--run-dir", tmp_path / "new", "--init-from", members_run]
-    refused = cli(*words, "--set", "model.layers=2", "--set", "model.members=3")
-    assert refused.error == "model.members: found 3; the checkpoint of --init-from has 2; allowed: the same"
-    resumed = cli("train", "--resume", "--run-dir", members_run, "--set", "model.members=1")
-    assert resumed.error.startswith("model.members: found 1, the run has 2; ")

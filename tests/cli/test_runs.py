@@ -45,12 +45,8 @@ def test_table_and_json(cli, runs):
     assert (old[0], old[6]) == (str(runs / "by topic" / "Öl-日本"), "finished")
     assert re.fullmatch(r"\d+ d \d+ h ago", old[5])
     first, second = listed(cli, runs)
-    assert list(first) == [
-        "path", "state", "written_s", "kind", "layers", "hidden", "members", "parameters", "step", "best_nats",
-        "corpus_sha256",
-    ]  # fmt: skip
-    assert second["written_s"] < first.pop("written_s")
-    assert list(first.values())[:7] == [str(runs / "new"), "finished", "lstm", 1, 16, 1, 2014]
+    assert second["written_s"] < first["written_s"]
+    assert (first["path"], first["kind"], first["parameters"]) == (str(runs / "new"), "lstm", 2014)
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before
 
 
@@ -64,60 +60,57 @@ def test_a_run_itself_and_nothing(cli, runs, tmp_path, monkeypatch):
 
 
 FORGED = {
-    "a step that is none": ("progress", '"step": 6', '"step": [6]'),
-    "layers": ("config", '"layers": 1', '"layers": [1]'),
-    "another version": ("version", str(VERSION), "1"),
-    "a kind": ("config", '"kind": "lstm"', '"kind": ["lstm"]'),
-    "a shape": ("weights/decoder.bias", "[14]", "[[14]]"),
+    "a step that is none": ('\\"step\\": 6', '\\"step\\": [6]'),
+    "layers": ('\\"layers\\": 1', '\\"layers\\": [1]'),
+    "a kind": ('\\"kind\\": \\"lstm\\"', '\\"kind\\": [\\"lstm\\"]'),
+    "a shape": ('"shape":[14]', '"shape":[[14]]'),
 }
 
 
-def forge(path: Path, part: str, old: str, new: str) -> None:
-    """Replace a text in an entry of a checkpoint's header. The tensors stay."""
+def forge(path: Path, old: str, new: str) -> None:
+    """Replace a text in a checkpoint's header. The tensors stay."""
     content = path.read_bytes()
     end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    if part in header:
-        header[part] = json.loads(json.dumps(header[part]).replace(old, new))
-    else:
-        assert old in header["__metadata__"][part]
-        header["__metadata__"][part] = header["__metadata__"][part].replace(old, new)
-    altered = json.dumps(header).encode()
+    assert old.encode() in content[8:end]
+    header = content[8:end].replace(old.encode(), new.encode())
     path.unlink()  # maybe a link to another checkpoint
-    path.write_bytes(len(altered).to_bytes(8, "little") + altered + content[end:])
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
 
 
 def test_states_and_headers_that_are_damaged_or_forged(cli, trained_run, tmp_path):
     """Whatever a run holds, the others are listed."""
     folder = tmp_path / "runs"
+    good = (trained_run / FOLDER / LAST).read_bytes()
+    size = int.from_bytes(good[:8], "little")
+    damaged = {
+        "empty": b"",
+        "cut": good[:-1],
+        "endless": (2**60).to_bytes(8, "little") + good[8:],
+        "nested": good[:8] + b"[" * size + good[8 + size :],
+        "no object": (2).to_bytes(8, "little") + b"[]",
+    }
     states = {
-        "new": "finished", "damaged": "damaged", "last damaged": "finished", "last gone": "finished",
-        "no checkpoint": "no checkpoint", "used": "in use", "stopped": "resumable", **dict.fromkeys(FORGED, "damaged"),
-        "another version": "other version",
+        "new": "finished", "last gone": "finished", "no checkpoint": "no checkpoint", "used": "in use",
+        "stopped": "resumable", "old": "other version", **dict.fromkeys([*FORGED, *damaged], "damaged"),
     }  # fmt: skip
     for name in states:
         shutil.copytree(trained_run, folder / name)
-    for file in (folder / "damaged" / FOLDER).iterdir():
-        file.write_bytes(b"not a checkpoint")
-    last = folder / "last damaged" / FOLDER / LAST
-    content = last.read_bytes()
-    last.unlink()  # a link to `best` otherwise
-    last.write_bytes(content[:-1])
     (folder / "last gone" / FOLDER / LAST).unlink()
     shutil.rmtree(folder / "no checkpoint" / FOLDER)
     (folder / "no checkpoint" / FOLDER).mkdir()
-    forge(folder / "stopped" / FOLDER / LAST, "progress", '"stop_reason": "max_steps"', '"stop_reason": ""')
-    for name, change in FORGED.items():
+    forge(folder / "stopped" / FOLDER / LAST, '\\"stop_reason\\": \\"max_steps\\"', '\\"stop_reason\\": \\"\\"')
+    for name, change in {**FORGED, "old": (f'"version":"{VERSION}"', '"version":"1"')}.items():
         (folder / name / FOLDER / BEST).unlink()
         forge(folder / name / FOLDER / LAST, *change)
+    for name, content in damaged.items():
+        for file in (folder / name / FOLDER).iterdir():
+            file.write_bytes(content)
     with locked(folder / "used"):
-        runs = {Path(run["path"]).name: run for run in listed(cli, folder)}
-    assert {name: run["state"] for name, run in runs.items()} == states
-    assert "—" in cli("runs", folder / "damaged").out
-    result = cli("report", folder, "--out", tmp_path / "page.html")
-    assert (result.code, result.err.count("checkpoints: damaged.")) == (0, len(FORGED))
-    for name in FORGED:
+        assert {Path(run["path"]).name: run["state"] for run in listed(cli, folder)} == states
+    assert "—" in cli("runs", folder / "cut").out
+    assert cli("report", folder, "--out", tmp_path / "page.html").code == 0
+    for name in [*FORGED, *damaged]:
         error = cli("train", "--resume", "--run-dir", folder / name).error
         assert error.startswith(f"{folder / name}/checkpoints/last.")
-    forge(folder / "new" / FOLDER / LAST, "config", '"kind": "lstm"', '"kind": "\\u001b[2J"')
+    forge(folder / "new" / FOLDER / LAST, '\\"kind\\": \\"lstm\\"', '\\"kind\\": \\"\\\\u001b[2J\\"')
     assert "\\x1b[2J 1 × 16" in cli("runs", folder / "new").out

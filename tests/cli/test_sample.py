@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from tests.cli.conftest import SETTINGS, train
 from tests.text import ESC, RTL, SEEN
 
 
@@ -45,28 +46,19 @@ def test_stop(cli, trained_run):
     assert result.err == f"stop     {lengths} of 40 samples without a stop text\n"
 
 
-def test_novelty_is_told_apart_from_the_text(cli, trained_run):
-    text = (trained_run.parent / "text.txt").read_text()[:18_000]  # the training split
-    words = ["sample", trained_run, "--prompt", "so ", "--length", 60, "--seed", 4, "--count", 2]
-    plain, result = cli(*words), cli(*words, "--novelty")
-    assert (result.code, result.out) == (0, plain.out)
-    told = [line for line in result.err.splitlines() if line.startswith("novelty")]
-    for line, sample in zip(told, json.loads(cli(*words, "--novelty", "--json").out)["samples"], strict=True):
-        assert list(sample["novelty"]) == ["longest", "stretch", "windows_share"]
-        longest, stretch, share = sample["novelty"].values()
-        copy = f"; the longest copy has {longest} characters: {stretch!r}" if longest else ""
-        windows = f"{100 * share:.1f}% of its windows of 20 characters occur in the training text"
-        assert line == f"novelty  seed {sample['seed']}; {windows}{copy}"
-        assert stretch in text
-        assert stretch in sample["text"]
-        assert len(stretch) == longest
-        assert share == pytest.approx(sum(sample["text"][at : at + 20] in text for at in range(41)) / 41)
-
-
-def test_novelty_of_less_than_a_window_and_of_bytes(cli, trained_run, bytes_run):
-    words = ["sample", trained_run, "--length", 19, "--seed", 1, "--novelty"]
-    assert "seed 1; shorter than a window of 20 characters" in cli(*words).err
-    assert json.loads(cli(*words, "--json").out)["samples"][0]["novelty"]["windows_share"] is None
+def test_novelty_is_told_apart_from_the_text(cli, tmp_path, bytes_run):
+    run = train(tmp_path, "so the rain falls on. " * 900, *SETTINGS, "train.max_steps=100")
+    words = ["sample", run, "--prompt", "so ", "--temperature", 0.5, "--seed", 4, "--length", 60]
+    result = cli(*words, "--novelty")
+    assert (result.code, result.out) == (0, cli(*words).out)
+    [sample] = json.loads(cli(*words, "--novelty", "--json").out)["samples"]
+    longest, stretch, share = sample["novelty"].values()
+    text = (tmp_path / "text.txt").read_text()
+    assert share == pytest.approx(sum(sample["text"][at : at + 20] in text for at in range(41)) / 41)
+    assert (len(stretch), stretch in text, stretch in sample["text"]) == (longest, True, True)
+    windows = f"{100 * share:.1f}% of its windows of 20 characters occur in the training text"
+    assert result.err.endswith(f"novelty  seed 4; {windows}; the longest copy has {longest} characters: {stretch!r}\n")
+    assert "; shorter than a window of 20 characters" in cli(*words[:-1], 19, "--novelty").err
     told = cli("sample", bytes_run, "--length", 40, "--temperature", 0, "--novelty").err
     assert re.search(r"[\d.]+% of its windows of 20 bytes occur in the training text", told)
 
@@ -79,29 +71,19 @@ def test_a_terminal_gets_no_control_characters(cli, bytes_run, monkeypatch):
     assert cli(*words).out.startswith("—a\\x1bc\n\t\\x9b\\u202eé")
 
 
-# What may come next
-
-
-def test_next(cli, trained_run):
+def test_next(cli, trained_run, bytes_run):
     words = [trained_run, "--prompt", "so "]
     result = cli("next", *words, "--top", 3)
     assert (result.code, result.err, result.out.count("\n")) == (0, "", 3)
     rows = [(ast.literal_eval(name), float(p)) for name, p in (line.split("  ") for line in result.out.splitlines())]
     value = json.loads(cli("next", *words, "--top", 1000, "--json").out)
     assert list(value) == ["checkpoint", "prompt", "next"]
-    assert (value["checkpoint"], value["prompt"]) == (str(trained_run / "checkpoints/best.safetensors"), "so ")
     assert len(value["next"]) == int(SEEN.split()[1])
     characters, probabilities = zip(*(each.values() for each in value["next"]), strict=True)
     assert rows == [(characters[n], pytest.approx(probabilities[n], abs=5e-5)) for n in range(3)]
     assert sum(probabilities) == pytest.approx(1)
     assert list(probabilities) == sorted(probabilities, reverse=True)
-    assert cli("next", trained_run).out == cli("next", trained_run, "--prompt", "\n").out  # a line begins
     assert f"so {characters[0]}\n" == cli("sample", *words, "--length", 1, "--temperature", 0).out
-
-
-def test_next_of_a_byte_model_lists_bytes(cli, bytes_run):
-    lines = cli("next", bytes_run, "--prompt", "é", "--top", 256).out.splitlines()
-    assert sorted(ast.literal_eval(line.split("  ")[0]) for line in lines) == [bytes([b]) for b in range(256)]
+    assert cli("next", trained_run).out == cli("next", trained_run, "--prompt", "\n").out  # a line begins
     value = json.loads(cli("next", bytes_run, "--prompt", "é", "--top", 256, "--json").out)
-    assert value["prompt"] == "é"
     assert {each["byte"] for each in value["next"]} == set(range(256))

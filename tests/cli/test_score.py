@@ -1,14 +1,9 @@
 """`charlm score`."""
 
 import json
-import os
 import re
-import sys
-import threading
 
 import pytest
-
-from charlm.inference.trained import load
 
 LINES = ["so tee", "", "mmmmmmmm", "a tee so.", "lll"]
 
@@ -35,8 +30,6 @@ def test_lines_of_a_file_and_of_stdin(cli, trained_run, candidates):
     for end in (b"\n", b"\r\n"):
         assert cli(*words, "-", stdin=end.join(line.encode() for line in LINES)).out == result.out
     assert cli(*words, "-", stdin=b"").out == ""
-    [(per_char, _, _)] = columns(cli(*words, "-", stdin=b"\n").out)
-    assert 2**-per_char == pytest.approx(dict(load(trained_run).next("", k=99))["\n"], rel=1e-3)
     values = [json.loads(line) for line in cli(*words, candidates, "--json", "--per-char").out.splitlines()]
     assert list(values[0]) == ["line", "text", "bits_per_char", "bits", "chars", "unknown", "per_char"]
     assert [(value["line"], value["text"]) for value in values] == [*enumerate(LINES, 1)]
@@ -63,17 +56,6 @@ def test_a_percentile_of_a_file_of_normal_lines_is_a_limit_for_a_pipe(cli, train
     assert columns(result.out)[:-1] == rows[4:]
     assert columns(result.out)[-1][2] == "so Zee"
     assert result.err.startswith(f"above    {rows[3][0]:.4f} bits per character, p60 of 5 lines\n")
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="named pipes")
-def test_a_named_pipe_is_read_once(cli, trained_run, tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    for words in (["score", trained_run, pipe], ["classify", trained_run, pipe, "--labels", "so", "--separator", " "]):
-        writer = threading.Thread(target=pipe.write_bytes, args=[b"so\n"])
-        writer.start()
-        assert cli(*words).code == 0
-        writer.join()
 
 
 def test_a_frequent_line_is_not_above_its_own_score(cli, trained_run, write):
@@ -109,14 +91,3 @@ def test_a_monitor_survives_every_line(cli, trained_run):
         "unknown  stdin, line 2: 'Z' (U+005A), which the model has never seen; each such character counts as 20 bits; "
         "see --unknown-as\n"
     )
-    for first in (b"t\0", b"\0\n"):
-        assert cli("score", trained_run, "-", stdin=first).code == 0
-
-
-def test_a_pipe_gets_the_exact_bytes_and_json_readable_text(cli, trained_run, monkeypatch):
-    words = ["score", trained_run, "-", "--unknown-as", 8]
-    result = cli(*words, stdin="so\x1b[2J\r\nté\n".encode())
-    assert [line.split("\t")[2] for line in result.out.split("\n")[:-1]] == ["so\x1b[2J", "té"]
-    assert json.loads(cli(*words, "--json", stdin=b"t\xff\n").out)["text"] == "t\ufffd"
-    monkeypatch.setattr("_pytest.capture.CaptureIO.isatty", lambda _: True)
-    assert cli(*words, stdin=b"so\x1b[2J\r\nt\xff\n").out.split("\n")[0].endswith("\tso\\x1b[2J")

@@ -1,13 +1,10 @@
-"""The JSON Schema, the table of options, and options that have no effect."""
+"""The JSON Schema, and options that have no effect."""
 
 import json
-
-import pytest
 
 from charlm.config import Config, ignored_options
 from charlm.config.schema import Dropout
 from tests.config.test_config import parse
-from tests.docs.options import options_table
 
 
 def test_the_schema_describes_every_option(cli):
@@ -31,37 +28,17 @@ MATRICES = [
 RESIDUAL = "model.residual: found true, which has no effect with one layer; set model.layers above 1"
 
 
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        ("model: {residual: true, layers: 2}", []),
-        ("model: {residual: true}", [RESIDUAL]),
-        ("model: {cell: {kind: sru}, dropout: {state: 0.1, weights: 0.2}, orthogonal: true}", MATRICES),
-        ("model: {cell: {kind: mogrifier}, dropout: {state: 0.1, weights: 0.2}, orthogonal: true}", []),
-    ],
-)
-def test_what_has_no_effect_is_named(text, lines):
-    assert ignored_options(parse(text)) == lines
+def test_what_has_no_effect_is_named():
+    assert ignored_options(parse("model: {residual: true, layers: 2}")) == []
+    options = "dropout: {state: 0.1, weights: 0.2}, orthogonal: true"
+    assert ignored_options(parse(f"model: {{cell: {{kind: sru}}, {options}}}")) == MATRICES
+    assert ignored_options(parse(f"model: {{cell: {{kind: mogrifier}}, {options}}}")) == []
 
 
-def test_commands_say_what_has_no_effect(cli, tiny_config, tmp_path):
+def test_show_prints_all_options_and_says_what_has_no_effect(cli, tiny_config, tmp_path):
     words = ["--set", "model.residual=true", "--set", "train.max_steps=1"]
     shown = cli("config", "show", tiny_config, *words)
     assert (shown.code, shown.err) == (0, f"ignored  {RESIDUAL}\n")
+    assert "  patience: 0\n" in shown.out  # all options, so that a run keeps them when defaults change
     assert parse(shown.out) == parse(tiny_config.read_text(), "model.residual=true", "train.max_steps=1")
     assert shown.err in cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run", *words).err
-
-
-def test_table_has_every_option_with_a_meaning_and_tells_the_kinds_apart():
-    table = options_table()
-    rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in table.splitlines()]
-    assert rows[0] == ["option", "default", "allowed", "meaning"]
-    assert {len(row) for row in rows[2:]} == {4}, "a | that is not escaped breaks the table"
-    assert [row for row in rows[2:] if not row[2] or not row[3]] == []
-    assert "| `model.cell.depth` | `5` | an integer ≥ 1 and ≤ 100 | (rhn) " in table
-    assert '| `data.level` | `"char"` | char \\| byte | ' in table
-    allowed, meaning = "a number ≥ 1e-30 and ≤ 1,000,000,000", "Added to the denominator, so that it is never 0."
-    assert [line for line in table.splitlines() if line.startswith("| `optimizer.eps`")] == [
-        f"| `optimizer.eps` | `1e-10` | {allowed} | (adagrad) {meaning} |",
-        f"| `optimizer.eps` | `1e-08` | {allowed} | (adam, adamw, muon, rmsprop) {meaning} |",
-    ]
