@@ -70,8 +70,9 @@ def test_wheel_and_sdist(tmp_path):
     assert f"\nVersion: {charlm.__version__}\n".encode() in contents[0][f"{info}/METADATA"]
     program = "from charlm.config.shipped import shipped_configs; print(*shipped_configs().values())"
     environment = os.environ | {"PYTHONPATH": str(tmp_path / "installed")}
-    found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True).stdout
-    assert found.split() == [f"{tmp_path}/installed/charlm/configs/{file.name}" for file in CONFIGS.values()]
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == [f"{tmp_path}/installed/charlm/configs/{file.name}" for file in CONFIGS.values()]
 
 
 def test_what_names_the_version_names_this_one():
