@@ -42,11 +42,6 @@ def test_info(cli, write, tmp_path):
     assert rows(cli("data", "info", log, "--lines"))["splits"].startswith(in_order)
 
 
-def test_fetch_of_what_is_here_prints_its_path(cli, tinyshakespeare):
-    result = cli("data", "fetch", "tinyshakespeare", "--data-dir", tinyshakespeare.parent)
-    assert (result.code, result.out, result.err) == (0, f"{tinyshakespeare}\n", "")
-
-
 ENGLISH = "the cat sat on the mat – ‘meow’.\n" * 300
 CHINESE = "今天的天气很好，我们去公园散步。一二三四五六\n" * 300
 KINDS = {

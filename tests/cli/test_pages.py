@@ -35,16 +35,6 @@ def test_look_takes_the_validation_text_by_default(cli, trained_run, tmp_path, m
     assert text_of(tmp_path / "look.html") == valid[start : start + 250]
 
 
-def test_look_with_a_model_of_lines(cli, lines_run, tmp_path):
-    page = tmp_path / "page.html"
-    assert cli("look", lines_run, "--length", 200, "--out", page).code == 0
-    assert text_of(page).startswith("\n")  # which is read first
-    assert text_of(page).endswith("\n")  # a cut line would surprise
-    for text, length, shown in (("jo", 9, "\njo\n"), ("jo\nann\njo", 5, "\njo\n"), ("ann", 2, "\nan")):
-        looked = cli("look", lines_run, "--file", "-", "--length", length, "--out", page, stdin=text.encode())
-        assert (looked.code, text_of(page)) == (0, shown)
-
-
 def test_a_report_shows_each_run_once_and_names_damage(cli, trained_run, copied_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained_run, "runs/other")

@@ -33,12 +33,11 @@ def test_seeds_count_and_json(cli, trained_run):
 
 
 def test_stop(cli, trained_run):
-    words = ["sample", trained_run, "--length", 200, "--seed", 1]
+    words = ["sample", trained_run, "--seed", 1]
     whole = cli(*words).out
     stop = whole[50:52]
-    stopped = cli(*words, "--stop", "rrrrr", "--stop", stop)
-    assert (stopped.out, stopped.err) == (whole[: whole.index(stop) + 2] + "\n", "")
-    result = cli("sample", trained_run, "--seed", 1, "--stop", stop, "--count", 40, "--length", 20, "--json")
+    assert cli(*words, "--stop", "rrrrr", "--stop", stop).out == whole[: whole.index(stop) + 2] + "\n"
+    result = cli(*words, "--stop", stop, "--count", 40, "--length", 20, "--json")
     samples = json.loads(result.out)["samples"]
     assert [sample["ended_by"] == "stop" for sample in samples] == [stop in sample["text"] for sample in samples]
     lengths = sum(sample["ended_by"] == "length" for sample in samples)
