@@ -2,13 +2,26 @@
 
 import json
 import math
+import random
 
 import numpy as np
 import pytest
 
 from charlm.inference.trained import TrainedModel, load
+from tests.cli.conftest import SETTINGS, train
 
 LINES = ["maria luca", "hans", "gerd hans", "luca", "", "maria"]
+NAMES = {"it": ["maria", "luca", "paola"], "de": ["hans", "ulrich", "gerd"]}
+
+
+@pytest.fixture(scope="module")
+def labels_run(tmp_path_factory, compiled):
+    """A run on lines of a label, a tab and two of its names; "it" is three times as frequent as "de"."""
+    draw = random.Random(1)
+    labels = draw.choices(["it", "de"], [3, 1], k=400)
+    text = "".join(f"{label}\t{' '.join(draw.choices(NAMES[label], k=2))}\n" for label in labels)
+    settings = [*SETTINGS, "data.unit=line", "data.split=[0.8,0.2,0]", "train.max_steps=200"]
+    return train(tmp_path_factory.mktemp("labels"), text, *settings)
 
 
 @pytest.fixture(scope="module")

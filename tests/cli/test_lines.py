@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 
 from charlm.inference.trained import TrainedModel, load
-from tests.cli.conftest import LINES
+from tests.cli.conftest import SETTINGS, train
+
+LINES = ["anna", "hanna", "johanna", "ann", "joan", "nora", "jo", ""]
+
+
+@pytest.fixture(scope="module")
+def lines_run(tmp_path_factory, compiled):
+    """A run on LINES, many times each, which it soon knows by heart."""
+    settings = [*SETTINGS, "data.unit=line", "data.split=[0.6,0.4,0]", "train.max_steps=150"]
+    return train(tmp_path_factory.mktemp("lines"), "\n".join(LINES * 40), *settings)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,13 @@ import re
 import pytest
 
 from tests.cli.conftest import SETTINGS, train
-from tests.text import ESC, RTL, SEEN
+from tests.text import ESC, RTL, SEEN, words_text
+
+
+@pytest.fixture(scope="module")
+def bytes_run(tmp_path_factory, compiled):
+    """A run of a model of bytes."""
+    return train(tmp_path_factory.mktemp("bytes"), words_text(20_000), "data.level=byte")
 
 
 def test_seeds_count_and_json(cli, trained_run):
