@@ -4,7 +4,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from charlm.config import Config, differences, dump_config, flatten, parse_config
+from charlm.config import Config, dump_config, parse_config
 from charlm.config.yaml import load_yaml
 from charlm.errors import ConfigError
 
@@ -49,6 +49,7 @@ OVERRIDDEN = [
     ("", ["train.max_steps="], NO_LIMIT),
     # What is overwritten is not to blame.
     ("", ["train.max_steps=x", "train={max_steps: 0}"], f"train.max_steps: found 0; allowed: {STEPS}"),
+    ("", ["model.cell.hidden=x", "model.cell={kind: rhn, hidden: 0}"], "model.cell.hidden: found 0; allowed: "),
     # Through a value without keys.
     ("seed: 5", ["seed.a=3"], "found seed: 5, which has no keys; allowed: --set seed=VALUE"),
     *(("", [text], "found no KEY=VALUE; allowed: ") for text in ("seed", "a..b=3", "=", f"seed{'.a' * 5000}=1")),
@@ -113,18 +114,3 @@ def test_defaults_short_forms_and_valid_combinations():
     for section, name, value in ((config, "seed", 2), (config.train, "bptt", 3), (config.model.cell, "hidden", 4)):
         with pytest.raises(ValidationError):
             setattr(section, name, value)
-
-
-def test_flatten_and_differences():
-    old = parse("model: {cell: {kind: rhn, depth: 3}}\ntrain: {max_steps: 5}")
-    new = parse("model: {cell: {kind: gru}, dropout: 0.5}\ntrain: {max_steps: 6}")
-    flat = flatten(old)
-    assert (flat["data.split"], flat["optimizer.schedule.name"]) == ([0.9, 0.05, 0.05], "constant")
-    assert not any(isinstance(value, dict) for value in flat.values())
-    assert differences(old, old) == {}
-    assert differences(old, new) == {
-        "model.cell.kind": ("rhn", "gru"),
-        "model.dropout.between_layers": (0.0, 0.5),
-        "model.dropout.output": (0.0, 0.5),
-        "train.max_steps": (5, 6),
-    }
