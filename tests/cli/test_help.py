@@ -12,18 +12,12 @@ from charlm.cli import app
 from charlm.config.shipped import shipped_configs
 from charlm.export import FORMATS
 
-COMMANDS = [
-    "train", "sample", "next", "classify", "eval", "look", "score", "export", "plan", "compare",
-    "runs", "report", "doctor", "cells list", "cells show", "cells check",
-    "config list", "config show", "config suggest", "config schema",
-    "data list", "data info", "data fetch",
-]  # fmt: skip
+GROUPS = typer.main.get_command(app).commands
+COMMANDS = [f"{name} {below}".strip() for name in GROUPS for below in getattr(GROUPS[name], "commands", [""])]
 
 
 def test_the_help_of_every_command_has_examples_that_can_be_run(cli):
-    groups = typer.main.get_command(app).commands
-    found = [f"{name} {below}".strip() for name, group in groups.items() for below in getattr(group, "commands", [""])]
-    assert found == COMMANDS
+    assert {"train", "sample", "cells show"} < {*COMMANDS}
     for command in COMMANDS:
         result = cli(*command.split(), "--help")
         assert (result.code, result.err) == (0, "")

@@ -109,8 +109,9 @@ def test_states_and_headers_that_are_damaged_or_forged(cli, trained_run, tmp_pat
         assert {Path(run["path"]).name: run["state"] for run in listed(cli, folder)} == states
     assert "—" in cli("runs", folder / "cut").out
     assert cli("report", folder, "--out", tmp_path / "page.html").code == 0
-    for name in [*FORGED, *damaged]:
+    for name in [*FORGED, *damaged, "old"]:
         error = cli("train", "--resume", "--run-dir", folder / name).error
         assert error.startswith(f"{folder / name}/checkpoints/last.")
+    assert error.endswith("; use the charlm that wrote it, or train anew")
     forge(folder / "new" / FOLDER / LAST, '\\"kind\\": \\"lstm\\"', '\\"kind\\": \\"\\\\u001b[2J\\"')
     assert "\\x1b[2J 1 × 16" in cli("runs", folder / "new").out

@@ -109,12 +109,10 @@ def test_resume_from_a_damaged_checkpoint(cli, copied_run):
     """The newest whole one takes its place, but not that of another version; with none left, one line."""
     last = copied_run / "checkpoints" / "last.safetensors"
     best, content = last.with_name("best.safetensors"), last.read_bytes()
+    resume = ["train", "--resume", "--run-dir", copied_run]
     last.unlink()  # the same file under another name
     last.write_bytes(content.replace(f'"version":"{VERSION}"'.encode(), b'"version":"1"'))
-    resume = ["train", "--resume", "--run-dir", copied_run]
-    error = cli(*resume).error
-    assert error.startswith(f"{last}: found format version 1, of charlm ")
-    assert error.endswith("; use the charlm that wrote it, or train anew")
+    assert cli(*resume).error.startswith(f"{last}: found format version 1, of charlm ")
     last.write_bytes(content[:-1])
     assert cli(*resume, "--set", "train.bptt=9").code == 1
     assert last.read_bytes() == content[:-1]  # what is refused removes nothing
