@@ -27,7 +27,7 @@ def disturbed(trainer):
         os.kill(os.getpid(), signal.SIGKILL)
     if trainer.state.step == 7 and rank == '0':
         os.kill(os.getppid(), signal.SIGTERM)
-        time.sleep(2)
+        time.sleep(2)  # until torchrun has passed it on
 Trainer.update = disturbed
 main()
 """
