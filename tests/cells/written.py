@@ -8,9 +8,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
-from charlm.cells.equations import Lines
-from charlm.cells.program import EPSILON, Program
+from charlm.cells.equations import Lines, derivative, equations
+from charlm.cells.program import EPSILON
+from charlm.layers import RecurrentLayers
+from tests.cells.measure import random_input, random_state
 
 _IN_PYTHON = {
     **{",ₜ": "ₜ", "ₜ₋₁": "_before", "ₜ": "_after", "′": "_back", "²": ".square", "ᵀ": ".T", "−": "-", "⊙": "*"},
@@ -125,13 +129,14 @@ def evaluate(lines: Iterable[str], values: Mapping[str, Any]) -> dict[str, Any]:
     return names
 
 
-def parameters(program: Program, tensors: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, Any]:
-    """The parameters by their printed names."""
+def parameters(layers: RecurrentLayers) -> dict[str, Any]:
+    """The first layer's parameters by their printed names, in the program's order."""
     found: dict[str, Any] = {}
+    program = layers.program(0)
     symbols = Lines(program).symbols
     for one in program.parameters:
-        name = symbols[one.name,]
-        stack = tensors[one.name] if one.stack else tensors[one.name][None]
+        name, tensor = symbols[one.name,], layers.get_parameter(f"{one.name}_l0").detach().numpy()
+        stack = tensor if one.stack else tensor[None]
         items = [np.stack(np.split(item, one.gates)) for item in stack]
         values = [vectors(item[:, None]) if one.columns == "" else Matrix(item) for item in items]
         if one.stack and one.columns == "" and one.gates == 1:
@@ -139,3 +144,35 @@ def parameters(program: Program, tensors: Mapping[str, npt.NDArray[np.float64]])
         else:
             found[name] = Rows(enumerate(values, 1)) if one.stack else values[0]
     return found
+
+
+def assert_lines_are_the_step(layers: RecurrentLayers) -> None:
+    """What is printed gives the numbers of the reference loop, and the gradients of the input, states and vectors."""
+    program = layers.program(0)
+    x = random_input(layers, 1, 3).requires_grad_()
+    state = tuple(tensor.requires_grad_() for tensor in random_state(layers, 3))
+    _, last = layers.forward_reference(x, state)
+    upstream = [torch.randn_like(tensor) for tensor in last]
+    layers.zero_grad()
+    sum((tensor * d).sum() for tensor, d in zip(last, upstream, strict=True)).backward()
+
+    given, expected = {"xₜ": x}, {"dx_after": _gradient(x)}
+    for name, before, after, d in zip(program.states, state, last, upstream, strict=True):
+        given |= {f"{name}ₜ₋₁": before, f"d{name}ₜ": d}
+        expected |= {f"{name}_after": after.detach(), f"d{name}_before": _gradient(before)}
+    own = parameters(layers)
+    values = own | {name: vectors(tensor.detach().numpy()) for name, tensor in given.items()}
+    found = evaluate([*equations(program), *derivative(program)], values)
+    for name, parameter in zip(own, program.parameters, strict=True):
+        if f"d{name}" in found:  # a vector's, for each stream
+            of_rows = found[f"d{name}"]
+            rows = [of_rows[k] for k in sorted(of_rows)] if isinstance(of_rows, Rows) else [of_rows]
+            found[f"d{name}"] = torch.cat([torch.as_tensor(row).sum(1).flatten() for row in rows])
+            expected[f"d{name}"] = _gradient(layers.get_parameter(f"{parameter.name}_l0")).flatten()
+    for name, tensor in expected.items():
+        value = torch.as_tensor(found.get(name, 0.0), dtype=torch.float64).expand_as(tensor)
+        torch.testing.assert_close(value, tensor, rtol=1e-11, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def _gradient(tensor: Tensor) -> Tensor:
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
