@@ -111,9 +111,9 @@ class Targets:
         from random import Random
 
         from tests.cells.damage import damaged
-        from tests.cells.test_stored import Mixed, accept_or_refuse, as_json, section_of
+        from tests.cells.test_stored import Own, accept_or_refuse, as_json, section_of
 
-        cell = Mixed(hidden=5)
+        cell = Own(hidden=5)
         for stored in (data.decode("utf-8", "replace"), damaged(as_json(cell), Random(data))):
             accept_or_refuse(section_of(cell), stored)
 
