@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 import charlm
-from charlm.cells import LSTM, Cell, tanh
+from charlm.cells import RNN, Cell, tanh
 from charlm.cells.stored import StoredCell
 from charlm.config import flatten, load_config, parse_config
 from charlm.errors import CellError, ConfigError
@@ -48,14 +48,11 @@ class Leaky(Cell):
 '''
 CONFIG = """\
 data: {source: text.txt}
-model: {cell: {kind: ./leaky.py:Leaky, hidden: 12, leak: 0.5}, embedding: 6, layers: 2, residual: true, zoneout: 0.1,
-        dropout: {embedding: 0.1, input: 0.1, state: 0.1, weights: 0.1, between_layers: 0.1, output: 0.1}}
-train: {batch_size: 4, bptt: 8, max_steps: 4, log_every: 2, eval_every: 2, save_every: 2, sample_every: 2,
-        sample_length: 10, ema: 0.9, reset_state: 0.1}
+model: {cell: {kind: ./leaky.py:Leaky, hidden: 12, leak: 0.5}, embedding: 6, layers: 2, zoneout: 0.1, dropout: 0.1}
+train: {batch_size: 4, bptt: 8, max_steps: 4, log_every: 2, eval_every: 2, save_every: 2, sample_every: 2}
 optimizer: {name: muon}
 device: cpu
 threads: 1
-precision: fp32
 """
 
 
@@ -160,23 +157,14 @@ def leaky(option: str, default: str = "0.0") -> str:
 FAULTS = [
     ("class Leaky(:\n", "Leaky", "wrong.py, line 1: SyntaxError: invalid syntax"),
     ("\nimport nowhere\n", "Leaky", "wrong.py, line 2: ModuleNotFoundError: No module named 'nowhere'"),
-    ("raise SystemExit\n", "Leaky", "wrong.py, line 1: SystemExit: "),
-    (LEAKY, "Leeky", "found no class Leeky; allowed: Leaky; did you mean 'Leaky'?"),
     (LEAKY, "tanh", "found tanh, which is no subclass of charlm.cells.Cell; allowed: Leaky"),
-    (
-        f"{LEAKY}\nclass Two(Leaky):\n    pass\n",
-        "",
-        "found 2 cells, Leaky, Two; allowed: one's name, as wrong.py:Leaky",
-    ),
-    (LEAKY.replace("Leaky", "Größe"), "Größe", "found a class Größe; allowed: a name of ASCII letters"),
+    (f"{LEAKY}\nclass Two(Leaky):\n    pass\n", "", "found 2 cells, Leaky, Two; allowed: one's name"),
     (LEAKY.replace("Leaky", "lstm"), "lstm", "found a class lstm, as a built-in kind is called; "),
     (leaky("step: float"), "Leaky", "found an option Leaky.step, which Cell has; allowed: another name"),
     (leaky("größe: float"), "Leaky", "found an option Leaky.größe; allowed: a name of ASCII letters"),
     (leaky("leak"), "Leaky", "; allowed: options with a type, as in scale: float = 3.0"),
     (leaky("leak: int", "2.5"), "Leaky", "leak = 2.5 as a default; Input should be a valid integer"),
     (leaky("leak: float", "float('nan')"), "Leaky", "leak = nan; allowed: a finite number, text, true or false"),
-    (leaky("leak: tuple", "(1, 2)"), "Leaky", "leak = (1, 2); allowed: a finite number, text, true or false"),
-    (leaky("leak: float = 0.0; hidden: int", "0"), "Leaky", "hidden = 0 as a default; allowed: an integer ≥ 1 and ≤"),
     (leaky("rate: float"), "Leaky", "initial = ('leak',); allowed: a tuple of options: rate"),
 ]
 
@@ -201,13 +189,6 @@ def test_a_step_that_is_no_program_names_its_line(cli) -> None:
     assert refused.error.startswith(f"leaky.py, line {line}, Leaky.step: a branch on a value")
 
 
-def test_an_option_that_no_checkpoint_can_hold_is_refused_before_training() -> None:
-    Path("sized.py").write_text(leaky("leak: float = 0.0; sizes: dict | None", "None"))
-    setting = 'model.cell={"kind": "sized.py", "sizes": {"a": 1}}'
-    with pytest.raises(ConfigError):
-        parse_config({}, "x", [setting], runs_file=True)
-
-
 def test_only_a_config_that_a_user_typed_runs_a_file() -> None:
     Path("own/leaky.py").write_text("raise AssertionError\n")
     cell = load_config(Path("own/mine.yaml"), ["model.cell.leek=3"]).model.cell
@@ -225,11 +206,10 @@ def test_another_cell_leaves_the_options_of_a_config_and_the_same_keeps_them(kin
 
 
 def test_all_faults_are_named_beside_those_of_the_cell() -> None:
-    for kind, number in ([], 3), (["model.cell.kind=gone.py"], 3):
-        overrides = [*kind, "model.cell.leek=3", "model.cell.hidden=0", "seed=x"]
-        with pytest.raises(ConfigError) as raised:
-            load_config(Path("own/mine.yaml"), overrides, runs_file=True)
-        assert len(raised.value.faults) == number, raised.value.faults
+    overrides = ["model.cell.leek=3", "model.cell.hidden=0", "seed=x"]
+    with pytest.raises(ConfigError) as raised:
+        load_config(Path("own/mine.yaml"), overrides, runs_file=True)
+    assert len(raised.value.faults) == 3
 
 
 def test_a_changed_file_is_run_again() -> None:
@@ -254,21 +234,13 @@ LIMITS = {"device": "cpu", "threads": 1, "seed": 1, "train.max_steps": 2, "train
 SCALE = 1.0
 
 
-class Mine(LSTM):
-    """An LSTM whose output is scaled, which no kernel of the LSTM computes."""
-
-    scale: float = 0.5
-
-    def step(self, p, x, h, c):
-        h, c = super().step(p, x, h, c)
-        return h * self.scale, c
-
-
 class Scaled(Cell):
     """A network that reads a global."""
 
+    scale: float = 0.5
+
     def step(self, p: Any, x: Any, h: Any) -> Any:
-        return SCALE * tanh(p.linear(x, h))
+        return SCALE * self.scale * tanh(p.linear(x, h))
 
 
 @pytest.fixture
@@ -278,14 +250,27 @@ def train(no_kernels: None) -> Callable[..., TrainedModel]:
     return lambda cell, **more: charlm.train(config="tiny.yaml", cell=cell, overrides=LIMITS, **more).load()
 
 
-def test_python_takes_a_class_and_an_object(train: Callable[..., TrainedModel], monkeypatch: Any) -> None:
-    found = []
-    for cell in (Mine, Mine(hidden=7, scale=0.25), LSTM(hidden=9)):
-        trained = train(cell).config.model.cell
-        found.append((trained.name, trained.hidden, trained.options().get("scale")))
-    assert found == [("Mine", 256, 0.5), ("Mine", 7, 0.25), ("lstm", 9, None)]
+@pytest.mark.parametrize(
+    ("cell", "expected"),
+    [
+        (Scaled, ("Scaled", 256, {"scale": 0.5})),
+        (Scaled(hidden=7, scale=0.25), ("Scaled", 7, {"scale": 0.25})),
+        (RNN(hidden=9), ("rnn", 9, {"nonlinearity": "tanh"})),
+    ],
+)
+def test_python_takes_a_class_and_an_object(train: Callable[..., TrainedModel], cell: Any, expected: Any) -> None:
+    trained = train(cell).config.model.cell
+    assert (trained.name, trained.hidden, trained.options()) == expected
+
+
+def test_python_takes_a_class_of_a_program_without_a_file(
+    train: Callable[..., TrainedModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys.modules[__name__], "__file__", "<stdin>")  # as in `python - < program.py`
-    assert train(Mine).config.model.cell.name == "Mine"
+    assert train(Scaled).config.model.cell.name == "Scaled"
+
+
+def test_python_takes_no_other_cell() -> None:
     with pytest.raises(TypeError):
         charlm.train("text.txt", cell=3)  # type: ignore[arg-type]
 
@@ -298,26 +283,13 @@ def test_each_model_has_the_step_as_it_is_when_the_model_is_made(
 
     scores = []
     for on_log in (change, None):
-        scores.append(train(Scaled(hidden=7), on_log=on_log).evaluate(words_text(500)).nats_per_char)
-    monkeypatch.setattr(f"{__name__}.SCALE", 1.0)
-    scores.append(train(Scaled(hidden=7)).evaluate(words_text(500)).nats_per_char)
-    assert scores[0] == scores[2] != scores[1]
+        trained = train(Scaled(hidden=7), on_log=on_log)
+        scores.append(trained.evaluate(words_text(500)).nats_per_char)
+        monkeypatch.setattr(f"{__name__}.SCALE", 1.0)
+    assert scores[0] == scores[1]
 
 
 # Inside of charlm
-
-
-# Without kernels, which are the same as those of a cell in a file.
-COMMANDS = """
-import sys
-from charlm.cli import main
-for words in ("config show leaky", "config schema", "cells list", "train --config leaky --run-dir run"):
-    sys.argv = ["charlm", *words.split()]
-    try:
-        main()
-    except SystemExit as ended:
-        assert not ended.code, words
-"""
 
 
 def test_a_kind_inside_of_charlm_is_a_file_a_line_and_a_yaml(folder: Path) -> None:
@@ -326,17 +298,15 @@ def test_a_kind_inside_of_charlm_is_a_file_a_line_and_a_yaml(folder: Path) -> No
     kind = kind.replace("charlm.cells import Cell, ", "charlm.cells.cell import Cell\nfrom charlm.cells.step import ")
     Path("charlm/cells/leaky.py").write_text(kind, encoding="utf-8")
     registry = Path("charlm/cells/__init__.py")
-    source = registry.read_text(encoding="utf-8")
+    source = re.sub(r"(CELLS: .*\{\n)", r'\1    "leaky": Leaky,\n', registry.read_text(encoding="utf-8"))
     source = source.replace("from charlm.cells.lstm", "from charlm.cells.leaky import Leaky\nfrom charlm.cells.lstm", 1)
-    registry.write_text(re.sub(r"(CELLS: .*\{\n)", r'\1    "leaky": Leaky,\n', source), encoding="utf-8")
+    registry.write_text(source, encoding="utf-8")
     Path("configs").mkdir()
     Path("configs/leaky.yaml").write_text(CONFIG.replace("./leaky.py:Leaky", "leaky"), encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", COMMANDS],
-        env=os.environ | {"PYTHONPATH": str(folder), "CXX": "false"}, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    # Without kernels, which are the same as those of a cell in a file.
+    environment = os.environ | {"PYTHONPATH": str(folder), "CXX": "false"}
+    command = [sys.executable, "-P", "-m", "charlm", "train", "--config", "leaky", "--run-dir", "run"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "kind: leaky\n    hidden: 12\n    leak: 0.5" in done.stdout
-    assert "Initial value of the parameter." in done.stdout
-    assert "leaky      h           A leaky network" in done.stdout
-    assert "done     max_steps" in done.stderr
+    own = {"kind": "leaky", "hidden": 12, "leak": 0.5}
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["model"]["cell"] == own
