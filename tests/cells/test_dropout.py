@@ -1,5 +1,7 @@
 """Dropout: what it drops, when, and how its masks are drawn."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
@@ -10,15 +12,6 @@ from charlm.layers.reference import reference_layer
 from charlm.native.operators import random_mask
 from charlm.system.process_group import Shard
 from tests.cells.measure import Case, random_input, random_state, seeded
-
-
-def echo(num_layers: int, **options: object) -> Tensor:
-    """Outputs [20, 4, 30] of layers that repeat their input of ones: relu, identity weights, no recurrence."""
-    stack = Case("rnn").start(30, 30, num_layers, nonlinearity="relu", **options)
-    stack.init_uniform_(0.0)
-    for layer in range(num_layers):
-        torch.nn.init.eye_(stack.get_parameter(f"weight_ih_l{layer}"))
-    return stack(torch.ones(20, 4, 30))[0]
 
 
 def values(tensor: Tensor) -> list[float]:
@@ -83,35 +76,6 @@ def test_processes_that_share_a_batch_draw_the_masks_of_one() -> None:
         torch.testing.assert_close(y, stack.shard.of(whole, 1), rtol=1e-12, atol=1e-12)
 
 
-def test_dropout_between_layers() -> None:
-    y = echo(2, between_layers=0.5)
-    assert values(y) == [0.0, 2.0]
-    assert not torch.equal(y[0], y[1])
-    assert not torch.equal(y[:, 0], y[:, 1])
-    y = echo(2, between_layers=0.5, variational=True)
-    assert values(y) == [0.0, 2.0]
-    assert (y == y[0]).all()
-    assert not torch.equal(y[0, 0], y[0, 1])
-    assert (echo(1, between_layers=0.5) == 1).all()  # neither the first input nor the last output
-    # x + m x of the second layer, (1 + m′)(1 + m) x of the third, masks m and m′ of 0 and 2.
-    assert values(echo(3, between_layers=0.5, residual=True)) == [1.0, 3.0, 9.0]
-
-
-@pytest.mark.parametrize("name", ["state", "weights"])
-def test_dropout_of_states_and_of_weights_holds_one_mask_for_all_steps_of_a_call(name: str) -> None:
-    stack = Case("rnn").start(1, 30, nonlinearity="relu", **{name: 0.5})  # it repeats its state
-    stack.init_uniform_(0.0)
-    torch.nn.init.eye_(stack.get_parameter("weight_hh_l0"))
-    x, state = torch.zeros(6, 4, 1), (torch.ones(1, 4, 30),)
-    y, _ = stack(x, state)
-    assert values(y[0]) == [0.0, 2.0]
-    for t in range(6):
-        assert torch.equal(y[t], y[0] ** (t + 1))
-    # One of all streams for weights.
-    assert torch.equal(y[0, 0], y[0, 1]) == (name == "weights")
-    assert not torch.equal(stack(x, state)[0][0], y[0])
-
-
 def test_zoneout_holds_other_units_at_every_step_and_is_its_mean_in_evaluation() -> None:
     stack = Case("rnn").start(1, 300, zoneout=0.25)
     stack.init_uniform_(0.0)  # What a step makes is 0.
@@ -126,28 +90,33 @@ def test_zoneout_holds_other_units_at_every_step_and_is_its_mean_in_evaluation()
     assert torch.equal(y, torch.tensor([0.25, 0.25**2, 0.25**3]).view(3, 1, 1).expand(3, 4, 300))
 
 
-@pytest.mark.parametrize("kind", ["lstm", "slstm", "mogrifier"])
-def test_masks_are_drawn_from_the_lowest_layer_up(kind: str) -> None:
-    """A stack of two layers equals two single layers with masks drawn by hand in the documented order."""
+@pytest.mark.parametrize("variational", [False, True])
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_stack_is_its_layers_with_masks_drawn_from_the_lowest_up(
+    case: Case, residual: bool, variational: bool
+) -> None:
+    """Each reads the outputs of the one below; the masks are drawn by hand in the documented order."""
     p, q, r, k = 0.4, 0.3, 0.2, 0.1
-    stack = Case(kind).build(3, 6, 2, between_layers=p, state=q, weights=r, zoneout=k)
-    x, zeros = random_input(stack, 4, 5), stack.zero_state(5)
-    y, last = seeded(stack)(x)
+    dropout = {"between_layers": p, "state": q, "weights": r, "variational": variational}
+    stack = case.build(3, 6, 2, zoneout=k, residual=residual, **dropout)
+    x, state = random_input(stack, 4, 5), random_state(stack, 5)
+    y, last = seeded(stack)(x, state)
     torch.manual_seed(1)
 
-    def call(layer: int) -> LayerCall:
+    def layer_by_hand(layer: int, inputs: Tensor) -> tuple[Tensor, Any]:
         mask = dropout_mask((5, 6), q, like=x)
         named = stack.layer_parameters(layer)
         for name in stack.program(layer).recurrent():
             named[name] = named[name] * dropout_mask(tuple(named[name].shape), r, like=x)
-        zoned_out = dropout_mask((4, 5, 6 * len(stack.state_names)), k, like=x) == 0
-        state = tuple(tensor[layer] for tensor in zeros)
-        return LayerCall(stack.passes(layer), named, state, mask, zoned_out.double())
+        zoned_out = dropout_mask((4, 5, 6 * len(state)), k, like=x) == 0
+        of_layer = tuple(tensor[layer] for tensor in state)
+        return reference_layer(inputs, LayerCall(stack.passes(layer), named, of_layer, mask, zoned_out.double()))
 
-    low, _ = reference_layer(x, call(0))
-    expected, last_of_layer = reference_layer(low * dropout_mask((4, 5, 6), p, like=x), call(1))
-    assert torch.equal(y, expected)
-    assert all(torch.equal(a[1], b) for a, b in zip(last, last_of_layer, strict=True))
+    low, last_of_low = layer_by_hand(0, x)
+    mask = dropout_mask((1 if variational else 4, 5, 6), p, like=x)
+    high, last_of_high = layer_by_hand(1, low * mask)
+    assert torch.equal(y, low + high if residual else high)
+    assert all(map(torch.equal, last, map(torch.stack, zip(last_of_low, last_of_high, strict=True))))
 
 
 @pytest.mark.parametrize("variational", [False, True])

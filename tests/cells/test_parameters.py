@@ -68,11 +68,3 @@ def test_special_biases(kind: str, options: dict[str, Any], name: str, rows: lis
 def test_peepholes_of_an_sru_start_with_a_variance_of_one_half() -> None:
     stack = Case("sru").start(3, 500)
     assert stack.get_parameter("peephole_l0").var().item() == pytest.approx(0.5, rel=0.2)
-
-
-def test_orthogonal_matrices() -> None:
-    stack = Case("mogrifier").start(3, 4)
-    stack.init_orthogonal_()
-    for name, columns in (("weight_q", 3), ("weight_hh", 4)):
-        for block in stack.get_parameter(f"{name}_l0").view(-1, columns, 4):
-            torch.testing.assert_close(block @ block.t(), torch.eye(columns))

@@ -49,23 +49,6 @@ def results(outcome: Any) -> Run:
     return {"y": y} | {str(number): tensor for number, tensor in enumerate(last)}
 
 
-@pytest.mark.parametrize("residual", [False, True])
-def test_a_layer_reads_the_outputs_of_the_one_below(case: Case, residual: bool) -> None:
-    stack = case.build(3, 4, 3, residual=residual)
-    x, state = random_input(stack, 3, 2), random_state(stack, 2)
-    y, last = x, []
-    for layer in range(3):
-        single = case.build(stack.layer_input_size(layer), 4)
-        weights = {n: w for n, w in stack.state_dict().items() if n.endswith(f"_l{layer}")}
-        single.load_state_dict({name.replace(f"_l{layer}", "_l0"): w for name, w in weights.items()})
-        of_layer = slice(layer, layer + 1)
-        output, last_of_layer = single(y, tuple(tensor[of_layer] for tensor in state))
-        y = y + output if residual and layer > 0 else output
-        last.append(last_of_layer)
-    expected = y, tuple(torch.cat(layers) for layers in zip(*last, strict=True))
-    assert_equal_runs(results(stack(x, state)), results(expected))
-
-
 @pytest.mark.parametrize("way", ["kernel", "reference"])
 def test_a_reset_begins_a_stream_which_ends_at_its_length(case: Case, way: str) -> None:
     """As if each stretch of a stream were alone; with the batch first."""
@@ -96,16 +79,6 @@ def test_a_reset_begins_a_stream_which_ends_at_its_length(case: Case, way: str) 
         x[b, length:] = torch.nan
     found = run(seeded(forward, resets_of(T, 4), torch.tensor(lengths)), stack, x, state)
     assert_equal_runs(found, expected, tolerance=1e-5 if way == "kernel" else 1e-11)
-
-
-def test_lengths_are_those_of_a_packed_sequence() -> None:
-    stack, other = Case("lstm").build(3, 5, 2).float(), nn.LSTM(3, 5, 2, batch_first=True)
-    other.load_state_dict(stack.state_dict())
-    stack.batch_first, x, lengths = True, torch.randn(3, 7, 3), [2, 7, 4]
-    y, last = stack(x, lengths_B=lengths)
-    packed, expected_last = other(nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths), True, False))
-    expected_y, _ = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)
-    torch.testing.assert_close((y, last), (expected_y, expected_last))
 
 
 def test_no_state_is_a_state_of_zeros_and_shapes_are_kept(case: Case) -> None:
