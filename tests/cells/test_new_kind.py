@@ -182,13 +182,6 @@ def test_what_is_wrong_with_the_file_is_one_line(source: str, name: str, fault: 
     assert "\n" not in line
 
 
-def test_a_step_that_is_no_program_names_its_line(cli) -> None:
-    Path("leaky.py").write_text(LEAKY.replace("return h", "return h if h > 0 else h"))
-    refused = cli("train", "text.txt", "--set", "model.cell.kind=leaky.py:Leaky")
-    line = 1 + LEAKY[: LEAKY.index("return h")].count("\n")
-    assert refused.error.startswith(f"leaky.py, line {line}, Leaky.step: a branch on a value")
-
-
 def test_only_a_config_that_a_user_typed_runs_a_file() -> None:
     Path("own/leaky.py").write_text("raise AssertionError\n")
     cell = load_config(Path("own/mine.yaml"), ["model.cell.leek=3"]).model.cell

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import charlm.cells
-from charlm.cells import GRU, LSTM, RHN, SRU, Cell, Mogrifier, tanh, where
+from charlm.cells import GRU, LSTM, RHN, SRU, Cell, Mogrifier, where
 from charlm.cells.cell import trace
 from charlm.cells.program import WINDOW, Program, when
 from charlm.cells.split import split
@@ -56,24 +56,6 @@ def test_a_product_with_0_stays() -> None:
     """Of ∞ it is not a number, in every kernel as in the step."""
     program = program_of('log(0 * h) + sqrt(0 * h - 1) + 1 / (0 * h) + p.vector("b")')
     assert [count(program, op) for op in ("mul", "log", "sqrt", "div")] == [1, 1, 1, 1]
-
-
-def test_several_vectors_unpack_and_combine_with_one() -> None:
-    def step(self: Any, p: Any, x: Any, h: Any) -> Any:
-        a = p.product("w", x, 3) * tanh(h) + p.vector("b", 3)
-        assert len(a) == 3
-        first, *rest = a
-        assert a[0].place == first.place
-        return first + rest[0] * rest[1]
-
-    several = {(node.op, node.count) for node in program_of(step).nodes if node.count > 1}
-    assert several == {("product", 3), ("mul", 3), ("vector", 3), ("add", 3)}
-
-
-def test_x_and_states_fit_in_a_square_layer() -> None:
-    cell = cell_of('(x if p.square else p.product("w", x)) + h * p.vector("b")')
-    assert [parameter.name for parameter in trace(cell, True).parameters] == ["b"]
-    assert [parameter.name for parameter in trace(cell, False).parameters] == ["w", "b"]
 
 
 # When values are computed
