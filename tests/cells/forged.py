@@ -150,6 +150,7 @@ def compare_onnx(program: Program, square: bool) -> None:
     inputs = {each.name: tensor.numpy() for each, tensor in zip(session.get_inputs()[1:], state, strict=True)}
     names = [each.name for each in session.get_outputs()]
     found = dict(zip(names, map(torch.from_numpy, session.run(None, {"ids": ids.numpy(), **inputs})), strict=True))
+    assert network.embedding is not None
     with torch.no_grad():
         x = network.embedding(ids)
         y, last = layers.forward_reference(x, state)

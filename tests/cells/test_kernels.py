@@ -198,8 +198,8 @@ def test_an_odd_cell_writes_what_its_layers_do(
     decoder = torch.randn(V, 13), torch.randn(V)
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         y, state = stack(Lookup(torch.randint(V, (4, B)), table_VE))
-        layers = stack.generating_layers(state, Lookup(torch.arange(V), table_VE))
-        generator = Generator(stack.cpu_driver.kernel, layers, [decoder], residual=stack.residual)
+        structs = stack.generating_layers(state, Lookup(torch.arange(V), table_VE))
+        generator = Generator(stack.cpu_driver.kernel, structs, [decoder], residual=stack.residual)
         for ids in generator.draw(torch.rand(30, B), temperature=0.0, top_k=0, top_p=1.0):
             assert torch.equal(linear(y[-1], *decoder).argmax(-1), ids)
             y, state = stack(Lookup(ids[None], table_VE), state)

@@ -41,7 +41,7 @@ class Vectors(Tensor):
     def squared(self) -> Any:
         return self * self
 
-    def __rpow__(self, number: float) -> Any:
+    def __rpow__(self, number: Any) -> Any:
         return number * self
 
 
@@ -135,7 +135,7 @@ def parameters(layers: RecurrentLayers) -> dict[str, Any]:
     for one in program.parameters:
         tensor = layers.get_parameter(f"{one.name}_l0").detach()
         items = [item.unflatten(0, (one.gates, -1)) for item in (tensor if one.stack else tensor[None])]
-        values = [vectors(item[:, None]) if one.columns == "" else Matrix(item) for item in items]
+        values: list[Any] = [vectors(item[:, None]) if one.columns == "" else Matrix(item) for item in items]
         if one.columns == "" and one.gates == 1:
             found[symbols[one.name,]] = vectors(torch.cat(values))
         else:
@@ -151,7 +151,7 @@ def assert_lines_are_the_step(layers: RecurrentLayers) -> None:
     _, last = layers.forward_reference(x, state)
     upstream = [torch.randn_like(tensor) for tensor in last]
     layers.zero_grad()
-    sum((tensor * d).sum() for tensor, d in zip(last, upstream, strict=True)).backward()
+    torch.stack([(tensor * d).sum() for tensor, d in zip(last, upstream, strict=True)]).sum().backward()
 
     given, expected = {"xₜ": x}, {"dx_after": _gradient(x)}
     for name, before, after, d in zip(program.states, state, last, upstream, strict=True):
