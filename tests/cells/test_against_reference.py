@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 import torch
 
+from charlm.cells import CELLS
 from charlm.layers import Lookup
 from tests.cells.measure import (
     CASES,
@@ -45,7 +46,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 @pytest.mark.usefixtures("needs_kernels", "poison")
 @pairwise(
-    case=[*CASES, Case("rhn", {"depth": 10})],
+    case=CASES,
     size=SIZES,
     options=OPTIONS,
     threads=[1, 2, 3, 4],
@@ -75,7 +76,12 @@ def test_torchs_fused_layers(case: Case, size: Any, options: dict[str, Any]) -> 
 
 @pytest.mark.usefixtures("needs_kernels")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pairwise(case=CASES, size=[(4, 5, 3), (4, 5, 40), (50, 40, 4)], forward_of=[by_kernel, own], one_hot=[False, True])
+@pairwise(
+    case=[Case(kind) for kind in CELLS],
+    size=[(4, 5, 3), (4, 5, 40), (50, 40, 4)],
+    forward_of=[by_kernel, own],
+    one_hot=[False, True],
+)
 def test_lookups(case: Case, size: tuple[int, int, int], forward_of: Any, one_hot: bool, request: Any) -> None:
     """With fewer characters than inputs the table is mapped, with more its rows in use; most inputs are one of them."""
     steps, batch_size, vocabulary = size

@@ -18,12 +18,6 @@ def values(tensor: Tensor) -> list[float]:
     return sorted(set(tensor.flatten().tolist()))
 
 
-@pytest.fixture(params=["kernel", "torch"])
-def masks_by(request: pytest.FixtureRequest) -> None:
-    request.getfixturevalue("needs_kernels" if request.param == "kernel" else "no_kernels")
-
-
-@pytest.mark.usefixtures("masks_by")
 def test_a_mask_scales_what_it_does_not_drop_and_its_elements_are_independent() -> None:
     like = torch.zeros(1, dtype=torch.float64)
     mask = dropout_mask((1000, 400), 0.2, like)
