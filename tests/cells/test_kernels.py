@@ -19,6 +19,7 @@ from charlm.layers import Generator, Lookup, RecurrentLayers, RecurrentState, cr
 from charlm.native import compiler, loading
 from tests.cells.forged import compare_kernel, forged, layers_of_program
 from tests.cells.measure import (
+    CASES,
     Case,
     Run,
     assert_equal_runs,
@@ -35,7 +36,7 @@ from tests.cells.measure import (
 )
 from tests.cells.on_tensors import by_step
 from tests.cells.programs import drawn
-from tests.export.odd import Odd
+from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
@@ -181,19 +182,14 @@ def test_a_tensor_without_memory_is_refused() -> None:
 # Generation
 
 
-@pytest.mark.parametrize(
-    ("embedding", "layers", "options", "bf16"),  # I ≠ H, I = H, one-hot
-    [(5, 1, {}, False), (5, 3, {"residual": True}, True), (13, 2, {"zoneout": 0.3}, False), (0, 2, {}, True)],
-)
+# I ≠ H, I = H, one-hot
+@pairwise(case=CASES, sizes=[(5, 1), (5, 3), (13, 2), (0, 2)], residual=[False, True], bf16=[False, True])
 @torch.no_grad()
-def test_an_odd_cell_writes_what_its_layers_do(
-    embedding: int, layers: int, options: dict[str, Any], bf16: bool
-) -> None:
+def test_any_cell_writes_what_its_layers_do(case: Case, sizes: tuple[int, int], residual: bool, bf16: bool) -> None:
     """Greedy characters from a kernel are those of step after step."""
     V, B = 11, 3
-    stack = RecurrentLayers(Odd(hidden=13), embedding or V, layers, **options).eval()
-    for parameter in stack.parameters():
-        parameter += 0.3 * torch.randn_like(parameter)
+    embedding, layers = sizes
+    stack = case.build(embedding or V, 13, layers, residual=residual, zoneout=0.3).float().eval()
     table_VE = torch.randn(V, embedding) if embedding else None
     decoder = torch.randn(V, 13), torch.randn(V)
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
