@@ -152,7 +152,7 @@ def leaky(option: str, default: str = "0.0") -> str:
 # What is in the file, which class is named, and what is said of it.
 FAULTS = [
     ("class Leaky(:\n", "Leaky", "wrong.py, line 1: SyntaxError: invalid syntax"),
-    ("\nimport nowhere\n", "Leaky", "wrong.py, line 2: ModuleNotFoundError: No module named 'nowhere'"),
+    ("import json\njson.loads('')\n", "Leaky", "wrong.py, line 2: JSONDecodeError: Expecting value"),
     (LEAKY, "tanh", "found tanh, which is no subclass of charlm.cells.Cell; allowed: Leaky"),
     (f"{LEAKY}\nclass Two(Leaky):\n    pass\n", "", "found 2 cells, Leaky, Two; allowed: one's name"),
     (LEAKY.replace("Leaky", "lstm"), "lstm", "found a class lstm, as a built-in kind is called; "),
