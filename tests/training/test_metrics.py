@@ -43,7 +43,7 @@ def test_rows_and_events_of_a_run(finished_run):
 
 @contextlib.contextmanager
 def full_disk():
-    """A context in which no file can grow."""
+    """No file can grow."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
     try:
@@ -91,21 +91,15 @@ def test_a_rollback_drops_later_rows_samples_and_events(tmp_path, windows):
 
 
 @pytest.mark.parametrize(
-    "damage",
-    [
-        lambda line: b"\xff\xfe\n",
-        lambda line: line[:20],
-        lambda line: b"[" * 100_000 + b"\n",
-        lambda line: line.replace(b'"step": 6', b'"step": "x"'),
-        lambda line: line.replace(b'"step": 6', b'"step": 13'),
-    ],
+    "damaged",
+    [b"\xff\xfe\n", b'{"step": 6, "spl', b"[" * 100_000 + b"\n", b'{"step": "x"}\n', b'{"step": 13}\n'],
     ids=["no text", "torn", "nested", "no step", "a later step"],
 )
-def test_resume_keeps_what_is_whole_of_a_damaged_log(run, damage, capsys):
+def test_resume_keeps_what_is_whole_of_a_damaged_log(run, damaged, capsys):
     log = run / "metrics.jsonl"
     before = rows(run)
     lines = log.read_bytes().splitlines(keepends=True)
-    log.write_bytes(b"".join([*lines[:2], damage(lines[2]), *lines[3:]]))
+    log.write_bytes(b"".join([*lines[:2], damaged, *lines[3:]]))
     resume_run(run, with_max_steps(15))
     assert rows(run)[:2] == before[:2]
     assert [(row["step"], row["split"]) for row in rows(run)[2:]] == [(15, "train"), (15, "valid")]
