@@ -61,7 +61,6 @@ def test_the_bound_is_between_the_weights_and_what_a_run_takes(trainer_of, kind)
     ("files", "bytes_"),
     [
         ({}, 8 * GB),
-        ({"job/memory.max": "max\n"}, 8 * GB),
         ({"memory.max": 3 * GB, "memory.current": 2 * GB, "memory.stat": "anon 5\ninactive_file 7\n"}, GB + 7),
         ({"memory.max": GB, "memory.current": 2 * GB, "memory.stat": "inactive_file 0\n"}, 0),
         ({"job/memory.max": "max", "memory.max": 2 * GB, "memory.current": GB, "memory.stat": "inactive_file 0"}, GB),

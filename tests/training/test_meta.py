@@ -52,28 +52,20 @@ def autocast(monkeypatch):
     name=["adamw", "adam", "rmsprop", "muon"],  # torch has no fused step of SGD for this device
     precision=["fp32", "bf16"],
     train=[{}, {"ema": 0.9, "reset_state": 0.1}, {"activation_penalty": 0.1, "change_penalty": 0.1}],
+    unit=["text", "line"],  # lines run in the loop that takes resets
 )
-def test_updates(trainer_of, kind, model, name, precision, train):
-    cell = {"kind": kind, "hidden": 12}
+def test_updates(trainer_of, kind, model, name, precision, train, unit):
     trainer = trainer_of(
         on="meta",
+        unit=unit,
         precision=precision,
-        model={"cell": cell, **model},
+        model={"cell": {"kind": kind, "hidden": 12}, **model},
         optimizer={"name": name, "lr": 0.01},
         train={"bptt": 3, **train},
     )
     trainer.update()
     trainer.update()
-    assert all(parameter.device == META for parameter in trainer.model.parameters())
-
-
-@pairwise(kind=KINDS, model=MODELS[:2], precision=["fp32", "bf16"])
-def test_updates_on_lines_run_in_the_loop_that_takes_resets(trainer_of, kind, model, precision):
-    model = {"cell": {"kind": kind, "hidden": 12}, **model}
-    trainer = trainer_of(on="meta", unit="line", precision=precision, model=model, optimizer={"name": "adamw"})
-    assert "loop with its own backward pass" in trainer.backend
-    trainer.update()
-    trainer.update()
+    assert {parameter.device for parameter in trainer.parameters} == {META}
 
 
 @pairwise(kind=KINDS, model=MODELS, precision=["fp32", "bf16"])
@@ -85,18 +77,3 @@ def test_scores(config_of, kind, model, precision, monkeypatch):
     windows = list(scored_windows(network, ids, part_starts(ids, 3), steps=12))
     assert [nats_TB.shape for nats_TB in windows] == [(12, 3), (8, 3)]
     assert {(nats_TB.dtype, nats_TB.device) for nats_TB in windows} == {(torch.float32, META)}
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_muon_multiplies_in_the_precision_of_the_model(trainer_of, monkeypatch, precision):
-    found = []
-
-    def orthogonal(blocks):
-        found.append(torch.is_autocast_enabled("cuda"))
-        return blocks
-
-    monkeypatch.setattr("charlm.training.optimizer.orthogonal", orthogonal)
-    trainer = trainer_of(on="meta", precision=precision, optimizer={"name": "muon", "lr": 0.01})
-    found.clear()  # one trial step on the CPU finds out what the optimizer keeps
-    trainer.update()
-    assert set(found) == {precision == "bf16"}
