@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import itertools
 import math
 import resource
 import sys
@@ -116,19 +117,15 @@ class Terminal(io.StringIO):
         return 2
 
 
-SCORES = "update 12345 · 1.500 nats · 109,000 chars/s · 2.164 bits/char"
-
-
-@pytest.mark.parametrize(("columns", "scores"), [(200, SCORES), (61, SCORES[:28])])
-def test_the_bar_shows_the_time_left_first_and_cuts_what_does_not_fit(monkeypatch, columns, scores):
+def test_the_bar_shows_the_time_left_first_and_cuts_what_does_not_fit(monkeypatch):
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr("os.get_terminal_size", lambda descriptor: (columns, 24))
+    monkeypatch.setattr("os.get_terminal_size", lambda descriptor: (61, 24))
+    monkeypatch.setattr("tqdm.std.time", itertools.count().__next__)  # it is drawn at most five times a second
     progress = ProgressBar()
-    monkeypatch.setattr(progress._bar, "mininterval", 0)
     progress.note({"nats": 1.5, "bpc": 2.164, "chars_per_s": 109_000.0})
     progress.show(12_345, 0.5, 3660.0)
     shown = [text.strip() for text in terminal.getvalue().split("\r")]
     assert shown[1] == "? left   0%|          | update 0"
-    assert shown[-1] == f"1 h 1 min left  50%|█████     | {scores}".strip()
+    assert shown[-1] == "1 h 1 min left  50%|█████     | update 12345 · 1.500 nats ·"
     progress.close()

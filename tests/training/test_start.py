@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -11,19 +10,6 @@ from charlm.errors import CharlmError, DataError, RunError
 from charlm.system.lock import is_locked, locked
 from charlm.training.start import resume_run, start_run
 from tests.runs import contents, interrupted_after, with_max_steps
-
-
-def test_kernels_are_compiled_before_there_is_a_folder_and_a_clock(tmp_path, config_of, monkeypatch):
-    from charlm.native import loading
-
-    def slow(sources):
-        assert not (tmp_path / "run").exists()
-        time.sleep(0.4)
-        return dict.fromkeys(sources, loading.KernelError("switched off by CHARLM_KERNELS"))
-
-    monkeypatch.setattr(loading, "_outcomes", {})
-    monkeypatch.setattr(loading, "_get", slow)
-    assert start_run(config_of(train={"max_steps": None, "max_minutes": 0.005}), tmp_path / "run").step > 0
 
 
 def test_runs_write_only_into_folders_of_their_own(tmp_path, config_of, monkeypatch):

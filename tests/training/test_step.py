@@ -170,15 +170,6 @@ def test_the_average_of_the_weights_begins_with_those_after_the_first_update(tra
         torch.testing.assert_close(trainer.evaluated_model.decoder.weight, expected)
 
 
-def test_bf16_keeps_weights_and_state_in_fp32(trainer_of):
-    rounded, exact = trainer_of(precision="bf16"), trainer_of()
-    for trainer in (rounded, exact):
-        trainer.update()
-        trainer.update()
-    assert {part.dtype for part in (*rounded.state.recurrent, *rounded.parameters)} == {torch.float32}
-    assert row_of(exact)["nats"] != row_of(rounded)["nats"] == pytest.approx(row_of(exact)["nats"], rel=0.02)
-
-
 def test_same_seed_same_weights_other_seed_others(trainer_of):
     first, second, other = trainer_of(), trainer_of(), trainer_of(seed=2)
     for trainer in (first, second, other):
