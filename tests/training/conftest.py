@@ -1,6 +1,10 @@
 """Fixtures for tests of training."""
 
+import contextlib
+import resource
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -11,6 +15,7 @@ from charlm.training.machine import choose_machine
 from charlm.training.start import start_run
 from charlm.training.step import Trainer
 from tests.corpora import load_corpus
+from tests.runs import assert_same_checkpoint, untimed
 from tests.text import words_text
 
 
@@ -68,6 +73,39 @@ def before_update(monkeypatch):
         monkeypatch.setattr(Trainer, "update", updated)
 
     return arrange
+
+
+@contextlib.contextmanager
+def full_disk():
+    """No file of this process can grow."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+LOCKING = """
+import sys, time; from pathlib import Path; from charlm.system.lock import locked
+with locked(Path(sys.argv[1])): print("held", flush=True); time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def held_by_another_process(folder):
+    """Until the end of the block, where the process is killed."""
+    with subprocess.Popen([sys.executable, "-c", LOCKING, folder], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield
+        process.kill()
+
+
+def assert_same_run(whole, parts):
+    for name in ("last", "best"):
+        assert_same_checkpoint(*(run / f"checkpoints/{name}.safetensors" for run in (whole, parts)))
+    assert untimed(whole) == untimed(parts)
+    assert (whole / "samples.jsonl").read_bytes() == (parts / "samples.jsonl").read_bytes()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import contextlib
 import io
 import itertools
 import math
-import resource
 import sys
 
 import pytest
@@ -14,6 +13,7 @@ from charlm.training.metrics import ProgressBar, Tracker
 from charlm.training.start import resume_run
 from charlm.training.state import TrainState
 from tests.runs import rows, with_max_steps
+from tests.training.conftest import full_disk
 
 FIELDS = ["step", "chars", "split", "loss", "nats", "bpc", "lr", "grad_norm", "chars_per_s", "elapsed_s"]
 
@@ -40,17 +40,6 @@ def test_rows_and_events_of_a_run(finished_run):
         for tag, name in (names | tags).items():
             shown = [(event.step, pytest.approx(event.value, rel=1e-6)) for event in events.Scalars(tag)]
             assert [(row["step"], row[name]) for row in logged if row["split"] == split] == shown
-
-
-@contextlib.contextmanager
-def full_disk():
-    """No file can grow."""
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def row_at(step):

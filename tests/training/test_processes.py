@@ -1,7 +1,6 @@
 """Several processes, each with its part of the batch, are one."""
 
 import contextlib
-import resource
 import shutil
 import signal
 from pathlib import Path
@@ -27,6 +26,7 @@ from charlm.training.step import Trainer
 from tests.processes import Team, team
 from tests.runs import assert_same_checkpoint, untimed, with_max_steps
 from tests.text import words_text
+from tests.training.conftest import full_disk
 
 SIZE = 3
 LAST = "checkpoints/last.safetensors"
@@ -214,13 +214,11 @@ def test_a_signal_to_one_stops_all_after_the_same_step_and_costs_no_bit(processe
 
 
 @contextlib.contextmanager
-def full_disk(group, raw):
-    """After the fourth update no file of the first process can grow."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    limit = (1, before[1]) if group.is_first else before
-    with after_step(4, lambda trainer: resource.setrlimit(resource.RLIMIT_FSIZE, limit)):
+def disk_of_the_first(group, raw):
+    """It is full from the fourth update on."""
+    disk = contextlib.ExitStack()
+    with disk, after_step(4, lambda trainer: group.is_first and disk.enter_context(full_disk())):
         yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def other_weights(group, raw):
@@ -250,7 +248,7 @@ def indivisible_batch(group, raw):
 @pytest.mark.parametrize(
     ("fault", "printed"),
     [
-        (full_disk, "RunError: /"),
+        (disk_of_the_first, "RunError: /"),
         (other_weights, "CharlmError: weights: process 0 and process 2 differ"),
         (weights_that_are_not_finite, "DivergenceError: update 8: "),
         (other_text, "CharlmError: text: process 0 and process 1 differ"),
@@ -263,7 +261,7 @@ def test_a_fault_of_one_process_ends_all_and_the_first_prints_it(processes: Team
     found = processes(run_of, busy, tmp_path / "run", fault)
     assert found[0].startswith(printed)
     assert found[1:] == ["", ""]
-    assert (tmp_path / "run").exists() == (fault in (full_disk, other_weights, weights_that_are_not_finite))
+    assert (tmp_path / "run").exists() == (fault in (disk_of_the_first, other_weights, weights_that_are_not_finite))
 
 
 def test_nan_in_one_is_a_rollback_in_all(processes: Team, busy, tmp_path):

@@ -12,8 +12,9 @@ from charlm.errors import ConfigError, DataError
 from charlm.runs import describe_run
 from charlm.training.start import resume_run, start_run
 from charlm.training.step import Trainer
-from tests.runs import assert_same_checkpoint, interrupted_after, rows, untimed, with_max_steps
+from tests.runs import interrupted_after, rows, untimed, with_max_steps
 from tests.text import words_text
+from tests.training.conftest import assert_same_run
 
 LAST = "checkpoints/last.safetensors"
 DROPOUT = {"embedding": 0.1, "input": 0.1, "state": 0.2, "between_layers": 0.2, "output": 0.2}
@@ -44,13 +45,6 @@ def changed(*options):
     return lambda saved: parse_config(saved.model_dump(mode="json"), "saved", list(options))
 
 
-def assert_same(whole, parts):
-    for name in ("last", "best"):
-        assert_same_checkpoint(*(run / f"checkpoints/{name}.safetensors" for run in (whole, parts)))
-    assert untimed(whole) == untimed(parts)
-    assert (whole / "samples.jsonl").read_bytes() == (parts / "samples.jsonl").read_bytes()
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_an_interrupted_run_ends_with_the_bits_of_one_in_one_go(tmp_path, config_of, case):
     """Interrupted after 7 steps, between logs and within an epoch."""
@@ -61,7 +55,7 @@ def test_an_interrupted_run_ends_with_the_bits_of_one_in_one_go(tmp_path, config
         assert start_run(config, parts).reason == "SIGINT"
     assert read_checkpoint(parts / LAST).progress["step"] == 7
     assert resume_run(parts).reason == "max_steps"
-    assert_same(whole, parts)
+    assert_same_run(whole, parts)
     assert (read_checkpoint(parts / LAST).progress["epoch"] > 0) == (case == "lines")
 
 
@@ -77,7 +71,7 @@ def test_around_the_end_of_an_epoch(tmp_path, config_of):
             start_run(config, parts)
         assert ("recurrent.0" in read_checkpoint(parts / LAST).carried) == (stop != 19)
         resume_run(parts)
-        assert_same(tmp_path / "whole", parts)
+        assert_same_run(tmp_path / "whole", parts)
 
 
 def test_a_killed_run_rewrites_what_came_after_its_checkpoint(finished_run, run):
@@ -87,7 +81,7 @@ def test_a_killed_run_rewrites_what_came_after_its_checkpoint(finished_run, run)
         metrics.write('{"step": 13, "los')
         samples.write('{"step": 8, "text": "of a killed process", "bits": []}\n{"step": 1')
     resume_run(run)
-    assert_same(finished_run, run)
+    assert_same_run(finished_run, run)
 
 
 def test_a_run_that_dies_at_once_can_be_resumed(finished_run, tmp_path, config_of):
@@ -97,7 +91,7 @@ def test_a_run_that_dies_at_once_can_be_resumed(finished_run, tmp_path, config_o
         start_run(config_of(), run)
     assert [path.name for path in (run / "checkpoints").iterdir()] == ["last.safetensors"]
     resume_run(run)
-    assert_same(finished_run, run)
+    assert_same_run(finished_run, run)
 
 
 @pytest.mark.parametrize(

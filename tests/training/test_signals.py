@@ -9,7 +9,8 @@ from charlm.config import dump_config
 from charlm.inference.reader import Reader
 from charlm.inference.sampling import SampleText
 from charlm.training.start import resume_run, start_run
-from tests.runs import assert_same_checkpoint, interrupted_after, untimed
+from tests.runs import interrupted_after
+from tests.training.conftest import assert_same_run
 
 
 @pytest.mark.parametrize(
@@ -81,10 +82,7 @@ def test_a_signal_is_answered_at_once_and_costs_no_bit(tmp_path, config_of, sign
         assert (outcome.reason, outcome.step) == ("SIGTERM", step)
         assert len(calls) == number
     assert resume_run(parts).reason == "max_steps"
-    for path in (whole / "checkpoints").iterdir():
-        assert_same_checkpoint(path, parts / "checkpoints" / path.name)
-    assert untimed(whole) == untimed(parts)
-    assert (whole / "samples.jsonl").read_text() == (parts / "samples.jsonl").read_text()
+    assert_same_run(whole, parts)
 
 
 def test_a_sample_that_was_left_unfinished_is_drawn_once(tmp_path, config_of, signal_at):

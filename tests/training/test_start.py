@@ -1,15 +1,13 @@
 """What a new run checks and writes before its first step."""
 
-import subprocess
-import sys
-
 import pytest
 
 from charlm.checkpoint import read_checkpoint
 from charlm.errors import CharlmError, DataError, RunError
-from charlm.system.lock import is_locked, locked
+from charlm.system.lock import is_locked
 from charlm.training.start import resume_run, start_run
 from tests.runs import contents, interrupted_after, with_max_steps
+from tests.training.conftest import held_by_another_process
 
 
 def test_runs_write_only_into_folders_of_their_own(tmp_path, config_of, monkeypatch):
@@ -37,12 +35,15 @@ def test_a_folder_that_cannot_hold_the_run_is_refused(tmp_path, config_of, run):
 
 
 def test_a_second_process_is_refused_and_told_of_the_first(config_of, run):
+    """One that was killed leaves no lock."""
     before = contents(run)
-    with locked(run):
+    with held_by_another_process(run):
+        assert is_locked(run)
         for again in (lambda: start_run(config_of(), run), lambda: resume_run(run, with_max_steps(20))):
             with pytest.raises(RunError, match="in use by another process"):
                 again()
     assert contents(run) == before
+    assert not is_locked(run)
     assert resume_run(run, with_max_steps(14)).step == 14
 
 
@@ -53,17 +54,3 @@ def test_a_run_goes_on_where_open_files_cannot_be_replaced(windows, config_of, t
     assert resume_run(tmp_path / "run", with_max_steps(20)).step == 20
     assert last.progress["step"] == 7
     assert "cannot be" not in capsys.readouterr().err
-
-
-def test_the_lock_of_a_killed_process_is_taken_over(tmp_path):
-    program = (
-        "import sys, time; from pathlib import Path; from charlm.system.lock import locked\n"
-        "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
-    )
-    with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "held\n"
-        assert is_locked(tmp_path)
-        process.kill()
-    assert not is_locked(tmp_path)
-    with locked(tmp_path):
-        assert is_locked(tmp_path)
