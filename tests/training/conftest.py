@@ -113,10 +113,10 @@ def trainer_of(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(words_text(3000))
 
-    def build(train=None, optimizer=None, model=None, on=None, unit="text", train_share=0.9, **top):
+    def build(train=None, optimizer=None, model=None, on=None, unit="text", **top):
         """`on`: a device that is no option of a config."""
         raw = {
-            "data": {"source": str(file), "split": [train_share, 0.1, 0.9 - train_share], "unit": unit},
+            "data": {"source": str(file), "split": [0.9, 0.1, 0], "unit": unit},
             "model": {"cell": {"kind": "lstm", "hidden": 12}, **(model or {})},
             "train": {"batch_size": 4, "bptt": 10, "max_steps": 100, "reset_state": 0, **(train or {})},
             "optimizer": {"name": "sgd", "lr": 0.05, "clip_norm": 2.0, **(optimizer or {})},

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from charlm.checkpoint import read_checkpoint
-from charlm.errors import ConfigError, VocabularyError
+from charlm.errors import ConfigError
 from charlm.inference.trained import load
 from charlm.training.start import start_run
 from tests.text import words_text
@@ -66,19 +66,6 @@ def test_the_start_is_scored_and_kept_if_no_update_improves_on_it(tmp_path, conf
     best = read_checkpoint(tmp_path / "second/checkpoints/best.safetensors")
     assert all(torch.equal(best.weights[name], weight) for name, weight in first.weights.items())
     assert best.trained_chars == first.trained_chars == 12 * 4 * 10
-
-
-def test_lines_need_a_model_that_has_seen_a_line_end(tmp_path, config_of):
-    """Or one that may take new characters."""
-    text = tmp_path / "text.txt"
-    text.write_text(words_text(4000).replace("\n", " "))
-    start_run(config_of(data={"source": str(text)}), tmp_path / "first")
-    checkpoint = read_checkpoint(tmp_path / "first" / LAST)
-    with pytest.raises(VocabularyError):
-        start_run(config_of(data={"unit": "line"}), tmp_path / "second", checkpoint)
-    assert not (tmp_path / "second").exists()
-    grown = config_of(data={"unit": "line", "grow_vocabulary": True}, train={"max_steps": 1})
-    assert start_run(grown, tmp_path / "second", checkpoint).step == 1
 
 
 def test_another_model_is_refused_with_every_difference(tmp_path, config_of, first):

@@ -48,22 +48,17 @@ def test_schedules(schedule, step, epochs, share, rate):
     assert learning_rate(config, step=step, epochs=epochs, share_done=share) == pytest.approx(rate)
 
 
-@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop", "adagrad"])
-def test_steps_are_torchs_without_the_import_of_dynamo(name, monkeypatch):
-    ours, theirs = (nn.Parameter(torch.arange(6.0).view(2, 3)) for _ in range(2))
-    kind = type(build_optimizer(nn.Linear(2, 2), optimizer_config(name=name)))
-    optimizers = getattr(torch.optim, kind.__name__)([theirs], lr=0.1), kind([ours], lr=0.1)
-
-    def step(optimizer, parameter):
-        for _ in range(3):
-            optimizer.zero_grad()
-            parameter.grad = torch.ones(2, 3)
-            optimizer.step()
-
-    step(optimizers[0], theirs)
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop", "adagrad", "muon"])
+def test_steps_do_not_import_dynamo(name, monkeypatch):
+    """It takes more than a second."""
     monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # an import fails
-    step(optimizers[1], ours)
-    assert ours.tolist() == theirs.tolist() != [[0, 1, 2], [3, 4, 5]]
+    model = nn.Linear(2, 2)
+    before = model.weight.detach().clone()
+    optimizer = build_optimizer(model, optimizer_config(name=name))
+    optimizer.zero_grad()
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    assert not torch.equal(model.weight, before)
 
 
 def test_options_reach_the_optimizer_and_biases_and_gains_do_not_decay():
@@ -91,17 +86,16 @@ class Own(Cell):
 
 
 @pytest.mark.usefixtures("no_kernels")
-@pytest.mark.parametrize("name", ["muon", "adamw"])
-def test_a_parameter_is_treated_by_what_it_is_whatever_its_name(trainer_of, tmp_path, name):
+def test_a_parameter_is_treated_by_what_it_is_whatever_its_name(trainer_of, tmp_path):
     """Vectors do not decay; Muon takes matrices that multiply states, also of low rank and in stacks."""
     (tmp_path / "own.py").write_text(OWN)
     model = {"cell": {"kind": f"{tmp_path}/own.py:Own", "hidden": 8}, "layers": 2, "embedding": 5}
-    optimizer = trainer_of(model=model, optimizer={"name": name, "lr": 0.01, "weight_decay": 0.3}).optimizer
-    decayed = {"muon": "W_l0, beta", "adamw": "W, U, bias_S, D, beta"}[name]
-    assert describe_treatment(optimizer, name) == (
-        f"adamw, decay 0.3: embedding.weight, {decayed}, decoder.weight; adamw, no decay: b, leak, decoder.bias"
-        + ("; muon, decay 0.3: U, bias_S, D, W_l1…" if name == "muon" else "")
-    )
+    optimizer = trainer_of(model=model, optimizer={"name": "muon", "lr": 0.01, "weight_decay": 0.3}).optimizer
+    assert describe_treatment(optimizer, "muon").split("; ") == [
+        "adamw, decay 0.3: embedding.weight, W_l0, beta, decoder.weight",
+        "adamw, no decay: b, leak, decoder.bias",
+        "muon, decay 0.3: U, bias_S, D, W_l1…",
+    ]
 
 
 def test_muon_is_torchs_gate_by_gate_at_the_scheduled_rate():

@@ -33,15 +33,3 @@ def test_a_checkpoint_whose_tensors_do_not_fit_is_refused(trainer_of, optimizer)
 def assert_refused(trainer, checkpoint):
     with pytest.raises(CheckpointError):
         restore_snapshot(trainer, checkpoint)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "rmsprop"])
-def test_a_momentum_that_comes_with_resumption_starts_from_zero(trainer_of, optimizer):
-    before, after = (trainer_of(optimizer={"name": optimizer, "momentum": m}) for m in (0.0, 0.9))
-    before.update()
-    restore_snapshot(after, take_snapshot(before))
-    for trainer in (before, after):
-        trainer.update()
-    torch.testing.assert_close(before.model.decoder.weight, after.model.decoder.weight)
-    buffers = [after.optimizer.state[parameter]["momentum_buffer"] for parameter in after.parameters]
-    assert all(bool(buffer.any()) for buffer in buffers)
