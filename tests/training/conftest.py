@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -57,22 +58,26 @@ def run(finished_run, tmp_path):
     return shutil.copytree(finished_run, tmp_path / "run")
 
 
+@contextlib.contextmanager
+def before_updates(step, happen, times=1):
+    """Calls a function with the trainer before the update that follows `step` updates; again after a rollback."""
+    update, calls = Trainer.update, []
+
+    def updated(trainer):
+        if trainer.state.step == step and len(calls) < times:
+            calls.append(step)
+            happen(trainer)
+        update(trainer)
+
+    with mock.patch.object(Trainer, "update", updated):
+        yield
+
+
 @pytest.fixture
-def before_update(monkeypatch):
-    """Calls a function with the trainer before the update that follows `step` updates; also after a rollback."""
-
-    def arrange(step, happen, times=1000):
-        update, calls = Trainer.update, []
-
-        def updated(trainer):
-            if trainer.state.step == step and len(calls) < times:
-                calls.append(step)
-                happen(trainer)
-            update(trainer)
-
-        monkeypatch.setattr(Trainer, "update", updated)
-
-    return arrange
+def before_update():
+    """`before_updates` until the end of the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *arguments, **options: stack.enter_context(before_updates(*arguments, **options))
 
 
 @contextlib.contextmanager

@@ -48,7 +48,7 @@ def test_a_second_ctrl_c_leaves_at_once_without_harm(tmp_path, cli, tiny_config,
         signal.raise_signal(signal.SIGINT)
         files.enter_context(mock.patch("os.fsync", flush_half))
 
-    before_update(4, interrupt, times=1)
+    before_update(4, interrupt)
     with files:
         result = cli("train", "--config", tiny_config, "--run-dir", run)
     assert (result.code, "stopped" in result.err) == (130, False)
@@ -70,7 +70,7 @@ def test_a_folder_that_goes_during_the_run_is_not_made_again(
         if event in ("replaced", "made again"):
             run.mkdir()
 
-    before_update(4, happen, times=1)
+    before_update(4, happen)
     error = cli("train", "--config", tiny_config, "--run-dir", run).error
     assert error.startswith(f"{run}: removed, renamed or taken by another process")
     assert not [*run.rglob("*")]
@@ -108,8 +108,8 @@ def test_a_run_folder_from_somebody_else_writes_and_removes_nothing_outside(tmp_
 
 def test_a_lock_that_is_deleted_during_the_run_is_made_again(tmp_path, cli, tiny_config, before_update):
     run, locks = tmp_path / "run", []
-    before_update(3, lambda _: (run / ".lock").unlink(), times=1)
-    before_update(5, lambda _: locks.append(is_locked(run)), times=1)
+    before_update(3, lambda _: (run / ".lock").unlink())
+    before_update(5, lambda _: locks.append(is_locked(run)))
     assert cli("train", "--config", tiny_config, "--run-dir", run).code == 0
     assert locks == [True]
 
@@ -123,7 +123,7 @@ def test_a_process_that_takes_the_run_then_has_it_alone(tmp_path, cli, tiny_conf
         other.enter_context(held_by_another_process(run))
         before.update(contents(run))
 
-    before_update(4, happen, times=1)
+    before_update(4, happen)
     with other:
         error = cli("train", "--config", tiny_config, "--run-dir", run).error
     assert error.startswith(f"{run}: removed, renamed or taken by another process")
@@ -135,7 +135,7 @@ def test_a_process_that_takes_the_run_then_has_it_alone(tmp_path, cli, tiny_conf
 def test_a_signal_that_the_shell_has_ignored_stops_nothing(tmp_path, cli, tiny_config, before_update, number):
     handler = signal.signal(number, signal.SIG_IGN)
     try:
-        before_update(4, lambda _: signal.raise_signal(number), times=1)
+        before_update(4, lambda _: signal.raise_signal(number))
         assert cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run").code == 0
     finally:
         signal.signal(number, handler)
@@ -155,7 +155,7 @@ def test_a_disk_that_fails_during_the_run(cli, tmp_path, tiny_config, before_upd
     """The checkpoint of the best evaluation, at step 3, is the last."""
     run = tmp_path / "run"
     disk = contextlib.ExitStack()
-    before_update(4, lambda _: disk.enter_context(full_disk()), times=1)
+    before_update(4, lambda _: disk.enter_context(full_disk()))
     with disk:
         error = cli("train", "--config", tiny_config, "--run-dir", run).error
     assert error.startswith(f"{run / LAST}: cannot be written (")

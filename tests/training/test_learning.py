@@ -9,7 +9,9 @@ from tests.runs import rows
 from tests.text import MarkovSource
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[] if kind in ("lstm", "rhn") else pytest.mark.slow) for kind in CELLS]
+)
 def test_a_markov_source_is_learned_to_its_entropy_and_no_further(tmp_path, write, kind):
     source = MarkovSource()
     valid = source.text(30_000, seed=3)

@@ -4,7 +4,6 @@ import contextlib
 import shutil
 import signal
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
@@ -20,9 +19,9 @@ from charlm.training.start import resume_run, run_of_this_launch, start_run
 from charlm.training.state import restore_snapshot, take_snapshot
 from charlm.training.step import Trainer
 from tests.processes import Team, team
-from tests.runs import assert_same_checkpoint, untimed, with_max_steps
+from tests.runs import untimed, with_max_steps
 from tests.text import words_text
-from tests.training.conftest import full_disk
+from tests.training.conftest import assert_same_run, before_updates, full_disk
 
 SIZE = 3
 TOLERANCE = 1e-4
@@ -141,27 +140,12 @@ def run_of(group: ProcessGroup, raw, run: Path, disturb=None) -> tuple[str, int]
     return outcome.reason, outcome.step
 
 
-@contextlib.contextmanager
-def after_step(step, happen):
-    """Calls a function with the trainer once, after so many updates."""
-    update, left = Trainer.update, [1]
-
-    def updated(trainer):
-        update(trainer)
-        if trainer.state.step == step and left:
-            left.clear()
-            happen(trainer)
-
-    with mock.patch.object(Trainer, "update", updated):
-        yield
-
-
 def is_last(group: ProcessGroup) -> bool:
     return group.rank == group.size - 1
 
 
 def interrupted(group, raw):
-    return after_step(7, lambda trainer: is_last(group) and signal.raise_signal(signal.SIGTERM))
+    return before_updates(6, lambda trainer: is_last(group) and signal.raise_signal(signal.SIGTERM))
 
 
 def test_processes_write_what_one_process_writes_which_resumes_their_run(processes: Team, busy, tmp_path):
@@ -169,6 +153,7 @@ def test_processes_write_what_one_process_writes_which_resumes_their_run(process
     run_of(ONE_PROCESS, busy, whole)
     busy["train"]["max_steps"] = 10
     assert processes(run_of, busy, parts) == [("max_steps", 10)] * SIZE
+    assert processes(run_of_this_launch) == [parts] * SIZE  # what torchrun would start again goes on with it
     busy["train"]["max_steps"] = 20
     assert run_of(ONE_PROCESS, busy, parts) == ("max_steps", 20)
     assert sorted(path.relative_to(parts) for path in parts.glob("*/*.safetensors")) == sorted(
@@ -177,6 +162,9 @@ def test_processes_write_what_one_process_writes_which_resumes_their_run(process
     assert_near(read_checkpoint(parts / LAST), read_checkpoint(whole / LAST))
     for one, other in zip(untimed(parts), untimed(whole), strict=True):
         assert_near_numbers(one, other)
+    shutil.rmtree(parts)
+    with pytest.raises(RunError):
+        processes(run_of_this_launch)
 
 
 def test_a_signal_to_one_stops_all_after_the_same_step_and_costs_no_bit(processes: Team, busy, tmp_path):
@@ -184,25 +172,23 @@ def test_a_signal_to_one_stops_all_after_the_same_step_and_costs_no_bit(processe
     processes(run_of, busy, whole)
     assert processes(run_of, busy, parts, interrupted) == [("SIGTERM", 7)] * SIZE
     processes(run_of, busy, parts)
-    for name in ("last", "best"):
-        assert_same_checkpoint(*(run / f"checkpoints/{name}.safetensors" for run in (whole, parts)))
-    assert untimed(whole) == untimed(parts)
+    assert_same_run(whole, parts)
 
 
 @contextlib.contextmanager
 def disk_of_the_first(group, raw):
-    """It is full from the fourth update on."""
+    """It is full after the fourth update."""
     disk = contextlib.ExitStack()
-    with disk, after_step(4, lambda trainer: group.is_first and disk.enter_context(full_disk())):
+    with disk, before_updates(4, lambda trainer: group.is_first and disk.enter_context(full_disk())):
         yield
 
 
 def other_weights(group, raw):
-    return after_step(4, lambda trainer: trainer.parameters[0].data.add_(1e-6 * is_last(group)))
+    return before_updates(4, lambda trainer: trainer.parameters[0].data.add_(1e-6 * is_last(group)))
 
 
 def weights_that_are_not_finite(group, raw):
-    return after_step(7, lambda trainer: is_last(group) and trainer.parameters[0].data.fill_(torch.nan))
+    return before_updates(7, lambda trainer: is_last(group) and trainer.parameters[0].data.fill_(torch.nan))
 
 
 def other_text(group, raw):
@@ -245,15 +231,6 @@ def test_nan_in_one_is_a_rollback_in_all(processes: Team, busy, tmp_path):
     outcomes = processes(run_of, busy, tmp_path / "run", weights_that_are_not_finite)
     assert outcomes == [("max_steps", 20)] * SIZE
     assert read_checkpoint(tmp_path / "run" / LAST).progress["rollbacks"] == 1
-
-
-def test_a_run_that_processes_go_on_with_must_be_on_the_first_machine(processes: Team, busy, tmp_path):
-    run = tmp_path / "run"
-    processes(run_of, busy, run)
-    assert set(processes(run_of_this_launch)) == {run}
-    shutil.rmtree(run)
-    with pytest.raises(RunError):
-        processes(run_of_this_launch)
 
 
 # The group
