@@ -4,7 +4,6 @@
 """
 
 import base64
-import io
 import json
 import os
 import re
@@ -61,9 +60,11 @@ def pages_in(chromium: Any, folder: Path) -> Iterator[Callable[..., Any]]:
     said: list[str] = []
     asked: list[str] = []
     views: list[Any] = []
-    path = folder / "page.html"
+    addresses: set[str] = set()
 
     def open_page(html: str, **options: Any) -> Any:
+        path = folder / f"{len(views)}.html"
+        addresses.add(path.as_uri())
         path.write_text(html, encoding="utf-8")
         view = chromium.new_page(viewport={"width": 1300, "height": 900}, **options)
         views.append(view)
@@ -71,14 +72,18 @@ def pages_in(chromium: Any, folder: Path) -> Iterator[Callable[..., Any]]:
         view.on("pageerror", lambda error: said.append(str(error)))
         view.on("request", lambda request: asked.append(request.url))
         view.goto(path.as_uri())
-        view.wait_for_selector("html[data-ready=yes]", state="attached")
+        wait_until_ready(view)
         return view
 
     yield open_page
     for view in views:
         view.close()
     assert said == []
-    assert set(asked) <= {path.as_uri()}
+    assert set(asked) <= addresses
+
+
+def wait_until_ready(view: Any) -> None:
+    view.wait_for_selector("html[data-ready=yes]", state="attached")
 
 
 def check_access(view: Any, most_stops: int) -> None:
@@ -113,11 +118,3 @@ _RING = """() => {
   }
   return [stop.outerHTML.slice(0, 90), isWhole];
 }"""
-
-
-def dark_share(view: Any, x: float, y: float, width: float, height: float) -> float:
-    """How much of a part of the page is as dark as its ink."""
-    from matplotlib.image import imread  # which takes longer to import than all else here
-
-    picture = imread(io.BytesIO(view.screenshot(clip={"x": x, "y": y, "width": width, "height": height})))
-    return float((picture[..., :3].mean(-1) < 0.3).mean())

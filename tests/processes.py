@@ -4,62 +4,34 @@ import contextlib
 import multiprocessing
 import os
 import socket
-import traceback
 from collections.abc import Callable, Iterator
-from multiprocessing.connection import Connection
+from concurrent.futures import ProcessPoolExecutor
 from typing import Any
 
 from charlm.system.process_group import ProcessGroup, process_group
 
 TIMEOUT_S = 60
 
-
-class Team:
-    """Calls functions of a module, which take the group first, in all processes."""
-
-    def __init__(self, connections: list[Connection]) -> None:
-        self._connections = connections
-        self._calls = 0
-
-    def __call__(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """What the function returns in each process; AssertionError with the tracebacks of those where it raises."""
-        self._calls += 1
-        for connection in self._connections:
-            connection.send((self._calls, function, arguments))
-        outcomes = [self._answer(connection) for connection in self._connections]
-        faults = [fault for _, fault in outcomes if fault]
-        assert not faults, "\n".join(faults)
-        return [result for result, _ in outcomes]
-
-    def _answer(self, connection: Connection) -> tuple[Any, str]:
-        """The answer to the last call; those to earlier calls may come late."""
-        while connection.poll(2 * TIMEOUT_S):
-            call, result, fault = connection.recv()
-            if call == self._calls:
-                return result, fault
-        return None, "no answer"
+Team = Callable[..., list[Any]]
+"""Calls a function of a module with the group and further arguments in each process; returns what each returns."""
 
 
 @contextlib.contextmanager
-def team(size: int, timeout_s: int = TIMEOUT_S) -> Iterator[Team]:
-    """So many processes, in one group."""
+def team(size: int, **environment: str) -> Iterator[Team]:
+    """So many processes in one group, with these variables in their environment."""
     context = multiprocessing.get_context("spawn")
-    connections, processes = [], []
-    for rank, environment in enumerate(environments(size, timeout_s)):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs, environment), daemon=True, name=f"process {rank}")
-        process.start()
-        connections.append(ours)
-        processes.append(process)
-    try:
-        yield Team(connections)
-    finally:
-        for connection in connections:
-            with contextlib.suppress(OSError):
-                connection.send(None)
-        for process in processes:
-            process.join(10)
-            process.kill()
+    with contextlib.ExitStack() as stack:
+        pools = [stack.enter_context(ProcessPoolExecutor(1, context)) for _ in range(size)]
+        joining = environments(size, TIMEOUT_S)
+        for future in [pool.submit(_join, each | environment) for pool, each in zip(pools, joining, strict=True)]:
+            future.result(2 * TIMEOUT_S)
+
+        def call(function: Callable[..., Any], *arguments: Any) -> list[Any]:
+            futures = [pool.submit(_call, function, arguments) for pool in pools]
+            return [future.result(2 * TIMEOUT_S) for future in futures]
+
+        yield call
+        call(_leave)
 
 
 def environments(size: int, timeout_s: int) -> list[dict[str, str]]:
@@ -75,16 +47,20 @@ def environments(size: int, timeout_s: int) -> list[dict[str, str]]:
     ]
 
 
-def _serve(connection: Connection, environment: dict[str, str]) -> None:
+# What each process calls. It stays in its group between calls.
+
+_stay = contextlib.ExitStack()
+_groups: list[ProcessGroup] = []
+
+
+def _join(environment: dict[str, str]) -> None:
     os.environ |= environment
-    with process_group() as group:
-        while (request := connection.recv()) is not None:
-            call, function, arguments = request
-            connection.send((call, *_outcome(group, function, arguments)))
+    _groups.append(_stay.enter_context(process_group()))
 
 
-def _outcome(group: ProcessGroup, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, str]:
-    try:
-        return function(group, *arguments), ""
-    except BaseException:
-        return None, traceback.format_exc()
+def _call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    return function(_groups[0], *arguments)
+
+
+def _leave(group: ProcessGroup) -> None:
+    _stay.close()

@@ -1,5 +1,6 @@
 """The model around the cells: input, dropout, logits, loss."""
 
+import itertools
 import math
 from functools import partial
 
@@ -7,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.func import functional_call
 from torch.nn.utils import parametrize
 
 from charlm.cells import CELLS
@@ -28,7 +28,11 @@ def model_of(**model):
     return build_model(config_of(**model), V)
 
 
-@pytest.mark.parametrize("kind", CELLS)
+def ids(T=T, B=B, seed=0):
+    return torch.randint(V, (T, B), generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.mark.parametrize("kind", ["lstm", "rhn"])
 def test_a_model_for_loaded_weights_never_touches_the_random_state(kind, monkeypatch):
     """Not even to put it back: another thread may be drawing from it."""
     monkeypatch.setattr(torch.random, "fork_rng", None)
@@ -50,51 +54,31 @@ class Replaced(torch.nn.Module):
         return self.tensor
 
 
-def wrong_ones(tensor):
-    """Tensors of another shape, type, device or layout."""
-    return (
-        *(tensor[..., :1], torch.cat([tensor, tensor]), tensor[None]),
-        *(tensor.double(), tensor.bfloat16(), tensor.to("meta"), tensor.to_sparse()),
-    )
-
-
-def refused(name, call, *arguments):
-    with pytest.raises(ValueError, match=rf"^{name}: [^\n]*; allowed: [^\n]*$"):
-        call(*arguments)
-
-
-@pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.usefixtures("kernels")
-def test_a_tensor_that_does_not_fit_is_refused_by_every_way_to_compute(tied):
-    """By each backend, a GPU's loop too, and where characters are generated."""
-    model = model_of(cell={"kind": "lstm", "hidden": 8}, layers=2, embedding=5, tie_embeddings=tied).eval()
+def test_a_tensor_that_does_not_fit_is_refused_by_every_way_to_compute():
+    """By each backend, a GPU's loop too, and where characters are generated: kernels would read beyond its end."""
+    model = model_of(cell={"kind": "lstm", "hidden": 8}, layers=2, embedding=5).eval()
     layers, inputs, state = model.layers, torch.randn(T, B, 5), model.zero_state(B)
-    ways = [way for device in ("cpu", "meta") for way in backends(layers, torch.device(device))]
-    for full_name, parameter in list(model.named_parameters()):
-        module = model.get_submodule(full_name.rpartition(".")[0])
-        attribute = full_name.rpartition(".")[2]
-        for wrong in wrong_ones(parameter.detach()):
-            # Of two types or devices no one knows which is meant.
-            name = full_name.removeprefix("layers.") if wrong.dtype == torch.float32 and wrong.is_cpu else r"[\w.]+"
-            refused(name, functional_call, model, {full_name: wrong}, (ids(),))
-            parametrize.register_parametrization(module, attribute, Replaced(wrong), unsafe=True)
-            refused(name, model.generator, state)
-            for backend in ways if module is layers else ():
-                refused(name, partial(layers, backend=backend), inputs, None)
-            parametrize.remove_parametrizations(module, attribute, leave_parametrized=False)
-    for place, tensor in enumerate(state):
-        for wrong in wrong_ones(tensor):
-            replaced = (*state[:place], wrong, *state[place + 1 :])
-            refused("lstm", model.generator, replaced)
-            for backend in ways:
-                refused("lstm", partial(layers, backend=backend), inputs, replaced)
-    refused("lstm: input", layers, inputs.to("meta"))
-    refused("ids of a lookup", model, ids().int())
-    refused("table of a lookup", layers, Lookup(ids(), torch.zeros(V, 5, dtype=torch.float64)))
-
-
-def ids(T=T, B=B, seed=0):
-    return torch.randint(V, (T, B), generator=torch.Generator().manual_seed(seed))
+    ways = [partial(layers, backend=way) for name in ("cpu", "meta") for way in backends(layers, torch.device(name))]
+    wrong_forms = (lambda x: x[..., :1], torch.Tensor.double, lambda x: x.to("meta"))
+    for form in wrong_forms:
+        for full_name, parameter in list(model.named_parameters()):
+            place, _, name = full_name.rpartition(".")
+            module = model.get_submodule(place)
+            parametrize.register_parametrization(module, name, Replaced(form(parameter.detach())), unsafe=True)
+            with pytest.raises(ValueError, match="; allowed: "):
+                model.generator(state)
+            for way in ways if module is layers else ():
+                with pytest.raises(ValueError, match="; allowed: "):
+                    way(inputs, None)
+            parametrize.remove_parametrizations(module, name, leave_parametrized=False)
+        for way in (model.generator, *(partial(way, inputs) for way in ways)):
+            with pytest.raises(ValueError, match="; allowed: "):
+                way((state[0], form(state[1])))
+    with pytest.raises(ValueError, match="; allowed: "):
+        layers(inputs.to("meta"))
+    with pytest.raises(ValueError, match="; allowed: "):
+        model(ids().int())
 
 
 @pytest.mark.parametrize("kind", CELLS)
@@ -105,22 +89,19 @@ def test_zeroed_output_layer_gives_ln_v(kind):
     assert loss.objective.item() == pytest.approx(T * math.log(V), rel=1e-6)
 
 
-@pytest.mark.parametrize("kind", CELLS)
-def test_loss_is_summed_over_steps_and_averaged_over_streams(kind):
-    model = model_of(cell={"kind": kind, "hidden": 8})
+def test_loss_is_summed_over_steps_and_averaged_over_streams():
+    model = model_of(cell={"kind": "lstm", "hidden": 8})
     x, y = ids(), ids(seed=1)
     logits, _ = model(x)
     by_hand = sum(-F.log_softmax(logits[t, b], -1)[y[t, b]] for t in range(T) for b in range(B)) / B
     assert model.window_loss(x, y, None).objective.item() == pytest.approx(by_hand.item(), rel=1e-6)
 
 
-def test_mean_square_and_its_gradient():
+def test_mean_square_has_a_gradient_at_0():
     values = torch.randn(3, 5, dtype=torch.float64, requires_grad=True)
-    assert mean_square(values).item() == pytest.approx(values.square().mean().item(), rel=1e-12)
     assert torch.autograd.gradcheck(mean_square, (values,))
     zeros = torch.zeros(4, requires_grad=True)
     mean_square(zeros).backward()
-    assert zeros.grad is not None
     assert zeros.grad.tolist() == [0.0] * 4
 
 
@@ -143,57 +124,25 @@ def test_penalties_are_mean_squares_times_the_steps():
     assert torch.equal(plain.cross_entropy, plain.objective)
 
 
-def test_change_penalty_of_one_step_is_zero():
-    model = model_of(cell={"kind": "gru", "hidden": 8})
-    loss = model.window_loss(ids()[:1], ids()[:1], None, change_penalty=3.0)
-    assert torch.equal(loss.objective, loss.cross_entropy)
-
-
 WITH_RECURRENT_MATRICES = [kind for kind, cell in CELLS.items() if cell().program(square=True).recurrent()]
 
 
-@pytest.mark.parametrize("kind", WITH_RECURRENT_MATRICES)
-def test_orthogonal_recurrence(kind):
-    model = model_of(cell={"kind": kind, "hidden": 8}, layers=2, orthogonal=True)
-    weights = [p for name, p in model.named_parameters() if "weight_hh" in name]
-    assert len(weights) == 2
-    for block in torch.cat([weight.detach().reshape(-1, 8, 8) for weight in weights]):
-        torch.testing.assert_close(block @ block.t(), torch.eye(8))
-
-
-def test_state_is_detached():
-    model = model_of(cell={"kind": "lstm", "hidden": 8})
-    state = model.window_loss(ids(), ids(), None).state
-    assert len(state) == 2
-    assert all(not part.requires_grad and part.shape == (1, B, 8) for part in state)
+def test_options_of_the_config_reach_the_layers():
+    model = model_of(cell={"kind": "lstm", "hidden": 8}, layers=2, residual=True, zoneout=0.3, orthogonal=True)
+    assert (model.layers.residual, model.layers.zoneout) == (True, 0.3)
+    block = model.layers.get_parameter("weight_hh_l1").detach()[:8]
+    torch.testing.assert_close(block @ block.t(), torch.eye(8))
 
 
 def test_one_hot_input_is_an_identity_embedding():
     one_hot = model_of(cell={"kind": "gru", "hidden": 8}, embedding=0)
     embedded = model_of(cell={"kind": "gru", "hidden": 8}, embedding=V)
     assert one_hot.embedding is None
-    assert embedded.embedding is not None
     with torch.no_grad():
         embedded.embedding.weight.copy_(torch.eye(V))
     embedded.layers.load_state_dict(one_hot.layers.state_dict())
     embedded.decoder.load_state_dict(one_hot.decoder.state_dict())
     torch.testing.assert_close(one_hot(ids())[0], embedded(ids())[0], rtol=0, atol=0)
-
-
-def test_tied_embeddings_are_one_parameter_with_the_gradients_of_both():
-    sizes = {"cell": {"kind": "rnn", "hidden": 8}, "embedding": 8, "tie_embeddings": True}
-    tied = model_of(**sizes)
-    free = model_of(cell={"kind": "rnn", "hidden": 8}, embedding=8)
-    assert tied.embedding is not None
-    assert free.embedding is not None
-    assert tied.embedding.weight is tied.decoder.weight
-    free.load_state_dict(tied.state_dict())
-    for model in (tied, free):
-        model.window_loss(ids(), ids(seed=1), None).objective.backward()
-    both = free.embedding.weight.grad + free.decoder.weight.grad
-    torch.testing.assert_close(tied.decoder.weight.grad, both)
-    parts = {"embedding": 0, "layers": 8 * 8 * 2 + 8 * 2, "logits": 8 * V + V}
-    assert parameters_by_part(config_of(**sizes), V) == parts
 
 
 def test_a_tied_embedding_of_another_size_against_numpy():
@@ -202,8 +151,6 @@ def test_a_tied_embedding_of_another_size_against_numpy():
     tied = model_of(**sizes).double()
     free = model_of(cell={"kind": "rnn", "hidden": 8}, embedding=3).double()
     torch.nn.init.uniform_(tied.decoder.bias)
-    assert tied.projection is not None
-    assert free.embedding is not None
     W, P, b = (each.detach().numpy() for each in (tied.decoder.weight, tied.projection.weight, tied.decoder.bias))
     w_ih, w_hh, b_ih, b_hh = (each.detach().numpy() for each in tied.layers.parameters())
     h_BH, expected = np.zeros((B, 8)), []
@@ -225,9 +172,9 @@ def test_a_tied_embedding_of_another_size_against_numpy():
 
 def test_parameters_by_part_add_up():
     sizes = {"cell": {"kind": "rhn", "hidden": 8, "depth": 3}, "embedding": 4}
-    model, parts = model_of(**sizes), parameters_by_part(config_of(**sizes), V)
+    parts = parameters_by_part(config_of(**sizes), V)
     assert parts == {"embedding": 4 * V, "layers": 3 * (2 * 8 * 8 + 2 * 8) + 2 * 8 * 4, "logits": 8 * V + V}
-    assert sum(parts.values()) == sum(p.numel() for p in model.parameters())
+    assert sum(parts.values()) == sum(p.numel() for p in model_of(**sizes).parameters())
 
 
 def test_init_uniform_bounds_weights_and_zeroes_biases():
@@ -244,37 +191,14 @@ DROPOUT_PLACES = ("embedding", "input", "state", "weights", "between_layers", "o
 
 
 @pytest.mark.parametrize("place", DROPOUT_PLACES)
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("kind", ["lstm", "sru"])
 def test_dropout_acts_in_training_only(kind, place):
-    model = model_of(cell={"kind": kind, "hidden": 8}, layers=2, dropout={place: 0.5})
-    model.eval()
-    assert torch.equal(model(ids())[0], model(ids())[0])
+    model = model_of(cell={"kind": kind, "hidden": 8}, layers=2, dropout={place: 0.5}).eval()
     without = model_of(cell={"kind": kind, "hidden": 8}, layers=2)
-    torch.testing.assert_close(model(ids())[0], without(ids())[0], rtol=0, atol=0)
+    assert torch.equal(model(ids())[0], without(ids())[0])
     model.train()
     dropped = place not in ("state", "weights") or kind in WITH_RECURRENT_MATRICES
     assert torch.equal(model(ids())[0], model(ids())[0]) != dropped
-
-
-@pytest.mark.parametrize("kind", CELLS)
-def test_zoneout_is_left_to_chance_in_training_only(kind):
-    x = ids()
-    model = model_of(cell={"kind": kind, "hidden": 8}, zoneout=0.3)
-    assert not torch.equal(model(x)[0], model(x)[0])
-    model.eval()
-    assert torch.equal(model(x)[0], model(x)[0])
-    without = model_of(cell={"kind": kind, "hidden": 8}).eval()
-    assert not torch.allclose(model(x)[0], without(x)[0])
-
-
-@pytest.mark.parametrize("kind", CELLS)
-def test_residual_connections_reach_the_logits(kind):
-    x = ids()
-    plain = model_of(cell={"kind": kind, "hidden": 8}, layers=2).eval()
-    residual = model_of(cell={"kind": kind, "hidden": 8}, layers=2, residual=True).eval()
-    one = model_of(cell={"kind": kind, "hidden": 8}).eval()
-    one.load_state_dict({name: residual.state_dict()[name] for name in one.state_dict()})
-    torch.testing.assert_close(residual.features(x)[0], plain.features(x)[0] + one.features(x)[0])
 
 
 def masks(model, x):
@@ -287,20 +211,15 @@ def masks(model, x):
         return model._drop_units(inputs, model.dropout.output)
 
 
-def test_embedding_dropout_drops_the_same_characters_throughout_a_window():
-    model = model_of(embedding=4, dropout={"embedding": 0.5, "variational": True})
+def test_embedding_dropout_drops_whole_characters():
+    """Variational: the same ones throughout a window, and others in each stream; else again at each step."""
     x = ids(T=40)
-    mask = masks(model, x)
-    assert set(mask.unique().tolist()) == {0.0, 2.0}
-    for b in range(B):
-        for character in range(V):
-            assert len(mask[x[:, b] == character, b].unique()) <= 1
+    mask = masks(model_of(embedding=4, dropout={"embedding": 0.5, "variational": True}), x)
+    for stream, character in itertools.product(range(B), range(V)):
+        assert len(mask[x[:, stream] == character, stream].unique()) <= 1
     assert not torch.equal(mask[:, 0] == 0, mask[:, 1] == 0)
-
-
-def test_embedding_dropout_drops_whole_characters_again_at_each_step():
-    model = model_of(embedding=4, dropout={"embedding": 0.5})
-    mask = masks(model, torch.zeros(200, B, dtype=torch.long))
+    mask = masks(model_of(embedding=4, dropout={"embedding": 0.5}), torch.zeros(200, B, dtype=torch.long))
+    assert set(mask.unique().tolist()) == {0.0, 2.0}
     assert (mask == mask[..., :1]).all()
     assert 0.3 < (mask == 0).float().mean() < 0.7
 
@@ -316,12 +235,8 @@ def test_unit_dropout_is_constant_over_time_only_if_variational(place, variation
 
 
 def test_a_number_means_dropout_between_layers_and_at_the_output():
-    assert parse_config({"model": {"dropout": 0.3}}, "test").model.dropout.model_dump() == {
-        "embedding": 0.0,
-        "input": 0.0,
-        "state": 0.0,
-        "weights": 0.0,
+    dropout = config_of(dropout=0.3).dropout
+    assert {place: getattr(dropout, place) for place in DROPOUT_PLACES if getattr(dropout, place)} == {
         "between_layers": 0.3,
         "output": 0.3,
-        "variational": False,
     }

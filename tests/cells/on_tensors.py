@@ -1,6 +1,6 @@
-"""A cell's step on tensors, the truth that programs and kernels are held against."""
+"""A cell's step on tensors, the truth that programs and kernels are held against, and its program on tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -8,8 +8,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from charlm.cells import Parameters
-from charlm.layers.backend import LayerState
-from charlm.layers.stack import RecurrentLayers
+from charlm.cells.program import Program
+from charlm.layers import RecurrentLayers, RecurrentState
+from charlm.layers.reference import TensorProgram
+
+Forward = Callable[[Tensor, RecurrentState], tuple[Tensor, RecurrentState]]
+"""As `RecurrentLayers.forward`, of the first layer alone, without dropout and zoneout."""
 
 
 class TensorParameters(Parameters):
@@ -39,13 +43,31 @@ class TensorParameters(Parameters):
         return self.parameters[name] if index is None else self.parameters[name][index]
 
 
-def step_by_step(layers: RecurrentLayers, x_TBI: Tensor, state: LayerState) -> tuple[Tensor, LayerState]:
-    """Outputs [T, B, H] and last states [B, H] of the first layer, by calling `step` for every time step."""
-    parameters = layers.layer_parameters(0)
-    p = TensorParameters(parameters, square=layers.input_size == layers.hidden_size)
-    outputs = []
-    for x_BI in x_TBI:
-        after = layers.cell.step(p, x_BI, *state)
-        state = after if isinstance(after, tuple) else (after,)
-        outputs.append(state[0])
-    return torch.stack(outputs), state
+def by_step(layers: RecurrentLayers) -> Forward:
+    """By calling the cell's own `step`."""
+    p = TensorParameters(layers.layer_parameters(0), square=layers.input_size == layers.hidden_size)
+    return _repeated(lambda x_BI, *states: layers.cell.step(p, x_BI, *states))
+
+
+def by_program(layers: RecurrentLayers, program: Program) -> Forward:
+    """By evaluating a whole program."""
+    evaluate = TensorProgram(program, program.results, layers.layer_parameters(0))
+
+    def step(x_BI: Tensor, *states: Tensor) -> tuple[Tensor, ...]:
+        return tuple(evaluate({"input": x_BI, "state": dict(zip(program.states, states, strict=True))}))
+
+    return _repeated(step)
+
+
+def _repeated(step: Callable[..., Any]) -> Forward:
+    """A step again and again."""
+
+    def forward(x_TBI: Tensor, state: RecurrentState) -> tuple[Tensor, RecurrentState]:
+        states, outputs = tuple(tensor[0] for tensor in state), []
+        for x_BI in x_TBI:
+            after = step(x_BI, *states)
+            states = after if isinstance(after, tuple) else (after,)
+            outputs.append(states[0])
+        return torch.stack(outputs), tuple(tensor[None] for tensor in states)
+
+    return forward

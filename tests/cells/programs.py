@@ -1,12 +1,10 @@
-"""Random cells for properties of programs: `cells()` draws them, as recipes that print and can be written down."""
+"""Random cells for properties of programs, as recipes that print and can be written down."""
 
 import math
+from random import Random
 from typing import Any, ClassVar
 
-import torch
-from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from charlm.cells import (
     Cell,
@@ -25,11 +23,6 @@ from charlm.cells import (
     tanh,
     where,
 )
-from charlm.cells.cell import trace
-from charlm.cells.program import Program, scalarized
-from charlm.layers import RecurrentLayers
-from charlm.layers.reference import TensorProgram
-from tests.cells.on_tensors import step_by_step
 
 Bounded = tuple[Any, float]
 """A value and a bound of its size, so that no value of a random cell grows."""
@@ -125,64 +118,28 @@ class Drawn3(Drawn):
     internal: ClassVar = ("m",)
 
 
-def cells(*, jumps: bool = True, hidden: int = 4, most: int = 10) -> st.SearchStrategy[Drawn]:
-    """Random cells of at most `most` instructions.
+KINDS = (Drawn, Drawn2, Drawn3)
+NAMES = (*UNARY, *BINARY, *OTHER)
+CONTINUOUS = tuple(name for name in NAMES if name not in ("jump", "stop"))
+"""Without functions that jump, and gradients that are stopped: where a comparison must not depend on rounding."""
 
-    jumps: with functions that are not continuous, and gradients that are stopped. Leave them out where a comparison
-    must not depend on rounding, and where finite differences are taken.
-    """
-    names = [*UNARY, *BINARY, *OTHER]
-    names = names if jumps else [name for name in names if name not in ("jump", "stop")]
+
+def cells(*, jumps: bool = True, hidden: int = 4, most: int = 10) -> st.SearchStrategy[Drawn]:
+    """Random cells of at most `most` instructions; without `jumps` they are CONTINUOUS."""
     operand = st.integers(0, 5)
-    recipes = st.lists(
-        st.tuples(st.sampled_from(names), operand, operand, st.integers(0, 3)), min_size=1, max_size=most
-    )
-    kinds = st.sampled_from([Drawn, Drawn2, Drawn3])
-    return st.builds(lambda kind, recipe: kind(hidden=hidden, recipe=tuple(recipe)), kinds, recipes)
+    instruction = st.tuples(st.sampled_from(NAMES if jumps else CONTINUOUS), operand, operand, st.integers(0, 3))
+    recipes = st.lists(instruction, min_size=1, max_size=most)
+    return st.builds(lambda kind, recipe: kind(hidden=hidden, recipe=tuple(recipe)), st.sampled_from(KINDS), recipes)
 
 
 def drawn(number: int, hidden: int, most: int = 10) -> list[Cell]:
-    """The same random cells in every call, without functions that jump; none of the shortest."""
-    found: dict[Drawn, None] = {}
-
-    @settings(max_examples=4 * number, derandomize=True, database=None, phases=[Phase.generate], deadline=None)
-    @given(cells(jumps=False, hidden=hidden, most=most))
-    def draw(cell: Drawn) -> None:
-        found[cell] = None
-
-    draw()
-    return sorted(found, key=lambda cell: -len(cell.recipe))[:number]
+    """The same continuous cells in every call."""
+    return [random_cell(Random(seed), hidden, CONTINUOUS, most) for seed in range(number)]
 
 
-def evaluated(program: Program, parameters: dict[str, Tensor], x: Tensor, states: tuple[Tensor, ...]) -> list[Tensor]:
-    """Outputs and last states, by evaluating the whole program at each step."""
-    step, outputs = TensorProgram(program, program.results, parameters), []
-    for x_BI in x:
-        named = dict(zip(program.states, states, strict=True))
-        states = tuple(step({"input": x_BI, "state": named}))
-        outputs.append(states[0])
-    return [torch.stack(outputs), *states]
-
-
-def assert_program_is_step(cell: Cell, inputs: int, steps: int = 3, streams: int = 2) -> None:
-    """The step on tensors, the reference loop, the program and its scalarized form give the same numbers."""
-    torch.manual_seed(0)
-    layers = RecurrentLayers(cell, inputs).double()
-    parameters = {name.removesuffix("_l0"): tensor for name, tensor in layers.named_parameters()}
-    x = torch.randn(steps, streams, inputs, dtype=torch.float64)
-    states = tuple(torch.randn(streams, cell.hidden, dtype=torch.float64).tanh() for _ in cell.states)
-
-    outputs, last = step_by_step(layers, x, states)
-    expected = [outputs, *last]
-
-    program = trace(cell, inputs == cell.hidden)
-    first = tuple(state[None] for state in states)
-    y, last = layers.forward_reference(x, first)
-    assert y.isfinite().all()
-    for found in (
-        [y, *(tensor[0] for tensor in last)],
-        evaluated(program, parameters, x, states),
-        evaluated(scalarized(program), parameters, x, states),
-    ):
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+def random_cell(random: Random, hidden: int, names: tuple[str, ...], most: int) -> Drawn:
+    """A cell of these instructions, none of the shortest."""
+    recipe = []
+    for _ in range(random.randint(most // 2, most)):
+        recipe.append((random.choice(names), random.randrange(6), random.randrange(6), random.randrange(4)))
+    return random.choice(KINDS)(hidden=hidden, recipe=tuple(recipe))

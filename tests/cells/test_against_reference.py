@@ -1,11 +1,11 @@
 """Every way to compute layers on the CPU and on GPUs, held to the reference loop in float64 at odd sizes."""
 
-import re
 from typing import Any
 
 import pytest
 import torch
 
+from charlm.cells import CELLS
 from charlm.layers import Lookup
 from tests.cells.measure import (
     CASES,
@@ -46,7 +46,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 @pytest.mark.usefixtures("needs_kernels", "poison")
 @pairwise(
-    case=[*CASES, Case("rhn", {"depth": 10})],
+    case=CASES,
     size=SIZES,
     options=OPTIONS,
     threads=[1, 2, 3, 4],
@@ -76,7 +76,12 @@ def test_torchs_fused_layers(case: Case, size: Any, options: dict[str, Any]) -> 
 
 @pytest.mark.usefixtures("needs_kernels")
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-@pairwise(case=CASES, size=[(4, 5, 3), (4, 5, 40), (50, 40, 4)], forward_of=[by_kernel, own], one_hot=[False, True])
+@pairwise(
+    case=[Case(kind) for kind in CELLS],
+    size=[(4, 5, 3), (4, 5, 40), (50, 40, 4)],
+    forward_of=[by_kernel, own],
+    one_hot=[False, True],
+)
 def test_lookups(case: Case, size: tuple[int, int, int], forward_of: Any, one_hot: bool, request: Any) -> None:
     """With fewer characters than inputs the table is mapped, with more its rows in use; most inputs are one of them."""
     steps, batch_size, vocabulary = size
@@ -104,26 +109,6 @@ def test_lookups(case: Case, size: tuple[int, int, int], forward_of: Any, one_ho
     truth = result(stack.forward_reference)
     stack = stack.float()
     assert_as_accurate([result(forward_of(stack))], [result(stack.forward_reference)], [truth])
-
-
-@pytest.mark.parametrize(
-    ("ids", "table", "message"),
-    [
-        *(
-            ([[1, id]], table, "ids of a lookup: found ")
-            for id in (-1, 4, 10**12)
-            for table in (None, torch.zeros(4, 4))
-        ),
-        (
-            [[1, 2]],
-            torch.zeros(9, 5),
-            "table of a lookup: found torch.float32 [9, 5] on cpu; allowed: torch.float32 [9, 4] on cpu",
-        ),
-    ],
-)
-def test_lookups_that_do_not_fit(ids: list[list[int]], table: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
-        Case("gru").start(4, 5)(Lookup(torch.tensor(ids), table))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers that Triton's interpreter does not store

@@ -49,12 +49,6 @@ def test_autocast_is_close_to_float32(case: Case) -> None:
             assert found[name].isfinite().all(), name
             assert (found[name] - tensor).norm() <= tolerance * tensor.norm() + 1e-6, name
         assert not torch.equal(found["y"], expected["y"]), "autocast did nothing"
-    # The last is that of the reference, which rounds neither states nor sums of gradients. The state of an RNN is no
-    # sum over steps: relu leaves the bfloat16 product as it is.
-    sums = {f"d{name}_l0": 0.5 for name in stack.program(0).recurrent()}
-    sums |= dict.fromkeys({"h", "c"} & found.keys() if case.kind != "rnn" else (), 0.1)
-    for name, most in sums.items():
-        assert (rounded(found[name]) == found[name])[found[name] != 0].float().mean() < most, name
 
 
 class RoundedProduct(torch.autograd.Function):

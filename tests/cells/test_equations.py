@@ -1,53 +1,19 @@
-"""The reference loop computes each cell's step, and each step is the equations of its paper or of torch.nn."""
+"""Each step is the equations of its paper or of torch.nn, and its gradients are those of finite differences."""
 
 import math
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from charlm.cells import LSTM, Cell, Mogrifier, Parameters
-from charlm.cells import step as c
 from charlm.layers import Activations, RecurrentLayers
-from tests.cells.measure import CASES, Case, assert_equal_runs, random_input, random_state, run, seeded
-from tests.cells.on_tensors import step_by_step
+from tests.cells.measure import Case, assert_equal_runs, random_input, random_state, run, seeded
 
 Weights = dict[str, Tensor]
 Mask = Callable[[Tensor], Tensor]
-
-
-class Everything(Cell):
-    """Calls all that a step may call; some functions by torch's names."""
-
-    states: ClassVar = ("h", "s")
-    kind: str = "everything"
-
-    def step(self, p: Parameters, x: Any, h: Any, s: Any) -> Any:
-        a, b = p.product("both", x, 2) + p.vector("bias", 2) * p.product("one", h)
-        for k in range(2):
-            a = c.relu(a) - 0.5 * p.product("deep", b, index=k, of=2) / (1 + c.exp(b)) + p.vector("row", index=k, of=2)
-        few = p.product("down", c.tanh(s), size=3) + p.vector("few", size=3)
-        a, b = p.layer_norm(p.product("up", c.rms_normalize(few), 2), "rows", of=2) + c.normalize(a) * c.sigmoid(-b)
-        h = h + c.sqrt(c.softplus(h)) * (torch.minimum(c.maximum(a, -0.5), b) - h)
-        bound = p.vector("bound")
-        s = c.where(s > bound, c.log(c.softplus(s) + 1), (c.log_sigmoid(h) + torch.tanh(bound)) * c.stop_gradient(s))
-        return h, s + p.product("back", p.product("in", s, size="I") * x)
-
-
-@pytest.mark.parametrize("inputs", [3, 4], ids=["I ≠ H", "I = H"])
-@pytest.mark.parametrize("case", [*CASES, None], ids=lambda case: str(case or "everything"))
-def test_the_reference_computes_the_step(case: Case | None, inputs: int) -> None:
-    stack = case.build(inputs, 4) if case else RecurrentLayers(Everything(hidden=4), inputs).double()
-
-    def by_step(x_TBI: Tensor, state: Any) -> tuple[Tensor, Any]:
-        y_TBH, last = step_by_step(stack, x_TBI, tuple(tensor[0] for tensor in state))
-        return y_TBH, tuple(tensor[None] for tensor in last)
-
-    x, state = random_input(stack, 5, 3), random_state(stack, 3)
-    assert_equal_runs(run(stack.forward_reference, stack, x, state), run(by_step, stack, x, state))
 
 
 # The papers. `dropped` is state dropout; biases and weights have torch's shapes.
@@ -218,23 +184,6 @@ def test_the_cells_of_torch(case: Case, theirs: Callable[..., nn.RNNBase]) -> No
         assert_equal_runs({name: found[name] for name in expected}, expected)
 
 
-def test_a_mogrifier_of_no_rounds_is_an_lstm() -> None:
-    one, other = RecurrentLayers(Mogrifier(hidden=4, rounds=0), 5, 2), RecurrentLayers(LSTM(hidden=4), 5, 2)
-    one.load_state_dict(other.state_dict())  # which refuses other names or shapes
-    x = torch.randn(6, 2, 5)
-    assert torch.equal(one.forward_reference(x)[0], other.forward_reference(x)[0])
-
-
-def test_closed_gates_of_a_minlstm_share_out_the_state() -> None:
-    """Both gates round to 0 in single precision, their quotients do not."""
-    stack = Case("minlstm").start(1, 1)
-    with torch.no_grad():
-        stack.get_parameter("bias_ih_l0").copy_(torch.tensor([-200.0, -200.0, 0.0]))
-        stack.get_parameter("weight_ih_l0").zero_()
-        y, _ = stack.forward_reference(torch.zeros(1, 1, 1), (torch.ones(1, 1, 1),))
-    assert y.item() == 0.5
-
-
 # The activations that the reference loop records
 
 
@@ -256,28 +205,17 @@ def test_every_kind_records_its_activations(case: Case) -> None:
 
 
 def test_recorded_activations_obey_the_equations() -> None:
-    def after_the_resets(kind: str, **options: Any) -> dict[str, Tensor]:
-        [layer] = recorded(Case(kind).start(3, 4, **options))
-        return {name: steps[1:] for name, steps in layer.items()} | {f"{name}0": s[1:-1] for name, s in layer.items()}
-
-    v = after_the_resets("lstm")
+    [v] = recorded(Case("lstm").start(3, 4))
     torch.testing.assert_close(v["h"], v["o"] * v["c"].tanh())
-    torch.testing.assert_close(v["c"][1:], v["f"][1:] * v["c0"] + v["i"][1:] * v["g"][1:])
-    v = after_the_resets("gru")
-    torch.testing.assert_close(v["h"][1:], (1 - v["z"][1:]) * v["n"][1:] + v["z"][1:] * v["h0"])
-    assert 0 < v["r"].min() < v["r"].max() < 1
-    for couple_gates in (True, False):
-        stack = Case("rhn").start(3, 4, depth=3, couple_gates=couple_gates)
-        [v] = recorded(stack)
-        assert "s3" not in v
-        for depth, old, new in ((2, v["s1"], v["s2"]), (3, v["s2"], v["s"])):
-            a = old @ stack.get_parameter("weight_hh_l0")[depth - 1].T + stack.get_parameter("bias_hh_l0")[depth - 1]
-            carry = 1 - v[f"g{depth}"] if couple_gates else v[f"c{depth}"]
-            torch.testing.assert_close(new, a[..., :4].tanh() * v[f"g{depth}"] + old * carry)
-    for forget_gate in ("sigmoid", "exponential"):
-        [v] = recorded(Case("slstm").start(3, 4, forget_gate=forget_gate))
-        assert set(v) == {"h", "c", "i", "f", "o"}, "n and m mean nothing to people"
-        torch.testing.assert_close(v["h"], v["o"] * v["c"])
-        torch.testing.assert_close(v["i"] + v["f"], torch.ones(5, 2, 4, dtype=torch.float64))
-        # c / n is a mean of tanh(z), weighted by the shares: it stays within ±1.
-        assert v["c"].abs().max() < 1
+    after_the_resets = slice(2, None)
+    c = v["f"] * v["c"].roll(1, 0) + v["i"] * v["g"]
+    torch.testing.assert_close(v["c"][after_the_resets], c[after_the_resets])
+    stack = Case("rhn").start(3, 4, depth=2)
+    [v] = recorded(stack)
+    assert {*v} == {"s", "s1", "g1", "g2"}
+    a = v["s1"] @ stack.get_parameter("weight_hh_l0")[1].T + stack.get_parameter("bias_hh_l0")[1]
+    torch.testing.assert_close(v["s"], v["s1"] + v["g2"] * (a[..., :4].tanh() - v["s1"]))
+    [v] = recorded(Case("slstm").start(3, 4))
+    assert {*v} == {"h", "c", "i", "f", "o"}, "n and m mean nothing to people"
+    torch.testing.assert_close(v["h"], v["o"] * v["c"])
+    torch.testing.assert_close(v["i"] + v["f"], torch.ones_like(v["f"]))

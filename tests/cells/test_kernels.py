@@ -4,7 +4,7 @@
 """
 
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar
 
 import pytest
@@ -13,13 +13,16 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from charlm.cells import Cell, Parameters, exp, maximum, minimum, relu, sigmoid, tanh, where
+from charlm.cells.program import Program
 from charlm.config.schema import Dropout
 from charlm.layers import Generator, Lookup, RecurrentLayers, RecurrentState, cross_entropy, linear
 from charlm.native import compiler, loading
+from tests.cells.forged import compare_kernel, forged, layers_of_program
 from tests.cells.measure import (
     CASES,
     Case,
     Run,
+    assert_equal_runs,
     by_kernel,
     hold_to_the_rule,
     in_dtype_of,
@@ -31,9 +34,8 @@ from tests.cells.measure import (
     run,
     seeded,
 )
-from tests.cells.on_tensors import step_by_step
+from tests.cells.on_tensors import by_step
 from tests.cells.programs import drawn
-from tests.export.odd import Odd
 from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
@@ -44,35 +46,28 @@ def in_float32(stack: RecurrentLayers, steps: int, batch_size: int) -> tuple[Rec
     return stack.float(), *in_dtype_of(stack, x, state)
 
 
-def assert_same_bits(found: Any, expected: Any) -> None:
-    """Of outputs and last states."""
-    assert torch.equal(found[0], expected[0])
-    assert all(map(torch.equal, found[1], expected[1]))
-
-
-@pairwise(case=CASES, zoneout=[0.0, 0.3], resets=[False, True])
-def test_results_depend_on_nothing_but_the_arguments(case: Case, zoneout: float, resets: bool, threads: Any) -> None:
+def test_results_depend_on_nothing_but_the_arguments(case: Case, threads: Any) -> None:
     """Not on calls before or in between, nor on whether there are gradients."""
     threads(3)
-    stack, x, state = in_float32(case.build(5, 70, 2, zoneout=zoneout).eval(), 6, 9)
-    resets_TB = resets_of(6, 9) if resets else None
+    stack, x, state = in_float32(case.build(5, 70, 2, zoneout=0.3).eval(), 6, 9)
+    resets_TB = resets_of(6, 9)
     first = run(seeded(stack, resets_TB), stack, x, state)
     y, last = stack(x, state, resets_TB)
     other, _ = stack(x[:2] * 3, state)
     other.sum().backward()
-    upstream = torch.randn(y.shape)
-    parameters = list(stack.parameters())
+    upstream, parameters = torch.randn(y.shape), list(stack.parameters())
     one, two = (torch.autograd.grad(y, parameters, upstream, retain_graph=True) for _ in range(2))
     assert all(map(torch.equal, one, two))
     again = run(seeded(stack, resets_TB), stack, x, state)
     assert all(torch.equal(again[name], tensor) for name, tensor in first.items())
     for context in (torch.no_grad(), torch.inference_mode()):
         with context:
-            assert_same_bits(stack(x, state, resets_TB), (y, last))
+            found = stack(x, state, resets_TB)
+            assert all(map(torch.equal, (found[0], *found[1]), (y, *last)))
 
 
 @pytest.mark.slow
-def test_a_smaller_team_computes_the_same_bits(threads: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_smaller_team_computes_the_same_bits(threads: Any, request: pytest.FixtureRequest) -> None:
     stack = Case("lstm", {"layer_norm": True}).build(20, 70, 2)
     stack, x, state = in_float32(stack, 6, 9)
 
@@ -84,10 +79,22 @@ def test_a_smaller_team_computes_the_same_bits(threads: Any, monkeypatch: pytest
         return found
 
     expected = runs()
-    monkeypatch.setenv("CXX", shlex.join([*compiler.find_compiler(), "-DCHARLM_HALF_TEAM"]))
-    monkeypatch.setattr(loading, "_outcomes", {})
+    request.getfixturevalue("half_a_team")
     for found, wanted in zip(runs(), expected, strict=True):
         assert all(torch.equal(found[name], tensor) for name, tensor in wanted.items())
+
+
+@pytest.fixture
+def half_a_team(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Half as many threads work on each call, as where other processes use the cores."""
+    usual = loading._outcomes
+    others = {kernel: outcome for kernel, outcome in usual.items() if kernel is not loading.THREADS}
+    monkeypatch.setenv("CXX", shlex.join([*compiler.find_compiler(), "-DCHARLM_HALF_TEAM"]))
+    monkeypatch.setattr(loading, "_outcomes", others)
+    loading.load(loading.THREADS)
+    loading._share_threads(others)
+    yield
+    loading._share_threads(usual)
 
 
 def test_no_streams_and_numbers_that_are_not_finite(case: Case) -> None:
@@ -106,33 +113,21 @@ def test_no_streams_and_numbers_that_are_not_finite(case: Case) -> None:
         assert y.isnan().any()
 
 
+def refused(what: str) -> Any:
+    """What must raise the kernels' own error; torch has others of this class."""
+    return pytest.raises(RuntimeError, match=rf"^charlm's kernels: found {what}; allowed: ")
+
+
 def test_second_derivatives_are_refused() -> None:
     stack = Case("lstm").build(3, 5).float()
-    x = torch.randn(2, 1, 3, requires_grad=True)
-    logits = torch.randn(2, 3, requires_grad=True)
+    x, logits = torch.randn(2, 1, 3, requires_grad=True), torch.randn(2, 3, requires_grad=True)
     for value, of in (
         (stack(x)[0].sum(), x),
         (linear(x, torch.randn(4, 3)).sum(), x),
         (cross_entropy(logits, torch.tensor([0, 2])).sum(), logits),
     ):
-        with pytest.raises(RuntimeError, match=refused("second derivatives")):
+        with refused("second derivatives"):
             torch.autograd.grad(value, of, create_graph=True)
-
-
-def refused(what: str) -> str:
-    return rf"^charlm's kernels: found {what}; allowed: .*; use the layers' forward_reference, after eval\(\) if they "
-
-
-TRANSFORMS: dict[str, tuple[str, Callable[[nn.Module, Tensor], Any]]] = {
-    "trace": ("torch.jit.trace", lambda module, x: torch.jit.trace(module, (x,), check_trace=False)),
-    "export": ("torch.export", lambda module, x: torch.export.export(module, (x,))),
-    "grad": ("a transform of torch.func", lambda module, x: torch.func.grad(lambda x: module(x).sum())(x)),
-    "vmap": ("a transform of torch.func", lambda module, x: torch.func.vmap(module)(torch.stack([x, x]))),
-    "jacobian": (
-        "vectorized gradients",
-        lambda module, x: torch.autograd.functional.jacobian(lambda x: module(x).sum(0), x, vectorize=True),
-    ),
-}
 
 
 class Outputs(nn.Module):
@@ -146,21 +141,21 @@ class Outputs(nn.Module):
         return getattr(self.layers, self.method)(x)[0]
 
 
-@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
-def test_a_tensor_without_memory_is_refused() -> None:
-    """Kernels would read and write at address 0."""
-    stack, x = Case("lstm").build(3, 5).float(), torch.randn(2, 1, 3)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        for function in (stack, lambda x: linear(x, torch.randn(4, 3))):
-            with pytest.raises(ValueError, match=r": found a tensor without memory; allowed: one with numbers$"):
-                function(mode.from_tensor(x))
+TRANSFORMS: dict[str, Callable[[nn.Module, Tensor], Any]] = {
+    "torch.jit.trace": lambda module, x: torch.jit.trace(module, (x,), check_trace=False),
+    "torch.export": lambda module, x: torch.export.export(module, (x,)),
+    "a transform of torch.func": lambda module, x: torch.func.vmap(module)(torch.stack([x, x])),
+    "vectorized gradients": lambda module, x: torch.autograd.functional.jacobian(
+        lambda x: module(x).sum(0), x, vectorize=True
+    ),
+}
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::torch.jit.TracerWarning")
-@pytest.mark.parametrize(("what", "transform"), TRANSFORMS.values(), ids=TRANSFORMS)
+@pytest.mark.parametrize(("what", "transform"), TRANSFORMS.items(), ids=TRANSFORMS)
 def test_what_traces_or_transforms_takes_the_reference_only(what: str, transform: Callable[..., Any]) -> None:
-    stack, x = Case("lstm").build(3, 5, between_layers=0.5).float(), torch.randn(2, 1, 3)
-    with pytest.raises(RuntimeError, match=refused(what)):
+    stack, x = Case("lstm").build(3, 5).float(), torch.randn(2, 1, 3)
+    with refused(what):
         transform(Outputs(stack, "forward"), x)
     transform(Outputs(stack, "forward_reference"), x)
 
@@ -168,35 +163,39 @@ def test_what_traces_or_transforms_takes_the_reference_only(what: str, transform
 def test_a_trace_holds_no_masks() -> None:
     """A mask would be the same in all calls of what was traced."""
     stack, x = Case("gru").build(3, 5, zoneout=0.5).float(), torch.randn(2, 1, 3)
-    with pytest.raises(RuntimeError, match=refused("torch.export")):
+    with refused("torch.export"):
         torch.export.export(Outputs(stack, "forward_reference"), (x,))
     exported = torch.export.export(Outputs(stack.eval(), "forward_reference"), (x,)).module()
     torch.testing.assert_close(exported(x), stack(x)[0])
 
 
+@pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
+def test_a_tensor_without_memory_is_refused() -> None:
+    """Kernels would read and write at address 0."""
+    stack, x = Case("lstm").build(3, 5).float(), torch.randn(2, 1, 3)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        for function in (stack, lambda x: linear(x, torch.randn(4, 3))):
+            with pytest.raises(ValueError, match="without memory"):
+                function(mode.from_tensor(x))
+
+
 # Generation
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-@pytest.mark.parametrize(
-    ("embedding", "layers", "options"),
-    [(5, 1, {}), (5, 3, {"residual": True}), (13, 2, {"zoneout": 0.3}), (0, 2, {})],  # I ≠ H, I = H, one-hot
-)
+# I ≠ H, I = H, one-hot
+@pairwise(case=CASES, sizes=[(5, 1), (5, 3), (13, 2), (0, 2)], residual=[False, True], bf16=[False, True])
 @torch.no_grad()
-def test_an_odd_cell_writes_what_its_layers_do(
-    embedding: int, layers: int, options: dict[str, Any], bf16: bool
-) -> None:
+def test_any_cell_writes_what_its_layers_do(case: Case, sizes: tuple[int, int], residual: bool, bf16: bool) -> None:
     """Greedy characters from a kernel are those of step after step."""
     V, B = 11, 3
-    stack = RecurrentLayers(Odd(hidden=13), embedding or V, layers, **options).eval()
-    for parameter in stack.parameters():
-        parameter += 0.3 * torch.randn_like(parameter)
+    embedding, layers = sizes
+    stack = case.build(embedding or V, 13, layers, residual=residual, zoneout=0.3).float().eval()
     table_VE = torch.randn(V, embedding) if embedding else None
     decoder = torch.randn(V, 13), torch.randn(V)
     with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         y, state = stack(Lookup(torch.randint(V, (4, B)), table_VE))
-        layers = stack.generating_layers(state, Lookup(torch.arange(V), table_VE))
-        generator = Generator(stack.cpu_driver.kernel, layers, [decoder], residual=stack.residual)
+        structs = stack.generating_layers(state, Lookup(torch.arange(V), table_VE))
+        generator = Generator(stack.cpu_driver.kernel, structs, [decoder], residual=stack.residual)
         for ids in generator.draw(torch.rand(30, B), temperature=0.0, top_k=0, top_p=1.0):
             assert torch.equal(linear(y[-1], *decoder).argmax(-1), ids)
             y, state = stack(Lookup(ids[None], table_VE), state)
@@ -232,78 +231,57 @@ class Ahead(Cell):
         return tanh(p.product("weight_hh", c) + u), c + sigmoid(p.vector("rate")) * (u - c)
 
 
-class ElU(Cell):
-    """The exponential of a minimum, at whose bound a state of zeros lies."""
+class Ties(Cell):
+    """A step whose branches meet wherever a state is 0."""
 
-    def step(self, p: Any, x: Any, h: Any) -> Any:
-        return 0.5 * where(h > 0, h, exp(minimum(h, 0.0)) - 1) + tanh(p.linear(x, h))
+    states: ClassVar = ("h", "c", "e", "b")
 
-
-class Rectified(Cell):
-    """A maximum of two equal numbers, wherever the state is 0."""
-
-    states: ClassVar = ("h", "c")
-
-    def step(self, p: Any, x: Any, h: Any, c: Any) -> Any:
-        return tanh(maximum(c, 0.0) + maximum(c, h) - minimum(h, 0.0)), relu(p.linear(x, h))
-
-
-class Bounded(Cell):
-    """A maximum that its exponential and something else read."""
-
-    def step(self, p: Any, x: Any, h: Any) -> Any:
-        m = maximum(20 * p.linear(x, h) - 190, -200.0)
-        return tanh(exp(m) + 0.001 * m + h)
+    def step(self, p: Any, x: Any, h: Any, c: Any, e: Any, b: Any) -> Any:
+        a = p.linear(x, h)
+        m = maximum(20 * a - 190, -200.0)  # which its exponential and something else read
+        rectified = tanh(maximum(c, 0.0) + maximum(c, h) - minimum(h, 0.0))
+        elu = 0.5 * where(e > 0, e, exp(minimum(e, 0.0)) - 1) + tanh(a)
+        return rectified, relu(a), elu, tanh(exp(m) + 0.001 * m + b)
 
 
 @pytest.mark.usefixtures("poison")
-def test_a_state_known_before_the_products_of_the_old_one_and_gradients_where_branches_meet() -> None:
+def test_a_state_known_before_the_products_of_the_old_one_and_gradients_where_branches_meet(threads: Any) -> None:
     """Where two branches of a step meet, the kernels choose as PyTorch does."""
     ahead = RecurrentLayers(Ahead(hidden=40), 7, dropout=Dropout(state=0.3)).double()
-    ties = [RecurrentLayers(kind(hidden=9), 4) for kind in (ElU, Rectified, Bounded)]
-    with in_one_library([ahead, *ties]):
-        for threads in (1, 4):
-            torch.set_num_threads(threads)
+    ties = RecurrentLayers(Ties(hidden=9), 4)
+    with in_one_library([ahead, ties]):
+        for number in (1, 4):
+            threads(number)
             hold_to_the_rule(ahead.double(), 5, 9)
-        for stack in ties:
-            assert_ties_are_broken_as_by_torch(by_kernel(stack))
-
-
-def assert_ties_are_broken_as_by_torch(stack: RecurrentLayers) -> None:
-    x = torch.randn(5, 2, 4, requires_grad=True)
-
-    def gradients(outcome: Any) -> list[Any]:
-        y, last = outcome
-        total = y.sum() + sum(tensor.square().sum() for tensor in last)
-        return list(torch.autograd.grad(total, [x, *stack.parameters()]))
-
-    zeros = tuple(tensor[0] for tensor in stack.zero_state(2))
-    expected = gradients(stack.forward_reference(x))
-    for found in (gradients(stack(x)), gradients(step_by_step(stack, x, zeros))):
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=2e-5, atol=2e-5)
+        x, zeros = torch.randn(5, 2, 4), ties.zero_state(2)
+        expected = run(ties.forward_reference, ties, x, zeros)
+        for forward in (by_kernel(ties), by_step(ties)):
+            assert_equal_runs(run(forward, ties, x, zeros), expected, tolerance=2e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("poison")
-def test_kernels_of_random_cells() -> None:
-    torch.set_num_threads(2)
-    hold_kernels_to_the_rule(drawn(4, HIDDEN, most=7))
+def test_kernels_of_random_cells_and_of_forged_programs(threads: Any) -> None:
+    threads(2)
+    comparable = forged(2), forged(3)  # their numbers and gradients are finite
+    hold_kernels_to_the_rule(drawn(2, HIDDEN, most=7), comparable)
 
 
-def hold_kernels_to_the_rule(cells: list[Cell]) -> None:
-    """Each in one layer, by one library. Every second layer has as many inputs as units."""
-    stacks = []
+def hold_kernels_to_the_rule(cells: Sequence[Cell], programs: Sequence[tuple[Program, bool]]) -> None:
+    """Each in one layer, by one library. Every second cell has as many inputs as units."""
+    of_cells, of_programs = [], [layers_of_program(*one) for one in programs]
     for number, cell in enumerate(cells):
         torch.manual_seed(number)
         stack = layers_of(cell, (7, HIDDEN)[number % 2], **OPTIONS[number // 2 % len(OPTIONS)]).double()
         with torch.no_grad():
             for parameter in stack.parameters():
                 parameter += 0.2 * torch.randn_like(parameter)
-        stacks.append(stack)
-    with in_one_library(stacks):
-        for stack in stacks:
+        of_cells.append(stack)
+    with in_one_library([*of_cells, *of_programs]):
+        for stack in of_cells:
             try:
                 hold_to_the_rule(stack, 4, 5)
             except AssertionError as error:
                 raise AssertionError(f"{stack.cell!r}: {error}") from error
+        for stack in of_programs:
+            compare_kernel(stack)

@@ -1,6 +1,6 @@
 """What holds of any recurrent layer: windows join, streams keep apart, layers stack, resets begin a stream."""
 
-import re
+import itertools
 from typing import Any
 
 import pytest
@@ -9,11 +9,10 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 
 from charlm.cells import CELLS, LSTM
-from charlm.layers import RecurrentLayers
+from charlm.layers import Lookup, RecurrentLayers
 from tests.cells.measure import (
     RESET_STEPS,
     Case,
-    Run,
     assert_equal_runs,
     by_kernel,
     in_dtype_of,
@@ -28,105 +27,52 @@ from tests.cells.measure import (
 def test_windows_join_and_streams_keep_apart(case: Case) -> None:
     stack = case.build(3, 5, 3, residual=True, zoneout=0.3).eval()
     x, state = random_input(stack, 7, 3), random_state(stack, 3)
-    whole = results(stack(x, state))
-    first_y, between = stack(x[:3], state)
-    second_y, last = stack(x[3:], between)
-    assert_equal_runs(results((torch.cat([first_y, second_y]), last)), whole)
-    order = [2, 0, 1]
-    permuted = {name: tensor[:, order] for name, tensor in whole.items()}
-    assert_equal_runs(results(stack(x[:, order], tuple(tensor[:, order] for tensor in state))), permuted)
 
-    x.requires_grad_()
-    y, _ = stack(x)
-    (dx,) = torch.autograd.grad(y[1, 1].sum(), x)
-    assert (dx[:, [0, 2]] == 0).all()
-    assert (dx[2:] == 0).all()
-    assert (dx[:2, 1] != 0).any(dim=1).all()
+    def in_two_windows(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        first_y, between = stack(x[:3], state)
+        second_y, last = stack(x[3:], between)
+        return torch.cat([first_y, second_y]), last
 
+    def in_another_order(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        there, back = [2, 0, 1], [1, 2, 0]
+        y, last = stack(x[:, there], tuple(tensor[:, there] for tensor in state))
+        return y[:, back], tuple(tensor[:, back] for tensor in last)
 
-def results(outcome: Any) -> Run:
-    y, last = outcome
-    return {"y": y} | {str(number): tensor for number, tensor in enumerate(last)}
-
-
-@pytest.mark.parametrize("residual", [False, True])
-def test_a_layer_reads_the_outputs_of_the_one_below(case: Case, residual: bool) -> None:
-    stack = case.build(3, 4, 3, residual=residual)
-    x, state = random_input(stack, 3, 2), random_state(stack, 2)
-    y, last = x, []
-    for layer in range(3):
-        single = case.build(stack.layer_input_size(layer), 4)
-        weights = {n: w for n, w in stack.state_dict().items() if n.endswith(f"_l{layer}")}
-        single.load_state_dict({name.replace(f"_l{layer}", "_l0"): w for name, w in weights.items()})
-        of_layer = slice(layer, layer + 1)
-        output, last_of_layer = single(y, tuple(tensor[of_layer] for tensor in state))
-        y = y + output if residual and layer > 0 else output
-        last.append(last_of_layer)
-    expected = y, tuple(torch.cat(layers) for layers in zip(*last, strict=True))
-    assert_equal_runs(results(stack(x, state)), results(expected))
-
-
-def test_a_reset_begins_a_stream(case: Case) -> None:
-    """As if the stream ended there and another began."""
-    steps = 7
-    stack = case.build(3, 5, 2, zoneout=0.3, residual=True).eval()
-
-    def one_by_one(x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        """Every stretch between two resets by itself, without the others of its window."""
-        outputs, last = [], []
-        for b, resets in enumerate(RESET_STEPS):
-            of_stream = tuple(tensor[:, b : b + 1] for tensor in state)
-            stretches = []
-            for start, end in zip((0, *resets), (*resets, steps), strict=True):
-                if start in resets:
-                    of_stream = stack.zero_state(1)
-                if end > start:
-                    y, of_stream = stack.forward_reference(x[start:end, b : b + 1], of_stream)
-                    stretches.append(y)
-            outputs.append(torch.cat(stretches))
-            last.append(of_stream)
-        return torch.cat(outputs, dim=1), tuple(torch.cat(tensors, dim=1) for tensors in zip(*last, strict=True))
-
-    x, state = random_input(stack, steps, 4), random_state(stack, 4)
-    found = run(seeded(stack.forward_reference, resets_of(steps, 4)), stack, x, state)
-    assert_equal_runs(found, run(one_by_one, stack, x, state), tolerance=1e-11)
+    expected = run(stack, stack, x, state)
+    for forward in (in_two_windows, in_another_order):
+        assert_equal_runs(run(forward, stack, x, state), expected, tolerance=1e-11)
 
 
 @pytest.mark.parametrize("way", ["kernel", "reference"])
-def test_a_stream_ends_at_its_length(case: Case, way: str) -> None:
-    """As if it were alone; with the batch first."""
-    stack, lengths, resets_TB = case.build(3, 5, 2, zoneout=0.3, residual=True).eval(), [4, 7, 1, 0], resets_of(7, 4)
-    stack, tolerance = (stack.float(), 1e-5) if way == "kernel" else (stack, 1e-11)
+def test_a_reset_begins_a_stream_which_ends_at_its_length(case: Case, way: str) -> None:
+    """As if each stretch of a stream were alone; with the batch first."""
+    T, lengths = 7, (4, 7, 6, 0)
+    stack = case.build(3, 5, 2, zoneout=0.3, residual=True).eval()
+    if way == "kernel":
+        stack = stack.float()
     forward = by_kernel(stack) if way == "kernel" else stack.forward_reference
-    x, state = random_input(stack, 7, 4).transpose(0, 1), random_state(stack, 4)
-    x, state = in_dtype_of(stack, x, state)
-    stack.batch_first = True
+    x, state = in_dtype_of(stack, random_input(stack, T, 4), random_state(stack, 4))
 
-    def one_by_one(x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        y, last = x.new_zeros(4, 7, 5), []
-        for b, length in enumerate(lengths):
+    def stretch_by_stretch(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, last = x.new_zeros(4, T, 5), []
+        for b, (resets, length) in enumerate(zip(RESET_STEPS, lengths, strict=True)):
             of_stream = tuple(tensor[:, b : b + 1] for tensor in state)
-            if length:
-                resets = resets_TB[:length, b : b + 1]
-                y[b : b + 1, :length], of_stream = stack.forward_reference(x[b : b + 1, :length], of_stream, resets)
+            for start, end in itertools.pairwise(sorted({0, *resets, T})):
+                if start in resets and start < length:
+                    of_stream = stack.zero_state(1)
+                steps = slice(start, min(end, length))
+                if start < length:
+                    y[b : b + 1, steps], of_stream = stack.forward_reference(x[b : b + 1, steps], of_stream)
             last.append(of_stream)
         return y, tuple(torch.cat(tensors, dim=1) for tensors in zip(*last, strict=True))
 
-    expected = run(one_by_one, stack, x, state)
+    stack.batch_first, x = True, x.transpose(0, 1)
+    expected = run(stretch_by_stretch, stack, x, state)
     x = x.clone()
     for b, length in enumerate(lengths):
         x[b, length:] = torch.nan
-    assert_equal_runs(run(seeded(forward, resets_TB, torch.tensor(lengths)), stack, x, state), expected, tolerance)
-
-
-def test_lengths_are_those_of_a_packed_sequence() -> None:
-    stack, other = Case("lstm").build(3, 5, 2).float(), nn.LSTM(3, 5, 2, batch_first=True)
-    other.load_state_dict(stack.state_dict())
-    stack.batch_first, x, lengths = True, torch.randn(3, 7, 3), [2, 7, 4]
-    y, last = stack(x, lengths_B=lengths)
-    packed, expected_last = other(nn.utils.rnn.pack_padded_sequence(x, torch.tensor(lengths), True, False))
-    expected_y, _ = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True)
-    torch.testing.assert_close((y, last), (expected_y, expected_last))
+    found = run(seeded(forward, resets_of(T, 4), torch.tensor(lengths)), stack, x, state)
+    assert_equal_runs(found, expected, tolerance=1e-5 if way == "kernel" else 1e-11)
 
 
 def test_no_state_is_a_state_of_zeros_and_shapes_are_kept(case: Case) -> None:
@@ -144,86 +90,64 @@ def test_no_state_is_a_state_of_zeros_and_shapes_are_kept(case: Case) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "options", "message"),
+    ("kind", "options"),
     [
-        ("rnn", {"nonlinearity": "sigmoid"}, "Input should be 'tanh' or 'relu'"),
-        ("lstm", {"layer_norm": "yes"}, "Input should be a valid boolean"),
-        ("lstm", {"forget_bias": float("nan")}, "Input should be a finite number"),
-        ("rhn", {"depth": 0}, "Input should be greater than or equal to 1"),
-        ("rhn", {"depth": 101}, "Input should be less than or equal to 100"),
-        ("gru", {"hidden": -1}, "Input should be greater than or equal to 1"),
-        ("gru", {"hidden": 2.0}, "Input should be a valid integer"),
-        ("gru", {"hiden": 4}, "Extra inputs are not permitted"),
+        ("rnn", {"nonlinearity": "sigmoid"}),
+        ("lstm", {"layer_norm": "yes"}),
+        ("lstm", {"forget_bias": float("nan")}),
+        ("rhn", {"depth": 0}),
+        ("gru", {"hidden": 2.0}),
+        ("gru", {"hiden": 4}),
     ],
     ids=str,
 )
-def test_options_of_a_cell(kind: str, options: dict[str, Any], message: str) -> None:
+def test_options_that_a_cell_does_not_allow(kind: str, options: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as refused:
         CELLS[kind](**options)
-    [error] = refused.value.errors()
-    assert (error["loc"], error["msg"]) == (tuple(options), message)
+    assert [error["loc"] for error in refused.value.errors()] == [tuple(options)]
 
 
 ZEROS = torch.zeros(2, 2, 4)
 X = torch.zeros(5, 2, 3)
-PACKED = nn.utils.rnn.pack_padded_sequence(X, torch.tensor([5, 3]))
-MIXED_UP: list[tuple[str, tuple[Any, ...], str]] = [
-    *(
-        ("gru", (torch.zeros(shape),), f"input: found shape {list(shape)}; allowed: [T, B, 3] with T ≥ 1")
-        for shape in ((5, 3), (5, 2, 4), (5, 2, 3, 1), (0, 2, 3))
-    ),
-    ("gru", (PACKED,), "input: found a PackedSequence; allowed: a tensor [T, B, 3], and lengths_B for sequences of "),
-    ("gru", (X.numpy(),), "input: found a ndarray; allowed: a tensor [T, B, 3], and "),
-    ("gru", (X.to("meta"),), "input: found torch.float32 [5, 2, 3] on meta; allowed: torch.float32 [5, 2, 3] on cpu"),
-    (
-        "gru",
-        (X.transpose(0, 1), (ZEROS,)),
-        "state h of an input [T, B, 3]: found torch.float32 [2, 2, 4] on cpu; allowed: torch.float32 [2, 5",
-    ),
-    (
-        "lstm",
-        (X, (ZEROS, torch.zeros(2, 2, 3))),
-        "state c of an input [T, B, 3]: found torch.float32 [2, 2, 3] on cpu; allowed: torch.float32 [",
-    ),
-    ("lstm", (X, (ZEROS,)), "state: found a tuple of 1; allowed: a tuple (h, c) of tensors"),
-    ("gru", (X, (ZEROS,) * 2), "state: found a tuple of 2; allowed: a tuple (h) of tensors"),
-    ("gru", (X, (ZEROS.double(),)), "state h of an input [T, B, 3]: found torch.float64 [2, 2, 4] on cpu; allo"),
-    # An LSTM of two layers must not take the layers of one tensor for h and c.
-    ("lstm", (X, ZEROS), "state: found a Tensor; allowed: a tuple (h, c) of tensors"),
-    ("gru", (X, [ZEROS.numpy()]), "state h of an input [T, B, 3]: found a ndarray; allowed: a tensor [2, 2, 4]"),
-    *(
-        ("gru", (X.to(dtype),), f"input: found {dtype} [5, 2, 3] on cpu; allowed: torch.float32 [5, 2, 3] on cpu")
-        for dtype in (torch.float64, torch.bfloat16, torch.int64, torch.complex64)
-    ),
-    ("gru", (X, None, [[True] * 2] * 5), "resets: found a list; allowed: a tensor [5, 2]"),
-    (
-        "gru",
-        (X, None, torch.zeros(5, 2)),
-        "resets: found torch.float32 [5, 2] on cpu; allowed: torch.bool [5, 2]",
-    ),
-    (
-        "gru",
-        (X, None, torch.zeros(2, 5).bool()),
-        "resets: found torch.bool [2, 5] on cpu; allowed: torch.bool [5, 2]",
-    ),
-    ("gru", (X, None, None, [5]), "lengths: found torch.int64 [1] on cpu; allowed: torch.int64 [2] on cpu"),
-    ("gru", (X, None, None, [2.0, 5.0]), "lengths: found torch.float32 [2] on cpu; allowed: torch.int64 [2] on cpu"),
-    ("gru", (X, None, None, [5, 6]), "lengths: found 5 to 6; allowed: 0 to 5"),
-]
+# Arguments of two layers with I = 3 and H = 4.
+MIXED_UP: dict[str, tuple[Any, ...]] = {
+    "an input of two dimensions": (torch.zeros(5, 3),),
+    "another number of inputs": (torch.zeros(5, 2, 4),),
+    "no step": (torch.zeros(0, 2, 3),),
+    "a packed sequence": (nn.utils.rnn.pack_padded_sequence(X, torch.tensor([5, 3])),),
+    "an array": (X.numpy(),),
+    "another device": (X.to("meta"),),
+    "another type": (X.to(torch.bfloat16),),
+    "whole numbers": (X.to(torch.int64),),
+    "another batch size": (X.transpose(0, 1), (ZEROS, ZEROS)),
+    "a state of another size": (X, (ZEROS, torch.zeros(2, 2, 3))),
+    "a state too few": (X, (ZEROS,)),
+    "a state too many": (X, (ZEROS,) * 3),
+    "the layers of one tensor for h and c": (X, ZEROS),
+    "a state of another type": (X, (ZEROS.double(), ZEROS)),
+    "resets as a list": (X, None, [[True] * 2] * 5),
+    "resets of another type": (X, None, torch.zeros(5, 2)),
+    "resets with the batch first": (X, None, torch.zeros(2, 5).bool()),
+    "a length too few": (X, None, None, [5]),
+    "lengths that are not whole": (X, None, None, [2.0, 5.0]),
+    "a length of more steps than there are": (X, None, None, [5, 6]),
+    "a lookup below the table": (Lookup(torch.tensor([[1, -1]]), torch.zeros(4, 3)),),
+    "a lookup beyond the table": (Lookup(torch.tensor([[1, 4]]), torch.zeros(4, 3)),),
+    "a one-hot lookup beyond the inputs": (Lookup(torch.tensor([[1, 3]]), None),),
+    "a table of another width": (Lookup(torch.tensor([[1, 2]]), torch.zeros(9, 5)),),
+}
 
 
-@pytest.mark.parametrize(("kind", "arguments", "message"), MIXED_UP, ids=lambda value: str(value)[:60])
-def test_arguments_that_do_not_fit(kind: str, arguments: tuple[Any, ...], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=f"^{re.escape(f'{kind}: {message}')}"):
-        Case(kind).start(3, 4, 2)(*arguments)
+@pytest.mark.parametrize("arguments", MIXED_UP.values(), ids=MIXED_UP)
+def test_arguments_that_do_not_fit_are_named(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"^(lstm: |ids |table ).*found .*; allowed: "):
+        Case("lstm").start(3, 4, 2)(*arguments)
 
 
 def test_layers_take_an_object_of_a_cell_and_whole_numbers() -> None:
     for cell in (LSTM, "lstm", 5):
-        with pytest.raises(
-            TypeError, match=r"^cell: found .*; allowed: an object of a cell, such as LSTM\(hidden=256\)$"
-        ):
+        with pytest.raises(TypeError):
             RecurrentLayers(cell, 5)  # type: ignore[arg-type]
     for sizes in ((5.0, 1), (0, 1), (5, 0)):
-        with pytest.raises(ValueError, match=r"^lstm: (input_size|num_layers): found .*; allowed: a whole number ≥ 1$"):
+        with pytest.raises(ValueError, match="allowed: a whole number ≥ 1"):
             RecurrentLayers(LSTM(), *sizes)  # type: ignore[arg-type]

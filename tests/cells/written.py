@@ -1,19 +1,23 @@
-"""What printed equations compute, in numpy: the text becomes Python, with `W v` and `2 v` as powers."""
+"""What printed equations compute: the text becomes Python, with `W v` and `2 v` as powers."""
 
 import ast
-import math
+import functools
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.autograd.functional import vjp
+from torch.nn import functional as F
 
-from charlm.cells.equations import Lines
-from charlm.cells.program import EPSILON, Program
+from charlm.cells.equations import Lines, derivative, equations
+from charlm.cells.program import EPSILON
+from charlm.layers import RecurrentLayers
+from tests.cells.measure import random_input, random_state
 
 _IN_PYTHON = {
-    **{",ₜ": "ₜ", "ₜ₋₁": "_before", "ₜ": "_after", "′": "_back", "²": ".square", "ᵀ": ".T", "−": "-", "⊙": "*"},
+    **{",ₜ": "ₜ", "ₜ₋₁": "_before", "ₜ": "_after", "′": "_back", "²": ".squared", "ᵀ": ".T", "−": "-", "⊙": "*"},
     **{"√": "sqrt", "max(": "maximum(", "min(": "minimum(", " where ": " if ", ", else ": " else "},
     **{low: f"_{digit}" for digit, low in enumerate("₀₁₂₃₄₅₆₇₈₉")},
 }
@@ -27,17 +31,17 @@ def in_python(text: str) -> str:
     return re.sub(r"(?<=[\w)])(?<!\bif)(?<!\belse) (?=[^\W]|\()(?!if |else )", " ** ", text)
 
 
-class Vectors(np.ndarray):
+class Vectors(Tensor):
     """[gates, B, units]; of a parameter [gates, 1, units]."""
 
-    def at(self, k: int) -> "Vectors":
+    def at(self, k: int) -> Any:
         return self[k - 1 : k]
 
     @property
-    def square(self) -> Any:
+    def squared(self) -> Any:
         return self * self
 
-    def __rpow__(self, number: float) -> Any:
+    def __rpow__(self, number: Any) -> Any:
         return number * self
 
 
@@ -47,11 +51,14 @@ class Rows(dict[int, Any]):
     def at(self, k: int) -> Any:
         return self[k]
 
+    def stacked(self) -> Tensor:
+        return torch.cat([self[k].expand(1, *self[1].shape[1:]) for k in sorted(self)])
+
 
 class Matrix:
-    """One or more matrices [units, columns], the gates of a product."""
+    """The gates of a product [gates, units, columns]."""
 
-    def __init__(self, gates: npt.NDArray[np.float64], is_transposed: bool = False) -> None:
+    def __init__(self, gates: Tensor, is_transposed: bool = False) -> None:
         self.gates, self.is_transposed = gates, is_transposed
 
     @property
@@ -60,51 +67,46 @@ class Matrix:
 
     def __pow__(self, v: Any) -> Any:
         if not self.is_transposed:
-            return vectors(np.stack([v[0] @ gate.T for gate in self.gates]))
-        if isinstance(v, Rows):
-            rows = [v[k] for k in sorted(v)]
-        else:
-            rows = [*v] if isinstance(v, tuple) else [*v[:, None]] if np.ndim(v) else [v]
-        total = sum(row[0] @ gate for row, gate in zip(rows, self.gates, strict=True) if np.ndim(row))
-        return vectors(np.asarray(total)[None])
+            return vectors(v @ self.gates.mT)
+        rows = v.stacked() if isinstance(v, Rows) else v if isinstance(v, tuple | Tensor) else (v,)
+        pairs = [(row, gate) for row, gate in zip(rows, self.gates, strict=True) if isinstance(row, Tensor)]
+        return vectors(sum((row @ gate).reshape(1, -1, gate.shape[1]) for row, gate in pairs))
 
 
-def vectors(array: Any) -> Vectors:
-    return np.asarray(array, dtype=np.float64).view(Vectors)
+def vectors(tensor: Any) -> Any:
+    return torch.as_tensor(tensor, dtype=torch.float64).as_subclass(Vectors)
 
 
 def _normalize(v: Any, epsilon: float = EPSILON) -> Any:
-    return _rms_normalize(v - v.mean(-1, keepdims=True), epsilon)
+    return F.layer_norm(v, v.shape[-1:], eps=epsilon)
 
 
 def _rms_normalize(v: Any, epsilon: float = EPSILON) -> Any:
-    return v / np.sqrt((v * v).mean(-1, keepdims=True) + epsilon)
+    return F.rms_norm(v, v.shape[-1:], eps=epsilon)
 
 
-def _rms_normalize_back(v: Any, d: Any, epsilon: float = EPSILON) -> Any:
-    n = _rms_normalize(v, epsilon)
-    return (d - n * (n * d).mean(-1, keepdims=True)) / np.sqrt((v * v).mean(-1, keepdims=True) + epsilon)
+def _back(function: Any, v: Any, d: Any, epsilon: float = EPSILON) -> Any:
+    """The gradient of v from d, that of the function's value."""
+    return vjp(lambda v: function(v, epsilon), *torch.broadcast_tensors(v, d))[1]
 
 
-def _normalize_back(v: Any, d: Any, epsilon: float = EPSILON) -> Any:
-    return _rms_normalize_back(v - v.mean(-1, keepdims=True), d - d.mean(-1, keepdims=True), epsilon)
+def _with_numbers(function: Any) -> Any:
+    """The function, of numbers too."""
+    return lambda *values: function(*(torch.as_tensor(value, dtype=torch.float64) for value in values))
 
 
+_NAMES = {"exp": "exp", "log": "log", "tanh": "tanh", "sqrt": "sqrt", "maximum": "maximum", "minimum": "minimum"}
 _FUNCTIONS = {
-    **{name: getattr(np, name) for name in ("exp", "log", "tanh", "maximum", "minimum")},
-    "where": lambda condition, a, b: np.where(condition, a, b).view(Vectors),
-    "σ": lambda v: 1 / (1 + np.exp(-v)),
-    "softplus": lambda v: np.logaddexp(0, v),
-    "relu": lambda v: np.maximum(v, 0),
-    "sqrt": lambda v: np.sqrt(v) if isinstance(v, Vectors) else math.sqrt(v),
+    **{name: _with_numbers(getattr(torch, torchs)) for name, torchs in _NAMES.items()},
+    **{"σ": torch.sigmoid, "softplus": F.softplus, "relu": torch.relu, "where": torch.where},
     "stop_gradient": lambda v: v,
-    **{"normalize": _normalize, "normalize_back": _normalize_back},
-    **{"rms_normalize": _rms_normalize, "rms_normalize_back": _rms_normalize_back},
+    **{"normalize": _normalize, "normalize_back": functools.partial(_back, _normalize)},
+    **{"rms_normalize": _rms_normalize, "rms_normalize_back": functools.partial(_back, _rms_normalize)},
 }
 
 
 class _Choices(ast.NodeTransformer):
-    """`a if c else b` for each number of an array."""
+    """`a if c else b` for each number of a tensor."""
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         self.generic_visit(node)
@@ -125,17 +127,48 @@ def evaluate(lines: Iterable[str], values: Mapping[str, Any]) -> dict[str, Any]:
     return names
 
 
-def parameters(program: Program, tensors: Mapping[str, npt.NDArray[np.float64]]) -> dict[str, Any]:
-    """The parameters by their printed names."""
+def parameters(layers: RecurrentLayers) -> dict[str, Any]:
+    """The first layer's parameters by their printed names, in the program's order."""
     found: dict[str, Any] = {}
+    program = layers.program(0)
     symbols = Lines(program).symbols
     for one in program.parameters:
-        name = symbols[one.name,]
-        stack = tensors[one.name] if one.stack else tensors[one.name][None]
-        items = [np.stack(np.split(item, one.gates)) for item in stack]
-        values = [vectors(item[:, None]) if one.columns == "" else Matrix(item) for item in items]
-        if one.stack and one.columns == "" and one.gates == 1:
-            found[name] = vectors(np.concatenate(values))
+        tensor = layers.get_parameter(f"{one.name}_l0").detach()
+        items = [item.unflatten(0, (one.gates, -1)) for item in (tensor if one.stack else tensor[None])]
+        values: list[Any] = [vectors(item[:, None]) if one.columns == "" else Matrix(item) for item in items]
+        if one.columns == "" and one.gates == 1:
+            found[symbols[one.name,]] = vectors(torch.cat(values))
         else:
-            found[name] = Rows(enumerate(values, 1)) if one.stack else values[0]
+            found[symbols[one.name,]] = Rows(enumerate(values, 1)) if one.stack else values[0]
     return found
+
+
+def assert_lines_are_the_step(layers: RecurrentLayers) -> None:
+    """What is printed gives the numbers of the reference loop, and the gradients of the input, states and vectors."""
+    program = layers.program(0)
+    x = random_input(layers, 1, 3).requires_grad_()
+    state = tuple(tensor.requires_grad_() for tensor in random_state(layers, 3))
+    _, last = layers.forward_reference(x, state)
+    upstream = [torch.randn_like(tensor) for tensor in last]
+    layers.zero_grad()
+    torch.stack([(tensor * d).sum() for tensor, d in zip(last, upstream, strict=True)]).sum().backward()
+
+    given, expected = {"xₜ": x}, {"dx_after": _gradient(x)}
+    for name, before, after, d in zip(program.states, state, last, upstream, strict=True):
+        given |= {f"{name}ₜ₋₁": before, f"d{name}ₜ": d}
+        expected |= {f"{name}_after": after.detach(), f"d{name}_before": _gradient(before)}
+    own = parameters(layers)
+    values = own | {name: vectors(tensor.detach()) for name, tensor in given.items()}
+    found = evaluate([*equations(program), *derivative(program)], values)
+    for name, parameter in zip(own, program.parameters, strict=True):
+        if f"d{name}" in found:  # a vector's, for each stream
+            rows = found[f"d{name}"]
+            found[f"d{name}"] = (rows.stacked() if isinstance(rows, Rows) else rows).sum(1).flatten()
+            expected[f"d{name}"] = _gradient(layers.get_parameter(f"{parameter.name}_l0")).flatten()
+    for name, tensor in expected.items():
+        value = torch.as_tensor(found.get(name, 0.0), dtype=torch.float64).expand_as(tensor)
+        torch.testing.assert_close(value, tensor, rtol=1e-11, atol=1e-11, msg=lambda m, name=name: f"{name}: {m}")
+
+
+def _gradient(tensor: Tensor) -> Tensor:
+    return torch.zeros_like(tensor) if tensor.grad is None else tensor.grad

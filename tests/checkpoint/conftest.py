@@ -1,5 +1,6 @@
 """A checkpoint with something in every part."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,10 @@ def saved(checkpoint: Checkpoint, tmp_path: Path) -> Path:
     path = tmp_path / FOLDER / LAST
     save_checkpoint(checkpoint, path)
     return path
+
+
+def later(checkpoint: Checkpoint, step: int) -> Checkpoint:
+    return replace(checkpoint, progress={"step": step})
 
 
 def names(folder: Path) -> list[str]:

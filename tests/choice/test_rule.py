@@ -1,20 +1,13 @@
 """What the choice rests on: the rule for models, texts and times, and the speed of the machine."""
 
 import itertools
-import time
-from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from charlm.choice.families import USUAL, Request
 from charlm.choice.rule import Candidate, best, dropout, is_promising, regularization, relative_nats
-from charlm.choice.speed import measure, update_s
-from charlm.config import parse_config
+from charlm.choice.speed import update_s
 from charlm.config.schema import Dropout
-from charlm.data.corpus import Corpus
-from charlm.data.vocabulary import Vocabulary
-from charlm.training.machine import choose_machine
 
 
 def candidate(parameters=10**6, *, updates=1000, batch_size=16, train_chars=10**6, family=USUAL[0], overrides=(),
@@ -102,15 +95,3 @@ def test_what_is_not_measured_is_on_lines_between_what_is():
     found = [update_s(parameters, measured) for parameters in (10_000, 20_000, 30_000, 80_000, 200_000)]
     assert found == pytest.approx([2.2e-3, 4e-3, 6e-3, 14e-3, 32e-3])
     assert [update_s(n, {20_000: 4e-3}) for n in (10_000, 20_000, 40_000)] == pytest.approx([2.2e-3, 4e-3, 8e-3])
-
-
-@pytest.mark.usefixtures("kernels")
-@pytest.mark.parametrize("family", USUAL)
-def test_measure(family):
-    machine = choose_machine(parse_config({"device": "cpu", "threads": 1, "precision": "fp32"}, "test"))
-    config, start_s = candidate(family=family).config, time.perf_counter()
-    ids = np.zeros(16 * 64 * 8, np.uint8)
-    corpus = Corpus(Vocabulary("char", "".join(map(chr, range(64)))), {"train": ids}, sha256="", size_bytes=1, files=1)
-    seconds = measure(config, corpus, machine, 0.05)
-    assert 0 < seconds < time.perf_counter() - start_s
-    assert measure(config, corpus, replace(machine, free_bytes=1000), 0.05) == np.inf

@@ -4,7 +4,8 @@ import itertools
 import math
 import re
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,8 +17,8 @@ from charlm.checkpoint import read_checkpoint
 from charlm.choice import speed as speed_module
 from charlm.choice.families import USUAL, Request
 from charlm.choice.suggest import suggest
-from charlm.config import dump_config, load_config
-from charlm.data.corpus import Corpus
+from charlm.config import Config, dump_config, load_config
+from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CharlmError
 from charlm.model import count_parameters
@@ -25,43 +26,47 @@ from charlm.runs import find_checkpoint
 from charlm.system.process_group import ProcessGroup
 from charlm.training.budget import Budget
 from charlm.training.fine_tuning import settings_of_run
-from charlm.training.machine import Machine, choose_machine, least_bytes
+from charlm.training.machine import Machine, least_bytes
 from charlm.training.start import start_run
 from tests.text import words_text
 
-pytestmark = pytest.mark.usefixtures("speed", "kernels")
+pytestmark = pytest.mark.usefixtures("speed", "small_text", "of_machine")
+
+
+@dataclass
+class Speed:
+    """A machine of a known speed: an update takes 1 ms and 10 ns for each parameter and stream of 64 characters."""
+
+    factor: float = 1.0
+    """How much slower it is."""
+    without_kernels: float = 1.0
+    """How much slower all but the plain LSTM are."""
+    largest: int = 10**6
+    """How many hidden units fit into memory."""
+    measured: list[Config] = field(default_factory=list)
+
+    def update_s(self, config, characters):
+        model = config.model
+        is_plain = model.cell.kind == "lstm" and model.layers == 1 and not model.cell.layer_norm
+        factor = self.factor * (1 if is_plain else self.without_kernels)
+        return factor * (1e-3 + 1e-8 * count_parameters(model, characters) * config.train.batch_size)
+
+    def measure(self, config, corpus, *_):
+        self.measured.append(config)
+        fits = config.model.cell.hidden <= self.largest
+        return self.update_s(config, len(corpus.vocabulary)) if fits else math.inf
 
 
 @pytest.fixture
 def speed(monkeypatch):
-    """A machine of a known speed: an update takes 1 ms and 10 ns for each parameter and stream of 64 characters.
-
-    `factor` makes it slower, `without_kernels` all but the plain LSTM.
-    `largest` is the number of hidden units that fit into memory, and `measured` has the configs that were measured.
-    """
-    speed = SimpleNamespace(factor=1.0, without_kernels=1, largest=10**6, measured=[])
-
-    def measure(config, corpus, *_):
-        speed.measured.append(config)
-        model = config.model
-        if model.cell.hidden > speed.largest:
-            return math.inf
-        is_plain = model.cell.kind == "lstm" and model.layers == 1 and not model.cell.layer_norm
-        factor = speed.factor * (1 if is_plain else speed.without_kernels)
-        return factor * (1e-3 + 1e-8 * count_parameters(model, len(corpus.vocabulary)) * config.train.batch_size)
-
-    monkeypatch.setattr("charlm.choice.speed.measure", measure)
+    speed = Speed()
+    monkeypatch.setattr(speed_module, "measure", speed.measure)
     return speed
 
 
 @pytest.fixture
-def text_file(write):
-    return write("my.txt", words_text(120_000))
-
-
-@pytest.fixture
 def text_of(monkeypatch):
-    """Make every source a text of so many characters, without writing it."""
+    """Makes every source a text of so many characters, without writing it."""
 
     def build(chars, vocabulary=70):
         ids = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape=(chars,), strides=(0,))
@@ -73,19 +78,43 @@ def text_of(monkeypatch):
 
 
 @pytest.fixture
+def small_text(text_of):
+    """Every source is a text of 120,000 characters."""
+    text_of(120_000)
+
+
+@pytest.fixture
+def real_texts(small_text, monkeypatch):
+    """Sources are the files that they name, after all."""
+    monkeypatch.setattr("charlm.choice.suggest.CountedSources", CountedSources)
+
+
+MACHINE = Machine(torch.device("cpu"), ProcessGroup(), 2, "fp32", "", 8 * 10**9, has_kernels=True)
+
+
+@pytest.fixture
 def of_machine(monkeypatch):
-    """Change the machine for which settings are chosen."""
-    from charlm.choice import suggest as module
+    """Chooses for a machine with two threads and 8 GB; what it returns changes that."""
 
-    choose = module.choose_machine
-    return lambda **changes: monkeypatch.setattr(module, "choose_machine", lambda *a: replace(choose(*a), **changes))
+    def change(**changes):
+        machine = replace(MACHINE, **changes)
+        monkeypatch.setattr(
+            "charlm.choice.suggest.choose_machine", lambda base, group, cells: replace(machine, group=group)
+        )
+
+    change()
+    return change
 
 
-def planned(suggestion):
+def choice(minutes=1, given=(), **others):
+    return suggest(Request("my.txt", minutes, given), **others).config
+
+
+def told(suggestion):
     """Updates and passes over the text, as the plan says."""
     plan = suggestion.reasons["plan"]
-    [told] = re.findall(r"about ([\d,]+) updates?, ([\d.]+) (?:passes|epochs, each of ([\d.]+)%)", plan)
-    updates, passes, share = told
+    [found] = re.findall(r"about ([\d,]+) updates?, ([\d.]+) (?:passes|epochs, each of ([\d.]+)%)", plan)
+    updates, passes, share = found
     return int(updates.replace(",", "")), float(passes) * float(share or 100) / 100
 
 
@@ -93,59 +122,47 @@ def units(config):
     return config.model.layers * config.model.cell.hidden
 
 
-def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(speed, text_file):
-    short, long = (suggest(Request(text_file, minutes)).config for minutes in (0.2, 30))
+def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(speed):
+    short, long = (choice(minutes) for minutes in (0.2, 30))
     assert units(long) > units(short)
     assert long.model.dropout.output > short.model.dropout.output
-    assert (short.train.max_minutes, long.train.max_minutes) == (0.2, 30)
-    fast = suggest(Request(text_file, 1)).config
+    fast = choice()
     speed.factor = 30
-    assert units(suggest(Request(text_file, 1)).config) < units(fast)
+    assert units(choice()) < units(fast)
 
 
 @pytest.mark.parametrize(
-    ("chars", "minutes", "given", "members"),
+    ("chars", "minutes", "given", "setting", "expected"),
     [
-        (100_000, 20, [], 1),
-        (100_000, 30, [], 2),
-        (100_000, 240, [], 4),
-        (1_000_000, 240, [], 1),
-        (300_000, 240, [], 4),
-        (100_000, 240, ["model.members=1"], 1),
-        (1_000_000, 1, ["model.members=3"], 3),
-        (100_000, 240, ["train.max_epochs=30"], 1),
-        (100_000, 240, ["train.max_steps=1000"], 1),
+        (100_000, 20, "", "model.members", 1),  # members take the time for more than 25 passes
+        (100_000, 30, "", "model.members", 2),
+        (300_000, 240, "", "model.members", 4),
+        (1_000_000, 240, "", "model.members", 1),
+        (100_000, 240, "model.members=1", "model.members", 1),
+        (1_000_000, 1, "model.members=3", "model.members", 3),
+        (100_000, 240, "train.max_epochs=30", "model.members", 1),
+        (20_000, 1, "model.cell.kind=rhn", "model.members", 1),  # it needs the updates
+        (20_000, 480, "", "train.max_epochs", 60),
+        (3_000_000, 1, "data.unit=line", "train.read_share", 1),  # lines come in a random order
+        (120_000, 1, "optimizer.name=sgd", "optimizer.weight_decay", 0),
+        (120_000, 1, "optimizer.name=muon", "optimizer.weight_decay", 0.1),
+        (120_000, 5, "data.split=[1,0,0]", "train.eval_every", 0),
+        (120_000, 30, "", "train.max_minutes", 30),
     ],
 )
-def test_time_for_more_than_25_passes_goes_to_more_members(text_of, chars, minutes, given, members):
+def test_choices(text_of, chars, minutes, given, setting, expected):
     text_of(chars)
-    suggestion = suggest(Request("my.txt", minutes, given))
-    config, (updates, passes) = suggestion.config, planned(suggestion)
-    assert config.model.members == members
-    if members > 1 and not given:
-        assert 25 <= passes <= 60
-        one = config.model.model_copy(update={"members": 1})
-        update_s = 1e-3 + 1e-8 * count_parameters(one, 70) * config.train.batch_size
-        assert members * updates * update_s < 60 * minutes
-
-
-def test_members_leave_a_model_the_updates_that_it_needs(speed, text_of):
-    text_of(20_000)
-    for factor in (1, 2, 4, 8):
-        speed.factor = factor
-        suggestion = suggest(Request("my.txt", 1, ["model.cell.kind=rhn"]))
-        assert planned(suggestion)[0] >= 2000 or suggestion.config.model.members == 1
+    assert attrgetter(setting)(choice(minutes, given.split())) == expected
 
 
 def test_as_many_members_as_half_of_the_free_memory_holds(text_of, of_machine):
     text_of(300_000)
     given = ["model.cell.kind=lstm", "model.cell.hidden=256", "model.layers=1", "train.batch_size=16"]
-    config = suggest(Request("my.txt", 240, given)).config
-    machine = choose_machine(config)
+    config = choice(240, given)
     for members in (1, 2, 4):
         model = config.model.model_copy(update={"members": members})
-        of_machine(free_bytes=2 * least_bytes(config.model_copy(update={"model": model}), 70, machine))
-        assert suggest(Request("my.txt", 240, given)).config.model.members == members
+        of_machine(free_bytes=2 * least_bytes(config.model_copy(update={"model": model}), 70, MACHINE))
+        assert choice(240, given).model.members == members
 
 
 @pytest.mark.parametrize("chars", [300_000, 3_000_000, 30_000_000])
@@ -153,62 +170,48 @@ def test_a_run_of_few_passes_ends_with_a_pass(text_of, chars):
     """Nine tenths of what it reads are whole passes over pieces of the text."""
     text_of(chars)
     suggestion = suggest(Request("my.txt", 1))
-    train, (updates, told) = suggestion.config.train, planned(suggestion)
+    train, (updates, told_passes) = suggestion.config.train, told(suggestion)
     passes = updates * train.batch_size * train.bptt / (chars * suggestion.config.data.split[0])
-    assert told == pytest.approx(passes, rel=0.06)
+    assert told_passes == pytest.approx(passes, rel=0.06)
     whole_passes = math.ceil(0.9 * passes) if passes < 3 else 0.9 * passes
     assert 0.9 * passes / train.read_share == pytest.approx(whole_passes, rel=0.01)
-    lines = suggest(Request("my.txt", 1, ["data.unit=line"])).config
-    assert lines.train.read_share == 1  # they come in a random order
 
 
 @pytest.mark.parametrize(
     ("chars", "minutes", "factor"),
-    [(500, 1 / 6, 30), (500, 480, 1e-3), (3_000, 1, 1), (20_000, 480, 30), (1_000_000, 5, 1), (10**9, 1 / 6, 30),
-     (10**9, 480, 1e-3)],
-)  # fmt: skip
+    [(500, 1 / 6, 30), (500, 480, 1e-3), (20_000, 480, 30), (300_000, 240, 1), (10**9, 1 / 6, 30), (10**9, 480, 1e-3)],
+)
 def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(speed, text_of, chars, minutes, factor):
-    """Every choice is a valid config that makes updates, fits into memory and can be scored."""
+    """Every choice is a valid config that makes updates within the time, fits into memory and can be scored."""
     speed.factor = factor
     text_of(chars)
     suggestion = suggest(Request("my.txt", minutes))
-    train, data, (updates, _) = suggestion.config.train, suggestion.config.data, planned(suggestion)
+    train, data = suggestion.config.train, suggestion.config.data
+    assert suggestion.updates * speed.update_s(suggestion.config, 70) < 60 * minutes
     valid = int(chars * data.split[1])
     assert sum(data.split) == pytest.approx(1)
     assert train.bptt < valid <= min(0.21 * chars, 300_000)
     assert train.batch_size * (train.bptt + 1) < chars * data.split[0]
     assert 1e-4 < suggestion.config.optimizer.lr < 5e-2
-    assert updates >= 30 or "letters and short words" in suggestion.reasons["plan"]
-    if minutes == 480 and chars <= 20_000:
-        assert train.max_epochs == 60
-    assert train.eval_every <= updates
-    assert train.patience == 0 or train.patience == updates // train.eval_every // 2 >= 5
+    assert suggestion.updates >= 30 or "letters and short words" in suggestion.reasons["plan"]
+    assert train.eval_every <= suggestion.updates
+    assert train.patience == 0 or train.patience == suggestion.updates // train.eval_every // 2 >= 5
     assert suggestion.config.optimizer.schedule.warmup_steps >= 1
     assert ("hardly sentences" in suggestion.reasons["text"]) == (chars < 50_000)
 
 
-def test_the_users_options_stay(text_file, write):
-    given = ["model.cell.kind=gru", "train.batch_size=8", "optimizer.lr=0.001", "seed=7", "data.split=[0.5,0.25,0.25]"]
-    suggestion = suggest(Request(text_file, 1, given))
-    config = suggestion.config
-    assert (config.model.cell.kind, config.train.batch_size, config.optimizer.lr, config.seed) == ("gru", 8, 0.001, 7)
-    assert config.data.split == (0.5, 0.25, 0.25)
-    assert load_config(Path(write("mine.yaml", dump_config(config)))) == config
-
-
-@pytest.mark.parametrize("split", ["data.split = [0.5,0.25,0.25]", "data={source: SOURCE, split: [0.5,0.25,0.25]}"])
-def test_keys_with_spaces_and_whole_sections_decide_text_and_machine(text_file, write, split):
+@pytest.mark.usefixtures("real_texts")
+def test_the_users_options_and_sections_stay(write):
     other = str(write("other.txt", words_text(30_000)))
-    given = [" device=cpu", "threads =1", split.replace("SOURCE", other)]
-    if "SOURCE" not in split:
-        given.append(f" data.source={other}")
-    request = Request(text_file, 1, given)
-    base = request.base()
-    assert (base.device, base.threads, base.data.source) == ("cpu", 1, other)
-    assert base.data.split == (0.5, 0.25, 0.25)
-    suggestion = suggest(request)
-    assert suggestion.config.data == base.data
+    given = ["model.cell.kind=gru", "train.batch_size=8", "optimizer.lr=0.001", " device=cpu", "threads =1"]
+    given.append(f"data={{source: {other}, split: [0.5,0.25,0.25]}}")
+    suggestion = suggest(Request("my.txt", 1, given))
+    config = suggestion.config
+    assert (config.model.cell.kind, config.train.batch_size, config.optimizer.lr) == ("gru", 8, 0.001)
+    assert (config.device, config.threads) == ("cpu", 1)
+    assert (config.data.source, config.data.split) == (other, (0.5, 0.25, 0.25))
     assert suggestion.reasons["text"].startswith("30,000 characters")
+    assert load_config(Path(write("mine.yaml", dump_config(config)))) == config
 
 
 def test_a_section_gives_the_options_that_are_in_it_and_all_if_it_may_change_its_kind():
@@ -222,171 +225,110 @@ def test_a_section_gives_the_options_that_are_in_it_and_all_if_it_may_change_its
     ("given", "kinds"),
     [
         (["model.cell.gate_bias=-3", "train.reset_state=0.1"], {("rhn", 1)}),
-        (["model.cell.layer_norm=true", "model.cell.hidden=100"], {("lstm", 1), ("lstm", 2)}),
-        (["model.cell.kind=slstm", "optimizer.schedule.final_fraction=0.1"], {("slstm", 1)}),
         (["model.cell.kind=gru", "data.level=byte"], {("gru", 1)}),
         (["model.layers=3", "model.dropout=0.3"], {("lstm", 3), ("rhn", 3)}),
+        (["model.cell.layer_norm=true", "model.cell.hidden=100"], {("lstm", 1), ("lstm", 2)}),
         (["model.cell.hidden=100", "train.bptt=256"], {(family.kind, family.layers) for family in USUAL}),
     ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_options_choose_the_kinds_that_have_them_and_a_size_is_the_only_one(speed, text_file, given, kinds):
-    config = suggest(Request(text_file, 1, given)).config
-    assert 1e-4 < config.optimizer.lr < 5e-2
+def test_options_choose_the_kinds_that_have_them_and_a_size_is_the_only_one(speed, given, kinds):
+    config = choice(given=given)
     models = [measured.model for measured in speed.measured]
     assert {(model.cell.kind, model.layers) for model in models} == kinds
     if "model.cell.hidden=100" in given:
         assert {model.cell.hidden for model in models} == {config.model.cell.hidden} == {100}
 
 
-def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(speed, text_file, of_machine):
+def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(speed, of_machine):
     of_machine(has_kernels=False)
     speed.without_kernels = 4
-    model = suggest(Request(text_file, 0.5)).config.model
+    model = choice(0.5).model
     assert (model.cell.kind, model.layers, model.cell.layer_norm) == ("lstm", 1, False)
-    assert suggest(Request(text_file, 0.5, ["model.cell.kind=rhn"])).config.model.cell.kind == "rhn"
+    assert choice(0.5, ["model.cell.kind=rhn"]).model.cell.kind == "rhn"
 
 
-@pytest.mark.parametrize(
-    ("given", "passes"), [("data.split=[0.9,0.1,0]", 1), ("data.split=[0.45,0.1,0.45]", 2), ("data.split=[1,0,0]", 0.9)]
-)
-def test_the_plan_knows_the_users_split(text_file, given, passes):
+@pytest.mark.parametrize(("split", "passes"), [("[0.45,0.1,0.45]", 2), ("[1,0,0]", 0.9)])
+def test_the_plan_knows_the_users_split(split, passes):
     fixed = ["train.max_steps=500", "model.cell.hidden=96"]
-    base, own = (suggest(Request(text_file, 5, [split, *fixed])) for split in ("data.split=[0.9,0.1,0]", given))
-    assert planned(own)[1] == pytest.approx(passes * planned(base)[1], rel=0.05)
-    assert (own.config.train.eval_every > 0) == (own.config.data.split[1] > 0)
+    base, own = (suggest(Request("my.txt", 5, [f"data.split={each}", *fixed])) for each in ("[0.9,0.1,0]", split))
+    assert told(own)[1] == pytest.approx(passes * told(base)[1], rel=0.05)
 
 
-def test_a_text_for_validation_leaves_the_whole_text_to_train_on(text_file, write):
-    other = write("other.txt", words_text(30_000, seed=3))
-    config = suggest(Request(text_file, 5, [f"data.valid_source={other}"])).config
-    assert (config.data.split, config.train.eval_every > 0) == ((1, 0, 0), True)
-
-
-@pytest.mark.parametrize(("name", "rate"), [("sgd", 25), ("adagrad", 5), ("rmsprop", 1 / 3), ("adam", 1), ("muon", 1)])
-def test_another_optimizer_has_its_own_numbers(text_file, name, rate):
-    usual = suggest(Request(text_file, 1)).config.optimizer
-    optimizer = suggest(Request(text_file, 1, [f"optimizer.name={name}"])).config.optimizer
-    assert (optimizer.name, optimizer.weight_decay) == (name, 0.1 if name == "muon" else 0)
+@pytest.mark.parametrize(("name", "rate"), [("sgd", 25), ("rmsprop", 1 / 3), ("muon", 1)])
+def test_another_optimizer_has_its_own_rate(name, rate):
+    usual = choice().optimizer
+    optimizer = choice(given=[f"optimizer.name={name}"]).optimizer
     assert optimizer.lr == pytest.approx(rate * usual.lr, rel=0.1)
 
 
-def test_odd_texts(text_of, write):
-    for text in ("a" * 5000, "one line without an end " * 300, "\n" * 2000):
-        assert 0 < suggest(Request(write("odd.txt", text), 1)).config.data.split[1] <= 0.2
-    text_of(1_000_000, vocabulary=50_000)
-    assert suggest(Request("my.txt", 1)).config.train.max_minutes == 1
-
-
 @pytest.mark.parametrize(
-    ("layers", "hidden", "batch", "factor"),
-    [(1, 768, 16, 0.5), (1, 256, 16, 1.5), (1, 128, 16, 1.5), (1, 128, 64, 2), (1, 768, 64, 1), (2, 768, 16, 0.5),
-     (2, 256, 16, 1)],
-)  # fmt: skip
-def test_the_rate_follows_width_and_batch(text_file, layers, hidden, batch, factor):
+    ("layers", "hidden", "batch", "factor"), [(1, 768, 16, 0.5), (1, 128, 16, 1.5), (1, 768, 64, 1), (2, 256, 16, 1)]
+)
+def test_the_rate_follows_width_and_batch(layers, hidden, batch, factor):
     def lr(hidden, batch):
         sizes = [f"model.layers={layers}", f"model.cell.hidden={hidden}", f"train.batch_size={batch}"]
         fixed = [*sizes, "train.max_steps=500", "model.cell.kind=lstm", f"model.cell.layer_norm={layers == 1}"]
-        return suggest(Request(text_file, 30, fixed)).config.optimizer.lr
+        return choice(30, fixed).optimizer.lr
 
     assert lr(hidden, batch) == pytest.approx(factor * lr(384, 16), rel=0.05)
 
 
-def test_a_gpu_gets_larger_batches_and_a_bounded_rate(text_of, monkeypatch):
+def test_a_gpu_gets_larger_batches_and_a_bounded_rate(text_of, of_machine, monkeypatch):
     text_of(10_000_000)
-    gpu = Machine(torch.device("cuda", 0), ProcessGroup(), 1, "bf16", "", 10**11, True)
-    monkeypatch.setattr("charlm.choice.suggest.choose_machine", lambda *_: gpu)
+    of_machine(device=torch.device("cuda", 0), precision="bf16")
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    config = suggest(Request("my.txt", 10)).config
+    config = choice(10)
     assert config.train.batch_size in (64, 256)
     assert config.optimizer.lr <= 2.4e-2
 
 
-@pytest.mark.parametrize(
-    ("given", "fault"),
-    [
-        ("model.cell.dept=6", "model.cell.dept: unknown key"),
-        ("model.cell.kind=foo", "model.cell.kind"),
-        ("device=cuda:99", "device: found cuda"),
-        ("data.source=short.txt", r": found 57 characters; allowed: 500 or more"),
-    ],
-)
-def test_faults(text_file, write, tmp_path, monkeypatch, given, fault):
-    monkeypatch.chdir(tmp_path)
-    write("short.txt", "to be or not to be\n" * 3)
-    with pytest.raises(CharlmError, match=fault):
-        suggest(Request(text_file, 1, [given]))
-
-
-def test_a_slow_moment_of_the_machine_does_not_decide(speed, text_file, monkeypatch):
-    steady, measure = suggest(Request(text_file, 1)).config.model, speed_module.measure
-    for slow in range(len(speed.measured)):
-        speed.measured.clear()
+def test_a_slow_moment_of_the_machine_does_not_decide(speed, monkeypatch):
+    steady, measure = choice().model, speed_module.measure
+    slow_places = range(len(speed.measured))
+    for slow in slow_places:
         factors = (4 if number == slow else 1 for number in itertools.count())
         monkeypatch.setattr(speed_module, "measure", lambda *args, factors=factors: next(factors) * measure(*args))
-        assert suggest(Request(text_file, 1)).config.model == steady
+        assert choice().model == steady
 
 
-def test_what_is_measured(speed, text_file):
-    """Every other size of each family that is fast enough, three times each."""
-
-    def sizes(minutes, *given):
-        speed.measured.clear()
-        suggest(Request(text_file, minutes, given))
-        return [config.model.cell.hidden for config in speed.measured]
-
-    one = ["model.cell.kind=rhn", "train.batch_size=16"]
-    assert sizes(480, *one) == [224, 448] * 3  # updates of more than 0.3 s are left out
-    assert sizes(1, *one) == [224] * 3
-    assert sizes(480, *one, "model.cell.hidden=300") == [300] * 3
-
-
-def test_memory_bounds_the_model(speed, text_file, of_machine):
-    assert suggest(Request(text_file, 5)).config.model.cell.hidden >= 256
+def test_memory_bounds_the_model(speed, of_machine):
+    assert choice(5).model.cell.hidden >= 256
     speed.largest = 200
-    assert suggest(Request(text_file, 5)).config.model.cell.hidden <= 200
+    assert choice(5).model.cell.hidden <= 200
     speed.largest = 0
-    with pytest.raises(CharlmError, match="memory: not even a small model could be trained"):
-        suggest(Request(text_file, 5))
+    with pytest.raises(CharlmError):
+        choice(5)
     speed.largest = 10**6
-    free = suggest(Request(text_file, 480)).config
+    free = choice(480)
     of_machine(free_bytes=60_000_000)
-    assert units(suggest(Request(text_file, 480)).config) < units(free)
+    assert units(choice(480)) < units(free)
     of_machine(free_bytes=1_000_000)
-    with pytest.raises(CharlmError, match="memory: no model fits into what is free"):
-        suggest(Request(text_file, 1))
-
-
-class Group(ProcessGroup):
-    """Processes that all find out what this one does."""
-
-    def on_each(self, function, *args, **kwargs):
-        return function(*args, **kwargs)
-
-    on_first = local_first = on_each
+    with pytest.raises(CharlmError):
+        choice()
 
 
 @pytest.mark.parametrize("processes", [3, 32])
-def test_processes_share_the_batch(speed, text_file, processes):
-    group = Group()
+def test_processes_share_the_batch(speed, processes):
+    group = ProcessGroup()
     group.size = processes
-    config = suggest(Request(text_file, 1), group).config
+    config = choice(group=group)
     assert config.train.batch_size % processes == 0
     assert {measured.train.batch_size for measured in speed.measured} == {config.train.batch_size}
 
 
-def test_time_that_has_passed_is_not_planned(text_file, monkeypatch):
+def test_time_that_has_passed_is_not_planned(monkeypatch):
     monkeypatch.setattr("charlm.native.compiler._compilations", [])
-    one = ["model.cell={kind: lstm, hidden: 384}", "model.layers=1"]
+    request = Request("my.txt", 1, ["model.cell={kind: lstm, hidden: 384}", "model.layers=1"])
 
-    def updates(passed_s=None):
-        budget = None if passed_s is None else Budget(1, time.perf_counter() - passed_s)
-        return planned(suggest(Request(text_file, 1, one), budget=budget))[0]
+    def updates_after(passed_s):
+        return suggest(request, budget=Budget(1, time.perf_counter() - passed_s)).updates
 
-    assert updates(20) == pytest.approx(updates() * (60 - 20 - 1.5) / 57, rel=0.05)
-    assert updates(1000) == pytest.approx(updates() * 30 / 57, rel=0.02)  # half of the minutes in any case
+    fresh = suggest(request).updates
+    assert updates_after(20) == pytest.approx(fresh * (60 - 20 - 1.5) / 57, rel=0.05)
+    assert updates_after(1000) == pytest.approx(fresh * 30 / 57, rel=0.02)  # half of the minutes in any case
 
 
+@pytest.mark.usefixtures("real_texts")
 def test_trained_weights_get_the_rate_that_their_knowledge_of_the_text_allows(write, trained_run, tmp_path):
     """Much lower on their own text, whose split stays; that of random weights on a text unlike it."""
     longer = ["train.max_steps=200", "train.eval_every=0", "train.sample_every=0", "optimizer.lr=0.02"]

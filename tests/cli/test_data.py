@@ -1,29 +1,30 @@
-"""`charlm data`."""
+"""`charlm data`, and what it says of files that are not text."""
 
+import gzip
 import hashlib
 import re
+
+import pytest
 
 from charlm.data.fetch import CATALOG
 
 
+def rows(result) -> dict[str, str]:
+    assert result.code == 0
+    return dict(re.split(r"  +", line, maxsplit=1) for line in result.out.splitlines())
+
+
 def test_list(cli, tmp_path):
     (tmp_path / "text8.txt").touch()
-    result = cli("data", "list", "--data-dir", tmp_path)
-    assert (result.code, result.err) == (0, "")
-    rows = {line.split()[0]: line.split(maxsplit=1)[1] for line in result.out.splitlines()}
-    assert list(rows) == ["builtin:python-stdlib", "builtin:unicode-names", *CATALOG]
-    assert rows["builtin:python-stdlib"].startswith("built in ")
-    assert rows["text8"].startswith("fetched ")
-    assert rows["enwik8"].startswith("to fetch ")
+    listed = rows(cli("data", "list", "--data-dir", tmp_path))
+    assert list(listed) == ["builtin:python-stdlib", "builtin:unicode-names", *CATALOG]
+    assert (listed["text8"][:7], listed["enwik8"][:8]) == ("fetched", "to fetch")
 
 
-def test_info_of_a_file(cli, tmp_path):
+def test_info(cli, write, tmp_path):
     content = "aabbbé\n".encode()
-    (tmp_path / "t.txt").write_bytes(content)
-    result = cli("data", "info", tmp_path / "t.txt")
-    rows = dict(re.split(r"  +", line, maxsplit=1) for line in result.out.splitlines())
-    assert (result.code, result.err) == (0, "")
-    assert rows == {
+    file = write("t.txt", content)
+    assert rows(cli("data", "info", file)) == {
         "sha256": hashlib.sha256(content).hexdigest(),
         "files": "1",
         "size": "8 bytes",
@@ -31,27 +32,43 @@ def test_info_of_a_file(cli, tmp_path):
         "vocabulary": "4",
         "splits": "in order",
     }
-    out = cli("data", "info", tmp_path / "t.txt", "--level", "byte").out
-    rows = dict(re.split(r"  +", line, maxsplit=1) for line in out.splitlines())
-    assert (rows["length"], rows["vocabulary"]) == ("8 bytes", "256")
-
-
-def test_info_says_how_a_text_is_split(cli, write, tmp_path):
-    def splits(text, *options):
-        return re.search("^splits +(.*)$", cli("data", "info", text, *options).out, re.MULTILINE)[1]
-
+    in_bytes = rows(cli("data", "info", file, "--level", "byte"))
+    assert (in_bytes["length"], in_bytes["vocabulary"]) == ("8 bytes", "256")
     log = write("folder/a.txt", "".join(f"{number} x\n" for number in range(500)))
     names = write("folder/b.txt", "anna\njo\n" * 500)
-    assert splits(tmp_path / "folder") == "valid and test from the end of each file"
-    assert splits(names, "--lines") == "by a hash of each line"
-    in_order = (
-        "valid and test from the end of the text and not by a hash, as its lines begin with increasing times or numbers"
-    )
-    assert splits(log, "--lines") == in_order
-    words = ["--config", "lstm", log, "--lines", "--set", "model.cell.hidden=8", "--set", "train.bptt=4"]
-    assert f"in 500 lines, {in_order}; vocabulary 13\n" in cli("plan", *words, "--set", "train.batch_size=2").err
+    assert rows(cli("data", "info", tmp_path / "folder"))["splits"] == "valid and test from the end of each file"
+    assert rows(cli("data", "info", names, "--lines"))["splits"] == "by a hash of each line"
+    in_order = "valid and test from the end of the text and not by a hash, as its lines begin with increasing times or "
+    assert rows(cli("data", "info", log, "--lines"))["splits"].startswith(in_order)
 
 
-def test_fetch_of_what_is_here_prints_its_path(cli, tinyshakespeare):
-    result = cli("data", "fetch", "tinyshakespeare", "--data-dir", tinyshakespeare.parent)
-    assert (result.code, result.out, result.err) == (0, f"{tinyshakespeare}\n", "")
+ENGLISH = "the cat sat on the mat – ‘meow’.\n" * 300
+CHINESE = "今天的天气很好，我们去公园散步。一二三四五六\n" * 300
+KINDS = {
+    "a gzip file": gzip.compress(ENGLISH.encode()),
+    "a bzip2 file": b"BZh91AY&SY\0",
+    "an xz file": b"\xfd7zXZ\0\0\4",
+    "a Zstandard file": b"\x28\xb5\x2f\xfd\x04\x00",
+    "a zip archive or an office document": b"PK\3\4\x14\0",
+    "an RTF document": rb"{\rtf1\ansi the cat}",
+    "a PDF document": b"%PDF-1.7\n" + ENGLISH.encode(),
+    "text in UTF-16": ENGLISH.encode("utf-16"),
+    "text in UTF-16LE": ENGLISH.encode("utf-16-le"),
+    "text in UTF-16BE": ENGLISH.encode("utf-16-be"),
+    "text in UTF-32": ENGLISH.encode("utf-32"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_file_is_said_for_what_it_is(cli, write, kind):
+    path = write("a.txt", KINDS[kind])
+    advice = "unpack it, or save it as plain text in its program"
+    if kind.startswith("text in "):
+        advice = f"convert it: iconv -f {kind.split()[-1]} -t UTF-8 {path} > utf8.txt"
+    assert cli("data", "info", path).error == f"{path}: found {kind}; allowed: text in UTF-8; {advice}"
+    assert cli("data", "info", path, "--level", "byte").code == 0
+
+
+@pytest.mark.parametrize("text", ["MZ, BZh and RIFF begin files", "0\0\n" * 900, ENGLISH + CHINESE])
+def test_text_is_text(cli, write, text):
+    assert cli("data", "info", write("a.txt", text)).code == 0

@@ -11,7 +11,7 @@ from unittest import mock
 
 import pytest
 
-import charlm
+from tests.conftest import ROOT
 
 COMMAND = [sys.executable, "-m", "charlm", "config", "schema"]
 
@@ -33,19 +33,13 @@ def test_no_room_for_the_output_is_one_line():
 
 
 def test_errors_need_no_utf8_terminal_and_arguments_are_bytes(tmp_path):
-    (tmp_path / "bad.yaml").write_text("seed: -1\n")
-    environment = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(Path(charlm.__file__).parents[1])}
-    for words, error in (
-        (
-            [b"bad.yaml"],
-            b"error: bad.yaml: seed: found -1; allowed: an integer \\u2265 0 and < 9,223,372,036,854,775,808\n",
-        ),
-        ([b"\xff\x1b\xc2\x9b.yaml", b"--set", b"a\xe2\x80\xae=\xff"], rb"error: \xff\x1b\x9b.yaml: found no such file"),
-    ):
-        command = [*COMMAND[:-1], "show", *words]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True)
-        assert (done.returncode, done.stdout) == (1, b"")
-        assert done.stderr.startswith(error)
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(ROOT)}
+    words = ["show", "lstm", "--set", "seed=-1", b"--set", b"\xff\x1b\xc2\x9b\xe2\x80\xae"]
+    done = subprocess.run([*COMMAND[:-1], *words], cwd=tmp_path, env=environment, capture_output=True)
+    assert (done.returncode, done.stdout) == (1, b"")
+    odd, number = done.stderr.splitlines()
+    assert odd.startswith(rb"error: --set \xff\x1b\x9b\u202e: found no KEY=VALUE; ")
+    assert number.startswith(rb"error: --set seed=-1: seed: found -1; allowed: an integer \u2265 0 and < 9,223,")
 
 
 def test_a_closed_stdin_holds_nothing(cli, trained_run, monkeypatch):
@@ -56,10 +50,7 @@ def test_a_closed_stdin_holds_nothing(cli, trained_run, monkeypatch):
 
 
 def test_an_unexpected_error_keeps_its_traceback(cli, monkeypatch):
-    def broken(config) -> str:
-        raise RuntimeError("a bug of charlm")
-
-    monkeypatch.setattr("charlm.config.dump_config", broken)
+    monkeypatch.setattr("charlm.config.dump_config", mock.Mock(side_effect=RuntimeError("a bug of charlm")))
     with pytest.raises(RuntimeError, match="a bug of charlm"):
         cli("config", "show", "lstm")
 
@@ -89,15 +80,15 @@ sys.argv = ["charlm", "--version"]
 {when}
 main()
 """
+LOADING, AFTER = "sys.meta_path.insert(0, Finder())", "atexit.register(interrupt)"
 
 
-@pytest.mark.parametrize("when", ["sys.meta_path.insert(0, Finder())", "atexit.register(interrupt)"])
-@pytest.mark.parametrize("ignored", [False, True])
-def test_ctrl_c_while_modules_are_loaded_and_after_the_command_needs_no_traceback(when, ignored):
+@pytest.mark.parametrize(("when", "ignored", "code"), [(LOADING, False, 130), (AFTER, False, 130), (LOADING, True, 0)])
+def test_ctrl_c_while_modules_are_loaded_and_after_the_command_needs_no_traceback(when, ignored, code):
     before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.default_int_handler)
     done = subprocess.run([sys.executable, "-c", INTERRUPTED.format(when=when)], capture_output=True, text=True)
     signal.signal(signal.SIGINT, before)
-    assert (done.returncode, done.stderr) == (0 if ignored else 130, "")
+    assert (done.returncode, done.stderr) == (code, "")
 
 
 class Asked(Exception):
@@ -105,24 +96,11 @@ class Asked(Exception):
 
 
 def test_nothing_but_a_download_asks_for_the_network(cli, tiny_config, tmp_path, monkeypatch):
-    def refuse(*_, **options):
-        raise Asked
-
     for name in ("getaddrinfo", "gethostbyname", "create_connection"):
-        monkeypatch.setattr(socket, name, refuse)
+        monkeypatch.setattr(socket, name, mock.Mock(side_effect=Asked))
     run = tmp_path / "run"
-    for words in (
-        ["train", "--config", tiny_config, "--run-dir", run],
-        ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=8"],
-        ["sample", run, "--length", 20, "--novelty"],
-        ["eval", run, "--dynamic"],
-        ["data", "list"],
-    ):
+    assert cli("train", "--config", tiny_config, "--run-dir", run).code == 0
+    for words in (["sample", run, "--novelty"], ["eval", run, "--dynamic"], ["data", "list"]):
         assert cli(*words).code == 0
     with pytest.raises(Asked):
         cli("data", "fetch", "tinyshakespeare", "--data-dir", tmp_path)
-
-
-def test_the_tests_themselves_are_refused():
-    with socket.socket() as asking, pytest.raises(AssertionError, match="a test asks for the network"):
-        asking.connect(("192.0.2.1", 80))  # reserved for documentation

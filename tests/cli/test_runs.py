@@ -4,12 +4,10 @@ import json
 import os
 import re
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 
-from charlm.errors import DamagedCheckpointError
 from charlm.runs import BEST, FOLDER, LAST, VERSION, read_header
 from charlm.system.lock import locked
 
@@ -32,33 +30,24 @@ def listed(cli, folder) -> list[dict]:
     return json.loads(result.out)
 
 
-def test_table_and_json(cli, runs, monkeypatch):
+def test_table_and_json(cli, runs):
     files = [path for path in runs.rglob("*") if path.is_file()]
     before = [(path.read_bytes(), path.stat().st_mtime_ns) for path in files]
     (runs / "notes" / "up").symlink_to(runs)  # links in a circle, and one that leads nowhere
     (runs / "notes" / "gone").symlink_to(runs / "nothing")
     result = cli("runs", runs)
     assert (result.code, result.err) == (0, "")
-    wide = result.out.splitlines()
-    header, *rows = [re.split("  +", line) for line in wide]
+    header, new, old = [re.split("  +", line) for line in result.out.splitlines()]
     assert header == ["run", "model", "parameters", "updates", "best nats/char", "written", "state"]
     best = read_header(runs / "new" / FOLDER / BEST)[1]["best_nats"]
-    assert rows[0] == [str(runs / "new"), "lstm 1 × 16", "2,014", "6", f"{best:.4f}", rows[0][5], "finished"]
-    assert re.fullmatch(r"[\d.]+ s ago|\d+ min \d+ s ago", rows[0][5])
-    assert rows[1][0] == str(runs / "by topic" / "Öl-日本")
-    assert re.fullmatch(r"\d+ d \d+ h ago", rows[1][5])
-    assert len(rows) == 2
-    new, old = listed(cli, runs)
-    assert list(new) == [
-        "path", "state", "written_s", "kind", "layers", "hidden", "members", "parameters", "step", "best_nats",
-        "corpus_sha256",
-    ]  # fmt: skip
-    written_s = new.pop("written_s")
-    assert list(new.values())[:7] == [str(runs / "new"), "finished", "lstm", 1, 16, 1, 2014]
-    assert old["written_s"] < written_s
+    assert new[:5] == [str(runs / "new"), "lstm 1 × 16", "2,014", "6", f"{best:.4f}"]
+    assert re.fullmatch(r"[\d.]+ s ago|\d+ min \d+ s ago", new[5])
+    assert (old[0], old[6]) == (str(runs / "by topic" / "Öl-日本"), "finished")
+    assert re.fullmatch(r"\d+ d \d+ h ago", old[5])
+    first, second = listed(cli, runs)
+    assert second["written_s"] < first["written_s"]
+    assert (first["path"], first["kind"], first["parameters"]) == (str(runs / "new"), "lstm", 2014)
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before
-    with locked(runs / "new"):  # nothing is locked
-        pass
 
 
 def test_a_run_itself_and_nothing(cli, runs, tmp_path, monkeypatch):
@@ -68,93 +57,61 @@ def test_a_run_itself_and_nothing(cli, runs, tmp_path, monkeypatch):
     result = cli("runs")
     line = "runs     none in runs; start one, for example: charlm train my.txt --minutes 10\n"
     assert (result.code, result.out, result.err) == (0, "", line)
-    assert cli("runs", "--json").out == "[]\n"
 
 
 FORGED = {
-    "a step that is none": ("progress", '"step": 6', '"step": [6]'),
-    "layers": ("config", '"layers": 1', '"layers": [1]'),
-    "another version": ("version", str(VERSION), "1"),
-    "a kind": ("config", '"kind": "lstm"', '"kind": ["lstm"]'),
-    "a shape": ("weights/decoder.bias", "[14]", "[[14]]"),
+    "a step that is none": ('\\"step\\": 6', '\\"step\\": [6]'),
+    "layers": ('\\"layers\\": 1', '\\"layers\\": [1]'),
+    "a kind": ('\\"kind\\": \\"lstm\\"', '\\"kind\\": [\\"lstm\\"]'),
+    "a shape": ('"shape":[14]', '"shape":[[14]]'),
 }
 
 
-def forge(path: Path, part: str, old: str, new: str) -> None:
-    """Replace a text in an entry of a checkpoint's header. The tensors stay."""
+def forge(path: Path, old: str, new: str) -> None:
+    """Replace a text in a checkpoint's header. The tensors stay."""
     content = path.read_bytes()
     end = 8 + int.from_bytes(content[:8], "little")
-    header = json.loads(content[8:end])
-    if part in header:
-        altered = json.dumps(header).replace(json.dumps(header[part]), json.dumps(header[part]).replace(old, new))
-    else:
-        assert old in header["__metadata__"][part]
-        header["__metadata__"][part] = header["__metadata__"][part].replace(old, new)
-        altered = json.dumps(header)
-    assert new in altered or json.dumps(new)[1:-1] in altered
+    assert old.encode() in content[8:end]
+    header = content[8:end].replace(old.encode(), new.encode())
     path.unlink()  # maybe a link to another checkpoint
-    path.write_bytes(len(altered).to_bytes(8, "little") + altered.encode() + content[end:])
+    path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
 
 
 def test_states_and_headers_that_are_damaged_or_forged(cli, trained_run, tmp_path):
     """Whatever a run holds, the others are listed."""
     folder = tmp_path / "runs"
+    good = (trained_run / FOLDER / LAST).read_bytes()
+    size = int.from_bytes(good[:8], "little")
+    damaged = {
+        "empty": b"",
+        "cut": good[:-1],
+        "endless": (2**60).to_bytes(8, "little") + good[8:],
+        "nested": good[:8] + b"[" * size + good[8 + size :],
+        "no object": (2).to_bytes(8, "little") + b"[]",
+    }
     states = {
-        "new": "finished", "damaged": "damaged", "last damaged": "finished", "last gone": "finished",
-        "no checkpoint": "no checkpoint", "used": "in use", "stopped": "resumable", **dict.fromkeys(FORGED, "damaged"),
-        "another version": "other version",
+        "new": "finished", "last gone": "finished", "no checkpoint": "no checkpoint", "used": "in use",
+        "stopped": "resumable", "old": "other version", **dict.fromkeys([*FORGED, *damaged], "damaged"),
     }  # fmt: skip
     for name in states:
         shutil.copytree(trained_run, folder / name)
-    for file in (folder / "damaged" / FOLDER).iterdir():
-        file.write_bytes(b"not a checkpoint")
-    last = folder / "last damaged" / FOLDER / LAST
-    content = last.read_bytes()
-    last.unlink()  # a link to `best` otherwise
-    last.write_bytes(content[:-1])
     (folder / "last gone" / FOLDER / LAST).unlink()
     shutil.rmtree(folder / "no checkpoint" / FOLDER)
     (folder / "no checkpoint" / FOLDER).mkdir()
-    forge(folder / "stopped" / FOLDER / LAST, "progress", '"stop_reason": "max_steps"', '"stop_reason": ""')
-    for name, (part, old, new) in FORGED.items():
+    forge(folder / "stopped" / FOLDER / LAST, '\\"stop_reason\\": \\"max_steps\\"', '\\"stop_reason\\": \\"\\"')
+    for name, change in {**FORGED, "old": (f'"version":"{VERSION}"', '"version":"1"')}.items():
         (folder / name / FOLDER / BEST).unlink()
-        forge(folder / name / FOLDER / LAST, part, old, new)
+        forge(folder / name / FOLDER / LAST, *change)
+    for name, content in damaged.items():
+        for file in (folder / name / FOLDER).iterdir():
+            file.write_bytes(content)
     with locked(folder / "used"):
-        runs = {Path(run["path"]).name: run for run in listed(cli, folder)}
-    assert {name: run["state"] for name, run in runs.items()} == states
-    assert runs["damaged"]["kind"] is None
-    assert "—" in cli("runs", folder / "damaged").out
-    assert len(cli("runs", folder).out.splitlines()) == 1 + len(states)
-    metrics = folder / "new" / "metrics.jsonl"
-    metrics.write_text(metrics.read_text() + '{"step": 6, "split": []}\n')
-    result = cli("report", folder, "--out", tmp_path / "page.html")
-    assert (result.code, result.err.count("checkpoints: damaged.")) == (0, len(FORGED))
-    for name in FORGED:
+        assert {Path(run["path"]).name: run["state"] for run in listed(cli, folder)} == states
+    assert "—" in cli("runs", folder / "cut").out
+    assert cli("report", folder, "--out", tmp_path / "page.html").code == 0
+    for name in [*FORGED, *damaged, "old"]:
         error = cli("train", "--resume", "--run-dir", folder / name).error
         assert error.startswith(f"{folder / name}/checkpoints/last.")
-    forge(folder / "new" / FOLDER / LAST, "config", '"kind": "lstm"', '"kind": "\\u001b[2J"')
+    assert error.endswith("; use the charlm that wrote it, or train anew")
+    forge(folder / "new" / FOLDER / LAST, '\\"kind\\": \\"lstm\\"', '\\"kind\\": \\"\\\\u001b[2J\\"')
     assert "\\x1b[2J 1 × 16" in cli("runs", folder / "new").out
-
-
-def test_headers_that_are_none(trained_run, tmp_path):
-    good = (trained_run / FOLDER / LAST).read_bytes()
-    size, path = int.from_bytes(good[:8], "little"), tmp_path / "file"
-    for content in (
-        b"", good[:100], good[:-1], good + b"x", (2**60).to_bytes(8, "little") + good[8:],
-        good[:8] + b"[" * size + good[8 + size :], (2).to_bytes(8, "little") + b"[]",
-        (2).to_bytes(8, "little") + b"{}", good.replace(b"charlm checkpoint", b"somebody else's!!"),
-    ):  # fmt: skip
-        path.write_bytes(content)
-        with pytest.raises(DamagedCheckpointError, match=f"^{re.escape(str(path))}: .*not a (charlm )?checkpoint"):
-            read_header(path)
-
-
-def test_many_runs_are_listed_at_once(cli, trained_run, tmp_path):
-    for number in range(300):
-        folder = tmp_path / f"{number}" / FOLDER
-        folder.mkdir(parents=True)
-        os.link(trained_run / FOLDER / LAST, folder / LAST)
-        (tmp_path / f"{number}" / "config.yaml").touch()
-    start_s = time.perf_counter()
-    assert len(listed(cli, tmp_path)) == 300
-    assert time.perf_counter() - start_s < 5

@@ -1,15 +1,9 @@
 """`charlm score`."""
 
 import json
-import os
 import re
-import sys
-import threading
 
 import pytest
-
-from charlm.inference.trained import load
-from tests.text import SEEN
 
 LINES = ["so tee", "", "mmmmmmmm", "a tee so.", "lll"]
 
@@ -33,60 +27,35 @@ def test_lines_of_a_file_and_of_stdin(cli, trained_run, candidates):
     for per_char, bits, line in rows:
         assert bits == pytest.approx(per_char * (len(line) + 1), abs=0.006)
     assert re.fullmatch(r"\d+\.\d{4}\t\d+\.\d\d\tso tee", result.out.splitlines()[0])
-    for end in (b"\n", b""):
-        assert cli(*words, "-", stdin="\n".join(LINES).encode() + end).out == result.out
+    for end in (b"\n", b"\r\n"):
+        assert cli(*words, "-", stdin=end.join(line.encode() for line in LINES)).out == result.out
     assert cli(*words, "-", stdin=b"").out == ""
-    [(per_char, _, _)] = columns(cli(*words, "-", stdin=b"\n").out)
-    assert 2**-per_char == pytest.approx(dict(load(trained_run).next("", k=99))["\n"], rel=1e-3)
-    values = [json.loads(line) for line in cli(*words, candidates, "--json").out.splitlines()]
-    assert [list(value) for value in values] == [["line", "text", "bits_per_char", "bits", "chars", "unknown"]] * 5
-    assert [(value["line"], value["text"], value["chars"]) for value in values] == [
-        (number, line, len(line) + 1) for number, line in enumerate(LINES, 1)
-    ]
-    for value in map(json.loads, cli(*words, candidates, "--json", "--per-char").out.splitlines()):
-        assert len(value["per_char"]) == value["chars"]
+    values = [json.loads(line) for line in cli(*words, candidates, "--json", "--per-char").out.splitlines()]
+    assert list(values[0]) == ["line", "text", "bits_per_char", "bits", "chars", "unknown", "per_char"]
+    assert [(value["line"], value["text"]) for value in values] == [*enumerate(LINES, 1)]
+    for value in values:
+        assert len(value["per_char"]) == value["chars"] == len(value["text"]) + 1
         assert sum(value["per_char"]) == pytest.approx(value["bits"], abs=1e-2)
 
 
-def test_limits(cli, trained_run, candidates):
+def test_limits_and_percentiles(cli, trained_run, candidates, write):
     words = ["score", trained_run, candidates]
-    rows = columns(cli(*words).out)
-    middle = sorted(row[0] for row in rows)[2]
-    assert columns(cli(*words, "--above", middle - 0.0002).out) == [row for row in rows if row[0] >= middle]
-    assert columns(cli(*words, "--above", middle + 0.0002).out) == [row for row in rows if row[0] > middle]
-
-
-def test_percentiles_are_those_of_the_file(cli, trained_run, candidates, write):
-    words = ["score", trained_run]
-    rows = sorted(columns(cli(*words, candidates).out))
+    rows = sorted(columns(cli(*words).out))
+    middle = rows[2][0]
+    assert sorted(columns(cli(*words, "--above", middle - 0.0002).out)) == rows[2:]
+    assert sorted(columns(cli(*words, "--above", middle + 0.0002).out)) == rows[3:]
     for percent, count in ((0, 4), (50, 2), (60, 1), (100, 0)):
-        assert sorted(columns(cli(*words, candidates, "--above", f"p{percent}").out)) == rows[5 - count :]
-    assert cli(*words, write("none.txt", ""), "--above", "p99").out == ""
+        assert sorted(columns(cli(*words, "--above", f"p{percent}").out)) == rows[5 - count :]
+    assert cli("score", trained_run, write("none.txt", ""), "--above", "p99").out == ""
 
 
-def test_a_percentile_of_a_file_of_normal_lines_is_a_limit_for_a_pipe(cli, trained_run, candidates, write):
-    words = ["score", trained_run, "-", "--above", "p60", "--of"]
+def test_a_percentile_of_a_file_of_normal_lines_is_a_limit_for_a_pipe(cli, trained_run, candidates):
     rows = sorted(columns(cli("score", trained_run, candidates).out))
-    result = cli(*words, candidates, stdin=("\n".join(LINES) + "\nso Zee").encode())
+    stdin = ("\n".join(LINES) + "\nso Zee").encode()
+    result = cli("score", trained_run, "-", "--above", "p60", "--of", candidates, stdin=stdin)
     assert columns(result.out)[:-1] == rows[4:]
     assert columns(result.out)[-1][2] == "so Zee"
     assert result.err.startswith(f"above    {rows[3][0]:.4f} bits per character, p60 of 5 lines\n")
-    none = write("none.txt", "")
-    assert cli(*words, none, stdin=b"so\n").error == f"--of {none}: found no line; allowed: a file of normal lines"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="named pipes")
-def test_a_named_pipe_is_read_once(cli, trained_run, tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    for words in (
-        ["score", trained_run, pipe],
-        ["classify", trained_run, pipe, "--labels", "so,tee", "--separator", " "],
-    ):
-        writer = threading.Thread(target=pipe.write_bytes, args=[b"so\n"])
-        writer.start()
-        assert cli(*words).code == 0
-        writer.join()
 
 
 def test_a_frequent_line_is_not_above_its_own_score(cli, trained_run, write):
@@ -99,21 +68,13 @@ def test_a_frequent_line_is_not_above_its_own_score(cli, trained_run, write):
     assert above
 
 
-def test_characters_that_the_model_does_not_know(cli, trained_run, write):
-    file = write("log.txt", "so\ntee\nZe\nso\n")
-    words = ["score", trained_run, file]
-    result = cli(*words)
-    assert result.code == 1
-    assert result.out == ""
-    assert result.err == (
-        f"error: {file}, line 3: found 'Z' (U+005A), which the model has never seen; allowed: {SEEN}; "
-        "--unknown-as BITS counts others\n"
-    )
-    counted = columns(cli(*words, "--unknown-as", 20).out)
-    [(_, without, _)] = columns(cli("score", trained_run, write("e.txt", "e\n")).out)
-    assert counted[2][1] == pytest.approx(without + 20)
-    assert counted[2][0] == pytest.approx(counted[2][1] / 3, abs=0.01)
-    assert counted[3] == counted[0]
+def test_unknown_characters_of_a_file_count_as_many_bits_as_the_user_says(cli, trained_run, write):
+    words = ["score", trained_run, write("log.txt", "so\ne\nZe\nso\n")]
+    assert cli(*words).code == 1
+    first, without, counted, again = columns(cli(*words, "--unknown-as", 20).out)
+    assert counted[1] == pytest.approx(without[1] + 20)
+    assert counted[0] == pytest.approx(counted[1] / 3, abs=0.01)
+    assert again == first
 
 
 def test_a_monitor_survives_every_line(cli, trained_run):
@@ -130,19 +91,3 @@ def test_a_monitor_survives_every_line(cli, trained_run):
         "unknown  stdin, line 2: 'Z' (U+005A), which the model has never seen; each such character counts as 20 bits; "
         "see --unknown-as\n"
     )
-    for first in (b"t\0", b"\0\n"):
-        assert cli("score", trained_run, "-", stdin=first).code == 0
-
-
-def test_a_line_may_end_with_cr_lf(cli, trained_run):
-    words = ["score", trained_run, "-"]
-    assert cli(*words, stdin=b"so tee\r\ntee\r\n").out == cli(*words, stdin=b"so tee\ntee\n").out
-
-
-def test_a_pipe_gets_the_exact_bytes_and_json_readable_text(cli, trained_run, monkeypatch):
-    words = ["score", trained_run, "-", "--unknown-as", 8]
-    result = cli(*words, stdin="so\x1b[2J\r\nté\n".encode())
-    assert [line.split("\t")[2] for line in result.out.split("\n")[:-1]] == ["so\x1b[2J", "té"]
-    assert json.loads(cli(*words, "--json", stdin=b"t\xff\n").out)["text"] == "t\ufffd"
-    monkeypatch.setattr("_pytest.capture.CaptureIO.isatty", lambda _: True)
-    assert cli(*words, stdin=b"so\x1b[2J\r\nt\xff\n").out.split("\n")[0].endswith("\tso\\x1b[2J")

@@ -1,6 +1,9 @@
 """The configs that come with charlm: one purpose each, found by name from a checkout and from a wheel."""
 
 import itertools
+import os
+import subprocess
+import sys
 import tarfile
 import zipfile
 from pathlib import Path
@@ -8,16 +11,15 @@ from pathlib import Path
 import pytest
 
 import charlm
-from charlm.config import dump_config, ignored_options, load_config, shipped
-from charlm.config.shipped import find_config, nearest_configs, purpose, shipped_configs
+from charlm.config import dump_config, ignored_options, load_config
+from charlm.config.shipped import find_config, purpose, shipped_configs
 from tests.config.test_config import parse
 from tests.conftest import ROOT
 
 CONFIGS = shipped_configs()
-ALLOWED = "found no such file; allowed: a YAML file, or a name from `charlm config list`"
 
 
-def test_each_is_valid_says_what_it_is_for_and_sets_nothing_in_vain():
+def test_each_is_valid_says_what_it_is_for_and_sets_nothing_in_vain(cli):
     assert sorted(CONFIGS.values()) == sorted((ROOT / "configs").iterdir())
     configs = {name: load_config(file) for name, file in CONFIGS.items()}
     assert [pair for pair in itertools.combinations(configs, 2) if configs[pair[0]] == configs[pair[1]]] == []
@@ -27,12 +29,7 @@ def test_each_is_valid_says_what_it_is_for_and_sets_nothing_in_vain():
         assert CONFIGS[name].read_text(encoding="utf-8").startswith(f"# {purpose(CONFIGS[name])}\n")
         assert purpose(CONFIGS[name]).endswith(".")
         assert 20 < len(purpose(CONFIGS[name])) <= 100
-
-
-def test_list(cli):
-    result = cli("config", "list")
-    assert (result.code, result.err) == (0, "")
-    rows = [line.split(maxsplit=1) for line in result.out.splitlines()]
+    rows = [line.split(maxsplit=1) for line in cli("config", "list").out.splitlines()]
     assert rows == [[name, purpose(file)] for name, file in CONFIGS.items()]
 
 
@@ -43,41 +40,6 @@ def test_a_file_comes_before_the_shipped_config_of_its_name_and_a_folder_does_no
     assert find_config(Path("rhn")) == CONFIGS["rhn"]
     Path("lstm").write_text("seed: 7")
     assert load_config(Path("lstm")).seed == 7
-
-
-@pytest.mark.parametrize(
-    ("given", "near"),
-    [
-        ("lsmt", ["lstm", "slstm"]),
-        ("elsewhere/lstm.yml", ["lstm"]),
-        ("paper-rhn", ["paper-rhn-enwik8", "paper-char-rnn"]),
-        ("nothing like it", []),
-        ("x" * 10**7, []),
-    ],
-    ids=lambda value: str(value)[:20],
-)
-def test_a_missing_one_names_the_nearest(given, near):
-    assert nearest_configs(Path(given)) == near
-
-
-def test_commands_take_a_name_and_name_the_nearest(cli, tmp_path, monkeypatch, write):
-    monkeypatch.chdir(tmp_path)
-    for command in ("config show", "plan --config", "train --config"):
-        assert cli(*command.split(), "lsmt").error == f"lsmt: {ALLOWED}; did you mean 'lstm' or 'slstm'?"
-    assert cli("config", "show", "rhn").out == cli("config", "show", CONFIGS["rhn"]).out
-    write("my.txt", "How now, brown cow? " * 200)
-    small = ["model.cell.hidden=8", "train.max_steps=1", "data.source=my.txt"]
-    assert cli("train", "--config", "lstm", *(word for option in small for word in ("--set", option))).code == 0
-    assert [run.name.rsplit("-", 2)[0] for run in Path("runs").iterdir()] == ["lstm"]
-
-
-def test_an_installed_package_has_them_inside(tmp_path, monkeypatch):
-    (tmp_path / "charlm/configs").mkdir(parents=True)
-    (tmp_path / "charlm/configs/mine.yaml").touch()
-    (tmp_path / "configs").mkdir()
-    (tmp_path / "configs/other.yaml").touch()
-    monkeypatch.setattr(shipped, "_PACKAGE", tmp_path / "charlm")
-    assert shipped_configs() == {"mine": tmp_path / "charlm/configs/mine.yaml"}
 
 
 def test_wheel_and_sdist(tmp_path):
@@ -94,6 +56,7 @@ def test_wheel_and_sdist(tmp_path):
         (wheel,) = WheelBuilder(str(root)).build(directory=str(tmp_path), versions=["standard"])
         with zipfile.ZipFile(wheel) as archive:
             contents.append({name: archive.read(name) for name in archive.namelist()})
+            archive.extractall(tmp_path / "installed")
     assert contents[0] == contents[1]
     info = f"charlm_trainer-{charlm.__version__}.dist-info"
     suffixes = (".py", ".typed", ".h", ".c", ".cpp", ".wasm", ".js", ".css", ".html", ".json", ".txt")
@@ -105,6 +68,11 @@ def test_wheel_and_sdist(tmp_path):
     assert contents[0].keys() == wanted.keys() | made
     assert all(contents[0][name] == file.read_bytes() for name, file in wanted.items())
     assert f"\nVersion: {charlm.__version__}\n".encode() in contents[0][f"{info}/METADATA"]
+    program = "from charlm.config.shipped import shipped_configs; print(*shipped_configs().values())"
+    environment = os.environ | {"PYTHONPATH": str(tmp_path / "installed")}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == [f"{tmp_path}/installed/charlm/configs/{file.name}" for file in CONFIGS.values()]
 
 
 def test_what_names_the_version_names_this_one():

@@ -13,7 +13,7 @@ from charlm.cli import app
 from charlm.config.shipped import shipped_configs
 from tests.conftest import ROOT
 from tests.docs.options import options_table
-from tests.docs.pages import NAMES, PAGES, anchors, blocks, commands, inline_code
+from tests.docs.pages import NAMES, anchors, blocks, commands, inline_code
 
 
 def test_readme_is_short():
@@ -79,22 +79,6 @@ def test_the_layout_names_every_layer():
     assert named == re.findall(r"\w+", contract[1])
 
 
-def test_every_picture_is_shown():
-    shown = {
-        (page.parent / image).resolve()
-        for page in PAGES
-        for image in re.findall(r"!\[[^]]+\]\((.+?)\)", page.read_text())
-    }
-    assert shown == set((ROOT / "docs").glob("*.png"))
-
-
-def test_no_placeholder_is_left():
-    for page in PAGES:
-        assert not re.findall(
-            r"\b(?!CHARLM_|GOMP_|OMP_|GLOO_|NCCL_|SLURM_)[A-Z]+_[A-Z]+\b|TODO|XXX", page.read_text(encoding="utf-8")
-        ), page
-
-
 def innermost(words: list[str]) -> Any:
     """The innermost command that these words name; the words behind it are its arguments."""
     command: Any = typer.main.get_command(app)
@@ -126,15 +110,6 @@ def test_commands_and_their_options_exist():
             elif text.startswith("--"):  # without the command that it belongs to
                 option = text.split()[0]
                 assert option in every_option or f'"{option}"' in scripts, f"{name}: {text}"
-
-
-def test_the_quickstart_uses_and_shows_commands_that_exist():
-    lines = re.findall(r"\.venv/bin/charlm (.*)", (ROOT / "scripts/quickstart").read_text(encoding="utf-8"))
-    assert len(lines) == 5
-    for words in map(shlex.split, lines):
-        assert {word for word in words if word.startswith("--")} <= options(innermost(words)), words
-        if "--config" in words:
-            assert words[words.index("--config") + 1] in shipped_configs()
 
 
 def test_keys_configs_and_files_exist():

@@ -10,79 +10,60 @@ import torch
 
 from charlm.cells.operations import OPERATIONS
 from charlm.errors import CharlmError
-from charlm.export import export, onnx_graph
+from charlm.export import export
 from charlm.inference.trained import TrainedModel
 from tests.export.models import CELLS_TO_EXPORT, HIDDEN, every_model, extreme_model_of, model_of, rounding_of, some_ids
 
-VOCABULARY = {"level": "char", "characters": "\n abcdefghé😀", "unit": "text"}
+onnxruntime = pytest.importorskip("onnxruntime")
 
 
-@pytest.fixture
-def session(tmp_path):
-    """Exports a model to ONNX and opens it."""
-    onnxruntime = pytest.importorskip("onnxruntime")
-
-    def session(trained: TrainedModel):
-        assert difference_of(export(trained, "onnx", tmp_path / "a.onnx")) < 1e-4
-        return onnxruntime.InferenceSession(tmp_path / "a.onnx", providers=["CPUExecutionProvider"])
-
-    return session
-
-
-def difference_of(found: str) -> float:
-    """The largest difference between logits in what an export says."""
-    [difference] = re.findall(r"; logits differ by (\S+) at most$", found)
-    return float(difference)
+def exported(trained: TrainedModel, folder, most: float = 1e-4):
+    """The model in a session of onnxruntime; its export says by how much logits differ."""
+    [difference] = re.findall(r"; logits differ by (\S+) at most$", export(trained, "onnx", folder / "a.onnx"))
+    assert float(difference) < most
+    return onnxruntime.InferenceSession(folder / "a.onnx", providers=["CPUExecutionProvider"])
 
 
 @every_model
-def test_onnx_computes_what_charlm_does(session, options):
+def test_onnx_computes_what_charlm_does(tmp_path, options):
     trained = model_of(**options)
-    opened = session(trained)
-    names = [each.name for each in opened.get_inputs()[1:]]
-    for streams in (1, 5):
-        state = last = trained.network.layers.zero_state(streams)
-        for steps in (13, 1, 1, 4):
-            ids = some_ids(trained, steps, streams)
-            inputs = {name: np.asarray(part) for name, part in zip(names, last, strict=True)}
-            ours, *last = opened.run(None, {"ids": ids.numpy(), **inputs})
-            with torch.no_grad():
-                logits, state = trained.network(ids, state)
-            np.testing.assert_allclose(ours, logits, rtol=1e-4, atol=1e-4)
-            for one, other in zip(last, state, strict=True):
-                np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
+    session = exported(trained, tmp_path)
+    names = [each.name for each in session.get_inputs()[1:]]
+    state = last = trained.network.layers.zero_state(5)
+    for steps in (13, 1, 4):
+        ids = some_ids(trained, steps, 5)
+        inputs = {name: np.asarray(part) for name, part in zip(names, last, strict=True)}
+        ours, *last = session.run(None, {"ids": ids.numpy(), **inputs})
+        with torch.no_grad():
+            logits, state = trained.network(ids, state)
+        for one, other in zip((ours, *last), (logits, *state), strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("case", CELLS_TO_EXPORT)
 def test_gates_far_out_of_their_range(tmp_path, case):
-    pytest.importorskip("onnxruntime")
     trained = extreme_model_of(case)
-    assert difference_of(export(trained, "onnx", tmp_path / "out")) < 2 * rounding_of(trained)
+    exported(trained, tmp_path, most=2 * rounding_of(trained))
 
 
-def test_names_shapes_and_vocabulary_of_a_graph(session):
-    opened = session(model_of("lstm", layers=2, unit="line"))
+def test_names_shapes_and_vocabulary_of_a_graph(tmp_path):
+    session = exported(model_of("lstm", layers=2, unit="line"), tmp_path)
     state = [2, "B", HIDDEN]
-    assert {each.name: each.shape for each in opened.get_inputs()} == {"ids": ["T", "B"], "h": state, "c": state}
-    assert {each.name: each.shape for each in opened.get_outputs()} == {
-        "logits": ["T", "B", 12], "new_h": state, "new_c": state,
-    }  # fmt: skip
-    assert json.loads(opened.get_modelmeta().custom_metadata_map["charlm"]) == VOCABULARY | {"unit": "line"}
+    outputs = {"logits": ["T", "B", 12], "new_h": state, "new_c": state}
+    assert {each.name: each.shape for each in session.get_inputs()} == {"ids": ["T", "B"], "h": state, "c": state}
+    assert {each.name: each.shape for each in session.get_outputs()} == outputs
+    vocabulary = {"level": "char", "characters": "\n abcdefghé😀", "unit": "line"}
+    assert json.loads(session.get_modelmeta().custom_metadata_map["charlm"]) == vocabulary
 
 
-def test_graphs_that_are_refused(tmp_path, monkeypatch):
-    pytest.importorskip("onnxruntime")
-    with monkeypatch.context() as patch:
-        patch.setitem(OPERATIONS, "sigmoid", OPERATIONS["sigmoid"]._replace(onnx="Tanh"))
-        with pytest.raises(CharlmError, match=r"onnx: its logits or states differ from charlm's by .*; allowed: 0\.0"):
-            export(model_of(), "onnx", tmp_path / "a.onnx")
-    with monkeypatch.context() as patch:
-        patch.setattr(onnx_graph, "_MOST_BYTES", 1000)
-        with pytest.raises(CharlmError, match=r"onnx: the weights are .* bytes; allowed: 1,000; train a smaller"):
-            export(model_of(), "onnx", tmp_path / "a.onnx")
-    for package in ("onnx", "onnxruntime"):
-        with monkeypatch.context() as patch:
-            patch.setitem(sys.modules, package, None)
-            with pytest.raises(CharlmError, match=f"^onnx: {package} is not installed; pip install onnx onnxruntime$"):
-                export(model_of(), "onnx", tmp_path / "a.onnx")
+def test_a_graph_that_computes_something_else_is_not_written(tmp_path, monkeypatch):
+    monkeypatch.setitem(OPERATIONS, "sigmoid", OPERATIONS["sigmoid"]._replace(onnx="Tanh"))
+    with pytest.raises(CharlmError):
+        export(model_of(), "onnx", tmp_path / "a.onnx")
     assert [*tmp_path.iterdir()] == []
+
+
+def test_without_onnx(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnx", None)
+    with pytest.raises(CharlmError, match="pip install onnx"):
+        export(model_of(), "onnx", tmp_path / "a.onnx")

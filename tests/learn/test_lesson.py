@@ -4,8 +4,6 @@ import functools
 import os
 import re
 import runpy
-import subprocess
-import sys
 import sysconfig
 from pathlib import Path
 from typing import Any
@@ -99,36 +97,11 @@ def test_norms_are_those_of_the_states_gradients(lesson, kind):
 
 
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "RHN"])
-def test_initial_weights_are_drawn_as_in_charlm(lesson, kind):
-    network, model = pair(lesson, kind)
-    fresh = type(model.layers)(model.layers.cell, V)
-    for name, theirs in fresh.named_parameters():
-        ours = network.w[name.removesuffix("_l0")]
-        special = theirs.detach().abs() >= 1 / H**0.5  # the biases that start at a value of their own, and zeros
-        special |= theirs.detach() == 0
-        np.testing.assert_array_equal(ours[special], theirs.detach()[special])
-        assert np.abs(ours[~special.numpy()]).max() <= H**-0.5
-
-
-@pytest.mark.parametrize("kind", ["RNN", "LSTM", "RHN"])
 def test_training_learns_a_text(lesson, kind):
     """A text in which the next character depends on the last two, so that it takes a memory."""
     vocabulary, ids = np.unique(list("aab" * 700), return_inverse=True)
     network = lesson["train"](lesson[kind](16), *lesson["cut_into_streams"](ids, 4), 2, updates=100, T=20)
     assert lesson["write"](network, vocabulary, prompt="aabaab", length=10, temperature=0.1) == "aabaabaaba"
-
-
-def test_training_prints_the_mean_of_500_updates(lesson, capsys, monkeypatch):
-    """The first 500 windows have a loss of 2 for each character, those after it of 1."""
-    T, losses = 3, iter([2.0] * 500 + [1.0] * 500)
-    surprise = lesson["surprise"]
-    monkeypatch.setitem(lesson["train"].__globals__, "surprise", lambda *both: (T * next(losses), surprise(*both)[1]))
-    vocabulary, ids = np.unique(list("aab" * 100), return_inverse=True)
-    lesson["train"](lesson["RNN"](2), *lesson["cut_into_streams"](ids, 2), len(vocabulary), updates=1000, T=T)
-    assert capsys.readouterr().out.splitlines() == [
-        "RNN: 2.00 nats per character in updates 1 to 500",
-        "RNN: 1.00 nats per character in updates 501 to 1000",
-    ]
 
 
 def test_streams_are_the_text_and_the_targets_come_next(lesson):
@@ -137,13 +110,9 @@ def test_streams_are_the_text_and_the_targets_come_next(lesson):
     np.testing.assert_array_equal(y, x + 1)
 
 
-def test_it_is_short():
-    assert len(LESSON.read_text(encoding="utf-8").splitlines()) <= 250
-
-
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder, and a standard library of one small module."""
+    """A working folder, and a standard library of one small module. No speed is measured."""
     (tmp_path / "library").mkdir()
     (tmp_path / "library/module.py").write_text(f"def \n{words_text(60_000)}", encoding="utf-8")
     get_path, library = sysconfig.get_path, str(tmp_path / "library")
@@ -151,56 +120,33 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
         sysconfig, "get_path", lambda name, *more: library if name == "stdlib" else get_path(name, *more)
     )
+    monkeypatch.setattr("charlm.choice.speed.measure", lambda *_: 0.01)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
-@pytest.mark.usefixtures("small")
-def test_the_last_chapter_runs_in_a_notebook_kernel(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["ipykernel_launcher.py", "-f", "connection.json"])
-    chapters, last_lines, ending = LESSON.read_text(encoding="utf-8").partition('if __name__ == "__main__":')
-    names: dict[str, Any] = {"__name__": "__main__"}
-    exec(compile(chapters, "chapters", "exec"), names)
-    names["compare"].__defaults__ = (None, 8, 4, 2)
-    exec(compile(last_lines + ending, "cell", "exec"), names)
-    assert "RHN" in capsys.readouterr().out
+TINY = {"model.cell.hidden": 8, "train.batch_size": 2, "train.max_steps": 2, "threads": 1, "device": "cpu"}
 
 
-@pytest.mark.usefixtures("small")
-def test_the_program_ends_with_commands_of_charlm(lesson, capsys, cli):
-    lesson["compare"](H=8, B=4, updates=2)
-    out = capsys.readouterr().out
-    assert re.findall(r"^(\w+), [\d,]+ parameters, writes:$", out, re.MULTILINE) == ["RNN", "LSTM", "RHN"]
-    assert re.findall(r"^(\w+) +[\d,]+ +\d\.\d\d(?: +\d+e-\d+){3}$|\Z", out, re.MULTILINE)[:3] == ["RNN", "LSTM", "RHN"]
-    commands = re.findall(r"^  charlm (.*?)(?:   .*)?$", out, re.MULTILINE)
-    assert [line.split()[0] for line in commands] == ["train", "look", "cells"]
-    tiny = "--set model.cell.hidden=8 --set train.batch_size=2 --set train.max_steps=2 --set threads=1 --set device=cpu"
-    for line in commands:
-        result = cli(*line.split(), *(tiny.split() if line.startswith("train") else []))
-        assert result.code == 0, result.err
-
-
-def test_the_program_reads_a_file(lesson, tmp_path, capsys):
-    (tmp_path / "my.txt").write_text(words_text(60_000), encoding="utf-8")
-    lesson["compare"](tmp_path / "my.txt", H=8, B=4, updates=1)
+def test_the_program_ends_with_commands_of_charlm(lesson, small, capsys, cli):
+    (small / "my.txt").write_text(words_text(60_000), encoding="utf-8")
+    lesson["compare"]("my.txt", H=8, B=4, updates=2)
     out = capsys.readouterr().out
     assert out.startswith("60,000 characters")
-    assert f"charlm train {tmp_path / 'my.txt'} " in out
+    assert re.findall(r"^(\w+), [\d,]+ parameters, writes:$", out, re.MULTILINE) == ["RNN", "LSTM", "RHN"]
+    assert re.findall(r"^(\w+) +[\d,]+ +\d\.\d\d(?: +\d+e-\d+){3}$", out, re.MULTILINE) == ["RNN", "LSTM", "RHN"]
+    commands = [line.split() for line in re.findall(r"^  charlm (.*?)(?:   .*)?$", out, re.MULTILINE)]
+    assert [words[0] for words in commands] == ["train", "look", "cells"]
+    commands[0] += [word for key, value in TINY.items() for word in ("--set", f"{key}={value}")]
+    for words in commands:
+        assert cli(*words).code == 0
 
 
-def test_a_short_text_is_refused(lesson, tmp_path):
+def test_texts_that_are_refused_take_one_line(lesson, tmp_path):
     (tmp_path / "my.txt").write_text("abc", encoding="utf-8")
-    with pytest.raises(SystemExit, match=r"my\.txt: 3 characters; the lesson needs 50,000"):
-        lesson["compare"](tmp_path / "my.txt")
-
-
-@pytest.mark.parametrize(("name", "reason"), [("none.txt", "No such file or directory"), ("", "Is a directory")])
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows gives other reasons")
-def test_a_file_that_cannot_be_read_takes_one_line(name, reason, tmp_path):
-    file = str(tmp_path / name)
-    done = subprocess.run([sys.executable, str(LESSON), file], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == f"{file}: cannot be read ({reason}); name a text file, or none for Python's modules\n"
+    for name, fault in (("my.txt", "3 characters; the lesson needs 50,000"), ("none.txt", "cannot be read ")):
+        with pytest.raises(SystemExit, match=f"{name}: {fault}"):
+            lesson["compare"](tmp_path / name)
 
 
 def test_the_notebook_is_made_from_the_lesson():
@@ -210,10 +156,7 @@ def test_the_notebook_is_made_from_the_lesson():
 @pytest.mark.usefixtures("small", "kernels")
 def test_the_notebook_runs(monkeypatch, capsys):
     """Its cells, one after the other, with tiny networks."""
-    tiny = {"model.cell.hidden": 8, "train.batch_size": 2, "train.max_steps": 2, "threads": 1, "device": "cpu"}
-    monkeypatch.setattr("charlm.choice.speed.measure", lambda *_: 0.01)
-    monkeypatch.setattr(charlm, "train", functools.partial(charlm.train, overrides=tiny))
-    monkeypatch.setattr(sys, "argv", ["ipykernel", "-f", "connection.json"])
+    monkeypatch.setattr(charlm, "train", functools.partial(charlm.train, overrides=TINY))
     names: dict[str, Any] = {"__name__": "__main__"}
     for code in code_cells():
         exec(compile(code, "cell", "exec"), names)

@@ -1,7 +1,6 @@
 """The page's data, packed and safe."""
 
 import base64
-import copy
 import hashlib
 import re
 from dataclasses import replace
@@ -9,32 +8,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from charlm.cells import CELLS, RHN
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.inference.gradients import gradient_norms
 from charlm.inference.trained import TrainedModel
-from charlm.look import features, look_page, opening, shown_text
+from charlm.look import look_page, opening, shown_text
 from charlm.look import page as look
-from charlm.web import page as web
 from tests.browser import HOSTILE, data_of, unpacked
 from tests.inference.models import outputs_of
 from tests.text import words_text
-
-FOLDER = Path(web.__file__).parent / "look"
 
 
 def test_the_page_says_what_the_model_says(model):
     text = words_text(400)
     data = data_of(look_page(model, text))
     assert data["text"] == text
-    bits = unpacked(data["reading"]["bits"])
-    assert bits[0] == 65535
-    expected = model.char_scores([text])[0]
-    np.testing.assert_allclose(bits[1:] / 1000, expected, atol=1e-3)
-    assert data["bits"] == pytest.approx(expected.mean(), abs=1e-5)
+    np.testing.assert_allclose(unpacked(data["reading"]["bits"])[1:] / 1000, model.char_scores([text])[0], atol=1e-3)
     likeliest = model.next(text[:200], 5)
     top = unpacked(data["reading"]["top"]).reshape(-1, 5)[200]
     assert "".join(data["symbols"][index] for index in top) == "".join(character for character, _ in likeliest)
@@ -48,7 +39,6 @@ def test_the_page_says_what_the_model_says(model):
     [
         ("cd\n\nef\ngh", "ef\ngh"),
         ("cdefgh", "cdefgh"),  # no line begins there
-        ("cd\nefghijk", "efghij"),
         ("c\r\n\r\nef\r\ng", "ef\r\ng"),
     ],
 )
@@ -58,7 +48,7 @@ def test_the_validation_text_is_shown_from_the_start_of_a_line(of_characters, mo
     assert shown_text(trained, opening(trained, 6)) == shown
 
 
-def test_units_that_go_with_something(model, monkeypatch):
+def test_units_that_go_with_something(model):
     text = words_text(400)
     units = data_of(look_page(model, text))["units"]
     assert min(abs(unit["correlation"]) for unit in units) >= 0.3
@@ -68,45 +58,21 @@ def test_units_that_go_with_something(model, monkeypatch):
     h = next(curve for curve in unit["curves"] if curve["name"] == "h")
     expected = outputs_of(model, text)[:, unit["unit"]]
     np.testing.assert_allclose(unpacked(h["values"]) * h["scale"], expected, atol=h["scale"] * 0.51)  # eight bits
-    monkeypatch.setattr(features, "LEAST_CORRELATION", 1.1)
-    assert data_of(look_page(model, text))["units"] == []
 
 
-@pytest.mark.parametrize(
-    "cell", [*(kind() for kind in CELLS.values()), RHN(couple_gates=False)], ids=lambda cell: cell.kind
-)
-def test_every_kind_says_what_its_states_and_gates_are(cell):
-    program = cell.program(square=True)
-    states = {*program.states} - {*program.internal} | {*dict(program.shown)}
-    assert all(len(look.meaning(cell, name)) == 1 for name in states)
-    assert all(look.meaning(cell, name) for name in dict(program.gates))
+def test_every_kind_says_what_its_states_and_gates_are():
+    for cell in (*(kind() for kind in CELLS.values()), RHN(couple_gates=False)):
+        program = cell.program(square=True)
+        states = {*program.states} - {*program.internal} | {*dict(program.shown)}
+        assert all(len(look.meaning(cell, name)) == 1 for name in states), cell.kind
+        assert all(look.meaning(cell, name) for name in dict(program.gates)), cell.kind
 
 
-def test_a_model_of_lines_and_a_comparison(model):
-    text = words_text(300).replace(".", "\n").strip("\n")
-    plain = data_of(look_page(model, text, model))
-    assert plain["compare"]["words"] == [[], []]
-    assert plain["compare"]["reading"] == plain["reading"]
-    assert plain["compare"]["memory"] == plain["memory"]
-    of_text = replace(model, network=copy.deepcopy(model.network))
-    model.network.reset_id = int(model.vocabulary.encode("\n")[0])
-    data = data_of(look_page(model, text))
-    assert data["text"] == f"\n{text}\n"
-    bits = unpacked(data["reading"]["bits"])
-    np.testing.assert_allclose(bits[1:] / 1000, model.char_scores([text])[0], atol=1e-3)
-    assert len(unpacked(data["units"][0]["curves"][0]["values"])) == len(bits)
-    with pytest.raises(DataError, match=r"^--compare: found a model with other symbols; "):
-        look_page(model, text, of_text)
-
-
-def test_short_texts_and_no_training_text(model, of_characters):
+def test_a_short_text_and_one_of_a_single_character(model):
     data = data_of(look_page(model, "so"))
-    assert data["units"] == data["words"] == data["copied"] == []
-    assert data["memory"]["curve"] == []
-    with pytest.raises(DataError, match="found a text of 1 character;"):
+    assert data["units"] == data["words"] == data["copied"] == data["memory"]["curve"] == []
+    with pytest.raises(DataError):
         look_page(model, "s")
-    stranger = of_characters("abc", path=Path("x/run/checkpoints/best.safetensors"))
-    assert data_of(look_page(stranger, "abcabc"))["copied"] == []
 
 
 def test_bytes_of_a_character_are_shown_by_the_last(model):
@@ -140,27 +106,13 @@ def test_the_policy_admits_the_script_and_the_style_and_nothing_else(of_characte
     assert "https://" not in page
 
 
-@pytest.mark.parametrize("name", ["look", "model", "report"])
-def test_modules_are_used_small_and_joined_without_imports(name):
-    for path in (FOLDER.parent / name).glob("*.[jch]*"):
-        assert len(path.read_text(encoding="utf-8").splitlines()) < 300, path
-    script = web.joined_modules(name)
-    names = re.findall(r"^(?:async )?(?:function|const|let|class) (\w+)", script, re.MULTILINE)
-    assert len(names) == len(set(names)), [each for each in names if names.count(each) > 1]
-    assert not re.search(r"^(import|export)\b", script, re.MULTILINE)
-    for path in (FOLDER.parent / name).glob("*.js"):
-        assert path.read_text(encoding="utf-8").splitlines()[0] in script  # all are imported
-
-
 def test_gradients(model):
     text = words_text(300)
     assert "gradients" not in data_of(look_page(model, text))
-    torch.manual_seed(5)
-    before = torch.get_rng_state()
     data = data_of(look_page(model, text, model, gradients=True))
-    assert torch.equal(torch.get_rng_state(), before)
     trained, untrained = (np.array(data["gradients"][name]) for name in ("trained", "untrained"))
     np.testing.assert_allclose(trained, gradient_norms(model.network, model.vocabulary.encode(text)), rtol=1e-5)
     assert trained.shape == untrained.shape == (1, 100)
     assert not np.isclose(trained, untrained, rtol=0.05).all()
     assert data["compare"]["gradients"] == data["gradients"]
+    assert data["compare"]["reading"] == data["reading"]

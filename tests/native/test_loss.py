@@ -52,16 +52,22 @@ def test_cross_entropy_of_characters_that_are_out_of_the_question() -> None:
     torch.testing.assert_close(logits.grad, torch.tensor([[0.5, 0.0, -0.5]]))
 
 
+def test_cross_entropy_of_operands_with_gaps() -> None:
+    logits, targets = torch.randn(3, 6, 4).movedim(1, 2), torch.arange(24).view(3, 8)[:, ::2] % 6
+    expected = torch.nn.functional.cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
+    torch.testing.assert_close(cross_entropy(logits, targets), expected)
+
+
 @pytest.mark.parametrize(
-    ("targets", "message"),
+    "targets",
     [
-        *((torch.tensor([0, target]), r"targets: found .*; allowed: 0 to 2") for target in (-1, 3)),
-        *(
-            (torch.zeros(shape, dtype=dtype), r"targets: found torch\..*; allowed: torch\.int64 \[2\] on cpu")
-            for shape, dtype in (((3,), torch.int64), ((2, 1), torch.int64), ((), torch.int64), ((2,), torch.int32))
-        ),
+        torch.tensor([0, -1]),
+        torch.tensor([0, 3]),
+        torch.zeros(3, dtype=torch.int64),
+        torch.zeros(2, 1, dtype=torch.int64),
+        torch.zeros(2, dtype=torch.int32),
     ],
 )
-def test_targets_that_do_not_fit(targets: Tensor, message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
+def test_targets_that_do_not_fit(targets: Tensor) -> None:
+    with pytest.raises(ValueError, match="targets: found"):
         cross_entropy(torch.zeros(2, 3), targets)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from charlm.native import update
 from charlm.native.update import adam_step, gradient_norm
 from tests.cells.measure import Run, assert_as_accurate
 from tests.pairwise import pairwise
@@ -24,6 +23,8 @@ OPTIMIZERS = [
     (torch.optim.Adam, {"lr": 1e-3, "eps": 1e-3}),
     (torch.optim.Adam, {"lr": 1e-3, "weight_decay": 0.3}),
 ]
+SCALES = [1.0, 3.7, 1.0, 1.5, 22.0]
+DECAYS = [0.0, 0.2, 0.9, 0.99, 0.999]
 
 
 class Updates:
@@ -35,11 +36,8 @@ class Updates:
         def numbers(shape: tuple[int, ...]) -> Tensor:
             return torch.randn(shape, generator=generator) * 10 ** torch.empty(()).uniform_(-3, 1, generator=generator)
 
-        weights = [numbers(shape) for shape in shapes]
+        self.weights = [numbers(shape).requires_grad_() for shape in shapes]
         self.gradients = [[numbers(shape) for shape in shapes] for _ in range(5)]
-        self.scales = [1.0, 3.7, 1.0, 1.5, 22.0]
-        self.decays = [0.0, 0.2, 0.9, 0.99, 0.999]
-        self.weights = [weight.requires_grad_() for weight in weights]
         # Some decay, others do not.
         groups = [{"params": self.weights[:1]}, {"params": self.weights[1:], "weight_decay": 0.0}]
         self.optimizer = kind(groups, **options)
@@ -47,9 +45,9 @@ class Updates:
 
     def by_kernel(self, steps: int = 5) -> Run:
         for number in range(steps):
-            self.optimizer.grad_scale = torch.tensor(self.scales[number])
+            self.optimizer.grad_scale = torch.tensor(SCALES[number])
             self.give_gradients(number)
-            assert adam_step(self.optimizer, self.averages, self.decays[number])
+            assert adam_step(self.optimizer, self.averages, DECAYS[number])
         return self.found()
 
     def by_torch(self, dtype: torch.dtype) -> Run:
@@ -57,17 +55,14 @@ class Updates:
         for weight, average in other.averages.items():
             weight.data, average.data = weight.data.to(dtype), average.data.to(dtype)
         for number in range(5):
-            other.give_gradients(number)
-            for weight in other.weights:
-                assert weight.grad is not None
-                weight.grad /= other.scales[number]
+            other.give_gradients(number, SCALES[number])
             other.optimizer.step()
-            get_ema_multi_avg_fn(other.decays[number])([*other.averages.values()], [*other.averages], None)
+            get_ema_multi_avg_fn(DECAYS[number])([*other.averages.values()], [*other.averages], None)
         return other.found()
 
-    def give_gradients(self, number: int) -> None:
+    def give_gradients(self, number: int, scale: float = 1) -> None:
         for weight, gradient in zip(self.weights, self.gradients[number], strict=True):
-            weight.grad = gradient.to(weight.dtype)
+            weight.grad = gradient.to(weight.dtype) / scale
 
     def found(self) -> Run:
         found = {}
@@ -100,25 +95,10 @@ def test_steps_and_norm_have_the_same_bits_with_any_number_of_threads(threads: A
         assert all(torch.equal(tensor, run[name]) for name, tensor in runs[0].items())
 
 
-def test_torch_goes_on_from_the_kernels_state() -> None:
-    updates = Updates([(70,)], torch.optim.AdamW, ADAMW)
-    updates.by_kernel()
-    restored = copy.deepcopy(updates)
-    restored.optimizer = type(updates.optimizer)(restored.optimizer.param_groups, fused=True)
-    restored.optimizer.load_state_dict(copy.deepcopy(updates.optimizer.state_dict()))
-    updates.by_kernel(1)
-    restored.give_gradients(0)
-    restored.optimizer.step()
-    for name in ("weight 0", "exp_avg 0", "exp_avg_sq 0", "step 0"):
-        torch.testing.assert_close(restored.found()[name], updates.found()[name])
-    assert updates.found()["step 0"] == 6
-
-
 @pytest.mark.parametrize("skipped", [False, True])
 def test_a_weight_without_a_gradient_is_averaged_only(skipped: bool) -> None:
     """As are all where `found_inf` skips the step."""
     updates = Updates([(40,), (50,), (60,)], torch.optim.AdamW, ADAMW)
-    still = updates.weights if skipped else updates.weights[1:2]
     updates.give_gradients(0)
     updates.weights[1].grad = None
     updates.optimizer.found_inf = torch.tensor(float(skipped))
@@ -126,56 +106,42 @@ def test_a_weight_without_a_gradient_is_averaged_only(skipped: bool) -> None:
     for average in updates.averages.values():
         average.zero_()
     assert adam_step(updates.optimizer, updates.averages, 0.75)
-    for weight, old in zip(updates.weights, before, strict=True):
-        assert torch.equal(weight, old) == any(weight is one for one in still)
-        assert (weight in updates.optimizer.state) != any(weight is one for one in still)
+    for place, (weight, old) in enumerate(zip(updates.weights, before, strict=True)):
+        stays = skipped or place == 1
+        assert torch.equal(weight, old) == stays
+        assert (weight not in updates.optimizer.state) == stays
         torch.testing.assert_close(updates.averages[weight], 0.25 * weight.detach())
 
 
-@pytest.mark.parametrize("name", ["gradient", "average", "exp_avg", "exp_avg_sq", "step"])
+@pytest.mark.parametrize("name", ["average", "exp_avg", "step"])
 def test_what_does_not_fit_its_weight_is_refused_before_anything_is_written(name: str) -> None:
     updates = Updates([(40,), (50,)], torch.optim.AdamW, ADAMW)
     updates.by_kernel()
     weight = updates.weights[1]
-    state = updates.optimizer.state[weight]
-    wrong = torch.zeros(3)
-    if name == "gradient":
-        assert weight.grad is not None
-        weight.grad.data = wrong
-    elif name == "average":
-        updates.averages[weight] = wrong
+    if name == "average":
+        updates.averages[weight] = torch.zeros(3)
     else:
-        state[name] = wrong
+        updates.optimizer.state[weight][name] = torch.zeros(3)
     before = updates.found()
-    with pytest.raises(
-        ValueError, match=rf"^{name} of a weight: found torch.float32 \[3\] on cpu; allowed: torch.float32"
-    ):
+    with pytest.raises(ValueError, match=f"{name} of a weight: found"):
         adam_step(updates.optimizer, updates.averages, 0.75)
     assert all(torch.equal(tensor, before[key]) for key, tensor in updates.found().items())
 
 
-def test_without_averages_the_weights_are_the_same() -> None:
-    with_averages, without = (Updates([(4100,)], torch.optim.AdamW, ADAMW) for _ in range(2))
-    for updates, averages in ((with_averages, with_averages.averages), (without, {})):
-        updates.give_gradients(0)
-        assert adam_step(updates.optimizer, averages, 0.9)
-    assert torch.equal(with_averages.weights[0], without.weights[0])
-
-
-def test_what_the_kernel_does_not_take_is_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    double = [torch.randn(5, dtype=torch.float64, requires_grad=True)]
-    transposed = [torch.randn(5, 3, requires_grad=True)]
-    for weights, gradients in ((double, [torch.randn(5).double()]), (transposed, [torch.randn(3, 5).t()])):
-        before = weights[0].detach().clone()
-        weights[0].grad = gradients[0]
-        assert gradient_norm(gradients) == torch.nn.utils.get_total_norm(gradients)
-        assert not adam_step(torch.optim.AdamW(weights), {}, 0.9)
-        assert torch.equal(weights[0], before)
-    monkeypatch.setattr(update.UPDATE, "works", lambda: False)
-    updates = Updates([(5,)], torch.optim.AdamW, ADAMW)
-    assert not adam_step(updates.optimizer, updates.averages, 0.9)
-    assert not updates.optimizer.state
-    assert gradient_norm(updates.gradients[0]) == torch.nn.utils.get_total_norm(updates.gradients[0])
+@pytest.mark.parametrize("reason", ["dtype", "strides", "no kernel"])
+def test_what_the_kernel_does_not_take_is_left_to_torch(reason: str, request: pytest.FixtureRequest) -> None:
+    weight, gradient = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3)
+    if reason == "dtype":
+        weight, gradient = torch.randn(5, dtype=torch.float64, requires_grad=True), torch.randn(5).double()
+    elif reason == "strides":
+        gradient = torch.randn(3, 5).t()
+    else:
+        request.getfixturevalue("no_kernels")
+    before = weight.detach().clone()
+    weight.grad = gradient
+    assert gradient_norm([gradient]) == torch.nn.utils.get_total_norm([gradient])
+    assert not adam_step(torch.optim.AdamW([weight]), {}, 0.9)
+    assert torch.equal(weight, before)
     assert gradient_norm([]) == 0
 
 
@@ -189,7 +155,7 @@ def test_norm_of_views_of_one_buffer(sizes: list[int]) -> None:
     assert gradient_norm(gradients).shape == ()
 
 
-@pytest.mark.parametrize("place", [0, 15, 32, 4096, 4100])
+@pytest.mark.parametrize("place", [0, 32, 4100])
 @pytest.mark.parametrize(("value", "norm"), [(math.nan, math.nan), (-math.inf, math.inf), (1e20, math.inf)])
 def test_norm_of_numbers_that_are_not_finite(place: int, value: float, norm: float) -> None:
     """A float cannot hold the square of the last one."""

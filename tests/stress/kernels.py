@@ -4,7 +4,7 @@ import argparse
 import os
 import tempfile
 
-from tests.cells.forged import assert_every_path, compare_kernels, compare_onnx, some_programs
+from tests.cells.forged import assert_every_path, compare_onnx, forged
 from tests.cells.programs import drawn
 from tests.cells.test_kernels import HIDDEN, hold_kernels_to_the_rule
 
@@ -23,21 +23,21 @@ def main() -> None:
         _run_programs(arguments.programs, arguments.first)
         cells = drawn(arguments.cells, HIDDEN) if arguments.cells else []
         for start in range(0, len(cells), _AT_ONCE):
-            hold_kernels_to_the_rule(cells[start : start + _AT_ONCE])
+            hold_kernels_to_the_rule(cells[start : start + _AT_ONCE], [])
             print(f"{min(start + _AT_ONCE, len(cells))} of {len(cells)} cells", flush=True)
 
 
 def _run_programs(number: int, first: int) -> None:
-    for start in range(0, number, 100):
-        programs = some_programs(min(100, number - start), first + start)
-        for seed, (program, square) in enumerate(programs, start=first + start):
+    for start in range(first, first + number, 100):
+        programs = {seed: forged(seed) for seed in range(start, min(start + 100, first + number))}
+        for seed, (program, square) in programs.items():
             try:
                 assert_every_path(program, square)
                 compare_onnx(program, square)
             except Exception as error:
                 raise AssertionError(f"program {seed}: {program}") from error
-        compare_kernels(programs[:_IN_EACH_HUNDRED])
-        print(f"{start + len(programs)} of {number} programs", flush=True)
+        hold_kernels_to_the_rule([], [*programs.values()][:_IN_EACH_HUNDRED])
+        print(f"{start + len(programs) - first} of {number} programs", flush=True)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,17 @@
 
 python tests/stress/mutate.py                      every fault of tests/stress/mutations, by the tests it names
 python tests/stress/mutate.py --only optimizer     those whose title, file or list contains a word
-python tests/stress/mutate.py --all                by all tests, until one fails
 python tests/stress/mutate.py --check              whether each fits its file; runs no test
 
-A fault is some lines of one file and what replaces them. Tests that should catch it may follow its title:
+A fault is some lines of one file and what replaces them. The tests that should catch it follow its title:
 
     == charlm/training/optimizer.py: the decay ignores the learning rate
     ? training/test_optimizer.py::test_decay
     -        factor = 1 - lr * decay
     +        factor = 1 - decay
 
-The lines must occur once in the file, and Python must still compile. A fault that names no tests is tried with all. The
-exit code is 1 if a fault survives or does not fit its file.
+The lines must occur once in the file, and Python must still compile. The exit code is 1 if a fault survives or does not
+fit its file.
 """
 
 import argparse
@@ -30,7 +29,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from queue import SimpleQueue
 
 ROOT = Path(__file__).parents[2]
 LISTS = Path(__file__).parent / "mutations"
@@ -66,7 +64,9 @@ def read_mutations() -> Iterator[Mutation]:
 
 
 def mutated(mutation: Mutation) -> str:
-    """The file's text with the fault; ValueError unless its lines occur once, SyntaxError where Python has one then."""
+    """The file's text with the fault; ValueError unless its lines occur once and its tests exist, or SyntaxError."""
+    if not mutation.tests:
+        raise ValueError("it names no test")
     for test in mutation.tests:
         file, _, function = test.partition("::")
         if f"def {function}" not in (ROOT / file).read_text(encoding="utf-8"):
@@ -93,30 +93,22 @@ def copy_checkout(folder: Path) -> None:
         (folder.parent / "shared").symlink_to(shared)
 
 
-def catching_test(mutation: Mutation, checkout: Path, *, everything: bool) -> str:
+def catching_test(mutation: Mutation, checkout: Path) -> str:
     """The first test that fails with the fault, and passes without it; "" if none does."""
     file = checkout / mutation.path
     original = file.read_text(encoding="utf-8")
-    arguments = mutation.tests
-    if everything or not mutation.tests:
-        arguments = ["-n", "auto", "--dist", "worksteal", "tests"]
-    flaky: list[str] = []
+    file.write_text(mutated(mutation), encoding="utf-8")
     try:
-        file.write_text(mutated(mutation), encoding="utf-8")
-        while test := first_failure([*arguments, *(f"--deselect={name}" for name in flaky)], checkout):
-            file.write_text(original, encoding="utf-8")
-            if "::" not in test or not first_failure([test], checkout):
-                return test
-            flaky.append(test)
-            file.write_text(mutated(mutation), encoding="utf-8")
-        return ""
+        test = first_failure(mutation.tests, checkout)
     finally:
         file.write_text(original, encoding="utf-8")
+    fails_anyway = "::" in test and first_failure([test], checkout)
+    return "" if fails_anyway else test
 
 
-def first_failure(arguments: list[str], checkout: Path) -> str:
+def first_failure(tests: list[str], checkout: Path) -> str:
     """Its name; "" if all tests pass."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *arguments]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
     environment = {**os.environ, "PYTHONPATH": str(checkout), "PYTHONDONTWRITEBYTECODE": "1"}
     with subprocess.Popen(
         command, cwd=checkout, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -138,7 +130,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="faults whose title, file or list contains this")
     parser.add_argument("--copies", type=int, default=2, help="faults tried at once")
-    parser.add_argument("--all", action="store_true", help="run all tests for each fault")
     parser.add_argument("--check", action="store_true", help="run no test")
     options = parser.parse_args()
     chosen = [mutation for mutation in read_mutations() if options.only in f"{mutation.area} {mutation.name}"]
@@ -150,31 +141,26 @@ def main() -> None:
             unfit.append(f"{mutation.name}: {error}")
     if unfit:
         sys.exit("\n".join(unfit))
-    if options.check:
-        for area, count in Counter(mutation.area for mutation in chosen).items():
-            print(f"{area:10} {count:4}")
-        return
+    print(*(f"{area:10} {count:4}" for area, count in Counter(one.area for one in chosen).items()), sep="\n")
+    if not options.check:
+        with ThreadPoolExecutor(options.copies) as pool:
+            parts = pool.map(survivors, [chosen[number :: options.copies] for number in range(options.copies)])
+            survived = [name for part in parts for name in part]
+        sys.exit("\n".join(["survived:", *survived]) if survived else 0)
+
+
+def survivors(mutations: list[Mutation]) -> list[str]:
+    """The names of those that no test catches."""
     survived = []
     with tempfile.TemporaryDirectory() as folder:
-        checkouts: SimpleQueue[Path] = SimpleQueue()
-        for number in range(options.copies):
-            checkout = Path(folder) / str(number) / "checkout"
-            copy_checkout(checkout)
-            checkouts.put(checkout)
-
-        def attempt(mutation: Mutation) -> str:
-            checkout = checkouts.get()
-            try:
-                return catching_test(mutation, checkout, everything=options.all)
-            finally:
-                checkouts.put(checkout)
-
-        with ThreadPoolExecutor(options.copies) as pool:
-            for mutation, test in zip(chosen, pool.map(attempt, chosen), strict=True):
-                print(f"{mutation.area:8} {mutation.name}\n         {test or 'SURVIVED'}", flush=True)
-                if not test:
-                    survived.append(mutation.name)
-    sys.exit("\n".join(["survived:", *survived]) if survived else 0)
+        checkout = Path(folder, "checkout")
+        copy_checkout(checkout)
+        for mutation in mutations:
+            test = catching_test(mutation, checkout)
+            print(f"{mutation.area:8} {mutation.name}\n         {test or 'SURVIVED'}", flush=True)
+            if not test:
+                survived.append(mutation.name)
+    return survived
 
 
 if __name__ == "__main__":

@@ -1,19 +1,11 @@
 """The extremes of every number that a config may hold: each is refused in one line, or a tiny training ends well.
 
-The numbers are found by walking the schema. The long form draws all extremes, over all kinds of cells and optimizers:
-`scripts/stress ranges`. The short form is tests/training/test_ranges.py.
+The numbers are found by walking the schema. tests/training/test_ranges.py tries some, test_ranges.py here all.
 """
 
-import argparse
-import contextlib
 import itertools
 import math
-import os
 import re
-import signal
-import sys
-import tempfile
-import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,12 +15,10 @@ from charlm.config import Config, parse_config
 from charlm.config.faults import json_schema
 from charlm.config.optimizers import OPTIMIZERS
 from charlm.errors import ConfigError, DataError, DeviceError, DivergenceError
-from tests.text import words_text
 
 Path_ = tuple[str | int, ...]
 MIXES = [*itertools.product(["lstm", *CELLS], OPTIMIZERS.classes)]
 """Every kind of cell with every optimizer."""
-LONGEST_S = 120
 
 
 class Number(NamedTuple):
@@ -133,58 +123,3 @@ def train_and_resume(raw: dict[str, Any], run_dir: Path) -> str:
         return resume_run(run_dir, longer).reason
     except (DataError, DeviceError, DivergenceError) as error:
         return f"{type(error).__name__}: {error}"
-
-
-# The long form
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", default="", help="options with this text in their name")
-    parser.add_argument("--memory", type=int, default=8, help="GB of addresses that a training may have")
-    arguments = parser.parse_args()
-    faults, count, mixes = 0, 0, itertools.cycle(MIXES)
-    with tempfile.TemporaryDirectory() as name:
-        text = Path(name, "text.txt")
-        text.write_text(words_text(3000), encoding="utf-8")
-        for number in numbers():
-            for value in extremes(number) if arguments.only in number.key else ():
-                cell, optimizer = next(mixes)
-                raw = config_with(number, value, cell, optimizer, text)
-                run_dir, count = Path(name, str(count)), count + 1
-                end = _forked(number, raw, run_dir, arguments.memory * 10**9)
-                if end:
-                    faults += 1
-                    print(f"{number.key}={value!r} {number.kinds} {cell} {optimizer}: {end}", flush=True)
-    print(f"{count:,} extremes, {faults} faults")
-    sys.exit(faults > 0)
-
-
-def _forked(number: Number, raw: dict[str, Any], run_dir: Path, memory: int) -> str:
-    """What went wrong in a process of its own; "" if nothing did."""
-    assert sys.platform != "win32"
-    import resource
-
-    import charlm.training.start  # noqa: F401 (once for all)
-
-    reading, writing = os.pipe()
-    if (child := os.fork()) == 0:
-        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-        signal.alarm(LONGEST_S)
-        with contextlib.suppress(OSError), Path(os.devnull).open("w") as nothing:
-            os.dup2(nothing.fileno(), sys.stderr.fileno())
-        try:
-            if not is_refused(number, raw):
-                train_and_resume(raw, run_dir)
-        except BaseException:
-            os.write(writing, traceback.format_exc()[-2000:].encode())
-        os._exit(0)
-    os.close(writing)
-    with os.fdopen(reading, encoding="utf-8", errors="replace") as pipe:
-        fault = pipe.read()
-    _, status = os.waitpid(child, 0)
-    return fault or (f"ended with status {status}" if status else "")
-
-
-if __name__ == "__main__":
-    main()

@@ -4,19 +4,37 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
 from charlm.checkpoint import read_checkpoint
-from tests.conftest import ROOT, TINY
+from tests.conftest import ROOT, TINY, Result
 from tests.text import words_text
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.rare
 
 HOSTS = tuple(f"charlm-{os.getpid()}-{letter}" for letter in "ab")
 ADDRESSES = ("10.99.0.1", "10.99.0.2")
+
+# The second process is killed; the first is slow to notice, so their counts of restarts differ.
+PROGRAM = """
+import os, time
+from charlm.cli import main
+from charlm.training.step import Trainer
+
+update = Trainer.update
+
+def disturbed(trainer):
+    update(trainer)
+    if trainer.state.step == 4 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        time.sleep(4) if os.environ["RANK"] == "0" else os.kill(os.getpid(), 9)
+
+Trainer.update = disturbed
+main()
+"""
 
 
 def ip(*words: str) -> None:
@@ -24,17 +42,15 @@ def ip(*words: str) -> None:
 
 
 @pytest.fixture
-def hosts():
+def hosts() -> Iterator[None]:
     if not hasattr(os, "geteuid") or os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces are made by root with Linux's ip")
-    made = []
     try:
-        for host in HOSTS:
-            try:
-                ip("netns", "add", host)
-            except subprocess.CalledProcessError:
-                pytest.skip("network namespaces are not allowed here")
-            made.append(host)
+        ip("netns", "add", HOSTS[0])
+    except subprocess.CalledProcessError:
+        pytest.skip("network namespaces are not allowed here")
+    ip("netns", "add", HOSTS[1])
+    try:
         ip("link", "add", "cable", "netns", HOSTS[0], "type", "veth", "peer", "name", "cable", "netns", HOSTS[1])
         for host, address in zip(HOSTS, ADDRESSES, strict=True):
             ip("-n", host, "addr", "add", f"{address}/24", "dev", "cable")
@@ -42,44 +58,29 @@ def hosts():
             ip("-n", host, "link", "set", "cable", "up")
         yield
     finally:
-        for host in made:
+        for host in HOSTS:
             ip("netns", "del", host)
 
 
-# One is killed; the other is slow to notice, so their counts of restarts differ.
-KILLED = "if trainer.state.step == 4 and restarts == '0': (time.sleep(4) if rank == '0' else os.kill(os.getpid(), 9))"
-
-
-def launched(tmp_path: Path, number: int) -> "subprocess.Popen[str]":
-    """torchrun on a host, whose folder holds the text. Only the first host gets the config and writes the run."""
-    home = tmp_path / HOSTS[number]
-    (home / "program.py").write_text(
-        "import os, signal, time\nfrom charlm.cli import main\nfrom charlm.training.step import Trainer\n"
-        "rank, restarts = os.environ['RANK'], os.environ['TORCHELASTIC_RESTART_COUNT']\n"
-        "update = Trainer.update\n"
-        "def disturbed(trainer):\n"
-        "    update(trainer)\n"
-        f"    {KILLED}\n"
-        "Trainer.update = disturbed\n"
-        "main()\n"
-    )
+def launched(home: Path, number: int) -> "subprocess.Popen[str]":
+    """torchrun on a host, in its folder, which holds the text. Only the first gets the config and writes the run."""
+    home.mkdir()
+    (home / "text.txt").write_text(words_text(3000))
+    (home / "program.py").write_text(PROGRAM)
+    if number == 0:
+        (home / "tiny.yaml").write_text(TINY.format(source="text.txt"))
     command = ["ip", "netns", "exec", HOSTS[number], sys.executable, "-m", "torch.distributed.run"]
     command += ["--nnodes=2", "--nproc-per-node=1", "--rdzv-backend=c10d", f"--rdzv-endpoint={ADDRESSES[0]}:29500"]
     # Without names for the addresses, torchrun cannot find out which of the two it is.
     command += [f"--rdzv-conf=is_host={int(number == 0)}", f"--local-addr={ADDRESSES[number]}", "--max-restarts=2"]
     command += ["program.py", "train", "--config", "tiny.yaml", "--run-dir", "run"]
-    environment = {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "cable", "CHARLM_TIMEOUT_S": "60"}
-    return subprocess.Popen(command, cwd=home, env=os.environ | environment, stderr=subprocess.PIPE, text=True)
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "GLOO_SOCKET_IFNAME": "cable", "CHARLM_TIMEOUT_S": "60"}
+    return subprocess.Popen(command, cwd=home, env=environment, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.usefixtures("hosts")
-def test_two_hosts_train_as_one_process_does_although_one_is_killed(tmp_path, cli):
-    for number, host in enumerate(HOSTS):
-        (tmp_path / host).mkdir()
-        (tmp_path / host / "text.txt").write_text(words_text(3000))
-        if number == 0:
-            (tmp_path / host / "tiny.yaml").write_text(TINY.format(source="text.txt"))
-    processes = [launched(tmp_path, number) for number in range(2)]
+def test_two_hosts_train_as_one_process_does_although_one_is_killed(tmp_path: Path, cli: Callable[..., Result]) -> None:
+    processes = [launched(tmp_path / HOSTS[number], number) for number in range(2)]
     printed = [process.communicate(timeout=180)[1] for process in processes]
     assert [process.returncode for process in processes] == [0, 0], printed
     first, second = (tmp_path / host / "run" for host in HOSTS)

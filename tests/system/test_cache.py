@@ -11,14 +11,6 @@ from charlm.system.cache import cache_dir, cache_folder, open_private
 OTHER = 54321
 """A user that nobody is."""
 
-as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to other users")
-
-
-def refused(name):
-    with pytest.raises(DataError) as caught:
-        cache_folder(name)
-    return str(caught.value)
-
 
 def test_where_the_cache_is(monkeypatch):
     monkeypatch.setenv("HOME", "/home/ada")
@@ -30,7 +22,7 @@ def test_where_the_cache_is(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     assert cache_dir() == Path("/home/ada/.cache/charlm")
     monkeypatch.setattr(os.path, "expanduser", lambda path: path)  # as for a user without a home
-    with pytest.raises(DataError, match=r"^cache: this user has no home folder; any"):
+    with pytest.raises(DataError):
         cache_dir()
 
 
@@ -44,30 +36,28 @@ def test_a_folder_is_made_for_this_user_alone(cache):
     assert folder.stat().st_mode & 0o777 == 0o700
 
 
+def replace_by_link(folder: Path) -> None:
+    folder.rename(f"{folder}-x")
+    folder.symlink_to(f"{folder}-x")
+
+
 @pytest.mark.parametrize(
-    ("change", "fault"),
+    "change",
     [
-        (lambda folder: folder.chmod(0o777), "others may write to it (chmod go-w changes that)"),
-        (lambda folder: folder.chmod(0o770), "others may write to it (chmod go-w changes that)"),
-        (lambda folder: (folder.rename(f"{folder}-x"), folder.symlink_to(f"{folder}-x")), "it is a link"),
-        pytest.param(lambda folder: os.chown(folder, OTHER, OTHER), "it belongs to another user", marks=as_root),
+        lambda folder: folder.chmod(0o702),
+        lambda folder: folder.chmod(0o770),
+        replace_by_link,
+        pytest.param(
+            lambda folder: os.chown(folder, OTHER, OTHER),
+            marks=pytest.mark.skipif(os.getuid() != 0, reason="only root can give files to other users"),
+        ),
     ],
+    ids=["all may write", "the group may write", "link", "another user's"],
 )
-def test_a_folder_in_which_others_could_plant_code_is_refused(cache, change, fault):
-    folder = cache_folder("kernels")
-    change(folder)
-    assert refused("kernels") == (
-        f"{folder}: the cache is not safe: {fault}; any folder with room will do; name one in CHARLM_CACHE"
-    )
-
-
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("CHARLM_CACHE", str(tmp_path / "file"))
-    assert refused("kernels") == (
-        f"{tmp_path}/file/kernels: the cache cannot be written: Not a directory; any folder with room will do; name "
-        "one in CHARLM_CACHE"
-    )
+def test_a_folder_in_which_others_could_plant_code_is_refused(cache, change):
+    change(cache_folder("kernels"))
+    with pytest.raises(DataError, match="not safe"):
+        cache_folder("kernels")
 
 
 def test_what_stands_in_the_place_of_a_file_is_not_opened(tmp_path):

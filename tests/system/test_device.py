@@ -17,32 +17,18 @@ def two_gpus(monkeypatch):
 
 
 @pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize(
-    ("name", "device"),
-    [("auto", "cuda:0"), ("cpu", "cpu"), ("cuda", "cuda:0"), ("cuda:0", "cuda:0"), ("cuda:1", "cuda:1")],
-)
-def test_devices_by_name(name, device):
-    assert str(resolve_device(name)) == device
+def test_devices_by_name():
+    names = ("auto", "cpu", "cuda", "cuda:0", "cuda:1")
+    assert [str(resolve_device(name)) for name in names] == ["cuda:0", "cpu", "cuda:0", "cuda:0", "cuda:1"]
+    for name in ("cuda:2", "cuda:99999999999", "mps", "cuda:x", "cuda:-1"):
+        with pytest.raises(DeviceError):
+            resolve_device(name)
 
 
-@pytest.mark.usefixtures("two_gpus")
-@pytest.mark.parametrize("name", ["cuda:2", "cuda:99999999999", "mps", "cuda:x", "cuda:-1"])
-def test_names_of_no_device(name):
-    listed = (
-        "here: auto | cpu | cuda | cuda:0 to cuda:1" if name[5:].isdecimal() else ": auto | cpu | cuda | cuda:1 (the "
-    )
-    with pytest.raises(DeviceError) as caught:
-        resolve_device(name)
-    assert str(caught.value).startswith(f"device: found {name}; allowed{' ' * (listed[0] == 'h')}{listed}")
-
-
-def test_a_wrong_variable_is_one_line(monkeypatch):
+def test_a_variable_with_a_wrong_value_is_refused(monkeypatch):
     monkeypatch.setenv("CHARLM_GRAPHS", "on")
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(DeviceError):
         prepare_device(torch.device("cpu"), "fp32")
-    assert str(caught.value) == (
-        "CHARLM_GRAPHS: found 'on' in the environment; allowed: 0 (no CUDA graphs); set it so, or unset it"
-    )
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -50,7 +36,7 @@ def test_precisions():
     assert precisions(torch.device("cpu")) == ("fp32", "bf16")
     assert precisions(torch.device("cuda", 0)) == ("fp32",)
     assert precisions(torch.device("cuda", 1)) == ("fp32", "tf32", "bf16")
-    with pytest.raises(DeviceError, match=r"^precision: found tf32, which cuda:0 \(card\) lacks; allowed here: fp32$"):
+    with pytest.raises(DeviceError):
         prepare_device(torch.device("cuda", 0), "tf32")
 
 
@@ -58,19 +44,22 @@ CUDNN, PRODUCTS = torch.backends.cudnn, torch.backends.cuda.matmul
 
 
 def precision_settings():
-    """All of torch's, by name; "raises" for those that torch refuses to tell, as newer names were set alone."""
-
-    def read(setting):
+    """Those of torch, by name; "raises" for those that torch refuses to tell, as newer names were set alone."""
+    readers = {
+        "products": lambda: PRODUCTS.fp32_precision,
+        "layers": lambda: CUDNN.rnn.fp32_precision,
+        "on CPUs": lambda: torch.backends.mkldnn.matmul.fp32_precision,
+        "older name": torch.get_float32_matmul_precision,
+        "TF32 of products": lambda: PRODUCTS.allow_tf32,
+        "TF32 of layers": lambda: CUDNN.allow_tf32,
+    }
+    settings = {}
+    for name, read in readers.items():
         try:
-            return setting()
+            settings[name] = read()
         except RuntimeError:
-            return "raises"
-
-    places = {"all": torch.backends, "products": PRODUCTS, "conv": CUDNN.conv, "rnn": CUDNN.rnn}
-    places["on CPUs"] = torch.backends.mkldnn.matmul
-    settings = {name: read(lambda place=place: place.fp32_precision) for name, place in places.items()}
-    settings["older"] = read(torch.get_float32_matmul_precision)
-    return settings | {"TF32": read(lambda: PRODUCTS.allow_tf32), "cuDNN's TF32": read(lambda: CUDNN.allow_tf32)}
+            settings[name] = "raises"
+    return settings
 
 
 @pytest.fixture
@@ -83,36 +72,30 @@ def usual_settings():
     CUDNN.allow_tf32 = True
 
 
-CALLERS = {
-    "sets nothing": [],
-    "older name": [lambda: torch.set_float32_matmul_precision("high")],
-    "newer names": [lambda: setattr(PRODUCTS, "fp32_precision", "tf32")],
-}
-
-
 @pytest.mark.usefixtures("two_gpus", "usual_settings")
-@pytest.mark.parametrize("caller", CALLERS)
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
-def test_what_a_training_sets_ends_with_it(caller, precision, monkeypatch):
+@pytest.mark.parametrize(
+    ("caller_sets", "precision"),
+    [
+        (lambda: None, "bf16"),
+        (lambda: torch.set_float32_matmul_precision("high"), "fp32"),
+        (lambda: setattr(PRODUCTS, "fp32_precision", "tf32"), "tf32"),
+    ],
+    ids=["nothing", "older name", "newer name"],
+)
+def test_what_a_training_sets_ends_with_it(caller_sets, precision, monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    for call in CALLERS[caller]:
-        call()
+    caller_sets()
     before, seed = precision_settings(), torch.initial_seed()
     with own_settings():
         prepare_device(torch.device("cuda", 1), precision)
         torch.manual_seed(3)
-        products, layers = precision == "tf32", precision != "fp32"
         found = precision_settings()
-        assert (
-            fp32_precision()
-            == (found["products"], found["rnn"])
-            == tuple("tf32" if allowed else "ieee" for allowed in (products, layers))
-        )
+        wanted = ("tf32" if precision == "tf32" else "ieee", "ieee" if precision == "fp32" else "tf32")
+        assert fp32_precision() == (found["products"], found["layers"]) == wanted
         # Callers and torch itself may read the older names.
-        assert (found["TF32"], found["cuDNN's TF32"]) == (products, layers)
+        assert (found["TF32 of products"], found["TF32 of layers"]) == (precision == "tf32", precision != "fp32")
     assert torch.initial_seed() == seed
     after = precision_settings()
-    assert {name: after[name] for name, value in before.items() if value != "raises"} == {
-        name: value for name, value in before.items() if value != "raises"
-    }
+    for name, value in before.items():
+        assert value in (after[name], "raises"), name

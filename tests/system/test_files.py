@@ -1,12 +1,24 @@
-"""Files that are replaced in one step."""
+"""Files that are read whole, and replaced in one step."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from charlm.system import files
-from charlm.system.files import replace_file
+from charlm.system.files import NotOwnError, read_file, replace_file
+
+
+def test_only_a_regular_file_of_a_bounded_size_is_read(tmp_path):
+    """A pipe would wait for its writer."""
+    file, pipe = tmp_path / "file", tmp_path / "pipe"
+    file.write_bytes(b"abc")
+    os.mkfifo(pipe)
+    assert read_file(file, most_bytes=3) == b"abc"
+    for path, most_bytes in ((file, 2), (pipe, 3), (Path("/dev/null"), 3), (tmp_path, 3)):
+        with pytest.raises(NotOwnError):
+            read_file(path, most_bytes)
 
 
 def test_writers_at_once_do_not_disturb_one_another_nor_readers(tmp_path):
@@ -14,7 +26,7 @@ def test_writers_at_once_do_not_disturb_one_another_nor_readers(tmp_path):
     replace_file(file, contents[0])
 
     def write(content):
-        for _ in range(50):
+        for _ in range(20):
             replace_file(file, content)
 
     with ThreadPoolExecutor(len(contents)) as pool:

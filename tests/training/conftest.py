@@ -1,7 +1,12 @@
 """Fixtures for tests of training."""
 
+import contextlib
+import resource
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -11,6 +16,7 @@ from charlm.training.machine import choose_machine
 from charlm.training.start import start_run
 from charlm.training.step import Trainer
 from tests.corpora import load_corpus
+from tests.runs import assert_same_checkpoint, untimed
 from tests.text import words_text
 
 
@@ -52,22 +58,59 @@ def run(finished_run, tmp_path):
     return shutil.copytree(finished_run, tmp_path / "run")
 
 
+@contextlib.contextmanager
+def before_updates(step, happen, times=1):
+    """Calls a function with the trainer before the update that follows `step` updates; again after a rollback."""
+    update, calls = Trainer.update, []
+
+    def updated(trainer):
+        if trainer.state.step == step and len(calls) < times:
+            calls.append(step)
+            happen(trainer)
+        update(trainer)
+
+    with mock.patch.object(Trainer, "update", updated):
+        yield
+
+
 @pytest.fixture
-def before_update(monkeypatch):
-    """Calls a function with the trainer before the update that follows `step` updates; also after a rollback."""
+def before_update():
+    """`before_updates` until the end of the test."""
+    with contextlib.ExitStack() as stack:
+        yield lambda *arguments, **options: stack.enter_context(before_updates(*arguments, **options))
 
-    def arrange(step, happen, times=1000):
-        update, calls = Trainer.update, []
 
-        def updated(trainer):
-            if trainer.state.step == step and len(calls) < times:
-                calls.append(step)
-                happen(trainer)
-            update(trainer)
+@contextlib.contextmanager
+def full_disk():
+    """No file of this process can grow."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
-        monkeypatch.setattr(Trainer, "update", updated)
 
-    return arrange
+LOCKING = """
+import sys, time; from pathlib import Path; from charlm.system.lock import locked
+with locked(Path(sys.argv[1])): print("held", flush=True); time.sleep(60)
+"""
+
+
+@contextlib.contextmanager
+def held_by_another_process(folder):
+    """Until the end of the block, where the process is killed."""
+    with subprocess.Popen([sys.executable, "-c", LOCKING, folder], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "held\n"
+        yield
+        process.kill()
+
+
+def assert_same_run(whole, parts):
+    for name in ("last", "best"):
+        assert_same_checkpoint(*(run / f"checkpoints/{name}.safetensors" for run in (whole, parts)))
+    assert untimed(whole) == untimed(parts)
+    assert (whole / "samples.jsonl").read_bytes() == (parts / "samples.jsonl").read_bytes()
 
 
 @pytest.fixture
@@ -75,10 +118,10 @@ def trainer_of(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(words_text(3000))
 
-    def build(train=None, optimizer=None, model=None, on=None, unit="text", train_share=0.9, **top):
+    def build(train=None, optimizer=None, model=None, on=None, unit="text", **top):
         """`on`: a device that is no option of a config."""
         raw = {
-            "data": {"source": str(file), "split": [train_share, 0.1, 0.9 - train_share], "unit": unit},
+            "data": {"source": str(file), "split": [0.9, 0.1, 0], "unit": unit},
             "model": {"cell": {"kind": "lstm", "hidden": 12}, **(model or {})},
             "train": {"batch_size": 4, "bptt": 10, "max_steps": 100, "reset_state": 0, **(train or {})},
             "optimizer": {"name": "sgd", "lr": 0.05, "clip_norm": 2.0, **(optimizer or {})},

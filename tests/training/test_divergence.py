@@ -16,23 +16,16 @@ FAST = {"name": "sgd", "lr": 100.0}
 
 
 @pytest.mark.parametrize(
-    ("cell", "train", "optimizer", "message"),
+    ("cell", "train", "optimizer"),
     [
-        (RELU, {"save_every": 1}, FAST, r"^update \d+: found .*; last good checkpoint: .*/run/checkpoints/last"),
-        # Weights may overflow the forward pass while every training step was still finite.
-        (RELU, {"eval_every": 1}, FAST, r"^update \d+: found .* nats, which stands for infinity; allowed: finite"),
-        # A finite score that no checkpoint may hold.
-        (
-            {"kind": "mingru"},
-            {"eval_every": 1},
-            {"lr": 1e6},
-            r"^update \d+: found .*e\+.* nats, which stands for infin",
-        ),
+        (RELU, {"save_every": 1}, FAST),
+        (RELU, {"eval_every": 1}, FAST),  # weights may overflow the forward pass after an update that was finite
+        ({"kind": "mingru"}, {"eval_every": 1}, {"lr": 1e6}),  # a finite score that no checkpoint may hold
     ],
 )
-def test_a_run_that_explodes_leaves_finite_weights_and_scores(tmp_path, config_of, cell, train, optimizer, message):
+def test_a_run_that_explodes_leaves_finite_weights_and_scores(tmp_path, config_of, cell, train, optimizer):
     config = config_of(model={"cell": cell, "layers": 2}, train={"max_steps": 500, **train}, optimizer=optimizer)
-    with pytest.raises(DivergenceError, match=message):
+    with pytest.raises(DivergenceError, match=r"^update \d+: found .*; last good checkpoint: .*/run/checkpoints/last"):
         start_run(config, tmp_path / "run")
     weights = read_checkpoint(tmp_path / "run" / LAST).weights
     assert all(torch.isfinite(tensor).all() for tensor in weights.values())
@@ -46,20 +39,15 @@ def test_optimizer_state_that_overflows_is_not_saved(tmp_path, config_of, before
         trainer.optimizer.state[trainer.model.decoder.bias]["exp_avg_sq"][0] = math.inf
 
     before_update(7, overflow)
-    with pytest.raises(DivergenceError, match=r"^update \d+: found optimizer state that is not finite; allowed"):
+    with pytest.raises(DivergenceError):
         start_run(config_of(), tmp_path / "run")
     assert read_checkpoint(tmp_path / "run" / LAST).progress["step"] < 7
 
 
-def test_rollback_goes_on_from_the_last_checkpoint_with_half_the_rate(tmp_path, config_of, before_update, capsys):
-    def spoil(trainer):
-        with torch.no_grad():
-            trainer.model.decoder.weight[0] = math.nan
-
-    before_update(8, spoil, times=1)
+def test_rollback_goes_on_from_the_last_checkpoint_with_half_the_rate(tmp_path, config_of, before_update):
+    before_update(8, lambda trainer: trainer.model.decoder.weight.data.fill_(math.nan))
     run = tmp_path / "run"
     assert start_run(config_of(train={"on_divergence": "rollback", "log_every": 1}), run).step == 12
-    assert "back to update 8, learning rate × 0.5 from now on" in capsys.readouterr().err
     logged = rows(run)
     [back] = [row for row in logged if row["split"] == "rollback"]
     assert (back["step"], back["diverged_step"], back["lr_factor"]) == (8, 8, 0.5)
@@ -79,7 +67,7 @@ def diverging_at_8(before_update):
         if trainer.state.rollbacks < 3:
             raise DivergenceError("update 9: diverged")
 
-    before_update(8, diverge)
+    before_update(8, diverge, times=math.inf)
 
 
 @pytest.mark.usefixtures("diverging_at_8")
@@ -98,14 +86,12 @@ def test_rollback_goes_further_back_where_the_run_came_no_further(tmp_path, conf
 def test_rollback_gives_up(tmp_path, config_of):
     """Without an older checkpoint, or after as many rollbacks as are allowed, also over a resumption."""
     train = {"on_divergence": "rollback", "save_every": 0, "eval_every": 8}
-    with pytest.raises(DivergenceError) as caught:
+    with pytest.raises(DivergenceError, match="; rolled back 1 time before; there is no checkpoint before update 8; "):
         start_run(config_of(train=train), tmp_path / "first")
-    assert "; rolled back 1 time before; there is no checkpoint before update 8; last good" in str(caught.value)
 
     run, train = tmp_path / "run", {"on_divergence": "rollback", "max_rollbacks": 2, "save_every": 2}
-    with pytest.raises(DivergenceError) as caught:
+    with pytest.raises(DivergenceError, match="; rolled back 2 times before; last good checkpoint: "):
         start_run(config_of(train=train), run)
-    assert str(caught.value).endswith(f"; rolled back 2 times before; last good checkpoint: {run / LAST}")
     assert read_checkpoint(run / LAST).progress["rollbacks"] == 2
-    with pytest.raises(DivergenceError, match="rolled back 2 times before; last good"):
+    with pytest.raises(DivergenceError, match="; rolled back 2 times before; last good"):
         resume_run(run, lambda _: config_of(train={**train, "max_rollbacks": 1}))

@@ -5,21 +5,15 @@ import time
 import pytest
 import torch
 
-import charlm.model
 import charlm.training.folder
 import charlm.training.loop
-import charlm.training.step
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
-from charlm.data.corpus import CountedSources
-from charlm.inference.evaluation import evaluate
-from charlm.inference.options import SamplingOptions
-from charlm.inference.sampling import sample_text
-from charlm.model import build_model, load_weights
-from charlm.system.process_group import ONE_PROCESS
+from charlm.inference.trained import load
+from charlm.model import CharLM
+from charlm.runs import describe_run
 from charlm.training.budget import Budget
 from charlm.training.start import start_run
-from charlm.training.state import TrainState
 from tests.runs import rows
 from tests.text import words_text
 
@@ -27,21 +21,15 @@ LAST = "checkpoints/last.safetensors"
 
 
 def test_the_average_of_the_weights_is_what_is_scored_sampled_and_fine_tuned(tmp_path, config_of, capsys):
-    config = config_of(train={"ema": 0.9, "sample_length": 60}, optimizer={"lr": 0.05})
-    outcome = start_run(config, tmp_path / "first")
+    run = tmp_path / "run"
+    outcome = start_run(config_of(train={"ema": 0.9, "sample_length": 60}, optimizer={"lr": 0.05}), run)
     sampled = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sample ")][-1]
-    checkpoint = read_checkpoint(tmp_path / "first" / LAST)
-    valid = CountedSources(config.data).corpus().splits["valid"]
-    scores, samples = [], []
-    for weights in (checkpoint.averaged, checkpoint.weights):
-        model = build_model(config.model, len(checkpoint.vocabulary)).eval()
-        load_weights(model, weights)
-        scores.append(evaluate(model, valid).nats_per_char)
-        pieces = sample_text(model, checkpoint.vocabulary, "", SamplingOptions(length=60), [1 + 12])
-        samples.append(repr("".join(piece for [piece] in pieces)))
-    assert outcome.valid_nats == pytest.approx(scores[0], rel=1e-6) != pytest.approx(scores[1], rel=1e-3)
-    assert sampled.endswith(samples[0])
-    assert samples[0] != samples[1]
+    checkpoint, model = read_checkpoint(run / LAST), load(run / LAST)
+    averaged = model.network.state_dict()
+    assert any(not torch.equal(averaged[name], weight) for name, weight in checkpoint.weights.items())
+    assert all(torch.equal(averaged[name], weight) for name, weight in checkpoint.averaged.items())
+    assert outcome.valid_nats == pytest.approx(model.evaluate(model.split("valid")).nats_per_char, rel=1e-6)
+    assert sampled.endswith(repr(model.sample(length=60, seed=1 + 12)))
 
     still = config_of(train={"max_steps": 1}, optimizer={"name": "sgd", "lr": 1e-30})
     start_run(still, tmp_path / "second", checkpoint)
@@ -69,6 +57,7 @@ def test_a_closing_evaluation_that_fails_costs_nothing(tmp_path, config_of, monk
     with pytest.raises(MemoryError):
         start_run(config_of(train={"eval_every": 0, "save_every": 0}), tmp_path / "run")
     assert read_checkpoint(tmp_path / "run" / LAST).progress["step"] == 12
+    assert describe_run(tmp_path / "run").state == "resumable"
 
 
 def test_best_is_kept_when_validation_rises_again(tmp_path, config_of):
@@ -84,30 +73,27 @@ def test_best_is_kept_when_validation_rises_again(tmp_path, config_of):
     assert outcome.valid_nats > outcome.best_nats
 
 
-@pytest.mark.parametrize(
-    ("limits", "reason"),
-    [
-        ({"max_steps": 3}, "max_steps"),
-        ({"max_steps": None, "max_epochs": 0.1}, "max_epochs"),
-        ({"max_steps": 10**6, "max_minutes": 0.01}, "max_minutes"),
-    ],
-)
-def test_limits(tmp_path, config_of, limits, reason):
-    assert start_run(config_of(train=limits), tmp_path / "run").reason == reason
+def test_a_score_that_equals_the_best_is_no_new_best(tmp_path, config_of):
+    still = config_of(train={"max_steps": 100, "patience": 2}, optimizer={"name": "sgd", "lr": 1e-30})
+    outcome = start_run(still, tmp_path / "run")
+    assert (outcome.reason, outcome.best_step, outcome.step) == ("patience", 4, 12)
 
 
 @pytest.mark.parametrize(("eval_every", "least_s", "most_s"), [(0, 18, 34), (20, 25, 30.6)])
-def test_minutes_include_the_last_evaluation_and_checkpoints(tmp_path, config_of, clock, eval_every, least_s, most_s):
-    """30 s are asked for. Without an evaluation before, its time is guessed."""
+def test_minutes_include_the_last_evaluation_and_checkpoints(
+    tmp_path, config_of, clock, monkeypatch, eval_every, least_s, most_s
+):
+    """30 s are asked for, besides 20 s of compiling. Without an evaluation before, its time is guessed."""
+    monkeypatch.setattr("charlm.native.compiler.compiled_s", lambda since_s: 20.0)
     config = config_of(train={"max_steps": None, "max_minutes": 0.5, "eval_every": eval_every, "sample_every": 0})
-    outcome = start_run(config, tmp_path / "run", budget=Budget(0.5, clock.now_s - 2))
+    outcome = start_run(config, tmp_path / "run", budget=Budget(0.5, clock.now_s - 22))
     assert least_s < outcome.elapsed_s <= most_s
     assert outcome.reason == "max_minutes"
     last = [row for row in rows(tmp_path / "run") if row["split"] == "valid"][-1]
     assert last["step"] == outcome.step
 
 
-@pytest.mark.parametrize("slow_from", [2, 60, 150])
+@pytest.mark.parametrize("slow_from", [2, 150])
 def test_the_minutes_are_kept_when_the_machine_becomes_five_times_slower(
     tmp_path, config_of, clock, before_update, slow_from
 ):
@@ -122,22 +108,6 @@ def test_the_minutes_are_kept_when_the_machine_becomes_five_times_slower(
     valid = [row for row in rows(tmp_path / "run") if row["split"] == "valid"]
     assert valid[-1]["step"] == outcome.step > valid[0]["step"]
     assert read_checkpoint(tmp_path / "run" / LAST).progress["lr"] < 0.01 * 0.03
-
-
-def test_the_times_of_evaluations_are_averaged_whatever_the_size_of_windows():
-    budget, state = Budget(1), TrainState("")
-    budget.begin(state, valid_chars=1000)
-    budget.count_saving(0.5)
-
-    def ending_s():
-        budget.tick(state, ONE_PROCESS, [])
-        return state.ending_s
-
-    for chars in [1000] * 20 + [30]:
-        budget.count_update(0.1, chars)
-    for seconds, mean_s in ((3.0, 3), (5.0, 4)):
-        budget.count_evaluation(seconds)
-        assert ending_s() == pytest.approx(mean_s + 2 * 0.5, rel=1e-3)  # two checkpoints
 
 
 @pytest.fixture
@@ -160,7 +130,7 @@ def clock(monkeypatch):
 
         monkeypatch.setattr(module, name, slow)
 
-    slowed("window_loss", charlm.model.CharLM, 0.1)
+    slowed("window_loss", CharLM, 0.1)
     slowed("evaluate", charlm.training.loop, 2.0)
     slowed("save_checkpoint", charlm.training.folder, 1.0, suffers=False)
     monkeypatch.setattr(time, "perf_counter", lambda: Clock.now_s)

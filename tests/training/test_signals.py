@@ -1,65 +1,31 @@
 """Ctrl-C, SIGTERM and SIGHUP."""
 
-import os
-import pty
 import signal
-import subprocess
-import sys
-import time
 
 import pytest
 
-import charlm.inference.evaluation
 from charlm.checkpoint import read_checkpoint
 from charlm.config import dump_config
+from charlm.inference.reader import Reader
 from charlm.inference.sampling import SampleText
 from charlm.training.start import resume_run, start_run
-from tests.runs import assert_same_checkpoint, interrupted_after, untimed
-
-
-@pytest.fixture
-def endless(tmp_path, config_of):
-    """The config of a run that goes on until it is stopped."""
-    file = tmp_path / "c.yaml"
-    file.write_text(dump_config(config_of(train={"max_steps": 10**6, "log_every": 1})))
-    return file
+from tests.runs import interrupted_after
+from tests.training.conftest import assert_same_run
 
 
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
 )
-def test_a_signal_stops_the_run_after_a_checkpoint(tmp_path, cli, endless, number, code):
-    run = tmp_path / "run"
+def test_a_signal_stops_the_run_after_a_checkpoint(tmp_path, cli, config_of, number, code):
+    run, config = tmp_path / "run", tmp_path / "config.yaml"
+    config.write_text(dump_config(config_of()))
     with interrupted_after(5, number):
-        result = cli("train", "--config", endless, "--run-dir", run)
+        result = cli("train", "--config", config, "--run-dir", run)
     assert (result.code, result.out) == (code, "")
     assert result.err.splitlines()[-1] == (
         f"stopped  {number.name} at update 5; resume with: charlm train --resume --run-dir {run}"
     )
     assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] == 5
-
-
-@pytest.mark.usefixtures("kernels")
-def test_a_terminal_that_is_closed_stops_the_run_after_a_checkpoint(tmp_path, endless):
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "charlm", "train", "--config", str(endless), "--run-dir", str(run), "--json"]
-    terminal, side = pty.openpty()
-    with subprocess.Popen(
-        # A process of its own session takes the first terminal that it opens as its own.
-        ["sh", "-c", 'exec "$@" <"$0" >"$0" 2>err', os.ttyname(side), *command],
-        cwd=tmp_path,
-        start_new_session=True,
-    ) as process:
-        os.close(side)
-        deadline = time.monotonic() + 60
-        while not (run / "metrics.jsonl").exists() or (run / "metrics.jsonl").read_text().count("\n") < 3:
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.05)
-        os.close(terminal)
-        assert process.wait(60) == 129
-    assert (tmp_path / "err").read_text().splitlines()[-1].startswith("stopped  SIGHUP at update ")
-    assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] >= 3
 
 
 def test_the_kernel_and_the_shell_each_send_a_sighup(tmp_path, config_of):
@@ -70,33 +36,38 @@ def test_the_kernel_and_the_shell_each_send_a_sighup(tmp_path, config_of):
 
 @pytest.fixture
 def signal_at(monkeypatch):
-    """Sends this process a signal at the n-th call of a function; returns the list of its calls."""
+    """Sends this process a signal at the n-th call of a method; returns the list of its calls."""
 
-    def arrange(where, name, number):
-        function, calls = getattr(where, name), []
+    def arrange(owner, name, number):
+        method, calls = getattr(owner, name), []
 
         def called(*arguments, **options):
             calls.append(name)
             if len(calls) == number:
-                os.kill(os.getpid(), signal.SIGTERM)
-            return function(*arguments, **options)
+                signal.raise_signal(signal.SIGTERM)
+            return method(*arguments, **options)
 
-        monkeypatch.setattr(where, name, called)
+        monkeypatch.setattr(owner, name, called)
         return calls
 
     return arrange
 
 
-WINDOW = charlm.inference.evaluation, "_until_end"  # is called once a window
+WINDOW = Reader, "nats"  # is called once a window
 CHARACTER = SampleText, "append"
 
 
 @pytest.mark.parametrize(
     ("within", "train", "data", "stops"),
     [
-        (WINDOW, {}, {}, [(2, 4), (3, 4), (9, 8)]),  # the second time after resuming, and in the next evaluation
-        (WINDOW, {}, {"unit": "line"}, [(2, 4)]),
-        (WINDOW, {"eval_every": 0, "max_steps": 11}, {}, [(2, 11)]),  # the final evaluation
+        (
+            WINDOW,
+            {"sample_every": 0},
+            {},
+            [(2, 4), (3, 4), (9, 8)],
+        ),  # the second time after resuming, and in the next evaluation
+        (WINDOW, {"sample_every": 0}, {"unit": "line"}, [(2, 4)]),
+        (WINDOW, {"sample_every": 0, "eval_every": 0, "max_steps": 11}, {}, [(2, 11)]),  # the final evaluation
         (CHARACTER, {"sample_every": 4}, {}, [(20, 0), (320, 4), (20, 4), (320, 8)]),
     ],
     ids=["evaluation", "line evaluation", "final evaluation", "sample"],
@@ -111,10 +82,7 @@ def test_a_signal_is_answered_at_once_and_costs_no_bit(tmp_path, config_of, sign
         assert (outcome.reason, outcome.step) == ("SIGTERM", step)
         assert len(calls) == number
     assert resume_run(parts).reason == "max_steps"
-    for path in (whole / "checkpoints").iterdir():
-        assert_same_checkpoint(path, parts / "checkpoints" / path.name)
-    assert untimed(whole) == untimed(parts)
-    assert (whole / "samples.jsonl").read_text() == (parts / "samples.jsonl").read_text()
+    assert_same_run(whole, parts)
 
 
 def test_a_sample_that_was_left_unfinished_is_drawn_once(tmp_path, config_of, signal_at):
