@@ -131,7 +131,7 @@ def test_lines_begin_from_the_zero_state_in_every_member():
     lines = copy.deepcopy(model)
     lines.reset_id = 0
     x[3] = 0
-    assert (lines.is_line_model, model.is_line_model) == (True, False)
+    assert (lines.reads_records, model.reads_records) == (True, False)
     torch.testing.assert_close(lines(x)[0][3:], model(x[3:])[0], rtol=0, atol=1e-6)
     assert not torch.allclose(model(x)[0][3:], model(x[3:])[0])
 

@@ -146,7 +146,7 @@ def _lengths(length: str) -> tuple[int, int]:
     """The least and the most characters of a sample."""
     least, dash, most = length.partition("-")
     if not (least.isdecimal() and (most.isdecimal() if dash else True)) or (dash and int(least) > int(most)):
-        raise usage.error(f"--length: found {length!r}; allowed: a number such as 500, or two such as 100-500")
+        raise usage.error(f"--length: found {length!r}; allowed: an integer such as 500, or two such as 100-500")
     return (int(least), int(most)) if dash else (0, int(least))
 
 

@@ -69,7 +69,7 @@ def as_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: 
     """
     mark = codecs.BOM_UTF8 if level == "char" else b""
     whole, end = separator.encode(), end_of_record(separator).encode()
-    waiting, last = b"", end  # waiting: what may be the beginning of a CR LF, or of a separator
+    waiting, carriage_return, last = b"", b"", end  # waiting: what may be the beginning of a CR LF, or of a separator
     for chunk in chunks:
         if mark:
             _check_text(name, chunk)
@@ -83,7 +83,7 @@ def as_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: 
         if chunk:
             last = chunk[-1:]
             yield chunk
-    if last != end and separator:
+    if separator and (last != end or carriage_return):
         yield end
 
 

@@ -143,7 +143,7 @@ def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(spe
         (100_000, 240, "train.max_epochs=30", "model.members", 1),
         (20_000, 1, "model.cell.kind=rhn", "model.members", 1),  # it needs the updates
         (20_000, 480, "", "train.max_epochs", 60),
-        (3_000_000, 1, "data.unit=line", "train.read_share", 1),  # lines come in a random order
+        (3_000_000, 1, r'data.records="\n"', "train.read_share", 1),  # lines come in a random order
         (120_000, 1, "optimizer.name=sgd", "optimizer.weight_decay", 0),
         (120_000, 1, "optimizer.name=muon", "optimizer.weight_decay", 0.1),
         (120_000, 5, "data.split=[1,0,0]", "train.eval_every", 0),

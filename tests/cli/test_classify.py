@@ -20,7 +20,7 @@ def labels_run(tmp_path_factory, compiled):
     draw = random.Random(1)
     labels = draw.choices(["it", "de"], [3, 1], k=400)
     text = "".join(f"{label}\t{' '.join(draw.choices(NAMES[label], k=2))}\n" for label in labels)
-    settings = [*SETTINGS, "data.unit=line", "data.split=[0.8,0.2,0]", "train.max_steps=200"]
+    settings = [*SETTINGS, r'data.records="\n"', "data.split=[0.8,0.2,0]", "train.max_steps=200"]
     return train(tmp_path_factory.mktemp("labels"), text, *settings)
 
 
@@ -44,7 +44,7 @@ def test_the_probability_is_that_of_the_whole_line(model, equal_priors):
     for line, (label, p) in zip(LINES, answers, strict=True):
         expected = probabilities(model, line, labels, equal_priors=equal_priors)
         assert (label, p) == (labels[expected.argmax()], pytest.approx(expected.max(), rel=1e-4))
-    with pytest.raises(ValueError, match="a line end"):
+    with pytest.raises(ValueError, match="the end of a record"):
         model.classify(["a\nb"], labels)
 
 

@@ -30,6 +30,8 @@ def test_info(cli, write, tmp_path):
         "size": "8 bytes",
         "length": "7 chars",
         "vocabulary": "4",
+        "rare": "4 characters occur fewer than 10 times: 100% of the vocabulary for 1 of the text; data.min_count=10 makes one "
+        "symbol of them",
         "splits": "in order",
     }
     in_bytes = rows(cli("data", "info", file, "--level", "byte"))
@@ -37,8 +39,10 @@ def test_info(cli, write, tmp_path):
     log = write("folder/a.txt", "".join(f"{number} x\n" for number in range(500)))
     names = write("folder/b.txt", "anna\njo\n" * 500)
     assert rows(cli("data", "info", tmp_path / "folder"))["splits"] == "valid and test from the end of each file"
-    assert rows(cli("data", "info", names, "--lines"))["splits"] == "by a hash of each line"
-    in_order = "valid and test from the end of the text and not by a hash, as its lines begin with increasing times or "
+    assert rows(cli("data", "info", names, "--lines"))["splits"] == "by a hash of each record"
+    in_order = (
+        "valid and test from the end of the text and not by a hash, as its records begin with increasing times or "
+    )
     assert rows(cli("data", "info", log, "--lines"))["splits"].startswith(in_order)
 
 
@@ -62,10 +66,12 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_file_is_said_for_what_it_is(cli, write, kind):
     path = write("a.txt", KINDS[kind])
+    allowed = "text in UTF-8, or compressed as .gz, .bz2 or .xz"
     advice = "unpack it, or save it as plain text in its program"
     if kind.startswith("text in "):
+        allowed = "text in UTF-8"
         advice = f"convert it: iconv -f {kind.split()[-1]} -t UTF-8 {path} > utf8.txt"
-    assert cli("data", "info", path).error == f"{path}: found {kind}; allowed: text in UTF-8; {advice}"
+    assert cli("data", "info", path).error == f"{path}: found {kind}; allowed: {allowed}; {advice}"
     assert cli("data", "info", path, "--level", "byte").code == 0
 
 

@@ -15,7 +15,7 @@ PROMPT = "süß’€😀"
 def run(tmp_path_factory, compiled):
     """A model of labels whose characters most encodings lack."""
     folder = tmp_path_factory.mktemp("é")
-    settings = ["data.split=[0.8,0.2,0]", "data.unit=line", "train.max_steps=2"]
+    settings = ["data.split=[0.8,0.2,0]", r'data.records="\n"', "train.max_steps=2"]
     return train(folder, "".join(f"é\t{PROMPT} {n}\n" for n in range(300)), *settings)
 
 

@@ -28,11 +28,11 @@ USAGE = [
     ("train --resume", "--resume needs --run-dir, the folder of the run to resume"),
     ("train x.txt --resume --run-dir r", "--resume continues with the run's own text"),
     ("train --resume --run-dir r --init-from c", "--init-from starts a new run; leave out --init-from or --resume"),
-    ("train --config c --device tpu", "'tpu' is none of 'auto', 'cpu', 'cuda', 'cuda:1' (the second GPU) and so on."),
+    ("train --config c --device tpu", "found tpu; allowed: auto, cpu, cuda, cuda:1 (the second GPU) and so on"),
     ("sample r --temperature inf", "--temperature: found inf; allowed: a number from 0 to 1,"),
     ("sample r --count 10001", "'--count': found '10001'; allowed: less than or equal to 10000"),
     ("sample run --stop ", "--stop: found an empty text, which never ends a sample; allowed: "),
-    ("sample run --new", "--new needs a model of lines"),
+    ("sample run --new", "--new needs a model of records"),
     ("score run z.txt --per-char", "--per-char needs --json"),
     ("score no-such-run z.txt --above p101", PERCENTILE),
     ("score run - --above p9", "--above p9: found a pipe; allowed: a file, a number such as --above 3.2, or --of "),
@@ -98,13 +98,12 @@ ERRORS = [
         "train split: 2 characters; 4 streams of 8 steps need at least 33; lower train.batch_",
     ),
     (f"{TRAIN}=latin.txt", "latin.txt: line 1: byte 0xFF is not UTF-8 (invalid start byte); data.level: char needs "),
-    (f"{TRAIN}=lines.txt --set data.unit=line", "lines.txt: none of 6 lines is in the valid split"),
+    (f"{TRAIN}=lines.txt --lines", "lines.txt: none of 6 records is in the valid split"),
     (f"{TRAIN}=text.txt --set data.split=[0.9997,0.0003,0.0]", "valid split: "),
     (f"{TRAIN}=text.txt --set device=cuda:77", "device: found cuda:77"),
     (f"{TRAIN}=text.txt --set model.cell.hidden=1000000", "memory: the model and a window need at least "),
     ("train x.txt --minutes 1 --set train.max_minutes=3", "train.max_minutes: found beside minutes or its default; "),
     ("config suggest zz.txt", ": found 2 characters; allowed: 500 or more"),
-    ("train a.gz --minutes 0.01", "a.gz: found a gzip file; allowed: text in UTF-8; unpack it, or save it as plain "),
     ("cells show LSTN", "did you mean 'lstm'?"),
     ("cells check empty.py", "empty.py: found no subclass of charlm.cells.Cell; "),
     ("cells check lstm", "lstm: found no path of a Python file; allowed: for example leaky.py"),
@@ -124,7 +123,7 @@ def folder(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "mine/metrics.jsonl": b"years of work", "damaged": b"not", "empty.txt": b"", "empty.py": b"",
         "s.txt": b"s", "so.txt": b"so", "z.txt": b"Z", "zz.txt": b"ZZ", "log.txt": b"so\ntee\nZe\n" * 300,
         "odd.txt": "so \x1b\u202e😀".encode(), "latin.txt": b"abc\xff", "abc.txt": b"abc",
-        "a.gz": gzip.compress(b"text", mtime=0), "lines.txt": b"a\nb\n" * 3,
+        "lines.txt": b"a\nb\n" * 3,
         "utf16.yaml": "model: {cell: {kind: lstm}, layers: 2}".encode("utf-16-le"),
         "nbsp.yaml": "seed\u00a0: 1".encode(), "quotes.yaml": 'data: {source: "a”}'.encode(),
         "bad.yaml": b"model: {cell: {kind: rhn, dept: 3}}\nseed: true\n",
@@ -159,7 +158,9 @@ def test_errors(refused, words, text):
 
 def test_errors_of_stdin(refused):
     zipped = refused("score run -", stdin=gzip.compress(b"text", mtime=0))
-    assert zipped.error.startswith("stdin: found a gzip file; allowed: text in UTF-8; unpack it")
+    assert zipped.error.startswith(
+        "stdin: found a gzip file; allowed: text in UTF-8, or compressed as .gz, .bz2 or .xz; unpack it"
+    )
     unknown = refused("eval run --file -", stdin=b"soZ\xff")
     assert unknown.error.startswith("stdin: found 'Z' (U+005A), byte 0xFF (not UTF-8), which the model has never ")
 

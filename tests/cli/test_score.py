@@ -14,8 +14,8 @@ def candidates(write):
 
 
 def columns(out):
-    rows = [line.split("\t", 2) for line in out.splitlines()]
-    return [(float(per_char), float(bits), line) for per_char, bits, line in rows]
+    rows = [line.split("\t", 3) for line in out.splitlines()]
+    return [(float(per_char), float(bits), line) for per_char, bits, _, line in rows]
 
 
 def test_lines_of_a_file_and_of_stdin(cli, trained_run, candidates):
@@ -26,7 +26,7 @@ def test_lines_of_a_file_and_of_stdin(cli, trained_run, candidates):
     assert [line for _, _, line in rows] == LINES
     for per_char, bits, line in rows:
         assert bits == pytest.approx(per_char * (len(line) + 1), abs=0.006)
-    assert re.fullmatch(r"\d+\.\d{4}\t\d+\.\d\d\tso tee", result.out.splitlines()[0])
+    assert re.fullmatch(r"\d+\.\d{4}\t\d+\.\d\d\t1\tso tee", result.out.splitlines()[0])
     for end in (b"\n", b"\r\n"):
         assert cli(*words, "-", stdin=end.join(line.encode() for line in LINES)).out == result.out
     assert cli(*words, "-", stdin=b"").out == ""

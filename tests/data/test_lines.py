@@ -20,7 +20,7 @@ def split(write):
     """Loads a text of these lines, and returns those of each split without newlines; the starts must be theirs."""
 
     def split(text: list[str], shares=SHARES, **options) -> dict[str, list[str]]:
-        corpus = load_corpus(write("x.txt", "\n".join(text) + "\n"), split=shares, unit="line", **options)
+        corpus = load_corpus(write("x.txt", "\n".join(text) + "\n"), split=shares, records="\n", **options)
         found = {}
         for name, ids in corpus.splits.items():
             decoded = corpus.vocabulary.decode(ids)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from charlm.config.schema import DataConfig
 from charlm.data.corpus import CountedSources
-from charlm.data.reading import arriving_lines, as_in_training
+from charlm.data.reading import arriving_records, as_in_training
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
 from tests.corpora import load_corpus
@@ -22,7 +22,7 @@ VOCABULARIES = {"byte": Vocabulary("byte"), "char": Vocabulary("char", "\n\rabc"
 
 def lines_of(source: str, level="char", **options) -> list[str]:
     """The lines of all splits, with their newlines."""
-    corpus = load_corpus(source, level=level, split=(1, 0, 0), unit="line", **options)
+    corpus = load_corpus(source, level=level, split=(1, 0, 0), records="\n", **options)
     lines = []
     for name, ids in corpus.splits.items():
         text = corpus.vocabulary.decode(ids)
@@ -45,7 +45,7 @@ def lines_of(source: str, level="char", **options) -> list[str]:
 def test_line_ends(write, content, lines, level):
     path = write("text", content)
     assert lines_of(path, level) == [f"{line}\n" for line in lines]
-    assert [line for some in arriving_lines(path, VOCABULARIES[level], "line") for line in some] == lines
+    assert [line for some in arriving_records(path, VOCABULARIES[level], "\n") for line in some] == lines
     text = load_corpus(path, level=level, split=(1, 0, 0))  # line ends of running text stay as they are
     assert text.vocabulary.decode(text.splits["train"]) == content
 
@@ -57,8 +57,8 @@ def test_it_does_not_matter_where_chunks_end(chunks):
     if text and not expected.endswith("\n"):
         expected = expected.removesuffix("\r") + "\n"
     parts = [chunk.encode() for chunk in chunks]
-    assert b"".join(as_in_training(parts, "byte", "line", "x")).decode() == expected
-    assert list(as_in_training(parts, "byte", "text", "x")) == parts
+    assert b"".join(as_in_training(parts, "byte", "\n", "x")).decode() == expected
+    assert list(as_in_training(parts, "byte", "", "x")) == parts
 
 
 def test_lines_of_two_files_do_not_merge(write, tmp_path):
@@ -76,7 +76,7 @@ def test_a_text_without_line_ends_or_a_vocabulary_without_newline_has_no_lines(w
 
 
 def test_the_whole_of_a_text_of_lines_stays_in_its_order(write):
-    data = DataConfig(source=write("text", "b\r\na\nb"), split=(0.5, 0.25, 0.25), unit="line")
+    data = DataConfig(source=write("text", "b\r\na\nb"), split=(0.5, 0.25, 0.25), records="\n")
     corpus = CountedSources(data).corpus(whole=True)
     assert {name: corpus.vocabulary.decode(ids) for name, ids in corpus.splits.items()} == {"train": "b\na\nb\n"}
 
@@ -87,7 +87,7 @@ def test_lines_of_a_pipe_come_before_the_next_one_is_there(monkeypatch, blocking
     os.set_blocking(reading, blocking)
     with os.fdopen(reading, "rb") as stdin:
         monkeypatch.setattr(sys, "stdin", TextIOWrapper(stdin))
-        lines = arriving_lines("-", VOCABULARIES["char"], "text")
+        lines = arriving_records("-", VOCABULARIES["char"], "")
         os.write(writing, b"one\ntwo\nthr")
         assert next(lines) == ["one", "two"]
         os.write(writing, b"ee\nfour")
@@ -98,8 +98,8 @@ def test_lines_of_a_pipe_come_before_the_next_one_is_there(monkeypatch, blocking
 
 def test_arriving_bytes_that_are_not_text(write, tmp_path):
     file = write("a.txt", f"{BOM}a\n{BOM}b\n".encode() + b"c\xff")
-    assert list(arriving_lines(file, VOCABULARIES["byte"], "text")) == [[f"{BOM}a", f"{BOM}b"], ["c\udcff"]]
-    assert list(arriving_lines(file, VOCABULARIES["char"], "text")) == [["a", f"{BOM}b"], ["c\udcff"]]
+    assert list(arriving_records(file, VOCABULARIES["byte"], "")) == [[f"{BOM}a", f"{BOM}b"], ["c\udcff"]]
+    assert list(arriving_records(file, VOCABULARIES["char"], "")) == [["a", f"{BOM}b"], ["c\udcff"]]
     for path in (tmp_path / "none", tmp_path):
         with pytest.raises(DataError):
-            list(arriving_lines(str(path), VOCABULARIES["char"], "text"))
+            list(arriving_records(str(path), VOCABULARIES["char"], ""))

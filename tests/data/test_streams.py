@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from charlm.data import streams as streams_module
-from charlm.data.streams import LineStreams, Streams, line_order
+from charlm.data.streams import RecordStreams, Streams, record_order
 from charlm.errors import DataError
 from charlm.system.process_group import Shard
 
@@ -92,7 +92,7 @@ def some_lines(count: int) -> list[list[int]]:
     return [draw.integers(1, 200, size=draw.integers(0, 10)).tolist() for _ in range(count)]
 
 
-def stream_texts(streams: LineStreams, epoch: int = 0) -> list[list[int]]:
+def stream_texts(streams: RecordStreams, epoch: int = 0) -> list[list[int]]:
     """All that each stream reads in an epoch, in windows of 7."""
     starts = range(0, streams.length, 7)
     windows = [streams.read(start, min(7, streams.length - start), epoch=epoch) for start in starts]
@@ -112,12 +112,12 @@ def groups(request, monkeypatch):
 @pytest.mark.usefixtures("groups")
 def test_the_order_of_lines_is_a_fair_permutation_that_depends_on_the_seed():
     for n in (1, 2, 255, 257, 4097):
-        orders = [line_order(n, (1, epoch)).tolist() for epoch in range(2)]
+        orders = [record_order(n, (1, epoch)).tolist() for epoch in range(2)]
         assert [sorted(order) for order in orders] == [list(range(n))] * 2
         assert n < 255 or orders[0] != orders[1]
     counts = np.zeros((6, 6), int)
     for seed in range(1200):
-        counts[np.arange(6), line_order(6, (seed,))] += 1
+        counts[np.arange(6), record_order(6, (seed,))] += 1
     assert (np.abs(counts - 200) < 76).all(), counts  # 200 each with a standard deviation of 13
 
 
@@ -129,7 +129,7 @@ def test_the_order_of_lines_is_a_fair_permutation_that_depends_on_the_seed():
 )
 def test_streams_are_whole_lines_each_about_once(lines, batch_size):
     counts: Counter[tuple[int, ...]] = Counter()
-    for text in stream_texts(LineStreams(*text_of(lines), batch_size, 2)):
+    for text in stream_texts(RecordStreams(*text_of(lines), batch_size, 2)):
         ends = [place for place, id in enumerate(text) if id == NEWLINE]
         assert ends[0] == 0
         counts.update(tuple(text[start + 1 : end]) for start, end in itertools.pairwise(ends))
@@ -141,11 +141,11 @@ def test_streams_are_whole_lines_each_about_once(lines, batch_size):
 
 def test_epochs_differ_in_their_order_and_seeds_too():
     text = text_of(some_lines(50))
-    streams = LineStreams(*text, 2, 5)
+    streams = RecordStreams(*text, 2, 5)
     first, second = stream_texts(streams), stream_texts(streams, epoch=1)
     assert first != second
     assert stream_texts(streams) == first
-    assert stream_texts(LineStreams(*text, 2, 5, seed=2)) != first
+    assert stream_texts(RecordStreams(*text, 2, 5, seed=2)) != first
     assert [text[:8] for text in first] == [  # a run that resumes needs the same order in every version
         [0, 186, 22, 27, 83, 67, 187, 0],
         [0, 183, 49, 0, 88, 79, 117, 0],
@@ -155,10 +155,10 @@ def test_epochs_differ_in_their_order_and_seeds_too():
 @pytest.mark.usefixtures("groups")
 def test_reading_on_from_anywhere_and_a_shard_are_as_reading_all_from_the_start():
     text = text_of(some_lines(80))
-    texts = stream_texts(LineStreams(*text, 4, 5))
+    texts = stream_texts(RecordStreams(*text, 4, 5))
     for position in (0, 7, 55):
-        x_TB, y_TB = LineStreams(*text, 4, 5).read(position, 11)
+        x_TB, y_TB = RecordStreams(*text, 4, 5).read(position, 11)
         assert x_TB.T.tolist() == [stream[position : position + 11] for stream in texts]
         assert y_TB.T.tolist() == [stream[position + 1 : position + 12] for stream in texts]
-    shards = [stream_texts(LineStreams(*text, 4, 5, shard=Shard(index, 2))) for index in range(2)]
+    shards = [stream_texts(RecordStreams(*text, 4, 5, shard=Shard(index, 2))) for index in range(2)]
     assert shards[0] + shards[1] == texts

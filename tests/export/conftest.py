@@ -43,7 +43,7 @@ def page(chromium: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ca
     with pages_in(chromium, folder) as open_page:
 
         def page(trained: TrainedModel, **options: Any) -> Any:
-            export(trained, "html", folder / "exported.html", int8=False)
+            export(trained, "html", folder / "exported.html", weights="float32")
             html = (folder / "exported.html").read_text(encoding="utf-8")
             view = open_page(html, **{"reduced_motion": "reduce", **options})
             view.wait_for_selector("#paper[aria-busy=false]")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from charlm.config import parse_config
-from charlm.data.lines import reset_id_of
+from charlm.data.records import reset_id_of
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference.trained import TrainedModel
 from charlm.model import build_model
@@ -45,7 +45,7 @@ _COLUMNS: dict[str, list[Any]] = {
     "residual": [False, True],
     "zoneout": [0.0, 0.2],
     "level": ["char", "byte"],
-    "unit": ["text", "line"],
+    "records": ["", "\n"],
 }
 _OTHERS = all_pairs(*_COLUMNS.values())
 _ROWS = [(case, *_OTHERS[n % len(_OTHERS)]) for n, case in enumerate([*CELLS_TO_EXPORT, "odd"])]
@@ -62,19 +62,21 @@ def model_of(
     case: str = "lstm",
     inputs: str = "embedding",
     level: Any = "char",
-    unit: Any = "text",
+    records: str = "",
     **model: Any,
 ) -> TrainedModel:
     """A model with random weights, whose training text is gone."""
     named = CELLS_TO_EXPORT.get(case, {"kind": "rnn"})
     model |= {"cell": {**named, "hidden": HIDDEN}, **EMBEDDINGS[inputs]}
-    config = parse_config({"data": {"source": "gone.txt", "level": level, "unit": unit}, "model": model}, "a test")
+    config = parse_config(
+        {"data": {"source": "gone.txt", "level": level, "records": records}, "model": model}, "a test"
+    )
     if case == "odd":  # no config can name it
         whole = config.model.model_copy(update={"cell": Odd(hidden=HIDDEN)})
         config = config.model_copy(update={"model": whole})
     vocabulary = Vocabulary(level, "" if level == "byte" else CHARACTERS)
     network = build_model(config.model, len(vocabulary)).eval()
-    network.reset_id = reset_id_of(unit, vocabulary)
+    network.reset_id = reset_id_of(records, vocabulary)
     with torch.no_grad():
         network.decoder.weight.mul_(4)
         network.decoder.bias.uniform_(-1, 1)

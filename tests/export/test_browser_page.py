@@ -19,8 +19,8 @@ from tests.export.models import CHARACTERS, model_of
 MODELS = {
     "characters": {"case": "gru"},
     "bytes": {"case": "slstm", "level": "byte"},
-    "lines": {"case": "rhn", "unit": "line"},
-    "lines of bytes": {"case": "lstm", "level": "byte", "unit": "line"},
+    "lines": {"case": "rhn", "records": "\n"},
+    "lines of bytes": {"case": "lstm", "level": "byte", "records": "\n"},
 }
 DEFAULTS = {"prompt": "", "seed": 1, "length": 60, "temperature": 0.8, "top_k": 0, "top_p": 1}
 
@@ -235,7 +235,7 @@ def test_a_text_is_scored(opened_model, name):
 
 
 def test_a_hostile_model_does_nothing(page):
-    trained = model_of("lstm", unit="line")
+    trained = model_of("lstm", records="\n")
     hostile = f"\u202e{HOSTILE}"
     vocabulary = Vocabulary("char", "".join(sorted({*hostile, *CHARACTERS})))
     network = build_model(trained.config.model, len(vocabulary)).eval()

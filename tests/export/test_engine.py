@@ -40,7 +40,7 @@ READ = """async ({ data, ids, logits }) => {
 def check_logits(engine, trained, int8, steps, bound, most):
     """Logits of the page's model differ by at most `bound`, or so much of what is above `most`; what else it says."""
     trained, ids = trained.on_cpu_in_float32(), some_ids(trained, steps, 1)
-    data = packed_model(trained, int8=int8)["model"]
+    data = packed_model(trained, "int8" if int8 else "float32")["model"]
     with torch.inference_mode():
         logits, _ = trained.network(ids)
         _, _, shown = trained.network.outputs_and_activations(ids)
@@ -113,7 +113,7 @@ def test_probabilities(engine):
 
 @pytest.mark.parametrize("level", ["char", "byte"])
 def test_text_and_ids(engine, level):
-    trained = model_of(level=level, unit="line")
+    trained = model_of(level=level, records="\n")
     vocabulary: Vocabulary = trained.vocabulary
     texts = ["", "abba\n", "é😀e"]
     ids = [vocabulary.encode(text).tolist() for text in texts]
@@ -129,7 +129,7 @@ def test_text_and_ids(engine, level):
           const encoded = texts.map((text) => known.encode(text));
           return [encoded, ids.map(decode), known.firstRead, known.begins, known.name(226)];
         }""",
-        {"vocabulary": packed_model(trained, int8=True)["vocabulary"], "texts": [*texts, "zß😀z"], "ids": ids},
+        {"vocabulary": packed_model(trained, "int8")["vocabulary"], "texts": [*texts, "zß😀z"], "ids": ids},
     )
     assert encoded[:3] == [{"ids": vocabulary.encode(text).tolist(), "unknown": []} for text in texts]
     assert decoded == [vocabulary.decode(each) for each in ids]

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from charlm.errors import CharlmError
-from charlm.export import export, html
-from charlm.export.html_model import int8_matrix
+from charlm.export import export, rounding
+from charlm.export.rounding import int8_matrix
 from charlm.look import look_page, opening
 from charlm.web import page as web
 from tests.browser import data_of
@@ -21,7 +21,7 @@ from tests.export.odd import Odd
 MODEL = Path(web.__file__).parent / "model"
 
 
-@pytest.mark.parametrize(("options", "name"), [([], "int8"), (["--float32"], "float32")])
+@pytest.mark.parametrize(("options", "name"), [([], "int8"), (["--weights", "float32"], "float32")])
 def test_it_says_what_the_page_costs(cli, trained_run, tmp_path, model, options, name):
     result = cli("export", trained_run, "--to", "html", "--out", tmp_path / "a.html", *options)
     assert (result.code, result.out) == (0, "")
@@ -43,7 +43,7 @@ def test_it_says_what_the_page_costs(cli, trained_run, tmp_path, model, options,
 
 
 def test_weights_that_lose_too_much_are_refused(model, tmp_path, monkeypatch):
-    monkeypatch.setattr(html, "MOST_LOSS", -1.0)
+    monkeypatch.setattr(rounding, "MOST_LOSS", -1.0)
     with pytest.raises(CharlmError):
         export(model, "html", tmp_path / "a.html")
     assert [*tmp_path.iterdir()] == []

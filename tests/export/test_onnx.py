@@ -47,12 +47,12 @@ def test_gates_far_out_of_their_range(tmp_path, case):
 
 
 def test_names_shapes_and_vocabulary_of_a_graph(tmp_path):
-    session = exported(model_of("lstm", layers=2, unit="line"), tmp_path)
+    session = exported(model_of("lstm", layers=2, records="\n"), tmp_path)
     state = [2, "B", HIDDEN]
     outputs = {"logits": ["T", "B", 12], "new_h": state, "new_c": state}
     assert {each.name: each.shape for each in session.get_inputs()} == {"ids": ["T", "B"], "h": state, "c": state}
     assert {each.name: each.shape for each in session.get_outputs()} == outputs
-    vocabulary = {"level": "char", "characters": "\n abcdefghé😀", "unit": "line"}
+    vocabulary = {"level": "char", "characters": "\n abcdefghé😀", "records": "\n"}
     assert json.loads(session.get_modelmeta().custom_metadata_map["charlm"]) == vocabulary
 
 

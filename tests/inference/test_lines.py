@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from charlm.data.reading import as_in_training, whole_lines
+from charlm.data.reading import as_in_training, whole_records
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import VocabularyError
-from charlm.inference.texts import score_lines
+from charlm.inference.texts import score_records
 from charlm.model import build_model
 from tests.inference.models import alone
 from tests.text import words_text
@@ -51,8 +51,8 @@ def in_blocks(data, seed):
 
 
 def scored(trained, blocks, **options):
-    lines = whole_lines(as_in_training(blocks, trained.vocabulary.level, trained.config.data.unit, "log"))
-    return [*itertools.chain(*score_lines(trained.network, trained.vocabulary, lines, "log", **options))]
+    lines = whole_records(as_in_training(blocks, trained.vocabulary.level, trained.config.data.records, "log"))
+    return [*itertools.chain(*score_records(trained.network, trained.vocabulary, lines, "log", **options))]
 
 
 def assert_scores(scores, lines, truth):

@@ -80,7 +80,7 @@ def test_the_score_of_lines_is_the_sum_of_their_scores(kind, streams, count, lon
     assert score.targets == len(truth) == len(text) - 1
     np.testing.assert_allclose(score.per_char_nats, truth, rtol=2e-4, atol=2e-5)
     assert score.nats_sum == pytest.approx(truth.sum(), rel=1e-6)
-    assert score.nats_per_line == pytest.approx(truth.sum() / len(lines), rel=1e-6)
+    assert score.nats_per_record == pytest.approx(truth.sum() / len(lines), rel=1e-6)
 
 
 def test_dropout_is_off_and_training_goes_on_afterwards():

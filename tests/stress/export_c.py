@@ -38,7 +38,7 @@ def check(case: str, number: int, compiler: tuple[str, ...], emulator: tuple[str
     """Compile the model of a case in float32 and int8, and hold it to charlm's."""
     torch.manual_seed(number)
     inputs = [*EMBEDDINGS][number % len(EMBEDDINGS)]
-    trained = model_of(case, inputs, layers=1 + number % 3, unit="line" if number % 2 else "text", zoneout=0.1)
+    trained = model_of(case, inputs, layers=1 + number % 3, records="\n" if number % 2 else "", zoneout=0.1)
     kinds: tuple[Weights, ...] = ("float32", "bfloat16", "int8")
     for weights in kinds:
         with tempfile.TemporaryDirectory() as folder:

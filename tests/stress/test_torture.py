@@ -3,6 +3,7 @@
 Every second kill comes at a random moment, the others before a random opening, renaming or removal of a checkpoint.
 """
 
+import json
 import random
 import signal
 import subprocess
@@ -41,13 +42,13 @@ main()
 """
 
 
-@pytest.mark.parametrize(("kills", "unit"), [(4, "text"), (200, "text"), (50, "line")])
-def test_a_run_killed_again_and_again_ends_as_if_left_alone(tmp_path: Path, kills: int, unit: str) -> None:
+@pytest.mark.parametrize(("kills", "records"), [(4, ""), (200, ""), (50, "\n")])
+def test_a_run_killed_again_and_again_ends_as_if_left_alone(tmp_path: Path, kills: int, records: str) -> None:
     config, whole, parts = tmp_path / "config.yaml", tmp_path / "whole", tmp_path / "parts"
     (tmp_path / "text.txt").write_text(words_text(20_000), encoding="utf-8")
-    reset_state = 0.1 if unit == "text" else 0  # a line begins with the zero state in any case
+    reset_state = 0.1 if not records else 0  # a line begins with the zero state in any case
     config.write_text(
-        f"data: {{source: {tmp_path / 'text.txt'}, unit: {unit}}}\n"
+        f"data: {{source: {tmp_path / 'text.txt'}, records: {json.dumps(records)}}}\n"
         "model: {cell: {kind: gru, hidden: 24}, dropout: {output: 0.2, state: 0.1}, zoneout: 0.1}\n"
         f"train: {{batch_size: 4, bptt: 8, max_steps: {STEPS_PER_KILL * kills + SPARE_STEPS}, ema: 0.9, "
         f"reset_state: {reset_state}, log_every: 7, eval_every: 50, save_every: 20, sample_every: 40, "

@@ -118,17 +118,17 @@ def trainer_of(tmp_path):
     file = tmp_path / "text.txt"
     file.write_text(words_text(3000))
 
-    def build(train=None, optimizer=None, model=None, on=None, unit="text", **top):
+    def build(train=None, optimizer=None, model=None, on=None, records="", **top):
         """`on`: a device that is no option of a config."""
         raw = {
-            "data": {"source": str(file), "split": [0.9, 0.1, 0], "unit": unit},
+            "data": {"source": str(file), "split": [0.9, 0.1, 0], "records": records},
             "model": {"cell": {"kind": "lstm", "hidden": 12}, **(model or {})},
             "train": {"batch_size": 4, "bptt": 10, "max_steps": 100, "reset_state": 0, **(train or {})},
             "optimizer": {"name": "sgd", "lr": 0.05, "clip_norm": 2.0, **(optimizer or {})},
             **{"device": "cpu", "precision": "fp32", **top},
         }
         config = parse_config(raw, "test", runs_file=True)
-        corpus = load_corpus(str(file), level="char", split=config.data.split, unit=unit)
+        corpus = load_corpus(str(file), level="char", split=config.data.split, records=records)
         machine = choose_machine(config)
         return Trainer(config, corpus, replace(machine, device=torch.device(on)) if on else machine)
 

@@ -95,7 +95,7 @@ CASES = {
         "model": {"cell": {"kind": "gru", "hidden": 10}, "members": 2, "dropout": PLACES},
         "optimizer": {"clip_value": 0.01, "clip_norm": 0.5},
     },
-    "lines": {"data": {"unit": "line"}, "train": {"bptt": 150}},  # an epoch has six updates
+    "lines": {"data": {"records": "\n"}, "train": {"bptt": 150}},  # an epoch has six updates
 }
 
 

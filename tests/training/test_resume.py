@@ -38,7 +38,7 @@ CASES["a tied embedding of another size, and members"] = {
     "optimizer": {"name": "adamw", "lr": 0.01, "clip_norm": 0.5},
 }
 # Across the end of an epoch, whose order of lines is another.
-CASES["lines"] = {"data": {"unit": "line"}, "train": {"batch_size": 1, "bptt": 450}}
+CASES["lines"] = {"data": {"records": "\n"}, "train": {"batch_size": 1, "bptt": 450}}
 
 
 def changed(*options):
@@ -173,7 +173,13 @@ def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
     run, text = tmp_path / "run", tmp_path / "text.txt"
     text.write_text(words_text(4000))
     start_run(config_of(data={"source": str(text)}, train={"max_steps": 1}), run)
-    other = ["data.unit=line", "model.cell.hidden=13", "train.bptt=11", "train.read_share=0.5", "optimizer.name=sgd"]
+    other = [
+        r'data.records="\n"',
+        "model.cell.hidden=13",
+        "train.bptt=11",
+        "train.read_share=0.5",
+        "optimizer.name=sgd",
+    ]
     with pytest.raises(ConfigError) as caught:
         resume_run(run, changed(*other))
     assert [fault.split(":")[0] for fault in caught.value.faults] == [option.split("=")[0] for option in other]

@@ -14,16 +14,16 @@ def samples(run):
     return [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize(("level", "unit"), [("char", "text"), ("char", "line"), ("byte", "text")])
-def test_every_character_has_the_bits_of_its_score(tmp_path, write, config_of, level, unit):
+@pytest.mark.parametrize(("level", "records"), [("char", ""), ("char", "\n"), ("byte", "")])
+def test_every_character_has_the_bits_of_its_score(tmp_path, write, config_of, level, records):
     text = write("text.txt", "".join(f"ü {n}.\nπός {n} 日本 €\n" for n in range(300)))
-    data = {"source": text, "level": level, "unit": unit}
+    data = {"source": text, "level": level, "records": records}
     start_run(config_of({"max_steps": 6, "sample_every": 6, "sample_length": 60}, data=data), tmp_path / "run")
     [_, row] = samples(tmp_path / "run")
     assert (row["step"], len(row["bits"])) == (6, len(row["text"]))
     if level == "char":
         trained = load(tmp_path / "run/checkpoints/last.safetensors", "cpu")
-        read_first = {"text": "\n", "line": ""}[unit]
+        read_first = "" if records else "\n"
         [expected] = trained.char_scores([read_first + row["text"]])
         # The newline that ends a line is scored, but no part of the sample.
         np.testing.assert_allclose(row["bits"], expected[: len(row["bits"])], atol=0.006)

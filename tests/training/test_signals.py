@@ -66,7 +66,7 @@ CHARACTER = SampleText, "append"
             {},
             [(2, 4), (3, 4), (9, 8)],
         ),  # the second time after resuming, and in the next evaluation
-        (WINDOW, {"sample_every": 0}, {"unit": "line"}, [(2, 4)]),
+        (WINDOW, {"sample_every": 0}, {"records": "\n"}, [(2, 4)]),
         (WINDOW, {"sample_every": 0, "eval_every": 0, "max_steps": 11}, {}, [(2, 11)]),  # the final evaluation
         (CHARACTER, {"sample_every": 4}, {}, [(20, 0), (320, 4), (20, 4), (320, 8)]),
     ],
