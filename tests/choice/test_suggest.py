@@ -232,14 +232,6 @@ def test_another_optimizer_has_its_own_rate():
     assert rates == pytest.approx([rates[0], 25 * rates[0], rates[0] / 3], rel=0.1)
 
 
-def test_a_gpu_gets_larger_batches(text_of, of_machine, monkeypatch):
-    text_of(10_000_000)
-    of_machine(device=torch.device("cuda", 0), precision="bf16")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    config = choice(10)
-    assert config.train.batch_size in (64, 256)
-
-
 def test_a_slow_moment_of_the_machine_does_not_decide(speed, monkeypatch):
     steady, measure = choice().model, speed_module.measure
     slow_places = range(len(speed.measured))

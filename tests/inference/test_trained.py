@@ -134,6 +134,9 @@ def test_eight_threads_get_what_one_gets(model, threads):
     """Each call computes with a team of threads of its own."""
     lines = words_text(1500).splitlines()
     threads(3)
+    cell = model.config.model.cell.model_copy(update={"hidden": 150})
+    wide = build_model(model.config.model.model_copy(update={"cell": cell}), len(model.vocabulary)).eval()
+    model = replace(model, network=wide)
 
     def use(n):
         own = lines[n % 4 :]
