@@ -148,17 +148,6 @@ def test_as_many_members_as_half_of_the_free_memory_holds(text_of, of_machine):
         assert choice(240, given).model.members == members
 
 
-@pytest.mark.parametrize("chars", [300_000, 3_000_000, 30_000_000])
-def test_a_run_of_few_passes_ends_with_a_pass(text_of, chars):
-    """Nine tenths of what it reads are whole passes over pieces of the text."""
-    text_of(chars)
-    suggestion = suggest(Request("my.txt", 1))
-    train = suggestion.config.train
-    passes = suggestion.updates * train.batch_size * train.bptt / (chars * suggestion.config.data.split[0])
-    whole_passes = math.ceil(0.9 * passes) if passes < 3 else 0.9 * passes
-    assert 0.9 * passes / train.read_share == pytest.approx(whole_passes, rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("chars", "minutes", "factor"),
     [(500, 1 / 6, 30), (500, 480, 1e-3), (300_000, 240, 1), (10**9, 1 / 6, 30), (10**9, 480, 1e-3)],

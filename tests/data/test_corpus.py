@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from charlm.config.schema import DataConfig
 from charlm.data import reading
-from charlm.data.corpus import Corpus, CountedSources, encode, encode_file
+from charlm.data.corpus import Corpus, CountedSources, encode
 from charlm.data.counting import count_source
 from charlm.data.splits import cuts
 from charlm.data.vocabulary import Vocabulary
@@ -43,24 +43,14 @@ def test_decoding_the_ids_gives_the_text(text, chunk_bytes, write, monkeypatch):
     path = write("text", BOM + text)
     corpus = load_corpus(path, split=WHOLE)
     assert texts_of(corpus) == {"train": text}
+    source = count_source(path, "char")
+    assert dict(zip(map(chr, source.symbols), source.counts.tolist(), strict=True)) == Counter(text)
+    assert corpus.sha256 == source.sha256 == hashlib.sha256((BOM + text).encode()).hexdigest()
     assert corpus.vocabulary.characters == "".join(sorted(set(text)))
     np.testing.assert_array_equal(corpus.splits["train"], corpus.vocabulary.encode(text))
     of_bytes = load_corpus(path, level="byte", split=WHOLE)
     assert bytes(of_bytes.splits["train"]) == (BOM + text).encode()
     assert len(of_bytes.vocabulary) == 256
-
-
-def test_a_text_of_several_chunks(write):
-    """With ASCII, other characters and both."""
-    rng = np.random.default_rng(1)
-    ascii_text = bytes(rng.integers(0, 128, 600_001, np.uint8)).decode()
-    dense = "".join(rng.permutation(list(ascii_text[:200_000]) + [chr(code) for code in range(0x3400, 0x4DC0)] * 30))
-    text = ascii_text + "Ж" + dense + "😀🎉a" * 150_000
-    path = write("text", text)
-    assert text_of(path) == text
-    source = count_source(path, "char")
-    assert dict(zip(map(chr, source.symbols), source.counts.tolist(), strict=True)) == Counter(text)
-    assert source.sha256 == hashlib.sha256(text.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -114,18 +104,6 @@ def test_a_given_vocabulary_keeps_its_ids_and_can_be_extended(write):
     for other in (vocabulary, Vocabulary("byte")):
         with pytest.raises(VocabularyError):
             text.corpus(other)
-
-
-def test_a_file_for_evaluation(write):
-    path = write("text", BOM + "x中ab😀xéxa中")
-    vocabulary = Vocabulary("char", "éba")
-    ids, skipped = encode_file(path, vocabulary, skip_unknown=True)
-    assert vocabulary.decode(ids) == "abéa"
-    assert list(skipped.items()) == [("x", 3), ("中", 2), ("😀", 1)]
-    with pytest.raises(VocabularyError):
-        encode_file(path, vocabulary)  # not answered from the cache
-    with pytest.raises(DataError):
-        encode_file(path, Vocabulary("char", "QZ"), skip_unknown=True)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """The Python face of a trained model says what the commands say."""
 
-import json
 import math
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -55,14 +54,6 @@ def test_next_is_what_the_whole_text_says(model):
     assert [p for _, p in likeliest] == pytest.approx(ordered.tolist(), abs=1e-6)
     assert "".join(character for character, _ in likeliest[:3]) == model.vocabulary.decode(ids[:3].numpy())
     assert model.next(prompt) == likeliest[:5]
-
-
-def test_scores_are_those_of_the_command(model, cli, trained_run):
-    value = json.loads(cli("eval", trained_run, "--split", "test", "--dynamic", "--json").out)
-    ids = model.training_splits["test"]
-    assert model.evaluate(ids).nats_per_char == pytest.approx(value["nats_per_char"], rel=1e-6)
-    assert model.evaluate(ids, streams=1).nats_per_char == value["nats_per_char"]
-    assert model.evaluate_dynamically(ids).nats_per_char == value["dynamic"]["nats_per_char"]
 
 
 def test_the_score_of_a_text_is_its_mean_in_bits(model):

@@ -1,10 +1,14 @@
-"""Devices by name."""
+"""Devices by name, their precisions, and how many threads there are and how long idle ones spin."""
+
+import os
 
 import pytest
 import torch
 
 from charlm.errors import DeviceError
-from charlm.system.device import fp32_precision, own_settings, precisions, prepare_device, resolve_device
+from charlm.system import device, host
+from charlm.system.device import fp32_precision, own_settings, precisions, prepare_device, resolve_device, set_threads
+from charlm.system.host import count_cores, limit_spinning
 
 
 @pytest.fixture
@@ -62,3 +66,52 @@ def test_what_a_training_sets_ends_with_it(monkeypatch):
             prepare_device(torch.device("cuda", 1), precision)
             assert fp32_precision() == wanted
     assert (fp32_precision(), torch.initial_seed()) == (before, seed)
+
+
+@pytest.mark.parametrize(
+    ("flags", "running", "spins"),
+    [("sse2 hypervisor", 1, "100000"), ("sse2", 1, "2000"), ("sse2 hypervisor", 2, "2000")],
+)
+def test_threads_spin_longer_on_a_virtual_machine_without_other_work(
+    flags, running, spins, monkeypatch, write, tmp_path
+):
+    monkeypatch.setenv("GOMP_SPINCOUNT", "")  # restored after the test
+    monkeypatch.delenv("GOMP_SPINCOUNT")
+    write("proc/cpuinfo", f"processor\t: 0\nflags\t\t: fpu {flags} lahf_lm\n")
+    write("proc/loadavg", f"0.50 0.60 0.70 {running}/123 4567\n")
+    limit_spinning(tmp_path)
+    assert os.environ["GOMP_SPINCOUNT"] == spins
+    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
+    limit_spinning(tmp_path)
+    assert os.environ["GOMP_SPINCOUNT"] == "7"
+
+
+@pytest.fixture
+def eight_cores(monkeypatch):
+    """As many as the affinity mask allows."""
+    monkeypatch.setattr(host, "usable_cores", lambda: frozenset(range(8)))
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"job/a": "max 100000\n", "job": "200000 100000\n", ".": "400000 100000\n"}, 2),
+        ({"job/a": "20000 100000\n"}, 1),
+    ],
+)
+def test_as_many_cores_as_the_quotas_of_the_control_groups_allow(files, cores, write, tmp_path):
+    write("proc/self/cgroup", "9:name=systemd:/job/b\n4:cpu,cpuacct:/job/a\n0::/job/a\n")
+    for group, quota in files.items():
+        write(f"sys/fs/cgroup/{group}/cpu.max", quota)
+    assert count_cores(tmp_path) == cores
+
+
+@pytest.mark.parametrize(("cores", "requested", "expected"), [(1, 0, 1), (1, 3, 3), (9, 0, 2)])
+def test_a_training_takes_no_more_threads_than_cores_unless_told(cores, requested, expected, monkeypatch, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(device, "count_cores", lambda: cores)
+    threads(2)
+    set_threads(requested)
+    assert torch.get_num_threads() == expected
