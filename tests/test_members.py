@@ -22,13 +22,6 @@ def model_of(members=M, **options):
     return build_model(parse_config({"model": {**SIZES, "members": members, **options}}, "test").model, V)
 
 
-def alone(member, **options):
-    """A model of one member with these weights."""
-    model = model_of(1, **options)
-    model.load_state_dict(member.state_dict())
-    return model
-
-
 def ids(*shape, seed=0):
     return torch.randint(V, shape, generator=torch.Generator().manual_seed(seed))
 
@@ -53,7 +46,8 @@ def test_each_member_learns_as_if_alone(cell):
     assert [part.shape for part in loss.state] == [(2, B, H)] * S * M
     nats = []
     for m, member in enumerate(model.members):
-        single = alone(member, **sizes)
+        single = model_of(1, **sizes)
+        single.load_state_dict(member.state_dict())
         own = single.window_loss(x, y, state[m * S : (m + 1) * S], **options)
         own.objective.backward()
         nats.append(own.cross_entropy)
@@ -111,7 +105,7 @@ def test_lines_begin_from_the_zero_state_in_every_member():
 def test_each_member_is_clipped_by_its_own_norm():
     config = AdamWConfig(name="adamw", clip_value=0.5, clip_norm=0.25)
     model = model_of()
-    singles = [alone(member) for member in model.members]
+    singles = copy.deepcopy(model.members)
     for scale, member, single in zip((0.01, 1.0, 5.0), model.members, singles, strict=True):
         for parameter, other in zip(member.parameters(), single.parameters(), strict=True):
             parameter.grad = scale * torch.randn(parameter.shape)

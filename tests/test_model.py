@@ -58,8 +58,7 @@ def test_a_tensor_that_does_not_fit_is_refused_by_every_way_to_compute():
     model = model_of(cell={"kind": "lstm", "hidden": 8}, layers=2, embedding=5).eval()
     layers, inputs, state = model.layers, torch.randn(T, B, 5), model.zero_state(B)
     ways = [partial(layers, backend=way) for name in ("cpu", "meta") for way in backends(layers, torch.device(name))]
-    wrong_forms = (lambda x: x[..., :1], torch.Tensor.double, lambda x: x.to("meta"))
-    for form in wrong_forms:
+    for form in (lambda x: x[..., :1], torch.Tensor.double, lambda x: x.to("meta")):
         for full_name, parameter in list(model.named_parameters()):
             place, _, name = full_name.rpartition(".")
             module = model.get_submodule(place)
@@ -111,13 +110,6 @@ def test_penalties_are_mean_squares_times_the_steps():
     torch.testing.assert_close(penalized.objective - plain.objective, expected)
     assert torch.equal(penalized.cross_entropy, plain.cross_entropy)
     assert torch.equal(plain.cross_entropy, plain.objective)
-
-
-def test_options_of_the_config_reach_the_layers():
-    model = model_of(cell={"kind": "lstm", "hidden": 8}, layers=2, residual=True, zoneout=0.3, orthogonal=True)
-    assert (model.layers.residual, model.layers.zoneout) == (True, 0.3)
-    block = model.layers.get_parameter("weight_hh_l1").detach()[:8]
-    torch.testing.assert_close(block @ block.t(), torch.eye(8))
 
 
 def test_one_hot_input_is_an_identity_embedding():

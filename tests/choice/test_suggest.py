@@ -27,19 +27,16 @@ from charlm.training.machine import Machine, least_bytes
 from charlm.training.start import start_run
 from tests.text import words_text
 
-pytestmark = pytest.mark.usefixtures("speed", "small_text", "of_machine")
+pytestmark = pytest.mark.usefixtures("speed", "text_of", "of_machine")
 
 
 @dataclass
 class Speed:
-    """A machine of a known speed: an update takes 1 ms and 10 ns for each parameter and stream of 64 characters."""
+    """A machine whose updates take 1 ms, and 10 ns for each parameter and stream of 64 characters."""
 
-    factor: float = 1.0
-    """How much slower it is."""
-    without_kernels: float = 1.0
-    """How much slower all but the plain LSTM are."""
-    largest: int = 10**6
-    """How many hidden units fit into memory."""
+    factor: float = 1.0  # how much slower it is
+    without_kernels: float = 1.0  # how much slower all but the plain LSTM are
+    largest: int = 10**6  # how many hidden units fit into memory
     measured: list[Config] = field(default_factory=list)
 
     def update_s(self, config, characters):
@@ -63,7 +60,7 @@ def speed(monkeypatch):
 
 @pytest.fixture
 def text_of(monkeypatch):
-    """Makes every source a text of so many characters, without writing it."""
+    """Makes every source a text of so many characters, 120,000 at first, without writing it."""
 
     def build(chars, vocabulary=70):
         ids = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape=(chars,), strides=(0,))
@@ -71,17 +68,12 @@ def text_of(monkeypatch):
         text = SimpleNamespace(corpus=lambda vocabulary, whole: corpus)
         monkeypatch.setattr("charlm.choice.suggest.CountedSources", lambda data: text)
 
+    build(120_000)
     return build
 
 
 @pytest.fixture
-def small_text(text_of):
-    """Every source is a text of 120,000 characters."""
-    text_of(120_000)
-
-
-@pytest.fixture
-def real_texts(small_text, monkeypatch):
+def real_texts(text_of, monkeypatch):
     """Sources are the files that they name, after all."""
     monkeypatch.setattr("charlm.choice.suggest.CountedSources", CountedSources)
 
@@ -164,11 +156,8 @@ def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(speed,
     assert train.bptt < valid <= min(0.21 * chars, 300_000)
     assert train.batch_size * (train.bptt + 1) < chars * data.split[0]
     assert 1e-4 < suggestion.config.optimizer.lr < 5e-2
-    assert suggestion.updates >= 30 or "letters and short words" in suggestion.reasons["plan"]
     assert train.eval_every <= suggestion.updates
     assert train.patience == 0 or train.patience == suggestion.updates // train.eval_every // 2 >= 5
-    assert suggestion.config.optimizer.schedule.warmup_steps >= 1
-    assert ("hardly sentences" in suggestion.reasons["text"]) == (chars < 50_000)
 
 
 @pytest.mark.usefixtures("real_texts")

@@ -206,13 +206,10 @@ def test_the_lines_of_a_log_are_split_in_order(split, name):
 def test_sorted_lists_and_columns_are_no_logs():
     draw = random.Random(1)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 8))) for _ in range(2000)]
-    lists = {
-        "words and numbers": [*words, *(f"{draw.randint(1, 99)}{word}" for word in words[:300])],
-        "numbers as text": [f"line {number}" for number in range(3000)],
-    }
-    columns = {
-        "rare labels": [f"{draw.choices([0, 1], [95, 5])[0]},{draw.random()}" for _ in range(1000)],
-        "years": [f"in {draw.randint(1500, 2000)} he" for _ in range(300)],
-    }
-    texts = {name: sorted(text) for name, text in lists.items()} | columns
-    assert [name for name, text in texts.items() if are_in_order(text)] == []
+    texts = [
+        sorted([*words, *(f"{draw.randint(1, 99)}{word}" for word in words[:300])]),
+        sorted(f"line {number}" for number in range(3000)),
+        [f"{draw.choices([0, 1], [95, 5])[0]},{draw.random()}" for _ in range(1000)],  # rare labels
+        [f"in {draw.randint(1500, 2000)} he" for _ in range(300)],  # years
+    ]
+    assert not any(map(are_in_order, texts))

@@ -77,6 +77,5 @@ def test_dropout_is_off_and_training_goes_on_afterwards():
     model, text = model_of().train(), ids(STREAMS * 4 * WARMUP // 8)
     assert evaluate(model, text).nats_sum == evaluate(model, text).nats_sum
     assert model.training
-    for length in (0, 1):
-        with pytest.raises(DataError):
-            evaluate(model, ids(length))
+    with pytest.raises(DataError):
+        evaluate(model, ids(1))

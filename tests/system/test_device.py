@@ -1,6 +1,4 @@
-"""Devices by name, their precisions, and how many threads there are and how long idle ones spin."""
-
-import os
+"""Devices by name, their precisions, and how many threads there are."""
 
 import pytest
 import torch
@@ -8,7 +6,7 @@ import torch
 from charlm.errors import DeviceError
 from charlm.system import device, host
 from charlm.system.device import fp32_precision, own_settings, precisions, prepare_device, resolve_device, set_threads
-from charlm.system.host import count_cores, limit_spinning
+from charlm.system.host import count_cores
 
 
 @pytest.fixture
@@ -68,27 +66,8 @@ def test_what_a_training_sets_ends_with_it(monkeypatch):
     assert (fp32_precision(), torch.initial_seed()) == (before, seed)
 
 
-@pytest.mark.parametrize(
-    ("flags", "running", "spins"),
-    [("sse2 hypervisor", 1, "100000"), ("sse2", 1, "2000"), ("sse2 hypervisor", 2, "2000")],
-)
-def test_threads_spin_longer_on_a_virtual_machine_without_other_work(
-    flags, running, spins, monkeypatch, write, tmp_path
-):
-    monkeypatch.setenv("GOMP_SPINCOUNT", "")  # restored after the test
-    monkeypatch.delenv("GOMP_SPINCOUNT")
-    write("proc/cpuinfo", f"processor\t: 0\nflags\t\t: fpu {flags} lahf_lm\n")
-    write("proc/loadavg", f"0.50 0.60 0.70 {running}/123 4567\n")
-    limit_spinning(tmp_path)
-    assert os.environ["GOMP_SPINCOUNT"] == spins
-    monkeypatch.setenv("GOMP_SPINCOUNT", "7")
-    limit_spinning(tmp_path)
-    assert os.environ["GOMP_SPINCOUNT"] == "7"
-
-
 @pytest.fixture
 def eight_cores(monkeypatch):
-    """As many as the affinity mask allows."""
     monkeypatch.setattr(host, "usable_cores", lambda: frozenset(range(8)))
 
 
@@ -98,7 +77,6 @@ def eight_cores(monkeypatch):
     [
         ({}, 8),
         ({"job/a": "max 100000\n", "job": "200000 100000\n", ".": "400000 100000\n"}, 2),
-        ({"job/a": "20000 100000\n"}, 1),
     ],
 )
 def test_as_many_cores_as_the_quotas_of_the_control_groups_allow(files, cores, write, tmp_path):
