@@ -30,8 +30,8 @@ def test_info(cli, write, tmp_path):
         "size": "8 bytes",
         "length": "7 chars",
         "vocabulary": "4",
-        "rare": "4 characters occur fewer than 10 times: 100% of the vocabulary for 1 of the text; data.min_count=10 makes one "
-        "symbol of them",
+        "rare": "4 characters occur fewer than 10 times: 100% of the vocabulary for 1 of the text; data.min_count=10 "
+        "makes one symbol of them",
         "splits": "in order",
     }
     in_bytes = rows(cli("data", "info", file, "--level", "byte"))
