@@ -1,6 +1,5 @@
 """What a step becomes: its program, the program in single vectors and the printed equations all give its numbers."""
 
-import importlib.util
 from typing import Any, ClassVar
 
 import pytest
@@ -13,7 +12,7 @@ from charlm.cells import LSTM, Cell
 from charlm.cells.equations import derivative, equations, notes
 from charlm.cells.program import scalarized
 from charlm.layers import RecurrentLayers
-from tests.cells.forged import assert_every_path, compare_onnx, forged
+from tests.cells.forged import assert_every_path, forged
 from tests.cells.measure import CASES, Case, assert_equal_runs, random_input, random_state, run
 from tests.cells.on_tensors import by_program, by_step
 from tests.cells.programs import cells
@@ -36,7 +35,7 @@ class Coupled(Cell):
 
 
 def assert_forms_are_the_step(layers: RecurrentLayers) -> None:
-    """Outputs, states and gradients of the reference loop, the programs and the printed equations are the step's."""
+    """The reference loop, the programs and the printed equations give the numbers of the step."""
     x, state = random_input(layers, 3, 2), random_state(layers, 2)
     expected, program = run(by_step(layers), layers, x, state), layers.program(0)
     for forward in (layers.forward_reference, by_program(layers, program), by_program(layers, scalarized(program))):
@@ -62,8 +61,6 @@ def test_a_forged_program_that_passes_the_check_goes_every_path() -> None:
         program, square = forged(seed)
         try:
             assert_every_path(program, square)
-            if seed % 3 == 0 and importlib.util.find_spec("onnxruntime"):
-                compare_onnx(program, square)
         except Exception as error:
             raise AssertionError(f"program {seed}: {program}") from error
 
@@ -89,6 +86,7 @@ def test_equations_read_like_those_of_a_paper() -> None:
 
 def test_the_derivative_reads_like_the_equations() -> None:
     lines = derivative(LSTM(layer_norm=True).program(square=False))
+    assert "dhₜ₋₁ = W_hhᵀ da" in lines
     assert "δ₁ = dhₜ ⊙ o ⊙ (1 − k²)" in lines  # of a sum, whose bias has the same
     assert "dw_ln_gates[1] = de[1] ⊙ normalize(a[1])" in lines
     assert "da[1] = normalize′(a[1], de[1] ⊙ w_ln_gates[1])" in lines
