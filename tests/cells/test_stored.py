@@ -106,21 +106,15 @@ def test_damaged_programs_are_refused_or_compute() -> None:
 HOSTILE: list[tuple[tuple[Any, ...], Any]] = [
     (("nodes", -1, 0), "import"),
     (("nodes", -1, 1), [9999, 0]),  # an argument that comes after it
-    (("nodes", -1, 1), [-1, 0]),
     (("nodes", -1, 1), []),
-    (("nodes", 4, 2), 65),  # vectors side by side
     (("nodes", 4, 3), 2**30),  # a size
     (("nodes", 4, 4), "os.system"),  # a parameter
     (("nodes", -1, 6), float("nan")),
-    (("nodes", -1, 6), 1e300),
-    (("nodes", -1, 2), True),
     (("nodes",), [["input", [], 1, "I", "", 0, 0.0]] * 20_001),
     (("parameters", 0, 4), 10**9),  # a stack
-    (("parameters", 0, 1), 65),  # gates
     (("parameters", 1, 0), "q"),  # a parameter twice
     (("parameters", slice(0, 0)), [["w", 1, "H", "H", 0, [], None]]),  # one that nothing uses
     (("results",), [0]),
-    (("shown",), None),
 ]
 
 
