@@ -105,6 +105,7 @@ MIXED_UP: dict[str, tuple[Any, ...]] = {
     "resets with the batch first": (X, None, torch.zeros(2, 5).bool()),
     "a length too few": (X, None, None, [5]),
     "a length of more steps than there are": (X, None, None, [5, 6]),
+    "a lookup below the table": (Lookup(torch.tensor([[1, -1]]), torch.zeros(4, 3)),),
     "a lookup beyond the table": (Lookup(torch.tensor([[1, 4]]), torch.zeros(4, 3)),),
     "a table of another width": (Lookup(torch.tensor([[1, 2]]), torch.zeros(9, 5)),),
 }
