@@ -153,11 +153,6 @@ def test_only_a_config_that_a_user_typed_runs_a_file() -> None:
         cell.program(square=True)
 
 
-def test_the_same_cell_by_another_path_keeps_the_options_of_a_config() -> None:
-    cell = load_config(Path("own/mine.yaml"), ["model.cell.kind=own/../own/leaky.py:Leaky"], runs_file=True).model.cell
-    assert cell.options() == {"leak": 0.5}
-
-
 def test_a_changed_file_is_run_again() -> None:
     for leak in (0.0, 3.0):
         Path("leaky.py").write_text(LEAKY.replace("0.0", str(leak)))

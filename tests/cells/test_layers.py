@@ -1,15 +1,13 @@
-"""What holds of any recurrent layer: windows join, layers stack, resets begin a stream."""
+"""What holds of any layers: where their parameters start, what resets do, and what they do not take."""
 
 import itertools
 from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
-from charlm.cells import LSTM, RNN
-from charlm.layers import Lookup, RecurrentLayers
+from charlm.layers import Lookup
 from tests.cells.measure import (
     RESET_STEPS,
     Case,
@@ -22,18 +20,6 @@ from tests.cells.measure import (
     run,
     seeded,
 )
-
-
-def test_windows_join(case: Case) -> None:
-    stack = case.build(3, 5, 3, residual=True, zoneout=0.3).eval()
-    x, state = random_input(stack, 7, 3), random_state(stack, 3)
-
-    def in_two_windows(x: Tensor, state: Any) -> tuple[Tensor, Any]:
-        first_y, between = stack(x[:3], state)
-        second_y, last = stack(x[3:], between)
-        return torch.cat([first_y, second_y]), last
-
-    assert_equal_runs(run(in_two_windows, stack, x, state), run(stack, stack, x, state), tolerance=1e-11)
 
 
 @pytest.mark.parametrize("way", ["kernel", "reference"])
@@ -79,14 +65,50 @@ def test_no_state_is_a_state_of_zeros_and_shapes_are_kept(case: Case) -> None:
     assert torch.equal(last[0][-1], y[-1])
 
 
-# What a caller can get wrong
+def test_parameters_start_within_the_range_of_torch_or_of_the_config(case: Case) -> None:
+    """Within ±1/√H, as in torch.nn; `init_uniform_` draws weights within its bound and clears biases."""
+    stack = case.start(9, 64, 2)
+    first = {name: parameter.detach().clone() for name, parameter in stack.named_parameters()}
+    stack.init_uniform_(0.01)
+    for layer in range(2):
+        for declared in stack.program(layer).parameters:
+            name = f"{declared.name}_l{layer}"
+            if declared.bound is not None or any(start is not None for start in declared.starts):
+                continue
+            assert 0.8 / 8 < first[name].abs().max() <= 1 / 8, name
+            largest = stack.get_parameter(name).abs().max()
+            assert (0.009 < largest <= 0.01) if name.startswith("weight") else largest == 0, name
 
 
-def test_options_that_a_cell_does_not_allow() -> None:
-    for options in ({"nonlinearity": "sigmoid"}, {"hidden": 2.0}, {"hiden": 4}):
-        with pytest.raises(ValidationError) as refused:
-            RNN(**options)
-        assert [error["loc"] for error in refused.value.errors()] == [tuple(options)]
+# Kind and options; a parameter of a layer with H = 500, in rows of H; what each row starts with (None: random).
+STARTS: list[tuple[str, dict[str, Any], str, list[float | None]]] = [
+    ("lstm", {"forget_bias": -0.5}, "bias_ih", [None, -0.5, None, None]),
+    ("lstm", {"forget_bias": -0.5}, "bias_hh", [None, 0, None, None]),
+    ("lstm", {"layer_norm": True, "forget_bias": 0.5}, "bias_ln_gates", [0, 0.5, 0, 0]),
+    ("lstm", {"layer_norm": True, "forget_bias": 0.5}, "weight_ln_gates", [1] * 4),
+    ("slstm", {"forget_bias": 2.5}, "bias", [None, 2.5, None, None]),
+    ("rhn", {"depth": 2, "couple_gates": False, "gate_bias": -1.5}, "bias_hh", [None, -1.5, 1.5] * 2),
+    ("sru", {"highway_bias": -2.0}, "bias", [0, -2.0]),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "name", "rows"), STARTS)
+def test_special_biases(kind: str, options: dict[str, Any], name: str, rows: list[float | None]) -> None:
+    """They are the same after `init_uniform_`, which clears the others."""
+    stack = Case(kind).start(3, 500, 2, **options)
+    for is_cleared in (False, True):
+        if is_cleared:
+            stack.init_uniform_(0.1)
+        for layer in range(2):
+            found = stack.get_parameter(f"{name}_l{layer}").view(-1, 500)
+            for values, start in zip(found, rows, strict=True):
+                assert (len(values.unique()) > 1) == (start is None and not is_cleared)
+                assert start is None or (values == start).all()
+
+
+def test_peepholes_of_an_sru_start_with_a_variance_of_one_half() -> None:
+    stack = Case("sru").start(3, 500)
+    assert stack.get_parameter("peephole_l0").var().item() == pytest.approx(0.5, rel=0.2)
 
 
 ZEROS = torch.zeros(2, 2, 4)
@@ -97,17 +119,13 @@ MIXED_UP: dict[str, tuple[Any, ...]] = {
     "another number of inputs": (torch.zeros(5, 2, 4),),
     "a packed sequence": (nn.utils.rnn.pack_padded_sequence(X, torch.tensor([5, 3])),),
     "another device": (X.to("meta"),),
-    "another type": (X.to(torch.bfloat16),),
     "another batch size": (X.transpose(0, 1), (ZEROS, ZEROS)),
     "a state of another size": (X, (ZEROS, torch.zeros(2, 2, 3))),
     "a state too few": (X, (ZEROS,)),
-    "a state of another type": (X, (ZEROS.double(), ZEROS)),
     "resets with the batch first": (X, None, torch.zeros(2, 5).bool()),
-    "a length too few": (X, None, None, [5]),
     "a length of more steps than there are": (X, None, None, [5, 6]),
     "a lookup below the table": (Lookup(torch.tensor([[1, -1]]), torch.zeros(4, 3)),),
     "a lookup beyond the table": (Lookup(torch.tensor([[1, 4]]), torch.zeros(4, 3)),),
-    "a table of another width": (Lookup(torch.tensor([[1, 2]]), torch.zeros(9, 5)),),
 }
 
 
@@ -115,10 +133,3 @@ MIXED_UP: dict[str, tuple[Any, ...]] = {
 def test_arguments_that_do_not_fit_are_named(arguments: tuple[Any, ...]) -> None:
     with pytest.raises((TypeError, ValueError), match=r"^(lstm: |ids |table ).*found .*; allowed: "):
         Case("lstm").start(3, 4, 2)(*arguments)
-
-
-def test_layers_take_an_object_of_a_cell_and_whole_numbers() -> None:
-    with pytest.raises(TypeError):
-        RecurrentLayers("lstm", 5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="allowed: a whole number ≥ 1"):
-        RecurrentLayers(LSTM(), 5.0)  # type: ignore[arg-type]
