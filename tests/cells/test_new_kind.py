@@ -153,13 +153,6 @@ def test_only_a_config_that_a_user_typed_runs_a_file() -> None:
         cell.program(square=True)
 
 
-def test_a_changed_file_is_run_again() -> None:
-    for leak in (0.0, 3.0):
-        Path("leaky.py").write_text(LEAKY.replace("0.0", str(leak)))
-        cell = parse_config({}, "x", ["model.cell.kind=leaky.py"], runs_file=True).model.cell
-        assert cell.options() == {"leak": leak}
-
-
 def test_other_processes_get_its_programs_instead_of_its_class() -> None:
     config = parse_config({}, "x", ["model.cell.kind=leaky.py", "model.cell.hidden=7"], runs_file=True)
     received = pickle.loads(pickle.dumps(config))

@@ -79,9 +79,8 @@ def _with_numbers(function: Any) -> Any:
     return lambda *values: function(*(torch.as_tensor(value, dtype=torch.float64) for value in values))
 
 
-_NAMES = {"exp": "exp", "log": "log", "tanh": "tanh", "sqrt": "sqrt", "maximum": "maximum", "minimum": "minimum"}
 _FUNCTIONS = {
-    **{name: _with_numbers(getattr(torch, torchs)) for name, torchs in _NAMES.items()},
+    **{name: _with_numbers(getattr(torch, name)) for name in ("exp", "log", "tanh", "sqrt", "maximum", "minimum")},
     **{"σ": torch.sigmoid, "softplus": F.softplus, "relu": torch.relu, "where": torch.where},
     "stop_gradient": lambda v: v,
     "normalize": lambda v, epsilon=EPSILON: F.layer_norm(v, v.shape[-1:], eps=epsilon),
@@ -104,10 +103,7 @@ def evaluate(lines: Iterable[str], values: Mapping[str, Any]) -> dict[str, Any]:
         name, text = (in_python(part) for part in line.split(" = "))
         tree = ast.fix_missing_locations(_Choices().visit(ast.parse(text, mode="eval")))
         value = eval(compile(tree, line, "eval"), dict(_FUNCTIONS), names)
-        if row := re.fullmatch(r"(\w+)\.at\((\d+)\)", name):
-            names.setdefault(row[1], Rows())[int(row[2])] = value
-        else:
-            names[name] = value
+        names[name] = value
     return names
 
 
