@@ -23,8 +23,7 @@ from charlm.cells.triton import Options, kernels
 from charlm.export.html_model import program_json
 from charlm.layers import RecurrentLayers, RecurrentState
 from charlm.layers.reference import TensorProgram
-from tests.cells.measure import Run, by_kernel, run
-from tests.cells.on_tensors import by_program
+from tests.cells.measure import assert_equal_runs, by_kernel, by_program, run
 from tests.cells.programs import NAMES, random_cell
 
 HIDDEN, INPUTS = 4, 3
@@ -117,13 +116,6 @@ def is_moderate(layers: RecurrentLayers, x: Tensor, state: RecurrentState) -> bo
     return True
 
 
-def assert_alike(found: Run, expected: Run) -> None:
-    """Equal to rounding in float32, where numbers are finite."""
-    if all(tensor.isfinite().all() for tensor in expected.values()):
-        for name, tensor in expected.items():
-            torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-3, msg=lambda m, at=name: f"{at}: {m}")
-
-
 def compare_kernel(layers: RecurrentLayers) -> None:
     """Run a program of `layers_of_program` in its kernel; it gives the numbers of the reference where it can."""
     x, state = inputs_of(layers)
@@ -132,5 +124,6 @@ def compare_kernel(layers: RecurrentLayers) -> None:
         layers = layers.float()
         x, state = x.float(), tuple(tensor.float() for tensor in state)
         found = run(by_kernel(layers), layers, x, state)
-        if is_compared:
-            assert_alike(found, run(layers.forward_reference, layers, x, state))
+        expected = run(layers.forward_reference, layers, x, state)
+        if is_compared and all(tensor.isfinite().all() for tensor in expected.values()):
+            assert_equal_runs(found, expected, tolerance=1e-3)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from charlm.cells import CELLS
-from charlm.layers import Lookup, select_backend
+from charlm.layers import Lookup
 from tests.cells.measure import (
     RESET_STEPS,
     Case,
@@ -118,7 +118,6 @@ X = torch.zeros(5, 2, 3)
 MIXED_UP: dict[str, tuple[Any, ...]] = {
     "an input of two dimensions": (torch.zeros(5, 3),),
     "another number of inputs": (torch.zeros(5, 2, 4),),
-    "a packed sequence": (nn.utils.rnn.pack_padded_sequence(X, torch.tensor([5, 3])),),
     "another device": (X.to("meta"),),
     "another batch size": (X.transpose(0, 1), (ZEROS, ZEROS)),
     "a state of another size": (X, (ZEROS, torch.zeros(2, 2, 3))),
@@ -165,8 +164,6 @@ def test_lines_with_a_kernel() -> None:
     with torch.autocast("cpu", torch.float16):
         line = "rhn: reference loop; no fused CPU kernel: it multiplies in float32 or bfloat16 only"
         assert layers.select_backend("cpu").description == line
-    line = "rhn: reference loop; no fused CPU kernel: it needs float32 parameters on the CPU"
-    assert layers.double().select_backend("cpu").description == line
 
 
 def test_lines_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,15 +175,8 @@ def test_lines_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_kernels")
-def test_the_backend_of_every_kind_is_known_without_a_model() -> None:
-    for kind in CELLS:
-        assert select_backend(kind, "cpu").description == Case(kind).start(3, 4).select_backend("cpu").description
-
-
-@pytest.mark.parametrize("kernels", ["needs_kernels", "no_kernels"])
-def test_layers_run_what_the_line_says(kernels: str, request: pytest.FixtureRequest) -> None:
+def test_layers_run_what_the_line_says() -> None:
     """Two backends seldom round alike."""
-    request.getfixturevalue(kernels)
     layers, x = Case("lstm").start(30, 40), torch.randn(20, 3, 30)
     chosen = layers.select_backend("cpu").backend
     assert chosen.name != "reference loop"

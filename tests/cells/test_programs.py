@@ -17,8 +17,7 @@ from charlm.cells.equations import Lines, derivative, equations, notes
 from charlm.cells.program import EPSILON, scalarized
 from charlm.layers import RecurrentLayers
 from tests.cells.forged import assert_every_path, forged
-from tests.cells.measure import CASES, Case, assert_equal_runs, random_input, random_state, run
-from tests.cells.on_tensors import by_program, by_step
+from tests.cells.measure import CASES, Case, assert_equal_runs, by_program, by_step, random_input, random_state, run
 from tests.cells.programs import cells
 from tests.export.odd import Odd
 

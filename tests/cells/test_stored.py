@@ -55,13 +55,6 @@ def test_nothing_is_lost(cell: Cell) -> None:
     assert (unpickled, unpickled.programs()) == (again, cell.programs())
 
 
-def test_a_cell_that_needs_square_layers_says_so() -> None:
-    again = restored(section_of(Adds(hidden=5)), as_json(Adds(hidden=5)))
-    assert [*RecurrentLayers(again, 5, 2).layer_parameters(1)] == ["a"]
-    with pytest.raises(CellError):
-        RecurrentLayers(again, 3)
-
-
 def accept_or_refuse(section: dict[str, Any], stored: str) -> bool:
     """Read JSON that may be damaged; what is accepted must compute states of the right shapes."""
     try:
