@@ -21,8 +21,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CharlmError
 from charlm.inference.trained import load_model
 from charlm.system.cache import cache_dir
-from tests.cells.damage import damaged
-from tests.cells.test_stored import accept_or_refuse, section_of
+from tests.cells.test_stored import accept_or_refuse, damaged, section_of
 from tests.export.odd import Odd
 from tests.stress.fuzz import COMMANDS, LONGEST, ROOT
 
