@@ -38,13 +38,17 @@ def test_show_a_cell_of_ones_own(cli, tmp_path: Path) -> None:
 
 
 def test_check_compares_all_cells_of_a_file_until_one_fails(cli) -> None:
-    infinite = "class Infinite(Cell):\n    def step(self, p, x, h):\n        return exp(1e9 * p.linear(x, h))\n"
-    Path("two.py").write_text(f"{LEAKY}\n\nfrom charlm.cells import exp\n\n\n{infinite}")
-    checked = cli("cells", "check", "two.py")
+    cell = "class {}(Cell):\n    def step(self, p, x, h):\n        return {}\n\n\n"
+    echo = cell.format("Echo", "tanh(x + stop_gradient(p.product('echo', h)))")
+    infinite = cell.format("Infinite", "exp(1e9 * p.linear(x, h))")
+    Path("three.py").write_text(f"{LEAKY}\n\nfrom charlm.cells import exp, stop_gradient\n\n\n{echo}{infinite}")
+    checked = cli("cells", "check", "three.py")
     assert checked.code == 1
     assert "error: Infinite: y is not finite; allowed: steps whose exp, log, sqrt and ÷ stay finite" in checked.err
-    leaky, _ = checked.out.split("\n\nInfinite  ")
+    leaky, echo, _ = re.split("\n\n(?:Echo|Infinite)  ", checked.out)
     assert len(re.findall(r"^I [≠=] H, reference loop in float32 +largest difference ", leaky, re.MULTILINE)) == 2
+    assert re.search("^I ≠ H +not allowed: three.py, line ", echo, re.MULTILINE)
+    assert re.search("^I = H, without gradient +echo$", echo, re.MULTILINE)
 
 
 def test_a_run_from_somebody_else_runs_no_file(cli, copied_run, text_file) -> None:
