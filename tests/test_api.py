@@ -43,15 +43,15 @@ def test_a_folder_with_a_config_minutes_weights_and_overrides_of_every_type(
     assert (config.train.max_minutes, run.outcome.step) == (0.5, 1)
 
 
-@pytest.mark.parametrize("fault", [OSError("no such host"), KeyboardInterrupt()])
-def test_an_exception_of_on_log_is_raised_again_and_the_run_can_be_resumed(cli, tiny_config, tmp_path, fault):
+def test_an_exception_of_on_log_is_raised_again_and_the_run_can_be_resumed(cli, tiny_config, tmp_path):
+    fault = OSError("no such host")
+
     def on_log(row):
         if (row["split"], row["step"]) == ("valid", 6):
             raise fault
 
-    with pytest.raises(type(fault)) as raised:
+    with pytest.raises(OSError, match="no such host"):
         charlm.train(config=tiny_config, run_dir=tmp_path / "run", on_log=on_log)
-    assert raised.value is fault
     assert charlm.load(tmp_path / "run" / LAST, "cpu").progress["step"] == 3
     assert cli("train", "--resume", "--run-dir", tmp_path / "run").code == 0
     charlm.train(config=tiny_config, run_dir=tmp_path / "whole")
@@ -69,16 +69,12 @@ def test_ctrl_c_saves_the_run_and_returns_it(tiny_config, tmp_path, capsys):
     assert run.load("cpu").progress["step"] == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({"text": "x", "overrides": "seed=3"}, TypeError),
-        ({"text": "Once upon a time there was a king\n" * 9}, DataError),
-        ({"config": "lstm", "overrides": {"optimizer.lr": float("nan")}}, ConfigError),
-    ],
-)
-def test_mistakes(arguments, error, tmp_path, monkeypatch):
+def test_mistakes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(error):
-        charlm.train(**arguments)
+    with pytest.raises(TypeError):
+        charlm.train("x", overrides="seed=3")
+    with pytest.raises(DataError):
+        charlm.train("Once upon a time there was a king\n" * 9)
+    with pytest.raises(ConfigError):
+        charlm.train(config="lstm", overrides={"optimizer.lr": float("nan")})
     assert not (tmp_path / "runs").exists()

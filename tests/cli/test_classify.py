@@ -68,9 +68,8 @@ def test_unknown_characters(cli, labels_run, write):
     assert piped.out == result.out
 
 
-@pytest.mark.parametrize("members", [1, 2])
-def test_a_model_of_running_text_scores_lines_too(trained_run, members_run, members):
-    text = load(trained_run if members == 1 else members_run, device="cpu")
+def test_a_model_of_running_text_scores_lines_too(members_run):
+    text = load(members_run, device="cpu")
     [(label, p)] = text.classify(["so tee"], ["so", "tee"], " ")
     nats = {each: text.evaluate(f"\n{each} so tee\n", streams=1).nats_sum for each in ("so", "tee")}
     assert label == min(nats, key=nats.get)

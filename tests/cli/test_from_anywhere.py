@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from charlm.config import load_config, parse_config
-from charlm.data.sources import with_absolute_paths
+from charlm.config import load_config
 from tests.conftest import TINY
 from tests.text import words_text
 
@@ -34,17 +33,3 @@ def test_from_another_folder_and_after_a_move_of_the_text(cli, tmp_path, monkeyp
     assert "change   data.source: " in cli(*resume, "--set", f"data.source={moved}").err
     assert load_config(run / "config.yaml").data.source == moved
     assert score() == expected
-
-
-def test_which_paths_a_run_keeps(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("a[1].txt").touch()
-    for source, path in (
-        ("../my.txt", f"{tmp_path}/../my.txt"),
-        ("a[1].txt", f"{tmp_path}/a[1].txt"),
-        ("**/*.txt", f"{tmp_path}/**/*.txt"),
-        ("~/my.txt", "~/my.txt"),
-        ("builtin:unicode-names", "builtin:unicode-names"),
-    ):
-        data = with_absolute_paths(parse_config({"data": {"source": source, "valid_source": source}}, "x")).data
-        assert (data.source, data.valid_source, data.test_source) == (path, path, None)

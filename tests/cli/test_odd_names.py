@@ -2,17 +2,11 @@
 
 import io
 import json
-import os
-import shutil
 import sys
-from pathlib import Path
 
 import pytest
 
 from charlm.config import load_config
-from charlm.runs import BEST, CONFIG, FOLDER, LAST, METRICS, SAMPLES
-from charlm.system.lock import LOCK
-from tests.browser import data_of
 from tests.cli.conftest import train
 from tests.stress.fuzz import COMMANDS
 from tests.text import BYTE, ESC, RTL
@@ -56,29 +50,6 @@ def test_a_run_in_a_folder_whose_name_is_not_utf8(cli, copied_run, tmp_path):
         ["export", run, "--to", "html", "--out", run / "model.html"],
     ):
         assert cli(*words).code == 0, words
-
-
-def endless(path):
-    path.symlink_to("/dev/zero")
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, endless])
-def test_files_of_a_run_that_have_no_end_or_wait_for_ever(cli, trained_run, tmp_path, make):
-    """One bad run hides no other, and each file that cannot be read has a line."""
-    folder, bad, page = tmp_path / "runs", tmp_path / "runs/bad", tmp_path / "page.html"
-    shutil.copytree(trained_run, folder / "good")
-    shutil.copytree(trained_run, bad)
-    for name in (CONFIG, METRICS, SAMPLES, f"{FOLDER}/{BEST}", f"{FOLDER}/{LAST}", LOCK):
-        (bad / name).unlink()
-        make(bad / name)
-    listed = json.loads(cli("runs", folder, "--json").out)
-    assert [run["state"] for run in listed if run["step"]] == ["finished"]
-    result = cli("report", folder, "--out", page)
-    assert {Path(run["name"]).name for run in data_of(page.read_text())["runs"]} == {"good", "bad"}
-    notes = [line.removeprefix(f"note     {bad}: ").split(" ")[0] for line in result.err.splitlines()[:-1]]
-    assert notes == [f"{FOLDER}:", METRICS, CONFIG, SAMPLES]
-    for words in (["sample", bad], ["train", "--resume", "--run-dir", bad], ["plan", "--config", bad / CONFIG]):
-        assert cli(*words).error.startswith(f"{bad}"), words
 
 
 PROMPT = "süß’€😀"

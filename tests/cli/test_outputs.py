@@ -66,7 +66,6 @@ def test_a_run_may_be_new_below_its_text_but_not_hold_a_part_of_it(cli, tiny_con
     assert [path.name for path in (folder / "part").glob("[!.]*")] == ["b.txt"]
     assert cli(*train, folder / "runs/new").code == 0
     again = cli("train", "--resume", "--run-dir", folder / "runs/new", "--set", "train.max_steps=7")
-    assert again.code == 0
     assert f"{folder}: leaves out {folder}/runs/new: links to folders, or what charlm wrote\n" in again.err
 
 

@@ -46,14 +46,10 @@ def test_table_and_json(cli, runs):
     first, second = listed(cli, runs)
     assert second["written_s"] < first["written_s"]
     assert (first["path"], first["kind"], first["parameters"]) == (str(runs / "new"), "lstm", 2014)
+    assert listed(cli, runs / "new") == [first]
+    none = cli("runs", runs / "notes").err
+    assert none.endswith("; start one, for example: charlm train my.txt --minutes 10\n")
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before
-
-
-def test_a_run_itself_and_nothing(cli, runs, tmp_path, monkeypatch):
-    assert [run["path"] for run in listed(cli, runs / "new")] == [str(runs / "new")]
-    monkeypatch.chdir(tmp_path)
-    result = cli("runs")
-    assert result.err == "runs     none in runs; start one, for example: charlm train my.txt --minutes 10\n"
 
 
 FORGED = {
