@@ -41,12 +41,6 @@ def test_suggest_prints_a_config(cli, text_file, tmp_path):
     assert "sample_length" not in result.out  # it keeps its default
 
 
-@pytest.fixture
-def measured_shortly(monkeypatch):
-    monkeypatch.setattr("charlm.training.plan._MEASURE_S", 0.01)
-
-
-@pytest.mark.usefixtures("measured_shortly")
 def test_plan(cli, tiny_config, tmp_path):
     words = ["plan", "--config", tiny_config, "--set", "train.bptt=16"]
     rows = dict(re.split("  +", line, maxsplit=1) for line in cli(*words).out.splitlines())
@@ -68,7 +62,6 @@ def test_plan(cli, tiny_config, tmp_path):
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.usefixtures("measured_shortly")
 def test_a_gpu_tells_what_a_plan_held(cli, tiny_config):
     value = json.loads(cli("plan", "--config", tiny_config, "--set", "device=cuda", "--json").out)
     assert value["least_bytes"] < value["peak_bytes"] < value["available_bytes"]

@@ -114,11 +114,6 @@ def test_errors(refused, words, text):
     assert not COMMANDS.search(error)
 
 
-def test_errors_of_stdin(refused):
-    unknown = refused("eval run --file -", stdin=b"soZ\xff")
-    assert unknown.error.startswith("stdin: found 'Z' (U+005A), byte 0xFF (not UTF-8), which the model has never ")
-
-
 @pytest.mark.parametrize("words", [words for words, _ in ERRORS if words.startswith(TRAIN)])
 def test_plan_refuses_what_train_refuses(refused, words):
     planned, trained = (
