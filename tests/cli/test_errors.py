@@ -40,7 +40,6 @@ UNSEEN = rf"found '\x1b' (U+001B), '\u202e' (U+202E), '😀' (U+1F600), which th
 TRAIN = "train --config tiny.yaml --set data.source"
 ERRORS = [
     (f"config show {NAME}{BYTE}", rf"{SHOWN}\xff: found no such file; allowed: a YAML file, or a name from `charlm co"),
-    ("config show tiny.yaml --set seed=–1", "; type - for – (U+2013)"),
     ("config show quotes.yaml", '; allowed: plain YAML; type " for ” (U+201D)'),
     ("config show lsmt", "a YAML file, or a name from `charlm config list`; did you mean 'lstm' or 'slstm'?"),
     (f"sample run --prompt {RTL}{BYTE}", r"--prompt: found '\u202e' (U+202E), byte 0xFF (not UTF-8), which the model "),
