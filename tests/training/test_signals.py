@@ -58,22 +58,16 @@ CHARACTER = SampleText, "append"
 
 
 @pytest.mark.parametrize(
-    ("within", "train", "data", "stops"),
+    ("within", "train", "stops"),
     [
-        (
-            WINDOW,
-            {"sample_every": 0},
-            {},
-            [(2, 4), (3, 4), (9, 8)],
-        ),  # the second time after resuming, and in the next evaluation
-        (WINDOW, {"sample_every": 0}, {"unit": "line"}, [(2, 4)]),
-        (WINDOW, {"sample_every": 0, "eval_every": 0, "max_steps": 11}, {}, [(2, 11)]),  # the final evaluation
-        (CHARACTER, {"sample_every": 4}, {}, [(20, 0), (320, 4), (20, 4), (320, 8)]),
+        (WINDOW, {"sample_every": 0}, [(2, 4), (3, 4), (9, 8)]),  # again after resuming, and in the next evaluation
+        (WINDOW, {"sample_every": 0, "eval_every": 0, "max_steps": 11}, [(2, 11)]),  # the final evaluation
+        (CHARACTER, {"sample_every": 4}, [(20, 0), (320, 4), (20, 4), (320, 8)]),
     ],
-    ids=["evaluation", "line evaluation", "final evaluation", "sample"],
+    ids=["evaluation", "final evaluation", "sample"],
 )
-def test_a_signal_is_answered_at_once_and_costs_no_bit(tmp_path, config_of, signal_at, within, train, data, stops):
-    config = config_of(train={"ema": 0.9, **train}, data=data)
+def test_a_signal_is_answered_at_once_and_costs_no_bit(tmp_path, config_of, signal_at, within, train, stops):
+    config = config_of(train={"ema": 0.9, **train})
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     start_run(config, whole)
     for session, (number, step) in enumerate(stops):
