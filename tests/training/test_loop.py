@@ -1,5 +1,6 @@
-"""Whole runs: what they write and how they end."""
+"""Whole runs: what they write, their samples and how they end."""
 
+import json
 import time
 
 import pytest
@@ -80,7 +81,7 @@ def test_a_score_that_equals_the_best_is_no_new_best(tmp_path, config_of):
 
 
 @pytest.mark.parametrize(
-    ("eval_every", "slow_from", "least_s", "most_s"), [(0, 999, 18, 34), (20, 999, 25, 30.6), (20, 60, 25, 32)]
+    ("eval_every", "slow_from", "least_s", "most_s"), [(0, 999, 18, 34), (20, 999, 25, 30.6), (20, 30, 25, 32)]
 )
 def test_minutes_include_the_last_evaluation_and_checkpoints(
     tmp_path, config_of, clock, monkeypatch, before_update, eval_every, slow_from, least_s, most_s
@@ -135,3 +136,33 @@ def test_a_validation_split_of_its_own_and_none(tmp_path, config_of):
     other.write_text(words_text(900, seed=5))
     outcome = start_run(config_of(data={"split": [1, 0, 0], "valid_source": str(other)}), tmp_path / "own")
     assert outcome.valid_nats is not None
+
+
+def samples(run):
+    return [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("unit", "read_first"), [("text", "\n"), ("line", "")])
+def test_every_character_has_the_bits_of_its_score(tmp_path, write, config_of, unit, read_first):
+    text = write("text.txt", "".join(f"ü {n}.\nπός {n} 日本 €\n" for n in range(300)))
+    data = {"source": text, "unit": unit}
+    start_run(config_of({"max_steps": 6, "sample_every": 6, "sample_length": 60}, data=data), tmp_path / "run")
+    [_, row] = samples(tmp_path / "run")
+    [expected] = load(tmp_path / "run" / LAST).char_scores([read_first + row["text"]])
+    # The newline that ends a line is scored, but no part of the sample.
+    assert row["bits"] == pytest.approx(expected[: len(row["text"])], abs=0.006)
+
+
+@pytest.mark.parametrize(("every", "steps"), [(500, [0, 10, 30, 100]), (40, [0, 10, 30, 40, 80]), (0, [])])
+def test_the_first_samples_are_early(tmp_path, config_of, every, steps):
+    train = {"max_steps": 100, "sample_every": every, "sample_length": 3, "eval_every": 0, "save_every": 0, "bptt": 2}
+    start_run(config_of(train), tmp_path / "run")
+    assert [row["step"] for row in samples(tmp_path / "run")] == steps
+
+
+def test_sampling_draws_nothing_that_training_needs(tmp_path, config_of):
+    """Weights and random state are the same with samples and without."""
+    for every in (0, 1):
+        start_run(config_of({"sample_every": every}, model={"dropout": 0.3}), tmp_path / str(every))
+    with_samples, without = (read_checkpoint(tmp_path / str(every) / LAST).weights for every in (1, 0))
+    assert all(torch.equal(with_samples[name], tensor) for name, tensor in without.items())

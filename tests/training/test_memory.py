@@ -19,7 +19,7 @@ def test_parameters_are_counted_as_they_will_be(kind):
 
 
 def test_too_much_is_refused_at_once():
-    for override in ("model.cell.hidden=1000000", "model.members=1000000", "train.bptt=1000000000"):
+    for override in ("model.cell.hidden=1000000", "train.batch_size=1000000000", "train.bptt=1000000000"):
         config = parse_config({"device": "cpu", "threads": 1, "precision": "fp32"}, "test", [override])
         with pytest.raises(DeviceError):
             check_memory(config, 65, choose_machine(config))

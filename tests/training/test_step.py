@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from charlm.config.optimizers import OPTIMIZERS
 from charlm.errors import DivergenceError
 from tests.pairwise import pairwise
 from tests.runs import row_of
@@ -110,7 +111,7 @@ def test_reset_state_begins_a_share_of_the_streams_again(trainer_of):
     assert 0.15 <= torch.cat(begins).float().mean() <= 0.35
 
 
-@pairwise(name=["adamw", "adam", "sgd", "rmsprop", "adagrad", "muon"], deferred=[False, True], where=["loss", "gradient"])
+@pairwise(name=[*OPTIMIZERS.classes], deferred=[False, True], where=["loss", "gradient"])
 def test_divergence_is_found_before_the_weights_are_spoiled(trainer_of, name, deferred, where):
     """Without waiting for the device, as with CUDA, the step is made harmless, and the next look reports it."""
     trainer = trainer_of(optimizer={"name": name, "lr": 0.01})
