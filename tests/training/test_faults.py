@@ -1,6 +1,7 @@
 """What happens to a run from outside: signals, disks and folders that fail during it."""
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -11,7 +12,7 @@ import pytest
 
 from charlm.checkpoint import read_checkpoint
 from tests.runs import assert_same_checkpoint, contents, untimed
-from tests.training.conftest import full_disk, held_by_another_process
+from tests.training.conftest import full_disk
 
 pytestmark = pytest.mark.usefixtures("kernels")
 LAST = "checkpoints/last.safetensors"
@@ -99,7 +100,7 @@ def test_a_process_that_takes_the_run_then_has_it_alone(tmp_path, cli, tiny_conf
 
     def happen(_):
         (run / ".lock").unlink()
-        other.enter_context(held_by_another_process(run))
+        fcntl.flock(other.enter_context((run / ".lock").open("w")), fcntl.LOCK_EX)
         before.update(contents(run))
 
     before_update(4, happen)

@@ -5,7 +5,6 @@ import torch
 
 from charlm.checkpoint import read_checkpoint
 from charlm.errors import ConfigError
-from charlm.inference.trained import load
 from charlm.training.start import start_run
 from tests.text import words_text
 
@@ -48,11 +47,9 @@ def test_a_run_starts_with_the_weights_of_the_other(tmp_path, config_of, before,
     """What is no part of the weights may change: dropout and the like, and the unit of the text."""
     start_run(config_of(**before), tmp_path / "first")
     first = read_checkpoint(tmp_path / "first" / LAST)
-    outcome = start_run(config_of(**before | after, **STILL), tmp_path / "second", first)
+    start_run(config_of(**before | after, **STILL), tmp_path / "second", first)
     second = read_checkpoint(tmp_path / "second" / LAST)
     assert all(torch.equal(second.weights[name], weight) for name, weight in first.weights.items())
-    model = load(tmp_path / "second")
-    assert model.evaluate(model.split("valid")).nats_per_char == pytest.approx(outcome.valid_nats, rel=1e-6)
 
 
 def test_the_start_is_scored_and_kept_if_no_update_improves_on_it(tmp_path, config_of, first):

@@ -16,7 +16,6 @@ from charlm.runs import describe_run
 from charlm.training.budget import Budget
 from charlm.training.start import start_run
 from tests.runs import rows
-from tests.text import words_text
 
 LAST = "checkpoints/last.safetensors"
 
@@ -128,14 +127,10 @@ def clock(monkeypatch):
     return Clock
 
 
-def test_a_validation_split_of_its_own_and_none(tmp_path, config_of):
+def test_a_run_without_a_validation_split_has_no_best(tmp_path, config_of):
     outcome = start_run(config_of(data={"split": [1, 0, 0]}), tmp_path / "none")
     assert outcome.best_nats is None
     assert sorted(p.name for p in (tmp_path / "none/checkpoints").glob("[bl]*")) == ["last.safetensors"]
-    other = tmp_path / "other.txt"
-    other.write_text(words_text(900, seed=5))
-    outcome = start_run(config_of(data={"split": [1, 0, 0], "valid_source": str(other)}), tmp_path / "own")
-    assert outcome.valid_nats is not None
 
 
 def samples(run):

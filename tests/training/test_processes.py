@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from charlm.checkpoint import Checkpoint, read_checkpoint
-from charlm.choice.suggest import Request, suggest
 from charlm.config import parse_config
 from charlm.data.corpus import CountedSources
 from charlm.errors import CharlmError, RunError
@@ -41,13 +40,14 @@ def processes(libraries, tmp_path_factory):
 
 @pytest.fixture
 def raw(tmp_path):
-    """A config that says nothing of what is tested."""
+    """A config of a run that logs, evaluates, samples and saves."""
     file = tmp_path / "text.txt"
-    file.write_text(words_text(6000))
+    file.write_text(words_text(9000))
+    often = {"log_every": 3, "eval_every": 4, "save_every": 5, "sample_every": 6}
     return {
-        "data": {"source": str(file), "split": [0.9, 0.1, 0]},
+        "data": {"source": str(file), "split": [0.6, 0.4, 0]},
         "model": {"cell": {"kind": "lstm", "hidden": 10}},
-        "train": {"batch_size": 6, "bptt": 7, "max_steps": 20, "reset_state": 0},
+        "train": {"batch_size": 6, "bptt": 7, "max_steps": 20, "reset_state": 0, "ema": 0.9, **often},
         "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
         "threads": 1,
         "precision": "fp32",
@@ -84,7 +84,7 @@ PLACES = {"embedding": 0.1, "input": 0.1, "between_layers": 0.1, "output": 0.1, 
 CASES = {
     "draws": {
         "model": {"layers": 2, "dropout": PLACES, "zoneout": 0.2, "embedding": 6},
-        "train": {"reset_state": 0.3, "ema": 0.9, "activation_penalty": 0.5, "change_penalty": 0.5},
+        "train": {"reset_state": 0.3, "activation_penalty": 0.5, "change_penalty": 0.5},
         "optimizer": {"clip_norm": 0.1, "schedule": {"name": "cosine"}},
     },
     "variational draws": {
@@ -130,14 +130,6 @@ def test_scores_are_those_of_one_process(processes, raw):
 # Whole runs
 
 
-@pytest.fixture
-def busy(raw):
-    """A config of a run that logs, evaluates, samples and saves; the valid split has fewer streams than processes."""
-    raw["data"]["split"] = [0.6, 0.4, 0]
-    raw["train"] |= {"log_every": 3, "eval_every": 4, "save_every": 5, "sample_every": 6, "ema": 0.9}
-    return raw
-
-
 def run_of(group: ProcessGroup, raw, run: Path, disturb=None) -> tuple[str, int] | str:
     """How a run, new or resumed, ends in this process: the limit and the step, or the error that it prints.
 
@@ -163,14 +155,14 @@ def interrupted(group, raw):
     return before_updates(6, lambda trainer: is_last(group) and signal.raise_signal(signal.SIGTERM))
 
 
-def test_processes_write_what_one_process_writes_which_resumes_their_run(processes, busy, tmp_path):
+def test_processes_write_what_one_process_writes_which_resumes_their_run(processes, raw, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run_of(ONE_PROCESS, busy, whole)
-    busy["train"]["max_steps"] = 10
-    assert processes(run_of, busy, parts) == [("max_steps", 10)] * SIZE
+    run_of(ONE_PROCESS, raw, whole)
+    raw["train"]["max_steps"] = 10
+    assert processes(run_of, raw, parts) == [("max_steps", 10)] * SIZE
     assert processes(run_of_this_launch) == [parts] * SIZE  # what torchrun would start again goes on with it
-    busy["train"]["max_steps"] = 20
-    assert run_of(ONE_PROCESS, busy, parts) == ("max_steps", 20)
+    raw["train"]["max_steps"] = 20
+    assert run_of(ONE_PROCESS, raw, parts) == ("max_steps", 20)
     assert sorted(path.relative_to(parts) for path in parts.glob("*/*.safetensors")) == sorted(
         path.relative_to(whole) for path in whole.glob("*/*.safetensors")
     )
@@ -182,11 +174,11 @@ def test_processes_write_what_one_process_writes_which_resumes_their_run(process
         processes(run_of_this_launch)
 
 
-def test_a_signal_to_one_stops_all_after_the_same_step_and_costs_no_bit(processes, busy, tmp_path):
+def test_a_signal_to_one_stops_all_after_the_same_step_and_costs_no_bit(processes, raw, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    processes(run_of, busy, whole)
-    assert processes(run_of, busy, parts, interrupted) == [("SIGTERM", 7)] * SIZE
-    processes(run_of, busy, parts)
+    processes(run_of, raw, whole)
+    assert processes(run_of, raw, parts, interrupted) == [("SIGTERM", 7)] * SIZE
+    processes(run_of, raw, parts)
     assert_same_run(whole, parts)
 
 
@@ -230,17 +222,17 @@ def indivisible_batch(group, raw):
         (indivisible_batch, "ConfigError: train.batch_size: found 7 for 3 processes"),
     ],
 )
-def test_a_fault_of_one_process_ends_all_and_the_first_prints_it(processes, busy, tmp_path, fault, printed):
-    busy["train"]["on_divergence"] = "stop"
-    found = processes(run_of, busy, tmp_path / "run", fault)
+def test_a_fault_of_one_process_ends_all_and_the_first_prints_it(processes, raw, tmp_path, fault, printed):
+    raw["train"]["on_divergence"] = "stop"
+    found = processes(run_of, raw, tmp_path / "run", fault)
     assert found[0].startswith(printed)
     assert found[1:] == ["", ""]
     assert (tmp_path / "run").exists() == (fault not in (other_text, no_text, indivisible_batch))
 
 
-def test_nan_in_one_is_a_rollback_in_all(processes, busy, tmp_path):
-    busy["train"]["on_divergence"] = "rollback"
-    outcomes = processes(run_of, busy, tmp_path / "run", weights_that_are_not_finite)
+def test_nan_in_one_is_a_rollback_in_all(processes, raw, tmp_path):
+    raw["train"]["on_divergence"] = "rollback"
+    outcomes = processes(run_of, raw, tmp_path / "run", weights_that_are_not_finite)
     assert outcomes == [("max_steps", 20)] * SIZE
     assert read_checkpoint(tmp_path / "run" / LAST).progress["rollbacks"] == 1
 
@@ -263,13 +255,3 @@ def test_processes_of_a_machine_share_its_cores_unless_the_user_says_otherwise(m
     assert (group.threads(0), group.threads(7)) == (4, 7)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert (group.threads(0), group.threads(7)) == (0, 7)
-
-
-def suggested(group, source):
-    return suggest(Request(source, 0.05, ["device=cpu"]), group).config
-
-
-@pytest.mark.slow
-def test_processes_measure_together(processes, raw):
-    found = processes(suggested, raw["data"]["source"])
-    assert found == [found[0]] * SIZE

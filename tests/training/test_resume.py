@@ -19,18 +19,14 @@ from tests.training.conftest import assert_same_run
 LAST = "checkpoints/last.safetensors"
 DROPOUT = {"embedding": 0.1, "input": 0.1, "state": 0.2, "between_layers": 0.2, "output": 0.2}
 OPTIMIZERS = {"adamw": "lstm", "adam": "rhn", "sgd": "gru", "rmsprop": "slstm", "adagrad": "sru", "muon": "mogrifier"}
-CASES = {
-    f"{kind}-{name}": {
-        "model": {
-            "cell": {"kind": kind, "hidden": 12},
-            "layers": 2,
-            "dropout": {**DROPOUT, "variational": name in ("adamw", "sgd", "adagrad")},
-        },
+CASES = {}
+for name, kind in OPTIMIZERS.items():
+    dropout = {**DROPOUT, "variational": name in ("adamw", "sgd", "adagrad")}
+    CASES[f"{kind}-{name}"] = {
+        "model": {"cell": {"kind": kind, "hidden": 12}, "layers": 2, "dropout": dropout},
         "train": {"max_steps": 14, "ema": 0.9, "sample_every": 2},
         "optimizer": {"name": name, "lr": 0.01, "schedule": {"name": "cosine"}},
     }
-    for name, kind in OPTIMIZERS.items()
-}
 CASES["gru-sgd"]["optimizer"]["momentum"] = 0.9
 CASES["a tied embedding of another size, and members"] = {
     "model": {"embedding": 5, "tie_embeddings": True, "dropout": DROPOUT, "members": 2, "layers": 2},
