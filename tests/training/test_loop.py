@@ -148,11 +148,10 @@ def test_every_character_has_the_bits_of_its_score(tmp_path, write, config_of, u
     assert row["bits"] == pytest.approx(expected[: len(row["text"])], abs=0.006)
 
 
-@pytest.mark.parametrize(("every", "steps"), [(500, [0, 10, 30, 100]), (40, [0, 10, 30, 40, 80]), (0, [])])
-def test_the_first_samples_are_early(tmp_path, config_of, every, steps):
-    train = {"max_steps": 100, "sample_every": every, "sample_length": 3, "eval_every": 0, "save_every": 0, "bptt": 2}
+def test_the_first_samples_are_early(tmp_path, config_of):
+    train = {"max_steps": 100, "sample_every": 40, "sample_length": 3, "eval_every": 0, "save_every": 0, "bptt": 2}
     start_run(config_of(train), tmp_path / "run")
-    assert [row["step"] for row in samples(tmp_path / "run")] == steps
+    assert [row["step"] for row in samples(tmp_path / "run")] == [0, 10, 30, 40, 80]
 
 
 def test_sampling_draws_nothing_that_training_needs(tmp_path, config_of):

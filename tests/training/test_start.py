@@ -1,6 +1,8 @@
 """What a run checks, writes and decides before its first step."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -8,7 +10,7 @@ from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.errors import CharlmError, DataError, RunError
 from charlm.native import precision
-from charlm.system.lock import is_locked, locked
+from charlm.system.lock import is_locked
 from charlm.training.start import resume_run, start_run
 from tests.runs import contents, interrupted_after, rows, with_max_steps
 
@@ -22,10 +24,10 @@ def test_runs_write_only_into_folders_of_their_own(tmp_path, config_of, monkeypa
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
-@pytest.mark.parametrize("shares", [[0.01, 0.99, 0], [0.998, 0.002, 0], [0.898, 0.1, 0.002]])
-def test_a_split_smaller_than_a_window_is_refused_at_once(tmp_path, config_of, shares):
-    with pytest.raises(DataError):
-        start_run(config_of(data={"split": shares}), tmp_path / "run")
+def test_a_split_smaller_than_a_window_is_refused_at_once(tmp_path, config_of):
+    for shares in ([0.01, 0.99, 0], [0.998, 0.002, 0], [0.898, 0.1, 0.002]):
+        with pytest.raises(DataError):
+            start_run(config_of(data={"split": shares}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -37,14 +39,21 @@ def test_a_folder_that_cannot_hold_the_run_is_refused(tmp_path, config_of, run):
         start_run(config_of(), tmp_path / "file" / "run")
 
 
-def test_a_second_process_is_refused_and_told_of_the_first(config_of, run):
+LOCKING = """
+import sys; from pathlib import Path; from charlm.system.lock import locked
+with locked(Path(sys.argv[1])): print("held", flush=True); sys.stdin.read()
+"""
+
+
+def test_a_second_process_is_refused_and_told_of_the_first(run):
     """One that was killed leaves no lock."""
     before = contents(run)
-    with locked(run):
+    with subprocess.Popen([sys.executable, "-c", LOCKING, run], stdin=-1, stdout=-1) as process:
+        assert process.stdout.readline() == b"held\n"
         assert is_locked(run)
-        for again in (lambda: start_run(config_of(), run), lambda: resume_run(run, with_max_steps(20))):
-            with pytest.raises(RunError, match="in use by another process"):
-                again()
+        with pytest.raises(RunError, match="in use by another process"):
+            resume_run(run, with_max_steps(20))
+        process.kill()
     assert contents(run) == before
     assert not is_locked(run)
     assert resume_run(run, with_max_steps(14)).step == 14
