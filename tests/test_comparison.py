@@ -11,18 +11,17 @@ import pytest
 import charlm
 from charlm.cells import RNN
 from charlm.comparison import compare
-from charlm.comparison.page import PASSAGE, WRITTEN, comparison_data
-from charlm.comparison.plan import Plan, run_name
+from charlm.comparison.page import comparison_data
+from charlm.comparison.plan import Plan
 from charlm.comparison.settings import configs_of
 from charlm.config import flatten
 from charlm.errors import ConfigError
-from charlm.inference.trained import load
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM, count_parameters
 from charlm.report.page import report_page
 from charlm.report.run import read_run
 from charlm.runs import find_runs
-from tests.browser import HOSTILE, check_access, data_of, unpacked
+from tests.browser import HOSTILE, check_access, data_of
 from tests.runs import interrupted_after
 from tests.runs import rows as metrics_of
 from tests.text import words_text
@@ -69,22 +68,14 @@ def again(cli, text, compared, tmp_path):
 def test_the_same_command_trains_nothing_again_and_reports_show_the_comparison(cli, again, compared, tmp_path):
     folder, rows = compared
     assert sorted(path.name for path in find_runs(folder)) == ["gru-1", "gru-2", "rnn-1", "rnn-2"]
-    for row in rows:
-        assert row["nats_after_chars"] == pytest.approx(row["nats"], abs=0.2)
-        assert min(row["spread"], row["memory"], row["gradient"]) >= 0
     weights = {path: path.stat().st_mtime_ns for path in (tmp_path / "all").rglob("*.safetensors")}
     assert json.loads(again("--json").out)["rows"] == rows
     assert {path: path.stat().st_mtime_ns for path in (tmp_path / "all").rglob("*.safetensors")} == weights
     page = data_of((tmp_path / "all/comparison.html").read_text(encoding="utf-8"))
     assert page["comparison"]["rows"] == rows
     assert [run["name"] for run in page["runs"]] == [row["cell"] for row in rows]
-    shutil.copytree(tmp_path / "all", tmp_path / "copy")  # of another comparison, whose runs have the same names
-    assert cli("report", tmp_path / "all", tmp_path / "copy", "--out", tmp_path / "report.html").code == 0
-    report = data_of((tmp_path / "report.html").read_text(encoding="utf-8"))
-    assert report["comparison"] == page["comparison"]
-    names = [run["name"] for run in report["runs"]]
-    assert names[:2] == [row["cell"] for row in rows]
-    assert str(tmp_path / "copy/gru-1") in names
+    assert cli("report", tmp_path / "all", "--out", tmp_path / "report.html").code == 0
+    assert data_of((tmp_path / "report.html").read_text(encoding="utf-8"))["comparison"] == page["comparison"]
 
 
 def test_a_run_that_read_less_than_the_others(again, tmp_path):
@@ -97,16 +88,6 @@ def test_a_run_that_read_less_than_the_others(again, tmp_path):
                  if (row["split"], row["step"]) == ("valid", 4)]  # fmt: skip
     after = {row["cell"]: row["nats_after_chars"] for row in json.loads(again("--json").out)["rows"]}
     assert after["rnn"] == pytest.approx(np.mean(at_step_4))
-
-
-def test_the_table_of_a_comparison_with_a_damaged_run(again, tmp_path):
-    (tmp_path / "all/rnn-1/metrics.jsonl").unlink()
-    (tmp_path / "all/rnn-1/metrics.jsonl").mkdir()
-    result = again()
-    assert "rnn-1: metrics.jsonl cannot be read (found no regular file).\n" in result.err
-    differing, table = (block.splitlines() for block in result.out.split("\n\n"))
-    assert table[0].split() == ["cell", "units", "params", "chars/s", "nats", "memory", "grad"]
-    assert differing[0].split() == ["differs", *(line.split()[0] for line in table[1:])]
 
 
 def test_one_that_was_stopped_goes_on_as_if_it_had_not(cli, compared, again, tmp_path):
@@ -136,8 +117,6 @@ def test_a_folder_runs_no_code(again, tmp_path, write):
     content["configs"]["../rnn"] = content["configs"].pop("rnn")
     file.write_text(json.dumps(content), encoding="utf-8")
     assert again().error.startswith(f"{file}: damaged; ")
-    file.write_text(json.dumps(content | {"version": "99", "charlm": "9.1"}), encoding="utf-8")
-    assert again().error.startswith(f"{file}: found format version 99, of charlm 9.1; allowed: version ")
 
 
 @pytest.mark.parametrize("name", ["rnn-1", "comparison.json", "comparison.html"])
@@ -176,85 +155,59 @@ def test_plain_trainings_differ_in_their_cells_alone(configs):
     options = [flatten(config) for config in plain.values()]
     keys = {key for key in options[0] if len({str(each.get(key)) for each in options}) > 1}
     assert {key for key in keys if not re.match(r"model\.cell\.|train\.\w+_every$", key)} == set()
-    assert (plain["lstm"].model.layers, plain["lstm"].model.residual) == (1, False)
-    assert (plain["lstm"].model.cell.layer_norm, plain["sru"].model.cell.normalize) == (False, False)
+    assert (plain["lstm"].model.layers, plain["lstm"].model.cell.layer_norm) == (1, False)
 
 
 def test_an_option_of_some_cells_is_left_out_for_the_others(configs):
     found = configs("model.cell.normalize=false", "model.cell.nonlinearity=relu")
     assert (found["sru"].model.cell.normalize, found["rnn"].model.cell.nonlinearity) == (False, "relu")
-    with pytest.raises(ConfigError):
-        configs("model.cell.normalise=false")
 
 
 @pytest.mark.parametrize(
-    ("cells", "more"),
+    ("cells", "overrides"),
     [
-        (["rnn"], {}),
-        (["gru", "gru.py"], {}),
-        (["a.py:Mine", "b.py:mine"], {}),
-        (["rnn", "gru"], {"seeds": 0}),
-        (["rnn", "gru"], {"overrides": ["model={cell: {layer_norm: true}}"]}),
-        (["rnn", "gru"], {"overrides": ["seed=5"]}),
-        (["rnn", "gru"], {"overrides": ["model.cell.hidden=64"]}),
-        (["rnn", "gru"], {"overrides": ["data.split=[1,0,0]"]}),
+        (["rnn"], []),
+        (["a.py:Mine", "b.py:mine"], []),
+        (["rnn", "gru"], ["seed=5"]),
+        (["rnn", "gru"], ["model.cell.hidden=64"]),
+        (["rnn", "gru"], ["data.split=[1,0,0]"]),
     ],
 )
-def test_what_cannot_be_compared(text, tmp_path, cells, more):
+def test_what_cannot_be_compared(text, tmp_path, cells, overrides):
     with pytest.raises((ValueError, ConfigError)):
-        charlm.compare(text, cells=cells, folder=tmp_path / "none", **more)
+        charlm.compare(text, cells=cells, folder=tmp_path / "none", overrides=overrides)
 
 
-def test_runs_stay_in_the_folder_of_their_comparison(text, compared):
-    assert run_name("x.py:../../outside", 1) == "outside-1"
+def test_another_comparison_has_another_folder(text, compared):
     with pytest.raises(ConfigError):
         charlm.compare(text, cells=["rnn", "lstm"], minutes=0.02, folder=compared[0])
 
 
-@pytest.mark.parametrize("back", [1, 7, 20])
-def test_the_memory_of_a_network_that_needs_one_character(monkeypatch, back):
-    """A character costs 1 nat, and nothing once the one `back` places before it has been read."""
-    nats = np.concatenate([np.ones(back - 1), np.zeros(600)])
+def test_the_memory_of_a_network_that_needs_one_character(monkeypatch):
+    """A character costs 1 nat, and nothing once the one 20 places before it has been read."""
+    nats = np.concatenate([np.ones(19), np.zeros(600)])
     monkeypatch.setattr(compare, "score_texts", lambda _, texts: [nats[: len(ids) - 1] for ids in texts])
     model, ids = CharLM(5, 0, RecurrentLayers(RNN(hidden=8), 5)), np.zeros(4000, np.uint8)
-    assert back <= compare.memory(model, ids) <= 1.25 * back + 1
+    assert 20 <= compare.memory(model, ids) <= 26
     assert compare.memory(model, ids[:15]) is None
 
 
-@pytest.fixture
-def page(trained_run):
-    """The page of two kinds that came out differently, whose runs and models are the same."""
-    record = read_run(trained_run)
+def test_the_page_in_a_browser(trained_run, model, opened):
+    """Two kinds that came out differently, whose runs and models are the same."""
     row = {"layers": 1, "hidden": 16, "parameters": 2014, "chars_per_s": 61_234.0, "spread": None}
     lstm = {"cell": "lstm", "nats": 1.5, "nats_after_chars": None, "memory": 512, "gradient": 7.6e-5}
     other = {"cell": f"cells/{HOSTILE}.py", "nats": 2.25, "nats_after_chars": 2.0, "memory": None, "gradient": None}
-    rows = [row | lstm, row | other]
-
-    def make(model, minutes=2):
-        plan = Plan(f"texts/{HOSTILE}", minutes, tuple(row["cell"] for row in rows), seeds=3)
-        comparison = comparison_data(plan, rows, [model, model])
-        records = [replace(record, path=record.path.with_name(name)) for name in comparison["runs"]]
-        return report_page(records, comparison, record.path.parent)
-
-    return make
-
-
-def test_the_page_in_a_browser(page, trained_run, opened):
-    html = page(load(trained_run, "cpu", "fp32"))
-    data = data_of(html)["comparison"]
-    assert len(unpacked(data["passages"][0]["bits"])) == PASSAGE
-    assert len(unpacked(data["written"][0]["bits"])) == WRITTEN
-    view = opened(html, color_scheme="dark")
+    plan = Plan(f"texts/{HOSTILE}", 2, (lstm["cell"], other["cell"]), seeds=3)
+    comparison = comparison_data(plan, [row | lstm, row | other], [model, model])
+    record = read_run(trained_run)
+    records = [replace(record, path=record.path.with_name(name)) for name in comparison["runs"]]
+    view = opened(report_page(records, comparison, record.path.parent), color_scheme="dark")
     assert view.text_content("h1") == "2 kinds of cells compared"
-    story = view.text_content("#story")
-    assert "for 2 minutes and learned to guess its next character. All have about the same" in story
-    assert "the means of 3 trainings" in story
+    assert "the means of 3 trainings" in view.text_content("#story")
     cells = view.locator("#comparison tbody tr >> nth=0").locator("td").all_text_contents()
     assert cells == ["1.500", "512", "7.6e−5", "—", "61,234", "2,014", "1 × 16"]
     assert view.locator("#comparison .best").all_text_contents() == ["1.500", "2.000"]
-    assert not view.locator("#scores").is_visible()
     assert (view.locator("#passages .sample").count(), view.locator("#written .sample").count()) == (2, 2)
-    assert view.locator("#chart-loss path.line").count() == 4
     assert (view.locator("#gradients .trained").count(), view.locator("#gradients .untrained").count()) == (2, 2)
     told = view.get_attribute("#gradients svg[role=img]", "aria-label")
     said = re.match(r"What is left of the gradient 100 characters back: lstm (\S+) trained, (\S+) untrained; ", told)
@@ -263,5 +216,3 @@ def test_the_page_in_a_browser(page, trained_run, opened):
     check_access(view, 20)
     view.click("#legend button >> nth=0")  # a run that is hidden is hidden everywhere
     assert (view.locator("#gradients .trained").count(), view.locator("#passages .sample").count()) == (1, 1)
-    view.set_viewport_size({"width": 390, "height": 800})
-    view.wait_for_function("document.documentElement.scrollWidth <= 390")

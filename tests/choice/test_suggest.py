@@ -2,8 +2,6 @@
 
 import itertools
 import math
-import re
-import time
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
@@ -15,7 +13,7 @@ import torch
 
 from charlm.checkpoint import read_checkpoint
 from charlm.choice import speed as speed_module
-from charlm.choice.families import USUAL, Request
+from charlm.choice.families import Request
 from charlm.choice.suggest import suggest
 from charlm.config import Config, dump_config, load_config
 from charlm.data.corpus import Corpus, CountedSources
@@ -24,25 +22,21 @@ from charlm.errors import CharlmError
 from charlm.model import count_parameters
 from charlm.runs import find_checkpoint
 from charlm.system.process_group import ProcessGroup
-from charlm.training.budget import Budget
 from charlm.training.fine_tuning import settings_of_run
 from charlm.training.machine import Machine, least_bytes
 from charlm.training.start import start_run
 from tests.text import words_text
 
-pytestmark = pytest.mark.usefixtures("speed", "small_text", "of_machine")
+pytestmark = pytest.mark.usefixtures("speed", "text_of", "of_machine")
 
 
 @dataclass
 class Speed:
-    """A machine of a known speed: an update takes 1 ms and 10 ns for each parameter and stream of 64 characters."""
+    """A machine whose updates take 1 ms, and 10 ns for each parameter and stream of 64 characters."""
 
-    factor: float = 1.0
-    """How much slower it is."""
-    without_kernels: float = 1.0
-    """How much slower all but the plain LSTM are."""
-    largest: int = 10**6
-    """How many hidden units fit into memory."""
+    factor: float = 1.0  # how much slower it is
+    without_kernels: float = 1.0  # how much slower all but the plain LSTM are
+    largest: int = 10**6  # how many hidden units fit into memory
     measured: list[Config] = field(default_factory=list)
 
     def update_s(self, config, characters):
@@ -66,7 +60,7 @@ def speed(monkeypatch):
 
 @pytest.fixture
 def text_of(monkeypatch):
-    """Makes every source a text of so many characters, without writing it."""
+    """Makes every source a text of so many characters, 120,000 at first, without writing it."""
 
     def build(chars, vocabulary=70):
         ids = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), shape=(chars,), strides=(0,))
@@ -74,17 +68,12 @@ def text_of(monkeypatch):
         text = SimpleNamespace(corpus=lambda vocabulary, whole: corpus)
         monkeypatch.setattr("charlm.choice.suggest.CountedSources", lambda data: text)
 
+    build(120_000)
     return build
 
 
 @pytest.fixture
-def small_text(text_of):
-    """Every source is a text of 120,000 characters."""
-    text_of(120_000)
-
-
-@pytest.fixture
-def real_texts(small_text, monkeypatch):
+def real_texts(text_of, monkeypatch):
     """Sources are the files that they name, after all."""
     monkeypatch.setattr("charlm.choice.suggest.CountedSources", CountedSources)
 
@@ -110,14 +99,6 @@ def choice(minutes=1, given=(), **others):
     return suggest(Request("my.txt", minutes, given), **others).config
 
 
-def told(suggestion):
-    """Updates and passes over the text, as the plan says."""
-    plan = suggestion.reasons["plan"]
-    [found] = re.findall(r"about ([\d,]+) updates?, ([\d.]+) (?:passes|epochs, each of ([\d.]+)%)", plan)
-    updates, passes, share = found
-    return int(updates.replace(",", "")), float(passes) * float(share or 100) / 100
-
-
 def units(config):
     return config.model.layers * config.model.cell.hidden
 
@@ -135,19 +116,13 @@ def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(spe
     ("chars", "minutes", "given", "setting", "expected"),
     [
         (100_000, 20, "", "model.members", 1),  # members take the time for more than 25 passes
-        (100_000, 30, "", "model.members", 2),
         (300_000, 240, "", "model.members", 4),
-        (1_000_000, 240, "", "model.members", 1),
-        (100_000, 240, "model.members=1", "model.members", 1),
         (1_000_000, 1, "model.members=3", "model.members", 3),
         (100_000, 240, "train.max_epochs=30", "model.members", 1),
-        (20_000, 1, "model.cell.kind=rhn", "model.members", 1),  # it needs the updates
         (20_000, 480, "", "train.max_epochs", 60),
         (3_000_000, 1, "data.unit=line", "train.read_share", 1),  # lines come in a random order
         (120_000, 1, "optimizer.name=sgd", "optimizer.weight_decay", 0),
-        (120_000, 1, "optimizer.name=muon", "optimizer.weight_decay", 0.1),
         (120_000, 5, "data.split=[1,0,0]", "train.eval_every", 0),
-        (120_000, 30, "", "train.max_minutes", 30),
     ],
 )
 def test_choices(text_of, chars, minutes, given, setting, expected):
@@ -165,21 +140,9 @@ def test_as_many_members_as_half_of_the_free_memory_holds(text_of, of_machine):
         assert choice(240, given).model.members == members
 
 
-@pytest.mark.parametrize("chars", [300_000, 3_000_000, 30_000_000])
-def test_a_run_of_few_passes_ends_with_a_pass(text_of, chars):
-    """Nine tenths of what it reads are whole passes over pieces of the text."""
-    text_of(chars)
-    suggestion = suggest(Request("my.txt", 1))
-    train, (updates, told_passes) = suggestion.config.train, told(suggestion)
-    passes = updates * train.batch_size * train.bptt / (chars * suggestion.config.data.split[0])
-    assert told_passes == pytest.approx(passes, rel=0.06)
-    whole_passes = math.ceil(0.9 * passes) if passes < 3 else 0.9 * passes
-    assert 0.9 * passes / train.read_share == pytest.approx(whole_passes, rel=0.01)
-
-
 @pytest.mark.parametrize(
     ("chars", "minutes", "factor"),
-    [(500, 1 / 6, 30), (500, 480, 1e-3), (20_000, 480, 30), (300_000, 240, 1), (10**9, 1 / 6, 30), (10**9, 480, 1e-3)],
+    [(500, 1 / 6, 30), (500, 480, 1e-3), (300_000, 240, 1), (10**9, 1 / 6, 30), (10**9, 480, 1e-3)],
 )
 def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(speed, text_of, chars, minutes, factor):
     """Every choice is a valid config that makes updates within the time, fits into memory and can be scored."""
@@ -193,11 +156,8 @@ def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(speed,
     assert train.bptt < valid <= min(0.21 * chars, 300_000)
     assert train.batch_size * (train.bptt + 1) < chars * data.split[0]
     assert 1e-4 < suggestion.config.optimizer.lr < 5e-2
-    assert suggestion.updates >= 30 or "letters and short words" in suggestion.reasons["plan"]
     assert train.eval_every <= suggestion.updates
     assert train.patience == 0 or train.patience == suggestion.updates // train.eval_every // 2 >= 5
-    assert suggestion.config.optimizer.schedule.warmup_steps >= 1
-    assert ("hardly sentences" in suggestion.reasons["text"]) == (chars < 50_000)
 
 
 @pytest.mark.usefixtures("real_texts")
@@ -225,10 +185,8 @@ def test_a_section_gives_the_options_that_are_in_it_and_all_if_it_may_change_its
     ("given", "kinds"),
     [
         (["model.cell.gate_bias=-3", "train.reset_state=0.1"], {("rhn", 1)}),
-        (["model.cell.kind=gru", "data.level=byte"], {("gru", 1)}),
         (["model.layers=3", "model.dropout=0.3"], {("lstm", 3), ("rhn", 3)}),
         (["model.cell.layer_norm=true", "model.cell.hidden=100"], {("lstm", 1), ("lstm", 2)}),
-        (["model.cell.hidden=100", "train.bptt=256"], {(family.kind, family.layers) for family in USUAL}),
     ],
 )
 def test_options_choose_the_kinds_that_have_them_and_a_size_is_the_only_one(speed, given, kinds):
@@ -247,39 +205,9 @@ def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(s
     assert choice(0.5, ["model.cell.kind=rhn"]).model.cell.kind == "rhn"
 
 
-@pytest.mark.parametrize(("split", "passes"), [("[0.45,0.1,0.45]", 2), ("[1,0,0]", 0.9)])
-def test_the_plan_knows_the_users_split(split, passes):
-    fixed = ["train.max_steps=500", "model.cell.hidden=96"]
-    base, own = (suggest(Request("my.txt", 5, [f"data.split={each}", *fixed])) for each in ("[0.9,0.1,0]", split))
-    assert told(own)[1] == pytest.approx(passes * told(base)[1], rel=0.05)
-
-
-@pytest.mark.parametrize(("name", "rate"), [("sgd", 25), ("rmsprop", 1 / 3), ("muon", 1)])
-def test_another_optimizer_has_its_own_rate(name, rate):
-    usual = choice().optimizer
-    optimizer = choice(given=[f"optimizer.name={name}"]).optimizer
-    assert optimizer.lr == pytest.approx(rate * usual.lr, rel=0.1)
-
-
-@pytest.mark.parametrize(
-    ("layers", "hidden", "batch", "factor"), [(1, 768, 16, 0.5), (1, 128, 16, 1.5), (1, 768, 64, 1), (2, 256, 16, 1)]
-)
-def test_the_rate_follows_width_and_batch(layers, hidden, batch, factor):
-    def lr(hidden, batch):
-        sizes = [f"model.layers={layers}", f"model.cell.hidden={hidden}", f"train.batch_size={batch}"]
-        fixed = [*sizes, "train.max_steps=500", "model.cell.kind=lstm", f"model.cell.layer_norm={layers == 1}"]
-        return choice(30, fixed).optimizer.lr
-
-    assert lr(hidden, batch) == pytest.approx(factor * lr(384, 16), rel=0.05)
-
-
-def test_a_gpu_gets_larger_batches_and_a_bounded_rate(text_of, of_machine, monkeypatch):
-    text_of(10_000_000)
-    of_machine(device=torch.device("cuda", 0), precision="bf16")
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "a GPU")
-    config = choice(10)
-    assert config.train.batch_size in (64, 256)
-    assert config.optimizer.lr <= 2.4e-2
+def test_another_optimizer_has_its_own_rate():
+    rates = [choice(given=[f"optimizer.name={name}"]).optimizer.lr for name in ("adamw", "sgd", "rmsprop")]
+    assert rates == pytest.approx([rates[0], 25 * rates[0], rates[0] / 3], rel=0.1)
 
 
 def test_a_slow_moment_of_the_machine_does_not_decide(speed, monkeypatch):
@@ -299,33 +227,17 @@ def test_memory_bounds_the_model(speed, of_machine):
     with pytest.raises(CharlmError):
         choice(5)
     speed.largest = 10**6
-    free = choice(480)
+    free = units(choice(480))
     of_machine(free_bytes=60_000_000)
-    assert units(choice(480)) < units(free)
-    of_machine(free_bytes=1_000_000)
-    with pytest.raises(CharlmError):
-        choice()
+    assert units(choice(480)) < free
 
 
-@pytest.mark.parametrize("processes", [3, 32])
-def test_processes_share_the_batch(speed, processes):
+def test_processes_share_the_batch(speed):
     group = ProcessGroup()
-    group.size = processes
+    group.size = 3
     config = choice(group=group)
-    assert config.train.batch_size % processes == 0
+    assert config.train.batch_size % 3 == 0
     assert {measured.train.batch_size for measured in speed.measured} == {config.train.batch_size}
-
-
-def test_time_that_has_passed_is_not_planned(monkeypatch):
-    monkeypatch.setattr("charlm.native.compiler._compilations", [])
-    request = Request("my.txt", 1, ["model.cell={kind: lstm, hidden: 384}", "model.layers=1"])
-
-    def updates_after(passed_s):
-        return suggest(request, budget=Budget(1, time.perf_counter() - passed_s)).updates
-
-    fresh = suggest(request).updates
-    assert updates_after(20) == pytest.approx(fresh * (60 - 20 - 1.5) / 57, rel=0.05)
-    assert updates_after(1000) == pytest.approx(fresh * 30 / 57, rel=0.02)  # half of the minutes in any case
 
 
 @pytest.mark.usefixtures("real_texts")
@@ -335,9 +247,7 @@ def test_trained_weights_get_the_rate_that_their_knowledge_of_the_text_allows(wr
     start_run(load_config(trained_run / "config.yaml", longer), tmp_path / "run")
     initial = read_checkpoint(find_checkpoint(tmp_path / "run"))
     own = initial.config.data.source
-    unlike = words_text(20_000)[::-1]
-    other = str(write("other.txt", unlike))
-    mixed = [write("ab.txt", unlike + words_text(60_000)), write("ba.txt", words_text(60_000) + unlike)]
+    other = str(write("other.txt", words_text(20_000)[::-1]))
     taken = [*settings_of_run(initial.config), "train.max_steps=2"]
     rates = {}
     for source in (own, other):
@@ -347,6 +257,3 @@ def test_trained_weights_get_the_rate_that_their_knowledge_of_the_text_allows(wr
             assert (config.data.split == initial.config.data.split) == (source == own and start is not None)
     assert rates[other, False] > 0.5 * rates[other, True]
     assert rates[own, False] < 0.5 * rates[own, True]
-    in_part = [suggest(Request(str(each), 1, taken, initial)).config.optimizer.lr for each in mixed]
-    assert in_part[0] == pytest.approx(in_part[1], rel=0.2)
-    assert rates[own, False] < in_part[0] < rates[other, False]

@@ -3,7 +3,6 @@
 import hashlib
 import os
 from collections import Counter
-from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from charlm.config.schema import DataConfig
 from charlm.data import reading
-from charlm.data.corpus import Corpus, CountedSources, encode, encode_file
+from charlm.data.corpus import Corpus, CountedSources, encode
 from charlm.data.counting import count_source
 from charlm.data.splits import cuts
 from charlm.data.vocabulary import Vocabulary
@@ -22,7 +21,6 @@ from tests.corpora import load_corpus
 
 WHOLE = (1.0, 0.0, 0.0)
 BOM = "\ufeff"
-EVERY_WIDTH = "aé中😀\x00\r\n\u2028\U0010ffff"  # one to four bytes, line ends of all kinds, first and last
 
 
 def texts_of(corpus: Corpus) -> dict[str, str]:
@@ -33,24 +31,21 @@ def text_of(source: str, level="char") -> str:
     return texts_of(load_corpus(source, level=level, split=WHOLE))["train"]
 
 
-characters = st.text(
-    st.one_of(
-        st.characters(exclude_categories=["Cs"]),
-        *(st.integers(plane << 16, (plane << 16) + 0xFFFF).map(chr) for plane in range(1, 17)),
-    ),
-    min_size=1,
-    max_size=40,
-).filter(lambda text: text.strip(BOM))
+letters = st.characters(exclude_categories=["Cs"])
+characters = st.text(letters, min_size=1, max_size=40).filter(lambda text: text.strip(BOM))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=characters, chunk_bytes=st.integers(3, 9))
-@example(text=EVERY_WIDTH * 20 + "a" * 11 + "é" * 11 + "中" * 11 + "😀" * 11, chunk_bytes=3)
+@example(text="aé中😀\x00\r\n\u2028\U0010ffff" * 20, chunk_bytes=3)  # every width, all line ends, first and last
 def test_decoding_the_ids_gives_the_text(text, chunk_bytes, write, monkeypatch):
     monkeypatch.setattr(reading, "CHUNK_BYTES", chunk_bytes)
     path = write("text", BOM + text)
     corpus = load_corpus(path, split=WHOLE)
     assert texts_of(corpus) == {"train": text}
+    source = count_source(path, "char")
+    assert dict(zip(map(chr, source.symbols), source.counts.tolist(), strict=True)) == Counter(text)
+    assert corpus.sha256 == source.sha256 == hashlib.sha256((BOM + text).encode()).hexdigest()
     assert corpus.vocabulary.characters == "".join(sorted(set(text)))
     np.testing.assert_array_equal(corpus.splits["train"], corpus.vocabulary.encode(text))
     of_bytes = load_corpus(path, level="byte", split=WHOLE)
@@ -58,26 +53,11 @@ def test_decoding_the_ids_gives_the_text(text, chunk_bytes, write, monkeypatch):
     assert len(of_bytes.vocabulary) == 256
 
 
-def test_a_text_of_several_chunks(write):
-    """With ASCII, other characters and both."""
-    rng = np.random.default_rng(1)
-    ascii_text = bytes(rng.integers(0, 128, 600_001, np.uint8)).decode()
-    dense = "".join(rng.permutation(list(ascii_text[:200_000]) + [chr(code) for code in range(0x3400, 0x4DC0)] * 30))
-    text = ascii_text + "Ж" + dense + "😀🎉a" * 150_000
-    path = write("text", text)
-    assert text_of(path) == text
-    source = count_source(path, "char")
-    assert dict(zip(map(chr, source.symbols), source.counts.tolist(), strict=True)) == Counter(text)
-    assert source.sha256 == hashlib.sha256(text.encode()).hexdigest()
-
-
 @pytest.mark.parametrize(
     ("before", "bad", "chunk_bytes"),
     [
-        ("é中\n😀".encode(), b"\x80 tail", 3),
-        (b"a" * 8, b"\xed\xa0\x80 a surrogate", 3),
-        ("é".encode(), b"\xe4\xbd", 1 << 18),
-        (b"a\n" * 300_000, b"\x9f", 1 << 18),
+        ("é中\n😀".encode(), b"\xed\xa0\x80 a surrogate", 3),
+        (b"a\n" * 300_000, b"\xe4\xbd", 1 << 18),
     ],
 )
 def test_an_invalid_byte_is_named_with_its_line_and_read_at_level_byte(before, bad, chunk_bytes, write, monkeypatch):
@@ -96,25 +76,12 @@ def test_files_are_joined_in_order_and_each_is_decoded_by_itself(write, tmp_path
         write(f"marks/{name}", content)
     corpus = load_corpus(f"{tmp_path}/marks", split=WHOLE)
     assert texts_of(corpus) == {"train": f"a{BOM}b{BOM}c"}
-    joined = "".join(files.values()).encode()
-    assert (corpus.files, corpus.size_bytes) == (4, len(joined))
-    assert count_source(f"{tmp_path}/marks", "char").sha256 == hashlib.sha256(joined).hexdigest()
+    assert (corpus.files, corpus.size_bytes) == (4, len("".join(files.values()).encode()))
     assert text_of(f"{tmp_path}/marks/1", "byte") == f"{BOM}a{BOM}b"
-    write("same/1", f"{BOM}a{BOM}b")
-    write("same/2", f"{BOM}{BOM}{BOM}c")  # the bytes of the other folder
-    assert text_of(f"{tmp_path}/same") == f"a{BOM}b{BOM}{BOM}c"
     write("cut/1", b"ab\xc3")
     write("cut/2", b"\xa9")
     with pytest.raises(DataError):
         count_source(f"{tmp_path}/cut", "char")
-
-
-@pytest.mark.parametrize(("size", "dtype"), [(256, "u1"), (257, "u2"), (65537, "u4")])
-def test_ids_have_the_narrowest_type(size, dtype, write):
-    text = "".join(chr(code) for code in range(0x10000, 0x10000 + size))
-    corpus = load_corpus(write("text", text), split=WHOLE)
-    assert corpus.splits["train"].dtype == np.dtype(dtype)
-    assert texts_of(corpus) == {"train": text}
 
 
 def test_a_text_that_changes_is_refused(write):
@@ -127,9 +94,6 @@ def test_a_text_that_changes_is_refused(write):
         encode(source, Vocabulary("char", "\nabc"))
 
 
-# A vocabulary that is given
-
-
 def test_a_given_vocabulary_keeps_its_ids_and_can_be_extended(write):
     text = CountedSources(DataConfig(source=write("1", "abca"), valid_source=write("2", "zéa"), split=WHOLE))
     vocabulary = Vocabulary("char", "ba")
@@ -140,33 +104,6 @@ def test_a_given_vocabulary_keeps_its_ids_and_can_be_extended(write):
     for other in (vocabulary, Vocabulary("byte")):
         with pytest.raises(VocabularyError):
             text.corpus(other)
-
-
-def test_a_file_for_evaluation(write):
-    path = write("text", BOM + "x中ab😀xéxa中")
-    vocabulary = Vocabulary("char", "éba")
-    ids, skipped = encode_file(path, vocabulary, skip_unknown=True)
-    assert vocabulary.decode(ids) == "abéa"
-    assert list(skipped.items()) == [("x", 3), ("中", 2), ("😀", 1)]
-    with pytest.raises(VocabularyError):
-        encode_file(path, vocabulary)  # not answered from the cache
-    with pytest.raises(DataError):
-        encode_file(path, Vocabulary("char", "QZ"), skip_unknown=True)
-
-
-# Splits
-
-
-@settings(deadline=None)
-@given(st.integers(0, 10**12), st.lists(st.floats(0, 1, allow_subnormal=False), min_size=1, max_size=3).filter(any))
-@example(1_115_394, [0.9, 0.05, 0.05])
-@example(99_999_999, [0.7, 0.2, 0.1])
-def test_splits_are_exact_and_partition_the_text(n, shares):
-    """Whatever the fractions sum to."""
-    sizes = np.diff(cuts([n], shares))[0].tolist()
-    assert sum(sizes) == n
-    total = sum(Fraction(str(share)) for share in shares)
-    assert sizes[0] == Fraction(str(shares[0])) * n // total
 
 
 @pytest.mark.parametrize(
@@ -183,15 +120,12 @@ def test_splits_are_in_order_and_a_source_of_its_own_is_a_whole_split(split, oth
     sources = {f"{name}_source": write(name, content) for name, content in others.items()}
     corpus = load_corpus(write("train", text), split=split, **sources)
     assert texts_of(corpus) == {name: text[begin:end] for name, (begin, end) in expected.items()} | others
-    contents = [text, *others.values()]
-    assert corpus.vocabulary.characters == "".join(sorted(set("".join(contents))))
-    assert (corpus.files, corpus.size_bytes) == (len(contents), sum(len(each.encode()) for each in contents))
-    digests = [hashlib.sha256(each.encode()).hexdigest() for each in contents]
-    assert corpus.sha256 == (hashlib.sha256("".join(digests).encode()).hexdigest() if others else digests[0])
+    assert corpus.vocabulary.characters == "".join(sorted({*text, *"".join(others.values())}))
+    assert corpus.files == 1 + len(others)
 
 
 def test_every_file_of_a_folder_gives_its_end(write, tmp_path):
-    """A small one too; a folder with one text is cut as that text; the joined text is another one."""
+    """A small one too; the joined text is another one."""
     texts = {"a": "a" * 30_000, "b": "", "c": "c" * 3_000, "d": "d" * 500}
     for name, text in texts.items():
         write(f"several/{name}", text)
@@ -201,14 +135,12 @@ def test_every_file_of_a_folder_gives_its_end(write, tmp_path):
         split: "".join(text[round(begin * len(text)) : round(end * len(text))] for text in texts.values())
         for split, (begin, end) in ends.items()
     }
-    one = load_corpus(write("joined/1", "".join(texts.values())))
-    write("joined/2", "")
-    assert texts_of(load_corpus(f"{tmp_path}/joined")) == texts_of(one)
-    assert one.sha256 == count_source(f"{tmp_path}/several", "char").sha256 != several.sha256
+    joined = load_corpus(write("joined", "".join(texts.values())))
+    assert joined.sha256 == count_source(f"{tmp_path}/several", "char").sha256 != several.sha256
 
 
 def test_of_many_small_files_whole_ones_are_validated(write, tmp_path):
-    """From all over the list, in which every second file is of another kind. A large file still gives its end."""
+    """From all over the list, in which every second file is of another kind."""
     for number in range(200):
         write(f"many/{number:03}", chr(0x4E00 + number) * 400)
     splits = texts_of(load_corpus(f"{tmp_path}/many"))
@@ -219,16 +151,12 @@ def test_of_many_small_files_whole_ones_are_validated(write, tmp_path):
     assert quarters == pytest.approx([2] * 4, abs=2)
     assert 2 <= sum(number % 2 for number in of_valid) <= 8
 
-    write("many/book", "x" * 100_000)
-    more = texts_of(load_corpus(f"{tmp_path}/many"))
-    assert [text.count("x") for text in more.values()] == [90_000, 5_000, 5_000]
-
-
-lengths = st.lists(st.one_of(st.integers(0, 50), st.integers(0, 40_000)), min_size=1, max_size=300).filter(any)
-
 
 @settings(deadline=None)
-@given(lengths, st.sampled_from([(0.9, 0.05, 0.05), (0.95, 0.05), (0.99, 0.01), (0.2, 0.5, 0.3), (1.0,)]))
+@given(
+    lengths=st.lists(st.one_of(st.integers(0, 50), st.integers(0, 40_000)), min_size=1, max_size=300).filter(any),
+    shares=st.sampled_from([(0.9, 0.05, 0.05), (0.99, 0.01), (0.2, 0.5, 0.3), (1.0,)]),
+)
 def test_the_shares_hold_for_any_files(lengths, shares):
     """Splits partition every file, and miss their share by less than half of the smallest one and a few characters."""
     parts = np.diff(cuts(lengths, shares), axis=1)

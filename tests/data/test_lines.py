@@ -1,16 +1,107 @@
-"""Texts of lines: their splits."""
+"""Texts of lines: line ends, byte order marks, bytes that are not UTF-8, lines that arrive by a pipe, and splits."""
 
 import itertools
+import os
 import random
+import sys
 from collections import Counter
 from datetime import datetime, timedelta
+from io import TextIOWrapper
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from charlm.config.schema import DataConfig
+from charlm.data.corpus import CountedSources
+from charlm.data.reading import arriving_lines, as_in_training
 from charlm.data.time_order import are_in_order
-from charlm.errors import DataError
+from charlm.data.vocabulary import Vocabulary
+from charlm.errors import DataError, VocabularyError
 from tests.corpora import load_corpus
+
+BOM = "\ufeff"
+VOCABULARIES = {"byte": Vocabulary("byte"), "char": Vocabulary("char", "\n\rabc")}
+
+
+def lines_of(source: str, level="char", **options) -> list[str]:
+    """The lines of a text, with their newlines."""
+    corpus = load_corpus(source, level=level, split=(1, 0, 0), unit="line", **options)
+    text = corpus.vocabulary.decode(corpus.splits["train"])
+    return [text[start:end] for start, end in itertools.pairwise(corpus.starts["train"])]
+
+
+@pytest.mark.parametrize("level", ["char", "byte"])
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        ("a\r\r\n", ["a\r"]),
+        ("a\r", ["a"]),
+        ("\n\r", ["", ""]),
+        ("short\n" + "x" * 700_000 + "\né", ["short", "x" * 700_000, "é"]),
+    ],
+)
+def test_line_ends(write, content, lines, level):
+    path = write("text", content)
+    assert lines_of(path, level) == [f"{line}\n" for line in lines]
+    assert [line for some in arriving_lines(path, VOCABULARIES[level], "line") for line in some] == lines
+    text = load_corpus(path, level=level, split=(1, 0, 0))  # line ends of running text stay as they are
+    assert text.vocabulary.decode(text.splits["train"]) == content
+
+
+@given(st.lists(st.text("\r\na", min_size=1, max_size=4), max_size=8))
+def test_it_does_not_matter_where_chunks_end(chunks):
+    text = "".join(chunks)
+    expected = text.replace("\r\n", "\n")
+    if text and not expected.endswith("\n"):
+        expected = expected.removesuffix("\r") + "\n"
+    parts = [chunk.encode() for chunk in chunks]
+    assert b"".join(as_in_training(parts, "byte", "line", "x")).decode() == expected
+    assert list(as_in_training(parts, "byte", "text", "x")) == parts
+
+
+def test_lines_of_two_files_do_not_merge(write, tmp_path):
+    for name, content in {"1": f"{BOM}anna\nbob", "2": BOM, "3": "", "4": f"{BOM}carla\r\ndora"}.items():
+        write(f"folder/{name}", content)
+    assert lines_of(f"{tmp_path}/folder") == ["anna\n", "bob\n", "carla\n", "dora\n"]
+
+
+def test_a_text_without_line_ends_or_a_vocabulary_without_newline_has_no_lines(write):
+    """Line ends of an old Mac are none."""
+    with pytest.raises(DataError):
+        lines_of(write("text", "anna\rjo\rzoe\r"))
+    with pytest.raises(VocabularyError):
+        lines_of(write("text", "ab"), vocabulary=Vocabulary("char", "ab"))
+
+
+def test_the_whole_of_a_text_of_lines_stays_in_its_order(write):
+    data = DataConfig(source=write("text", "b\r\na\nb"), split=(0.5, 0.25, 0.25), unit="line")
+    corpus = CountedSources(data).corpus(whole=True)
+    assert {name: corpus.vocabulary.decode(ids) for name, ids in corpus.splits.items()} == {"train": "b\na\nb\n"}
+
+
+def test_lines_of_a_pipe_come_before_the_next_one_is_there(monkeypatch):
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    with os.fdopen(reading, "rb") as stdin:
+        monkeypatch.setattr(sys, "stdin", TextIOWrapper(stdin))
+        lines = arriving_lines("-", VOCABULARIES["char"], "text")
+        os.write(writing, b"one\ntwo\nthr")
+        assert next(lines) == ["one", "two"]
+        os.write(writing, b"ee\nfour")
+        assert next(lines) == ["three"]
+        os.close(writing)
+        assert list(lines) == [["four"]]
+
+
+def test_arriving_bytes_that_are_not_text(write):
+    file = write("a.txt", f"{BOM}a\n{BOM}b\n".encode() + b"c\xff")
+    assert list(arriving_lines(file, VOCABULARIES["byte"], "text")) == [[f"{BOM}a", f"{BOM}b"], ["c\udcff"]]
+    assert list(arriving_lines(file, VOCABULARIES["char"], "text")) == [["a", f"{BOM}b"], ["c\udcff"]]
+
+
+# The splits of lines
 
 SHARES = (0.7, 0.2, 0.1)
 
@@ -90,21 +181,16 @@ def logs() -> dict[str, list[str]]:
         "syslog": "{:%b %d %H:%M:%S} host app[17]:",
         "level": "WARN {:%Y-%m-%d %H:%M:%S,123}",
         "apache": "10.2.{:%S.%M} - - [{:%d/%b/%Y:%H:%M:%S} +0000]",
-        "american": "{:%m/%d/%Y %I:%M %p},",
-        "clock": "[{:%H:%M:%S}]",
         "epoch": '{{"level": "info", "ts": {:%s}.5,',
-        "hdfs": "{:%y%m%d %H%M%S} 148 INFO",
     }
-    found = {
-        name: [f"{begin.format(time, time)} {time.second} tries" for time in times] for name, begin in begins.items()
-    }
+    found = {}
+    for name, begin in begins.items():
+        found[name] = [f"{begin.format(time, time)} {time.second} tries" for time in times]
     iso = [f"{time:%Y-%m-%dT%H:%M:%S.123} {time.second} tries" for time in times]
     found["newest first"] = iso[::-1]
     found["thread first"] = [f"{number * 7919 % 10007:010} {line}" for number, line in enumerate(iso)]
     found["traces"] = [line for time in iso for line in (time, "  at com.x.Y(Y.java:12)", "")]
-    found["few lines"] = [f"{number} item" for number in range(10)]
     found["csv"] = ["id,name", *(f"{number},{number * 7 % 30}" for number in range(990, 2000, 3))]
-    found["kernel"] = [f"[{number * 0.7:12.6f}] usb" for number in range(300)]
     return found
 
 
@@ -114,24 +200,16 @@ def test_the_lines_of_a_log_are_split_in_order(split, name):
     found = split(text)
     assert list(itertools.chain(*found.values())) == text
     assert [len(own) / len(text) for own in found.values()] == pytest.approx(SHARES, abs=0.01)
-    mixed = random.Random(1).sample(text, len(text))
-    assert not are_in_order(mixed)
+    assert not are_in_order(random.Random(1).sample(text, len(text)))
 
 
 def test_sorted_lists_and_columns_are_no_logs():
     draw = random.Random(1)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 8))) for _ in range(2000)]
-    lists = {
-        "words and numbers": [*words, *(f"{draw.randint(1, 99)}{word}" for word in words[:300])],
-        "names with numbers": [f"{word} {draw.randint(1, 99)}" for word in words],
-        "numbers as text": [f"line {number}" for number in range(3000)],
-        "passwords": ["".join(draw.choices("0123456789ab", k=6)) for _ in range(2000)],
-        "labels": ["0,no"] * 500 + ["1,yes"] * 500,
-    }
-    columns = {
-        "rare labels": [f"{draw.choices([0, 1], [95, 5])[0]},{draw.random()}" for _ in range(1000)],
-        "one time": ["12:00:00 x"] * 300,
-        "years": [f"in {draw.randint(1500, 2000)} he" for _ in range(300)],
-    }
-    texts = {name: sorted(text) for name, text in lists.items()} | columns
-    assert [name for name, text in texts.items() if are_in_order(text)] == []
+    texts = [
+        sorted([*words, *(f"{draw.randint(1, 99)}{word}" for word in words[:300])]),
+        sorted(f"line {number}" for number in range(3000)),
+        [f"{draw.choices([0, 1], [95, 5])[0]},{draw.random()}" for _ in range(1000)],  # rare labels
+        [f"in {draw.randint(1500, 2000)} he" for _ in range(300)],  # years
+    ]
+    assert not any(map(are_in_order, texts))

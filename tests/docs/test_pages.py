@@ -1,28 +1,29 @@
-"""What the pages say exists: links, anchors, images, commands, options, configs and files."""
+"""What the pages say exists: links, anchors, images, commands, options, configs, files, and what was measured."""
 
+import ast
+import importlib
+import json
 import re
 import shlex
+from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
 
-from charlm.cells import CELLS, LSTM
-from charlm.cells.equations import equations
+from charlm.cells import CELLS
 from charlm.cli import app
 from charlm.config.shipped import shipped_configs
 from tests.conftest import ROOT
 from tests.docs.options import options_table
 from tests.docs.pages import NAMES, anchors, blocks, commands, inline_code
 
-
-def test_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
+PACKAGE = ROOT / "charlm"
+FOLDERS = sorted(path.parent for path in PACKAGE.rglob("__init__.py") if path.parent != PACKAGE)
 
 
 def test_options_are_those_of_the_schema():
-    heading, table, rest = (ROOT / "docs/options.md").read_text(encoding="utf-8").partition("| option |")
-    assert heading.startswith("# Options\n")
+    _, table, rest = (ROOT / "docs/options.md").read_text(encoding="utf-8").partition("| option |")
     assert table + rest == options_table(), "docs/options.md: write it with `python -m tests.docs.options`"
 
 
@@ -58,25 +59,6 @@ def test_the_page_of_a_cell(kind, cli):
     for part in ("**What it is for:**", "**What it costs:**", "**What to try:**", "## Check it by hand"):
         assert part in written, part
     assert all("assert_" in block for block in blocks(page, "python"))
-
-
-def test_the_page_of_the_lstm_shows_what_charlm_chooses_for_short_runs():
-    variant = re.findall(r"^  (\w+ = .+)$", (ROOT / "docs/cells/lstm.md").read_text(encoding="utf-8"), re.MULTILINE)
-    plain, normalized = (equations(LSTM(layer_norm=norm).program(square=False)) for norm in (False, True))
-    assert variant == [line for line in normalized if line not in plain]
-
-
-def test_the_layout_names_every_layer():
-    page = (ROOT / "docs/development.md").read_text(encoding="utf-8")
-    named = re.findall(r"^\| `charlm/(\w+)(?:/|\.py)` \|", page, re.MULTILINE)
-    found = {path.stem for path in (ROOT / "charlm").iterdir() if path.is_dir() or path.suffix == ".py"}
-    found = {name for name in found if not name.startswith(("_", "."))}
-    assert set(named) == found
-    contract = re.search(
-        r"^layers = \[(.*?)\]", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
-    )
-    assert contract
-    assert named == re.findall(r"\w+", contract[1])
 
 
 def innermost(words: list[str]) -> Any:
@@ -124,3 +106,51 @@ def test_keys_configs_and_files_exist():
                 assert text in shipped_configs(), f"{name}: {text}"
             is_path = re.fullmatch(r"(charlm|benchmarks|tests|scripts|configs|docs|learn)/[\w./-]*", text)
             assert not is_path or name == "data/README.md" or (ROOT / text).exists(), f"{name}: {text}"
+
+
+def test_the_pages_show_what_scripts_reproduce_recorded(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    recorded = importlib.import_module("reproduce")
+    results = recorded.read_results()
+    compared = json.loads(recorded.COMPARISON.read_text(encoding="utf-8"))
+    page = recorded.PAGE.read_text(encoding="utf-8")
+    assert results.keys() <= {row.name for row in recorded.ROWS}
+    assert f"<!-- results -->\n{recorded.table(results)}<!-- /results -->\n" in page
+    assert f"<!-- cells -->\n{recorded.table_of_cells(compared)}<!-- /cells -->\n" in page
+    readme = recorded.README.read_text(encoding="utf-8")
+    assert f"<!-- results -->\n{recorded.summary(results)}<!-- /results -->\n" in readme
+    assert {row["cell"] for row in compared["rows"]} == CELLS.keys()
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_a_folder_lists_its_files(folder: Path) -> None:
+    text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+    listed = set(re.findall(r"(?<![\w/.])\w+\.(?:py|cpp|h)\b", text))
+    files = {path.name for pattern in ("*.py", "*.cpp", "*.h") for path in folder.glob(pattern)} - {"__init__.py"}
+    if folder.name == "cells":  # the kinds are listed in CELLS
+        files -= {f"{kind}.py" for kind in CELLS}
+    assert listed == files
+
+
+def test_the_stops_of_a_character_and_the_nouns_of_the_page_exist() -> None:
+    page = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
+    stops, nouns = re.split(r"^## (?:Follow a character|Nouns|Names)$", page, flags=re.MULTILINE)[1:3]
+    rows = re.findall(r"^\| `(?:\w+\.)?(\w+)` \| `([\w./]+)` \|", stops, re.MULTILINE)
+    assert len(rows) == 13
+    for name, file in rows:
+        assert re.search(rf"\b{name}\(", (ROOT / file).read_text(encoding="utf-8")), f"{name} in {file}"
+    source = "".join(path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py"))
+    defined = set(re.findall(r"(?:class|def) (\w+)", source))
+    names = {name for dotted in re.findall(r"`([\w.]+)`", nouns) for name in dotted.split(".")}
+    assert names <= defined
+    assert len(names) >= 20
+
+
+def test_the_layout_names_every_layer():
+    page = (ROOT / "docs/development.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\| `charlm/(\w+)(?:/|\.py)` \|", page, re.MULTILINE)
+    found = {path.stem for path in PACKAGE.iterdir() if path.is_dir() or path.suffix == ".py"}
+    assert set(named) == {name for name in found if not name.startswith(("_", "."))}
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    [layers] = re.findall(r"^layers = \[(.*?)\]", project, re.DOTALL | re.MULTILINE)
+    assert named == re.findall(r"\w+", layers)

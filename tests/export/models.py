@@ -11,7 +11,6 @@ from charlm.data.lines import reset_id_of
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference.trained import TrainedModel
 from charlm.model import build_model
-from tests.cells.measure import EXTREMES
 from tests.export.odd import Odd
 from tests.pairwise import all_pairs
 
@@ -79,25 +78,6 @@ def model_of(
         network.decoder.weight.mul_(4)
         network.decoder.bias.uniform_(-1, 1)
     return TrainedModel(Path("none"), network, vocabulary, config, {})
-
-
-def extreme_model_of(case: str) -> TrainedModel:
-    """A model whose characters drive every gate far out of its range, from the zero state on."""
-    trained = model_of(case, "one-hot")
-    with torch.no_grad():
-        for name, parameter in trained.network.layers.named_parameters():
-            if name == "weight_ih_l0":
-                parameter.copy_(torch.tensor(EXTREMES)[torch.randint(len(EXTREMES), parameter.shape)])
-            elif not name.startswith("weight_ln"):
-                parameter.zero_()
-    return trained
-
-
-def rounding_of(trained: TrainedModel) -> float:
-    """Four units in the last place of the largest logit, or of 1."""
-    with torch.no_grad():
-        logits, _ = trained.network(torch.arange(len(trained.vocabulary)).expand(200, -1))
-    return 4 * torch.finfo(torch.float32).eps * max(1.0, float(logits.abs().max()))
 
 
 def some_ids(trained: TrainedModel, steps: int, streams: int) -> torch.Tensor:

@@ -1,12 +1,10 @@
 """The page of an exported model as it is used: opened from a file in a real browser, without a network."""
 
-import math
 import re
 from dataclasses import replace
 from pathlib import Path
 from unicodedata import category
 
-import numpy as np
 import pytest
 import torch
 
@@ -20,7 +18,6 @@ MODELS = {
     "characters": {"case": "gru"},
     "bytes": {"case": "slstm", "level": "byte"},
     "lines": {"case": "rhn", "unit": "line"},
-    "lines of bytes": {"case": "lstm", "level": "byte", "unit": "line"},
 }
 DEFAULTS = {"prompt": "", "seed": 1, "length": 60, "temperature": 0.8, "top_k": 0, "top_p": 1}
 
@@ -44,16 +41,6 @@ def done(view) -> None:
     view.wait_for_selector("#paper[aria-busy=false]")
 
 
-def until(view, condition: str) -> None:
-    """Wait for a condition; its policy forbids the page to evaluate one again and again."""
-    while not view.evaluate(condition):
-        view.wait_for_timeout(20)
-
-
-def shown(view) -> str:
-    return view.text_content("#paper")
-
-
 def written(view, **fields: object) -> str:
     """What the page writes with these fields."""
     view.click("#write-tab")
@@ -61,7 +48,7 @@ def written(view, **fields: object) -> str:
         view.fill(f"#{name.replace('_', '-')}", str(value))
     view.click("#write")
     done(view)
-    return shown(view)
+    return view.text_content("#paper")
 
 
 def names(likeliest: list[tuple[str, float]]) -> list[str]:
@@ -84,19 +71,12 @@ def test_the_same_seed_gives_the_text_of_charlm_sample(opened_model, name):
     view.reload()
     done(view)
     assert view.input_value("#seed") == "1"
-    assert shown(view) == in_sight(trained.sample(length=1000, seed=1))
+    assert view.text_content("#paper") == in_sight(trained.sample(length=1000, seed=1))
     view.click("summary")
     for prompt, seed in (("", 10**18 - 1), ("abé\nfe", 7)):
         expected = prompt + trained.sample(prompt, length=60, seed=seed)
         assert written(view, prompt=prompt, seed=seed) == in_sight(expected)
-        given = "".join(view.locator("#paper .given").all_text_contents())
-        assert given == prompt.replace("\n", "")
-    for choice in (
-        {"temperature": 0},
-        {"temperature": 0.9, "top_p": 0.6},
-        {"temperature": 1.2, "top_k": 3},
-        {"temperature": 1.5, "top_k": 5, "top_p": 0.9},
-    ):
+    for choice in ({"temperature": 0}, {"temperature": 1.5, "top_k": 5, "top_p": 0.9}):
         assert written(view, **choice) == in_sight(trained.sample(length=60, seed=1, **choice))
 
 
@@ -107,9 +87,6 @@ def test_a_model_of_lines_writes_lines(opened_model):
     view.fill("#prompt", "a\nb")
     view.click("#write")
     assert view.evaluate("document.activeElement.validationMessage") == "A part of one line, without a line end."
-    view.click("#complete-tab")
-    view.fill("#typed", "abc\nde")
-    assert next_names(view) == names(trained.next("de"))
 
 
 def test_the_stop_text_and_faults(opened_model):
@@ -118,19 +95,12 @@ def test_the_stop_text_and_faults(opened_model):
     assert expected.endswith("ab")
     assert written(view, length=900, seed=4, stop_text="ab") == expected
     view.click("summary")  # closed: what is wrong comes into sight, is marked, and has the focus
-    for field, value, message in (
-        ("stop-text", "aß", "The model never writes “ß” (U+00DF)."),
-        ("temperature", "-1", "Value must be greater than or equal to 0."),
-        ("length", "", "Please fill out this field."),
-        ("seed", "-3", "Please match the requested format."),
-    ):
-        old = view.input_value(f"#{field}")
-        view.evaluate("([id, value]) => { document.getElementById(id).value = value; }", [field, value])
-        view.dispatch_event(f"#{field}", "input")
-        view.click("#write")
-        told = view.evaluate("[document.activeElement.id, document.activeElement.validationMessage]")
-        assert told == [field, message]
-        view.fill(f"#{field}", old)
+    view.evaluate("document.getElementById('stop-text').value = 'aß'")
+    view.dispatch_event("#stop-text", "input")
+    view.click("#write")
+    told = view.evaluate("[document.activeElement.id, document.activeElement.validationMessage]")
+    assert told == ["stop-text", "The model never writes “ß” (U+00DF)."]
+    view.fill("#stop-text", "ab")
     view.fill("#prompt", "aß\tb")
     view.click("#write")
     message = "The model has never seen “tab” (U+0009), “ß” (U+00DF), and cannot read or write that. Delete them"
@@ -139,7 +109,7 @@ def test_the_stop_text_and_faults(opened_model):
     view.click("#write-fault button")
     done(view)
     assert view.input_value("#prompt") == "ab"
-    assert shown(view) == f"ab{trained.sample('ab', length=900, seed=4, stop='ab')}"
+    assert view.text_content("#paper") == f"ab{trained.sample('ab', length=900, seed=4, stop='ab')}"
     view.fill("#stop-text", "")
 
 
@@ -150,7 +120,7 @@ def test_the_page_answers_while_it_writes_or_reads(opened_model):
     view.click("#write")
     view.click("#stop")
     done(view)
-    assert 0 < len(shown(view)) < 1_000_000
+    assert 0 < len(view.text_content("#paper")) < 1_000_000
     view.evaluate("document.getElementById('prompt').value = 'ab '.repeat(2e5)")  # to type it takes long
     view.click("#write")
     view.wait_for_selector("#write-status:has-text('reading the prompt: ')")
@@ -166,20 +136,11 @@ def test_pointing_at_written_text_tells_what_else_could_have_come(opened_model):
     assert view.locator("#written .glyph").all_text_contents()[:5] == names(trained.next(text[:place], 5))
     [bits] = trained.char_scores([f"\n{text}"])
     assert view.text_content("#written .beside p").startswith(f"{bits[place]:.2f} bits (")
-    shades = view.eval_on_selector_all("#paper span", "cells => cells.map(cell => cell.style.backgroundColor)")
-    alphas = [float(shade.split(",")[-1].rstrip(")")) if shade else 0.0 for shade in shades]
-    expected = 0.72 * np.rint(16 * np.sqrt(np.minimum(bits[2:] / 8, 1))) / 16
-    assert alphas[2:] == pytest.approx(expected, abs=0.046)
-    view.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    view.click("#copy")
-    assert view.evaluate("navigator.clipboard.readText()") == text
 
 
 def test_the_next_characters_while_typing(page, trained_run):
     trained = load(trained_run, "cpu")
     view = page(trained)
-    bits = trained.progress["valid_nats"] / math.log(2)
-    assert f" · {bits:.3f} bits per character of validation text · " in view.text_content("#facts")
     view.click("#complete-tab")
     example = data_of(view.content())["example"]
     assert view.input_value("#typed") == example  # it opens with a text that it can complete
@@ -190,16 +151,11 @@ def test_the_next_characters_while_typing(page, trained_run):
     ahead = view.text_content("#ghost .ahead").replace("⏎", "\n")
     assert ahead == trained.sample("rttarn", length=48, temperature=0, stop="\n")
     [word] = re.findall(r"^(?:\s*\S+|\s+)", ahead)
-    view.dispatch_event("#typed", "keydown", {"key": "Tab", "isComposing": True})  # an input method has this key
-    assert view.input_value("#typed") == "rttarn"
     view.keyboard.press("Tab")
     assert view.input_value("#typed") == f"rttarn{word}"
     [(second, _)] = trained.next(f"rttarn{word}")[1:2]
     view.keyboard.press("Alt+2")
     assert view.input_value("#typed") == f"rttarn{word}{second}"
-    view.keyboard.press("Control+Home")
-    view.keyboard.type("a")
-    assert view.text_content("#ghost .ahead") == ""  # there is text behind the cursor
     view.keyboard.press("Escape")
     view.keyboard.press("Tab")
     assert view.evaluate("document.activeElement.id") != "typed"
@@ -221,7 +177,6 @@ def test_a_text_is_scored(opened_model, name):
     trained, view = opened_model(name)
     ends, is_bytes = "\n" * ("lines" in name), "bytes" in name
     view.click("#score-tab")
-    assert view.text_content("#story").endswith("It reads your text; orange: it was surprised.")
     text = "abé😀 fe\nhh"
     view.fill("#pasted", text)
     view.click("#score")
@@ -230,8 +185,6 @@ def test_a_text_is_scored(opened_model, name):
     size = len(text.encode()) if is_bytes else len(text)
     assert view.locator("#scored .block span").count() == size + len(ends)
     assert view.text_content("#scored .text") == text + ends
-    view.click('#scored [data-index="2"]')
-    assert view.locator("#scored .bars li").count() >= 5
 
 
 def test_a_hostile_model_does_nothing(page):
@@ -253,7 +206,6 @@ def test_a_hostile_model_does_nothing(page):
     assert view.evaluate("window.broken") is None
     assert view.locator("img").count() == 0
     assert view.text_content("h1") == "<script>window.broken=1"
-    assert view.title() == "<script>window.broken=1 · charlm"
 
 
 def test_on_a_phone_and_by_keyboard(page):
@@ -267,7 +219,3 @@ def test_on_a_phone_and_by_keyboard(page):
         assert view.evaluate("document.documentElement.scrollWidth") <= 360
         check_access(view, 30)
         view.focus(f"#{name}-tab")
-    view.evaluate("document.querySelector('#written .text').scrollIntoView()")
-    view.click('#written [data-index="1"]')
-    card, mark = view.locator("#written .sheet").bounding_box(), view.locator("#written .selected").bounding_box()
-    assert mark["y"] < card["y"]  # the answer is in sight, and so is the character

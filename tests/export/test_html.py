@@ -3,40 +3,30 @@
 import re
 import shutil
 import subprocess
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 from charlm.errors import CharlmError
 from charlm.export import export, html
-from charlm.export.html_model import int8_matrix
 from charlm.look import look_page, opening
-from charlm.web import page as web
 from tests.browser import data_of
 from tests.conftest import ROOT
 from tests.export.models import model_of
 from tests.export.odd import Odd
-
-MODEL = Path(web.__file__).parent / "model"
 
 
 @pytest.mark.parametrize(("options", "name"), [([], "int8"), (["--float32"], "float32")])
 def test_it_says_what_the_page_costs(cli, trained_run, tmp_path, model, options, name):
     result = cli("export", trained_run, "--to", "html", "--out", tmp_path / "a.html", *options)
     assert (result.code, result.out) == (0, "")
-    before, after, scored = re.search(
-        rf"a\.html: [\d.]+ kB; {name}: (\d\.\d{{4}}) nats per character before, (\d\.\d{{4}}) after "
-        r"\([+-]0\.\d\d%\), on ([\d,]+) characters of validation text\n$",
-        result.err,
-    ).groups()
+    told = re.search(rf"{name}: (\S+) nats .* before, (\S+) after .*, on (\S+) characters", result.err)
+    before, after, scored = told.groups()
     valid = model.split("valid")
     assert float(before) == pytest.approx(model.evaluate(valid).nats_per_char, abs=1e-4)
     assert after == before or name == "int8"
-    assert int(scored.replace(",", "")) == len(valid) - 1
+    assert scored == f"{len(valid) - 1:,}"
     data = data_of((tmp_path / "a.html").read_text(encoding="utf-8"))
     assert data["precision"] == name
-    assert len(data["example"]) > 200  # to complete and to score
     units = data_of(look_page(model, opening(model, 5000)))["units"]
     assert data["units"] == [{name: unit[name] for name in data["units"][0]} for unit in units]
     assert [file.name for file in tmp_path.iterdir()] == ["a.html"]
@@ -56,35 +46,17 @@ def test_without_the_training_text(tmp_path):
     [program] = data_of(page)["model"]["programs"]
     assert [state["name"] for state in program["states"]] == [*Odd.states]
     assert [*program["shown"]] == ["leaky", "new_y", "gate decay"]
-    page = page.replace("http://www.w3.org/2000/svg", "")
-    assert not any(each in page for each in ("eval(", "unsafe-inline", "://"))
     assert data_of(page)["example"] == ""
-
-
-def test_int8_rows_use_the_whole_range():
-    weights = np.random.default_rng(0).normal(size=(5, 300)).astype(np.float32)
-    weights[3] = 0
-    values, scales = int8_matrix(weights)
-    assert np.abs(values).max(axis=1).tolist() == [127, 127, 127, 0, 127]
-    np.testing.assert_allclose(values * scales[:, None], weights, atol=float(scales.max()) * 0.51)
-
-
-def test_only_a_page_that_needs_webassembly_may_compile_it():
-    assert "wasm" not in web.content_policy("", "")
-    allowed = web.content_policy("", "", wasm=True)
-    assert re.search(r"script-src 'sha256-[^']*' 'wasm-unsafe-eval';", allowed)
-    assert "'unsafe-eval'" not in allowed
+    page = page.replace("http://www.w3.org/2000/svg", "")
+    assert not re.search(r"\beval\(|unsafe-inline|://|(?<!wasm-)unsafe-eval", page)
 
 
 def test_the_kernel_is_compiled_from_its_source(tmp_path):
-    wanted = re.search(r"with clang ([\d.]+)\.$", (MODEL / "kernel.c").read_text(encoding="utf-8"), re.MULTILINE)
-    assert wanted
+    folder = ROOT / "charlm/web/model"
+    wanted = re.search(r"with clang ([\d.]+)\.$", (folder / "kernel.c").read_text(encoding="utf-8"), re.MULTILINE)
     if not (shutil.which("clang") and shutil.which("wasm-ld")):
         pytest.skip("no clang or no wasm-ld")
-    version = subprocess.run(["clang", "--version"], capture_output=True, text=True, check=True).stdout
-    if f"clang version {wanted[1]}" not in version:
+    if f"clang version {wanted[1]}" not in subprocess.check_output(["clang", "--version"], text=True):
         pytest.skip(f"another clang than {wanted[1]}")
-    out = tmp_path / "kernel.wasm"
-    done = subprocess.run([ROOT / "scripts/wasm", out], capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert out.read_bytes() == (MODEL / "kernel.wasm").read_bytes()
+    subprocess.run([ROOT / "scripts/wasm", tmp_path / "kernel.wasm"], check=True, timeout=60)
+    assert (tmp_path / "kernel.wasm").read_bytes() == (folder / "kernel.wasm").read_bytes()

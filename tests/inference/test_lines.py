@@ -2,17 +2,14 @@
 
 import copy
 import itertools
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 from charlm.data.reading import as_in_training, whole_lines
-from charlm.data.vocabulary import Vocabulary
 from charlm.errors import VocabularyError
 from charlm.inference.texts import score_lines
-from charlm.model import build_model
 from tests.inference.models import alone
 from tests.text import words_text
 
@@ -25,13 +22,6 @@ def trained(model):
     with torch.no_grad():
         model.network.decoder.weight.mul_(6)
     return model
-
-
-def of_lines(trained):
-    """The same weights as a model of lines."""
-    network = copy.copy(trained.network)
-    network.reset_id = int(trained.vocabulary.encode("\n")[0])
-    return replace(trained, network=network)
 
 
 def one_by_one(trained, lines):
@@ -61,10 +51,11 @@ def assert_scores(scores, lines, truth):
         np.testing.assert_allclose(nats, expected, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize(("model_of", "seed"), [(lambda trained: trained, 0), (of_lines, 1)], ids=["text", "lines"])
-def test_each_line_is_scored_as_if_it_were_alone_however_the_blocks_are_cut(trained, model_of, seed):
-    scores = scored(model_of(trained), in_blocks(b"\n".join(LINES) + b"\n" * seed, seed))
-    assert_scores(scores, LINES, one_by_one(trained, LINES))
+@pytest.mark.parametrize("is_line_model", [False, True], ids=["text", "lines"])
+def test_each_line_is_scored_as_if_it_were_alone_however_the_blocks_are_cut(trained, is_line_model):
+    if is_line_model:
+        trained.network.reset_id = int(trained.vocabulary.encode("\n")[0])
+    assert_scores(scored(trained, in_blocks(b"\n".join(LINES), int(is_line_model))), LINES, one_by_one(trained, LINES))
     assert scored(trained, []) == []
     assert [len(nats) for _, nats, _ in scored(trained, [b"\n\n"])] == [1, 1]
 
@@ -94,14 +85,5 @@ def test_bytes_that_are_no_text_and_line_ends_of_windows_are_unknown_too(trained
     [_, (line, nats, unknown)] = scored(trained, [b"so\nt\xe9e\n"], unknown_nats=7.0)
     assert (line, len(nats), unknown) == ("t\udce9e", 4, "\udce9")
     assert [line for line, _, _ in scored(trained, [b"\xef\xbb\xbfso\n"])] == ["so"]
-    without_newline = Vocabulary("char", trained.vocabulary.characters.replace("\n", "X"))
-    for model, line in ((trained, b"so\r\n"), (replace(trained, vocabulary=without_newline), b"so\n")):
-        with pytest.raises(VocabularyError):
-            scored(model, [line])
-
-
-def test_a_byte_model_scores_bytes(trained):
-    network = build_model(trained.config.model, 256).eval()
-    model = replace(trained, network=network, vocabulary=Vocabulary("byte"))
-    scores = scored(model, [b"\xef\xbb\xbf\xff\r\n\xc3", b"\xa9"])
-    assert [(line, len(nats)) for line, nats, _ in scores] == [("\ufeff\udcff\r", 6), ("é", 3)]
+    with pytest.raises(VocabularyError):
+        scored(trained, [b"so\r\n"])

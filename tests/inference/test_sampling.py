@@ -1,7 +1,6 @@
 """Drawing characters."""
 
 import re
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,10 +11,8 @@ from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DivergenceError, VocabularyError
 from charlm.inference.options import SamplingOptions
-from charlm.inference.sampling import SampleText, StepByStep, choose, read_ids, sample_ids, sample_text
-from charlm.layers.reference import REFERENCE
+from charlm.inference.sampling import SampleText, choose, read_ids, sample_ids, sample_text
 from charlm.model import build_model
-from tests.recordable import CheckedGraphs
 
 VOCABULARY = Vocabulary("char", "\n abcdefgé")
 PROBABILITIES = torch.tensor([0.5, 0.3, 0.15, 0.05], dtype=torch.float64)
@@ -41,15 +38,6 @@ def text_of(model, seeds=(1,), vocabulary=VOCABULARY, prompt="a", **others):
     return ["".join(pieces) for pieces in zip(*steps, strict=True)]
 
 
-def frequencies(**limits):
-    draws = 20_000
-    uniform = (torch.arange(draws, dtype=torch.float64) + 0.5) / draws
-    order = torch.tensor([2, 0, 3, 1])
-    logits = PROBABILITIES.log()[order].expand(draws, -1)
-    counts = torch.bincount(choose(logits, options(**limits), uniform), minlength=4) / draws
-    return counts[order.argsort()].tolist()
-
-
 ONE, TWO, ALL = [1, 0, 0, 0], [0.625, 0.375, 0, 0], PROBABILITIES.tolist()
 SQUARED = (PROBABILITIES**2 / (PROBABILITIES**2).sum()).tolist()
 
@@ -60,25 +48,19 @@ SQUARED = (PROBABILITIES**2 / (PROBABILITIES**2).sum()).tolist()
         ({}, ALL),
         ({"temperature": 0.5}, SQUARED),
         ({"temperature": 0}, ONE),
-        ({"temperature": 1e-300}, ONE),
         ({"top_k": 2}, TWO),
-        ({"top_k": 99}, ALL),
         ({"top_p": 0.7}, TWO),
         # top_p is a share of what top_k leaves.
-        ({"top_k": 2, "top_p": 0.99}, TWO),
         ({"top_k": 2, "top_p": 0.55}, ONE),
     ],
 )
 def test_draws_follow_the_probabilities_within_the_limits(limits, expected):
-    assert frequencies(**limits) == pytest.approx(expected, abs=2e-4)
-
-
-def test_extreme_draws():
-    logits = torch.tensor([[0.0, -800.0, 1.0]], dtype=torch.float64)
-    for draw in (0.0, 1 - 2**-53):
-        assert choose(logits, options(), torch.tensor([draw], dtype=torch.float64)).item() in (0, 2)
-    alike = torch.zeros(3, 4, dtype=torch.float64)
-    assert choose(alike, options(top_p=0.5), torch.tensor([0.1, 0.6, 0.9])).tolist() == [0, 1, 1]  # exactly two
+    draws = 20_000
+    uniform = (torch.arange(draws, dtype=torch.float64) + 0.5) / draws
+    order = torch.tensor([2, 0, 3, 1])
+    logits = PROBABILITIES.log()[order].expand(draws, -1)
+    counts = torch.bincount(choose(logits, options(**limits), uniform), minlength=4) / draws
+    assert counts[order.argsort()].tolist() == pytest.approx(expected, abs=2e-4)
 
 
 @pytest.mark.parametrize("kind", CELLS)
@@ -107,7 +89,6 @@ def test_more_characters_than_one_block_of_draws():
     assert len(text) == 700
     assert text_of(model_of(), length=300) == [text[:300]]
     assert text[:256] != text[256:512]
-    assert text_of(model_of(), length=0) == [""]
 
 
 def test_stop_ends_each_sample_with_it():
@@ -129,19 +110,16 @@ def test_an_empty_prompt_is_a_line_start_and_an_unknown_character_an_error():
 
 def test_bytes_come_out_as_whole_characters():
     ids = "é€😀".encode() + b"\xe2\x82"
-    for errors, last in (("surrogateescape", "\udce2\udc82"), ("replace", "\ufffd")):
-        sample = SampleText(Vocabulary("byte"), (), None, errors)
-        pieces = [sample.append(id, is_last=place == len(ids)) for place, id in enumerate(ids, start=1)]
-        assert pieces == ["", "é", "", "", "€", "", "", "", "😀", "", last]
+    sample = SampleText(Vocabulary("byte"), (), None, "replace")
+    pieces = [sample.append(id, is_last=place == len(ids)) for place, id in enumerate(ids, start=1)]
+    assert pieces == ["", "é", "", "", "€", "", "", "", "😀", "", "\ufffd"]
 
 
 LIMITS = [
     {},
-    {"temperature": 0.7, "top_k": 3},
     {"top_p": 0.6},
     {"temperature": 0},
     {"temperature": 5e-324},
-    {"top_k": 100},
     {"temperature": 1.3, "top_k": 6, "top_p": 0.9},
 ]
 ONE_LAYER = {"layers": 1, "embedding": 0}
@@ -155,10 +133,9 @@ THREE_LAYERS = {"layers": 3, "embedding": 6, "residual": True, "zoneout": 0.3}
         ({"kind": "rnn", "nonlinearity": "relu"}, ONE_LAYER, "fp32", 1),
         ({"kind": "lstm", "layer_norm": True}, THREE_LAYERS, "bf16", 3),
         ({"kind": "rhn", "couple_gates": False}, {**ONE_LAYER, "members": 2}, "fp32", 1),
-        ({"kind": "slstm", "forget_gate": "exponential"}, THREE_LAYERS, "bf16", 1),
         ({"kind": "mogrifier"}, {"layers": 2, "embedding": 6}, "fp32", 3),
     ],
-    ids=lambda value: value.get("kind", "") if isinstance(value, dict) else value,
+    ids=str,
 )
 def test_the_kernel_draws_what_the_loop_over_characters_does(
     cell, model, precision, thread_count, threads, monkeypatch
@@ -199,23 +176,3 @@ def test_logits_that_are_not_finite_are_refused(kernels, temperature, members, r
                     parameter[3] = bias if name.endswith("bias") else 3.4e38
         with pytest.raises(DivergenceError):
             text_of(model, seeds=range(5), temperature=temperature)
-
-
-@pytest.mark.parametrize("limits", [LIMITS[-1], {"temperature": 0}])
-def test_a_graph_can_record_a_step(limits, monkeypatch):
-    cell = {"kind": "lstm", "layer_norm": True, "hidden": 21}
-    config = parse_config({"model": {"cell": cell, **THREE_LAYERS}}, "test").model
-    model = build_model(config, 11).eval()
-    by_operators = partial(type(model.layers).forward, model.layers, backend=REFERENCE)
-    monkeypatch.setattr(model.layers, "forward", by_operators)
-    _, state = model.features(torch.tensor([[1]]))
-    output = torch.randn(1, 3, 21)
-    draws = torch.rand(9, 3, dtype=torch.float64)
-    state = tuple(part.expand(-1, 3, -1).contiguous() for part in state)
-    with torch.inference_mode():
-        wanted = StepByStep(model, output, state, options(**limits))(draws)
-        checked = StepByStep(model, output, state, options(**limits))
-        checked.graphs = CheckedGraphs()
-        found = torch.cat([checked(draws[:5]), checked(draws[5:])])
-    assert torch.equal(found, wanted)
-    assert checked.graphs.runs == 9

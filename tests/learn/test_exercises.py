@@ -3,8 +3,6 @@
 import importlib
 import io
 import re
-import subprocess
-import sys
 import tokenize
 from pathlib import Path
 
@@ -23,28 +21,15 @@ ANSWERS = {name: answers.splitlines() for name, answers in SECTIONS}
 
 MISTAKES = [
     ("01_surprise", 0, "-np.log(p).sum()", "This is the sum"),
-    ("02_count", 0, "ids", "line 16 stopped"),
     ("02_count", (0, 1), ("ids[1:]", "ids[:-1]"), "exchanged"),
-    ("02_count", 3, "more / more.sum(axis=1)", "keepdims"),
-    ("02_count", 4, "-np.log(p).mean()", "mean over the table"),
-    ("03_top_k", 0, "logits * temperature", "You multiplied"),
     ("03_top_k", 3, "k", "3 characters stay in play, not 2. Counted"),
     ("04_numeric_gradient", 3, "(above - below) / epsilon", "twice too large"),
-    ("04_numeric_gradient", 3, "(below - above) / (2 * epsilon)", "The sign is wrong"),
     ("04_numeric_gradient", (1, 3), ("before", "(above - below) / epsilon"), "off by about ε"),
-    ("05_leaky_back", 0, "(dh_new * new).sum(axis=0)", "a also makes h smaller"),
-    ("05_leaky_back", 3, "dnew", "slope of tanh is missing"),
     ("05_leaky_back", 5, "dh_new + dinside @ R", "not all of h is kept"),
-    ("06_vanishing", 0, "((1 - h_t**2)[:, None] * R).T", "It is transposed"),
     ("06_vanishing", 1, "jacobian(h_t, R) @ product", "The order matters"),
-    ("07_clip", 0, "sum(np.linalg.norm(g) for g in gradients.values())", "added the norms"),
     ("07_clip", 1, "0.5", "never above 1"),
     ("08_forget_bias", 0, "1 / (1 + np.exp(-bias)) * steps", "Every step multiplies once more"),
-    ("08_forget_bias", 2, "0.5 ** steps", "the n-th root"),
-    ("09_gru", 3, "z * n + (1 - z) * h", "z and 1 − z are exchanged"),
-    ("09_gru", 2, "np.tanh(r * (n_x + n_h))", "closes the input too"),
     ("09_gru", 2, "np.tanh(r * n_x + n_h)", "acts on n_x"),
-    ("10_highway_back", 0, "ds_new * g", "not yet that of a_h"),
     ("10_highway_back", 1, "ds_new * (h - s) * g * (1 - g)", "coupled gates"),
 ]
 """Exercise, hole or holes, what a learner may put there, and words of what it is told."""
@@ -99,16 +84,8 @@ def test_open_holes_are_named_with_their_lines(name, told):
     assert told(name, {}) == f"{name}.py: {open_holes}"
 
 
-@pytest.mark.parametrize(
-    ("name", "holes", "judged"),
-    [
-        ("05_leaky_back", [0, 1], "right so far: dleak; 4 left"),
-        ("07_clip", [0], "right so far: norm"),
-        ("10_highway_back", [1], "right so far: da_g; 3 left"),
-    ],
-)
-def test_a_part_of_the_answers_is_judged(name, holes, judged, told):
-    assert judged in told(name, {hole: ANSWERS[name][hole] for hole in holes})
+def test_a_part_of_the_answers_is_judged(told):
+    assert "right so far: da_g; 3 left" in told("10_highway_back", {1: ANSWERS["10_highway_back"][1]})
 
 
 @pytest.mark.parametrize(("name", "holes", "wrong", "words"), MISTAKES)
@@ -117,10 +94,3 @@ def test_a_wrong_answer_is_told_why(name, holes, wrong, words, told):
     out = told(name, dict(enumerate(ANSWERS[name])) | mistakes)
     assert words in out
     assert not out.startswith(f"{name}.py: right")
-
-
-def test_it_runs_as_a_program(tmp_path):
-    command = [sys.executable, str(EXERCISES / "01_surprise.py")]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr == "01_surprise.py: 3 left to fill in; replace `...` on line 17, 22, 27\n"

@@ -28,10 +28,6 @@ def lesson() -> dict[str, Any]:
     return runpy.run_path(str(LESSON))
 
 
-def random(*shape: int) -> np.ndarray:
-    return np.random.default_rng(len(shape)).normal(size=shape)
-
-
 def pair(lesson: dict[str, Any], kind: str) -> tuple[Any, CharLM]:
     """A network of the lesson and charlm's model with the same weights, in float64."""
     network = lesson["Network"](lesson[kind](H), V, dtype=np.float64)
@@ -50,7 +46,7 @@ def named(name: str) -> str:
 def test_loss_states_and_gradients_are_charlms(lesson, kind):
     network, model = pair(lesson, kind)
     ids = np.random.default_rng(1).integers(V, size=(T + 1, B))
-    state = tuple(random(B, H) * (n + 1) for n in range(network.cell.states))
+    state = tuple(np.random.default_rng(2).normal(size=(network.cell.states, B, H)))
     logits, last, saved = network.forward(ids[:-1], state)
     loss, d_logits = lesson["surprise"](logits, ids[1:])
     gradients, _ = network.backward(d_logits, saved)
@@ -72,27 +68,19 @@ def test_loss_states_and_gradients_are_charlms(lesson, kind):
 
 @pytest.mark.parametrize("kind", ["RNN", "LSTM", "RHN"])
 def test_norms_are_those_of_the_states_gradients(lesson, kind):
-    """∂loss/∂state at a step, by differences: a state is handed over between two halves of the window."""
-    network, _ = pair(lesson, kind)
+    """∂loss/∂state four steps before the end: charlm hands the state over between two parts of the window."""
+    network, model = pair(lesson, kind)
     ids = np.random.default_rng(1).integers(V, size=(T + 1, B))
     logits, _, saved = network.forward(ids[:-1])
     d_logits = lesson["surprise"](logits, ids[1:])[1]
     d_logits[:-1] = 0
     norms = network.backward(d_logits, saved)[1]
-    _, state, _ = network.forward(ids[: T - 4])
-
-    def last_loss() -> float:
-        logits, _, _ = network.forward(ids[T - 4 : T], state)
-        return lesson["surprise"](logits[-1:], ids[T:])[0]
-
-    squares = 0.0
-    for array in state:
-        for place in np.ndindex(array.shape):
-            array[place] += 1e-5
-            above = last_loss()
-            array[place] -= 2e-5
-            squares += ((above - last_loss()) / 2e-5) ** 2
-            array[place] += 1e-5
+    with torch.no_grad():
+        _, state = model(torch.tensor(ids[: T - 4]))
+    state = tuple(tensor.requires_grad_() for tensor in state)
+    logits, _ = model(torch.tensor(ids[T - 4 : T]), state)
+    (F.cross_entropy(logits[-1], torch.tensor(ids[T]), reduction="sum") / B).backward()
+    squares = sum(float(tensor.grad.square().sum()) for tensor in state)
     assert norms[4] == pytest.approx(squares**0.5, rel=1e-5)
 
 
@@ -102,12 +90,6 @@ def test_training_learns_a_text(lesson, kind):
     vocabulary, ids = np.unique(list("aab" * 700), return_inverse=True)
     network = lesson["train"](lesson[kind](16), *lesson["cut_into_streams"](ids, 4), 2, updates=100, T=20)
     assert lesson["write"](network, vocabulary, prompt="aabaab", length=10, temperature=0.1) == "aabaabaaba"
-
-
-def test_streams_are_the_text_and_the_targets_come_next(lesson):
-    x, y = lesson["cut_into_streams"](np.arange(32), 3)
-    assert x.T.tolist() == [list(range(10)), list(range(10, 20)), list(range(20, 30))]
-    np.testing.assert_array_equal(y, x + 1)
 
 
 @pytest.fixture
@@ -133,7 +115,6 @@ def test_the_program_ends_with_commands_of_charlm(lesson, small, capsys, cli):
     lesson["compare"]("my.txt", H=8, B=4, updates=2)
     out = capsys.readouterr().out
     assert out.startswith("60,000 characters")
-    assert re.findall(r"^(\w+), [\d,]+ parameters, writes:$", out, re.MULTILINE) == ["RNN", "LSTM", "RHN"]
     assert re.findall(r"^(\w+) +[\d,]+ +\d\.\d\d(?: +\d+e-\d+){3}$", out, re.MULTILINE) == ["RNN", "LSTM", "RHN"]
     commands = [line.split() for line in re.findall(r"^  charlm (.*?)(?:   .*)?$", out, re.MULTILINE)]
     assert [words[0] for words in commands] == ["train", "look", "cells"]
@@ -142,11 +123,10 @@ def test_the_program_ends_with_commands_of_charlm(lesson, small, capsys, cli):
         assert cli(*words).code == 0
 
 
-def test_texts_that_are_refused_take_one_line(lesson, tmp_path):
+def test_a_text_that_is_too_short_takes_one_line(lesson, tmp_path):
     (tmp_path / "my.txt").write_text("abc", encoding="utf-8")
-    for name, fault in (("my.txt", "3 characters; the lesson needs 50,000"), ("none.txt", "cannot be read ")):
-        with pytest.raises(SystemExit, match=f"{name}: {fault}"):
-            lesson["compare"](tmp_path / name)
+    with pytest.raises(SystemExit, match="3 characters; the lesson needs 50,000"):
+        lesson["compare"](tmp_path / "my.txt")
 
 
 def test_the_notebook_is_made_from_the_lesson():
@@ -162,8 +142,6 @@ def test_the_notebook_runs(monkeypatch, capsys):
         exec(compile(code, "cell", "exec"), names)
         if "compare" in names:
             names["compare"].__defaults__ = (None, 8, 4, 2)
-    out = capsys.readouterr().out
-    assert re.search(r"^RHN, [\d,]+ parameters, writes:$", out, re.MULTILINE)
-    differences = [float(number) for number in re.findall(r"largest difference (\S+)", out)]
+    differences = [float(number) for number in re.findall(r"largest difference (\S+)", capsys.readouterr().out)]
     assert len(differences) == 3
     assert max(differences) < 1e-6

@@ -1,7 +1,8 @@
-"""The page's data, packed and safe."""
+"""The page's data: predictions, memory, gradients, features that units track, and the hardest words; it is safe."""
 
 import base64
 import hashlib
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,8 @@ from charlm.inference.gradients import gradient_norms
 from charlm.inference.trained import TrainedModel
 from charlm.look import look_page, opening, shown_text
 from charlm.look import page as look
+from charlm.look.features import chosen_features, correlations, features_of, hardest_words, most_telling
+from charlm.look.predictions import Series
 from tests.browser import HOSTILE, data_of, unpacked
 from tests.inference.models import outputs_of
 from tests.text import words_text
@@ -26,26 +29,32 @@ def test_the_page_says_what_the_model_says(model):
     data = data_of(look_page(model, text))
     assert data["text"] == text
     np.testing.assert_allclose(unpacked(data["reading"]["bits"])[1:] / 1000, model.char_scores([text])[0], atol=1e-3)
-    likeliest = model.next(text[:200], 5)
+    characters, shares = zip(*model.next(text[:200], len(model.vocabulary)), strict=True)
     top = unpacked(data["reading"]["top"]).reshape(-1, 5)[200]
-    assert "".join(data["symbols"][index] for index in top) == "".join(character for character, _ in likeliest)
+    assert [data["symbols"][index] for index in top] == [*characters[:5]]
     p = unpacked(data["reading"]["p"]).reshape(-1, 5)[200]
-    np.testing.assert_allclose(p / 65535, [share for _, share in likeliest], atol=1e-5)
+    np.testing.assert_allclose(p / 65535, shares[:5], atol=1e-5)
+    assert unpacked(data["reading"]["rank"])[200] == 1 + characters.index(text[200])
+    entropy = -np.dot(shares, np.log2(shares))
+    assert unpacked(data["reading"]["entropy"])[200] / 1000 == pytest.approx(entropy, abs=1e-3)
     assert data["copied"] == [[0, 400]]
 
 
-@pytest.mark.parametrize(
-    ("valid", "shown"),
-    [
-        ("cd\n\nef\ngh", "ef\ngh"),
-        ("cdefgh", "cdefgh"),  # no line begins there
-        ("c\r\n\r\nef\r\ng", "ef\r\ng"),
-    ],
-)
-def test_the_validation_text_is_shown_from_the_start_of_a_line(of_characters, monkeypatch, valid, shown):
+def test_memory_is_the_loss_after_exactly_so_many_characters(model):
+    text = words_text(40)
+    curve = data_of(look_page(model, text))["memory"]["curve"]
+    assert [length for length, _ in curve] == [1, 2, 4, 8]
+    for length, bits in curve:
+        contexts = [text[place - length : place + 1] for place in range(8, 40)]
+        scores = [bits_N[-1] for bits_N in model.char_scores(contexts)]
+        assert bits == pytest.approx(np.mean(scores), rel=1e-4)
+
+
+def test_the_validation_text_is_shown_from_the_start_of_a_line(of_characters, monkeypatch):
     trained = of_characters("\n\rabcdefghijk")
-    monkeypatch.setattr(TrainedModel, "split", lambda *_: trained.vocabulary.encode(valid))
-    assert shown_text(trained, opening(trained, 6)) == shown
+    for valid, shown in (("c\r\n\r\nef\r\ng", "ef\r\ng"), ("cdefgh", "cdefgh")):
+        monkeypatch.setattr(TrainedModel, "split", lambda *_, valid=valid: trained.vocabulary.encode(valid))
+        assert shown_text(trained, opening(trained, 6)) == shown
 
 
 def test_units_that_go_with_something(model):
@@ -53,11 +62,10 @@ def test_units_that_go_with_something(model):
     units = data_of(look_page(model, text))["units"]
     assert min(abs(unit["correlation"]) for unit in units) >= 0.3
     assert len(units) <= 8
-    unit = units[0]
-    assert sorted(curve["name"] for curve in unit["curves"]) == ["c", "f", "g", "h", "i", "o"]
-    h = next(curve for curve in unit["curves"] if curve["name"] == "h")
-    expected = outputs_of(model, text)[:, unit["unit"]]
-    np.testing.assert_allclose(unpacked(h["values"]) * h["scale"], expected, atol=h["scale"] * 0.51)  # eight bits
+    curves = {curve["name"]: curve for curve in units[0]["curves"]}
+    assert curves.keys() == set("cfghio")
+    expected, scale = outputs_of(model, text)[:, units[0]["unit"]], curves["h"]["scale"]
+    np.testing.assert_allclose(unpacked(curves["h"]["values"]) * scale, expected, atol=scale * 0.51)  # eight bits
 
 
 def test_every_kind_says_what_its_states_and_gates_are():
@@ -92,27 +100,71 @@ def test_nothing_in_the_data_is_markup(of_characters):
 
 def test_the_policy_admits_the_script_and_the_style_and_nothing_else(of_characters):
     page = look_page(of_characters("abc"), "abcabc")
-    policy = re.search(r'http-equiv="Content-Security-Policy" content="(.*?)"', page)
-    assert policy
-    allowed = policy[1].replace("&#x27;", "'")
-    assert allowed.startswith("default-src 'none'; script-src 'sha256-")
-    assert "unsafe" not in allowed
+    [policy] = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)"', page)
+    assert policy.startswith("default-src &#x27;none&#x27;; script-src &#x27;sha256-")
+    assert "unsafe" not in policy
     for tag in ('script type="module"', "style"):
         [content] = re.findall(f"<{tag}>(.*?)</{tag.split()[0]}>", page, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        assert f"'sha256-{digest}'" in allowed
-    assert "eval(" not in page
-    assert "http://" not in re.sub(r"http://www\.w3\.org/2000/svg", "", page)
-    assert "https://" not in page
+        assert base64.b64encode(hashlib.sha256(content.encode()).digest()).decode() in policy
+    assert not re.search(r"\beval\(|https?://(?!www\.w3\.org/2000/svg)", page)
 
 
 def test_gradients(model):
     text = words_text(300)
-    assert "gradients" not in data_of(look_page(model, text))
     data = data_of(look_page(model, text, model, gradients=True))
     trained, untrained = (np.array(data["gradients"][name]) for name in ("trained", "untrained"))
     np.testing.assert_allclose(trained, gradient_norms(model.network, model.vocabulary.encode(text)), rtol=1e-5)
-    assert trained.shape == untrained.shape == (1, 100)
     assert not np.isclose(trained, untrained, rtol=0.05).all()
-    assert data["compare"]["gradients"] == data["gradients"]
     assert data["compare"]["reading"] == data["reading"]
+
+
+def test_features():
+    for name, text, expected in [
+        ("inside quotes", 'a "b" c“d”', "0011000110"),
+        ("depth of brackets", "a(b[c])", "0112210"),
+        ("depth of indentation", "a\n  b c\n\td", "0012222044"),
+        ("position in the line", "ab\ncd\n", "120120"),
+        ("position in the word", "ab, c", "12001"),
+        ("last letter of a word", "ab c", "0100"),
+        ("position in the word", "\u6211\u4eecab\u53bb\u3002", "111210"),  # three ideographs, each a word
+        ("position in the sentence", "\u6211\u4eec\u3002\u53bb", "1201"),
+        ("last character of a line", "ab\nc", "0100"),
+        ("after # in the line", "a#b\nc", "01100"),
+        ("upper case", "aBé", "010"),
+        ("digit", "a1", "01"),
+    ]:
+        assert "".join(f"{int(value)}" for value in features_of(text)[name]) == expected, (name, text)
+    assert "digit" not in features_of("abc")  # it does not change
+
+
+def test_correlations():
+    rng = np.random.default_rng(0)
+    features_FN, values_NH = rng.normal(size=(3, 101)), rng.normal(size=(101, 4))
+    values_NH[:, 3] = 2.0  # does not change
+    found = correlations(features_FN, values_NH)
+    expected = np.corrcoef(features_FN, values_NH.T[:3])[:3, 3:]
+    np.testing.assert_allclose(found[:, :3], expected, atol=1e-12)
+    assert np.isnan(found[:, 3]).all()
+
+
+def test_the_feature_is_chosen_on_one_half_and_reported_on_the_other():
+    series = Series(0, "h", False)
+    first = {series: np.array([[0.9, math.nan, 0.1], [-0.95, math.nan, math.nan]])}
+    second = {series: np.array([[0.8, 0.7, 0.3], [-0.4, 0.1, 0.9]])}
+    assert chosen_features(first, second, ["a", "b"]) == {(series, 0): ("b", -0.4), (series, 2): ("a", 0.3)}
+
+
+def test_the_most_telling_units_take_turns_by_feature_and_come_once():
+    h, c = Series(0, "h", False), Series(0, "c", False)
+    found = {(h, 0): ("a", 0.9), (c, 0): ("a", -0.95), (h, 1): ("a", 0.8), (h, 2): ("b", 0.1)}
+    assert [*most_telling(found, 2)] == [(c, 0), (h, 2)]
+    assert [*most_telling(found, 9)] == [(c, 0), (h, 1), (h, 2)]
+
+
+def test_hardest_words():
+    text = "one two\nfour two and more\n"
+    bits_N = np.ones(len(text))
+    bits_N[0] = math.nan
+    bits_N[4] = 5
+    assert hardest_words(text, bits_N, 9, least=3.5) == [(4, 3, 7.0), (8, 4, 4.0), (21, 4, 4.0)]
+    assert hardest_words("a \u6211\u4eecab, it's", bits_N[:12], 3) == [(4, 2, 6.0), (8, 4, 4.0), (2, 1, 1.0)]

@@ -18,8 +18,8 @@ def view(opened, learning):
     return opened(report_page([read_run(learning("one", 1.0)), read_run(learning("two", 2.0))]))
 
 
-def lines(view, chart="loss", kind="line"):
-    return view.locator(f"#chart-{chart} path.{kind}").count()
+def lines(view, chart="loss"):
+    return view.locator(f"#chart-{chart} path.line").count()
 
 
 def point_at(view, share, chart="loss"):
@@ -28,32 +28,18 @@ def point_at(view, share, chart="loss"):
     view.mouse.move(box["x"] + left + share * (box["width"] - left - right), box["y"] + 60)
 
 
-def drag(view, start, end):
-    point_at(view, start)
-    view.mouse.down()
-    point_at(view, end)
-    view.mouse.up()
-
-
-def ticks(view, chart="loss"):
-    return view.eval_on_selector_all(f"#chart-{chart} text.label", "labels => labels.map(label => label.textContent)")
-
-
 def curve(view):
     return view.get_attribute("#chart-loss path.line", "d")
 
 
 def test_the_pointer_tells_the_values_of_all_runs(view):
     assert (lines(view), lines(view, "lr"), lines(view, "grad"), lines(view, "speed")) == (4, 2, 2, 2)
-    read = "2 networks learned to guess every next character of text.txt."
-    assert view.text_content("#story") == f"{read} Loss: how much the text surprised them; lower is better."
     tip = view.locator("#chart-loss .tip")
 
     point_at(view, 1.0)
     assert tip.text_content().startswith("update 200")
     values = ["two validation2.0200", "two training2.0150", "one validation1.0200", "one training1.0150"]
     assert [row.strip() for row in tip.locator("li").all_text_contents()] == values  # as high as their lines lie
-    assert view.locator("#chart-grad .cursor circle").count() == 2  # the cursor is on all charts
     point_at(view, 0.0)
     assert "training4.0000" in tip.text_content()
     assert "validation" not in tip.text_content()  # the first was at step 50
@@ -78,24 +64,26 @@ def test_what_is_hidden_zoomed_and_scaled(view):
     assert lines(view) == 2
     view.check("#show-valid")
 
-    drag(view, 0.5, 0.75)
-    steps = [int(text) for text in ticks(view, "grad") if text.isdigit() and int(text) > 50]
+    point_at(view, 0.5)
+    view.mouse.down()
+    point_at(view, 0.75)
+    view.mouse.up()
+    labels = view.locator("#chart-grad text.label").all_text_contents()
+    steps = [int(text) for text in labels if text.isdigit() and int(text) > 50]
     assert steps
     assert all(100 <= step <= 151 for step in steps)
     view.keyboard.press("Escape")
     assert not view.locator("#zoomed").is_visible()
-    assert "200" in ticks(view)
+    assert "200" in view.locator("#chart-loss text.label").all_text_contents()
 
-    before = curve(view)
+    curves = [curve(view)]
     view.check("#log-x")
-    logarithmic = curve(view)
-    assert logarithmic != before
+    curves.append(curve(view))
     view.fill("#smooth", "0")
-    flat = curve(view)
-    assert flat != logarithmic
-    assert lines(view, kind="raw") == 0
+    curves.append(curve(view))
     view.click("#chart-loss .small")
-    assert curve(view) != flat
+    curves.append(curve(view))
+    assert len({*curves}) == 4
     check_access(view, 24)
 
 
@@ -109,15 +97,12 @@ def test_the_keyboard_alone_scores_samples_and_settings(view):
     assert view.text_content("#scores .best") == "1.0200"
     rollback = "update 100: rolled back from update 117: loss inf; learning rate × 0.5 from here"
     assert view.text_content("#notes").count(rollback) == 2
-    assert view.text_content("#same") == "The runs have the same settings."
     view.focus("#sample-slider")
     view.keyboard.press("Home")
     assert view.text_content("#sample-step") == "update 50"
     assert view.text_content(".sample >> nth=1") == "at 50␍\n<b>\\u202e"
     shades = view.eval_on_selector_all(".sample span", "spans => spans.map(span => span.style.backgroundColor)")
     assert shades[:2] == ["rgba(230, 120, 0, 0.72)", ""]
-    loss = view.get_attribute("#chart-loss .area", "aria-label")
-    assert loss.startswith("Loss, nats per character: chart; one training from 4.0000 to 1.0150, lowest 1.0150; ")
 
 
 def test_what_is_ranked_and_what_is_on_one_axis(opened, learning, run_of):
@@ -126,7 +111,6 @@ def test_what_is_ranked_and_what_is_on_one_axis(opened, learning, run_of):
     runs["bytes"] = run_of("bytes", [train_row(1)], [])
     for name, old, new in (
         ("moved", "source: ", "source: /elsewhere"),
-        ("moved", "log_every: 1", "log_every: 77"),  # an interval is no difference
         ("split", "- 0.9\n  - 0.05", "- 0.8\n  - 0.15"),
         ("bytes", "level: char", "level: byte"),
     ):
@@ -138,30 +122,10 @@ def test_what_is_ranked_and_what_is_on_one_axis(opened, learning, run_of):
     assert view.locator("#scores .best").all_text_contents() == ["1.0200"]
     unranked = view.text_content("#ranked")
     assert "Not on that of a: other (another split of text.txt), split (another split of text.txt), bytes" in unranked
-    assert "log_every" not in view.text_content("#differing")
     assert lines(view) == 8
     view.click("#symbol button[value=byte]")
     assert lines(view) == 1
     assert view.text_content("#chart-loss h2") == "Loss, nats per byte"
-
-
-def test_on_every_screen_and_printed(opened, learning):
-    runs = [read_run(learning(name)) for name in ("one", *(f"a-run-with-a-rather-long-name-{n}" for n in range(5)))]
-    view = opened(report_page(runs), color_scheme="dark", has_touch=True)
-    assert view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 23, 27)"
-    for width, height in ((844, 390), (320, 600), (390, 844)):
-        view.set_viewport_size({"width": width, "height": height})
-        view.wait_for_function(f"document.documentElement.scrollWidth <= {width}")
-    assert view.locator("#chart-loss .area").bounding_box()["y"] < 500  # long names leave it in sight
-    view.touchscreen.tap(330, view.locator("#chart-loss .area").bounding_box()["y"] + 60)
-    box = view.locator("#chart-loss .tip").bounding_box()  # after the finger has left
-    assert box["x"] + box["width"] <= 390
-    view.set_viewport_size({"width": 720, "height": 1000})
-    view.evaluate("dispatchEvent(new Event('beforeprint'))")
-    view.emulate_media(media="print")
-    assert not view.locator("#axis").is_visible()
-    cut = "boxes => boxes.filter(box => box.scrollWidth > box.clientWidth).length"
-    assert view.eval_on_selector_all(".wide", cut) == 0
 
 
 def test_damaged_and_hostile_runs_have_their_line(opened, run_of, learning):
@@ -183,5 +147,4 @@ def test_damaged_and_hostile_runs_have_their_line(opened, run_of, learning):
     view.check("#log-x")
     for chart in ("loss", "lr", "grad", "speed"):
         view.click(f"#chart-{chart} .small")
-        assert "NaN" not in view.inner_html(f"#chart-{chart}")
-        assert "Infinity" not in view.inner_html(f"#chart-{chart}")
+        assert not re.search("NaN|Infinity", view.inner_html(f"#chart-{chart}"))

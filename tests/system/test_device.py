@@ -1,10 +1,12 @@
-"""Devices by name."""
+"""Devices by name, their precisions, and how many threads there are."""
 
 import pytest
 import torch
 
 from charlm.errors import DeviceError
-from charlm.system.device import fp32_precision, own_settings, precisions, prepare_device, resolve_device
+from charlm.system import device, host
+from charlm.system.device import fp32_precision, own_settings, precisions, prepare_device, resolve_device, set_threads
+from charlm.system.host import count_cores
 
 
 @pytest.fixture
@@ -40,62 +42,54 @@ def test_precisions():
         prepare_device(torch.device("cuda", 0), "tf32")
 
 
-CUDNN, PRODUCTS = torch.backends.cudnn, torch.backends.cuda.matmul
-
-
-def precision_settings():
-    """Those of torch, by name; "raises" for those that torch refuses to tell, as newer names were set alone."""
-    readers = {
-        "products": lambda: PRODUCTS.fp32_precision,
-        "layers": lambda: CUDNN.rnn.fp32_precision,
-        "on CPUs": lambda: torch.backends.mkldnn.matmul.fp32_precision,
-        "older name": torch.get_float32_matmul_precision,
-        "TF32 of products": lambda: PRODUCTS.allow_tf32,
-        "TF32 of layers": lambda: CUDNN.allow_tf32,
-    }
-    settings = {}
-    for name, read in readers.items():
-        try:
-            settings[name] = read()
-        except RuntimeError:
-            settings[name] = "raises"
-    return settings
-
-
 @pytest.fixture
 def usual_settings():
     """torch's defaults again after the test."""
     yield
     torch.backends.fp32_precision = "none"
     torch.set_float32_matmul_precision("highest")
-    PRODUCTS.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
-    CUDNN.allow_tf32 = True
+    torch.backends.cuda.matmul.fp32_precision = torch.backends.mkldnn.matmul.fp32_precision = "none"
+    torch.backends.cudnn.allow_tf32 = True
 
 
 @pytest.mark.usefixtures("two_gpus", "usual_settings")
-@pytest.mark.parametrize(
-    ("caller_sets", "precision"),
-    [
-        (lambda: None, "bf16"),
-        (lambda: torch.set_float32_matmul_precision("high"), "fp32"),
-        (lambda: setattr(PRODUCTS, "fp32_precision", "tf32"), "tf32"),
-    ],
-    ids=["nothing", "older name", "newer name"],
-)
-def test_what_a_training_sets_ends_with_it(caller_sets, precision, monkeypatch):
+def test_what_a_training_sets_ends_with_it(monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":16:8")
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
-    caller_sets()
-    before, seed = precision_settings(), torch.initial_seed()
+    torch.set_float32_matmul_precision("high")
+    before, seed = fp32_precision(), torch.initial_seed()
     with own_settings():
-        prepare_device(torch.device("cuda", 1), precision)
         torch.manual_seed(3)
-        found = precision_settings()
-        wanted = ("tf32" if precision == "tf32" else "ieee", "ieee" if precision == "fp32" else "tf32")
-        assert fp32_precision() == (found["products"], found["layers"]) == wanted
-        # Callers and torch itself may read the older names.
-        assert (found["TF32 of products"], found["TF32 of layers"]) == (precision == "tf32", precision != "fp32")
-    assert torch.initial_seed() == seed
-    after = precision_settings()
-    for name, value in before.items():
-        assert value in (after[name], "raises"), name
+        for precision, wanted in {"fp32": ("ieee", "ieee"), "tf32": ("tf32", "tf32"), "bf16": ("ieee", "tf32")}.items():
+            prepare_device(torch.device("cuda", 1), precision)
+            assert fp32_precision() == wanted
+    assert (fp32_precision(), torch.initial_seed()) == (before, seed)
+
+
+@pytest.fixture
+def eight_cores(monkeypatch):
+    monkeypatch.setattr(host, "usable_cores", lambda: frozenset(range(8)))
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"job/a": "max 100000\n", "job": "200000 100000\n", ".": "400000 100000\n"}, 2),
+    ],
+)
+def test_as_many_cores_as_the_quotas_of_the_control_groups_allow(files, cores, write, tmp_path):
+    write("proc/self/cgroup", "9:name=systemd:/job/b\n4:cpu,cpuacct:/job/a\n0::/job/a\n")
+    for group, quota in files.items():
+        write(f"sys/fs/cgroup/{group}/cpu.max", quota)
+    assert count_cores(tmp_path) == cores
+
+
+@pytest.mark.parametrize(("cores", "requested", "expected"), [(1, 0, 1), (1, 3, 3), (9, 0, 2)])
+def test_a_training_takes_no_more_threads_than_cores_unless_told(cores, requested, expected, monkeypatch, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(device, "count_cores", lambda: cores)
+    threads(2)
+    set_threads(requested)
+    assert torch.get_num_threads() == expected

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from charlm.system import files
 from charlm.system.files import NotOwnError, read_file, replace_file
 
 
@@ -50,21 +49,3 @@ def test_a_link_is_replaced_and_leftovers_of_killed_processes_go(tmp_path):
     replace_file(file, b"new")
     assert (file.read_text(), target.read_text()) == ("new", "mine")
     assert {*tmp_path.iterdir()} == {file, target, new, others}
-
-
-def test_on_windows_writers_wait_until_nobody_has_the_file_open(tmp_path, monkeypatch, windows):
-    file = tmp_path / "best.yaml"
-    replace_file(file, b"old")
-    reader = file.open()
-
-    def close_at_second_pause(seconds):
-        if seconds == 2:
-            reader.close()
-
-    monkeypatch.setattr(files, "_PAUSES_S", (1, 2))
-    monkeypatch.setattr(files.time, "sleep", close_at_second_pause)
-    replace_file(file, b"new")
-    assert file.read_bytes() == b"new"
-    with file.open(), pytest.raises(PermissionError):
-        replace_file(file, b"newer")
-    assert (file.read_bytes(), [*tmp_path.iterdir()]) == (b"new", [file])

@@ -1,0 +1,313 @@
+"""What is saved comes back; a failed write changes nothing; only a whole checkpoint is read."""
+
+import errno
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from charlm import checkpoint as module
+from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint, save_checkpoint
+from charlm.config import parse_config
+from charlm.data.vocabulary import Vocabulary
+from charlm.errors import CheckpointError, DamagedCheckpointError, RunError
+from charlm.inference.trained import load_model
+from charlm.model import build_model, load_weights
+from charlm.runs import BEST, FOLDER, LAST, find_checkpoint
+
+CONFIG = parse_config(
+    {"model": {"cell": {"kind": "gru", "hidden": 3}, "embedding": 2}, "optimizer": {"name": "adam", "lr": 1e-7}}, "test"
+)
+VOCABULARY = Vocabulary("char", "\0\n aé😀😁")
+
+
+@pytest.fixture
+def checkpoint() -> Checkpoint:
+    torch.manual_seed(0)
+    weights = dict(build_model(CONFIG.model, len(VOCABULARY)).named_parameters())
+    return Checkpoint(
+        config=CONFIG,
+        vocabulary=VOCABULARY,
+        weights=weights,
+        progress={"step": 7, "best_nats": 0.1 + 0.2, "corpus_sha256": "é", "valid_nats": None, "list": [1, 2.0]},
+        averaged={name: weight.detach() / 2 for name, weight in weights.items()},
+        optimizer={"step/decoder.bias": torch.tensor(7.0), "empty": torch.zeros(0, 3)},
+        carried={
+            "sums": torch.tensor([0.1, 1e300], dtype=torch.float64),
+            "rng.cpu": torch.get_rng_state(),
+            "bf16": torch.tensor([1.5, -0.0], dtype=torch.bfloat16),
+            "transposed": torch.arange(6).reshape(2, 3).T,
+        },
+    )
+
+
+@pytest.fixture
+def saved(checkpoint: Checkpoint, tmp_path: Path) -> Path:
+    path = tmp_path / FOLDER / LAST
+    save_checkpoint(checkpoint, path)
+    return path
+
+
+def later(checkpoint: Checkpoint, step: int) -> Checkpoint:
+    return replace(checkpoint, progress={"step": step})
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def test_everything_comes_back(checkpoint, tmp_path):
+    plain = replace(checkpoint, averaged={}, optimizer={}, carried={})
+    for before in (checkpoint, plain, replace(plain, vocabulary=Vocabulary("byte"))):
+        save_checkpoint(before, tmp_path / LAST)
+        after = read_checkpoint(tmp_path / LAST)
+        assert (after.config, after.vocabulary, after.progress) == (before.config, before.vocabulary, before.progress)
+        for group in ("weights", "averaged", "optimizer", "carried"):
+            assert getattr(after, group).keys() == getattr(before, group).keys()
+            for name, tensor in getattr(before, group).items():
+                found = getattr(after, group)[name]
+                assert (found.dtype, found.shape, bits(found)) == (tensor.dtype, tensor.shape, bits(tensor)), name
+
+
+@pytest.mark.parametrize("embedding", [3, 2])
+def test_tied_weights_are_stored_once(checkpoint, tmp_path, embedding):
+    model_config = CONFIG.model.model_copy(update={"embedding": embedding, "tie_embeddings": True})
+    model = build_model(model_config, len(VOCABULARY))
+    config = CONFIG.model_copy(update={"model": model_config})
+    tied = replace(checkpoint, config=config, weights=dict(model.named_parameters()), averaged={})
+    save_checkpoint(tied, tmp_path / LAST)
+    found = load_model(read_checkpoint(tmp_path / LAST), torch.device("cpu"))
+    assert found.embedding.weight is found.decoder.weight
+    assert all(map(torch.equal, found.parameters(), model.parameters()))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"decoder.bias": torch.zeros(5)},
+        {"decoder.bias": None},
+        {"more": torch.zeros(2, 2)},
+        {"decoder.bias": torch.zeros(7, dtype=torch.float64)},
+    ],
+)
+def test_weights_of_other_names_shapes_or_types_are_refused(checkpoint, change):
+    model = build_model(CONFIG.model, len(VOCABULARY))
+    before = {name: bits(weight) for name, weight in model.named_parameters()}
+    weights = {name: tensor for name, tensor in {**checkpoint.weights, **change}.items() if tensor is not None}
+    with pytest.raises(CheckpointError):
+        load_weights(model, weights)
+    assert {name: bits(weight) for name, weight in model.named_parameters()} == before
+
+
+def test_permissions_are_those_of_any_new_file(checkpoint, tmp_path):
+    before = os.umask(0o027)
+    try:
+        save_checkpoint(checkpoint, tmp_path / LAST)
+    finally:
+        os.umask(before)
+    assert (tmp_path / LAST).stat().st_mode & 0o777 == 0o640
+
+
+def test_further_names(checkpoint, saved):
+    best, numbered = saved.with_name(BEST), saved.with_name("step-00000007.safetensors")
+    save_checkpoint(checkpoint, saved, [best, numbered])
+    assert best.read_bytes() == numbered.read_bytes() == saved.read_bytes()
+    save_checkpoint(later(checkpoint, 8), saved)
+    assert [read_checkpoint(path).progress["step"] for path in (best, numbered, saved)] == [7, 7, 8]
+    assert names(saved.parent) == [BEST, LAST, numbered.name]
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "cause", "error"),
+    [
+        (os, "fsync", OSError(errno.ENOSPC, "No space left on device"), RunError),
+        (Path, "replace", OSError(errno.EACCES, "Permission denied"), RunError),
+        (os, "fsync", KeyboardInterrupt(), KeyboardInterrupt),
+    ],
+)
+def test_a_write_that_fails_leaves_what_was_there(checkpoint, saved, monkeypatch, target, name, cause, error):
+    save_checkpoint(checkpoint, saved, [saved.with_name(BEST)])
+    before = {path: path.read_bytes() for path in saved.parent.iterdir()}
+
+    def fail(*_, **__):
+        raise cause
+
+    monkeypatch.setattr(target, name, fail)
+    with pytest.raises(error):
+        save_checkpoint(later(checkpoint, 8), saved, [saved.with_name(BEST)])
+    assert {path: path.read_bytes() for path in saved.parent.iterdir()} == before
+
+
+def test_a_disk_that_fills_between_two_names_leaves_both_whole(checkpoint, saved, monkeypatch):
+    """`last` is the later one: a run killed between them resumes from the older file and writes both again."""
+    save_checkpoint(checkpoint, saved, [saved.with_name(BEST)])
+    rename = Path.replace
+
+    def full_for_last(source, target):
+        if target.name == LAST:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "replace", full_for_last)
+    with pytest.raises(RunError):
+        save_checkpoint(later(checkpoint, 8), saved, [saved.with_name(BEST)])
+    assert [read_checkpoint(saved.with_name(name)).progress["step"] for name in (BEST, LAST)] == [8, 7]
+    assert names(saved.parent) == [BEST, LAST]
+
+
+def test_the_data_is_on_the_disk_before_it_gets_its_name(checkpoint, saved, monkeypatch):
+    events: list[str] = []
+    fsync, rename = os.fsync, Path.replace
+
+    def noted_fsync(descriptor: int) -> None:
+        events.append("flush folder" if os.path.isdir(f"/dev/fd/{descriptor}") else "flush file")  # noqa: PTH112
+        fsync(descriptor)
+
+    def noted_replace(path: Path, target: Path) -> Path:
+        events.append("rename")
+        return rename(path, target)
+
+    monkeypatch.setattr(os, "fsync", noted_fsync)
+    monkeypatch.setattr(Path, "replace", noted_replace)
+    save_checkpoint(checkpoint, saved, [saved.with_name(BEST)])
+    assert events == ["flush file", "rename", "flush folder"] * 2
+
+
+@pytest.mark.parametrize("path", ["file/last.safetensors", "removed/checkpoints/last.safetensors", "folder"])
+def test_a_place_where_no_file_can_be_is_refused(checkpoint, tmp_path, path):
+    """The folder of a run that the user has removed is not made anew."""
+    (tmp_path / "file").write_text("in the way")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(RunError):
+        save_checkpoint(checkpoint, tmp_path / path)
+    assert names(tmp_path) == ["file", "folder"]
+
+
+# Files that are no whole checkpoint
+
+
+OWN_CELL = '{"model": {"cell": {"kind": "/tmp/mine.py:Mine", "hidden": 4}}}'
+FORMAT = {"format": module.FORMAT, "version": str(module.VERSION)}
+
+
+def assert_refused(path: Path) -> None:
+    with pytest.raises(CheckpointError) as error:
+        read_checkpoint(path)
+    assert str(error.value).startswith(f"{path}: ")
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_of_another_length(saved):
+    content = saved.read_bytes()
+    lengths = [*range(0, 40, 3), *range(40, len(content), 297), len(content) - 1]
+    for damaged in (*(content[:length] for length in lengths), content + b"\0"):
+        saved.write_bytes(damaged)
+        assert_refused(saved)
+
+
+def test_any_flipped_bit(saved):
+    content = saved.read_bytes()
+    data = 8 + int.from_bytes(content[:8], "little")
+    assert len(content) - data > 5000, "the random state alone has 5056 bytes"
+    for position in [*range(0, data, 5), *range(data, len(content), 41), len(content) - 1]:
+        damaged = bytearray(content)
+        damaged[position] ^= 1 << position % 8
+        saved.write_bytes(damaged)
+        assert_refused(saved)
+
+
+def test_a_pickle_is_not_run(tmp_path):
+    marker, path = tmp_path / "run by the pickle", tmp_path / LAST
+
+    class Malice:
+        def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+            return os.mkdir, (str(marker),)
+
+    path.write_bytes(pickle.dumps(Malice()))
+    assert_refused(path)
+    torch.save({"weights": Malice()}, path)
+    assert_refused(path)
+    assert not marker.exists()
+    pickle.loads(pickle.dumps(Malice()))
+    assert marker.is_dir(), "the malice of this test works"
+
+
+@pytest.mark.parametrize("header", [None, {"format": "pt"}, FORMAT, FORMAT | {"version": "99"}])
+def test_a_file_of_another_program_or_version_or_without_a_hash(tmp_path, header):
+    save_file({"weights/decoder.weight": torch.zeros(3)}, tmp_path / LAST, header)
+    assert_refused(tmp_path / LAST)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"config": None},
+        {"config": '{"model": {"cell": {"kind": "rhn", "dept": 3}}}'},
+        {"config": OWN_CELL, "cell": "{"},
+        {"config": OWN_CELL, "cell": '{"states": ["h"]}'},
+        {"progress": '{"step": 7.0}'},
+        {"progress": '{"elapsed_s": NaN}'},
+        {"progress": f'{{"step": {10**400}}}'},
+        {"vocabulary": '{"level": "char", "characters": "aa"}'},
+    ],
+    ids=lambda entry: str(entry)[:60],
+)
+def test_a_right_hash_of_a_wrong_header(tmp_path, entry):
+    header = FORMAT | {"config": "{}", "vocabulary": '{"level": "byte", "characters": ""}', "progress": "{}"}
+    tensors = {"weights/a": torch.zeros(1)}
+    path = tmp_path / "c.safetensors"
+
+    def write(fields: dict[str, str]) -> None:
+        save_file(tensors, path, fields | {"sha256": module.digest(fields, tensors)})
+
+    write(header)
+    read_checkpoint(path)
+    write({key: value for key, value in (header | entry).items() if value is not None})
+    assert_refused(path)
+
+
+@pytest.mark.parametrize(
+    ("group", "number"),
+    [("weights", torch.nan), ("averaged", torch.inf), ("optimizer", torch.nan), ("carried", -torch.inf)],
+)
+def test_a_right_hash_of_numbers_that_are_not_finite(checkpoint, tmp_path, group, number):
+    tensor = torch.randn(70, dtype=torch.float64 if group == "carried" else torch.float32)
+    tensor[33] = number
+    save_checkpoint(replace(checkpoint, **{group: {**getattr(checkpoint, group), "x": tensor}}), tmp_path / LAST)
+    assert_refused(tmp_path / LAST)
+
+
+def test_a_run_gives_its_best_checkpoint_then_its_last(tmp_path):
+    folder = tmp_path / FOLDER
+    with pytest.raises(CheckpointError):
+        find_checkpoint(tmp_path)
+    folder.mkdir()
+    (folder / LAST).touch()
+    assert find_checkpoint(tmp_path) == folder / LAST
+    (folder / BEST).touch()
+    assert find_checkpoint(tmp_path) == find_checkpoint(folder) == folder / BEST
+    (tmp_path / "any name").touch()
+    assert find_checkpoint(tmp_path / "any name") == tmp_path / "any name"
+
+
+def test_the_newest_whole_checkpoint_stands_in_for_a_damaged_one(checkpoint: Checkpoint, tmp_path):
+    folder = tmp_path / FOLDER
+    assert newest_whole(tmp_path) is None
+    for step in (100, 300, 200, 400):
+        save_checkpoint(later(checkpoint, step), folder / f"step-{step:08}.safetensors")
+    newest = folder / "step-00000400.safetensors"
+    newest.write_bytes(newest.read_bytes()[:-1] + b"\x7f")
+    with pytest.raises(DamagedCheckpointError):
+        read_checkpoint(newest)
+    for before_step, wanted in ((float("inf"), 300), (300, 200)):
+        path, found = newest_whole(tmp_path, before_step)
+        assert (path.name, found.progress["step"]) == (f"step-{wanted:08}.safetensors", wanted)
