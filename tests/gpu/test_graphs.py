@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from charlm.cells.window import Window
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.layers import RecurrentLayers
 from charlm.layers.buffers import BufferCache
@@ -70,11 +69,12 @@ def test_calls_are_recorded_the_second_time_and_forgotten_when_not_used_for_long
 
 def test_another_address_or_number_is_another_call() -> None:
     x, y = torch.zeros(4, 4), torch.zeros(4, 4)
-    values: dict[str, Any] = {"T": 3, "epsilon": 0.5, "x": x, "mask": None}
-    same = identity({"T": 3, "epsilon": 0.5, "x": x.detach(), "mask": None})
-    assert identity(values) == same
-    tensors = [y, x[:2], x.view(2, 8), x.view(torch.int32), x.t()]
-    others: list[dict[str, Any]] = [{"T": 4}, {"epsilon": 0.25}, {"mask": y}, *({"x": tensor} for tensor in tensors)]
+    rnn, gru = (Case(kind).start(1, 2).passes(0) for kind in ("rnn", "gru"))
+    values: dict[str, Any] = {"T": 3, "epsilon": 0.5, "x": x, "mask": None, "passes": rnn}
+    same = identity(values)
+    assert identity(values | {"x": x.detach()}) == same
+    others: list[dict[str, Any]] = [{"T": 4}, {"epsilon": 0.25}, {"mask": y}, {"passes": gru}]
+    others += [{"x": tensor} for tensor in (y, x[:2], x.view(2, 8), x.view(torch.int32), x.t())]
     assert all(identity(values | other) != same for other in others)
 
 
@@ -136,31 +136,18 @@ def test_every_window_from_the_third_on_is_replayed_with_the_same_results(
     assert recorder.replayed == 2 * 2 * 3 + 2 * 4
 
 
-def test_another_cell_or_precision_on_the_same_tensors_is_another_call(recorder: Recorder) -> None:
-    """A window reads what the tensors hold at the time."""
-    driver = RecurrentLayers.gpu_driver
-    T, B, H = 3, 2, 5
-    weights_HH, inputs_TBH, states = torch.empty(H, H), torch.empty(T, B, H), torch.randn(1, 1 + T, B, H)
-    sizes: Any = {"T": T, "B": B, "H": H, "I": 0, "bf16": False, "saved_steps": T}
-    tensors: Any = {"weights": [weights_HH], "windows": [inputs_TBH], "vectors": [], "saved": [], "operands": []}
-    passes = [Case("rnn", {"nonlinearity": name}).start(1, H).passes(0) for name in ("tanh", "relu")]
-    tanh, relu = (Window(passes=both, states=states, **sizes, **tensors) for both in passes)
+def test_a_window_in_another_precision_is_launched(recorder: Recorder) -> None:
+    stack = Case("rnn").build(5, 5, 1).float()
+    x = random_input(stack, 3, 2).float()
     for _ in range(4):
-        inputs_TBH.normal_()
-        weights_HH.normal_()
-        driver.forward(tanh)
-        h_BH = states[0, 0]
-        for a_BH in inputs_TBH:
-            h_BH = torch.tanh(a_BH + h_BH @ weights_HH.t())
-        torch.testing.assert_close(states[0, -1], h_BH)
-    driver.forward(relu)
-    assert states[0, 1:].min() >= 0
+        results(stack, x, 0)
+    replayed = recorder.replayed
     torch.backends.cuda.matmul.fp32_precision = "tf32"  # by its newer name alone, so allow_tf32 cannot be read
     try:
-        driver.forward(tanh)
+        results(stack, x, 0)
     finally:
         torch.backends.cuda.matmul.fp32_precision = "none"
-    assert (recorder.recorded, recorder.replayed) == (1, 2)
+    assert 0 < replayed == recorder.replayed
 
 
 @pytest.mark.usefixtures("recorder")
