@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-import weakref
 from typing import Any
 
 import pytest
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.layers import RecurrentLayers
-from charlm.layers.buffers import BufferCache
 from tests.cells.measure import Case, own, random_input, random_state
 from tests.recordable import CheckedGraphs, Recordable
 
@@ -76,18 +74,6 @@ def test_another_address_or_number_is_another_call() -> None:
     others: list[dict[str, Any]] = [{"T": 4}, {"epsilon": 0.25}, {"mask": y}, {"passes": gru}]
     others += [{"x": tensor} for tensor in (y, x[:2], x.view(2, 8), x.view(torch.int32), x.t())]
     assert all(identity(values | other) != same for other in others)
-
-
-def test_where_nothing_can_be_recorded_the_rest_is_launched(capsys: pytest.CaptureFixture[str]) -> None:
-    def refuse(launches: Launches, device: torch.device) -> Launches:
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
-
-    graphs, runs = Graphs(refuse), []
-    for _ in range(5):
-        graphs.run("call", lambda: runs.append(1), CPU)
-    assert len(runs) == 5
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("graph    not used from now on: CUDA error: ")
 
 
 @pytest.mark.usefixtures("no_launches")
@@ -167,31 +153,6 @@ def test_windows_that_wait_for_their_backward_pass_share_nothing() -> None:
         assert all(map(torch.equal, again, together))
         for gradient, singles in zip(together, zip(*alone, strict=True), strict=True):
             torch.testing.assert_close(gradient, sum(singles), rtol=1e-5, atol=1e-5)
-
-
-# Buffers
-
-
-def test_buffers_come_again_for_the_last_two_forms_of_a_call() -> None:
-    cache = BufferCache()
-
-    def states_of(form: str) -> tuple[Any, Tensor]:
-        """The buffers of a call, which is over when they are deleted, and one of them."""
-        buffers = cache.buffers_of(form)("window")
-        return buffers, buffers.new("states", torch.zeros(1), 3)
-
-    (one, first), (other, second) = states_of("training"), states_of("training")
-    address, reference = first.data_ptr(), weakref.ref(first)
-    assert second.data_ptr() != address
-    del other, second
-    del one, first
-    for form in ("another", "training", "third"):
-        buffers, states = states_of(form)
-        assert (states.data_ptr() == address) == (form == "training")
-        del buffers, states
-    assert reference() is not None
-    states_of("another")
-    assert reference() is None
 
 
 @pytest.mark.cuda
