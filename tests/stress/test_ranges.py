@@ -3,19 +3,22 @@
 import itertools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 from charlm.cells import CELLS
 from charlm.config import Config, parse_config
 from charlm.config.faults import json_schema
 from charlm.config.optimizers import OPTIMIZERS
 from charlm.errors import ConfigError, DataError, DeviceError, DivergenceError
+from charlm.training.start import resume_run, start_run
+from tests.text import words_text
 
 Path_ = tuple[str | int, ...]
-MIXES = [*itertools.product(["lstm", *CELLS], OPTIMIZERS.classes)]
-"""Every kind of cell with every optimizer."""
 
 
 class Number(NamedTuple):
@@ -31,21 +34,17 @@ class Number(NamedTuple):
         return ".".join(part for part in self.path if isinstance(part, str))
 
 
-def numbers() -> Iterator[Number]:
-    """Every number of a config, of each kind of a section."""
-    return _numbers(json_schema(Config), (), ())
-
-
-def _numbers(schema: dict[str, Any], path: Path_, kinds: tuple[tuple[Path_, str], ...]) -> Iterator[Number]:
+def numbers(schema: dict[str, Any], path: Path_ = (), kinds: tuple[tuple[Path_, str], ...] = ()) -> Iterator[Number]:
+    """Every number of a schema, of each kind of a section."""
     if "discriminator" in schema:
         tag = schema["discriminator"]["propertyName"]
         for kind, section in schema["discriminator"]["mapping"].items():
-            yield from _numbers(section, path, (*kinds, ((*path, tag), kind)))
+            yield from numbers(section, path, (*kinds, ((*path, tag), kind)))
         return
     for branch in schema.get("anyOf", []):
-        yield from _numbers(branch, path, kinds)
+        yield from numbers(branch, path, kinds)
     for key, child in (*enumerate(schema.get("prefixItems", [])), *schema.get("properties", {}).items()):
-        yield from _numbers(child, (*path, key), kinds)
+        yield from numbers(child, (*path, key), kinds)
     if schema.get("type") in ("integer", "number"):
         yield Number(path, schema, kinds)
 
@@ -73,43 +72,51 @@ def config_with(number: Number, value: float, cell: str, optimizer: str, text: P
     if number.path == ("train", "max_steps"):
         raw["train"]["max_epochs"] = 0.01
     for path, kind in number.kinds:
-        _set(raw, path, kind)
+        set_option(raw, path, kind)
     if raw["optimizer"]["name"] not in ("adam", "adamw", "muon"):
         del raw["optimizer"]["betas"]
-    _set(raw, number.path, value)
+    set_option(raw, number.path, value)
     if number.path[:2] == ("data", "split") and 0 <= value <= 1:
         first, second = {0, 1, 2} - {number.path[2]}
         raw["data"]["split"][first], raw["data"]["split"][second] = 1 - value, 0.0
     return raw
 
 
-def _set(raw: Any, path: Path_, value: Any) -> None:
+def set_option(raw: Any, path: Path_, value: Any) -> None:
     *above, key = path
     for each in above:
         raw = raw.setdefault(each, {}) if isinstance(raw, dict) else raw[each]
     raw[key] = value
 
 
-def is_refused(number: Number, raw: dict[str, Any]) -> bool:
-    """Whether the config is refused; AssertionError unless each line names the option, what was found and the range."""
-    faults: Sequence[str] = []
+def is_accepted(number: Number, raw: dict[str, Any]) -> bool:
+    """Whether the config is; AssertionError unless each fault names the option, what was found and the range."""
     try:
         parse_config(raw, "test")
     except ConfigError as error:
-        faults = error.faults
-    assert all(re.match(rf"test: {number.key}(\.\d)?: found .*; allowed: .*\d", line) for line in faults), faults
-    return bool(faults)
+        for line in error.faults:
+            assert re.match(rf"test: {number.key}(\.\d)?: found .*; allowed: .*\d", line)
+        return False
+    return True
 
 
-def train_and_resume(raw: dict[str, Any], run_dir: Path) -> None:
-    """Train, with samples, evaluations and checkpoints, and resume."""
-    from charlm.training.start import resume_run, start_run
+@pytest.mark.usefixtures("no_kernels")
+def test_a_number_is_refused_with_its_range_or_a_training_ends_well(tmp_path: Path) -> None:
+    text, mixes = tmp_path / "text.txt", itertools.cycle(itertools.product(["lstm", *CELLS], OPTIMIZERS.classes))
+    text.write_text(words_text(3000), encoding="utf-8")
+    trained = set()
+    for number in numbers(json_schema(Config)):
+        raws = [config_with(number, value, *next(mixes), text) for value in sorted(extremes(number), key=abs)]
+        accepted = [raw for raw in raws if is_accepted(number, raw)]
+        assert 0 < len(accepted) < len(raws), number.key
+        # The largest integers would take long.
+        if number.schema["type"] == "number" and number.key not in trained:
+            trained.add(number.key)
+            with suppress(DataError, DeviceError, DivergenceError):
+                start_run(parse_config(accepted[-1], "test"), tmp_path / number.key)
+                resume_run(tmp_path / number.key, longer)
+    assert len(trained) > 25
 
-    def longer(saved: Config) -> Config:
-        return parse_config(saved.model_dump(mode="json"), "resume", ["train.max_steps=4"])
 
-    try:
-        start_run(parse_config(raw, "test"), run_dir)
-        resume_run(run_dir, longer)
-    except (DataError, DeviceError, DivergenceError):
-        pass
+def longer(saved: Config) -> Config:
+    return parse_config(saved.model_dump(mode="json"), "resume", ["train.max_steps=4"])
