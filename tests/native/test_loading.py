@@ -5,9 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -145,13 +143,6 @@ def test_a_library_that_is_damaged_or_not_ones_own_is_made_again(
         path.chmod(0o777 if damage == "writable by others" else 0o600)
     assert compiles(kernel)
     assert not compiles(kernel)
-
-
-def test_threads_that_need_a_kernel_at_once_compile_it_once(kernel: Kernel, capfd: pytest.CaptureFixture[str]) -> None:
-    both = Barrier(2)
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(lambda _: both.wait(10) is not None and kernel.works(), range(2))) == [True, True]
-    assert capfd.readouterr().err.count("compile  for this CPU") == 1
 
 
 def test_a_layer_without_its_kernel_runs_in_pytorch_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
