@@ -14,6 +14,8 @@ from charlm.model import build_model
 from tests.browser import HOSTILE, check_access, data_of
 from tests.export.models import CHARACTERS, model_of
 
+pytestmark = pytest.mark.slow
+
 MODELS = {
     "characters": {"case": "gru"},
     "bytes": {"case": "slstm", "level": "byte"},
