@@ -12,13 +12,13 @@ from charlm.system.process_group import ProcessGroup, process_group
 
 TIMEOUT_S = 60
 
-Team = Callable[..., list[Any]]
-"""Calls a function of a module with the group and further arguments in each process; returns what each returns."""
-
 
 @contextlib.contextmanager
-def team(size: int, **environment: str) -> Iterator[Team]:
-    """So many processes in one group, with these variables in their environment."""
+def team(size: int, **environment: str) -> Iterator[Callable[..., list[Any]]]:
+    """So many processes in one group, with these variables in their environment.
+
+    It calls a function with the group and further arguments in each process; returns what each returns.
+    """
     context = multiprocessing.get_context("spawn")
     with contextlib.ExitStack() as stack:
         pools = [stack.enter_context(ProcessPoolExecutor(1, context)) for _ in range(size)]
@@ -39,12 +39,9 @@ def environments(size: int, timeout_s: int) -> list[dict[str, str]]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    common = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port, "MASTER_ADDR": "127.0.0.1"}
-    common["CHARLM_TIMEOUT_S"] = timeout_s
-    return [
-        {name: str(value) for name, value in (common | {"RANK": rank, "LOCAL_RANK": rank}).items()}
-        for rank in range(size)
-    ]
+    common = {"WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "MASTER_PORT": port, "CHARLM_TIMEOUT_S": timeout_s}
+    common = {name: str(value) for name, value in common.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    return [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
 
 
 # What each process calls. It stays in its group between calls.

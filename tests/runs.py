@@ -1,10 +1,11 @@
 """What two runs are compared by."""
 
+import contextlib
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 
@@ -31,9 +32,8 @@ def assert_same_checkpoint(one: Path, other: Path) -> None:
         assert ours.keys() == theirs.keys()
         for name in ours:
             assert torch.equal(ours[name], theirs[name]), f"{group} {name}"
-    assert {k: v for k, v in a.progress.items() if not k.endswith("_s")} == {
-        k: v for k, v in b.progress.items() if not k.endswith("_s")
-    }
+    ours, theirs = ({k: v for k, v in each.progress.items() if not k.endswith("_s")} for each in (a, b))
+    assert ours == theirs
 
 
 def contents(run: Path):
@@ -44,24 +44,18 @@ def with_max_steps(steps):
     return lambda saved: parse_config(saved.model_dump(mode="json"), "saved", [f"train.max_steps={steps}"])
 
 
-class interrupted_after:
-    """Send this process SIGINT (or another) during the update after `steps` updates."""
+@contextlib.contextmanager
+def interrupted_after(steps, number=signal.SIGINT):
+    """Sends this process a signal at the end of the update that makes it so many steps."""
+    update = Trainer.update
 
-    def __init__(self, steps, number=signal.SIGINT):
-        self.steps, self.number = steps, number
+    def updated(trainer):
+        update(trainer)
+        if trainer.state.step == steps:
+            signal.raise_signal(number)
 
-    def __enter__(self):
-        self.update = Trainer.update
-
-        def update(trainer):
-            self.update(trainer)
-            if trainer.state.step == self.steps:
-                os.kill(os.getpid(), self.number)
-
-        Trainer.update = update
-
-    def __exit__(self, *_):
-        Trainer.update = self.update
+    with mock.patch.object(Trainer, "update", updated):
+        yield
 
 
 def row_of(trainer: Trainer) -> dict[str, Any]:

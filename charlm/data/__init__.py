@@ -7,7 +7,7 @@
     counting.py   which characters a source has, and how often
     corpus.py     a text as ids, in splits
     splits.py     how texts, and lines that are records, are cut into splits
-    lines.py      texts whose lines are records: as a model reads them, and where they start
+    records.py      texts whose lines are records: as a model reads them, and where they start
     time_order.py whether lines stand in order of time or number
     hashes.py     hashes of lines and n-grams
     cache.py      arrays of ids in the cache

@@ -21,12 +21,9 @@ from charlm.cells.split import split
 from charlm.cells.stored import as_json, restored
 from charlm.cells.triton import Options, kernels
 from charlm.export.html_model import program_json
-from charlm.export.onnx_graph import build_model
 from charlm.layers import RecurrentLayers, RecurrentState
 from charlm.layers.reference import TensorProgram
-from charlm.model import CharLM
-from tests.cells.measure import Run, by_kernel, run
-from tests.cells.on_tensors import by_program
+from tests.cells.measure import assert_equal_runs, by_kernel, by_program, run
 from tests.cells.programs import NAMES, random_cell
 
 HIDDEN, INPUTS = 4, 3
@@ -119,13 +116,6 @@ def is_moderate(layers: RecurrentLayers, x: Tensor, state: RecurrentState) -> bo
     return True
 
 
-def assert_alike(found: Run, expected: Run) -> None:
-    """Equal to rounding in float32, where numbers are finite."""
-    if all(tensor.isfinite().all() for tensor in expected.values()):
-        for name, tensor in expected.items():
-            torch.testing.assert_close(found[name], tensor, rtol=1e-3, atol=1e-3, msg=lambda m, at=name: f"{at}: {m}")
-
-
 def compare_kernel(layers: RecurrentLayers) -> None:
     """Run a program of `layers_of_program` in its kernel; it gives the numbers of the reference where it can."""
     x, state = inputs_of(layers)
@@ -134,26 +124,6 @@ def compare_kernel(layers: RecurrentLayers) -> None:
         layers = layers.float()
         x, state = x.float(), tuple(tensor.float() for tensor in state)
         found = run(by_kernel(layers), layers, x, state)
-        if is_compared:
-            assert_alike(found, run(layers.forward_reference, layers, x, state))
-
-
-def compare_onnx(program: Program, square: bool) -> None:
-    """Run a program as an ONNX graph; it gives the numbers of the reference loop where these are moderate."""
-    import onnxruntime
-
-    layers = layers_of_program(program, square).float()
-    network = CharLM(11, layers.input_size, layers).eval()
-    session = onnxruntime.InferenceSession(build_model(network).SerializeToString())
-    ids = torch.randint(11, (3, 2))
-    state = layers.zero_state(2)
-    inputs = {each.name: tensor.numpy() for each, tensor in zip(session.get_inputs()[1:], state, strict=True)}
-    names = [each.name for each in session.get_outputs()]
-    found = dict(zip(names, map(torch.from_numpy, session.run(None, {"ids": ids.numpy(), **inputs})), strict=True))
-    assert network.embedding is not None
-    with torch.no_grad():
-        x = network.embedding(ids)
-        y, last = layers.forward_reference(x, state)
-        expected = dict(zip(names, (network.logits(y), *last), strict=True))
-    if is_moderate(layers, x, state):
-        assert_alike(found, expected)
+        expected = run(layers.forward_reference, layers, x, state)
+        if is_compared and all(tensor.isfinite().all() for tensor in expected.values()):
+            assert_equal_runs(found, expected, tolerance=1e-3)

@@ -126,15 +126,3 @@ def assert_operands_are_rounded(
     for name in truth:
         # A sum near a tie is seldom rounded to bfloat16 alike in float32 and float64, by the reference in float32 too.
         assert error(in_bf16, name) <= max(0.3 * error(in_float32, name), 2 * error(reference, name)), name
-
-
-def test_after_a_reset_a_stream_has_the_bits_of_one_that_begins(case: Case) -> None:
-    stack = case.build(3, 40, state=0.4, zoneout=0.3).float().eval()
-    x, state = in_dtype_of(stack, random_input(stack, 7, 4), random_state(stack, 4))
-    resets_TB = torch.zeros(7, 4, dtype=torch.bool)
-    resets_TB[3] = True
-    with torch.no_grad():
-        y, last = autocast(stack)(x, state, resets_TB)
-        alone, last_alone = autocast(stack)(x[3:].contiguous())
-    assert torch.equal(y[3:], alone)
-    assert all(map(torch.equal, last, last_alone))

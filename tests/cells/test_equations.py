@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from charlm.layers import Activations, RecurrentLayers
+from charlm.layers import Activations
 from tests.cells.measure import Case, assert_equal_runs, random_input, random_state, run, seeded
 
 Weights = dict[str, Tensor]
@@ -184,38 +184,15 @@ def test_the_cells_of_torch(case: Case, theirs: Callable[..., nn.RNNBase]) -> No
         assert_equal_runs({name: found[name] for name in expected}, expected)
 
 
-# The activations that the reference loop records
-
-
-def recorded(stack: RecurrentLayers) -> list[dict[str, Tensor]]:
-    """States and gates of each layer, [T, B, H] by name, of a window with resets."""
-    activations = [Activations(list) for _ in range(stack.num_layers)]
-    x_TBI, resets_TB = torch.randn(5, 2, 3, dtype=torch.float64), torch.eye(5, 2).bool()
-    stack = stack.double().eval()
-    outputs, _ = stack.forward_reference(x_TBI, None, resets_TB, activations=activations)
-    assert torch.equal(outputs, stack.forward_reference(x_TBI, None, resets_TB)[0])
-    layers = [{name: torch.stack(steps) for (name, _), steps in a.items()} for a in activations]
-    assert torch.equal(layers[-1][stack.state_names[0]], outputs)
-    assert all(steps.shape == (5, 2, 4) for layer in layers for steps in layer.values())
-    return layers
-
-
-def test_every_kind_records_its_activations(case: Case) -> None:
-    assert len(recorded(case.start(3, 4, 2, zoneout=0.3))) == 2
-
-
 def test_recorded_activations_obey_the_equations() -> None:
-    [v] = recorded(Case("lstm").start(3, 4))
+    """Of every step of a window, also where a stream is reset."""
+    stack = Case("lstm").start(3, 4).double()
+    x_TBI, resets_TB = torch.randn(5, 2, 3, dtype=torch.float64), torch.eye(5, 2).bool()
+    activations = Activations(list)
+    y_TBH, _ = stack.forward_reference(x_TBI, None, resets_TB, activations=[activations])
+    v = {name: torch.stack(steps) for (name, _), steps in activations.items()}
+    assert torch.equal(v["h"], y_TBH)
     torch.testing.assert_close(v["h"], v["o"] * v["c"].tanh())
-    after_the_resets = slice(2, None)
-    c = v["f"] * v["c"].roll(1, 0) + v["i"] * v["g"]
-    torch.testing.assert_close(v["c"][after_the_resets], c[after_the_resets])
-    stack = Case("rhn").start(3, 4, depth=2)
-    [v] = recorded(stack)
-    assert {*v} == {"s", "s1", "g1", "g2"}
-    a = v["s1"] @ stack.get_parameter("weight_hh_l0")[1].T + stack.get_parameter("bias_hh_l0")[1]
-    torch.testing.assert_close(v["s"], v["s1"] + v["g2"] * (a[..., :4].tanh() - v["s1"]))
-    [v] = recorded(Case("slstm").start(3, 4))
-    assert {*v} == {"h", "c", "i", "f", "o"}, "n and m mean nothing to people"
-    torch.testing.assert_close(v["h"], v["o"] * v["c"])
-    torch.testing.assert_close(v["i"] + v["f"], torch.ones_like(v["f"]))
+    before = v["c"].roll(1, 0) * ~resets_TB[..., None]
+    before[0] = 0
+    torch.testing.assert_close(v["c"], v["f"] * before + v["i"] * v["g"])

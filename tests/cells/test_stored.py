@@ -9,10 +9,9 @@ import pytest
 import torch
 
 from charlm.cells import Cell
-from charlm.cells.stored import StoredCell, as_json, restored
+from charlm.cells.stored import as_json, restored
 from charlm.errors import CellError
 from charlm.layers import RecurrentLayers
-from tests.cells.damage import damaged
 from tests.cells.measure import CASES
 from tests.export.odd import Odd
 
@@ -56,20 +55,6 @@ def test_nothing_is_lost(cell: Cell) -> None:
     assert (unpickled, unpickled.programs()) == (again, cell.programs())
 
 
-def test_a_cell_that_needs_square_layers_says_so() -> None:
-    again = restored(section_of(Adds(hidden=5)), as_json(Adds(hidden=5)))
-    assert [*RecurrentLayers(again, 5, 2).layer_parameters(1)] == ["a"]
-    with pytest.raises(CellError):
-        RecurrentLayers(again, 3)
-
-
-def test_options_without_programs_compute_nothing() -> None:
-    cell = StoredCell.model_validate(section_of(Own(hidden=5)))
-    assert cell.options() == {"rate": 0.5}
-    with pytest.raises(CellError):
-        cell.program(square=True)
-
-
 def accept_or_refuse(section: dict[str, Any], stored: str) -> bool:
     """Read JSON that may be damaged; what is accepted must compute states of the right shapes."""
     try:
@@ -92,6 +77,48 @@ def accept_or_refuse(section: dict[str, Any], stored: str) -> bool:
     return True
 
 
+ODD: list[Any] = [
+    None, True, False, 0, 1, -1, 2, 3, 64, 65, 1024, 1025, 2**20, 2**20 + 1, 2**63, 10**40, 0.5, -0.0, 1e-300, 1e308,
+    float("inf"), float("nan"), "", "H", "I", "h", "x", "add", "where", "greater", "product", "vector", "part", "state",
+    "constant", "input", "normalize", "stop", "exp", "softplus", "__class__", "a b", "é", "\0",
+    [], [0], [1, 2], {}, {"H": 1},
+]  # fmt: skip
+
+
+def damaged(text: str, random: Random) -> str:
+    """The JSON with up to three values changed, removed, doubled or swapped, or with a character changed."""
+    if random.random() < 0.05:
+        at = random.randrange(len(text))
+        return text[:at] + random.choice('0123456789"[]{},:-. H') + text[at + random.randrange(2) :]
+    value = json.loads(text)
+    for _ in range(random.randint(1, 3)):
+        places = list(_places(value))
+        container, key = random.choice(places)
+        how = random.random()
+        if how < 0.3:
+            container[key] = random.choice(ODD)
+        elif how < 0.6 and type(container[key]) is int:
+            container[key] += random.choice((-3, -2, -1, 1, 2, 3))
+        elif how < 0.8:
+            other, other_key = random.choice(places)
+            container[key] = json.loads(json.dumps(other[other_key]))
+        elif how < 0.9 and isinstance(container, list):
+            container.insert(key, json.loads(json.dumps(container[key])))
+        else:
+            del container[key]
+        if not value:
+            break
+    return json.dumps(value)
+
+
+def _places(value: Any) -> Any:
+    """Every value inside of another one, as (container, key)."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)):
+        yield value, key
+        if isinstance(value[key], list | dict):
+            yield from _places(value[key])
+
+
 def test_damaged_programs_are_refused_or_compute() -> None:
     random = Random(1)
     seeds = [(section_of(cell), as_json(cell)) for cell in CELLS]
@@ -106,21 +133,15 @@ def test_damaged_programs_are_refused_or_compute() -> None:
 HOSTILE: list[tuple[tuple[Any, ...], Any]] = [
     (("nodes", -1, 0), "import"),
     (("nodes", -1, 1), [9999, 0]),  # an argument that comes after it
-    (("nodes", -1, 1), [-1, 0]),
     (("nodes", -1, 1), []),
-    (("nodes", 4, 2), 65),  # vectors side by side
     (("nodes", 4, 3), 2**30),  # a size
     (("nodes", 4, 4), "os.system"),  # a parameter
     (("nodes", -1, 6), float("nan")),
-    (("nodes", -1, 6), 1e300),
-    (("nodes", -1, 2), True),
     (("nodes",), [["input", [], 1, "I", "", 0, 0.0]] * 20_001),
     (("parameters", 0, 4), 10**9),  # a stack
-    (("parameters", 0, 1), 65),  # gates
     (("parameters", 1, 0), "q"),  # a parameter twice
     (("parameters", slice(0, 0)), [["w", 1, "H", "H", 0, [], None]]),  # one that nothing uses
     (("results",), [0]),
-    (("shown",), None),
 ]
 
 

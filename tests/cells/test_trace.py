@@ -13,161 +13,92 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import charlm.cells
-from charlm.cells import GRU, LSTM, RHN, SRU, Cell, Mogrifier, where
+from charlm.cells import LSTM, SRU, Cell, Mogrifier, where
 from charlm.cells.cell import trace
 from charlm.cells.program import WINDOW, Program, when
-from charlm.cells.split import split
 from charlm.cells.stored import as_json, restored
 from charlm.cells.symbols import FUNCTIONS, Condition, Value
 from charlm.errors import CellError
 from charlm.layers import RecurrentLayers
 from charlm.layers.reference import TensorProgram
-from tests.cells.on_tensors import TensorParameters
+from tests.cells.measure import TensorParameters
 
 CALLED = {**vars(charlm.cells), "torch": torch, "F": F, "np": np, "math": math}
 """What the steps of these tests call."""
 
 
-def cell_of(step: Callable[..., Any] | str, *states: str) -> Cell:
+def cell_of(step: Callable[..., Any] | str) -> Cell:
     """A cell with this step, or with a step in own.py that returns this expression."""
     if isinstance(step, str):
         step = eval(compile(f"lambda self, p, x, h: {step}", "own.py", "eval"), dict(CALLED))
-    return type("Own", (Cell,), {"step": step, "states": states or ("h",)})()
+    return type("Own", (Cell,), {"step": step})()
 
 
 def program_of(step: Callable[..., Any] | str) -> Program:
     return trace(cell_of(step), False)
 
 
-def count(program: Program, op: str) -> int:
-    return sum(node.op == op for node in program.nodes)
-
-
-# Nodes
-
-
-def test_equal_values_are_one_node_and_sums_with_0_and_products_with_1_are_none() -> None:
-    program = program_of('tanh(h) * sigmoid(p.product("w", h)) + tanh(h) * sigmoid(1 * p.product("w", h) / 1 - 0)')
-    assert [count(program, op) for op in ("tanh", "sigmoid", "product", "mul", "add")] == [1, 1, 1, 1, 1]
-    assert count(program_of('p.product("w", h, index=0, of=2) + p.product("w", h, index=1, of=2)'), "product") == 2
-
-
 def test_a_product_with_0_stays() -> None:
     """Of ∞ it is not a number, in every kernel as in the step."""
     program = program_of('log(0 * h) + sqrt(0 * h - 1) + 1 / (0 * h) + p.vector("b")')
-    assert [count(program, op) for op in ("mul", "log", "sqrt", "div")] == [1, 1, 1, 1]
-
-
-# When values are computed
+    assert {"mul", "log", "sqrt", "div"} <= {node.op for node in program.nodes}
 
 
 @pytest.mark.parametrize(
-    ("cell", "before", "inside", "recurrent"),
+    ("cell", "before", "recurrent"),
     [
-        (LSTM(layer_norm=True), [4], [4], ("weight_hh",)),
-        (GRU(), [3], [3], ("weight_hh",)),
-        (RHN(depth=3), [2], [2, 2, 2], ("weight_hh",)),
-        (SRU(), [4], [], ()),
-        (Mogrifier(), [], [1, 1, 1, 1, 1, 4, 4], ("weight_q", "weight_hh")),
-        (Mogrifier(rounds=2, rank=7), [], [1, 1, 1, 1, 4, 4], ("weight_q_right", "weight_hh")),
-        (cell_of('p.product("w", tanh(p.product("v", x))) + h'), [1, 1], [], ()),
+        (LSTM(layer_norm=True), ["weight_ih"], ("weight_hh",)),
+        (SRU(), ["weight_ih"], ()),
+        (Mogrifier(), [], ("weight_q", "weight_hh")),
     ],
     ids=repr,
 )
 def test_products_of_the_input_are_computed_before_the_loop(
-    cell: Cell, before: list[int], inside: list[int], recurrent: tuple[str, ...]
+    cell: Cell, before: list[str], recurrent: tuple[str, ...]
 ) -> None:
-    """The lists are gates of products; recurrent matrices are those of products of the state."""
+    """Recurrent matrices, which dropout of weights acts on, are those of products of the state."""
     program = trace(cell, False)
-    kinds = when(program.nodes)
-    assert [
-        node.count for node, kind in zip(program.nodes, kinds, strict=True) if (node.op, kind) == ("product", WINDOW)
-    ] == before
-    assert [node.count for node in split(program).loop.nodes if node.op == "product"] == inside
+    kinds = zip(program.nodes, when(program.nodes), strict=True)
+    assert [node.name for node, kind in kinds if (node.op, kind) == ("product", WINDOW)] == before
     assert program.recurrent() == recurrent
 
 
-# Initial values
-
-
-def test_initial_values_are_those_of_the_step_and_others_are_random() -> None:
-    def step(self: Any, p: Any, x: Any, h: Any) -> Any:
-        a = p.vector("a", 2, start=(None, 3.0)) + p.vector("b", of=2, start=0.25)
-        first, second = a + p.vector("c", 2, index=1, of=2, start=(-1, None))
-        return h + first * second + p.vector("d", bound=9.0)
-
-    layers = RecurrentLayers(cell_of(step), 3)
-    a, b, c, d = (layers.get_parameter(f"{name}_l0") for name in "abcd")
-    H = layers.hidden_size
-    assert (a.shape, b.shape, c.shape) == ((2 * H,), (2, H), (2, 2 * H))
-    bound = 1 / math.sqrt(H)
-    for drawn, largest in ((a[:H], bound), (c[:, H:], bound), (d, 9.0)):
-        assert 0.8 * largest < drawn.abs().max() <= largest
-    assert (a[H:] == 3).all()
-    assert (b == 0.25).all()
-    assert (c[:, :H] == -1).all()
-
-
-def test_initial_matrices_of_a_step_stay_as_the_config_sets_others() -> None:
+def test_initial_values_of_a_step_stay_as_the_config_sets_others() -> None:
     """A number is that of all entries."""
 
     def step(self: Any, p: Any, x: Any, h: Any) -> Any:
-        a, b = p.product("a", x, 2, start=(None, -0.5))
-        return h + a + b + p.product("b", h, start="identity") + p.product("c", h, index=1, of=2, start="orthogonal")
+        a, b = p.product("a", x, 2, start=(None, -0.5)) + p.vector("bias", 2, start=(None, 3.0))
+        kept = p.product("b", h, start="identity") + p.product("c", h, index=1, of=2, start="orthogonal")
+        return h + a + b + kept + p.vector("d", bound=9.0)
 
     layers = RecurrentLayers(restored({"kind": "./own.py:Own", "hidden": 7}, as_json(cell_of(step))), 3)
     layers.init_uniform_(0.25)
     layers.init_orthogonal_()
-    a, b, c = (layers.get_parameter(f"{name}_l0") for name in "abc")
+    a, bias, b, c, d = (layers.get_parameter(f"{name}_l0") for name in ("a", "bias", "b", "c", "d"))
     assert 0.2 < a[:7].abs().max() <= 0.25
     assert (a[7:] == -0.5).all()
+    assert (bias[7:] == 3).all()
     assert torch.equal(b, torch.eye(7))
     torch.testing.assert_close(c @ c.mT, torch.eye(7).expand(2, 7, 7))
-
-
-# Steps that cannot be traced
+    assert 5 < d.abs().max() <= 9
 
 
 # Expressions, and what is said of each.
 FAULTS = {
     "h if h > 0 else -h": "a branch on a value, which a trace does not know; use where(",
-    "h * (x == h)": "a comparison with == or !=; allowed: + − × ÷, ",
     "h * math.exp(h)": "a number is needed where a vector was found; ",
-    "where(h, h, 0.0)": "where needs a comparison as its condition; allowed: for example ",
-    "1 - (h > 0)": "a comparison where a vector belongs; allowed: where(comparison, a, b), or v * ",
-    "h.__iadd__(h)": "a vector is changed in place, as by a += b; allowed: a new one, as by ",
     "torch.add(h, 1, out=h)": "torch's add with arguments that a step does not know; allowed: ",
-    "F.relu(h, inplace=True)": "torch's relu with inplace=True, which changes a vector; ",
-    "h / len(h)": "found one vector where several are expected; allowed: products and vectors with gates; ",
-    'p.product("w", h, 2)[:1]': "found slice(None, 1, None) as an index; allowed: 0 to 1",
     "h.silu()": "a vector of a step has no silu; write torch.nn.functional.silu(v) ",
-    "h.erf()": "a vector of a step has no erf; allowed: + − × ÷, ",
     "torch.cat([x, h], -1)": "torch's cat is no operation of a step; write a product of each ",
-    "np.tanh(h)": "TypeError: operand 'Value' does not support ufuncs",
-    "h & h": "& of what is no comparison; allowed: as in where((a > 0) & (b > 0), a, b)",
     "h**0.3": "found 0.3 as an exponent; allowed: ±0.5, ±1, …, ±8; or use exp(b * log(v))",
     "h @ h": 'a product with @; allowed: p.product("weight", x), which declares the matrix',
-    "h.sigmoid(h)": "sigmoid of 2 values; allowed: 1",
-    "h + torch.ones(3)": "found a Tensor where a vector or a number belongs; ",
-    "h + 1 / 0": "ZeroDivisionError: division by zero; ",
     "x + h": "add of vectors of different sizes: 1 × I and 1 × H",
-    'p.product("w", p.vector("b", 2))': "w: the operand has 2 vectors; allowed: 1, and no ",
     'p.product("w", h, size=7)': "found the new state h with 1 × 7; allowed: 1 × H",
-    'p.vector("b")': "found the new state h, which depends neither on x nor on a state; ",
     "[h := tanh(h) for _ in range(10**9)][-1]": "found more than 20,000 operations in a step; ",
     'p.vector("b", 10**12)[0] + h': "found b: 1000000000000 gates; allowed: 1 to 64",
-    'p.vector("b", index=0, of=10**12) + h': "found b: a stack of 1000000000000; allowed: up ",
-    'p.product("w", p.product("v", h, size=2**40))': "found v: a size 1099511627776; allowed: ",
     "(h, h)": "the number of values that step returns is 2; allowed: 1: h",
-    "[h]": "step returns a list; allowed: a tuple, or one value",
-    "None": "found a NoneType where a vector or a number belongs; ",
-    "tanh(x + 0)": "found 0 parameters; allowed: 1 to 4000",
-    'p.note(g=p.product("w", h, 2)) or h': "g is 2 vectors; allowed: one vector for each name",
     'p.product("w", h) + p.product("w", x)': "the parameter w is declared twice, with columns",
-    'p.product("w", h, index=2, of=2)': "w: index 2; allowed: 0 to 1",
-    'h * p.vector("b", start=(1, 2))': "b: start has 2 values; allowed: one, or one for each of 1",
     'p.product("w", h, start="ones")': "found w: an initial value 'ones'; allowed: finite numbers, identity, ",
-    'h + p.vector("b", start="identity")': "found b: an initial value 'identity'; allowed: finite numbers",
     'torch.rand(()).item() * p.product("w", h)': "step computes something else when it is called again; ",
 }
 
@@ -178,26 +109,6 @@ def test_a_step_that_cannot_be_traced_is_told_what_to_write(step: str, fault: st
         program_of(step)
     text = str(raised.value).replace("AttributeError: ", "")
     assert text.startswith(f"own.py, line 1, Own.step: {fault}")
-
-
-def test_a_value_of_an_earlier_call_is_refused() -> None:
-    kept: list[Any] = []
-    program_of(lambda self, p, x, h: kept.append(h) or p.product("w", h))
-    with pytest.raises(CellError):
-        program_of(lambda self, p, x, h: p.product("w", kept[0]))
-
-
-def gate(v: Any) -> Any:
-    return v if v > 0 else 0 * v
-
-
-def test_the_line_is_the_innermost_of_the_cells_file() -> None:
-    line = gate.__code__.co_firstlineno + 1
-    with pytest.raises(CellError, match=rf"^test_trace\.py, line {line}, Own\.step: a branch"):
-        program_of(lambda self, p, x, h: gate(h))
-
-
-# What a trace accepts means the same on tensors
 
 
 OPERANDS = ("v", "two", "c", "cc", "half", "whole")
@@ -281,11 +192,3 @@ def test_what_a_trace_accepts_means_the_same_on_tensors() -> None:
 def gradients(value: Any, *inputs: Tensor) -> tuple[Tensor, ...]:
     total = value.sum() + 0 * sum(tensor.sum() for tensor in inputs)
     return torch.autograd.grad(total, inputs, materialize_grads=True)
-
-
-def test_numbers_have_the_precision_of_the_state() -> None:
-    """torch.where of two numbers gives float32."""
-    program = program_of("torch.where(h > 0, 0.3, 0.1) + 0 * p.vector('w')")
-    leaves = {"state": {"h": torch.tensor([[1.0, -1.0]], dtype=torch.float64)}}
-    w = torch.zeros(2, dtype=torch.float64)
-    assert TensorProgram(program, program.results, {"w": w})(leaves)[0].tolist() == [[0.3, 0.1]]

@@ -19,7 +19,8 @@ def copied_run(trained_run: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Speeds that nothing measures."""
+    """Speeds that take no time to measure."""
+    monkeypatch.setattr("charlm.training.plan._MEASURE_S", 0.01)
     monkeypatch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-8 * config.model.cell.hidden**2)
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from charlm.cells import CELLS, Cell, stop_gradient, tanh
-from charlm.layers.check_backends import agreements
+from charlm.cells import CELLS
 from tests.cells.test_new_kind import LEAKY
 
 
@@ -19,10 +18,8 @@ def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_list_and_show(cli) -> None:
     lines = cli("cells", "list").out.splitlines()
     assert [line.split()[0] for line in lines] == list(CELLS)
-    assert lines[list(CELLS).index("lstm")].split() == ["lstm", "h,", "c", "Long", "short-term", "memory"]
-    shown = cli("cells", "show", "LSTM", "--set", "model.cell.layer_norm=true")
-    assert (shown.code, shown.err) == (0, "")
-    head, equations, derivative, notes = shown.out.split("\n\n")
+    shown = cli("cells", "show", "LSTM", "--set", "model.cell.layer_norm=true").out
+    head, equations, derivative, notes = shown.split("\n\n")
     assert head.splitlines()[1:3] == ["states      h, c", "options     hidden 256, layer_norm true, forget_bias 1.0"]
     assert "weight_ih [4·H, I]" in head
     assert "cₜ = f ⊙ cₜ₋₁ + i ⊙ g" in equations.splitlines()
@@ -41,26 +38,17 @@ def test_show_a_cell_of_ones_own(cli, tmp_path: Path) -> None:
 
 
 def test_check_compares_all_cells_of_a_file_until_one_fails(cli) -> None:
-    infinite = "class Infinite(Cell):\n    def step(self, p, x, h):\n        return exp(1e9 * p.linear(x, h))\n"
-    Path("two.py").write_text(f"{LEAKY}\n\nfrom charlm.cells import exp\n\n\n{infinite}")
-    checked = cli("cells", "check", "two.py")
+    cell = "class {}(Cell):\n    def step(self, p, x, h):\n        return {}\n\n\n"
+    echo = cell.format("Echo", "tanh(x + stop_gradient(p.product('echo', h)))")
+    infinite = cell.format("Infinite", "exp(1e9 * p.linear(x, h))")
+    Path("three.py").write_text(f"{LEAKY}\n\nfrom charlm.cells import exp, stop_gradient\n\n\n{echo}{infinite}")
+    checked = cli("cells", "check", "three.py")
     assert checked.code == 1
     assert "error: Infinite: y is not finite; allowed: steps whose exp, log, sqrt and ÷ stay finite" in checked.err
-    leaky, infinite = checked.out.split("\n\nInfinite  ")
+    leaky, echo, _ = re.split("\n\n(?:Echo|Infinite)  ", checked.out)
     assert len(re.findall(r"^I [≠=] H, reference loop in float32 +largest difference ", leaky, re.MULTILINE)) == 2
-    assert infinite.splitlines()[0].strip() == "without a docstring"
-
-
-class Echo(Cell):
-    def step(self, p, x, h):
-        return tanh(x + stop_gradient(p.product("echo", h)))
-
-
-def test_check_names_what_a_step_does_not_allow_or_learn() -> None:
-    outcomes = agreements(Echo(hidden=13))
-    name, outcome = next(outcomes)
-    assert (name, outcome[:32]) == ("I ≠ H", "not allowed: test_cells.py, line")
-    assert next(outcomes) == ("I = H, without gradient", "echo")
+    assert re.search("^I ≠ H +not allowed: three.py, line ", echo, re.MULTILINE)
+    assert re.search("^I = H, without gradient +echo$", echo, re.MULTILINE)
 
 
 def test_a_run_from_somebody_else_runs_no_file(cli, copied_run, text_file) -> None:

@@ -1,9 +1,10 @@
-"""`charlm train TEXT --minutes M` and `charlm config suggest`: no YAML at all."""
+"""`charlm train TEXT --minutes M`, `charlm config suggest` and `charlm plan`."""
 
 import json
 import re
 
 import pytest
+import torch
 
 from charlm.config import load_config
 from charlm.system.files import plain_name
@@ -15,8 +16,6 @@ def test_train_a_text(cli, text_file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     result = cli("train", text_file, "--minutes", 0.01, "--set", "seed=5")
     assert (result.code, len(result.out)) == (0, 401)
-    told = [line.split()[0] for line in result.err.splitlines()]
-    assert [label for label in told if label in ("text", "machine", "choice")] == ["text", "machine", "choice"]
     [run] = (tmp_path / "runs").iterdir()
     assert run.name.startswith(f"{text_file.stem}-")
     config = load_config(run / "config.yaml")
@@ -26,18 +25,8 @@ def test_train_a_text(cli, text_file, tmp_path, monkeypatch):
     assert "change   train.max_minutes: 0.01 → 0.015\n" in resumed.err
 
 
-def test_a_start_that_takes_the_whole_time_leaves_some_to_train(cli, text_file, tmp_path, monkeypatch):
-    monkeypatch.setattr("charlm.cli.train.leaving_s", lambda loading_s: 0.6)
-    result = cli("train", text_file, "--minutes", 0.01, "--run-dir", tmp_path / "run", "--json")
-    assert "starting took most of 0.6 s; training gets 50% of them anyway" in result.err
-    assert json.loads(result.out)["step"] > 0
-
-
 def test_run_names():
-    names = {
-        "b": "b", "*": "run", "builtin:python-stdlib": "builtin-python-stdlib", ".txt": "txt", "x" * 300: "x" * 40,
-        "Ünïcode novel": "Ünïcode-novel", "NUL": "NUL_", "a\0b:c\\..": "a-b-c",
-    }  # fmt: skip
+    names = {"*": "run", "Ünïcode novel": "Ünïcode-novel", "NUL": "NUL_", "a\0b:c\\..": "a-b-c", "x" * 300: "x" * 40}
     assert {text: plain_name(text) for text in names} == names
 
 
@@ -50,3 +39,29 @@ def test_suggest_prints_a_config(cli, text_file, tmp_path):
     assert re.search(r"    hidden: \d+ +# Hidden units of each layer, H\n", result.out)
     assert re.search(r"  activation_penalty: .* # Weight of AR \(Merity et al\. 2017\): mean square", result.out)
     assert "sample_length" not in result.out  # it keeps its default
+
+
+def test_plan(cli, tiny_config, tmp_path):
+    words = ["plan", "--config", tiny_config, "--set", "train.bptt=16"]
+    rows = dict(re.split("  +", line, maxsplit=1) for line in cli(*words).out.splitlines())
+    assert rows["train"] == "18,000 characters"
+    assert rows["run"].startswith("6 updates, ")
+    # V·E; 4·H·(E + H) and torch's two biases of 4·H; H·V + V
+    assert rows["parameters"] == "2,014 (embedding 112, layers 1,664, logits 238)"
+    value = json.loads(cli(*words, tmp_path / "text.txt", "--minutes", 1, "--json").out)
+    assert value["splits"] == {"train": 18_000, "valid": 1000, "test": 1000}
+    assert value["steps_per_epoch"] == (17_999 // 4) // 16
+    assert value["chars_per_s"] == pytest.approx(4 * 16 / value["step_s"])
+    assert value["steps"] == pytest.approx(60 / value["step_s"], abs=1)  # --minutes replaces the other limits
+    assert value["least_bytes"] > 4 * 4 * sum(value["parameters"].values())
+    assert (value["peak_bytes"], value["processes"], value["communication_s"]) == (None, 1, 0)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["text.txt", "tiny.yaml"]
+    chosen = cli("plan", tmp_path / "text.txt", "--minutes", 0.5, "--json")
+    assert f"{sum(json.loads(chosen.out)['parameters'].values()):,} parameters" in chosen.err
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_tells_what_a_plan_held(cli, tiny_config):
+    value = json.loads(cli("plan", "--config", tiny_config, "--set", "device=cuda", "--json").out)
+    assert value["least_bytes"] < value["peak_bytes"] < value["available_bytes"]

@@ -24,18 +24,13 @@ def test_list(cli, tmp_path):
 def test_info(cli, write, tmp_path):
     content = "aabbbé\n".encode()
     file = write("t.txt", content)
-    assert rows(cli("data", "info", file)) == {
-        "sha256": hashlib.sha256(content).hexdigest(),
-        "files": "1",
-        "size": "8 bytes",
-        "length": "7 chars",
-        "vocabulary": "4",
-        "rare": "4 characters occur fewer than 10 times: 100% of the vocabulary for 1 of the text; data.min_count=10 "
-        "makes one symbol of them",
-        "splits": "in order",
-    }
-    in_bytes = rows(cli("data", "info", file, "--level", "byte"))
-    assert (in_bytes["length"], in_bytes["vocabulary"]) == ("8 bytes", "256")
+    rare = "4 characters occur fewer than 10 times: 100% of the vocabulary for 1 of the text"
+    rare += "; data.min_count=10 makes one symbol of them"
+    sha256 = hashlib.sha256(content).hexdigest()
+    names = ["sha256", "files", "size", "length", "vocabulary", "rare", "splits"]
+    values = [sha256, "1", "8 bytes", "7 chars", "4", rare, "in order"]
+    assert rows(cli("data", "info", file)) == dict(zip(names, values, strict=True))
+    assert rows(cli("data", "info", file, "--level", "byte"))["vocabulary"] == "256"
     log = write("folder/a.txt", "".join(f"{number} x\n" for number in range(500)))
     names = write("folder/b.txt", "anna\njo\n" * 500)
     assert rows(cli("data", "info", tmp_path / "folder"))["splits"] == "valid and test from the end of each file"
@@ -50,15 +45,10 @@ ENGLISH = "the cat sat on the mat – ‘meow’.\n" * 300
 CHINESE = "今天的天气很好，我们去公园散步。一二三四五六\n" * 300
 KINDS = {
     "a gzip file": gzip.compress(ENGLISH.encode()),
-    "a bzip2 file": b"BZh91AY&SY\0",
-    "an xz file": b"\xfd7zXZ\0\0\4",
-    "a Zstandard file": b"\x28\xb5\x2f\xfd\x04\x00",
     "a zip archive or an office document": b"PK\3\4\x14\0",
-    "an RTF document": rb"{\rtf1\ansi the cat}",
     "a PDF document": b"%PDF-1.7\n" + ENGLISH.encode(),
     "text in UTF-16": ENGLISH.encode("utf-16"),
     "text in UTF-16LE": ENGLISH.encode("utf-16-le"),
-    "text in UTF-16BE": ENGLISH.encode("utf-16-be"),
     "text in UTF-32": ENGLISH.encode("utf-32"),
 }
 

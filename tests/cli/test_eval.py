@@ -18,9 +18,7 @@ def table(result):
 
 def test_splits(cli, trained_run):
     for split, targets in (("train", 17_999), ("test", 999), ("valid", 999)):
-        result = cli("eval", trained_run, "--split", split, "--json")
-        assert (result.code, result.out.count("\n")) == (0, 1)
-        value = json.loads(result.out)
+        value = json.loads(cli("eval", trained_run, "--split", split, "--json").out)
         assert tuple(value) == KEYS
         assert (value["text"], value["targets"], value["step"]) == (split, targets, 6)
         assert value["bits_per_char"] == pytest.approx(value["nats_per_char"] / math.log(2))
@@ -48,34 +46,27 @@ def test_per_char_adds_up_and_the_dynamic_score_stands_beside_the_static_one(cli
     dynamic = value.pop("dynamic")
     assert per_char_nats() == pytest.approx(dynamic["nats_per_char"], abs=1e-5)
     assert value | {"chars_per_s": 0} == static | {"chars_per_s": 0}
-    assert list(dynamic) == [*KEYS[4:], "lr", "decay", "steps"]
     assert dynamic["nats_per_char"] < static["nats_per_char"] - 0.01
     rows = table(cli(*words[:-1], "--dynamic"))
     assert rows["nats_per_char"] == f"{value['nats_per_char']:.4f} static  {dynamic['nats_per_char']:.4f} dynamic"
-    assert rows["dynamic"] == f"lr 0.0005, decay {dynamic['decay']}, steps 50"
 
 
 def test_what_needs_the_training_text(cli, tiny_config, text_file, tmp_path, write):
     run, file = tmp_path / "run", write("other.txt", "so\ntee\n" * 30)
-    assert cli("train", "--config", tiny_config, "--run-dir", run, "--set", "data.split=[1, 0, 0]").code == 0
+    cli("train", "--config", tiny_config, "--run-dir", run, "--set", "data.split=[1, 0, 0]")
     assert cli("eval", run).error == "--split valid: the run has none; allowed: train, or --file FILE"
     text_file.write_text("so\ntee\n" * 30)
-    for fault in ("the text has changed since the run was trained", "no such file or folder, where the text of the "):
-        for words in (
-            ["eval", run, "--file", file, "--dynamic"],
-            ["eval", run, "--split", "train"],
-            ["sample", run, "--novelty"],
-            ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=9"],
-        ):
-            assert cli(*words).error.startswith(f"{text_file}: {fault}"), words
-        assert cli("eval", run, "--file", file).code == 0
-        text_file.unlink(missing_ok=True)
+    resume = ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=9"]
+    for words in (["eval", run, "--file", file, "--dynamic"], ["sample", run, "--novelty"], resume):
+        assert cli(*words).error.startswith(f"{text_file}: the text has changed since the run was trained"), words
+    text_file.unlink()
+    assert cli(*resume).error.startswith(f"{text_file}: no such file or folder, where the text of the ")
+    assert cli("eval", run, "--file", file).code == 0
 
 
 def test_unknown_characters_are_skipped(cli, trained_run, write):
     file = write("other.txt", "so\nZ so Z, é\n")
     skipped = cli("eval", trained_run, "--file", file, "--skip-unknown", "--json")
-    assert skipped.code == 0
     assert skipped.err.endswith(f"skipped  {file}: 4 characters: 'Z' (U+005A), ',' (U+002C), 'é' (U+00E9)\n")
     assert json.loads(skipped.out)["targets"] == 8
 

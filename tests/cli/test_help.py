@@ -31,24 +31,18 @@ def test_the_help_of_every_command_has_examples_that_can_be_run(cli):
     assert "|".join(FORMATS) in cli("export", "--help").out
 
 
-def test_version_and_no_command(cli):
-    result = cli("--version")
-    assert (result.code, result.out, result.err) == (0, f"{charlm.__version__}\n", "")
-    result = cli()
-    assert result.code == 2
-    assert "Commands:" in result.out + result.err
+def test_version(cli):
+    assert cli("--version").out == f"{charlm.__version__}\n"
 
 
 QUICK = ["runs run", "--help", "config --help", "data --help", *(f"{command} --help" for command in COMMANDS)]
 LISTS = ["config show tiny.yaml", "cells list", "cells show lstm", "data list"]
 MISSING = [
-    "sample gone", "next gone", "eval gone", "look gone", "look run --compare gone", "export gone --to onnx --out x",
-    "score gone -", "classify gone - --labels a", "report gone", "runs gone", "data info gone",
-    "eval run --file gone", "look run --file gone", "score run gone", "classify run gone --labels a",
-    "train gone", "train gone/*.txt", "train there --set data.valid_source=gone", "train --config lstm gone",
-    "train --config lstm there --set data.valid_source=gone", "train --config gone.yaml", "config show gone.yaml",
-    "train --config lstm there --init-from gone", "train --resume --run-dir gone",
-    "plan gone", "plan --config lstm --set data.source=gone", "plan --config gone.yaml", "config suggest gone",
+    "sample gone", "look run --compare gone", "export gone --to onnx --out x", "score gone -", "report gone",
+    "runs gone", "data info gone", "look run --file gone", "classify run gone --labels a", "train gone/*.txt",
+    "config show gone.yaml",
+    "train --config lstm there --set data.valid_source=gone", "train --config lstm there --init-from gone",
+    "train --resume --run-dir gone", "plan --config lstm --set data.source=gone", "config suggest gone",
 ]  # fmt: skip
 PROGRAM = """
 import contextlib, io, json, sys

@@ -1,4 +1,4 @@
-"""`charlm train --lines` and what the other commands do with a model of lines."""
+"""Commands with a model of lines, and with one of several members."""
 
 import json
 
@@ -7,6 +7,7 @@ import pytest
 
 from charlm.inference.trained import TrainedModel, load
 from tests.cli.conftest import SETTINGS, train
+from tests.runs import rows
 
 LINES = ["anna", "hanna", "johanna", "ann", "joan", "nora", "jo", ""]
 
@@ -23,16 +24,11 @@ def model(lines_run) -> TrainedModel:
     return load(lines_run)
 
 
-def lines_of(model, split):
-    return model.vocabulary.decode(model.split(split)).split("\n")[1:-1]
-
-
 def test_samples_are_lines_without_headings(cli, lines_run):
     words = ["sample", lines_run, "--temperature", 0.5]
-    *lines, end = cli(*words, "--seed", 1, "--count", 70).out.split("\n")
-    assert (len(lines), end) == (70, "")
+    lines = cli(*words, "--seed", 1, "--count", 70).out.splitlines()
+    assert (len(lines), cli(*words, "--seed", 70).out) == (70, f"{lines[69]}\n")
     assert sum(line in LINES for line in lines) > 50
-    assert cli(*words, "--seed", 70).out == f"{lines[69]}\n"
     fault = cli(*words, "--prompt", "jo\n").usage_error
     assert "the end of a record" in fault
 
@@ -42,9 +38,9 @@ def test_new_lines_are_neither_repeats_nor_in_the_training_text(cli, lines_run, 
     new = cli(*words, "--count", 3, "--temperature", 3)
     lines = new.out.split("\n")[:-1]
     assert len(set(lines)) == len(lines) == 3
-    assert not {*lines} & {*lines_of(model, "train")}
+    assert not {*lines} & {*model.vocabulary.decode(model.split("train")).split("\n")[1:-1]}
     none = cli(*words, "--count", 2, "--temperature", 0)
-    assert (none.code, none.out) == (0, "")
+    assert none.out == ""
     assert none.err == "drawn    40 samples for 0 of 2\n"
 
 
@@ -66,5 +62,18 @@ def test_the_choice_of_settings_takes_lines_too_and_fine_tuning_keeps_them(cli, 
     value = json.loads(cli("eval", tmp_path / "run", "--json").out)
     assert value["nats_per_record"] == pytest.approx(value["nats_per_char"] * value["targets"] / value["records"])
     assert f" per character, {value['nats_per_record']:.2f} nats per record, at update " in result.err
-    again = cli("train", *words, "--init-from", tmp_path / "run", "--run-dir", tmp_path / "again")
-    assert (again.code, load(tmp_path / "again").network.reads_records) == (0, True)
+    cli("train", *words, "--init-from", tmp_path / "run", "--run-dir", tmp_path / "again")
+    assert load(tmp_path / "again").network.reads_records
+
+
+def test_members_answer_together_or_the_first_of_them_says_so(cli, members_run, tmp_path):
+    value = json.loads(cli("eval", members_run, "--dynamic", "--json").out)
+    lowest = min(row["nats"] for row in rows(members_run) if row["split"] == "valid")
+    assert value["nats_per_char"] == pytest.approx(lowest, rel=1e-6)
+    assert value["dynamic"]["nats_per_char"] < lowest
+    assert "  lstm 2 × 16, 2 members  " in cli("runs", members_run).out
+    line = "the first of 2 members; together they score better\n"
+    assert f"look     {line}" in cli("look", members_run, "--out", tmp_path / "look.html", "--length", 300).err
+    assert f"export   {line}" in cli("export", members_run, "--to", "html", "--out", tmp_path / "model.html").err
+    resumed = cli("train", "--resume", "--run-dir", members_run, "--set", "model.members=1")
+    assert resumed.error.startswith("model.members: found 1, the run has 2; ")

@@ -1,16 +1,13 @@
-"""Names and texts full of control characters or without an encoding: every command works, and nothing comes out raw."""
+"""Names and texts that a terminal obeys or lacks: every command works; nothing is lost or comes out raw."""
 
+import io
 import json
-import os
-import shutil
-from pathlib import Path
+import sys
 
 import pytest
 
 from charlm.config import load_config
-from charlm.runs import BEST, CONFIG, FOLDER, LAST, METRICS, SAMPLES
-from charlm.system.lock import LOCK
-from tests.browser import data_of
+from tests.cli.conftest import train
 from tests.stress.fuzz import COMMANDS
 from tests.text import BYTE, ESC, RTL
 
@@ -43,41 +40,54 @@ def test_a_run_in_a_folder_whose_name_is_not_utf8(cli, copied_run, tmp_path):
     for words in (
         ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=8", "--json"],
         ["runs", tmp_path, "--json"],
+        ["sample", run, "--length", "5", "--json"],
+    ):
+        assert "r\\udcffn" in json.dumps(json.loads(cli(*words).out)), words
+    for words in (
         ["runs", run],
         ["report", run, "--out", run / "page.html"],
-        ["sample", run, "--length", "5", "--json"],
-        ["eval", run, "--json"],
         ["look", run, "--out", run / "look.html"],
         ["export", run, "--to", "html", "--out", run / "model.html"],
     ):
-        result = cli(*words)
-        assert result.code == 0, (words, result.err)
-        if "--json" in words:
-            assert "r\\udcffn" in result.out
-            json.loads(result.out)
+        assert cli(*words).code == 0, words
 
 
-def endless(path):
-    path.symlink_to("/dev/zero")
+PROMPT = "süß’€😀"
 
 
-@pytest.mark.parametrize("make", [os.mkfifo, endless])
-def test_files_of_a_run_that_have_no_end_or_wait_for_ever(cli, trained_run, tmp_path, make):
-    """One bad run hides no other, and each file that cannot be read has a line."""
-    folder, bad = tmp_path / "runs", tmp_path / "runs/bad"
-    shutil.copytree(trained_run, folder / "good")
-    shutil.copytree(trained_run, bad)
-    for name in (CONFIG, METRICS, SAMPLES, f"{FOLDER}/{BEST}", f"{FOLDER}/{LAST}", LOCK):
-        (bad / name).unlink()
-        make(bad / name)
-    listed = json.loads(cli("runs", folder, "--json").out)
-    assert [run["state"] for run in listed if run["step"]] == ["finished"]
-    result = cli("report", folder, "--out", tmp_path / "page.html")
-    assert result.code == 0
-    names = {Path(run["name"]).name for run in data_of((tmp_path / "page.html").read_text())["runs"]}
-    assert names == {"good", "bad"}
-    notes = [line.removeprefix(f"note     {bad}: ").split(" ")[0] for line in result.err.splitlines()[:-1]]
-    assert notes == [f"{FOLDER}:", METRICS, CONFIG, SAMPLES]
-    assert cli("sample", bad).error.startswith(f"{bad}")
-    assert cli("train", "--resume", "--run-dir", bad).error.startswith(f"{bad}/")
-    assert cli("plan", "--config", bad / CONFIG).error.startswith(f"{bad / CONFIG}: found ")
+@pytest.fixture(scope="module")
+def accents_run(tmp_path_factory, compiled):
+    """A model of labels whose characters most encodings lack."""
+    text = "".join(f"é\t{PROMPT} {n}\n" for n in range(300))
+    return train(
+        tmp_path_factory.mktemp("é"), text, "data.split=[0.8,0.2,0]", r'data.records="\n"', "train.max_steps=2"
+    )
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_a_pipe_gets_utf8_and_a_terminal_escapes_for_what_it_lacks(cli, accents_run, encoding, write, monkeypatch):
+    def shown(*words, terminal=False):
+        """The bytes on a stdout of this encoding, which would end lines as on Windows."""
+        out = io.BytesIO()
+        wrapped = io.TextIOWrapper(out, encoding=encoding, newline="\r\n")
+        wrapped.isatty = lambda: terminal
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", wrapped)
+            assert cli(*words).code == 0
+        wrapped.flush()
+        return out.getvalue()
+
+    run, lines = accents_run, write("a.txt", f"{PROMPT}\n")
+    for words in (["classify", run, lines, "--labels", "é"], ["score", run, lines]):
+        assert shown(*words).decode().endswith(f"\t{PROMPT}\n")
+        assert PROMPT in str(json.loads(shown(*words, "--json")))
+    sample = ["sample", run, "--prompt", PROMPT, "--seed", 1]
+    assert shown(*sample).decode().startswith(PROMPT)
+    assert shown(*sample, terminal=True).startswith(PROMPT.encode(encoding, "backslashreplace"))
+
+
+def test_a_prompt_is_read_in_the_form_that_the_model_knows(cli, accents_run):
+    """Decomposed, and with a straight apostrophe."""
+    for command in (["sample", "--seed", 1, "--stop", "ß'"], ["next"]):
+        known, other = (cli(*command, accents_run, "--prompt", f"é\t{p}").out for p in ("süß’", "su\u0308ß'"))
+        assert known == other != ""

@@ -1,9 +1,13 @@
-"""What commands write where the user says: nothing of the user's is lost by it, and none of it becomes text."""
+"""What commands write where the user says: pages, and nothing of the user's is lost by them or becomes text."""
 
+import re
 import resource
 import shutil
 
 import pytest
+
+from tests.browser import data_of
+from tests.text import words_text
 
 OPTION = {"eval": "--per-char", "look": "--out", "report": "--out", "export": "--out"}
 
@@ -31,27 +35,24 @@ def test_what_charlm_writes_is_no_text(cli, copied_run, outputs):
         result = cli("data", "info", source, "--level", "byte")
         assert (result.code, result.out.split()[:2]) == (0, ["files", "1"])
         assert f"leaves out {outputs}/eval, {outputs}/export, {outputs}/look and 2 more: links to " in result.err
-    result = cli("data", "info", f"{outputs}/runs/mine")
-    assert result.error.startswith(f"{outputs}/runs/mine: a folder without text; ")
 
 
 def test_commands_replace_only_what_charlm_wrote(cli, copied_run, outputs):
     (outputs / "years.html").write_text("<!DOCTYPE html>\n<title>years of work</title>")
     (outputs / "link").symlink_to("text.txt")
-    (outputs / "nowhere").symlink_to("new")
     (outputs / "empty").touch()
     shutil.copy(copied_run / "checkpoints/best.safetensors", outputs)
-    before = {path: path.read_bytes() for path in outputs.iterdir() if path.name != "nowhere"}
+    before = {path: path.read_bytes() for path in outputs.iterdir()}
     for command in OPTION:
         for out in outputs.iterdir():
             if out.name not in (*OPTION, "empty"):
                 assert cli(*words(command, copied_run, out)).error.startswith(f"{OPTION[command]} {out}: "), out
         assert cli(*words(command, copied_run, outputs / command)).code == 0
     assert cli(*words("eval", copied_run, outputs / "empty")).code == 0
-    assert before.pop(outputs / "empty") == b""
-    (outputs / "empty").unlink()
-    assert before.keys() == {path for path in outputs.iterdir() if path.name != "nowhere"}
-    assert all(path.read_bytes() == data for path, data in before.items() if path.name not in OPTION)
+    assert before.keys() == {*outputs.iterdir()}
+    assert [path.name for path, data in before.items() if path.read_bytes() != data and path.name not in OPTION] == [
+        "empty"
+    ]
 
 
 def test_a_run_may_be_new_below_its_text_but_not_hold_a_part_of_it(cli, tiny_config, tmp_path, text_file):
@@ -65,7 +66,6 @@ def test_a_run_may_be_new_below_its_text_but_not_hold_a_part_of_it(cli, tiny_con
     assert [path.name for path in (folder / "part").glob("[!.]*")] == ["b.txt"]
     assert cli(*train, folder / "runs/new").code == 0
     again = cli("train", "--resume", "--run-dir", folder / "runs/new", "--set", "train.max_steps=7")
-    assert again.code == 0
     assert f"{folder}: leaves out {folder}/runs/new: links to folders, or what charlm wrote\n" in again.err
 
 
@@ -84,4 +84,29 @@ def test_a_full_disk_leaves_the_earlier_file_whole(cli, trained_run, outputs, co
     assert (out.read_bytes(), {*outputs.iterdir()}) == (before, names)
     assert cli(*words(command, trained_run, out)).code == 0
     assert out.stat().st_mode & 0o777 == 0o600
-    assert cli(*words(command, trained_run, "/dev/null")).code == 0
+
+
+def test_look_at_a_file_or_at_the_validation_text(cli, trained_run, tmp_path, write, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    text, valid = words_text(700), words_text(20_000)[18_000:19_000]
+    result = cli("look", trained_run, "--file", write("a.txt", text), "--length", 300, "--gradients")
+    lines = result.err.splitlines()
+    assert f"text     {tmp_path / 'a.txt'}: the first 300 of 700 characters; --length takes more" in lines
+    assert re.fullmatch(r"page     look\.html, [\d.]+ kB: open it in a browser", lines[-1])
+    page = (tmp_path / "look.html").read_text(encoding="utf-8")
+    assert (data_of(page)["text"], '"gradients":' in page) == (text[:300], True)
+    looked = cli("look", trained_run, "--length", 9000, "--compare", trained_run)
+    assert "text     the validation text has 1,000 characters; --length asks for 9,000\n" in looked.err
+    page = (tmp_path / "look.html").read_text(encoding="utf-8")
+    assert data_of(page)["text"] == valid[valid.index("\n") + 1 :]  # the split begins within a line
+
+
+def test_a_report_shows_each_run_once_and_names_damage(cli, trained_run, copied_run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(trained_run, "runs/other")
+    (copied_run / "metrics.jsonl").write_text("x\n")
+    checkpoint = trained_run / "checkpoints/best.safetensors"
+    result = cli("report", trained_run, "runs", checkpoint, copied_run)
+    note = f"note     {copied_run}: metrics.jsonl: 1 of 1 lines cannot be read and are left out."
+    assert result.err.splitlines()[0] == note
+    assert len(data_of((tmp_path / "report.html").read_text(encoding="utf-8"))["runs"]) == 3

@@ -1,13 +1,12 @@
 """`charlm sample` and `charlm next`."""
 
-import ast
 import json
 import re
 
 import pytest
 
 from tests.cli.conftest import SETTINGS, train
-from tests.text import ESC, RTL, SEEN, words_text
+from tests.text import ESC, RTL, words_text
 
 
 @pytest.fixture(scope="module")
@@ -22,20 +21,14 @@ def test_seeds_count_and_json(cli, trained_run):
     assert len(set(single)) == 3
     assert re.fullmatch(r"a[a-z .\n]{20}\n", single[0])
     result = cli(*words, "--seed", 4, "--count", 3)
-    assert (result.code, result.err) == (0, "")
     assert result.out == "".join(f"--- seed {s} ---\n{text}" for s, text in zip((4, 5, 6), single, strict=True))
     drawn = cli(*words)
-    seed = re.fullmatch(r"seed     (\d+)\n", drawn.err)
-    assert seed
-    assert cli(*words, "--seed", seed[1]).out == drawn.out
+    seed = drawn.err.removeprefix("seed     ").rstrip()
+    assert cli(*words, "--seed", seed).out == drawn.out
     path = trained_run / "checkpoints" / "best.safetensors"
-    result = cli("sample", path, *words[2:], "--seed", 4, "--count", 2, "--json")
-    assert (result.code, result.err, result.out.count("\n")) == (0, "", 1)
-    assert json.loads(result.out) == {
-        "checkpoint": str(path),
-        "samples": [{"seed": 4 + n, "prompt": "a", "text": single[n][1:-1], "ended_by": "length"} for n in range(2)],
-    }
-    assert cli(*words, "--seed", 2**63 - 1, "--count", 2).code == 0
+    value = json.loads(cli("sample", path, *words[2:], "--seed", 5, "--json").out)
+    sample = {"seed": 5, "prompt": "a", "text": single[1][1:-1], "ended_by": "length"}
+    assert value == {"checkpoint": str(path), "samples": [sample]}
 
 
 def test_stop(cli, trained_run):
@@ -63,7 +56,6 @@ def test_novelty_is_told_apart_from_the_text(cli, tmp_path, bytes_run):
     assert (len(stretch), stretch in text, stretch in sample["text"]) == (longest, True, True)
     windows = f"{100 * share:.1f}% of its windows of 20 characters occur in the training text"
     assert result.err.endswith(f"novelty  seed 4; {windows}; the longest copy has {longest} characters: {stretch!r}\n")
-    assert "; shorter than a window of 20 characters" in cli(*words[:-1], 19, "--novelty").err
     told = cli("sample", bytes_run, "--length", 40, "--temperature", 0, "--novelty").err
     assert re.search(r"[\d.]+% of its windows of 20 bytes occur in the training text", told)
 
@@ -78,14 +70,12 @@ def test_a_terminal_gets_no_control_characters(cli, bytes_run, monkeypatch):
 
 def test_next(cli, trained_run, bytes_run):
     words = [trained_run, "--prompt", "so "]
-    result = cli("next", *words, "--top", 3)
-    assert (result.code, result.err, result.out.count("\n")) == (0, "", 3)
-    rows = [(ast.literal_eval(name), float(p)) for name, p in (line.split("  ") for line in result.out.splitlines())]
     value = json.loads(cli("next", *words, "--top", 1000, "--json").out)
     assert list(value) == ["checkpoint", "prompt", "next"]
-    assert len(value["next"]) == int(SEEN.split()[1])
     characters, probabilities = zip(*(each.values() for each in value["next"]), strict=True)
-    assert rows == [(characters[n], pytest.approx(probabilities[n], abs=5e-5)) for n in range(3)]
+    assert cli("next", *words, "--top", 2).out == "".join(
+        f"{character!r}  {p:.4f}\n" for character, p in zip(characters[:2], probabilities[:2], strict=True)
+    )
     assert sum(probabilities) == pytest.approx(1)
     assert list(probabilities) == sorted(probabilities, reverse=True)
     assert f"so {characters[0]}\n" == cli("sample", *words, "--length", 1, "--temperature", 0).out

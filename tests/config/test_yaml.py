@@ -9,11 +9,9 @@ from charlm.config.yaml import dump_yaml, load_yaml
 from charlm.errors import ConfigError
 
 VALUES = {
-    "3e-4": 0.0003, "1e3": 1000.0, ".5": 0.5, "-1.5": -1.5, ".inf": ".inf",
-    "010": 10, "0o10": "0o10", "0x1F": "0x1F", "true": True, "null": None, "~": None, "": None, "no": "no",
-    "yes": "yes", "tRUE": "tRUE", "1:30": "1:30", "1_000": "1_000",
-    "2001-02-03": "2001-02-03", "1.2.3": "1.2.3", ".": ".", "٣": "٣", "=": "=", "'3e-4'": "3e-4",
-    '"no"': "no", "[1, 2.0, x]": [1, 2.0, "x"], "{b: {c: 010}}": {"b": {"c": 10}},
+    "3e-4": 0.0003, ".5": 0.5, "-1.5": -1.5, ".inf": ".inf", "010": 10, "0x1F": "0x1F", "true": True, "null": None,
+    "": None, "no": "no", "1:30": "1:30", "1_000": "1_000", "2001-02-03": "2001-02-03", "1.2.3": "1.2.3", ".": ".",
+    "٣": "٣", "=": "=", "'3e-4'": "3e-4", "{b: [010, 2.0, x]}": {"b": [10, 2.0, "x"]},
 }  # fmt: skip
 
 
@@ -28,10 +26,8 @@ REFUSED = {
     "a: 1\nb: 2\na: 3": "line 3, column 1: found key 'a' twice in one section",
     "a: &x 1\nb: *x": "line 2, column 4: found an alias (*name); write the value out",
     "1: x": "line 1, column 1: found key 1, which is not text",
-    "? [a, b]\n: x": "line 1, column 3: found a list or section as a key",
     "a: !!python/object/apply:os.mkdir [made]": "line 1, column 4: found a tag (!name); write the plain value",
     "a: 1\n--- \nb: 2": "line 2, column 1: found another document",
-    "a: [1": "line 1, column 6: expected ',' or ']', but got '<stream end>'",
     "a:\n\tb: 1": "line 2, column 1: found character '\\t' that cannot start any token",
     "seed: 1" + "0" * 100: "line 1, column 7: found an integer of 101 characters",
 }
@@ -55,24 +51,15 @@ def test_what_a_terminal_obeys_is_written_out():
 
 def test_files(tmp_path):
     file = tmp_path / "c.yaml"
-    for content, value in (
-        (b"# only a comment\n", None),
-        (b"\xef\xbb\xbfseed: 3\r\ndevice: cpu\r\n", {"seed": 3, "device": "cpu"}),
-        ("data: {source: Ümläut.txt}".encode(), {"data": {"source": "Ümläut.txt"}}),
-    ):
-        file.write_bytes(content)
-        assert load_config(file) == parse_config(value, "x")
+    file.write_bytes("\ufeffseed: 3\r\ndata: {source: Ümläut.txt}\r\n".encode())
+    assert load_config(file) == parse_config({"seed": 3, "data": {"source": "Ümläut.txt"}}, "x")
     for content in (b"a: \xff", b"#" * 100_001):
         file.write_bytes(content)
         with pytest.raises(ConfigError):
             load_config(file)
-    with pytest.raises(ConfigError):
-        load_config(tmp_path)
 
 
-LOOKALIKES = st.sampled_from(
-    [*VALUES, "3e-4", "<<", "-", "?", "a: b", "a #b", "&a", "*a", "!a", "---", "...", "\ufeff"]
-)
+LOOKALIKES = st.sampled_from([*VALUES, "<<", "-", "?", "a: b", "a #b", "&a", "*a", "!a", "---", "...", "\ufeff"])
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | LOOKALIKES | st.floats().map(repr)
 TEXTS |= st.integers().map(str) | st.text("0123456789.eE+-_:xo ", max_size=8)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -14,6 +14,8 @@ from charlm.model import build_model
 from tests.browser import HOSTILE, check_access, data_of
 from tests.export.models import CHARACTERS, model_of
 
+pytestmark = pytest.mark.slow
+
 MODELS = {
     "characters": {"case": "gru"},
     "bytes": {"case": "slstm", "level": "byte"},
@@ -86,7 +88,7 @@ def test_a_model_of_lines_writes_lines(opened_model):
     assert written(view, prompt="c", count=3, length=40, seed=5) == "\n".join(lines)
     view.fill("#prompt", "a\nb")
     view.click("#write")
-    assert view.evaluate("document.activeElement.validationMessage") == "A part of one line, without a line end."
+    assert view.evaluate("document.activeElement.validationMessage") == "A part of one record, without its end."
 
 
 def test_the_stop_text_and_faults(opened_model):

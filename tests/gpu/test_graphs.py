@@ -2,17 +2,14 @@
 
 import copy
 import pickle
-import weakref
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from charlm.cells.window import Window
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.layers import RecurrentLayers
-from charlm.layers.buffers import BufferCache
 from tests.cells.measure import Case, own, random_input, random_state
 from tests.recordable import CheckedGraphs, Recordable
 
@@ -70,24 +67,13 @@ def test_calls_are_recorded_the_second_time_and_forgotten_when_not_used_for_long
 
 def test_another_address_or_number_is_another_call() -> None:
     x, y = torch.zeros(4, 4), torch.zeros(4, 4)
-    values: dict[str, Any] = {"T": 3, "epsilon": 0.5, "x": x, "mask": None}
-    same = identity({"T": 3, "epsilon": 0.5, "x": x.detach(), "mask": None})
-    assert identity(values) == same
-    tensors = [y, x[:2], x.view(2, 8), x.view(torch.int32), x.t()]
-    others: list[dict[str, Any]] = [{"T": 4}, {"epsilon": 0.25}, {"mask": y}, *({"x": tensor} for tensor in tensors)]
+    rnn, gru = (Case(kind).start(1, 2).passes(0) for kind in ("rnn", "gru"))
+    values: dict[str, Any] = {"T": 3, "epsilon": 0.5, "x": x, "mask": None, "passes": rnn}
+    same = identity(values)
+    assert identity(values | {"x": x.detach()}) == same
+    others: list[dict[str, Any]] = [{"T": 4}, {"epsilon": 0.25}, {"mask": y}, {"passes": gru}]
+    others += [{"x": tensor} for tensor in (y, x[:2], x.view(2, 8), x.view(torch.int32), x.t())]
     assert all(identity(values | other) != same for other in others)
-
-
-def test_where_nothing_can_be_recorded_the_rest_is_launched(capsys: pytest.CaptureFixture[str]) -> None:
-    def refuse(launches: Launches, device: torch.device) -> Launches:
-        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore")
-
-    graphs, runs = Graphs(refuse), []
-    for _ in range(5):
-        graphs.run("call", lambda: runs.append(1), CPU)
-    assert len(runs) == 5
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("graph    not used from now on: CUDA error: ")
 
 
 @pytest.mark.usefixtures("no_launches")
@@ -136,31 +122,18 @@ def test_every_window_from_the_third_on_is_replayed_with_the_same_results(
     assert recorder.replayed == 2 * 2 * 3 + 2 * 4
 
 
-def test_another_cell_or_precision_on_the_same_tensors_is_another_call(recorder: Recorder) -> None:
-    """A window reads what the tensors hold at the time."""
-    driver = RecurrentLayers.gpu_driver
-    T, B, H = 3, 2, 5
-    weights_HH, inputs_TBH, states = torch.empty(H, H), torch.empty(T, B, H), torch.randn(1, 1 + T, B, H)
-    sizes: Any = {"T": T, "B": B, "H": H, "I": 0, "bf16": False, "saved_steps": T}
-    tensors: Any = {"weights": [weights_HH], "windows": [inputs_TBH], "vectors": [], "saved": [], "operands": []}
-    passes = [Case("rnn", {"nonlinearity": name}).start(1, H).passes(0) for name in ("tanh", "relu")]
-    tanh, relu = (Window(passes=both, states=states, **sizes, **tensors) for both in passes)
+def test_a_window_in_another_precision_is_launched(recorder: Recorder) -> None:
+    stack = Case("rnn").build(5, 5, 1).float()
+    x = random_input(stack, 3, 2).float()
     for _ in range(4):
-        inputs_TBH.normal_()
-        weights_HH.normal_()
-        driver.forward(tanh)
-        h_BH = states[0, 0]
-        for a_BH in inputs_TBH:
-            h_BH = torch.tanh(a_BH + h_BH @ weights_HH.t())
-        torch.testing.assert_close(states[0, -1], h_BH)
-    driver.forward(relu)
-    assert states[0, 1:].min() >= 0
+        results(stack, x, 0)
+    replayed = recorder.replayed
     torch.backends.cuda.matmul.fp32_precision = "tf32"  # by its newer name alone, so allow_tf32 cannot be read
     try:
-        driver.forward(tanh)
+        results(stack, x, 0)
     finally:
         torch.backends.cuda.matmul.fp32_precision = "none"
-    assert (recorder.recorded, recorder.replayed) == (1, 2)
+    assert 0 < replayed == recorder.replayed
 
 
 @pytest.mark.usefixtures("recorder")
@@ -180,31 +153,6 @@ def test_windows_that_wait_for_their_backward_pass_share_nothing() -> None:
         assert all(map(torch.equal, again, together))
         for gradient, singles in zip(together, zip(*alone, strict=True), strict=True):
             torch.testing.assert_close(gradient, sum(singles), rtol=1e-5, atol=1e-5)
-
-
-# Buffers
-
-
-def test_buffers_come_again_for_the_last_two_forms_of_a_call() -> None:
-    cache = BufferCache()
-
-    def states_of(form: str) -> tuple[Any, Tensor]:
-        """The buffers of a call, which is over when they are deleted, and one of them."""
-        buffers = cache.buffers_of(form)("window")
-        return buffers, buffers.new("states", torch.zeros(1), 3)
-
-    (one, first), (other, second) = states_of("training"), states_of("training")
-    address, reference = first.data_ptr(), weakref.ref(first)
-    assert second.data_ptr() != address
-    del other, second
-    del one, first
-    for form in ("another", "training", "third"):
-        buffers, states = states_of(form)
-        assert (states.data_ptr() == address) == (form == "training")
-        del buffers, states
-    assert reference() is not None
-    states_of("another")
-    assert reference() is None
 
 
 @pytest.mark.cuda

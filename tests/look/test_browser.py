@@ -10,6 +10,8 @@ from charlm.look import look_page
 from tests.browser import HOSTILE, check_access, data_of, pages_in, unpacked, wait_until_ready
 from tests.text import words_text
 
+pytestmark = pytest.mark.slow
+
 TEXT = words_text(12_000)
 
 

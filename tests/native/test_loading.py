@@ -1,26 +1,24 @@
-"""Compilation of kernels: the cache, and what is said where it fails."""
+"""Compilation of kernels: the cache, and what is said where it fails; what wheels bring."""
 
-import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
 import torch
 
-from charlm.cells import RHN
+from charlm.cells import CELLS, LSTM, RHN
+from charlm.config import load_config
+from charlm.config.shipped import shipped_configs
 from charlm.layers import RecurrentLayers
 from charlm.native import compiler, loading
+from charlm.native.kernels import SHARED_KERNELS, kernel_of
 from charlm.native.loading import Kernel, KernelError
-from charlm.system.cache import cache_dir
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no C++ compiler")
 
@@ -88,7 +86,7 @@ def ship(kernel: Kernel, threads: Path, cache: Path, monkeypatch: pytest.MonkeyP
 
     def ship(*levels: str) -> None:
         loading.load(kernel)
-        [library] = kernel_files(kernel)
+        [library] = cache.glob("kernels/adding-*.so")
         [of_threads] = threads.glob("*.so")
         shipped = cache / "shipped"
         for level in levels:
@@ -111,7 +109,7 @@ def add_up(kernel: Kernel, *numbers: float) -> float:
 
 @pytest.mark.usefixtures("windows")
 def test_a_kernel_is_compiled_once_for_a_source_and_a_compiler(
-    kernel: Kernel, tmp_path: Path, compiles: Any, monkeypatch: pytest.MonkeyPatch
+    kernel: Kernel, tmp_path: Path, cache: Path, compiles: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert compiles(kernel)
     assert add_up(kernel, 1, 2, 4) == 3.5
@@ -126,12 +124,7 @@ def test_a_kernel_is_compiled_once_for_a_source_and_a_compiler(
     for version in ("-DONE", "-DOTHER"):
         monkeypatch.setenv("VERSION", version)
         assert add_up(Kernel(kernel.source), 1) == 1
-    assert len(kernel_files(kernel)) == 4
-
-
-def kernel_files(kernel: Kernel) -> list[Path]:
-    """Its libraries in the cache."""
-    return [*(cache_dir() / "kernels").glob(f"{kernel.name}-*.so")]
+    assert len([*cache.glob("kernels/adding-*.so")]) == 4
 
 
 @pytest.mark.parametrize(
@@ -152,38 +145,6 @@ def test_a_library_that_is_damaged_or_not_ones_own_is_made_again(
     assert not compiles(kernel)
 
 
-def test_threads_that_need_a_kernel_at_once_compile_it_once(kernel: Kernel, capfd: pytest.CaptureFixture[str]) -> None:
-    both = Barrier(2)
-    with ThreadPoolExecutor(2) as pool:
-        assert list(pool.map(lambda _: both.wait(10) is not None and kernel.works(), range(2))) == [True, True]
-    assert capfd.readouterr().err.count("compile  for this CPU") == 1
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=str)
-def test_no_compiler_outlives_charlm(kernel: Kernel, tmp_path: Path, number: int) -> None:
-    script, pids = tmp_path / "compiler", tmp_path / "pids"
-    hangs = f"sleep 600 & echo $$ $! >{pids}.part; mv {pids}.part {pids}; wait"
-    script.write_text(f'#!/bin/sh\ncase "$*" in *-dM*) ;; *) {hangs};; esac')
-    script.chmod(0o700)
-    code = "import pathlib, sys; from charlm.native.loading import Kernel; Kernel(pathlib.Path(sys.argv[1])).works()"
-    env = {**os.environ, "CHARLM_KERNELS": "compile", "CXX": str(script)}
-    with subprocess.Popen([sys.executable, "-c", code, kernel.source], env=env, stderr=subprocess.DEVNULL) as process:
-        wait_until(pids.exists)
-        process.send_signal(number)
-        assert process.wait(10) != 0
-    for pid in pids.read_text().split():
-        # One that nobody has waited for is a zombie, Z.
-        state = ["ps", "-o", "stat=", "-p", pid]
-        wait_until(lambda state=state: subprocess.run(state, capture_output=True, text=True).stdout.strip()[:1] in "Z")
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 60
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.02)
-
-
 def test_a_layer_without_its_kernel_runs_in_pytorch_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     takes_minutes = RecurrentLayers(RHN(hidden=4, depth=90), 3)
     assert "no fused CPU kernel: its step is " in takes_minutes.select_backend("cpu").description
@@ -195,19 +156,11 @@ def test_a_layer_without_its_kernel_runs_in_pytorch_and_says_why(monkeypatch: py
     assert stack(torch.zeros(2, 1, 3))[0].shape == (2, 1, 4)
 
 
-def test_as_many_compilers_run_as_cores_and_memory_allow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiler, "count_cores", lambda: 8)
-    for free_bytes, compilers in ((None, 8), (10**11, 8), (10**9, 2), (10**6, 1)):
-        monkeypatch.setattr(compiler, "free_bytes", lambda: free_bytes)  # noqa: B023
-        assert compiler._compilers() == compilers
-
-
 @pytest.mark.parametrize(
     ("variables", "error"),
     [
         ({"CXX": "", "PATH": ""}, "no C++ compiler; install g++ or clang++ for speed"),
         ({"CXX": "no-such-compiler"}, "no-such-compiler: not found; install g++ or clang++, or fix or unset CXX"),
-        ({"CXX": "false"}, "false failed on the kernel: exit code 1; see "),
         ({"CHARLM_CACHE": "FILE"}, "the cache cannot be written: "),
         ({"CHARLM_CACHE": "WRITABLE"}, "the cache is not safe: others may write to it"),
     ],
@@ -241,7 +194,6 @@ def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel: Kernel
     ("allowed", "levels", "outcome"),
     [
         ("", ["x86-64-v9"], "came with charlm"),
-        ("", [], "compiled"),
         ("shipped", ["x86-64-v9"], "came with charlm"),
         ("shipped", [], "no kernel for it comes with charlm for this CPU"),
         ("compile", ["x86-64-v9"], "compiled"),
@@ -266,7 +218,6 @@ def test_which_kernels_are_used(
     [
         ("", "x86-64-v9"),
         ("x86-64-v8", "x86-64-v8"),
-        ("x86-64-v7", "x86-64-v9"),
         ("compiled", "compiled"),
         ("compiled, without a compiler", "x86-64-v9"),
     ],
@@ -292,3 +243,26 @@ def test_arguments_are_those_of_the_struct_in_the_text(kernel: Kernel) -> None:
     for tensor in (torch.zeros(2, 2).t()[:1], torch.zeros(2, dtype=torch.float16), torch.zeros(2, device="meta")):
         with pytest.raises(ValueError, match="a: found"):
             kernel("add_up", n=2, a=tensor, sum=torch.zeros(1))
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # cannot be imported
+sys.path[:0] = [".", "scripts"]
+import hatch_build
+print(*[f"{kernel.name}-{kernel.digest}" for kernel in hatch_build.shipped_kernels()])
+"""
+
+
+def test_usual_cells_need_no_compiler_and_wheels_no_torch() -> None:
+    """The shipped configs', and other sizes, initial values and depths."""
+    pytest.importorskip("hatchling", reason="scripts/test-oldest installs no build backend")
+    cells = [load_config(path).model.cell for path in shipped_configs().values()]
+    cells += [kind(hidden=17) for kind in CELLS.values()]
+    cells += [LSTM(hidden=40, layer_norm=True, forget_bias=2), RHN(depth=4, gate_bias=-3)]
+    command = [sys.executable, "-c", WITHOUT_TORCH]
+    printed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, encoding="utf-8").stdout
+    shipped = set(printed.split())
+    needed = [*SHARED_KERNELS, *map(kernel_of, cells)]
+    assert {f"{kernel.name}-{kernel.digest}" for kernel in needed} <= shipped
+    assert len(shipped) < 45  # a wheel of 8 MB holds about 60

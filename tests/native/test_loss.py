@@ -33,11 +33,10 @@ def test_cross_entropy(shape: tuple[int, int, int], scale: float, number: int, t
     assert_as_accurate([found(cross_entropy, torch.float32)], [found(reference, torch.float32)], [truth])
 
 
-@pytest.mark.parametrize("V", [3, 40])
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_cross_entropy_of_numbers_that_are_not_finite(V: int, value: float) -> None:
-    logits = torch.where(torch.eye(V, dtype=torch.bool), value, 0.0).requires_grad_()
-    nats = cross_entropy(logits, torch.arange(V).roll(1))
+def test_cross_entropy_of_numbers_that_are_not_finite(value: float) -> None:
+    logits = torch.where(torch.eye(40, dtype=torch.bool), value, 0.0).requires_grad_()
+    nats = cross_entropy(logits, torch.arange(40).roll(1))
     nats.sum().backward()
     assert nats.isnan().all()
     assert logits.grad is not None
@@ -58,16 +57,7 @@ def test_cross_entropy_of_operands_with_gaps() -> None:
     torch.testing.assert_close(cross_entropy(logits, targets), expected)
 
 
-@pytest.mark.parametrize(
-    "targets",
-    [
-        torch.tensor([0, -1]),
-        torch.tensor([0, 3]),
-        torch.zeros(3, dtype=torch.int64),
-        torch.zeros(2, 1, dtype=torch.int64),
-        torch.zeros(2, dtype=torch.int32),
-    ],
-)
+@pytest.mark.parametrize("targets", [torch.tensor([0, -1]), torch.tensor([0, 3]), torch.tensor([0, 0, 0])])
 def test_targets_that_do_not_fit(targets: Tensor) -> None:
     with pytest.raises(ValueError, match="targets: found"):
         cross_entropy(torch.zeros(2, 3), targets)

@@ -113,30 +113,19 @@ def test_a_weight_without_a_gradient_is_averaged_only(skipped: bool) -> None:
         torch.testing.assert_close(updates.averages[weight], 0.25 * weight.detach())
 
 
-@pytest.mark.parametrize("name", ["average", "exp_avg", "step"])
-def test_what_does_not_fit_its_weight_is_refused_before_anything_is_written(name: str) -> None:
+def test_what_does_not_fit_its_weight_is_refused_before_anything_is_written() -> None:
     updates = Updates([(40,), (50,)], torch.optim.AdamW, ADAMW)
     updates.by_kernel()
-    weight = updates.weights[1]
-    if name == "average":
-        updates.averages[weight] = torch.zeros(3)
-    else:
-        updates.optimizer.state[weight][name] = torch.zeros(3)
+    updates.optimizer.state[updates.weights[1]]["exp_avg"] = torch.zeros(3)
     before = updates.found()
-    with pytest.raises(ValueError, match=f"{name} of a weight: found"):
+    with pytest.raises(ValueError, match="exp_avg of a weight: found"):
         adam_step(updates.optimizer, updates.averages, 0.75)
     assert all(torch.equal(tensor, before[key]) for key, tensor in updates.found().items())
 
 
-@pytest.mark.parametrize("reason", ["dtype", "strides", "no kernel"])
-def test_what_the_kernel_does_not_take_is_left_to_torch(reason: str, request: pytest.FixtureRequest) -> None:
-    weight, gradient = torch.randn(5, 3, requires_grad=True), torch.randn(5, 3)
-    if reason == "dtype":
-        weight, gradient = torch.randn(5, dtype=torch.float64, requires_grad=True), torch.randn(5).double()
-    elif reason == "strides":
-        gradient = torch.randn(3, 5).t()
-    else:
-        request.getfixturevalue("no_kernels")
+@pytest.mark.parametrize("gradient", [torch.randn(5, 3).double(), torch.randn(3, 5).t()], ids=["float64", "gaps"])
+def test_what_the_kernel_does_not_take_is_left_to_torch(gradient: Tensor) -> None:
+    weight = torch.randn(5, 3, dtype=gradient.dtype, requires_grad=True)
     before = weight.detach().clone()
     weight.grad = gradient
     assert gradient_norm([gradient]) == torch.nn.utils.get_total_norm([gradient])
@@ -145,9 +134,9 @@ def test_what_the_kernel_does_not_take_is_left_to_torch(reason: str, request: py
     assert gradient_norm([]) == 0
 
 
-@pytest.mark.parametrize("sizes", [[1], [4096, 5, 4097], [100_000, 1]])
-def test_norm_of_views_of_one_buffer(sizes: list[int]) -> None:
+def test_norm_of_views_of_one_buffer() -> None:
     """As processes get their gradients: no view begins where a vector would."""
+    sizes = [4096, 5, 4097]
     gradients = [*torch.randn(1 + sum(sizes))[1:].split(sizes)]
     gradients[0] *= 1e15  # also of numbers whose squares are large
     truth = torch.cat(gradients).double().norm()
@@ -155,10 +144,9 @@ def test_norm_of_views_of_one_buffer(sizes: list[int]) -> None:
     assert gradient_norm(gradients).shape == ()
 
 
-@pytest.mark.parametrize("place", [0, 32, 4100])
 @pytest.mark.parametrize(("value", "norm"), [(math.nan, math.nan), (-math.inf, math.inf), (1e20, math.inf)])
-def test_norm_of_numbers_that_are_not_finite(place: int, value: float, norm: float) -> None:
+def test_norm_of_numbers_that_are_not_finite(value: float, norm: float) -> None:
     """A float cannot hold the square of the last one."""
     gradient = torch.ones(4101)
-    gradient[place] = value
+    gradient[4100] = value
     assert gradient_norm([torch.ones(3), gradient]).item() == pytest.approx(norm, nan_ok=True)

@@ -11,6 +11,8 @@ from charlm.report.run import read_run
 from tests.browser import check_access
 from tests.report.conftest import train_row
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def view(opened, learning):

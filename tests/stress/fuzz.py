@@ -17,7 +17,7 @@ LIMIT_S = 20
 LIMIT_MB = 2048
 LONGEST = 4096  # bytes of an input
 CHECKPOINT = "run/checkpoints/last.safetensors"
-NAMES = ("config", "override", "corpus", "vocabulary", "file", "header", "cell", "runs", "sample")
+NAMES = ("config", "override", "corpus", "file", "header", "cell", "runs", "sample")
 """The methods of `Targets`."""
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What a terminal takes for a command."""
@@ -47,16 +47,14 @@ def main() -> None:
                 failed.append(f"{name} (exit code {code})")
     if failed:
         sys.exit(f"fuzz: failed: {', '.join(failed)}; where an input is to blame, it is in fuzz-NAME-*")
-    print(f"fuzz: {arguments.runs:,} inputs each: nothing but charlm's own errors")
 
 
 def train(folder: Path) -> None:
     """The run that `sample` samples from."""
     text = folder / "text.txt"
     text.write_text("to be, or not to be: that is the question\n" * 20)
-    settings = ["model.cell={kind: gru, hidden: 4}", "train={batch_size: 2, bptt: 4, max_steps: 1}", "threads=1"]
-    options = [word for setting in settings for word in ("--set", setting)]
-    command = [sys.executable, "-m", "charlm", "train", str(text), "--run-dir", str(folder / "run"), *options]
+    settings = ["--set", "model.cell={kind: gru, hidden: 4}", "--set", "train={batch_size: 2, bptt: 4, max_steps: 1}"]
+    command = [sys.executable, "-m", "charlm", "train", str(text), "--run-dir", str(folder / "run"), *settings]
     subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 

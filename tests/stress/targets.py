@@ -17,12 +17,10 @@ from charlm.cli import main
 from charlm.config import load_config, parse_config
 from charlm.config.schema import DataConfig
 from charlm.data.corpus import CountedSources
-from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CharlmError
 from charlm.inference.trained import load_model
 from charlm.system.cache import cache_dir
-from tests.cells.damage import damaged
-from tests.cells.test_stored import accept_or_refuse, section_of
+from tests.cells.test_stored import accept_or_refuse, damaged, section_of
 from tests.export.odd import Odd
 from tests.stress.fuzz import COMMANDS, LONGEST, ROOT
 
@@ -55,19 +53,6 @@ class Targets:
             corpus = CountedSources(data_config).corpus()
             text = "".join(corpus.vocabulary.decode(ids) for ids in corpus.splits.values())
             assert level == "byte" or text == data[1:].decode().removeprefix("\ufeff")
-
-    def vocabulary(self, data: bytes) -> None:
-        """The vocabulary of a checkpoint, as JSON; and a text for it, which its own characters encode."""
-        first, _, rest = data.partition(b"\n")
-        try:
-            value = json.loads(first)
-        except (ValueError, RecursionError):
-            value = first.decode("utf-8", "replace")
-        text = rest.decode("utf-8", "surrogateescape")
-        if text:
-            own = Vocabulary.from_json({"level": "char", "characters": "".join(sorted(set(text)))})
-            assert own.decode(own.encode(text)) == text
-        Vocabulary.from_json(value).encode(text)
 
     def file(self, data: bytes) -> None:
         """A checkpoint file."""
@@ -156,7 +141,6 @@ def good_inputs(checkpoint: Path) -> dict[str, list[bytes]]:
         "config": [path.read_bytes() for path in sorted((ROOT / "configs").glob("*.yaml"))],
         "override": [b"train.max_steps=5", b"model.cell={kind: rhn, depth: 3}\noptimizer.lr=1e-3"],
         "corpus": ["xaé中😀\r\n".encode() * 5, b"\xff\xef\xbb\xbfafter a mark", b"a\xef\xbb\xbfbytes\xff\xfe" * 3],
-        "vocabulary": [b'{"level": "char", "characters": "abc"}\nabc', b'{"level": "byte", "characters": ""}\nx'],
         "file": [checkpoint.read_bytes()[:LONGEST]],
         "header": [b'{}\n\n{"level": "char", "characters": "abc"}\n\n{"step": 1}'],
         "cell": [b"{}", b"1", b"seed"],

@@ -3,8 +3,6 @@
 import contextlib
 import resource
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from unittest import mock
 
@@ -89,21 +87,6 @@ def full_disk():
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-
-
-LOCKING = """
-import sys, time; from pathlib import Path; from charlm.system.lock import locked
-with locked(Path(sys.argv[1])): print("held", flush=True); time.sleep(60)
-"""
-
-
-@contextlib.contextmanager
-def held_by_another_process(folder):
-    """Until the end of the block, where the process is killed."""
-    with subprocess.Popen([sys.executable, "-c", LOCKING, folder], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout.readline() == "held\n"
-        yield
-        process.kill()
 
 
 def assert_same_run(whole, parts):

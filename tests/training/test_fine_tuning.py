@@ -5,7 +5,6 @@ import torch
 
 from charlm.checkpoint import read_checkpoint
 from charlm.errors import ConfigError
-from charlm.inference.trained import load
 from charlm.training.start import start_run
 from tests.text import words_text
 
@@ -36,25 +35,15 @@ def test_ids_stay_and_every_member_gets_the_new_characters(tmp_path, config_of):
         assert new[-2:].abs().min() > 0
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"model": {"embedding": 5, "tie_embeddings": True, "members": 2}}, {}),
-        ({"model": {"embedding": 12, "tie_embeddings": True}}, {}),
-        ({"model": {}}, {"model": {"dropout": 0.1, "zoneout": 0.2, "orthogonal": True, "init_uniform": 0.1}}),
-        ({"data": {"records": ""}}, {"data": {"records": "\n"}}),
-        ({"data": {"records": "\n"}}, {"data": {"records": ""}}),
-    ],
-)
-def test_a_run_starts_with_the_weights_of_the_other(tmp_path, config_of, before, after):
-    """What is no part of the weights may change: dropout and the like, and the unit of the text."""
-    start_run(config_of(**before), tmp_path / "first")
+def test_a_run_starts_with_the_weights_of_the_other(tmp_path, config_of):
+    """What is no part of the weights may change: dropout and the like, and the records of the text."""
+    model = {"embedding": 5, "tie_embeddings": True, "members": 2}
+    start_run(config_of(model=model), tmp_path / "first")
     first = read_checkpoint(tmp_path / "first" / LAST)
-    outcome = start_run(config_of(**before | after, **STILL), tmp_path / "second", first)
+    model |= {"dropout": 0.1, "zoneout": 0.2, "orthogonal": True, "init_uniform": 0.1}
+    start_run(config_of(model=model, data={"records": "\n"}, **STILL), tmp_path / "second", first)
     second = read_checkpoint(tmp_path / "second" / LAST)
     assert all(torch.equal(second.weights[name], weight) for name, weight in first.weights.items())
-    model = load(tmp_path / "second")
-    assert model.evaluate(model.split("valid")).nats_per_char == pytest.approx(outcome.valid_nats, rel=1e-6)
 
 
 def test_the_start_is_scored_and_kept_if_no_update_improves_on_it(tmp_path, config_of, first):

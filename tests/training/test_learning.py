@@ -1,12 +1,16 @@
-"""Models learn what there is to learn, and never more."""
+"""Models learn what there is to learn, and never more; the shipped configs train."""
 
 import pytest
 
 from charlm.cells import CELLS
-from charlm.config import parse_config
+from charlm.config import load_config, parse_config
+from charlm.config.shipped import shipped_configs
+from charlm.model import count_parameters
 from charlm.training.start import start_run
 from tests.runs import rows
-from tests.text import MarkovSource
+from tests.text import MarkovSource, words_text
+
+CONFIGS = shipped_configs()
 
 
 @pytest.mark.parametrize(
@@ -34,3 +38,17 @@ def test_a_markov_source_is_learned_to_its_entropy_and_no_further(tmp_path, writ
     scores = [row["nats"] for row in rows(tmp_path / "run") if row["split"] == "valid"]
     assert len(scores) == 5
     assert min(scores) >= floor
+
+
+@pytest.mark.usefixtures("no_kernels")
+def test_each_trains(write, tmp_path):
+    """At its own depth, layers, window, dropout and optimizer; with few units and on a short text."""
+    text = write("text.txt", words_text(20_000))
+    small = ["model.cell.hidden=4", "train.batch_size=1", "train.max_steps=1", "train.sample_every=0"]
+    for name, file in CONFIGS.items():
+        outcome = start_run(load_config(file, [*small, f"data.source={text}"]), tmp_path / name)
+        assert (outcome.step, 0 < outcome.best_nats < 10) == (1, True), name
+
+
+def test_the_model_of_the_rhn_paper_has_its_46_million_parameters():
+    assert count_parameters(load_config(CONFIGS["paper-rhn-enwik8"]).model, 256) == pytest.approx(46e6, rel=0.005)

@@ -1,5 +1,6 @@
-"""Whole runs: what they write and how they end."""
+"""Whole runs: what they write, their samples and how they end."""
 
+import json
 import time
 
 import pytest
@@ -15,7 +16,6 @@ from charlm.runs import describe_run
 from charlm.training.budget import Budget
 from charlm.training.start import start_run
 from tests.runs import rows
-from tests.text import words_text
 
 LAST = "checkpoints/last.safetensors"
 
@@ -79,43 +79,33 @@ def test_a_score_that_equals_the_best_is_no_new_best(tmp_path, config_of):
     assert (outcome.reason, outcome.best_step, outcome.step) == ("patience", 4, 12)
 
 
-@pytest.mark.parametrize(("eval_every", "least_s", "most_s"), [(0, 18, 34), (20, 25, 30.6)])
+@pytest.mark.parametrize(
+    ("eval_every", "slow_from", "least_s", "most_s"), [(0, 999, 18, 34), (20, 999, 25, 30.6), (20, 30, 25, 32)]
+)
 def test_minutes_include_the_last_evaluation_and_checkpoints(
-    tmp_path, config_of, clock, monkeypatch, eval_every, least_s, most_s
+    tmp_path, config_of, clock, monkeypatch, before_update, eval_every, slow_from, least_s, most_s
 ):
-    """30 s are asked for, besides 20 s of compiling. Without an evaluation before, its time is guessed."""
+    """30 s are asked for, besides 20 s of compiling. Without an evaluation before, its time is guessed.
+
+    The machine may become three times slower.
+    """
     monkeypatch.setattr("charlm.native.compiler.compiled_s", lambda since_s: 20.0)
-    config = config_of(train={"max_steps": None, "max_minutes": 0.5, "eval_every": eval_every, "sample_every": 0})
+    before_update(slow_from, lambda trainer: setattr(clock, "slower", 3))
+    config = config_of(
+        train={"max_steps": None, "max_minutes": 0.5, "eval_every": eval_every, "sample_every": 0},
+        optimizer={"lr": 0.01, "schedule": {"name": "linear", "final_fraction": 0}},
+    )
     outcome = start_run(config, tmp_path / "run", budget=Budget(0.5, clock.now_s - 22))
     assert least_s < outcome.elapsed_s <= most_s
     assert outcome.reason == "max_minutes"
+    assert read_checkpoint(tmp_path / "run" / LAST).progress["lr"] < 0.01 * 0.03
     last = [row for row in rows(tmp_path / "run") if row["split"] == "valid"][-1]
     assert last["step"] == outcome.step
 
 
-@pytest.mark.parametrize("slow_from", [2, 150])
-def test_the_minutes_are_kept_when_the_machine_becomes_five_times_slower(
-    tmp_path, config_of, clock, before_update, slow_from
-):
-    """A minute with an evaluation before, at step 50. The last one takes 10 s instead of 2."""
-    before_update(slow_from, lambda trainer: setattr(clock, "slower", 5))
-    config = config_of(
-        train={"max_steps": None, "max_minutes": 1, "eval_every": 50, "sample_every": 0, "save_every": 0},
-        optimizer={"lr": 0.01, "schedule": {"name": "linear", "final_fraction": 0}},
-    )
-    outcome = start_run(config, tmp_path / "run", budget=Budget(1, clock.now_s))
-    assert 55 < outcome.elapsed_s < 62
-    valid = [row for row in rows(tmp_path / "run") if row["split"] == "valid"]
-    assert valid[-1]["step"] == outcome.step > valid[0]["step"]
-    assert read_checkpoint(tmp_path / "run" / LAST).progress["lr"] < 0.01 * 0.03
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that only updates (0.1 s), evaluations (2 s) and checkpoints (1 s) move.
-
-    `slower` is how many times longer updates and evaluations take.
-    """
+    """A clock that only updates (0.1 s), evaluations (2 s) and checkpoints (1 s) move; the first two `slower`."""
 
     class Clock:
         now_s = time.perf_counter()
@@ -137,11 +127,36 @@ def clock(monkeypatch):
     return Clock
 
 
-def test_a_validation_split_of_its_own_and_none(tmp_path, config_of):
+def test_a_run_without_a_validation_split_has_no_best(tmp_path, config_of):
     outcome = start_run(config_of(data={"split": [1, 0, 0]}), tmp_path / "none")
     assert outcome.best_nats is None
     assert sorted(p.name for p in (tmp_path / "none/checkpoints").glob("[bl]*")) == ["last.safetensors"]
-    other = tmp_path / "other.txt"
-    other.write_text(words_text(900, seed=5))
-    outcome = start_run(config_of(data={"split": [1, 0, 0], "valid_source": str(other)}), tmp_path / "own")
-    assert outcome.valid_nats is not None
+
+
+def samples(run):
+    return [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("records", "read_first"), [("", "\n"), ("\n", "")])
+def test_every_character_has_the_bits_of_its_score(tmp_path, write, config_of, records, read_first):
+    text = write("text.txt", "".join(f"ü {n}.\nπός {n} 日本 €\n" for n in range(300)))
+    data = {"source": text, "records": records}
+    start_run(config_of({"max_steps": 6, "sample_every": 6, "sample_length": 60}, data=data), tmp_path / "run")
+    [_, row] = samples(tmp_path / "run")
+    [expected] = load(tmp_path / "run" / LAST).char_scores([read_first + row["text"]])
+    # The newline that ends a line is scored, but no part of the sample.
+    assert row["bits"] == pytest.approx(expected[: len(row["text"])], abs=0.006)
+
+
+def test_the_first_samples_are_early(tmp_path, config_of):
+    train = {"max_steps": 100, "sample_every": 40, "sample_length": 3, "eval_every": 0, "save_every": 0, "bptt": 2}
+    start_run(config_of(train), tmp_path / "run")
+    assert [row["step"] for row in samples(tmp_path / "run")] == [0, 10, 30, 40, 80]
+
+
+def test_sampling_draws_nothing_that_training_needs(tmp_path, config_of):
+    """Weights and random state are the same with samples and without."""
+    for every in (0, 1):
+        start_run(config_of({"sample_every": every}, model={"dropout": 0.3}), tmp_path / str(every))
+    with_samples, without = (read_checkpoint(tmp_path / str(every) / LAST).weights for every in (1, 0))
+    assert all(torch.equal(with_samples[name], tensor) for name, tensor in without.items())

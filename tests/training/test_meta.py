@@ -1,4 +1,4 @@
-"""Whole updates and scores on the meta device, whose tensors have no values.
+"""Whole updates on the meta device, whose tensors have no values.
 
 They take the way of every device that is not the CPU. Whatever would wait for a GPU, such as reading a number, raises.
 """
@@ -7,16 +7,12 @@ import contextlib
 import sys
 from unittest import mock
 
-import numpy as np
 import pytest
 import torch
 
-from charlm.inference.evaluation import part_starts, scored_windows
-from charlm.model import build_model
 from tests.pairwise import pairwise
 
 META = torch.device("meta")
-KINDS = ["lstm", "rhn", "sru", "mingru"]
 PLACES = {"embedding": 0.1, "input": 0.1, "between_layers": 0.1, "output": 0.1}
 MODELS = [
     {},
@@ -47,7 +43,7 @@ def autocast(monkeypatch):
 
 
 @pairwise(
-    kind=KINDS,
+    kind=["lstm", "rhn", "sru", "mingru"],
     model=MODELS,
     name=["adamw", "adam", "rmsprop", "muon"],  # torch has no fused step of SGD for this device
     precision=["fp32", "bf16"],
@@ -66,14 +62,3 @@ def test_updates(trainer_of, kind, model, name, precision, train, records):
     trainer.update()
     trainer.update()
     assert {parameter.device for parameter in trainer.parameters} == {META}
-
-
-@pairwise(kind=KINDS, model=MODELS, precision=["fp32", "bf16"])
-def test_scores(config_of, kind, model, precision, monkeypatch):
-    monkeypatch.setattr("charlm.inference.evaluation.WARMUP", 4)
-    config = config_of(model={"cell": {"kind": kind, "hidden": 12}, **model}).model
-    network = build_model(config, 7, precision).to(META).eval()
-    ids = np.arange(61) % 7
-    windows = list(scored_windows(network, ids, part_starts(ids, 3), steps=12))
-    assert [nats_TB.shape for nats_TB in windows] == [(12, 3), (8, 3)]
-    assert {(nats_TB.dtype, nats_TB.device) for nats_TB in windows} == {(torch.float32, META)}

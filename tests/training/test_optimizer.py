@@ -1,7 +1,6 @@
 """Learning rate schedules, optimizers, clipping."""
 
 import math
-import sys
 
 import pytest
 import torch
@@ -16,10 +15,6 @@ def optimizer_config(**options):
     return parse_config({"optimizer": {"name": "sgd", "lr": 2.0, "clip_norm": 0, **options}}, "test").optimizer
 
 
-def model_with(**cell):
-    return build_model(parse_config({"model": {"cell": cell, "embedding": 5}}, "test").model, 7)
-
-
 COSINE, LINEAR = ({"name": name, "final_fraction": 0.1} for name in ("cosine", "linear"))
 STEP = {"name": "step", "factor": 0.5, "after_epochs": 2}
 WARMUP = {"name": "linear", "warmup_steps": 4, "final_fraction": 0}
@@ -29,47 +24,19 @@ WARMUP = {"name": "linear", "warmup_steps": 4, "final_fraction": 0}
     ("schedule", "step", "epochs", "share", "rate"),
     [
         ({"name": "constant"}, 7, 3, 0.9, 2),
-        (COSINE, 0, 0, 0, 2),
         (COSINE, 0, 0, 0.25, 2 * (0.55 + 0.45 * math.cos(math.pi / 4))),
         (COSINE, 0, 0, 1, 0.2),
         (LINEAR, 0, 0, 0.25, 2 * 0.775),
-        (LINEAR, 0, 0, 1, 0.2),
         # char-rnn's and the RHN paper's staircase: after N epochs each further epoch multiplies the rate once more.
         (STEP, 0, 1, 0, 2),
-        (STEP, 0, 2, 0, 1),
         (STEP, 0, 4, 0, 0.25),
         (WARMUP, 0, 0, 0, 0.5),
         (WARMUP, 1, 0, 0.1, 0.9),
-        (WARMUP, 5, 0, 0.5, 1),
     ],
 )
 def test_schedules(schedule, step, epochs, share, rate):
     config = optimizer_config(schedule=schedule)
     assert learning_rate(config, step=step, epochs=epochs, share_done=share) == pytest.approx(rate)
-
-
-@pytest.mark.parametrize("name", ["adamw", "adam", "sgd", "rmsprop", "adagrad", "muon"])
-def test_steps_do_not_import_dynamo(name, monkeypatch):
-    """It takes more than a second."""
-    monkeypatch.setitem(sys.modules, "torch._dynamo", None)  # an import fails
-    model = nn.Linear(2, 2)
-    before = model.weight.detach().clone()
-    optimizer = build_optimizer(model, optimizer_config(name=name))
-    optimizer.zero_grad()
-    model(torch.ones(1, 2)).sum().backward()
-    optimizer.step()
-    assert not torch.equal(model.weight, before)
-
-
-def test_options_reach_the_optimizer_and_biases_and_gains_do_not_decay():
-    model = model_with(kind="lstm", hidden=4, layer_norm=True)
-    optimizer = build_optimizer(model, optimizer_config(momentum=0.5, weight_decay=0.1))
-    assert [optimizer.defaults[name] for name in ("momentum", "lr")] == [0.5, 2.0]
-    names = {id(p): name for name, p in model.named_parameters()}
-    decayed, others = ({names[id(p)] for p in group["params"]} for group in optimizer.param_groups)
-    assert decayed == {"embedding.weight", "layers.weight_ih_l0", "layers.weight_hh_l0", "decoder.weight"}
-    assert decayed | others == set(names.values())
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
 
 
 OWN = """
@@ -98,14 +65,17 @@ def test_a_parameter_is_treated_by_what_it_is_whatever_its_name(trainer_of, tmp_
     ]
 
 
+def test_options_reach_the_optimizer():
+    optimizer = build_optimizer(nn.Linear(2, 2), optimizer_config(momentum=0.5))
+    assert [optimizer.defaults[name] for name in ("momentum", "lr")] == [0.5, 2.0]
+
+
 def test_muon_is_torchs_gate_by_gate_at_the_scheduled_rate():
-    model = model_with(kind="gru", hidden=48)
+    model = build_model(parse_config({"model": {"cell": {"kind": "gru", "hidden": 48}}}, "test").model, 7)
     weight = model.layers.get_parameter("weight_hh_l0")
     before = weight.detach().clone()
     blocks = [nn.Parameter(block.clone()) for block in before.view(3, 48, 48)]
-    theirs = torch.optim.Muon(
-        blocks, lr=0.1, weight_decay=0.5, momentum=0.95, nesterov=True, adjust_lr_fn="match_rms_adamw"
-    )
+    theirs = torch.optim.Muon(blocks, lr=0.1, weight_decay=0.5, adjust_lr_fn="match_rms_adamw")
     ours = build_optimizer(model, optimizer_config(name="muon", lr=3.0, weight_decay=0.5))
     for group in ours.param_groups:
         group["lr"] = 0.1
@@ -126,7 +96,6 @@ def test_muon_is_torchs_gate_by_gate_at_the_scheduled_rate():
     [
         ([[3.0], [0.0, 4.0]], {"clip_norm": 1.0}, 5.0, [[0.6], [0.0, 0.8]], 1e-5),  # all are scaled by the same
         ([[0.3, 0.4]], {"clip_norm": 1.0}, 0.5, [[0.3, 0.4]], 1e-7),
-        ([[-30.0, 4.0, 3.0]], {"clip_value": 4.0}, math.sqrt(925), [[-4.0, 4.0, 3.0]], 0),
         # By value first, then by norm.
         ([[-30.0, 4.0]], {"clip_value": 3.0, "clip_norm": 0.3}, math.sqrt(916), [[-0.3 / 2**0.5, 0.3 / 2**0.5]], 1e-4),
         ([[100.0]], {}, 100.0, [[100.0]], 0),

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from charlm.checkpoint import Checkpoint, read_checkpoint
-from charlm.choice.suggest import Request, suggest
-from charlm.config import Config, parse_config
+from charlm.config import parse_config
 from charlm.data.corpus import CountedSources
 from charlm.errors import CharlmError, RunError
 from charlm.inference.evaluation import evaluate
@@ -20,7 +19,7 @@ from charlm.training.machine import choose_machine
 from charlm.training.start import resume_run, run_of_this_launch, start_run
 from charlm.training.state import restore_snapshot, take_snapshot
 from charlm.training.step import Trainer
-from tests.processes import Team, team
+from tests.processes import team
 from tests.runs import untimed, with_max_steps
 from tests.text import words_text
 from tests.training.conftest import assert_same_run, before_updates, full_disk
@@ -41,13 +40,14 @@ def processes(libraries, tmp_path_factory):
 
 @pytest.fixture
 def raw(tmp_path):
-    """A config that says nothing of what is tested."""
+    """A config of a run that logs, evaluates, samples and saves."""
     file = tmp_path / "text.txt"
-    file.write_text(words_text(6000))
+    file.write_text(words_text(9000))
+    often = {"log_every": 3, "eval_every": 4, "save_every": 5, "sample_every": 6}
     return {
-        "data": {"source": str(file), "split": [0.9, 0.1, 0]},
+        "data": {"source": str(file), "split": [0.6, 0.4, 0]},
         "model": {"cell": {"kind": "lstm", "hidden": 10}},
-        "train": {"batch_size": 6, "bptt": 7, "max_steps": 20, "reset_state": 0},
+        "train": {"batch_size": 6, "bptt": 7, "max_steps": 20, "reset_state": 0, "ema": 0.9, **often},
         "optimizer": {"name": "sgd", "lr": 0.1, "momentum": 0.9},
         "threads": 1,
         "precision": "fp32",
@@ -84,35 +84,32 @@ PLACES = {"embedding": 0.1, "input": 0.1, "between_layers": 0.1, "output": 0.1, 
 CASES = {
     "draws": {
         "model": {"layers": 2, "dropout": PLACES, "zoneout": 0.2, "embedding": 6},
-        "train": {"reset_state": 0.3, "ema": 0.9, "activation_penalty": 0.5, "change_penalty": 0.5},
+        "train": {"reset_state": 0.3, "activation_penalty": 0.5, "change_penalty": 0.5},
         "optimizer": {"clip_norm": 0.1, "schedule": {"name": "cosine"}},
     },
     "variational draws": {
         "model": {"cell": {"kind": "rhn", "hidden": 10}, "layers": 2, "dropout": {**PLACES, "variational": True}},
         "train": {"read_share": 0.3},
     },
-    "members": {
+    "members, lines": {
+        "data": {"records": "\n"},
         "model": {"cell": {"kind": "gru", "hidden": 10}, "members": 2, "dropout": PLACES},
+        "train": {"bptt": 150},  # an epoch has six updates
         "optimizer": {"clip_value": 0.01, "clip_norm": 0.5},
     },
-    "lines": {"data": {"records": "\n"}, "train": {"bptt": 150}},  # an epoch has six updates
 }
 
 
-@pytest.fixture(params=CASES)
-def case(request, raw):
-    for section, options in CASES[request.param].items():
+@pytest.mark.parametrize("case", CASES)
+def test_any_number_of_processes_makes_the_updates_of_one_and_goes_on_from_those_of_another(processes, raw, case):
+    for section, options in CASES[case].items():
         raw[section] |= options
-    return raw
-
-
-def test_any_number_of_processes_makes_the_updates_of_one_and_goes_on_from_those_of_another(processes: Team, case):
-    whole, half = trained(ONE_PROCESS, case, 10), trained(ONE_PROCESS, case, 5)
-    for found in processes(trained, case, 5):
+    whole, half = trained(ONE_PROCESS, raw, 10), trained(ONE_PROCESS, raw, 5)
+    for found in processes(trained, raw, 5):
         assert_near(found, half)
-    for found in processes(trained, case, 5, half):
+    for found in processes(trained, raw, 5, half):
         assert_near(found, whole)
-    assert_near(trained(ONE_PROCESS, case, 5, found), trained(ONE_PROCESS, case, 15))
+    assert_near(trained(ONE_PROCESS, raw, 5, found), trained(ONE_PROCESS, raw, 15))
 
 
 def scores(group: ProcessGroup, raw) -> list[float]:
@@ -123,7 +120,7 @@ def scores(group: ProcessGroup, raw) -> list[float]:
     return [evaluate(network, ids[:length], group=group).nats_per_char for length in (2, 1000, 2100, 5400)]
 
 
-def test_scores_are_those_of_one_process(processes: Team, raw):
+def test_scores_are_those_of_one_process(processes, raw):
     """Also of texts with fewer streams than processes."""
     wanted = scores(ONE_PROCESS, raw)
     for found in processes(scores, raw):
@@ -133,20 +130,13 @@ def test_scores_are_those_of_one_process(processes: Team, raw):
 # Whole runs
 
 
-@pytest.fixture
-def busy(raw):
-    """A config of a run that logs, evaluates, samples and saves; the valid split has fewer streams than processes."""
-    raw["data"]["split"] = [0.6, 0.4, 0]
-    raw["train"] |= {"log_every": 3, "eval_every": 4, "save_every": 5, "sample_every": 6, "ema": 0.9}
-    return raw
-
-
 def run_of(group: ProcessGroup, raw, run: Path, disturb=None) -> tuple[str, int] | str:
     """How a run, new or resumed, ends in this process: the limit and the step, or the error that it prints.
 
-    disturb: a function of group and config that returns a context.
+    disturb: a function of group and config that may return a context.
     """
-    with disturb(group, raw) if disturb else contextlib.nullcontext():
+    context = disturb(group, raw) if disturb else None
+    with context or contextlib.nullcontext():
         try:
             if run.exists():
                 outcome = resume_run(run, with_max_steps(raw["train"]["max_steps"]), group)
@@ -165,14 +155,14 @@ def interrupted(group, raw):
     return before_updates(6, lambda trainer: is_last(group) and signal.raise_signal(signal.SIGTERM))
 
 
-def test_processes_write_what_one_process_writes_which_resumes_their_run(processes: Team, busy, tmp_path):
+def test_processes_write_what_one_process_writes_which_resumes_their_run(processes, raw, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    run_of(ONE_PROCESS, busy, whole)
-    busy["train"]["max_steps"] = 10
-    assert processes(run_of, busy, parts) == [("max_steps", 10)] * SIZE
+    run_of(ONE_PROCESS, raw, whole)
+    raw["train"]["max_steps"] = 10
+    assert processes(run_of, raw, parts) == [("max_steps", 10)] * SIZE
     assert processes(run_of_this_launch) == [parts] * SIZE  # what torchrun would start again goes on with it
-    busy["train"]["max_steps"] = 20
-    assert run_of(ONE_PROCESS, busy, parts) == ("max_steps", 20)
+    raw["train"]["max_steps"] = 20
+    assert run_of(ONE_PROCESS, raw, parts) == ("max_steps", 20)
     assert sorted(path.relative_to(parts) for path in parts.glob("*/*.safetensors")) == sorted(
         path.relative_to(whole) for path in whole.glob("*/*.safetensors")
     )
@@ -184,11 +174,11 @@ def test_processes_write_what_one_process_writes_which_resumes_their_run(process
         processes(run_of_this_launch)
 
 
-def test_a_signal_to_one_stops_all_after_the_same_step_and_costs_no_bit(processes: Team, busy, tmp_path):
+def test_a_signal_to_one_stops_all_after_the_same_step_and_costs_no_bit(processes, raw, tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    processes(run_of, busy, whole)
-    assert processes(run_of, busy, parts, interrupted) == [("SIGTERM", 7)] * SIZE
-    processes(run_of, busy, parts)
+    processes(run_of, raw, whole)
+    assert processes(run_of, raw, parts, interrupted) == [("SIGTERM", 7)] * SIZE
+    processes(run_of, raw, parts)
     assert_same_run(whole, parts)
 
 
@@ -196,7 +186,7 @@ def test_a_signal_to_one_stops_all_after_the_same_step_and_costs_no_bit(processe
 def disk_of_the_first(group, raw):
     """It is full after the fourth update."""
     disk = contextlib.ExitStack()
-    with disk, before_updates(4, lambda trainer: group.is_first and disk.enter_context(full_disk())):
+    with disk, before_updates(4, lambda _: group.is_first and disk.enter_context(full_disk())):
         yield
 
 
@@ -211,17 +201,14 @@ def weights_that_are_not_finite(group, raw):
 def other_text(group, raw):
     raw["data"]["source"] += str(group.rank)
     Path(raw["data"]["source"]).write_text(words_text(6000, seed=group.rank))
-    return contextlib.nullcontext()
 
 
 def no_text(group, raw):
     raw["data"]["source"] += ".none" * is_last(group)
-    return contextlib.nullcontext()
 
 
 def indivisible_batch(group, raw):
     raw["train"]["batch_size"] = 7
-    return contextlib.nullcontext()
 
 
 @pytest.mark.parametrize(
@@ -235,17 +222,17 @@ def indivisible_batch(group, raw):
         (indivisible_batch, "ConfigError: train.batch_size: found 7 for 3 processes"),
     ],
 )
-def test_a_fault_of_one_process_ends_all_and_the_first_prints_it(processes: Team, busy, tmp_path, fault, printed):
-    busy["train"]["on_divergence"] = "stop"
-    found = processes(run_of, busy, tmp_path / "run", fault)
+def test_a_fault_of_one_process_ends_all_and_the_first_prints_it(processes, raw, tmp_path, fault, printed):
+    raw["train"]["on_divergence"] = "stop"
+    found = processes(run_of, raw, tmp_path / "run", fault)
     assert found[0].startswith(printed)
     assert found[1:] == ["", ""]
-    assert (tmp_path / "run").exists() == (fault in (disk_of_the_first, other_weights, weights_that_are_not_finite))
+    assert (tmp_path / "run").exists() == (fault not in (other_text, no_text, indivisible_batch))
 
 
-def test_nan_in_one_is_a_rollback_in_all(processes: Team, busy, tmp_path):
-    busy["train"]["on_divergence"] = "rollback"
-    outcomes = processes(run_of, busy, tmp_path / "run", weights_that_are_not_finite)
+def test_nan_in_one_is_a_rollback_in_all(processes, raw, tmp_path):
+    raw["train"]["on_divergence"] = "rollback"
+    outcomes = processes(run_of, raw, tmp_path / "run", weights_that_are_not_finite)
     assert outcomes == [("max_steps", 20)] * SIZE
     assert read_checkpoint(tmp_path / "run" / LAST).progress["rollbacks"] == 1
 
@@ -253,20 +240,12 @@ def test_nan_in_one_is_a_rollback_in_all(processes: Team, busy, tmp_path):
 # The group
 
 
-def results(group: ProcessGroup) -> tuple[object, ...]:
-    whole = group.all_gather(torch.tensor([[group.rank, 7]]), dim=1)
-    signals = ["SIGTERM"] if is_last(group) else []
-    return (
-        whole.tolist(),
-        group.shard.of(whole, dim=1).tolist(),
-        group.sum(group.rank),
-        group.agree(group.rank + 5.0, signals),
-    )
+def agreed(group: ProcessGroup) -> tuple[float, list[str]]:
+    return group.agree(group.rank + 5.0, ["SIGTERM"] if is_last(group) else [])
 
 
-def test_what_the_methods_return(processes: Team):
-    for rank, found in enumerate(processes(results)):
-        assert found == ([[0, 7, 1, 7, 2, 7]], [[rank, 7]], 3.0, (5.0, ["SIGTERM"]))
+def test_the_clock_of_the_first_and_the_signals_of_all_count(processes):
+    assert processes(agreed) == [(5.0, ["SIGTERM"])] * SIZE
 
 
 def test_processes_of_a_machine_share_its_cores_unless_the_user_says_otherwise(monkeypatch):
@@ -276,13 +255,3 @@ def test_processes_of_a_machine_share_its_cores_unless_the_user_says_otherwise(m
     assert (group.threads(0), group.threads(7)) == (4, 7)
     monkeypatch.setenv("OMP_NUM_THREADS", "3")
     assert (group.threads(0), group.threads(7)) == (0, 7)
-
-
-def suggested(group: ProcessGroup, source: str) -> Config:
-    return suggest(Request(source, 0.05, ["device=cpu"]), group).config
-
-
-@pytest.mark.slow
-def test_processes_measure_together(processes: Team, raw):
-    found = processes(suggested, raw["data"]["source"])
-    assert found == [found[0]] * SIZE

@@ -13,9 +13,7 @@ from tests.runs import interrupted_after
 from tests.training.conftest import assert_same_run
 
 
-@pytest.mark.parametrize(
-    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=str
-)
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_stops_the_run_after_a_checkpoint(tmp_path, cli, config_of, number, code):
     run, config = tmp_path / "run", tmp_path / "config.yaml"
     config.write_text(dump_config(config_of()))
@@ -58,22 +56,15 @@ CHARACTER = SampleText, "append"
 
 
 @pytest.mark.parametrize(
-    ("within", "train", "data", "stops"),
+    ("within", "train", "stops"),
     [
-        (
-            WINDOW,
-            {"sample_every": 0},
-            {},
-            [(2, 4), (3, 4), (9, 8)],
-        ),  # the second time after resuming, and in the next evaluation
-        (WINDOW, {"sample_every": 0}, {"records": "\n"}, [(2, 4)]),
-        (WINDOW, {"sample_every": 0, "eval_every": 0, "max_steps": 11}, {}, [(2, 11)]),  # the final evaluation
-        (CHARACTER, {"sample_every": 4}, {}, [(20, 0), (320, 4), (20, 4), (320, 8)]),
+        (WINDOW, {"sample_every": 0}, [(2, 4), (3, 4), (9, 8)]),  # again after resuming, and in the next evaluation
+        (WINDOW, {"sample_every": 0, "eval_every": 0, "max_steps": 11}, [(2, 11)]),  # the final evaluation
+        (CHARACTER, {"sample_every": 4}, [(20, 0), (320, 4), (20, 4), (320, 8)]),
     ],
-    ids=["evaluation", "line evaluation", "final evaluation", "sample"],
 )
-def test_a_signal_is_answered_at_once_and_costs_no_bit(tmp_path, config_of, signal_at, within, train, data, stops):
-    config = config_of(train={"ema": 0.9, **train}, data=data)
+def test_a_signal_is_answered_at_once_and_costs_no_bit(tmp_path, config_of, signal_at, within, train, stops):
+    config = config_of(train={"ema": 0.9, **train})
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     start_run(config, whole)
     for session, (number, step) in enumerate(stops):

