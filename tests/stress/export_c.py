@@ -1,4 +1,4 @@
-"""Compiles the C files of every kind of cell with several compilers and for other machines; run by scripts/stress c.
+"""Compiles the C files of every kind of cell with several compilers and for other machines (scripts/stress export_c).
 
 Each file must compile without a warning; the program must score a text as charlm does, to 1e-5 bits, and write its
 text for a seed. What is not installed is left out and named: clang, ziglang (a package of pip), and qemu-user.
@@ -11,8 +11,6 @@ import tempfile
 from pathlib import Path
 
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from charlm.export.rounding import Weights
 from charlm.inference.options import SamplingOptions
