@@ -92,26 +92,27 @@ def score(
         blocks = blocks if of else iter([normal])
 
     number, due = 0, 0
-    before: deque[str] = deque(maxlen=context)
+    before: deque[tuple[int, str, Any, str]] = deque(maxlen=context)
     for block in blocks:
-        rows = []
+        kept = []
         for line, nats, unknown in block:
             number += 1
-            row = _json_row(number, line, nats, unknown, per_char) if json else _row(number, line, nats)
+            scored_line = (number, line, nats, unknown)
             if unknown and not is_said:
                 counts = f"each such character counts as {_UNKNOWN_BITS:g} bits; see --unknown-as"
                 say("unknown", f"{text_name(file)}, line {number:,}: {never_seen(unknown)}; {counts}")
                 is_said = True
             is_below = _sum(nats) / len(nats) <= limit_nats + _ROUNDING_NATS  # nan is above every limit
             if above is None or unknown or not is_below:
-                rows += [*before, row]
+                kept += [*before, scored_line]
                 before.clear()
                 due = context
             elif due:
-                rows.append(row)
+                kept.append(scored_line)
                 due -= 1
             else:
-                before.append(row)
+                before.append(scored_line)
+        rows = [_json_row(*each, per_char) if json else _row(*each[:3]) for each in kept]
         print_exactly("".join(f"{row}\n" for row in rows))
 
 
