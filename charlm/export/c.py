@@ -17,7 +17,6 @@ from charlm.inference.sampling import prompt_ids
 from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
 from charlm.look.page import model_facts
-from charlm.model import NEVER
 
 _ALPHABET = "".join(chr(code) for code in range(35, 126) if chr(code) not in "?\\")[:85]
 """The digits of the base of 85: none begins an escape or a trigraph, or ends a string."""
@@ -76,9 +75,7 @@ class _CFile:
         ]
         self.add_layers(layers, codes)
         self.add_matrix("output", network.decoder.weight)
-        bias = network.decoder.bias.detach().clone()
-        bias[self.trained.vocabulary.never_drawn("")] = NEVER
-        self.add_vector("output_bias", bias)
+        self.add_vector("output_bias", network.logit_bias(self.trained.vocabulary.never_drawn("")))
         if network.projection is not None:
             self.add_matrix("projection", network.projection.weight)
         tied = network.embedding is not None and network.embedding.weight is network.decoder.weight

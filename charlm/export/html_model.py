@@ -17,7 +17,6 @@ from charlm.export.rounding import Weights, stored_matrix
 from charlm.inference.sampling import prompt_ids
 from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
-from charlm.model import NEVER
 from charlm.web.page import packed
 
 KERNEL = files("charlm.web") / "model" / "kernel.wasm"
@@ -31,8 +30,6 @@ def packed_model(trained: TrainedModel, weights: Weights) -> dict[str, Any]:
     network = trained.network.first_member("export")
     layers, embedding = network.layers, network.embedding
     tied = embedding is not None and embedding.weight is network.decoder.weight
-    bias = network.decoder.bias.detach().clone()
-    bias[trained.vocabulary.never_drawn("")] = NEVER
     model = {
         "hidden": layers.hidden_size,
         "zoneout": layers.zoneout,
@@ -47,7 +44,7 @@ def packed_model(trained: TrainedModel, weights: Weights) -> dict[str, Any]:
         "tied": tied,
         "projection": None if network.projection is None else _matrix(network.projection.weight, weights),
         "output": _matrix(network.decoder.weight, weights),
-        "outputBias": packed(bias.numpy()),
+        "outputBias": packed(network.logit_bias(trained.vocabulary.never_drawn("")).numpy()),
         "kernel": base64.b64encode(KERNEL.read_bytes()).decode("ascii"),
     }
     first, *_ = prompt_ids(network, trained.vocabulary, "")

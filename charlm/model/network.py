@@ -234,6 +234,12 @@ class CharLM(nn.Module):
         weight = self.decoder.weight.detach()
         return weight if self.projection is None else linear(weight, self.projection.weight.detach().t())
 
+    def logit_bias(self, never: Sequence[int] = ()) -> Tensor:
+        """A copy of the bias [V] of the logits, by which these ids are never drawn; no gradients."""
+        bias = self.decoder.bias.detach().clone()
+        bias[[*never]] = NEVER
+        return bias
+
     def init_uniform_(self, bound: float) -> None:
         """Draw all weights from U(±bound) and set biases to 0, except the special biases of the cell."""
         if self.embedding is not None:
@@ -280,9 +286,7 @@ def generator_of(models: Sequence[tuple[CharLM, RecurrentState]], never: Sequenc
         if not model.select_backend(model.device, training=False).backend.generates:
             return None
         table_VE = None if model.embedding is None else model.embedding.weight
-        bias = model.decoder.bias.detach().clone()
-        bias[[*never]] = NEVER
-        decoders.append((model.logit_weights(), bias))
+        decoders.append((model.logit_weights(), model.logit_bias(never)))
         with model.autocast(model.device):
             layers += model.layers.generating_layers(state, Lookup(torch.arange(model.vocabulary_size), table_VE))
     first, _ = models[0]
