@@ -112,7 +112,9 @@ def score(
                 due -= 1
             else:
                 before.append(scored_line)
-        rows = [_json_row(*each, per_char) if json else _row(*each[:3]) for each in kept]
+        rows = []
+        for place, line, nats, unknown in kept:
+            rows.append(_json_row(place, line, nats, unknown, per_char) if json else _row(place, line, nats))
         print_exactly("".join(f"{row}\n" for row in rows))
 
 
