@@ -14,6 +14,9 @@ Split = Annotated[
 ]
 File = Annotated[Path | None, usage.option("FILE", "Score this text instead; - is stdin.")]
 PerCharFile = Annotated[Path | None, usage.option("FILE", "Also write the score of every character to a CSV file.")]
+Novelty = Annotated[
+    bool, typer.Option("--novelty", help="Also say how much of the text was copied from the training text.")
+]
 Dynamic = Annotated[
     bool, typer.Option("--dynamic", help="Also score the text while the model learns from it (Krause et al. 2018).")
 ]
@@ -25,6 +28,7 @@ def evaluate(
     file: File = None,
     per_char: PerCharFile = None,
     dynamic: Dynamic = False,
+    novelty: Novelty = False,
     skip_unknown: usage.SkipUnknown = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
@@ -42,6 +46,7 @@ def evaluate(
       charlm eval runs/mine --split test --json
       charlm eval runs/mine --file other.txt --per-char scores.csv
       charlm eval runs/mine --split test --dynamic
+      charlm eval runs/mine --file sample.txt --novelty
     """
     usage.refuse_if(split is not None and file is not None, "--split and --file exclude one another")
     trained = open_model(checkpoint, device, precision, file)
@@ -51,7 +56,7 @@ def evaluate(
 
     if per_char:
         check_output(per_char, "--per-char", "scores of charlm eval")
-    if dynamic:
+    if dynamic or novelty:
         _ = trained.training_splits  # fail now, not after the text is read
     name = str(file or split or "valid")
     ids = trained.scored_ids(encode_text(trained, file, skip_unknown)) if file else trained.split(name)
@@ -67,10 +72,13 @@ def evaluate(
     if per_char:
         with writing(per_char, "--per-char") as out:
             write_char_scores(out, trained.vocabulary, ids, score.per_char_nats)
+    if novelty:
+        [(longest, stretch, share)] = trained.novelty([trained.vocabulary.decode(ids, "surrogateescape")])
+        result["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
     if json:
         print_json(result)
     else:
-        _print_evaluation(result)
+        _print_evaluation(result, "bytes" if trained.vocabulary.level == "byte" else "characters")
 
 
 def _described(score: Any) -> dict[str, Any]:
@@ -78,13 +86,19 @@ def _described(score: Any) -> dict[str, Any]:
     return {name: getattr(score, name) for name in names if getattr(score, name) is not None}
 
 
-def _print_evaluation(result: dict[str, Any]) -> None:
+def _print_evaluation(result: dict[str, Any], symbols: str) -> None:
     """A table, with the dynamic score beside the static one."""
     formats = {"nats_per_char": ".4f", "bits_per_char": ".4f", "nats_per_record": ".2f", "chars_per_s": ",.0f"}
-    rows = {key: format(value, formats.get(key, "")) for key, value in result.items() if key != "dynamic"}
+    single = {key: value for key, value in result.items() if key not in ("dynamic", "novelty")}
+    rows = {key: format(value, formats.get(key, "")) for key, value in single.items()}
     if dynamic := result.get("dynamic"):
         for key, form in formats.items():
             if key in dynamic:
                 rows[key] = f"{rows[key]} static  {dynamic[key]:{form}} dynamic"
         rows["dynamic"] = ", ".join(f"{key} {dynamic[key]}" for key in ("lr", "decay", "steps"))
+    if novelty := result.get("novelty"):
+        share = novelty["windows_share"]
+        copied = f"{share or 0:.1%} of its windows of 20 {symbols} occur in the training text"
+        rows["copied"] = copied if share is not None else f"shorter than a window of 20 {symbols}"
+        rows["longest_copy"] = f"{novelty['longest']} {symbols}: {novelty['stretch']!r}"
     print_table(rows)

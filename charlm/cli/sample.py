@@ -46,7 +46,6 @@ Seed = Annotated[
     int | None,
     usage.option("N", "The same seed gives the same text; the next sample has seed + 1.", min=0, max=2**63 - 1),
 ]
-Novelty = Annotated[bool, typer.Option("--novelty", help="Say how much of each sample the training text has.")]
 New = Annotated[
     bool,
     typer.Option("--new", help="With a model of records: only new ones, no repeats and none of the training text."),
@@ -66,7 +65,6 @@ def sample(
     match: Match = None,
     count: Count = 1,
     seed: Seed = None,
-    novelty: Novelty = False,
     new: New = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
@@ -83,11 +81,9 @@ def sample(
       charlm sample runs/mine --prompt "ROMEO:" --length 1000 --temperature 0.7 --seed 1
       charlm sample runs/mine --prompt "def " --stop $'\\n\\n' --count 5 --json
       charlm sample runs/mine/checkpoints/last.safetensors --top-p 0.9
-      charlm sample runs/mine --length 2000 --novelty
       charlm sample runs/names --count 50 --new
       charlm sample runs/titles --prompt $'horror\\t' --count 10
     """
-    usage.refuse_if(new and novelty, "--novelty and --new exclude one another")
     usage.refuse_if(prompts is not None and bool(prompt), "--prompt and --prompts exclude one another")
     least, most = _lengths(length)
     try:
@@ -107,8 +103,6 @@ def sample(
     usage.refuse_if(new and not separator, "--new needs a model of records (`charlm train TEXT --lines`)")
     prompt = _checked(trained, prompt, "--prompt")
     options = replace(options, stop=[known_text(trained, text, "--stop") for text in options.stop])
-    if novelty:
-        _ = trained.training_splits  # fail now, not after the sample
     if seed is None:
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
@@ -116,7 +110,7 @@ def sample(
         for line in itertools.chain.from_iterable(arriving_records(prompts, trained.vocabulary, "")):
             line = _checked(trained, line, "--prompts")
             for own_seed, text in _drawn(trained, line, options, seed, count, wanted, new):
-                print_json(_row(trained, line, text, options, own_seed, novelty))
+                print_json(_row(trained, line, text, options, own_seed))
         return
     show = (lambda text: None) if json else print_exactly
     rows: list[dict[str, Any]] = []
@@ -127,17 +121,14 @@ def sample(
             show(piece)
             pieces.append(piece)
         show("\n")
-        rows.append(_row(trained, prompt, "".join(pieces[1:]), options, seed, novelty))
+        rows.append(_row(trained, prompt, "".join(pieces[1:]), options, seed))
     else:
         for own_seed, text in _drawn(trained, prompt, options, seed, count, wanted, new):
             show(f"{prompt}{text}{separator}" if separator else f"--- seed {own_seed} ---\n{prompt}{text}\n")
-            rows.append(_row(trained, prompt, text, options, own_seed, novelty))
+            rows.append(_row(trained, prompt, text, options, own_seed))
     unstopped = sum(row["ended_by"] != "stop" for row in rows)
     if options.stop and unstopped:
         say("stop", f"{unstopped} of {counted(len(rows), 'sample')} without a stop text")
-    if novelty and not json:
-        for row in rows:
-            _say_novelty(row, trained.vocabulary.level)
     if json:
         print_json({"checkpoint": str(trained.path), "samples": rows})
 
@@ -152,8 +143,10 @@ def _lengths(length: str) -> tuple[int, int]:
 
 def _checked(trained: Any, prompt: str, option: str) -> str:
     """A prompt in the model's characters; a usage error if it ends a record."""
+    from charlm.data.reading import end_of_record
+
     separator = trained.config.data.records
-    if separator and separator in prompt:
+    if separator and (separator in prompt or end_of_record(separator) in prompt):
         raise usage.error(f"{option}: found {separator!r}, the end of a record; allowed: the beginning of one record")
     return known_text(trained, prompt, option)
 
@@ -183,27 +176,13 @@ def _drawn(
         say("drawn", f"{counted(drawn, 'sample')} for {found} of {count}")
 
 
-def _row(trained: Any, prompt: str, text: str, options: SamplingOptions, seed: int, novelty: bool) -> dict[str, Any]:
+def _row(trained: Any, prompt: str, text: str, options: SamplingOptions, seed: int) -> dict[str, Any]:
     """A sample as a row of --json."""
     from charlm.data.vocabulary import readable
 
     row: dict[str, Any] = {"seed": seed, "prompt": readable(prompt), "text": readable(text)}
     row["ended_by"] = options.ended_by(text, trained.vocabulary.level)
-    if novelty:
-        [answer] = trained.novelty([text])
-        row["novelty"] = dict(zip(("longest", "stretch", "windows_share"), answer, strict=True))
     return row
-
-
-def _say_novelty(row: dict[str, Any], level: str) -> None:
-    unit = "bytes" if level == "byte" else "characters"
-    longest, stretch, share = row["novelty"].values()
-    line = f"shorter than a window of 20 {unit}"
-    if share is not None:
-        line = f"{share:.1%} of its windows of 20 {unit} occur in the training text"
-    if longest:
-        line += f"; the longest copy has {longest} {unit}: {stretch!r}"
-    say("novelty", f"seed {row['seed']}; {line}")
 
 
 def next_characters(

@@ -47,13 +47,14 @@ def score(
     above: Above = None,
     of: Of = None,
     context: Context = 0,
+    records: usage.Records = "",
     unknown_as: UnknownAs = None,
     per_char: Annotated[bool, typer.Option("--per-char", help="With --json: the bits of every character too.")] = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
     json: usage.Json = False,
 ) -> None:
-    """Say how surprising each line of a text is to the model.
+    """Say how surprising each line or record of a text is to the model.
 
     Prints bits per character, bits, the line's number, and the line, with tabs between them. Low scores are likely
     text, high scores are surprising. Each line is scored by itself; `charlm eval --file` scores a whole text.
@@ -68,6 +69,7 @@ def score(
     usage.refuse_if(context > 0 and above is None, "--context needs --above")
     usage.refuse_if(per_char and not json, "--per-char needs --json")
     limit, is_percentile = _limit(above, of, file)
+    separator = usage.separator_of(False, records)
     trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.reading import arriving_records, is_pipe, text_name
@@ -80,7 +82,7 @@ def score(
     unknown_nats = None if unknown_as is None else bits_to_nats(unknown_as)
 
     def scored(path: str) -> Iterator[list[Any]]:
-        lines = arriving_records(path, trained.vocabulary, trained.config.data.records)
+        lines = arriving_records(path, trained.vocabulary, separator or trained.config.data.records)
         return score_records(trained.network, trained.vocabulary, lines, text_name(path), unknown_nats)
 
     limit_nats, blocks = bits_to_nats(limit), scored(file)

@@ -26,8 +26,8 @@ from charlm.system.formatting import escaped
 CHUNK_BYTES = 1 << 18
 """As much is read at once; of a pipe, what there is."""
 
-NEWLINE = LINES = "\n"
-"""LINES: the separator of records that are lines."""
+LINES = "\n"
+"""The separator of records that are lines."""
 RECORD_END = "\x1e"
 """The symbol that stands for a separator of several bytes: ASCII's record separator."""
 
@@ -56,7 +56,7 @@ def read_symbols(path: Path, level: Level, separator: str, see: Callable[[bytes]
                 f"{path}: line {line:,}: byte 0x{error.object[error.start]:02X} is not UTF-8 ({error.reason}); "
                 "data.level: char needs UTF-8 text; convert the file or set data.level: byte"
             ) from None
-        line += text.count(NEWLINE)
+        line += text.count("\n")
         if text:
             yield code_points(text)
 

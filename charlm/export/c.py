@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from charlm.data.reading import LINES
 from charlm.export.c_step import LayerCode, commented, helpers, layer_code
 from charlm.export.rounding import Weights, at_a_cost, stored_matrix
 from charlm.inference.sampling import prompt_ids
@@ -67,21 +68,22 @@ class _CFile:
 
     def text(self) -> str:
         """Fill in model.c."""
-        network, layers = self.network, self.network.layers
-        V, H, E = len(self.trained.vocabulary), layers.hidden_size, layers.layer_input_size(0)
+        network, layers, vocabulary = self.network, self.network.layers, self.trained.vocabulary
+        V, H, E = len(vocabulary), layers.hidden_size, layers.layer_input_size(0)
         codes = [
             layer_code(layers.program(n), name, H, layers.layer_input_size(n), layers.zoneout)
             for n, name in enumerate(["first_layer", "upper_layer"][: layers.num_layers])
         ]
         self.add_layers(layers, codes)
         self.add_matrix("output", network.decoder.weight)
-        self.add_vector("output_bias", network.logit_bias(self.trained.vocabulary.never_drawn("")))
+        self.add_vector("output_bias", network.logit_bias(vocabulary.never_drawn("")))
         if network.projection is not None:
             self.add_matrix("projection", network.projection.weight)
         tied = network.embedding is not None and network.embedding.weight is network.decoder.weight
         if network.embedding is not None and not tied:
             self.add_matrix("embedding", network.embedding.weight)
-        first, *_ = prompt_ids(network, self.trained.vocabulary, "")
+        first, *_ = prompt_ids(network, vocabulary, "")
+        separator = (self.trained.config.data.records or LINES).encode()
         steps = "\n".join(self.steps(codes[0].states[0], tied=tied))
         structs = "\n\n".join(code.text for code in codes)
         weight, unpacked = _WEIGHT[self.weights]
@@ -95,16 +97,19 @@ class _CFile:
             "V": V,
             "E": E,
             "H": H,
-            "bytes": int(self.trained.vocabulary.level == "byte"),
+            "bytes": int(vocabulary.level == "byte"),
             "lines": -1 if network.reset_id is None else network.reset_id,
             "first": first,
+            "other": vocabulary.characters.index(vocabulary.other) if vocabulary.other else -1,
+            "separator_bytes": len(separator),
+            "separator": ", ".join(map(str, separator)),
             "weight": weight,
             "helpers": helpers(structs),
             "structs": structs,
             "fields": "\n".join(self.fields),
             "zeros": "\n".join(_zeros(codes, count)),
             "steps": steps,
-            "characters": _characters(self.trained.vocabulary.symbols),
+            "characters": _characters(vocabulary.symbols),
             "data": "\n\n".join(self.data),
             "alphabet": _ALPHABET,
             "unpacked": unpacked,

@@ -31,7 +31,9 @@ enum {
     H = {{H}}, /* units of a layer */
     BYTES = {{bytes}}, /* whether the ids are bytes, not characters */
     LINES = {{lines}}, /* the id of the end of a line or record, if each is a text of its own; or -1 */
-    FIRST = {{first}} /* the id that is read where there is no prompt */
+    FIRST = {{first}}, /* the id that is read where there is no prompt */
+    OTHER = {{other}}, /* the id of all characters that have none; -1: the model does not know them */
+    END = {{separator_bytes}} /* bytes of what ends a record in a text */
 };
 
 {{weight}}
@@ -156,19 +158,39 @@ int model_sample(Model *m, double temperature, int top_k, double top_p)
 
 {{characters}}
 
+/* What ends a record in a text. The model reads it as one character, LINES. */
+static const unsigned char SEPARATOR[END] = { {{separator}} };
+
 /* Bytes of a text: a string, or standard input. */
 typedef struct {
     const unsigned char *string; /* NULL: standard input */
-    int next;                    /* the next byte; -1 at the end */
+    int ahead[END + 1];          /* the next bytes; -1 at the end */
     long position;               /* how many characters were read */
 } Text;
 
+static int read_byte(Text *t)
+{
+    if (!t->string) return getchar();
+    return *t->string ? *t->string++ : -1;
+}
+
 static int next_byte(Text *t)
 {
-    const int byte = t->next;
-    if (!t->string) t->next = getchar();
-    else t->next = *t->string ? *t->string++ : -1;
+    const int byte = t->ahead[0];
+    memmove(t->ahead, t->ahead + 1, END * sizeof t->ahead[0]);
+    t->ahead[END] = read_byte(t);
+    if (LINES >= 0 && t->ahead[END - 1] == '\r' && t->ahead[END] == '\n') {
+        t->ahead[END - 1] = '\n';
+        t->ahead[END] = read_byte(t);
+    }
     return byte;
+}
+
+static Text text_of(const char *string)
+{
+    Text text = {(const unsigned char *)string, {0}, 0};
+    for (int k = 0; k <= END; k++) next_byte(&text);
+    return text;
 }
 
 static void fail(const char *what, long position)
@@ -177,24 +199,35 @@ static void fail(const char *what, long position)
     exit(1);
 }
 
+/* Whether a record ends here; reads its end then. A separator that the end of the text cuts off counts as one. */
+static int record_ends(Text *t)
+{
+    int k = 0;
+    while (k < END && t->ahead[k] == SEPARATOR[k]) k++;
+    if (LINES < 0 || k == 0 || (k < END && t->ahead[k] >= 0)) return 0;
+    while (k-- > 0) next_byte(t);
+    return 1;
+}
+
 /* The next id of a text; -1 at its end. */
 static int next_id(Text *t)
 {
-    if (t->next < 0) return -1;
-    int byte = next_byte(t);
+    if (t->ahead[0] < 0) return -1;
     t->position++;
-    if (LINES >= 0 && byte == '\r' && t->next == '\n') byte = next_byte(t);
+    if (record_ends(t)) return LINES;
+    const int byte = next_byte(t);
     if (BYTES) return byte;
     const int more = byte < 0x80 ? 0 : byte >= 0xf0 && byte < 0xf8 ? 3 : byte >= 0xe0 && byte < 0xf0 ? 2 : 1;
     uint32_t code = more ? byte & (0x3f >> more) : byte;
     if (more == 1 && (byte < 0xc2 || byte >= 0xe0)) fail("found a byte that is not UTF-8", t->position);
     for (int k = 0; k < more; k++) {
-        if ((t->next & 0xc0) != 0x80 || t->next < 0) fail("found a byte that is not UTF-8", t->position);
+        if ((t->ahead[0] & 0xc0) != 0x80 || t->ahead[0] < 0) fail("found a byte that is not UTF-8", t->position);
         code = code << 6 | (next_byte(t) & 0x3f);
     }
     if (code == 0xfeff && t->position == 1) return next_id(t); /* a byte order mark */
     for (int v = 0; v < V; v++)
         if (CHARACTERS[v] == code) return v;
+    if (OTHER >= 0) return OTHER;
     fprintf(stderr, "error: found U+%04lX, which the model has never seen, at character %ld\n", (unsigned long)code,
             t->position);
     exit(1);
@@ -215,8 +248,7 @@ static void put_character(int id)
 /* Write the prompt, and what the model adds to it. */
 static int write_text(Model *m, const char *prompt, long length, double temperature, int top_k, double top_p)
 {
-    Text text = {(const unsigned char *)prompt, 0, 0};
-    next_byte(&text);
+    Text text = text_of(prompt);
     if (LINES >= 0 || !*prompt) model_step(m, FIRST);
     for (int id; (id = next_id(&text)) >= 0;) model_step(m, id);
     fputs(prompt, stdout);
@@ -235,12 +267,11 @@ static int write_text(Model *m, const char *prompt, long length, double temperat
 /* Read standard input, and write the mean of -log2 p of each character, given those before it. */
 static int score_text(Model *m)
 {
-    Text text = {NULL, 0, 0};
+    Text text = text_of(NULL);
     const float *logits = NULL;
     double nats = 0;
     long scored = 0;
     int id, last = LINES;
-    next_byte(&text);
     if (LINES >= 0) logits = model_step(m, LINES);
     while ((id = next_id(&text)) >= 0 || last != LINES) {
         if (id < 0) id = LINES; /* the last line has no end */

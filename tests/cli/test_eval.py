@@ -51,13 +51,25 @@ def test_per_char_adds_up_and_the_dynamic_score_stands_beside_the_static_one(cli
     assert rows["nats_per_char"] == f"{value['nats_per_char']:.4f} static  {dynamic['nats_per_char']:.4f} dynamic"
 
 
+def test_novelty_counts_windows_of_the_training_text(cli, trained_run, text_file, write):
+    training_text = text_file.read_text()
+    text = training_text[100:190] + "mmm" + training_text[300:310]
+    words = ["eval", trained_run, "--file", write("sample.txt", text), "--novelty"]
+    longest, stretch, share = json.loads(cli(*words, "--json").out)["novelty"].values()
+    assert share == pytest.approx(sum(text[at : at + 20] in training_text for at in range(84)) / 84)
+    assert (len(stretch), stretch in text, stretch in training_text) == (longest, True, True)
+    rows = table(cli(*words))
+    assert rows["copied"] == f"{100 * share:.1f}% of its windows of 20 characters occur in the training text"
+    assert rows["longest_copy"] == f"{longest} characters: {stretch!r}"
+
+
 def test_what_needs_the_training_text(cli, tiny_config, text_file, tmp_path, write):
     run, file = tmp_path / "run", write("other.txt", "so\ntee\n" * 30)
     cli("train", "--config", tiny_config, "--run-dir", run, "--set", "data.split=[1, 0, 0]")
     assert cli("eval", run).error == "--split valid: the run has none; allowed: train, or --file FILE"
     text_file.write_text("so\ntee\n" * 30)
     resume = ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=9"]
-    for words in (["eval", run, "--file", file, "--dynamic"], ["sample", run, "--novelty"], resume):
+    for words in (["eval", run, "--file", file, "--dynamic"], ["eval", run, "--file", file, "--novelty"], resume):
         assert cli(*words).error.startswith(f"{text_file}: the text has changed since the run was trained"), words
     text_file.unlink()
     assert cli(*resume).error.startswith(f"{text_file}: no such file or folder, where the text of the ")

@@ -22,8 +22,8 @@ def test_characters_that_a_terminal_obeys(cli, tmp_path):
     for command in (
         ["train", "--config", config, "--run-dir", run],
         ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=3", "--json"],
-        ["eval", run, "--file", text],
-        ["sample", run, "--json", "--novelty", "--prompt", f"{ESC}{RTL}"],
+        ["eval", run, "--file", text, "--novelty"],
+        ["sample", run, "--json", "--prompt", f"{ESC}{RTL}"],
         ["data", "info", text],
         ["runs", folder],
         ["config", "show", config],

@@ -76,7 +76,7 @@ def test_nothing_but_a_download_asks_for_the_network(cli, tiny_config, tmp_path,
         monkeypatch.setattr(socket, name, mock.Mock(side_effect=Asked))
     run = tmp_path / "run"
     assert cli("train", "--config", tiny_config, "--run-dir", run).code == 0
-    for words in (["sample", run, "--novelty"], ["data", "list"]):
+    for words in (["eval", run, "--novelty"], ["data", "list"]):
         assert cli(*words).code == 0
     with pytest.raises(Asked):
         cli("data", "fetch", "tinyshakespeare", "--data-dir", tmp_path)

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.cli.conftest import SETTINGS, train
+from tests.cli.conftest import train
 from tests.text import ESC, RTL, words_text
 
 
@@ -42,22 +42,6 @@ def test_stop(cli, trained_run):
     lengths = sum(sample["ended_by"] == "length" for sample in samples)
     assert 0 < lengths < 40
     assert result.err == f"stop     {lengths} of 40 samples without a stop text\n"
-
-
-def test_novelty_is_told_apart_from_the_text(cli, tmp_path, bytes_run):
-    run = train(tmp_path, "so the rain falls on. " * 900, *SETTINGS, "train.max_steps=100")
-    words = ["sample", run, "--prompt", "so ", "--temperature", 0.5, "--seed", 4, "--length", 60]
-    result = cli(*words, "--novelty")
-    assert (result.code, result.out) == (0, cli(*words).out)
-    [sample] = json.loads(cli(*words, "--novelty", "--json").out)["samples"]
-    longest, stretch, share = sample["novelty"].values()
-    text = (tmp_path / "text.txt").read_text()
-    assert share == pytest.approx(sum(sample["text"][at : at + 20] in text for at in range(41)) / 41)
-    assert (len(stretch), stretch in text, stretch in sample["text"]) == (longest, True, True)
-    windows = f"{100 * share:.1f}% of its windows of 20 characters occur in the training text"
-    assert result.err.endswith(f"novelty  seed 4; {windows}; the longest copy has {longest} characters: {stretch!r}\n")
-    told = cli("sample", bytes_run, "--length", 40, "--temperature", 0, "--novelty").err
-    assert re.search(r"[\d.]+% of its windows of 20 bytes occur in the training text", told)
 
 
 def test_a_terminal_gets_no_control_characters(cli, bytes_run, monkeypatch):

@@ -28,6 +28,8 @@ def test_lines_of_a_file_and_of_stdin(cli, trained_run, candidates):
     assert re.fullmatch(r"\d+\.\d{4}\t\d+\.\d\d\t1\tso tee", result.out.splitlines()[0])
     for end in (b"\n", b"\r\n"):
         assert cli(*words, "-", stdin=end.join(line.encode() for line in LINES)).out == result.out
+    records = cli(*words, "-", "--records", "~", stdin="~".join(LINES).encode())
+    assert records.out == result.out
     values = [json.loads(line) for line in cli(*words, candidates, "--json", "--per-char").out.splitlines()]
     assert list(values[0]) == ["line", "text", "bits_per_char", "bits", "chars", "unknown", "per_char"]
     assert [(value["line"], value["text"]) for value in values] == [*enumerate(LINES, 1)]

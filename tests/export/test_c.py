@@ -38,14 +38,16 @@ def programs(tmp_path_factory):
     return programs
 
 
+def assert_scored(done, expected):
+    bits, *words = done.stdout.decode().split(" ", 1)
+    assert words == [f"bits per character, {expected.targets} characters\n"]
+    assert float(bits) == pytest.approx(expected.bits_per_char, abs=1e-5)
+
+
 @pytest.mark.parametrize("case", MODELS)
 def test_it_scores_as_charlm_does(programs, case):
     trained, run = programs[case]
-    done = run("--score", stdin=TEXT)
-    bits, scored = re.fullmatch(r"(\d+\.\d+) bits per character, (\d+) characters\n", done.stdout.decode()).groups()
-    expected = trained.evaluate(TEXT)
-    assert float(bits) == pytest.approx(expected.bits_per_char, abs=1e-5)
-    assert int(scored) == expected.targets
+    assert_scored(run("--score", stdin=TEXT), trained.evaluate(TEXT))
 
 
 @pytest.mark.parametrize("case", MODELS)
@@ -75,8 +77,22 @@ def test_weights_of_fewer_bits_compute_what_the_rounded_model_does(tmp_path, wei
     for parameter in trained.network.parameters():
         if parameter.dim() == 2:
             stored_matrix(parameter, weights)
-    bits, _ = run("--score", stdin=TEXT).stdout.decode().split(" ", 1)
-    assert float(bits) == pytest.approx(trained.evaluate(TEXT).bits_per_char, abs=1e-5)
+    assert_scored(run("--score", stdin=TEXT), trained.evaluate(TEXT))
+
+
+def test_records_of_several_lines_end_as_in_training(tmp_path):
+    trained = model_of("rhn", level="byte", records="\n~~~\n")
+    run = compiled(trained, "float32", tmp_path)
+    done = run("--score", stdin="ab\n~ c\n~~~\r\nd\r\n~~~\ne\n~~")
+    assert_scored(done, trained.evaluate("ab\n~ c\x1ed\x1ee\x1e"))
+
+
+def test_one_character_stands_for_all_rare_ones(tmp_path):
+    known = model_of()
+    trained = replace(known, vocabulary=replace(known.vocabulary, other="g"))
+    run = compiled(trained, "float32", tmp_path)
+    assert run("--score", stdin="ab€ß").stdout == run("--score", stdin="abgg").stdout
+    assert "g" not in run("--length", "300").stdout.decode()
 
 
 def test_wrong_words_and_texts_have_one_line(programs):

@@ -146,3 +146,9 @@ def test_typed_texts_are_read_as_on_the_command_line(engine, known):
     familiar = "({ data, texts }) => texts.map((text) => new engine.Vocabulary(data).familiar(text))"
     found = engine.evaluate(familiar, {"data": data, "texts": texts})
     assert found == [vocabulary.familiar(text) for text in texts]
+
+
+def test_one_character_stands_for_all_rare_ones(engine):
+    data = Vocabulary("char", "abg", other="g").to_json() | {"begins": None, "firstRead": 0, "substitutes": {}}
+    encoded = engine.evaluate("(data) => new engine.Vocabulary(data).encode('aß€b')", data)
+    assert encoded == {"ids": [0, 2, 2, 1], "unknown": []}

@@ -24,7 +24,7 @@ from tests.cells.test_stored import accept_or_refuse, damaged, section_of
 from tests.export.odd import Odd
 from tests.stress.fuzz import COMMANDS, LONGEST, ROOT
 
-FLAGS = ["--json", "--novelty", "--new"]
+FLAGS = ["--json", "--new"]
 OPTIONS = [*FLAGS, "--prompt", "--temperature", "--top-k", "--top-p", "--seed", "--stop", "--device", ""]
 
 

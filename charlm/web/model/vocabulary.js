@@ -3,19 +3,20 @@
 import { PART } from "../shared/printable.js";
 
 export class Vocabulary {
-  /** data: level, characters, begins, firstRead and substitutes; see packed_model. */
+  /** data: level, characters, other, begins, firstRead and substitutes; see packed_model. */
   constructor(data) {
     this.level = data.level; // "char" or "byte"
     this.begins = data.begins; // the id before which the state is zeroed: it begins every line; null: there are no lines
     this.firstRead = data.firstRead; // what is read where there is no prompt
     this.characters = Array.from(data.characters);
     this.ids = new Map(this.characters.map((character, id) => [character, id]));
+    this.other = this.ids.get(data.other); // the id of all characters that have none; undefined: the model does not know them
     this.substitutes = new Map(Object.entries(data.substitutes)); // for characters that the model does not know
   }
 
   /** The distinct characters of a text that the model does not know, sorted. */
   unknown(text) {
-    if (this.level === "byte") return [];
+    if (this.level === "byte" || this.other !== undefined) return [];
     return [...new Set(Array.from(text).filter((character) => !this.ids.has(character)))].sort();
   }
 
@@ -39,7 +40,7 @@ export class Vocabulary {
     if (this.level === "byte") ids = Array.from(new TextEncoder().encode(text));
     else {
       const characters = Array.from(text);
-      ids = characters.filter((character) => this.ids.has(character)).map((character) => this.ids.get(character));
+      ids = characters.map((character) => this.ids.get(character) ?? this.other).filter((id) => id !== undefined);
     }
     return { ids, unknown };
   }
