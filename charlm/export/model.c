@@ -199,22 +199,24 @@ static void fail(const char *what, long position)
     exit(1);
 }
 
-/* Whether a record ends here; reads its end then. A separator that the end of the text cuts off counts as one. */
-static int record_ends(Text *t)
+/* How many of the next bytes are the end of a record. Standard input may end with a part of it. */
+static int end_bytes(const Text *t)
 {
     int k = 0;
     while (k < END && t->ahead[k] == SEPARATOR[k]) k++;
-    if (LINES < 0 || k == 0 || (k < END && t->ahead[k] >= 0)) return 0;
-    while (k-- > 0) next_byte(t);
-    return 1;
+    const int is_end = k == END || (t->ahead[k] < 0 && !t->string);
+    return LINES >= 0 && is_end ? k : 0;
 }
 
 /* The next id of a text; -1 at its end. */
 static int next_id(Text *t)
 {
     if (t->ahead[0] < 0) return -1;
+    const int end = end_bytes(t);
+    for (int k = 0; k < end; k++) next_byte(t);
+    if (end > 0 && end < END) return -1;
     t->position++;
-    if (record_ends(t)) return LINES;
+    if (end > 0) return LINES;
     const int byte = next_byte(t);
     if (BYTES) return byte;
     const int more = byte < 0x80 ? 0 : byte >= 0xf0 && byte < 0xf8 ? 3 : byte >= 0xe0 && byte < 0xf0 ? 2 : 1;

@@ -44,6 +44,16 @@ def assert_scored(done, expected):
     assert float(bits) == pytest.approx(expected.bits_per_char, abs=1e-5)
 
 
+def assert_drawn(trained, run, prompt, options):
+    """The program draws the text that charlm draws."""
+    seed = 2**40 + 7
+    drawn = sample_text(trained.network, trained.vocabulary, prompt, SamplingOptions(length=200, **options), [seed])
+    text = prompt + "".join(piece for [piece] in drawn)
+    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    done = run("--prompt", prompt, "--length", "200", "--seed", str(seed), *words)
+    assert done.stdout == (text + "\n").encode("utf-8", "surrogateescape")
+
+
 @pytest.mark.parametrize("case", MODELS)
 def test_it_scores_as_charlm_does(programs, case):
     trained, run = programs[case]
@@ -60,14 +70,7 @@ def test_it_scores_as_charlm_does(programs, case):
     ],
 )
 def test_a_seed_gives_the_text_of_charlm(programs, case, prompt, options):
-    trained, run = programs[case]
-    drawn = sample_text(
-        trained.network, trained.vocabulary, prompt, SamplingOptions(length=200, **options), [2**40 + 7]
-    )
-    text = prompt + "".join(piece for [piece] in drawn)
-    words = [word for name, value in options.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    done = run("--prompt", prompt, "--length", "200", "--seed", str(2**40 + 7), *words)
-    assert done.stdout == (text + "\n").encode("utf-8", "surrogateescape")
+    assert_drawn(*programs[case], prompt, options)
 
 
 @pytest.mark.parametrize("weights", ["bfloat16", "int8"])
@@ -85,6 +88,8 @@ def test_records_of_several_lines_end_as_in_training(tmp_path):
     run = compiled(trained, "float32", tmp_path)
     done = run("--score", stdin="ab\n~ c\n~~~\r\nd\r\n~~~\ne\n~~")
     assert_scored(done, trained.evaluate("ab\n~ c\x1ed\x1ee\x1e"))
+    assert_scored(run("--score", stdin="ab\n~~~\n\n~"), trained.evaluate("ab\x1e"))
+    assert_drawn(trained, run, "ab\n~", {"temperature": 0.5})
 
 
 def test_one_character_stands_for_all_rare_ones(tmp_path):
