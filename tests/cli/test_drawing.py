@@ -9,9 +9,9 @@ import pytest
 def test_samples_that_match(cli, trained_run):
     found = cli("sample", trained_run, "--match", r"e.*\.", "--count", 4, "--length", 30, "--seed", 1, "--json")
     texts = [row["text"] for row in json.loads(found.out)["samples"]]
-    assert len(texts) <= 4
+    assert len(texts) == 4
     assert all(re.search(r"e.*\.", text, re.DOTALL) for text in texts)
-    assert f"for {len(texts)} of 4" in found.err
+    assert "for 4 of 4" in found.err
     none = cli("sample", trained_run, "--match", "Q", "--count", 2, "--length", 5, "--seed", 1)
     assert none.out == ""
     assert "40 samples for 0 of 2" in none.err
@@ -72,11 +72,12 @@ def test_rare_characters_are_one_symbol(cli, tmp_path, text_file):
 
 
 def test_lines_around_those_that_surprise(cli, trained_run, tmp_path):
-    lines = ["se te.", "te se.", "tttttt", "se te.", "te te."]
+    lines = ["se te.", "te se.", "so te.", "se te.", "te te."]
     text = "\n".join(lines).encode()
-    done = cli("score", trained_run, "-", "--above", "5", "--context", 1, stdin=text)
     scores = [float(row.split("\t")[0]) for row in cli("score", trained_run, "-", stdin=text).out.splitlines()]
-    surprising = {n for n, score in enumerate(scores, 1) if score > 5}
-    expected = sorted({n + k for n in surprising for k in (-1, 0, 1)} & {*range(1, 6)})
-    assert [int(row.split("\t")[2]) for row in done.out.splitlines()] == expected
+    limit = max(scores) - 0.01
+    done = cli("score", trained_run, "-", "--above", limit, "--context", 1, stdin=text)
+    first = scores.index(max(scores))
+    assert first > 0
+    assert [int(row.split("\t")[2]) for row in done.out.splitlines()] == [first, first + 1, first + 2]
     assert cli("score", trained_run, "-", "--context", 1, stdin=text).usage_error.endswith("--context needs --above")
