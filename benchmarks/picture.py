@@ -1,11 +1,16 @@
-"""Takes the pictures of pages in docs/, all but results.png.
+r"""Takes the pictures of pages in docs/, all but results.png.
 
     .venv/bin/python benchmarks/picture.py runs
 
 `shakespeare` is in charlm.png, which is the README's too, browser.png and phones.png, and with `other` in report.png.
 Make them with `charlm train data/tinyshakespeare.txt --minutes 1 --set model.cell.kind=lstm --run-dir runs/shakespeare`
-and with a gru for the other. `rnn`, `lstm` and `rhn` are in gradients.png; docs/look.md has the commands. Needs
-Playwright, Chromium, and Pillow, which comes with matplotlib.
+and with a gru for the other. `rnn`, `lstm` and `rhn` are in gradients.png, with 270, 128 and 96 units:
+
+    charlm train data/tinyshakespeare.txt --config rnn --run-dir runs/rnn \
+        --set "model={cell: {kind: rnn, hidden: 270}, layers: 1, embedding: 64, dropout: 0}" \
+        --set train.max_steps=2000 --set train.max_minutes=null
+
+Needs Playwright, Chromium, and Pillow, which comes with matplotlib.
 """
 
 import io

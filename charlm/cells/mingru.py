@@ -9,7 +9,7 @@ from charlm.cells.step import Parameters, sigmoid, where
 class MinGRU(Cell):
     """h_t = (1 − z) ⊙ h_{t−1} + z ⊙ h̃, whose gate z and candidate h̃ depend on the input only (section 3.1).
 
-    No product is inside of the loop over time. The paper's log-space form (appendix B) needs h̃ > 0, from g.
+    With `positive`, the candidates are above 0, as in the paper's log-space form (appendix B).
     """
 
     meanings: ClassVar = {"h": ("memory",), "z": ("update gate", "keeps", "replaces")}

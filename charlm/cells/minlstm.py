@@ -10,7 +10,7 @@ from charlm.system.section import Bias
 class MinLSTM(Cell):
     """h_t = f' ⊙ h_{t−1} + i' ⊙ h̃, f' = f / (f + i), i' = i / (f + i): gates read the input only (section 3.2).
 
-    No product is inside of the loop over time. The paper's log-space form (appendix B) needs h̃ > 0, from g.
+    With `positive`, the candidates are above 0, as in the paper's log-space form (appendix B).
     """
 
     initial: ClassVar = ("forget_bias",)

@@ -79,13 +79,13 @@ def number_text(number: float) -> str:
     return f"{number:.6g}".replace("-", "−")
 
 
-_EACH = f"of each vector in v alone; ε = {number_text(EPSILON)} unless it is given"
+_EACH = f"for each vector in v alone; without ε, ε = {number_text(EPSILON)}"
 EXPLAINED = {
     "normalize": f"normalize(v, ε) is (v − mean v) / √(mean (v − mean v)² + ε), {_EACH}.",
-    "normalize′": "normalize′(v, d, ε) is the gradient of v, where d is that of n = normalize(v, ε): "
+    "normalize′": "normalize′(v, d, ε) is the gradient of v, if d is the gradient of n = normalize(v, ε): "
     "(d − mean d − n ⊙ mean(n ⊙ d)) / √(mean (v − mean v)² + ε).",
     "rms_normalize": f"rms_normalize(v, ε) is v / √(mean v² + ε), {_EACH}.",
-    "rms_normalize′": "rms_normalize′(v, d, ε) is the gradient of v, where d is that of n = rms_normalize(v, ε): "
+    "rms_normalize′": "rms_normalize′(v, d, ε) is the gradient of v, if d is the gradient of n = rms_normalize(v, ε): "
     "(d − n ⊙ mean(n ⊙ d)) / √(mean v² + ε).",
-    "stop_gradient": "stop_gradient(v) is v, which the derivative takes for a constant.",
+    "stop_gradient": "stop_gradient(v) is v, and its derivative is 0.",
 }

@@ -10,8 +10,8 @@ from charlm.system.section import Bias, Few
 class RHN(Cell):
     """s_d = h_d ⊙ g_d + s_{d−1} ⊙ c_d for d = 1…D within a step; s_D is the output and the next s_0.
 
-    g is the paper's transform gate t. Only d = 1 reads the input. A learned c starts at −gate_bias: 1 − σ(a) = σ(−a),
-    so that both forms start with the same share carried.
+    g is the paper's transform gate t. Only the first layer reads the input. With `couple_gates` false, the bias of the
+    carry gate starts at −gate_bias, so both forms carry the same share at first.
     """
 
     states: ClassVar = ("s",)

@@ -11,9 +11,8 @@ from charlm.system.section import Bias
 class SRU(Cell):
     """c_t = f ⊙ c_{t−1} + (1 − f) ⊙ u, h_t = r ⊙ c_t + (1 − r) ⊙ α x_t; only the gates f and r see c_{t−1}.
 
-    No product is inside of the loop over time. The highway of a layer whose input has another size than its state is
-    a product too. α = √(1 + 2 e^highway_bias) keeps the variance of h from layer to layer when the biases are those at
-    the start (section 3.2). Peepholes start in U(±√1.5), with a variance of 1/2, as in the authors' implementation.
+    In a layer with as many inputs as units, the input takes the place of the last product. α = √(1 + 2 e^highway_bias)
+    gives h the same variance in all layers at first (section 3.2).
     """
 
     states: ClassVar = ("h", "c")
@@ -35,6 +34,7 @@ class SRU(Cell):
     def step(self, p: Parameters, x: Any, h: Any, c: Any) -> Any:
         read = rms_normalize(x) * p.vector("weight_ln_input", start=1.0, size="I") if self.normalize else x
         u, f, r, *highway = p.product("weight_ih", read, 3 if p.square else 4)
+        # variance 1/2, as in the authors' code
         v_f, v_r = p.vector("peephole", 2, bound=math.sqrt(1.5))
         b_f, b_r = p.vector("bias", 2, start=(0.0, self.highway_bias))
         # f_t = σ(W_f x_t + v_f ⊙ c_{t−1} + b_f)                        (1)

@@ -53,10 +53,10 @@ def test_the_page_of_a_cell(kind, cli):
     written, _, generated = page.read_text(encoding="utf-8").partition("## Equations\n")
     command = commands(page)[-1]
     assert command.startswith(f"charlm cells show {kind}")
-    intro = f"\nThe rest of this page is the output of\n\n```sh\n{command}\n```\n\n"
     shown = cli(*shlex.split(command)[1:]).out
-    assert generated == f"{intro}```text\n{shown}```\n", f"{page.name}: put the output of `{command}` below it"
-    for part in ("**What it is for:**", "**What it costs:**", "**What to try:**", "## Check it by hand"):
+    ending = f"\n```sh\n{command}\n```\n\n```text\n{shown}```\n"
+    assert generated == ending, f"{page.name}: put the output of `{command}` below it"
+    for part in ("**For:**", "**Cost:**", "**Try:**", "## Check"):
         assert part in written, part
     assert all("assert_" in block for block in blocks(page, "python"))
 
