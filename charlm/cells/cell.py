@@ -129,8 +129,8 @@ def trace(cell: Cell, square: bool) -> Program:
     program = _traced(cell, square)
     if _traced(cell, square) != program:
         raise CellError(
-            f"{Parameters(cell, square).where()}: step computes something else when it is called again; allowed: the "
-            "same in every call, so no random numbers, and nothing kept from an earlier call"
+            f"{Parameters(cell, square).where()}: two calls of step differ; allowed: the same equations in every call; "
+            "use no random numbers, and keep nothing from an earlier call"
         )
     return program
 
@@ -188,8 +188,8 @@ def _check_signature(tracing: Parameters) -> None:
     names, internal, name = cell.states, cell.internal, type(cell).__name__
     if not isinstance(names, tuple) or len({*names}) != len(names) or not {*internal} < {*names}:
         raise CellError(
-            f"{name}: found states {names!r}, internal {internal!r}; allowed: a tuple of different names, as in "
-            'states: ClassVar = ("h", "c"), and some of them, but not the first, as internal'
+            f"{name}: found states {names!r}, internal {internal!r}; allowed: a tuple of different names, such as "
+            'states: ClassVar = ("h", "c"), and as internal any but the first of them'
         )
     signature = ", ".join(("self", "p", "x", *names))
     if type(cell).step.__module__ == __name__:  # that of `Cell`

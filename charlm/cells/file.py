@@ -151,7 +151,7 @@ def _cell(path: Path, module: types.ModuleType, name: str) -> Cell:
         raise CellError(f"{path}: found {description}; allowed: {' | '.join(own_cells)}{hint}")
     _check_class(str(path), named)
     if name in CELLS:
-        raise CellError(f"{path}: found a class {name}, as a built-in kind is called; allowed: another name")
+        raise CellError(f"{path}: found a class {name}, the name of a built-in kind; allowed: another name")
     return named.model_construct(kind=f"{path}:{name}")
 
 

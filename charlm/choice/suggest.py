@@ -78,8 +78,8 @@ def _load(request: Request, base: Config) -> tuple[CountedSources, Corpus]:
     corpus = text.corpus(vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
-            f"{request.source}: found {counted(chars, 'character')}; allowed: {LEAST_CHARS} or more, and 100,000 "
-            "are about the least that gives readable words; add text"
+            f"{request.source}: found {counted(chars, 'character')}; allowed: {LEAST_CHARS} or more; add text: "
+            "readable words need about 100,000"
         )
     return text, corpus
 
@@ -141,7 +141,7 @@ class _Choice:
         unknown = unknown_share(initial, self.corpus, machine) if initial else 1.0
         training_s = budget.training_s()
         if not table:
-            raise DeviceError(f"memory: not even a small model could be trained ({machine.device.type}); free some")
+            raise DeviceError(f"memory: too little to train even a small model ({machine.device.type}); free some")
         trained = [self._with_training(candidate, update_s, training_s) for candidate, update_s in table]
         chosen = self._with_members(best(trained), training_s)
         rate = rate_factor(unknown, initial, chosen) if initial else 1.0

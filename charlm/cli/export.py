@@ -21,13 +21,13 @@ def export(
     out: Annotated[Path, usage.option("PATH", "The file to write.")],
     weights: Annotated[
         Literal["float32", "bfloat16", "int8"],
-        typer.Option(help="For html and c. int8 (1 byte a weight) and bfloat16 (2) may raise the loss by 0.5 %."),
+        typer.Option(help="For html and c. int8 (1 byte per weight) and bfloat16 (2) may raise the loss by 0.5 %."),
     ] = "int8",
 ) -> None:
     """Write a trained model for use without charlm.
 
-    The file is checked before it is written: for onnx its logits are those of charlm, for html and c its loss. It
-    replaces an earlier export in the same format, and nothing else.
+    First checks the file against charlm's own model: its logits for onnx, its loss for html and c. Replaces only an
+    earlier export in the same format.
 
     \b
     Examples:

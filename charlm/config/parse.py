@@ -131,8 +131,7 @@ def _own_cell(kind: str, folder: Path | None, known: Cell | None, runs_file: boo
         raise CellError(f"found {kind!r}; the run has {known.kind!r}; allowed: the same")
     if folder is not None and is_run(folder):
         raise CellError(
-            f"found {kind!r} in the folder of a run, which is data; allowed: a file that is named by --set "
-            "model.cell.kind=FILE.py:CLASS"
+            f"found {kind!r} in a run's folder, from which no code is run; allowed: --set model.cell.kind=FILE.py:CLASS"
         )
     from charlm.cells.file import load_cell
 

@@ -157,7 +157,7 @@ def _check_text(name: str | Path, head: bytes) -> None:
         if re.match(begin, head):
             raise DataError(
                 f"{name}: found {kind}{_listed(name)}; allowed: text in UTF-8, or compressed as .gz, .bz2 or .xz; "
-                "unpack it, or save it as plain text in its program"
+                "unpack it, or save it as plain text"
             )
 
 

@@ -163,15 +163,14 @@ def record_splits(
     say("data", f"{source}: splitting {counted(len(ids), 'character')} by records")
     if files is None:
         numbers = _by_hash(ids, vocabulary, end, shares)
-        how = ", which takes records by a hash, and equal ones together"
+        how = ", which takes records by a hash"
     else:
         numbers, how = _in_order(record_starts(ids, end, f"{key}-text"), files, shares), ""
     for name, count in zip(shares, np.bincount(numbers, minlength=len(shares)), strict=True):
         if not count:
             raise DataError(
-                f"{source}: none of {counted(len(numbers), 'record')} is in the {name} split{how}; allowed: one or "
-                "more in each split; add records, change the shares (data.split), or give each split a text of its own "
-                "(data.valid_source)"
+                f"{source}: none of {counted(len(numbers), 'record')} is in the {name} split{how}; allowed: at least "
+                "one per split; add records, change data.split, or set data.valid_source and data.test_source"
             )
     return {
         name: cached(f"{key}-{name}", end.dtype, _records_of(ids, end, numbers == number))

@@ -198,14 +198,12 @@ def _compared(
     """The second model's predictions of the same characters, and the words where each of the two is better."""
     reads, other_reads = ((model.vocabulary.level, model.network.reads_records) for model in (trained, other))
     if other_reads != reads:
-        raise DataError(
-            "--compare: found a model with other symbols; allowed: one with the first's data.level and unit"
-        )
+        raise DataError("--compare: found another data.level or unit; allowed: those of the first model")
     other = other.first_member("--compare").on_cpu_in_float32()
     try:
         same = other.vocabulary.encode(trained.vocabulary.decode(ids.tolist(), "surrogateescape"))
     except VocabularyError as error:
-        raise VocabularyError(f"--compare: {error}; use text without them or a second model that knows them") from None
+        raise VocabularyError(f"--compare: {error}; use another text or another model") from None
     second = predict(other.network, same)
     saved_N = second.bits_N - predictions.bits_N
     words = [hardest_words(shown, each_N, 12, _LEAST_SAVED) for each_N in (saved_N, -saved_N)]

@@ -202,8 +202,8 @@ class ProcessGroup:
             if other != value:
                 raise self.shared_error(
                     CharlmError(
-                        f"{name}: process {self.rank} and process {rank} differ; allowed: the same in all processes; "
-                        "use the same files, packages and kind of machine everywhere"
+                        f"{name}: processes {self.rank} and {rank} differ; allowed: the same in all; use the same "
+                        "files, packages and kind of machine everywhere"
                     )
                 )
 

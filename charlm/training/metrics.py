@@ -177,7 +177,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
         lines = read_file(folder / METRICS, LOG_BYTES).splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
     except (OSError, ValueError) as error:
-        raise RunError(f"{folder / METRICS}: cannot be read ({error}); allowed: that of a run") from None
+        raise RunError(f"{folder / METRICS}: cannot be read ({error}); allowed: metrics that a run wrote") from None
 
 
 def _truncate(file: Path, step: int, rows: int | None = None) -> None:

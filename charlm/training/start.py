@@ -147,8 +147,8 @@ def run_of_this_launch(group: ProcessGroup) -> Path | None:
     run_dir = Path(noted)
     if not run_dir.is_dir():
         raise RunError(
-            f"{run_dir}: the run that is to go on is not on this machine, which is now the first; allowed: a folder on "
-            "a disk that all machines share"
+            f"{run_dir}: found no run to resume on this machine, which is now the first; allowed: a folder on a disk "
+            "that all machines share"
         )
     return run_dir if any((run_dir / FOLDER).glob("*.safetensors")) else None
 

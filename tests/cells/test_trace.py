@@ -99,7 +99,7 @@ FAULTS = {
     "(h, h)": "the number of values that step returns is 2; allowed: 1: h",
     'p.product("w", h) + p.product("w", x)': "the parameter w is declared twice, with columns",
     'p.product("w", h, start="ones")': "found w: an initial value 'ones'; allowed: finite numbers, identity, ",
-    'torch.rand(()).item() * p.product("w", h)': "step computes something else when it is called again; ",
+    'torch.rand(()).item() * p.product("w", h)': "two calls of step differ; ",
 }
 
 
