@@ -9,8 +9,8 @@ from charlm.cells.step import Parameters, sigmoid, tanh
 class GRU(Cell):
     """Gates r (reset) and z (update), candidate n; h_t = (1 − z) ⊙ n + z ⊙ h_{t−1}, as in torch.nn.GRU.
 
-    As in torch.nn and cuDNN, and unlike Cho et al., r multiplies the recurrent product with its bias, so that one
-    product serves all gates.
+    As in torch.nn and cuDNN, and unlike Cho et al., r multiplies the recurrent product and its bias: one product serves
+    all gates.
     """
 
     meanings: ClassVar = {

@@ -10,8 +10,8 @@ from charlm.system.section import Bias
 class LSTM(Cell):
     """c_t = σ(f) ⊙ c_{t−1} + σ(i) ⊙ tanh(g), h_t = σ(o) ⊙ tanh(c_t), as in torch.nn.LSTM: without peepholes.
 
-    Layer normalization takes each gate's sum W x + R h + b + b' alone. Ba et al. 2016 normalize W x and R h, all gates
-    together. Normalization cancels a bias that is the same for all units, so `forget_bias` then sets the one after it.
+    Layer normalization acts on W x + R h + b + b' of each gate; Ba et al. 2016 normalize W x and R h, all gates
+    together. It cancels a bias that all units share, so `forget_bias` then sets the bias after it.
     """
 
     states: ClassVar = ("h", "c")

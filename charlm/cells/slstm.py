@@ -13,9 +13,9 @@ LEAST_EXPONENT = -87.0
 class SLSTM(Cell):
     """c_t = f ⊙ c_{t−1} + i ⊙ tanh(z), n_t = f ⊙ n_{t−1} + i, h_t = σ(o) ⊙ c_t / n_t with i = exp(a_i).
 
-    The sLSTM cell; xLSTM's blocks around it are not part of it. n normalizes c; m stabilizes: it scales c and n by
-    e^−m, which h does not see. So h has no gradient through the choice of m. Exponents below −87 count as −87: e^−88 is
-    below the normal numbers of single precision, in which n has to stay above 0.
+    The sLSTM cell of xLSTM with one head, without the blocks around it. n normalizes c; m stabilizes: it scales c and n
+    by e^−m, which cancels in h, so h has no gradient through m. Exponents below −87 count as −87: e^−88 is below the
+    normal numbers of single precision, and n has to stay above 0.
     """
 
     states: ClassVar = ("h", "c", "n", "m")

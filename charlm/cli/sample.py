@@ -161,7 +161,7 @@ def _checked(trained: Any, prompt: str, option: str) -> str:
 def _drawn(
     trained: Any, prompt: str, options: SamplingOptions, seed: int, count: int, wanted: re.Pattern[str], new: bool
 ) -> Iterator[tuple[int, str]]:
-    """Yield seeds and samples that match, and are new if asked for, until there are `count`; says how many it drew."""
+    """Yield seeds and samples that match, and with `new` are new, until there are `count`; prints how many it drew."""
     from charlm.data.records import text_records
     from charlm.inference.sampling import new_records, sample_many
 
