@@ -28,11 +28,11 @@ class Cell(Section):
     states: ClassVar[tuple[str, ...]] = ("h",)
     """Names of the state's vectors, each of H units; the first is the output."""
     internal: ClassVar[tuple[str, ...]] = ()
-    """States that mean something only together: zoneout leaves them alone, and people do not look at them."""
+    """States without a meaning of their own: zoneout skips them, and pages do not show them."""
     initial: ClassVar[tuple[str, ...]] = ()
     """Options that only set initial values, so a run that starts from trained weights may change them."""
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {}
-    """What pages call a state, a candidate or a gate; of a gate also what it does at 0 and at 1. Not in checkpoints."""
+    """Names on pages for states, candidates and gates; for a gate also its effect at 0 and at 1. Not in checkpoints."""
 
     reduced: "ClassVar[Callable[[Cell], tuple[Any, ...]] | None]" = None
     """Reduces a cell of a file to its programs, for pickle. stored.py sets it, which file.py imports."""

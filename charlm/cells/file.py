@@ -43,7 +43,7 @@ def load_cell(kind: str, folder: Path) -> Cell:
     if not (is_named and name) and len(own_cells) > 1:
         listed = ", ".join(own_cells)
         example = f"{path.name}:{own_cells[0]}"
-        raise CellError(f"{path}: found {len(own_cells)} cells, {listed}; allowed: one's name, as {example}")
+        raise CellError(f"{path}: found {len(own_cells)} cells, {listed}; allowed: the name of one, such as {example}")
     return _cell(path, module, name if is_named and name else own_cells[0])
 
 

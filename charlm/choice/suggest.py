@@ -1,7 +1,7 @@
 """`charlm train TEXT --minutes M`: settings from the text, the time and the machine.
 
-Some of the models that fit into memory are measured (`speed`): that tells how many updates each makes in the time. A
-rule says which one is then best (`rule`), and all other settings follow from it (`recipe`).
+charlm measures the update time of some models that fit into memory (`speed`), and so knows how many updates each makes.
+A rule says which model is then best (`rule`); all other settings follow from it (`recipe`).
 """
 
 import itertools
@@ -50,8 +50,8 @@ class Suggestion(NamedTuple):
 def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget | None = None) -> Suggestion:
     """Choose settings for a text and a time on this machine; the batch is a multiple of the group's processes.
 
-    All of them call this together: the first one chooses, and all measure speed. budget: the minutes, if they have
-    begun. ConfigError, DataError, DeviceError, or VocabularyError for characters that a model to start from lacks.
+    All processes call this together: all measure speed, and the first one chooses. budget: the minutes, if they have
+    begun. ConfigError, DataError, DeviceError, or VocabularyError for characters unknown to the initial model.
     """
     budget = budget or Budget(request.minutes)
     base, families = group.on_each(request.base), group.on_each(request.families)
@@ -118,7 +118,7 @@ class _Choice:
             if sizes:
                 groups.append(sizes)
         if not groups:
-            raise DeviceError(f"memory: no model fits into what is free ({self.machine.device.type})")
+            raise DeviceError(f"memory: no model fits into the free memory ({self.machine.device.type})")
         return groups
 
     def _batches(self, chars: int) -> list[int]:

@@ -86,9 +86,9 @@ def compare(
 
 
 def _print(rows: Sequence[dict[str, Any]], differing: Sequence[dict[str, Any]], equal: Equal) -> None:
-    """The settings that differ between the kinds, as far as the table below lacks them, and the table.
+    """The table, and before it the settings that differ between the kinds and are not in the table.
 
-    Of 80 columns at most with the kinds that come with charlm, if there is one seed.
+    At most 80 columns with one seed and the kinds that come with charlm.
     """
     settings = [("differs", *(short_name(row["cell"]) for row in rows))]
     for each in differing:

@@ -95,9 +95,9 @@ PageFile = Annotated[Path, option("FILE", "Where to write the page.", "--out")]
 
 
 def check_words(words: list[str], context: Any) -> None:
-    """A usage error for an option that begins with one hyphen, or with a dash that is none.
+    """A usage error for an option that begins with one hyphen, or with a typographic dash.
 
-    The word after an option may be its value, so it is not looked at.
+    The word after an option may be its value, so it is not checked.
     """
     before = ""
     for word in words:

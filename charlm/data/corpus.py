@@ -98,9 +98,9 @@ class CountedSources:
     ) -> Corpus:
         """Encode the sources and cut them into splits; VocabularyError for characters that the vocabulary lacks.
 
-        vocabulary: None: the characters of all sources, sorted. split: the shares of train, valid and test; None: the
-        config's. A source of its own is a split by itself, and the other shares are rescaled to sum to 1. whole: all
-        is for training, in its own order.
+        vocabulary: None: all characters of the sources, sorted. split: the shares of train, valid and test; None: the
+        config's. A source of its own is a whole split, and the other shares are rescaled to sum to 1. whole: use all of
+        the text for training, in order.
         """
         data, sources = self._data, self.sources.values()
         if vocabulary is None:

@@ -153,7 +153,7 @@ def sum_windows(
     per_char: bool,
     after: Callable[[Tensor], object],
 ) -> Evaluation:
-    """The score of a text from the nats [T, B] of all its windows, in order; times the windows too.
+    """The score of a text from the nats [T, B] of all its windows, in order; also measures their time.
 
     length_B: characters of each part. per_char: see `evaluate`. after: called with each window.
     """

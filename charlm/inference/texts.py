@@ -116,9 +116,9 @@ def text_features(model: Network, texts: Sequence[Ids], pool: Pool) -> npt.NDArr
 def _windows(
     model: Network, texts: Sequence[Ids], lengths_N: npt.NDArray[np.int64]
 ) -> Iterator[tuple[Reader, npt.NDArray[np.int64], int, int]]:
-    """(reader, texts [B], offset, steps) of each window: texts side by side, of which so many characters are read.
+    """(reader, texts [B], offset, steps) of each window: `steps` characters of each text, from `offset` on.
 
-    The longest come first, so those read together have similar lengths; those that have ended, the last ones, leave.
+    The longest texts come first, so those read together have similar lengths; ended texts, the last ones, leave.
     """
     ids = np.concatenate([*texts, np.zeros(0, np.uint8)])
     starts_N = np.cumsum([0, *map(len, texts)])

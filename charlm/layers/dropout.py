@@ -40,8 +40,8 @@ def zoneout_shares(
 ) -> Tensor | None:
     """Zoneout's `LayerCall.zoneout_TBS`: drawn in training, else the expected value; None without zoneout.
 
-    p: the probability that a unit keeps its previous value. shape: T, B, and S = H for each state. Internal states keep
-    none of it.
+    p: the probability that a unit keeps its previous value. shape: T, B, and S = H for each state. 0 for internal
+    states.
     """
     if p == 0:
         return None

@@ -34,9 +34,9 @@ def look_page(
 ) -> str:
     """A page of HTML about what the model does with the text, and where another does better.
 
-    text: a text, or its ids as `TrainedModel.scored_ids` gives them. gradients: with what flows back to the states
-    before each prediction. called: how the page calls the text. The models compute on the CPU in float32.
-    VocabularyError if a model does not know a character, DataError for less than two characters.
+    text: a text, or its ids from `TrainedModel.scored_ids`. gradients: also show how far gradients reach. called: the
+    text's name on the page. The models compute on the CPU in float32. VocabularyError if a model does not know a
+    character, DataError for less than two characters.
     """
     given, trained = trained, trained.first_member("look").on_cpu_in_float32()
     ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
@@ -70,10 +70,9 @@ def opening(trained: TrainedModel, length: int) -> Ids:
 
 
 def beginning(trained: TrainedModel, ids: Ids, length: int) -> Ids:
-    """At most `length` characters of a text as `TrainedModel.scored_ids` gives it.
+    """The first `length` characters of a text from `TrainedModel.scored_ids`, or fewer.
 
-    For a model of records the end of one, which it reads first, and whole records if there is one: it is surprised
-    where a record is cut.
+    For a model of records: an end, and then whole records if one fits, because a cut record surprises the model.
     """
     if not trained.network.reads_records or len(ids) <= length + 1:
         return ids[: length + trained.network.reads_records]

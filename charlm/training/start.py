@@ -41,7 +41,7 @@ def start_run(
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
     run_dir: None: runs/<name>-<time>. opened: the machine and the text for which settings were chosen. budget: the
-    run's minutes, if they have begun. Any CharlmError comes before it writes to the run's folder.
+    run's minutes, if they have begun. Any CharlmError comes before the run's folder is written.
     """
 
     def load() -> Corpus:
@@ -72,8 +72,8 @@ def resume_run(
 ) -> Outcome:
     """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
 
-    `change` maps the saved config to the one to continue with. ConfigError if it changes an option that determines
-    the weights, the text or the streams.
+    `change` maps the saved config to the new one. ConfigError if it changes an option that determines the weights, the
+    text or the streams.
     """
     with contextlib.ExitStack() as locks:
         path, checkpoint = group.on_first(claim_run, run_dir, locks)
