@@ -154,8 +154,7 @@ def _traced(cell: Cell, square: bool) -> Program:
     except (Exception, SystemExit) as error:
         text = f"{type(error).__name__}: {' '.join(str(error).split())}; {ALLOWED}"
         if isinstance(error, ValidationError):
-            needed = "what a step needs of the past is one of its states"
-            text = f"an attribute of the cell is set, which keeps nothing; {needed}"
+            text = "step sets an attribute of the cell; allowed: reading attributes; carry values as states"
         raise CellError(f"{tracing.where(error)}: {text}") from error
     tracing.returned = True
     if isinstance(results, list):

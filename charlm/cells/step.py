@@ -106,7 +106,7 @@ class Parameters:
         """The value itself; a number becomes a constant."""
         if isinstance(value, Value):
             if value.tracing is not self:
-                self.fail("found a value of another step; what a step needs of the past is one of its states")
+                self.fail("found a value of another step; allowed: values of this step; carry it as a state")
             if isinstance(value, Condition):
                 self.fail("a comparison where a vector belongs; allowed: where(comparison, a, b), or v * comparison")
             return value

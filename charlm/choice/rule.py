@@ -75,7 +75,7 @@ class Candidate:
 def best(candidates: list[Candidate]) -> Candidate:
     """The largest of the promising models with nearly the best score; if none is promising, the smallest of all.
 
-    A large model gains most if the machine turns out faster. Of sizes beyond the rule's fit the smallest counts as best.
+    A large model gains most if the machine turns out faster. Of sizes beyond the rule's fit the smallest is taken.
     """
     promising = [each for each in candidates if is_promising(each)]
     if not promising:

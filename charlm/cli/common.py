@@ -81,7 +81,7 @@ def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
         )
         unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
         if unknown and not skip_unknown:
-            raise vocabulary.unknown_error(unknown, file, "; --skip-unknown leaves others out")
+            raise vocabulary.unknown_error(unknown, file, "; --skip-unknown leaves them out")
         ids = vocabulary.encode("".join(character for character in text if character not in unknown))
     else:
         ids, unknown = encode_file(file, vocabulary, skip_unknown=skip_unknown, separator=separator)

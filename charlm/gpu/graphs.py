@@ -124,7 +124,7 @@ class Graphs:
         except RuntimeError as error:
             self.enabled = False
             reason = str(error).strip().partition("\n")[0]
-            say("graph", f"not used from now on: {reason}; launching goes on without it, which is slower")
+            say("graph", f"not used from now on: {reason}; kernels are launched one by one, which is slower")
         return None
 
 
