@@ -119,7 +119,7 @@ def compare(
     docs/compare.md describes the columns. folder: default comparisons/<text>. A stopped comparison continues in its
     folder, here or with the same `charlm compare`, which also writes the page.
 
-    KeyboardInterrupt after a signal; ConfigError if the folder has another comparison; ValueError for less than two
+    KeyboardInterrupt after a signal; ConfigError if the folder has another comparison; ValueError for fewer than two
     kinds, or other bad arguments. For more errors see `train`.
     """
     if isinstance(cells, str):

@@ -34,7 +34,7 @@ class SLSTM(Cell):
     forget_gate: Literal["sigmoid", "exponential"] = "sigmoid"
     """Activation function of the forget gate; the input gate's is exponential."""
     forget_bias: Bias = 1.0
-    """Initial bias of the forget gate. For an exponential gate, above 0 old inputs outweigh new."""
+    """Initial bias of the forget gate; above 0, an exponential gate lets old inputs outweigh new."""
 
     def step(self, p: Parameters, x: Any, h: Any, c: Any, n: Any, m: Any) -> Any:
         # a = W x_t + b + R h_{t−1}, for i, f, z and o

@@ -11,9 +11,9 @@ from charlm.system.section import Bias
 class SRU(Cell):
     """c_t = f ⊙ c_{t−1} + (1 − f) ⊙ u, h_t = r ⊙ c_t + (1 − r) ⊙ α x_t; only the gates f and r see c_{t−1}.
 
-    No product is inside of the loop over time. If input and state differ in size, the highway is a product too. α = √(1
-    + 2 e^highway_bias) keeps the variance of h from layer to layer at the initial biases (section 3.2). Peepholes start
-    in U(±√1.5), with variance 1/2, as in the authors' implementation.
+    No product is inside of the loop over time. The highway is a product, too, if input and state differ in size. The
+    factor α = √(1 + 2 e^highway_bias) keeps the variance of h from layer to layer at the initial biases (section 3.2).
+    Peepholes start in U(±√1.5), with variance 1/2, as in the authors' implementation.
     """
 
     states: ClassVar = ("h", "c")

@@ -201,8 +201,8 @@ class TrainedModel:
     def gradient_norms(self, text: str | Ids, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂h_{t−k} for each layer and k = 1 … K: [L, K].
 
-        loss_t is the loss, in nats, of the character after step t; h_{t−k} is the layer's state after step
-        t − k. The mean over up to 256 positions t of the text. K is `longest`, or less for a short text.
+        loss_t is the loss, in nats, of the character after step t; h_{t−k} is the layer's state after step t − k. The
+        mean over up to 256 positions t of the text. K is `longest`, or less for a short text.
         DataError for a text shorter than three.
         """
         longest = in_range("longest", longest, 1, LARGEST)

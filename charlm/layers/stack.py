@@ -47,7 +47,7 @@ class RecurrentLayers(nn.Module):
             recurrent weights; one mask per layer and call, shared by the streams (Merity et al. 2018). `variational`:
             one input mask per call, not per step.
         zoneout: probability that a unit of a state keeps its value in a step; evaluation uses the expected value
-            (Krueger et al. 2017, arXiv:1606.01305). Acts after the step.
+            (Krueger et al. 2017, arXiv:1606.01305). Acts after the step: no new state is computed from a kept one.
         residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144, (6)),
             after dropout. States do not include it.
         batch_first: input and output tensors are [B, T, …], as in torch.nn; states, resets and ids are not.
