@@ -66,8 +66,8 @@ def test_a_run_from_somebody_else_runs_no_file(cli, copied_run, text_file) -> No
     small = ["--set", "train.max_steps=1", "--set", "device=cpu", "--set", "threads=1"]
     assert cli("train", text_file, "--init-from", copied_run, "--run-dir", "other", *small).code == 0
     refused = (
-        f"{config}: model.cell.kind: found 'evil.py:Leaky' in a run's folder, from which no code is run; allowed: --set "
-        "model.cell.kind=FILE.py:CLASS"
+        f"{config}: model.cell.kind: found 'evil.py:Leaky' in a run's folder, from which no code is run; allowed: "
+        "--set model.cell.kind=FILE.py:CLASS"
     )
     for words in (["train", "--config"], ["plan", "--config"], ["config", "show"]):
         assert cli(*words, config).error == refused
