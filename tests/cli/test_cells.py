@@ -24,7 +24,7 @@ def test_list_and_show(cli) -> None:
     assert "weight_ih [4·H, I]" in head
     assert "cₜ = f ⊙ cₜ₋₁ + i ⊙ g" in equations.splitlines()
     assert "dcₜ₋₁ = dc ⊙ f" in derivative.splitlines()
-    assert notes.startswith("Layer normalization takes each gate's sum W x + R h + b + b' alone. ")
+    assert notes.startswith("Layer normalization acts on W x + R h + b + b' of each gate; ")
 
 
 def test_show_a_cell_of_ones_own(cli, tmp_path: Path) -> None:
