@@ -52,25 +52,24 @@ def train(
 ) -> "Run":
     """Train a new model, as `charlm train` does: the same settings, run folder and lines on stderr.
 
-    After Ctrl-C, SIGTERM or SIGHUP the training ends after the current step; the run is saved and returned, and its
-    `outcome.reason` is the signal's name. A second Ctrl-C raises KeyboardInterrupt.
+    Ctrl-C, SIGTERM or SIGHUP ends the training after the current step; the run is saved and returned, with the
+    signal's name as `outcome.reason`. A second Ctrl-C raises KeyboardInterrupt.
 
     Args:
-        text: a file, a folder, a glob, builtin:NAME, or - for stdin, whose text is kept in the run's folder. Without a
-            config, charlm chooses settings for this text.
-        minutes: how long this call may take, loading included; 5 without a config.
-        config: train from a YAML file or a shipped config; `text` and `minutes` then replace its own.
-        cell: the recurrent cell: a class, built in or your own, or an object of one, whose options then keep the values
-            that it was given.
-        overrides: options that keep the value given: {"seed": 2, "model.layers": 3} or ["seed=2", "model.layers=3"].
+        text: a file, folder, glob, builtin:NAME, or - for stdin, which is saved in the run's folder.
+        minutes: time limit of this call, loading included; 5 without a config.
+        config: a YAML file or a shipped config, whose text and minutes `text` and `minutes` replace; None: charlm
+            chooses settings for the text.
+        cell: the recurrent cell: a class or an object, built in or your own. An object's options keep their values.
+        overrides: options to set: {"seed": 2, "model.layers": 3} or ["seed=2", "model.layers=3"].
         run_dir: the run's folder; None: runs/<name of the config or text>-<time>.
-        init_from: a run's folder or checkpoint, from whose weights and vocabulary to start. Without a config, the run
-            takes its model, and charlm chooses the rest for this text.
-        on_log: called with every row of metrics.jsonl, as a dict, when it is written. An exception in it ends the
-            run and is raised again; the run can be resumed from its last checkpoint.
+        init_from: a run's folder or checkpoint whose weights and vocabulary to start from; without a config, also its
+            model.
+        on_log: called with each row of metrics.jsonl, a dict, when it is written. Its exception ends the run and is
+            raised; the run can be resumed.
 
-    Leaves the process as it was: torch's random state, number of threads and precisions, signal handlers, environment.
-    Several threads train one after another.
+    Restores torch's random state, threads and precisions, the signal handlers and the environment. Threads that call
+    it train one after another.
 
     ConfigError, DataError, DeviceError, RunError or VocabularyError before anything is written; later RunError if the
     folder cannot be written, DivergenceError if a loss is not finite.
@@ -117,11 +116,11 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Compare kinds of cells on a text, as `charlm compare` does: a table with a row for each, the best first.
 
-    docs/compare.md describes the columns. folder: default comparisons/<text>; a comparison that was stopped goes on in
-    its folder, also by the same `charlm compare`, which writes the page too.
+    docs/compare.md describes the columns. folder: default comparisons/<text>. A stopped comparison continues in its
+    folder, here or with the same `charlm compare`, which also writes the page.
 
-    KeyboardInterrupt after a signal; ConfigError for a folder with another comparison; ValueError for what cannot be
-    compared, such as one kind. For other errors see `train`.
+    KeyboardInterrupt after a signal; ConfigError if the folder has another comparison; ValueError for fewer than two
+    kinds, or other bad arguments. For more errors see `train`.
     """
     if isinstance(cells, str):
         raise TypeError("cells: found a string; allowed: a list of kinds")

@@ -1,8 +1,8 @@
 """The checkpoint file: one self-contained safetensors file, written whole or not at all.
 
-Its tensors are the weights, their running average, optimizer state, carried hidden state and random state. Its header
-holds config, vocabulary and progress as JSON, and a SHA-256 of everything. A cell that is not built in is there
-as data too (`charlm.cells.stored`), so that its Python file is not needed again. Reading a file runs no code.
+Tensors: the weights, their running average, optimizer state, carried hidden state and random state. Header: config,
+vocabulary and progress as JSON, and a SHA-256 of everything. A cell that is not built in is stored as data
+(`charlm.cells.stored`), so its Python file is not needed again. Reading a file runs no code.
 """
 
 import contextlib

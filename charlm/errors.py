@@ -1,12 +1,12 @@
 """The errors that a user can cause. Each message is one line: where; what was found; what is allowed; what to do.
 
 CharlmError             base class: the command line prints the message and exits with 1; raised itself for an export
-│                       that fails, a package that is not installed, and another process that ended or differs
+│                       that fails, a missing package, and a process that ended or differs
 ├── ConfigError         the YAML file, an override, options that contradict each other, another comparison's folder
 ├── CellError           a cell whose step charlm cannot derive its kernels from
 ├── DataError           the corpus: missing, empty, too small, not UTF-8, a failed download
 ├── VocabularyError     characters that the model has never seen
-├── CheckpointError     a path without a checkpoint, or one of another model or of a newer charlm
+├── CheckpointError     no checkpoint, or a checkpoint of another model or a newer charlm
 │   └── DamagedCheckpointError   damaged or altered, or missing in its run
 ├── RunError            the run's folder: holds a run already, cannot be written, is in use
 ├── DeviceError         a device, precision or amount of memory that this machine does not have

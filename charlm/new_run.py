@@ -1,6 +1,6 @@
 """From a command's options to a run: from a text, a config, another run's weights, or resumed.
 
-Functions import what takes long when they run, so that the checks wait for neither torch nor pydantic.
+Functions import slow modules only when they run, so the checks wait for neither torch nor pydantic.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ class NewRun:
     run_dir: Path | None = None
 
     def check_early(self) -> None:
-        """ConfigError, DataError or CheckpointError for what a run cannot start from. Needs no torch.
+        """ConfigError, DataError or CheckpointError for a run that cannot start. Needs no torch.
 
-        The processes of torchrun skip most of it: their first one finds the same later, and prints it once.
+        Processes of torchrun skip most checks: the first one finds the same faults later, and prints them once.
         """
         check_minutes(self.minutes, self.settings, default=None if self.config else DEFAULT_MINUTES)
         if "RANK" not in os.environ:
@@ -82,10 +82,10 @@ class NewRun:
 
 
 def start(new: NewRun, group: "ProcessGroup", began_s: float, on_row: "OnRow | None" = None) -> "Outcome":
-    """Train from a config, or with settings chosen for the text and the minutes, and say why; see `start_run`.
+    """Train from a config, or choose settings for the text and the minutes and say why; see `start_run`.
 
-    began_s: when the minutes began, as time.perf_counter() tells it; with a pipe they begin when it has been read.
-    Processes that torchrun starts again resume their run.
+    began_s: when the minutes began, by time.perf_counter(); for a pipe they begin when it has been read. Processes that
+    torchrun restarts resume their run.
     """
     from charlm.checkpoint import read_checkpoint
     from charlm.choice.suggest import suggest

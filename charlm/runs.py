@@ -83,9 +83,9 @@ _PROGRESS = {
 
 
 def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """The config, the progress and the number of weights that the header of a checkpoint tells, its content unverified.
+    """The config, the progress and the number of weights from a checkpoint's header; the content is not verified.
 
-    DamagedCheckpointError for a damaged file or none of ours; CheckpointError for one of another version.
+    DamagedCheckpointError for a damaged file, or one that charlm did not write; CheckpointError for another version.
     """
     try:
         with open(path, "rb", opener=regular) as file:
@@ -171,7 +171,7 @@ def is_run(folder: Path) -> bool:
 def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda error: None) -> Iterator[Path]:
     """Yield the runs in a folder: the folder itself, or those below it, in no particular order.
 
-    A run may be a link; other links and hidden folders are skipped. unreadable: called for folders that are so.
+    A run may be a link; other links and hidden folders are skipped. unreadable: called for folders that cannot be read.
     """
     if is_run(folder):
         yield folder

@@ -28,11 +28,11 @@ class Cell(Section):
     states: ClassVar[tuple[str, ...]] = ("h",)
     """Names of the state's vectors, each of H units; the first is the output."""
     internal: ClassVar[tuple[str, ...]] = ()
-    """States that mean something only together: zoneout leaves them alone, and people do not look at them."""
+    """States without a meaning of their own: zoneout skips them, and pages do not show them."""
     initial: ClassVar[tuple[str, ...]] = ()
     """Options that only set initial values, so a run that starts from trained weights may change them."""
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {}
-    """What pages call a state, a candidate or a gate; of a gate also what it does at 0 and at 1. Not in checkpoints."""
+    """Names on pages for states, candidates and gates; for a gate also its effect at 0 and at 1. Not in checkpoints."""
 
     reduced: "ClassVar[Callable[[Cell], tuple[Any, ...]] | None]" = None
     """Reduces a cell of a file to its programs, for pickle. stored.py sets it, which file.py imports."""
@@ -129,8 +129,8 @@ def trace(cell: Cell, square: bool) -> Program:
     program = _traced(cell, square)
     if _traced(cell, square) != program:
         raise CellError(
-            f"{Parameters(cell, square).where()}: step computes something else when it is called again; allowed: the "
-            "same in every call, so no random numbers, and nothing kept from an earlier call"
+            f"{Parameters(cell, square).where()}: two calls of step differ; allowed: the same equations in every call; "
+            "use no random numbers, and keep nothing from an earlier call"
         )
     return program
 
@@ -154,8 +154,7 @@ def _traced(cell: Cell, square: bool) -> Program:
     except (Exception, SystemExit) as error:
         text = f"{type(error).__name__}: {' '.join(str(error).split())}; {ALLOWED}"
         if isinstance(error, ValidationError):
-            needed = "what a step needs of the past is one of its states"
-            text = f"an attribute of the cell is set, which keeps nothing; {needed}"
+            text = "step sets an attribute of the cell; allowed: reading attributes; carry values as states"
         raise CellError(f"{tracing.where(error)}: {text}") from error
     tracing.returned = True
     if isinstance(results, list):
@@ -188,8 +187,8 @@ def _check_signature(tracing: Parameters) -> None:
     names, internal, name = cell.states, cell.internal, type(cell).__name__
     if not isinstance(names, tuple) or len({*names}) != len(names) or not {*internal} < {*names}:
         raise CellError(
-            f"{name}: found states {names!r}, internal {internal!r}; allowed: a tuple of different names, as in "
-            'states: ClassVar = ("h", "c"), and some of them, but not the first, as internal'
+            f"{name}: found states {names!r}, internal {internal!r}; allowed: a tuple of different names, such as "
+            'states: ClassVar = ("h", "c"), and as internal any but the first of them'
         )
     signature = ", ".join(("self", "p", "x", *names))
     if type(cell).step.__module__ == __name__:  # that of `Cell`

@@ -2,10 +2,9 @@
 
 W v is a matrix times a vector, ⊙ a product unit by unit, and a[1], a[2], … are the vectors or matrices in a.
 
-In the backward pass, dv is the gradient of the loss with respect to v, and δ₁, δ₂, … are gradients of unnamed values.
-It leads from the gradients of the states after the step, such as dhₜ, to that of the input, dxₜ, and of the states
-before the step, such as dhₜ₋₁. The gradient of a parameter is a sum over steps and streams: of da vᵀ and da for W and b
-in a = W v + b, of dw for any other w.
+In the backward pass, dv is the gradient of the loss with respect to v; δ₁, δ₂, … are gradients of unnamed values. The
+pass goes from gradients after the step, such as dhₜ, to dxₜ and to those before the step, such as dhₜ₋₁. A parameter's
+gradient is a sum over steps and streams: of da vᵀ and da for W and b in a = W v + b, of dw for any other w.
 """
 
 import itertools
@@ -48,15 +47,14 @@ def notes(lines: Iterable[str]) -> list[str]:
 class Lines:
     """Writes what the new states need, as names and expressions.
 
-    A value gets a line of its own if it is a new state, if people look at it (then it has the name they see), if it is
-    used more than once, if it has several vectors that are used one by one, or if it is long. All others become parts
-    of these expressions.
+    A value gets its own line if it is a new state, if people look at it (under the name they see), if it is used more
+    than once, if its vectors are used one by one, or if it is long. All others become parts of expressions.
 
         symbols      state and subscript, or parameter → how it is written
-        preferred    place → the name its line should have: of a new state, or what people see; "" if it is reserved
+        preferred    place → the name of its line: a new state, or what people see; "" if that name is reserved
         own_line     places that get a line even if they are short and used once
         names        place → the name of its line; filled by `lines`
-        reserved     names of states, parameters and functions, and of their gradients: no preferred name is one
+        reserved     names of states, parameters and functions, and of their gradients: not allowed as preferred names
         used_names   names that no further line may have; `lines` adds its own
     """
 

@@ -43,7 +43,7 @@ def load_cell(kind: str, folder: Path) -> Cell:
     if not (is_named and name) and len(own_cells) > 1:
         listed = ", ".join(own_cells)
         example = f"{path.name}:{own_cells[0]}"
-        raise CellError(f"{path}: found {len(own_cells)} cells, {listed}; allowed: one's name, as {example}")
+        raise CellError(f"{path}: found {len(own_cells)} cells, {listed}; allowed: the name of one, such as {example}")
     return _cell(path, module, name if is_named and name else own_cells[0])
 
 
@@ -151,7 +151,7 @@ def _cell(path: Path, module: types.ModuleType, name: str) -> Cell:
         raise CellError(f"{path}: found {description}; allowed: {' | '.join(own_cells)}{hint}")
     _check_class(str(path), named)
     if name in CELLS:
-        raise CellError(f"{path}: found a class {name}, as a built-in kind is called; allowed: another name")
+        raise CellError(f"{path}: found a class {name}, the name of a built-in kind; allowed: another name")
     return named.model_construct(kind=f"{path}:{name}")
 
 

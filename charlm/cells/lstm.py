@@ -28,9 +28,9 @@ class LSTM(Cell):
     kind: str = "lstm"
     """Long short-term memory."""
     layer_norm: bool = False
-    """Layer normalization of each gate alone, and of the cell state before its tanh (after Ba et al. 2016)."""
+    """Layer normalization of each gate and of the cell state (after Ba et al. 2016)."""
     forget_bias: Bias | None = 1.0
-    """Initial bias of the forget gate; null: as the other biases, random, and 0 with `layer_norm`."""
+    """Initial bias of the forget gate; null: like the other biases."""
 
     def step(self, p: Parameters, x: Any, h: Any, c: Any) -> Any:
         # i, f, g, o = W x_t + b + R h_{t−1} + b'

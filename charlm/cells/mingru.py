@@ -15,9 +15,9 @@ class MinGRU(Cell):
     meanings: ClassVar = {"h": ("memory",), "z": ("update gate", "keeps", "replaces")}
 
     kind: str = "mingru"
-    """Minimal GRU, whose gates read the input only (Feng et al. 2024)."""
+    """Minimal GRU whose gates read the input only (Feng et al. 2024)."""
     positive: bool = False
-    """Candidates g(a) > 0, as in the paper's log-space form; false: a, as in its plain form."""
+    """Candidates g(a) > 0, the paper's log-space form; false: a, the plain form."""
 
     def step(self, p: Parameters, x: Any, h: Any) -> Any:
         z, candidate = p.product("weight_ih", x, 2) + p.vector("bias_ih", 2)

@@ -17,11 +17,11 @@ class MinLSTM(Cell):
     meanings: ClassVar = {"h": ("memory",), "f": ("forget gate", "forgets", "keeps")}
 
     kind: str = "minlstm"
-    """Minimal LSTM, whose gates read the input only (Feng et al. 2024)."""
+    """Minimal LSTM whose gates read the input only (Feng et al. 2024)."""
     positive: bool = False
-    """Candidates g(a) > 0, as in the paper's log-space form; false: a, as in its plain form."""
+    """Candidates g(a) > 0, the paper's log-space form; false: a, the plain form."""
     forget_bias: Bias | None = 1.0
-    """Initial bias of the forget gate; null: initialized like the other biases."""
+    """Initial bias of the forget gate; null: like the other biases."""
 
     def step(self, p: Parameters, x: Any, h: Any) -> Any:
         # f_t = σ(a_f), i_t = σ(a_i), h̃_t = a_h of a = W x_t + b

@@ -19,13 +19,13 @@ class Mogrifier(Cell):
     meanings: ClassVar = LSTM.meanings
 
     kind: str = "mogrifier"
-    """LSTM whose input and state first scale each other (Melis et al. 2020)."""
+    """LSTM whose input and state scale each other (Melis et al. 2020)."""
     rounds: Annotated[int, Field(ge=0, le=100)] = 5
-    """Rounds before each step, r: in turn the state scales the input, and the input the state."""
+    """Rounds before each step: odd ones scale the input, even ones the state."""
     rank: Annotated[int, Field(ge=0, le=10_000)] = 0
-    """Rank of the matrices of these rounds, each then a product of two; 0: full matrices."""
+    """Rank of the rounds' matrices; 0: full matrices."""
     forget_bias: Bias | None = 1.0
-    """Initial bias of the forget gate; null: initialized like the other biases."""
+    """Initial bias of the forget gate; null: like the other biases."""
 
     def step(self, p: Parameters, x: Any, h: Any, c: Any) -> Any:
         for i in range(1, self.rounds + 1):

@@ -25,11 +25,11 @@ class RHN(Cell):
     kind: str = "rhn"
     """Recurrent highway network (Zilly et al. 2017)."""
     depth: Few = 5
-    """Highway layers within one time step, D."""
+    """Highway layers per step, D."""
     couple_gates: bool = True
     """Carry gate c = 1 − g; false: a carry gate with its own weights."""
     gate_bias: Bias = -2.0
-    """Initial bias of the transform gate g. The more negative it is, the more of the state is carried at first."""
+    """Initial bias of the transform gate g. A lower bias carries more of the state."""
 
     def step(self, p: Parameters, x: Any, s: Any) -> Any:
         gates = 2 if self.couple_gates else 3

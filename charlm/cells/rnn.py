@@ -12,7 +12,7 @@ class RNN(Cell):
     meanings: ClassVar = {"h": ("memory",)}
 
     kind: str = "rnn"
-    """Elman network: one linear map and one nonlinearity per step."""
+    """Elman network."""
     nonlinearity: Literal["tanh", "relu"] = "tanh"
     """Activation function of the state."""
 

@@ -29,11 +29,11 @@ class SLSTM(Cell):
     }
 
     kind: str = "slstm"
-    """LSTM with exponential gates and scalar memory, one head (Beck et al. 2024)."""
+    """LSTM with exponential gates (Beck et al. 2024)."""
     forget_gate: Literal["sigmoid", "exponential"] = "sigmoid"
-    """Activation function of the forget gate; that of the input gate is exponential."""
+    """Activation function of the forget gate; the input gate's is exponential."""
     forget_bias: Bias = 1.0
-    """Initial bias of the forget gate. For an exponential gate choose 0 or less: above, old inputs outweigh new."""
+    """Initial bias of the forget gate; above 0, an exponential gate lets old inputs outweigh new."""
 
     def step(self, p: Parameters, x: Any, h: Any, c: Any, n: Any, m: Any) -> Any:
         # a = W x_t + b + R h_{t−1}, for i, f, z and o

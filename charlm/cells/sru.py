@@ -24,12 +24,11 @@ class SRU(Cell):
     }
 
     kind: str = "sru"
-    """Simple recurrent unit (Lei et al. 2018): all products before the loop, and a highway around each layer."""
+    """Simple recurrent unit (Lei et al. 2018)."""
     normalize: bool = True
-    """Divide what the products read by its root mean square, and multiply it with a learned gain."""
+    """RMS normalization, with a learned gain, of the products' input."""
     highway_bias: Bias = 0.0
-    """Initial bias of the gate between state and input, which also scales the input. The more negative it is, the more
-    of the input is passed on."""
+    """Initial bias of gate r, which also scales the input. A lower bias passes on more input."""
 
     def step(self, p: Parameters, x: Any, h: Any, c: Any) -> Any:
         read = rms_normalize(x) * p.vector("weight_ln_input", start=1.0, size="I") if self.normalize else x

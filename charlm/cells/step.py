@@ -50,9 +50,9 @@ class Parameters:
     ) -> Any:
         """W v: a matrix times a vector. Several gates: the vectors of each, side by side.
 
-        index, of: the parameter is a stack of matrices, and this is one of them. size: the result's units, "H", "I"
-        for as many as the input has, or a number. start: the initial matrix, or one for each gate: "identity",
-        "orthogonal", or a number for all entries; None: drawn at random.
+        index, of: this is matrix `index` of a stack of `of`. size: the result's units: "H", "I" for as many as the
+        input has, or a number. start: the initial matrix, or one for each gate: "identity", "orthogonal", or a number
+        for all entries; None: drawn at random.
         """
         value = self.value(operand)
         if value.node.count != 1 or value.node.size == "":
@@ -71,10 +71,10 @@ class Parameters:
         of: int = 0,
         size: Size = "H",
     ) -> Any:
-        """A parameter with a number for each unit; several gates: one for each, side by side.
+        """A parameter with one number per unit; several gates: one such vector each, side by side.
 
-        start: the initial value, or one for each gate; None: drawn at random, from U(±bound) or like a bias. of: the
-        parameter has a first dimension of this length; index: use this row of it, else all.
+        start: the initial value, or one for each gate; None: drawn at random, from U(±bound) or like a bias. of: length
+        of the parameter's first dimension; index: the row to use, else all.
         """
         bound = None if bound is None else float(bound)
         self._declare(Parameter(name, gates, size, stack=of, bound=bound), index, start)
@@ -106,7 +106,7 @@ class Parameters:
         """The value itself; a number becomes a constant."""
         if isinstance(value, Value):
             if value.tracing is not self:
-                self.fail("found a value of another step; what a step needs of the past is one of its states")
+                self.fail("found a value of another step; allowed: values of this step; carry it as a state")
             if isinstance(value, Condition):
                 self.fail("a comparison where a vector belongs; allowed: where(comparison, a, b), or v * comparison")
             return value

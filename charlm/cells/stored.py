@@ -57,11 +57,11 @@ class StoredCell(Cell):
 
     def program(self, square: bool) -> Program:
         if self._programs[1] is None:
-            raise CellError(f"{self.name}: found the options of a cell alone, without its step; allowed: a cell's file")
+            raise CellError(f"{self.name}: found a cell's options without its step; allowed: a cell's file")
         if (program := self._programs[square]) is None:
             raise CellError(
-                f"{self.name}: has no program for layers with H inputs or other numbers; allowed: layers whose input "
-                "has H units; set model.embedding to model.cell.hidden"
+                f"{self.name}: found a layer whose input size is not H; allowed: H for this cell; set model.embedding "
+                "to model.cell.hidden"
             )
         return program
 

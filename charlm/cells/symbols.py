@@ -49,7 +49,9 @@ def _logical(sign: str, op: str) -> "Callable[[Value, Any], Condition]":
 
     def method(self: "Value", other: Any) -> "Condition":
         if not isinstance(self, Condition) or not isinstance(other, Condition):
-            self.tracing.fail(f"{sign} of what is no comparison; allowed: as in where((a > 0) {sign} (b > 0), a, b)")
+            self.tracing.fail(
+                f"{sign} needs comparisons on both sides; allowed: for example where((a > 0) {sign} (b > 0), a, b)"
+            )
         return self.tracing.apply(op, self.number, other.number) > 0
 
     return method
@@ -151,12 +153,12 @@ class Value:
         if options.pop("inplace", False):
             tracing.fail(f"torch's {name} with inplace=True, which changes a vector; allowed: inplace=False")
         if name != "where" and not (args and isinstance(args[0], Value)):
-            tracing.fail(f"torch's {name} of something else than a vector first; allowed: a vector, as {name}(v)")
+            tracing.fail(f"torch's {name}: the first argument is not a vector; allowed: {name}(v)")
         try:
             return FUNCTIONS[name](*args, **options)
         except TypeError:
             known = "the vectors, and bounds or slopes as numbers"
-            tracing.fail(f"torch's {name} with arguments that a step does not know; allowed: {known}")
+            tracing.fail(f"torch's {name} with unknown arguments; allowed: {known}")
 
 
 class Condition(Value):

@@ -1,6 +1,6 @@
-"""The memory of a pass over a window of T steps: what the loops that are generated from a cell read and write.
+"""The memory of a pass over a window of T steps: what a cell's generated loops read and write.
 
-Fields have the names of `Arguments` in charlm/native/recurrence.h, where their shapes are. A list holds a tensor for
+Fields are named as in `Arguments` in charlm/native/recurrence.h, which has their shapes. A list holds one tensor for
 each item of `Passes`, in its order. Shapes: T steps, B streams, H hidden units, I inputs, S states.
 """
 

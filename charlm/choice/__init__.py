@@ -1,4 +1,4 @@
-"""Settings that choose themselves: the text, the machine's speed, and a rule that says what a model will score.
+"""Chooses settings from the text, the machine's speed, and a rule that predicts a model's score.
 
 suggest.py   the choice, step by step
 families.py  the models to choose from, and what the user asks for

@@ -94,9 +94,9 @@ def _optimizer(candidate: Candidate, rate: float) -> dict[str, Any]:
 
 
 def _read_share(epochs: float) -> float:
-    """Share of the text that each pass reads, so that a run of few passes ends with a pass.
+    """Share of the text that each pass reads, chosen so that a run of few passes ends with a whole pass.
 
-    It has then seen all parts of the text, and its end, which the validation part follows, at a low learning rate.
+    The run has then seen all parts of the text, and its end, just before the validation text, at a low learning rate.
     """
     if epochs >= _FEW_EPOCHS:
         return 1.0
@@ -133,9 +133,9 @@ def is_own_text(initial: Checkpoint, corpus: Corpus) -> bool:
 
 
 def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> float:
-    """How much the weights do not know of a text: 0 if they predict it as well as their own, 1 if as its frequencies.
+    """How new a text is to the weights: 0 if they predict it as well as their own, 1 if no better than by frequencies.
 
-    corpus: all of it is for training. Ids beyond the checkpoint's vocabulary are characters that it lacks.
+    corpus: all of it is for training. Ids beyond the checkpoint's vocabulary are unknown characters.
     """
     if is_own_text(initial, corpus):
         return 0.0
@@ -157,10 +157,10 @@ def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> floa
 
 
 def rate_factor(unknown: float, initial: Checkpoint, candidate: Candidate) -> float:
-    """Learning rate relative to that for random weights. unknown: see `unknown_share`.
+    """Learning rate relative to the rate for random weights. unknown: see `unknown_share`.
 
-    On a text that they know, a high rate makes the weights worse at first. A run `_LONGER` times as long as those
-    before it makes up for that, and gets the rate for random weights.
+    On a familiar text a high rate first makes the weights worse. A run `_LONGER` times as long as the runs before it
+    makes up for that, and gets the rate for random weights.
     """
     chars = candidate.updates * candidate.chars_per_update
     share = chars / max(_LONGER * initial.trained_chars, 1.0)

@@ -73,9 +73,9 @@ class Candidate:
 
 
 def best(candidates: list[Candidate]) -> Candidate:
-    """The largest of the promising models with nearly the best score, but of those beyond the rule's fit the smallest.
+    """The largest of the promising models with nearly the best score; if none is promising, the smallest of all.
 
-    It gains most if the machine turns out faster. The smallest of all if none is promising.
+    A large model gains most if the machine turns out faster. Of sizes beyond the rule's fit the smallest is taken.
     """
     promising = [each for each in candidates if is_promising(each)]
     if not promising:
@@ -108,9 +108,9 @@ def relative_nats(candidate: Candidate) -> float:
 
 
 def regularization(candidate: Candidate) -> float:
-    """How much a run needs against overfitting: 0 for a single pass, 3 for a small text read for hours.
+    """How much regularization a run needs: 0 for a single pass, 3 for a small text read for hours.
 
-    It grows with the passes, up to `DROPOUT_PASSES`, with the parameters per character, and up to `MODERATE` with the
+    Grows with the passes, up to `DROPOUT_PASSES`, with the parameters per character, and up to `MODERATE` with the
     updates: a short run ends before it overfits.
     """
     log_passes = math.log(min(max(candidate.epochs, 1), DROPOUT_PASSES))

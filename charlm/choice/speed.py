@@ -49,7 +49,7 @@ def measured(
 ) -> list[tuple[Candidate, float]]:
     """The candidates for which there is memory, with the seconds of an update of each.
 
-    groups: candidates that differ in size only, the smallest first. Measures every other one that is fast enough for a
+    groups: candidates that differ in size only, the smallest first. Measures every second one that is fast enough for a
     training of `training_s`, in several short slices, within `limit_s`. All processes of the group call this together.
     """
     slice_s = min(_SLICE_S, limit_s / 16 / _SLICES)
@@ -87,7 +87,7 @@ def measured(
 def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -> float:
     """Seconds of the fastest update on the start of a text, because other load only makes updates slower.
 
-    Of several processes the median; inf if memory is short. All processes of the group call this together.
+    The median over several processes; inf if memory is short. All processes of the group call this together.
     """
     group, train = machine.group, config.train
     if group.is_distributed:

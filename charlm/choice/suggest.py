@@ -1,7 +1,7 @@
 """`charlm train TEXT --minutes M`: settings from the text, the time and the machine.
 
-Some of the models that fit into memory are measured (`speed`): that tells how many updates each makes in the time. A
-rule says which one is then best (`rule`), and all other settings follow from it (`recipe`).
+charlm measures the update time of some models that fit into memory (`speed`), and so knows how many updates each makes.
+A rule says which model is then best (`rule`); all other settings follow from it (`recipe`).
 """
 
 import itertools
@@ -50,8 +50,8 @@ class Suggestion(NamedTuple):
 def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget | None = None) -> Suggestion:
     """Choose settings for a text and a time on this machine; the batch is a multiple of the group's processes.
 
-    All of them call this together: the first one chooses, and all measure speed. budget: the minutes, if they have
-    begun. ConfigError, DataError, DeviceError, or VocabularyError for characters that a model to start from lacks.
+    All processes call this together: all measure speed, and the first one chooses. budget: the minutes, if they have
+    begun. ConfigError, DataError, DeviceError, or VocabularyError for characters unknown to the initial model.
     """
     budget = budget or Budget(request.minutes)
     base, families = group.on_each(request.base), group.on_each(request.families)
@@ -78,8 +78,8 @@ def _load(request: Request, base: Config) -> tuple[CountedSources, Corpus]:
     corpus = text.corpus(vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
-            f"{request.source}: found {counted(chars, 'character')}; allowed: {LEAST_CHARS} or more, and 100,000 "
-            "are about the least that gives readable words; add text"
+            f"{request.source}: found {counted(chars, 'character')}; allowed: {LEAST_CHARS} or more; add text: "
+            "readable words need about 100,000"
         )
     return text, corpus
 
@@ -118,7 +118,7 @@ class _Choice:
             if sizes:
                 groups.append(sizes)
         if not groups:
-            raise DeviceError(f"memory: no model fits into what is free ({self.machine.device.type})")
+            raise DeviceError(f"memory: no model fits into the free memory ({self.machine.device.type})")
         return groups
 
     def _batches(self, chars: int) -> list[int]:
@@ -141,7 +141,7 @@ class _Choice:
         unknown = unknown_share(initial, self.corpus, machine) if initial else 1.0
         training_s = budget.training_s()
         if not table:
-            raise DeviceError(f"memory: not even a small model could be trained ({machine.device.type}); free some")
+            raise DeviceError(f"memory: too little to train even a small model ({machine.device.type}); free some")
         trained = [self._with_training(candidate, update_s, training_s) for candidate, update_s in table]
         chosen = self._with_members(best(trained), training_s)
         rate = rate_factor(unknown, initial, chosen) if initial else 1.0

@@ -41,9 +41,8 @@ def show(
 ) -> None:
     """Show what a cell computes: its options, its parameters and their shapes, its equations, and their derivative.
 
-    H is the number of hidden units, I that of inputs of a layer; a[k] is the k-th of the vectors in a. In the
-    derivative, dv is the gradient of the loss with respect to v, from dhₜ of the states after the step to dhₜ₋₁ of
-    those before it, and dxₜ of the input.
+    H: hidden units; I: inputs of a layer; a[k]: the k-th vector in a; dv: the gradient of the loss with respect to v.
+    The derivative leads from dhₜ, after the step, to dhₜ₋₁, before it, and to dxₜ.
 
     \b
     Example:
@@ -63,8 +62,8 @@ def check(
 ) -> None:
     """Check the cells of a Python file: trace each step, print its equations, and compare all ways to compute it.
 
-    Every backend must give the results and gradients of the reference loop: in float64 up to
-    rounding, in float32 with at most four times its errors. Runs the file.
+    Every backend must give the results and gradients of the reference loop: in float64 up to rounding, in float32
+    with at most four times its error. Runs the file.
 
     \b
     Example:

@@ -10,16 +10,13 @@ from charlm.system.console import say
 from charlm.system.number import LARGEST
 
 Labels = Annotated[str, usage.option("A,B,…", "The labels, with commas between them.")]
-Separator = Annotated[str, usage.option("TEXT", r"What stands between label and line in the training text.")]
+Separator = Annotated[str, usage.option("TEXT", "Text between label and line in the training text.")]
 EqualPriors = Annotated[
-    bool,
-    typer.Option("--equal-priors", help="Take all labels for equally frequent, not for as frequent as in training."),
+    bool, typer.Option("--equal-priors", help="Assume that all labels are equally frequent, unlike in training.")
 ]
 NoneBelow = Annotated[
     float,
-    usage.option(
-        "P", "Answer none if the likeliest label has a lower probability: 0 to 1, among these labels.", min=0, max=1
-    ),
+    usage.option("P", "Answer none if the probability of the likeliest label, 0 to 1, is lower.", min=0, max=1),
 ]
 
 _LEAST_P = 0.01
@@ -37,11 +34,10 @@ def classify(
     precision: usage.Precision = "auto",
     json: usage.Json = False,
 ) -> None:
-    """Find the label of each line, with a model that was trained on lines such as label<TAB>record.
+    """Label each line with a model that was trained on lines such as label<TAB>record.
 
-    Prints the likeliest label, its probability among the labels given, 0 to 1, and the line, with tabs between them.
-    The model scores label, separator and line together, for each label, without the characters that it does not know.
-    Lines from a pipe are answered as they come.
+    Prints the likeliest label, its probability among these labels (0 to 1), and the line, separated by tabs. For each
+    label the model scores label + separator + line, without unknown characters. Lines from a pipe are answered at once.
 
     \b
     Examples:

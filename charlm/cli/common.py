@@ -27,9 +27,9 @@ from charlm.system.formatting import (
 
 
 def open_model(path: Path, device: str, precision: str, text: Path | str | None = None) -> Any:
-    """The model of a run or checkpoint; says what computes its layers if a faster backend cannot.
+    """The model of a run or checkpoint; reports its backend if a faster one cannot compute it.
 
-    A run or a text that is not there is an error before torch is imported.
+    A missing run or text is an error before torch is imported.
     """
     find_checkpoint(path)
     check_text(text)
@@ -81,7 +81,7 @@ def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
         )
         unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
         if unknown and not skip_unknown:
-            raise vocabulary.unknown_error(unknown, file, "; --skip-unknown leaves others out")
+            raise vocabulary.unknown_error(unknown, file, "; --skip-unknown leaves them out")
         ids = vocabulary.encode("".join(character for character in text if character not in unknown))
     else:
         ids, unknown = encode_file(file, vocabulary, skip_unknown=skip_unknown, separator=separator)
@@ -109,8 +109,8 @@ def write_char_scores(out: BinaryIO, vocabulary: Any, ids: Any, nats: Any) -> No
 def open_output() -> None:
     """Let stdout and stderr take every text, with line ends as they are.
 
-    A file or pipe gets stdout as UTF-8 in every locale, with the exact bytes of a byte model. A terminal gets escapes
-    for what its encoding lacks.
+    To a file or pipe, stdout is UTF-8 in every locale, with the exact bytes of a byte model. A terminal gets escapes
+    for characters that its encoding lacks.
     """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

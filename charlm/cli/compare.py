@@ -18,7 +18,7 @@ def compare(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A file, a folder or a glob.")],
     minutes: Annotated[float, usage.option("M", "Minutes that each model trains.")] = DEFAULT_MINUTES,
     cells: Annotated[
-        str, usage.option("KINDS", "Kinds of cells, or Python files with a cell of your own, with commas between them.")
+        str, usage.option("KINDS", "Kinds of cells, or Python files with your own cell, separated by commas.")
     ] = ",".join(KINDS),
     equal: Annotated[
         Equal, usage.option("WHAT", f"What the models have in common: {' | '.join(EQUAL)}.", "--equal")
@@ -30,19 +30,21 @@ def compare(
     overrides: usage.Overrides = None,
     out: Annotated[
         Path | None,
-        usage.option("DIR", "The comparison's folder; one that was stopped goes on.  [default: comparisons/<text>]"),
+        usage.option("DIR", "The comparison's folder; a stopped comparison continues.  [default: comparisons/<text>]"),
     ] = None,
     json: usage.Json = False,
 ) -> None:
     """Compare kinds of cells on a text: train one after the other, print a table, and write a page.
 
-    charlm chooses settings for each kind, and those that differ stand above the table. With equal parameters, all get
-    as many as the middle one of its models, and the same batch and window. Nats: the best validation score, lower is
-    better; after: as of as many characters as the run with the fewest read. Memory: from how many characters of context
-    on a longer one helps by less than 0.02 bits. Grad: what is left of the gradient 100 characters back. --json has all
-    digits.
+    charlm chooses settings for each kind, and prints those that differ. With equal parameters, all models have the
+    size of the middle one, and the same batch and window. Ctrl-C stops; the same command continues.
 
-    Ctrl-C stops; the same command goes on.
+    \b
+    Columns (all digits with --json):
+      nats    best validation score per character; lower is better
+      after   the same, after as many characters as the slowest run read
+      memory  characters of context above which more help by less than 0.02 bits
+      grad    share of the gradient that is left 100 characters back
 
     \b
     Example:
@@ -84,9 +86,9 @@ def compare(
 
 
 def _print(rows: Sequence[dict[str, Any]], differing: Sequence[dict[str, Any]], equal: Equal) -> None:
-    """The settings that differ between the kinds, as far as the table below lacks them, and the table.
+    """The table, and before it the settings that differ between the kinds and are not in the table.
 
-    Of 80 columns at most with the kinds that come with charlm, if there is one seed.
+    At most 80 columns with one seed and the kinds that come with charlm.
     """
     settings = [("differs", *(short_name(row["cell"]) for row in rows))]
     for each in differing:

@@ -57,8 +57,7 @@ def suggest(
 ) -> None:
     """Choose the settings of `charlm train TEXT --minutes M` for this machine, say why, and print commented YAML.
 
-    Leaves out options that keep their defaults. Measures the speed of a few models each time, which takes at most about
-    five seconds.
+    Leaves out options with default values. Each call measures the speed of a few models, for up to five seconds.
 
     \b
     Example:

@@ -22,7 +22,7 @@ _PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "tensorboard
 _VARIABLES = ("CHARLM_CACHE", "CHARLM_GRAPHS", "CHARLM_KERNELS", "CXX", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 
 Kernels = Annotated[
-    bool, typer.Option("--kernels", help="Also say what computes each kind of cell; compiles kernels that are missing.")
+    bool, typer.Option("--kernels", help="Also show what computes each kind of cell; compiles missing kernels.")
 ]
 
 

@@ -36,9 +36,8 @@ def evaluate(
 ) -> None:
     """Score a text with a trained model.
 
-    Prints the cross-entropy in nats and bits per character: lower is better. The score is the mean over the whole text,
-    where the model has read everything before a character. A model of records scores each by itself, and the nats per
-    record are printed too.
+    Prints the mean cross-entropy in nats and bits per character: lower is better. The model predicts each character
+    from all text before it; a model of records reads each record by itself, and nats per record are printed too.
 
     \b
     Examples:

@@ -26,8 +26,8 @@ def export(
 ) -> None:
     """Write a trained model for use without charlm.
 
-    The file is checked before it is written: for onnx its logits are those of charlm, for html and c its loss. It
-    replaces an earlier export in the same format, and nothing else.
+    First checks the file against charlm's own model: its logits for onnx, its loss for html and c. Replaces only an
+    earlier export in the same format.
 
     \b
     Examples:

@@ -17,7 +17,7 @@ def look(
         Path | None, usage.option("FILE", "Look at this text; - is stdin.  [default: validation text]")
     ] = None,
     length: Annotated[
-        int, usage.option("N", "Characters of the text at most, from its beginning.", min=2, max=1_000_000)
+        int, usage.option("N", "Read at most N characters, from the beginning.", min=2, max=1_000_000)
     ] = 5000,
     compare: Annotated[
         Path | None,
@@ -29,7 +29,7 @@ def look(
 ) -> None:
     """Write a page of HTML that shows what a model does with a text.
 
-    Every character shaded by its surprise, what single units respond to, how far back the model looks, and what is
+    Shows how surprising each character is, what single units respond to, how far back the model looks, and what is
     copied from the training text. One file: open it in a browser, offline.
 
     \b

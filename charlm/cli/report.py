@@ -18,9 +18,8 @@ def report(
 ) -> None:
     """Write a page of HTML about one or several runs.
 
-    The curves of loss, learning rate, gradient norm and speed, the settings in which the runs differ, samples over
-    time, and the final scores; of a comparison's folder, what it measured. One file: open it in a browser, offline, or
-    send it to a colleague.
+    Shows curves of loss, learning rate, gradient norm and speed, settings that differ, samples over time, and final
+    scores; for a comparison's folder, its measures. One file: open it in a browser, offline, or send it to a colleague.
 
     \b
     Example:

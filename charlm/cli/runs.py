@@ -20,7 +20,7 @@ def runs(
 ) -> None:
     """List the runs in a folder: model, updates, best score, state.
 
-    The newest run comes first. Reads only a few kilobytes per run, and never disturbs one that is being trained.
+    The newest run comes first. Reads a few kilobytes per run, also while it is being trained.
 
     \b
     States:

@@ -19,9 +19,9 @@ from charlm.system.number import LARGEST
 _TRIES = 20
 """Samples that are drawn for each one wanted, at most."""
 
-Prompt = Annotated[str, usage.option("TEXT", "Text to continue; with a model of records, the beginning of one.")]
+Prompt = Annotated[str, usage.option("TEXT", "Text to continue; for a model of records, the beginning of a record.")]
 Length = Annotated[
-    str, usage.option("N", "Characters to write; bytes for a byte model. 100-500: a --stop counts from 100 on.")
+    str, usage.option("N", "Characters to write (bytes for a byte model). 100-500: --stop ends no sample before 100.")
 ]
 Temperature = Annotated[
     float, usage.option("X", "Below 1 is safer, above 1 is wilder; 0 always takes the likeliest character.")
@@ -35,11 +35,11 @@ Ban = Annotated[str, usage.option("CHARS", "Characters that are never drawn.")]
 Match = Annotated[
     str | None,
     usage.option(
-        "REGEX", f"Draw until --count samples match, prompt included; at most {_TRIES} times as many.", "--match"
+        "REGEX", f"Keep only samples that match, prompt included; draws at most {_TRIES} for each.", "--match"
     ),
 ]
 Prompts = Annotated[
-    str | None, usage.option("FILE", "Read prompts, a line each, - for stdin; prints a line of JSON for each sample.")
+    str | None, usage.option("FILE", "Read prompts, one per line (- is stdin), and print one line of JSON per sample.")
 ]
 Count = Annotated[int, usage.option("N", "How many samples to write.", min=1, max=10_000)]
 Seed = Annotated[
@@ -48,7 +48,7 @@ Seed = Annotated[
 ]
 New = Annotated[
     bool,
-    typer.Option("--new", help="With a model of records: only new ones, no repeats and none of the training text."),
+    typer.Option("--new", help="For a model of records: leave out repeats and records of the training text."),
 ]
 
 
@@ -72,8 +72,8 @@ def sample(
 ) -> None:
     """Write text with a trained model.
 
-    Prints the prompt, then one character after another as the model draws them. With --json the text comes without the
-    prompt, as it does from `sample` in Python, and says what ended it: stop, length, or record for the end of a record.
+    Prints the prompt, and then each character as it is drawn. --json gives the text without the prompt, and what ended
+    it: stop, length, or record (the end of a record).
 
     \b
     Examples:
@@ -154,7 +154,7 @@ def _checked(trained: Any, prompt: str, option: str) -> str:
 def _drawn(
     trained: Any, prompt: str, options: SamplingOptions, seed: int, count: int, wanted: re.Pattern[str], new: bool
 ) -> Iterator[tuple[int, str]]:
-    """Yield seeds and samples that match, and are new if asked for, until there are `count`; says how many it drew."""
+    """Yield seeds and samples that match, and with `new` are new, until there are `count`; prints how many it drew."""
     from charlm.data.records import text_records
     from charlm.inference.sampling import new_records, sample_many
 
@@ -187,9 +187,7 @@ def _row(trained: Any, prompt: str, text: str, options: SamplingOptions, seed: i
 
 def next_characters(
     checkpoint: usage.Checkpoint,
-    prompt: Annotated[
-        str, usage.option("TEXT", "Text to read first; without it the model is at the start of a line.")
-    ] = "",
+    prompt: Annotated[str, usage.option("TEXT", "Text before the character; default: the start of a line.")] = "",
     top: Annotated[
         int, usage.option("K", "How many characters to list; bytes for a byte model.", min=1, max=LARGEST)
     ] = 5,

@@ -22,19 +22,19 @@ _UNKNOWN_BITS = 20.0
 
 Above = Annotated[
     str | None,
-    usage.option("X", "Print only lines with more bits per character, or above a percentile of the lines, as p99."),
+    usage.option("X", "Print only lines above X bits per character, or above a percentile of the lines, such as p99."),
 ]
 Of = Annotated[
     str | None, usage.option("NORMAL", "Take the percentile of --above from the lines of this file.", "--of")
 ]
 Context = Annotated[
-    int, usage.option("N", "Print N lines before and after each line that --above keeps, too.", min=0, max=1000)
+    int, usage.option("N", "Also print N lines before and after each line that --above keeps.", min=0, max=1000)
 ]
 UnknownAs = Annotated[
     float | None,
     usage.option(
         "BITS",
-        f"Count each unknown character as so many bits.  [default: an error; in a pipe {_UNKNOWN_BITS:g}]",
+        f"Bits for each unknown character.  [default: an error; in a pipe {_UNKNOWN_BITS:g}]",
         min=0,
         max=LARGEST,
     ),
@@ -54,10 +54,10 @@ def score(
     precision: usage.Precision = "auto",
     json: usage.Json = False,
 ) -> None:
-    """Say how surprising each line or record of a text is to the model.
+    """Score how surprising each line or record of a text is to the model.
 
-    Prints bits per character, bits, the line's number, and the line, with tabs between them. Low scores are likely
-    text, high scores are surprising. Each line is scored by itself; `charlm eval --file` scores a whole text.
+    Prints bits per character (higher is more surprising), bits, line number and line, separated by tabs. Each line is
+    scored by itself; `charlm eval --file` scores a whole text.
 
     \b
     Examples:

@@ -49,8 +49,8 @@ def train(
 ) -> None:
     """Train a new model, or resume a run.
 
-    Without --config, charlm chooses settings for the text, the minutes and this machine, and says why; in the end it
-    writes a sample. `charlm config suggest` prints the same settings as YAML.
+    Without --config, charlm chooses settings for the text, the minutes and this machine, says why, and ends with a
+    sample. `charlm config suggest` prints the same settings as YAML.
 
     Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C quits at once. SIGTERM and a
     closed terminal (SIGHUP) do the same. Exit codes: 130, 143 and 129.
@@ -140,8 +140,8 @@ def plan(
 ) -> None:
     """Show what a run will cost before it runs: sizes, memory, characters/s, time per epoch and of the run.
 
-    Without --config, plans what `charlm train` would choose for the text and the minutes. Makes updates for
-    about three seconds, at least 5, to measure them. Writes nothing except the cache.
+    Without --config, plans what `charlm train` would choose. Measures at least 5 updates, for about three seconds.
+    Writes only to the cache.
 
     \b
     Examples:

@@ -75,7 +75,7 @@ Minutes = Annotated[
     float | None,
     option(
         "M",
-        f"Minutes of the command, with --resume of all sessions.  [default without --config: {DEFAULT_MINUTES:g}]",
+        f"Time limit in minutes; with --resume, of all sessions.  [default without --config: {DEFAULT_MINUTES:g}]",
         "--minutes",
     ),
 ]
@@ -83,23 +83,21 @@ TEXT_HELP = "The text: a file, a folder, a glob, or builtin:NAME (see `charlm da
 Text = Annotated[str | None, typer.Argument(metavar="[TEXT]", help=f"{TEXT_HELP}.")]
 NO_TEXT = "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
 Config = Annotated[Path | None, option("CONFIG", f"{CONFIG_HELP} Not needed with TEXT or --resume.", "--config")]
-Lines = Annotated[
-    bool, typer.Option("--lines", help=r"Each line of the text is a sample of its own; the same as --records '\n'.")
-]
+Lines = Annotated[bool, typer.Option("--lines", help=r"Each line is a sample of its own; the same as --records '\n'.")]
 Records = Annotated[
     str,
-    option("SEP", r"The text has records with this between them, such as '\n~~~\n': each is a sample.", "--records"),
+    option("SEP", r"Text between two records, such as '\n~~~\n'; each record is a sample of its own.", "--records"),
 ]
 Checkpoint = Annotated[
-    Path, typer.Argument(metavar="CKPT", help="The folder of a run, for its best checkpoint, or a checkpoint file.")
+    Path, typer.Argument(metavar="CKPT", help="A run's folder (its best checkpoint), or a checkpoint file.")
 ]
 PageFile = Annotated[Path, option("FILE", "Where to write the page.", "--out")]
 
 
 def check_words(words: list[str], context: Any) -> None:
-    """A usage error for an option that begins with one hyphen, or with a dash that is none.
+    """A usage error for an option that begins with one hyphen, or with a typographic dash.
 
-    The word after an option may be its value, so it is not looked at.
+    The word after an option may be its value, so it is not checked.
     """
     before = ""
     for word in words:

@@ -43,10 +43,10 @@ Row = dict[str, Any]
 
 
 def compare(plan: Plan, folder: Path) -> tuple[list[tuple[Row, RunRecord, TrainedModel]], str]:
-    """Train what is not trained yet, and measure: a row for each kind, the best first, with the run and the model of
-    its first seed. Beside them "", or the name of a signal that stopped the training, and then no rows.
+    """Train the missing models, and measure all: (row, run, model) for each kind, the best first, and "".
 
-    A folder that holds a part of the same comparison is continued. For errors see `configs_of` and `start_run`.
+    Run and model are those of the first seed. If a signal stopped the training: no rows, and the signal's name.
+    Continues a folder with a part of the same comparison. For errors see `configs_of` and `start_run`.
     """
     trainings = [(seed, cell) for seed in range(1, plan.seeds + 1) for cell in plan.cells]
     with refusing_os_errors(folder):
@@ -109,11 +109,11 @@ def _best_until(record: RunRecord, chars: float) -> float | None:
 
 
 def memory(model: CharLM, ids: Ids) -> int | None:
-    """Characters of context with which the score is within _SAME of that with 256 more; at most 256, and at most an
-    eighth of the text. None for less than 16 characters.
+    """The least context, in characters, whose score is within _SAME of the score with 256 characters more.
 
-    Stretches of 2 · C characters, read from the zero state, begin every C characters. So each character is scored with
-    k < C characters of context, and with C + k. What the longer context gains is averaged over contexts near k.
+    At most 256, and an eighth of the text; None for less than 16 characters. Stretches of 2 · C characters, read from
+    the zero state, begin every C characters. So each character is scored with k < C characters of context, and with
+    C + k. The gain of the longer context is averaged over contexts near k.
     """
     C = min(CONTEXT, len(ids) // 8)
     if C < 2:
@@ -128,9 +128,9 @@ def memory(model: CharLM, ids: Ids) -> int | None:
 
 
 def gradient_left(model: CharLM, ids: Ids) -> npt.NDArray[np.float64]:
-    """Norms of the gradient of a character's loss by the states 1 … K steps before it, divided by the first: [K].
+    """Norms of the gradient of a character's loss with respect to the states 1 … K steps before, over the first: [K].
 
-    Of all layers together, see `gradient_norms`. K is BACK, or less for a text of 2 · BACK characters or less.
+    Of all layers together, see `gradient_norms`. K is BACK, or less for a text of up to 2 · BACK characters.
     """
     norms_K = np.sqrt(np.square(gradient_norms(model, ids, BACK, _POSITIONS)).sum(0))
     return norms_K / max(norms_K[0], 1e-300)

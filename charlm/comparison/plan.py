@@ -32,7 +32,7 @@ class Plan:
     equal: Equal = "parameters"
     seeds: int = 1
     overrides: tuple[str, ...] = ()
-    """KEY=VALUE: options that keep the value given; one of a cell in the trainings of the kinds that have it."""
+    """KEY=VALUE: options to set; a cell's option applies to the kinds that have it."""
     plain: bool = False
     """The cells alone: one layer, no normalization, and the same settings for all."""
 

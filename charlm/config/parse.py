@@ -74,13 +74,13 @@ def parse_config(
 ) -> Config:
     """Make a config of a YAML value that was read from `where`; ConfigError with all its faults.
 
-    An override that changes the kind of a section drops the options in `raw` that not all kinds have. For a cell in a
-    Python file:
+    An override that changes the kind of a section drops the options in `raw` that only some kinds have. For a cell in
+    a Python file:
 
-    cell       that of the run that the config is for; the config's must be the same, with other options
-    runs_file  whether the file is run: only for what a user typed. A config in a run's folder is data, and its cell has
-               its options only
-    folder     that of the config, where the file's relative path starts; in an override, the current folder
+    cell       the run's cell: the config must name the same, perhaps with other options
+    runs_file  whether the file is run: only if a user typed its path. In a run's folder a config is data, and its cell
+               has options only
+    folder     the config's, where the file's relative path starts; in an override, the current folder
 
     CellError for the step of a cell that is not allowed.
     """
@@ -131,8 +131,7 @@ def _own_cell(kind: str, folder: Path | None, known: Cell | None, runs_file: boo
         raise CellError(f"found {kind!r}; the run has {known.kind!r}; allowed: the same")
     if folder is not None and is_run(folder):
         raise CellError(
-            f"found {kind!r} in the folder of a run, which is data; allowed: a file that is named by --set "
-            "model.cell.kind=FILE.py:CLASS"
+            f"found {kind!r} in a run's folder, from which no code is run; allowed: --set model.cell.kind=FILE.py:CLASS"
         )
     from charlm.cells.file import load_cell
 

@@ -28,22 +28,22 @@ MINUTES = (0.0001, 525_600.0)
 
 class DataConfig(Section):
     source: NonEmpty = "builtin:python-stdlib"
-    """The text: a file, a folder (all its files), a glob, or `builtin:NAME` (see `charlm data list`)."""
+    """The text: a file, folder, glob, or `builtin:NAME` (see `charlm data list`)."""
     level: Literal["char", "byte"] = "char"
-    """char: symbols are the Unicode code points of UTF-8 text; byte: symbols are the bytes of any file."""
+    """Symbols: code points of UTF-8 text (char), or bytes of any file (byte)."""
     records: str = ""
-    r"""The separator of a text of records, such as "\n~~~\n"; "\n" for lines. Each record is a sample of its own, and
-    the state starts anew with it. "": one running text."""
+    r"""Text between two records, such as "\n" or "\n~~~\n"; each record starts from the zero state. "": running
+    text."""
     split: Annotated[tuple[Fraction, Fraction, Fraction], Strict(False)] = (0.9, 0.05, 0.05)
-    """Shares of each file for training, validation and test, cut in this order, or of the lines; they sum to 1."""
+    """Shares of the text for training, validation and test, in this order, with sum 1."""
     valid_source: NonEmpty | None = None
-    """Another text for validation; the other shares of `split` are then rescaled to sum to 1."""
+    """Separate validation text; the other shares of `split` are rescaled."""
     test_source: NonEmpty | None = None
-    """Another text for testing; the other shares of `split` are then rescaled to sum to 1."""
+    """Separate test text; the other shares of `split` are rescaled."""
     min_count: Count = 1
-    """Characters that occur fewer times, and unknown ones of later texts, become one symbol, which is never sampled."""
+    """Rarer characters, and unknown ones of later texts, share a symbol that is never sampled."""
     grow_vocabulary: bool = False
-    """With `--init-from`: add the characters that the checkpoint does not know, instead of refusing the text."""
+    """With `--init-from`: add new characters to the vocabulary; false: refuse them."""
 
     @field_validator("records")
     @classmethod
@@ -66,19 +66,19 @@ class Dropout(Section):
     """Dropout probabilities by place. A single number p means {between_layers: p, output: p}."""
 
     embedding: Probability = 0.0
-    """Whole characters: sets the input vector of a character to 0 (Gal & Ghahramani 2016)."""
+    """Whole input vectors of characters (Gal & Ghahramani 2016)."""
     input: Probability = 0.0
     """Units of the first layer's input."""
     state: Probability = 0.0
-    """Units of the recurrent state, with one mask for all steps of a window."""
+    """Units of the recurrent state; one mask per window."""
     weights: Probability = 0.0
-    """Recurrent weights (Merity et al. 2018), with one mask for all steps of a window."""
+    """Recurrent weights (Merity et al. 2018); one mask per window."""
     between_layers: Probability = 0.0
-    """Units between one layer and the next."""
+    """Units between two layers."""
     output: Probability = 0.0
-    """Units of the last layer's output, before the logits."""
+    """Units of the last layer's output."""
     variational: bool = False
-    """Keep each mask for all steps of a window, instead of drawing a new one at every step."""
+    """Draw one mask per window, not one per step."""
 
     @model_validator(mode="before")
     @classmethod
@@ -99,29 +99,25 @@ CELL_KINDS = Kinds("kind", LSTM, *CELLS.values())
 
 class ModelConfig(Section):
     cell: Annotated[Cell, CELL_KINDS] = LSTM()
-    """The recurrent cell: `kind`, `hidden`, and the options of that kind."""
+    """The recurrent cell and its options."""
     layers: Few = 1
-    """Recurrent layers, L; each reads the output of the one below."""
+    """Stacked recurrent layers, L."""
     residual: bool = False
-    """Add each layer's input to its output, from the second layer on (He et al. 2016)."""
+    """Add a layer's input to its output, from layer 2 on (He et al. 2016)."""
     members: Few = 1
-    """Networks of this section that a run trains side by side, with different initial weights and dropout. They predict
-    together, by the mean of their probabilities."""
+    """Networks trained together as an ensemble, with different initial weights and dropout."""
     embedding: Annotated[CountOrNever, Field(le=MOST_SIZE)] = 64
     """Size of the character embedding, E; 0: one-hot input."""
     tie_embeddings: bool = False
-    """Use the embedding as the weights of the logits too (Press & Wolf 2017). Where `embedding` differs from
-    `cell.hidden`, a matrix projects the outputs to its size first, which saves parameters with a large vocabulary."""
+    """Share the weights of embedding and logits (Press & Wolf 2017), with a projection if the sizes differ."""
     dropout: Dropout = Dropout()
-    """One number, or a section by place; {}: no dropout."""
+    """Probabilities by place. A number p means {between_layers: p, output: p}."""
     zoneout: Probability = 0.0
-    """Probability that a unit of the state keeps its previous value in a step (Krueger et al. 2017). Evaluation uses
-    the expected value."""
+    """Probability that a unit of the state keeps its value in a step (Krueger et al. 2017)."""
     init_uniform: Positive | None = None
-    """Draw all weights from U(−x, x) and set the layers' biases to 0, except those set for gates; null: each layer's
-    own initialization."""
+    """Draw weights from U(−x, x) and set biases to 0, except those set for gates; null: each layer's default."""
     orthogonal: bool = False
-    """Initialize the recurrent matrices orthogonally, gate by gate (Saxe et al. 2014)."""
+    """Initialize recurrent matrices orthogonally, gate by gate (Saxe et al. 2014)."""
 
     @model_validator(mode="after")
     def _tied_embedding(self) -> "ModelConfig":
@@ -141,51 +137,46 @@ class ModelConfig(Section):
 
 class TrainConfig(Section):
     batch_size: Count = 32
-    """Streams of text that are read in parallel, B."""
+    """Streams of text read in parallel, B."""
     bptt: Count = 64
-    """Time steps per window, T. Gradients flow back to the start of the window; the state is carried to the next."""
+    """Steps per window, T; gradients stop at its start, the state is carried over."""
     reset_state: Fraction = 0.0
-    """Share of the streams that start a window from the zero state, so that the model learns to start as samples do."""
+    """Share of the streams that start a window from the zero state, as samples do."""
     read_share: Share = 1.0
-    """Share of each stream that a pass reads, in pieces of about 1,024 characters with gaps between them: a run of part
-    of a pass then sees all parts of the text. The next pass reads other pieces."""
+    """Share of each stream that an epoch reads, in pieces of about 1,024 characters; the next epoch reads others."""
     activation_penalty: NonNegative = 0.0
-    """Weight of AR (Merity et al. 2017): mean square of the last layer's outputs after dropout, per scored step."""
+    """Weight of AR (Merity et al. 2017): mean square of the last layer's outputs, after dropout."""
     change_penalty: NonNegative = 0.0
-    """Weight of TAR (Merity et al. 2017): mean square of the last layer's change from one step to the next, before
-    dropout, per scored step."""
+    """Weight of TAR (Merity et al. 2017): mean square of the last layer's change per step, before dropout."""
     max_steps: Count | None = None
-    """Stop after this many updates, the optimizer's steps; 2000 if no limit is given. The first limit reached ends the
-    run."""
+    """Stop after this many updates; 2000 if no limit is set. The first limit reached ends the run."""
     max_epochs: Positive | None = None
-    """Stop after this many passes over the train split."""
+    """Stop after this many passes over the training split."""
     max_minutes: Annotated[float, Field(ge=MINUTES[0], le=MINUTES[1])] | None = None
-    """Stop after this many minutes, evaluation and checkpoints included, summed over all sessions."""
+    """Stop after this many minutes in all sessions, evaluation and checkpoints included."""
     log_every: Count = 50
-    """Updates between two rows of training metrics."""
+    """Updates between two rows of metrics."""
     eval_every: CountOrNever = 250
-    """Updates between two evaluations of the whole validation split; 0: only at the end."""
+    """Updates between two evaluations of the validation split; 0: only at the end."""
     save_every: CountOrNever = 500
-    """Updates between two numbered checkpoints; 0: none. `last` is also written at the start, at each best score and at
-    the end."""
+    """Updates between two numbered checkpoints; 0: only `last` and `best`."""
     sample_every: CountOrNever = 500
-    """Updates between two text samples, the first ones at updates 0, 10, 30, 100, 300, …; 0: none."""
+    """Updates between two text samples, the first at 0, 10, 30, 100, 300, …; 0: none."""
     sample_length: Annotated[Count, Field(le=10_000)] = 300
-    """Characters of a text sample."""
+    """Characters per text sample."""
     sample_temperature: NonNegative = 0.8
-    """Temperature of a text sample."""
+    """Temperature of text samples."""
     on_divergence: Literal["stop", "rollback"] = "stop"
-    """When the loss, the gradient or the weights are not finite: stop, or go back to the last checkpoint and halve
-    the learning rate."""
+    """If loss, gradient or weights are not finite: stop, or return to the last checkpoint with half the learning
+    rate."""
     max_rollbacks: Count = 3
-    """Rollbacks after which a run stops when numbers are not finite again."""
+    """Rollbacks before divergence stops the run."""
     patience: CountOrNever = 0
     """Stop after this many evaluations without improvement; 0: never."""
     keep_checkpoints: Count = 3
-    """How many numbered checkpoints to keep, besides `last` and `best`."""
+    """Numbered checkpoints to keep, besides `last` and `best`."""
     ema: Probability = 0.0
-    """Share that each update keeps of a running average of the weights (Polyak & Juditsky 1992), which is then scored
-    and sampled; 0: no average."""
+    """Decay of a running average of the weights (Polyak & Juditsky 1992), used for scores and samples; 0: off."""
 
     @model_validator(mode="before")
     @classmethod
@@ -210,17 +201,16 @@ class Config(Section):
     train: TrainConfig = TrainConfig()
     """Windows, loss, limits, and what a run writes."""
     optimizer: Annotated[Optimizer, OPTIMIZERS] = AdamWConfig()
-    """How the weights are updated."""
+    """The update rule."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of initialization, dropout and samples."""
     device: Device = "auto"
-    """auto: a GPU if there is one, else the CPU. cuda: the first GPU; cuda:1: the second, and so on."""
+    """auto: a GPU if there is one, else the CPU; cuda:1: the second GPU."""
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
-    """bf16: matrix products in bfloat16, weights and state in fp32. tf32: products in TF32, on GPUs only. auto: bf16
-    where it is faster: on CPUs with AMX, on AMD's with AVX512_BF16, and on GPUs that have it; else fp32. The run keeps
-    what it took."""
+    """Precision of matrix products; weights and state stay in fp32. tf32: GPUs only. auto: bf16 on CPUs with AMX, AMD
+    CPUs with AVX512_BF16 and GPUs with bfloat16, else fp32. The run keeps its precision."""
     threads: Annotated[int, Field(ge=0, le=1024)] = 0
-    """CPU threads; 0: one per core, fewer under a quota. Results are bit-identical for the same number of threads."""
+    """CPU threads; 0: one per core, fewer under a quota. Equal numbers give bit-identical results."""
 
     @model_validator(mode="after")
     def _patience_needs_validation(self) -> "Config":

@@ -98,9 +98,9 @@ class CountedSources:
     ) -> Corpus:
         """Encode the sources and cut them into splits; VocabularyError for characters that the vocabulary lacks.
 
-        vocabulary: None: the characters of all sources, sorted. split: the shares of train, valid and test; None: the
-        config's. A source of its own is a split by itself, and the other shares are rescaled to sum to 1. whole: all
-        is for training, in its own order.
+        vocabulary: None: all characters of the sources, sorted. split: the shares of train, valid and test; None: the
+        config's. A source of its own is a whole split, and the other shares are rescaled to sum to 1. whole: use all of
+        the text for training, in order.
         """
         data, sources = self._data, self.sources.values()
         if vocabulary is None:
@@ -179,12 +179,12 @@ def load_unchanged_corpus(
     for key in ("source", "valid_source", "test_source"):
         if (source := getattr(data, key)) and is_gone(source):
             raise DataError(
-                f"{source}: no such file or folder, where the text of the run was; allowed: the same text; put it "
-                f"back, or name its new place once: charlm train --resume --run-dir RUN --set data.{key}=PATH"
+                f"{source}: no such file or folder; allowed: the run's text; put it back, or give its new path once: "
+                f"charlm train --resume --run-dir RUN --set data.{key}=PATH"
             )
     changed = DataError(
-        f"{data.source}: the text has changed since the run was trained, and so have its splits; allowed: the same "
-        "text; train on a new text with --init-from, score one with --file"
+        f"{data.source}: the text has changed since training, and so have its splits; allowed: the same text; train on "
+        "the new text with --init-from, or score it with --file"
     )
     try:
         corpus = CountedSources(data).corpus(vocabulary)

@@ -38,7 +38,7 @@ def check_output(file: Path, option: str, kind: str) -> None:
     allowed = f"allowed: a new or empty file, or {kind}"
     try:
         if file.is_symlink() and not file.exists():
-            raise DataError(f"{option} {file}: a link to nothing; {allowed}")
+            raise DataError(f"{option} {file}: a broken link; {allowed}")
         is_new = not file.exists()
         if not (is_new or file.is_file() or file.is_dir()):
             return

@@ -40,7 +40,7 @@ def end_of_record(separator: str) -> str:
 def read_symbols(path: Path, level: Level, separator: str, see: Callable[[bytes], object]) -> Iterator[CodePoints]:
     """The code points of a file, or its bytes at level byte, in chunks as training reads them, see `as_in_training`.
 
-    `see` gets the bytes of each chunk. DataError unless the file is UTF-8 at level char.
+    Calls `see` with the bytes of each chunk. DataError unless the file is UTF-8 at level char.
     """
     chunks = as_in_training(_read_chunks(path, see), level, separator, path)
     if level == "byte":
@@ -64,8 +64,8 @@ def read_symbols(path: Path, level: Level, separator: str, see: Callable[[bytes]
 def as_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: str | Path) -> Iterator[bytes]:
     """The bytes of a file or pipe as training reads them; DataError, at level char, for a known kind that is not text.
 
-    At level char a byte order mark at the start is dropped. Of records, CR LF becomes a newline, and each separator one
-    symbol, see `end_of_record`. The last record gets it too: what the text ends with of a separator counts as one.
+    At level char a byte order mark at the start is dropped. In records CR LF becomes a newline, and each separator one
+    symbol, see `end_of_record`. The last record also gets it: a partial separator at the end of the text counts as one.
     """
     mark = codecs.BOM_UTF8 if level == "char" else b""
     whole, end = separator.encode(), end_of_record(separator).encode()
@@ -157,7 +157,7 @@ def _check_text(name: str | Path, head: bytes) -> None:
         if re.match(begin, head):
             raise DataError(
                 f"{name}: found {kind}{_listed(name)}; allowed: text in UTF-8, or compressed as .gz, .bz2 or .xz; "
-                "unpack it, or save it as plain text in its program"
+                "unpack it, or save it as plain text"
             )
 
 
@@ -217,9 +217,9 @@ def whole_records(blocks: Iterable[bytes], separator: str = LINES) -> Iterator[l
 
 
 def arriving_records(path: str, vocabulary: Vocabulary, separator: str) -> Iterator[list[str]]:
-    """The records of a file, or of stdin for "-", as they come; without a separator its lines.
+    """The records of a file, or of stdin for "-", as they arrive; without a separator its lines.
 
-    A CR LF ends a line if the training text had none.
+    CR LF ends a line, too, if the training text had none.
     """
     reads_lines = vocabulary.unknown("\r") and not separator
     blocks = as_in_training(arriving(path), vocabulary.level, LINES if reads_lines else separator, text_name(path))

@@ -1,4 +1,4 @@
-"""Texts of records: a record begins after the end of another, with the state zero, and ends with its own end.
+"""Texts of records: each record starts from the zero state, after the end of another, and ends with its own end.
 
 The end of a record is one symbol: the separator, or RECORD_END for a separator of several bytes, see `end_of_record`.
 """

@@ -51,14 +51,14 @@ def resolve(source: str) -> list[Path]:
         raise _missing(source, path)
     if source == "-" or not (path.is_file() or path.is_dir()):
         raise DataError(
-            f"{source}: no regular file, so it cannot be read twice; allowed: files, and stdin or a pipe as the TEXT "
-            "of `charlm train`; write its text to a file first"
+            f"{source}: no regular file, so it cannot be read twice; allowed: a file, or a pipe as TEXT of "
+            "`charlm train`; save the text to a file first"
         )
     if path.is_file():
         return [path]
     if is_run(path) or not (files := _files_below(source, path, ("**", "*"))):
         raise DataError(
-            f"{source}: a folder without text; hidden files and what charlm writes do not count; add text files"
+            f"{source}: found no text in the folder; hidden files and charlm's own do not count; add text files"
         )
     return files
 
@@ -69,8 +69,8 @@ def check_texts_apart(data: DataConfig, run: Path) -> None:
         kept = run.resolve() / TEXT  # never in a folder or glob that is a source
         if any(run.resolve() in file.resolve().parents and file.resolve() != kept for file in resolve(source)):
             raise DataError(
-                f"{source}: has files in {run}, the folder of the run; allowed: a run's folder without files of its "
-                "text; take another --run-dir"
+                f"{source}: found files in {run}, the run's folder; allowed: a run's folder outside the text; take "
+                "another --run-dir"
             )
 
 

@@ -1,11 +1,11 @@
-"""A text is cut into splits for training, validation and test: no file alone decides what a model is validated on.
+"""Cuts a text into splits for training, validation and test, so that no file alone decides the validation score.
 
-A text of one file is cut in order. Of several, each gives its share to validation and test, from its end. A share that
-is too short to be scored goes into a longer piece of one of several such files; of small ones whole files are taken.
+A single file is cut in order. Of several files, each gives its end to validation and test; where these ends would be
+too short to score, one of several files gives a longer end, and of small files whole ones are taken.
 
-A record is in a split by its hash, so equal ones are in the same split. A record that would fill much of a split
-by itself is in all of them: its occurrences follow one another through the splits, by the multiples of the golden ratio
-modulo 1 (Weyl 1916). Records in order of time are cut as a text is.
+A record's split depends on its hash, so equal records share a split. A record so frequent that it would fill much of a
+split is spread over all: its occurrences by multiples of the golden ratio modulo 1 (Weyl 1916). Records in order of
+time are cut like running text.
 """
 
 import itertools
@@ -66,9 +66,9 @@ def _joined(ids: Ids, bounds: Bounds, key: str) -> Ids:
 def cuts(lengths: Sequence[int], shares: Sequence[float], enough: int = CHARS) -> Bounds:
     """Where the splits of each file begin and end, [F, S + 1]: places in the text, which is all files joined.
 
-    lengths: of the files, in characters or lines. shares: of the splits, training first. enough: how many of these are
-    a piece. Of one file with N characters, split k ends at floor(N · (share_0 + … + share_k) / (sum of all shares)).
-    The fractions are exact: 0.9 is 9/10.
+    lengths: of the files, in characters or lines. shares: of the splits, training first. enough: the least length of a
+    piece. In a single file of N characters, split k ends at floor(N · (share_0 + … + share_k) / (sum of shares)), with
+    exact fractions: 0.9 is 9/10.
     """
     exact = [Fraction(str(float(share))) for share in shares]
     total = sum(exact)
@@ -151,10 +151,10 @@ def record_splits(
     key: str,
     source: str,
 ) -> dict[str, Ids]:
-    """The records of `ids` [N] in entries `key-NAME` of the cache, one for each split: an `end` and then its records.
+    """The records of `ids` [N] as cache entries `key-NAME`, one per split: an `end`, and then records with their ends.
 
-    Every record has its end. files: the characters of each file, whose records are cut in order; None: the split of a
-    record depends on its characters and the shares alone, unless it is frequent. DataError for a split without one.
+    files: the characters of each file, whose records are cut in order; None: by a hash of the record, unless it is
+    frequent. DataError for a split without records.
     """
     found = {name: find_entry(f"{key}-{name}", end.dtype) for name in shares}
     splits: dict[str, Ids] = {name: ids for name, ids in found.items() if ids is not None}
@@ -163,15 +163,14 @@ def record_splits(
     say("data", f"{source}: splitting {counted(len(ids), 'character')} by records")
     if files is None:
         numbers = _by_hash(ids, vocabulary, end, shares)
-        how = ", which takes records by a hash, and equal ones together"
+        how = ", which takes records by a hash"
     else:
         numbers, how = _in_order(record_starts(ids, end, f"{key}-text"), files, shares), ""
     for name, count in zip(shares, np.bincount(numbers, minlength=len(shares)), strict=True):
         if not count:
             raise DataError(
-                f"{source}: none of {counted(len(numbers), 'record')} is in the {name} split{how}; allowed: one or "
-                "more in each split; add records, change the shares (data.split), or give each split a text of its own "
-                "(data.valid_source)"
+                f"{source}: none of {counted(len(numbers), 'record')} is in the {name} split{how}; allowed: at least "
+                "one per split; add records, change data.split, or set data.valid_source and data.test_source"
             )
     return {
         name: cached(f"{key}-{name}", end.dtype, _records_of(ids, end, numbers == number))

@@ -20,15 +20,15 @@ _BLOCK, _GROUP = 1 << 8, 1 << 10
 class Streams:
     """B streams of S = (N - 1) // B characters, end to end in a corpus of N characters.
 
-    Stream b reads inputs ids[b·S : (b+1)·S]; its targets are the characters that follow each of them. Up to B − 1
-    characters at the end are unused. With a share below 1 an epoch reads pieces of each stream with gaps between them,
-    and the next epoch the pieces before these. Positions count the characters that an epoch reads.
+    Stream b reads inputs ids[b·S : (b+1)·S]; the targets are the characters after each of them. Up to B − 1 characters
+    at the end are unused. With a share below 1 an epoch reads pieces of each stream, with gaps, and the next epoch the
+    pieces before these. Positions count the characters that an epoch reads.
 
     ids         [N] unsigned integers, which may be memory-mapped; never copied as a whole
     batch_size  B
     bptt        T, steps per window; used only for the minimum length and `windows_per_epoch`
     shard       the streams to read, of equal shards of the B
-    share       of each stream that an epoch reads, above 0
+    share       share of each stream that an epoch reads, above 0
     """
 
     def __init__(
@@ -96,8 +96,8 @@ def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
 def record_order(records: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Ids:
     """A random permutation of 0 … records − 1.
 
-    Blocks of neighboring records come in random order, and then those of each group of blocks are shuffled, so that
-    reading stays near few places of a text that is larger than memory.
+    Shuffles blocks of neighboring records, and then the records of each group of blocks. So reading stays near few
+    places of a text that is larger than memory.
     """
     # Only RandomState draws the same in every version of NumPy, as a run that resumes needs it.
     random = np.random.RandomState(np.random.MT19937(np.random.SeedSequence(seed)))
@@ -110,15 +110,14 @@ def record_order(records: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.
 
 
 class RecordStreams(Streams):
-    """B streams of whole records, each once in an epoch, in an order of its own for every epoch.
+    """B streams of whole records: each record once per epoch, in a new order for every epoch.
 
-    A stream is the end that comes before its first record, and then record after record. It begins with the first
-    of the epoch's order that starts at or behind b · S characters of it, and has S = N // B characters, so that the
-    last one may be cut. Takes 8 bytes of memory a record, and 16 while an epoch begins.
+    Stream b has S = N // B characters: an end, and then records, from the first that starts at or after b · S in the
+    epoch's order; the last may be cut. Uses 8 bytes of memory per record, 16 while an epoch begins.
 
     ids         [1 + N] unsigned integers: an end, then the records, each with its end; may be memory-mapped
     starts      [records + 1]: where in `ids` each record begins; the last element is 1 + N
-    seed        what the order of records depends on
+    seed        determines the order of the records
     others      see `Streams`
     """
 

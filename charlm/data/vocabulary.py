@@ -92,9 +92,10 @@ class Vocabulary:
         return found
 
     def familiar(self, text: str) -> str:
-        """A typed text in characters that have ids, as far as they mean the same. As in web/model/vocabulary.js.
+        """Translates a typed text into characters that have ids, if they mean the same. As in web/model/vocabulary.js.
 
-        Accented letters may be one character or several; quotes, dashes and spaces typographic; newlines CR LF.
+        An accented letter may be one character or several; quotes, dashes and spaces may be typographic; newlines may
+        be CR LF.
         """
         if not self.unknown(text):
             return text

@@ -34,9 +34,9 @@ def html_file(trained: TrainedModel, *, weights: Weights = "int8") -> tuple[byte
 
 
 def _of_validation_text(trained: TrainedModel) -> tuple[list[dict[str, Any]], str]:
-    """The units that go with a feature of it, as a page of charlm look names them, and a text to complete and to score.
+    """The units that track a feature of it, as on a page of charlm look, and a text to complete and to score.
 
-    The latter is its beginning up to a space. Nothing if the text is gone.
+    The text is its beginning, up to a space. Nothing if the validation text is gone.
     """
     try:
         ids = opening(trained, _UNITS_LENGTH)

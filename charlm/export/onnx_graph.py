@@ -2,8 +2,8 @@
 
     ids [T, B] int64, h [L, B, H] …  →  Scan over T { embedding → layers }  →  logits [T, B, V], new_h [L, B, H] …
 
-Inputs and outputs are in the order of the states; a name that another one has ends with _.
-The body of the scan computes the nodes of each layer's program (charlm/cells/program.py).
+Inputs and outputs follow the order of the states; a name that is already used gets a final _. The body of the scan
+computes the nodes of each layer's program (charlm/cells/program.py).
 """
 
 import json
@@ -166,9 +166,9 @@ def check_agreement(network: CharLM, step: Callable[..., tuple[Tensor, tuple[Ten
 
 
 class Nodes:
-    """The nodes of a graph in the making, and the constants of it and of the graphs inside it.
+    """The nodes of a graph under construction, and the constants of it and of its inner graphs.
 
-    An input of a node is the name of a value, or a constant. Names begin with a slash, which no input or output of the
+    A node's input is the name of a value, or a constant. Names begin with a slash, which no input or output of the
     graph has.
     """
 

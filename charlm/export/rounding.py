@@ -37,9 +37,9 @@ def int8_matrix(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8],
 
 
 def stored_matrix(weight: Tensor, weights: Weights) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32] | None]:
-    """A matrix as it is stored, bfloat16 as its bits, and the scale of each row if it is int8.
+    """A matrix as it is stored, bfloat16 as its bits, and the scale of each row for int8.
 
-    `weight`, on the CPU in float32, becomes what they stand for.
+    `weight`, on the CPU in float32, gets the rounded values.
     """
     values = weight.detach().numpy()
     if weights == "float32":
@@ -54,9 +54,10 @@ def stored_matrix(weight: Tensor, weights: Weights) -> tuple[npt.NDArray[Any], n
 
 
 def at_a_cost(trained: TrainedModel, weights: Weights, pack: Callable[[], T]) -> tuple[T, Evaluation | None, str]:
-    """What `pack` gives, which rounds the model's weights; the score then, None if the text is gone; the cost in words.
+    """The result of `pack`, which rounds the model's weights; the new score, None if the text is gone; the cost in
+    words.
 
-    CharlmError if the model loses more than MOST_LOSS of its nats.
+    CharlmError if the loss rises by more than MOST_LOSS.
     """
     ids, why_not = _validation_text(trained)
     before = _score(trained, ids)

@@ -1,7 +1,7 @@
 """CUDA graphs: thousands of launches become one.
 
-A graph repeats its recorded launches on their recorded addresses, so it is replayed only for a call with the same
-addresses, shapes and numbers; layers/buffers.py gives the calls of a layer the same addresses again.
+A graph repeats its recorded launches on the recorded addresses, so only a call with equal addresses, shapes and numbers
+can replay it; layers/buffers.py keeps the addresses of a layer's calls.
 """
 
 import contextlib
@@ -61,10 +61,10 @@ _ABANDONED: list[torch.cuda.CUDAGraph] = []
 
 
 def _abandon(graph: torch.cuda.CUDAGraph) -> None:
-    """End a capture that has failed, in its stream. The first error tells the reason, so none is raised.
+    """End a failed capture, in its stream. Raises nothing, because the first error tells the reason.
 
-    Where CUDA refuses to end it, PyTorch's random generator stays in it, and would raise at the next draw. An empty
-    capture, which succeeds, takes it out again.
+    Where CUDA refuses to end it, PyTorch's random generator stays in the capture and would raise at the next draw; a
+    successful empty capture takes it out again.
     """
     _ABANDONED.append(graph)
     with contextlib.suppress(RuntimeError):
@@ -124,7 +124,7 @@ class Graphs:
         except RuntimeError as error:
             self.enabled = False
             reason = str(error).strip().partition("\n")[0]
-            say("graph", f"not used from now on: {reason}; launching goes on without it, which is slower")
+            say("graph", f"not used from now on: {reason}; kernels are launched one by one, which is slower")
         return None
 
 

@@ -10,13 +10,13 @@
 `load` returns a `TrainedModel`, which is enough for most uses; the other functions take a CharLM. This file imports
 nothing.
 
-    trained.py       TrainedModel: the checkpoint's model, vocabulary and config, and what one does with them; load
+    trained.py       TrainedModel: a checkpoint's model, vocabulary and config, and their uses; load
     reader.py        Reader: reads texts through the network, window after window; everything below uses it
     options.py       SamplingOptions: how text is drawn
     sampling.py      sample_text: characters drawn one by one, by temperature, top-k and top-p, up to a stop text
     evaluation.py    evaluate: the cross-entropy of a text
     dynamic.py       evaluate_dynamically: the same while the model keeps learning
-    texts.py         score_texts, score_records, text_features: many texts, or lines as they come, each by itself
+    texts.py         score_texts, score_records, text_features: many texts, or lines as they arrive, one by one
     gradients.py     gradient_norms: what flows back to earlier states
     novelty.py       copied_ngrams: how much of a sample occurs in the training text
 """

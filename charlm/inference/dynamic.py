@@ -43,16 +43,16 @@ def evaluate_dynamically(
     steps: int = STEPS,
     per_char: bool = False,
 ) -> Evaluation:
-    """`evaluate` in one stream while the weights follow the text [N]; then, or after an error, they are as before.
+    """`evaluate` in one stream while the model learns from the text [N]; afterwards the weights are restored.
 
     Every window is scored before the model learns from it, so a score depends only on the text before the character.
 
     train_ids: the training text, which gives RMS. lr: η, the typical change of a weight per window. decay: λ, the
-    average share of its distance from the trained value that a weight gives back per window. steps: characters per
-    window; shorter windows adapt sooner and take longer.
+    average share by which a weight moves back to its trained value per window. steps: characters per window; shorter
+    windows adapt sooner and take longer.
 
-    DataError if the text is too short to score, or for a model of records, which are independent; ValueError for a
-    number out of its range; DivergenceError if `lr` is so high that the loss is no longer finite.
+    DataError for a text that is too short, or a model of records, which are independent; ValueError for a number out
+    of range; DivergenceError if a high `lr` makes the loss infinite or nan.
     """
     lr, decay = in_range("lr", lr, 0.0, LARGEST), in_range("decay", decay, 0.0, LARGEST)
     steps = in_range("steps", steps, 1, LARGEST)

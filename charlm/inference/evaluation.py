@@ -63,12 +63,11 @@ def evaluate(
 ) -> Evaluation:
     """Score every character of `ids` [N] given the characters before it; DataError if the text is too short.
 
-    The text is cut into up to `streams` contiguous parts, which are read side by side; see `scored_windows`. None: as
-    many as the device needs. For a model of records `ids` must begin with the end of one, and each part
-    begins with a record.
+    The text is cut into up to `streams` contiguous parts, which are read side by side, see `scored_windows`. None: as
+    many as the device needs. For a model of records `ids` begins with the end of a record, and each part with a record.
 
-    The processes of the group share the streams, and each returns the score of the whole; `per_char` needs a single
-    process. check: called before the first window and after each; what it raises ends the evaluation.
+    The processes of the group share the streams, and each returns the score of the whole text; `per_char` needs a
+    single process. check: called before each window and after the last; its exception ends the evaluation.
     """
     assert group.size == 1 or not per_char
     begin_B = part_starts(ids, streams or most_streams(model), model.reset_id)
@@ -112,13 +111,12 @@ def scored_windows(
 ) -> Iterator[Tensor]:
     """Yield the cross-entropy in nats, [T, B], of window after window of `ids` [N], cut into parts at `begin_B`.
 
-    Stream b reads the b-th part of the text, in windows of `steps` characters. If the text runs on, it first reads the
-    WARMUP characters before its part, unscored. The state is carried from window to window. Entries past the end of a
-    part are 0.
+    Stream b reads part b in windows of `steps` characters, and carries the state between them. In running text it first
+    reads the WARMUP characters before its part, unscored. Entries past the end of a part are 0.
 
-    shard: yield the nats of these streams only, of nearly equal parts of the B, which may be none; there are as many
-    windows in all. The model must be in evaluation mode. The nats have a graph unless the caller turns gradients off;
-    between windows the carried state is detached, and the caller may change the weights.
+    shard: yield only the nats of these streams, one of nearly equal shards of the B, perhaps empty; the number of
+    windows is the same for all. The model must be in evaluation mode. The nats have a graph unless the caller turns
+    gradients off; the carried state is detached, and the caller may change the weights between windows.
     """
     length_B = np.diff(begin_B, append=len(ids) - 1)
     own_rows = np.array_split(np.arange(len(begin_B)), shard.count)[shard.index]
@@ -155,7 +153,7 @@ def sum_windows(
     per_char: bool,
     after: Callable[[Tensor], object],
 ) -> Evaluation:
-    """The score of a text from the nats [T, B] of all its windows, in order; times the windows too.
+    """The score of a text from the nats [T, B] of all its windows, in order; also measures their time.
 
     length_B: characters of each part. per_char: see `evaluate`. after: called with each window.
     """

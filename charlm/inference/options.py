@@ -43,7 +43,7 @@ class SamplingOptions:
             if not isinstance(stop, str):
                 raise TypeError(f"stop: found {type(stop).__name__}; allowed: str, or a list of str")
             if not stop:
-                raise ValueError("stop: found an empty text, which never ends a sample; allowed: a character or more")
+                raise ValueError("stop: found an empty text, which ends no sample; allowed: at least one character")
 
     def ended_by(self, text: str, level: str) -> Literal["stop", "length", "record"]:
         """What ended a sample, without its prompt: a stop text, its length, or the end of its record."""

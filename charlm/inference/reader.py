@@ -31,9 +31,9 @@ START = np.zeros(1, np.int64)
 class Reader:
     """Reads B stretches of a text side by side, window after window, and carries the state from each to the next.
 
-    The stretches begin at `starts_B` of `ids`, with the given state or from zeros. Offsets count from there. Beyond the
-    ends of `ids` a stretch has its first or last id. The results have a graph unless the caller turns gradients off;
-    the carried state is detached, and the caller may change the weights between windows.
+    The stretches begin at `starts_B` of `ids`, where offsets are 0, with the given state or zeros. Beyond the ends of
+    `ids` its first or last id repeats. The results have a graph unless the caller turns gradients off; the carried
+    state is detached, and the caller may change the weights between windows.
     """
 
     def __init__(

@@ -37,12 +37,12 @@ def sample_text(
     seeds: Sequence[int],
     errors: str = "surrogateescape",
 ) -> Iterator[list[str]]:
-    """Yield, step by step, what each sample gains after the prompt, until all samples are done; at first nothing.
+    """Yield step by step the new text of each sample, until all are done; at first the empty text.
 
-    A sample is done after `length` ids, or as soon as it ends with a stop text. An empty prompt means a line's start.
-    A model of records writes one, without its end.
+    A sample is done after `length` ids, or as soon as it ends with a stop text. An empty prompt means the start of a
+    line. A model of records writes one record, without its end.
 
-    The model must be in evaluation mode. errors: what becomes of bytes that are not UTF-8, as for `bytes.decode`.
+    The model must be in evaluation mode. errors: how to treat bytes that are not UTF-8, as in `bytes.decode`.
     VocabularyError for an unknown character of the prompt, DivergenceError for logits that are not finite.
     """
     output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))
@@ -86,11 +86,11 @@ def draw_sample(
     seed: int,
     stops: Callable[[], object] = lambda: False,
 ) -> dict[str, Any] | None:
-    """Let a model in evaluation mode write from the start of a line, and then read what it wrote.
+    """Let a model in evaluation mode write from the start of a line, and then score what it wrote.
 
-    Returns "text", in which bytes that are not UTF-8 are U+FFFD each, and "bits": −log2 of the probability of each of
-    its characters at temperature 1, to hundredths; None where that is not finite. stops: asked after every character;
-    if true, there is no sample.
+    Returns "text", with U+FFFD for each byte that is not UTF-8, and "bits": −log2 of each character's probability at
+    temperature 1, to hundredths; None where infinite or nan. stops: called after every character; if it returns true,
+    there is no sample.
     """
     text = ""
     for [piece] in sample_text(model, vocabulary, "", options, [seed]):

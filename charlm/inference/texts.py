@@ -38,9 +38,9 @@ def each_text(texts: Any, name: str) -> list[str]:
 
 @torch.inference_mode()
 def score_texts(model: Network, texts: Sequence[Ids]) -> list[npt.NDArray[np.float32]]:
-    """Nats of every character after the first of each text [N], given those before it in the text: [N − 1] each.
+    """Nats of every character after the first of each text [N], given those before it: [N − 1] each.
 
-    A text of no character scores none, as does a text of one. The model must be in evaluation mode.
+    Texts of no or one character score none. The model must be in evaluation mode.
     """
     scored_N = np.array([max(len(ids) - 1, 0) for ids in texts], np.int64)
     nats = [np.zeros(length, np.float32) for length in scored_N]
@@ -56,12 +56,12 @@ def score_records(
 ) -> Iterator[list[tuple[str, npt.NDArray[np.float32], str]]]:
     """Yield (line, nats, unknown) for the lines of each block, in order.
 
-    nats: the cross-entropy of each character and of the newline. unknown: the characters that the model does not know,
-    each once. Lines have no ends, see `whole_records`. The model reads a newline before each, from the zero state, even
-    if it was trained on running text.
+    nats: the cross-entropy of each character and of the newline. unknown: the unknown characters, each once. Lines have
+    no ends, see `whole_records`. Before each line the model reads a newline from the zero state, even if it was trained
+    on running text.
 
-    unknown_nats: the score of each unknown character, which the model does not read; None: a VocabularyError, in which
-    `name` is that of the text. VocabularyError too for a model without newlines.
+    unknown_nats: the score of an unknown character, which the model skips; None: VocabularyError, which names the text
+    `name`. VocabularyError also for a model without newlines.
     """
     number = 0
     end = int(end_id(vocabulary)) if model.reset_id is None else model.reset_id
@@ -90,7 +90,7 @@ def score_records(
 def text_features(model: Network, texts: Sequence[Ids], pool: Pool) -> npt.NDArray[np.float32]:
     """Outputs of the last layer, [texts, H]: after the last character, or their mean over the characters.
 
-    A text of no character has nan. The model must be in evaluation mode.
+    nan for an empty text. The model must be in evaluation mode.
     """
     lengths_N = np.array([len(ids) for ids in texts], np.int64)
     pooled_NH = np.full((len(texts), model.feature_size), np.nan, np.float64)
@@ -116,9 +116,9 @@ def text_features(model: Network, texts: Sequence[Ids], pool: Pool) -> npt.NDArr
 def _windows(
     model: Network, texts: Sequence[Ids], lengths_N: npt.NDArray[np.int64]
 ) -> Iterator[tuple[Reader, npt.NDArray[np.int64], int, int]]:
-    """(reader, texts [B], offset, steps) of each window: texts side by side, of which so many characters are read.
+    """(reader, texts [B], offset, steps) of each window: `steps` characters of each text, from `offset` on.
 
-    The longest come first, so those read together have similar lengths; those that have ended, the last ones, leave.
+    The longest texts come first, so those read together have similar lengths; ended texts, the last ones, leave.
     """
     ids = np.concatenate([*texts, np.zeros(0, np.uint8)])
     starts_N = np.cumsum([0, *map(len, texts)])

@@ -39,8 +39,8 @@ class TrainedModel:
     """A model in evaluation mode, with its vocabulary and the config and progress of its training; see `charlm.load`.
 
     Several threads may use it at once, but not while `evaluate_dynamically` changes the weights. For a model of level
-    "byte" a character is a byte. Methods that read a text raise VocabularyError for a character that the model does not
-    know, and ValueError for a number out of its range.
+    "byte" a character is a byte. Methods raise VocabularyError for an unknown character of a text, and ValueError for a
+    number out of range.
     """
 
     path: Path
@@ -125,9 +125,9 @@ class TrainedModel:
     def next(self, prompt: str = "", k: int = 5) -> list[tuple[str, float]]:
         """The k likeliest characters after the prompt, the likeliest first, with their probabilities, 0 to 1.
 
-        These are the probabilities at temperature 1; there are fewer than k if the vocabulary is smaller. An empty
-        prompt means the start of a line. A byte model gives bytes; those from 128 on come as lone surrogates, as from
-        Python's "surrogateescape", so prompt + character is a prompt again.
+        Probabilities are at temperature 1; a smaller vocabulary gives fewer than k. An empty prompt means the start of
+        a line. A byte model gives bytes, from 128 on as the lone surrogates of Python's "surrogateescape", so that
+        prompt + character is a prompt again.
         """
         k = in_range("k", k, 1, LARGEST)
         prompt = self.vocabulary.familiar(one_text(prompt, "prompt"))
@@ -140,8 +140,8 @@ class TrainedModel:
         """How much of each text is copied from the training text; DataError if that has changed or is gone.
 
         A stretch is copied if all its windows of 20 characters occur in the training text. For each text: the length of
-        the longest such stretch, in characters (bytes for a byte model), the stretch, and the share of the text's
-        windows that occur, None without windows.
+        its longest copied stretch, in characters (bytes for a byte model), that stretch, and the share of its windows
+        that occur; None for a text shorter than a window.
         """
         train_ids = self.training_splits["train"]
         answers = []
@@ -165,8 +165,7 @@ class TrainedModel:
         """Score a text while the model learns from what it has scored; afterwards the model is as it was.
 
         options: lr, decay, steps and per_char, see `charlm.inference.dynamic.evaluate_dynamically`. No other thread may
-        use the model meanwhile. Needs the training text: DataError if that has changed or is gone, and for a model of
-        lines.
+        use the model meanwhile. DataError if the training text has changed or is gone, and for a model of records.
         """
         ids, train_ids = self._ids(text), self.training_splits["train"]
         return evaluate_dynamically(self.network, ids, train_ids, **options)
@@ -182,8 +181,8 @@ class TrainedModel:
     def char_scores(self, texts: Iterable[str]) -> list[npt.NDArray[np.float64]]:
         """−log2 p of every character after the first, given the text before it: [length − 1] for each text.
 
-        Each text is read by itself from the zero state. A model of records scores every character, and the end that
-        ends the record: [length + 1].
+        Each text is read by itself from the zero state. A model of records also scores the first character and the end
+        of the record: [length + 1].
         """
         ids = [as_records(ids, self.network.reset_id) for ids in self._ids_of_all(texts)]
         return [nats_to_bits(1) * nats.astype(np.float64) for nats in score_texts(self.network, ids)]
@@ -191,8 +190,8 @@ class TrainedModel:
     def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]:
         """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].
 
-        Those of several members stand side by side: [N, M·H]. pool: "last" takes the output after the last character,
-        "mean" the mean over all; both are nan for an empty text.
+        Several members stand side by side: [N, M·H]. pool: "last" takes the output after the last character, "mean" the
+        mean over all; both are nan for an empty text.
         """
         if pool not in ("last", "mean"):
             raise ValueError(f"pool: found {pool!r}; allowed: 'last' or 'mean'")
@@ -202,8 +201,8 @@ class TrainedModel:
     def gradient_norms(self, text: str | Ids, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂h_{t−k} for each layer and k = 1 … K: [L, K].
 
-        loss_t is the loss, in nats, of the character after step t; h_{t−k} is what the layer carries from step t − k to
-        the next. The mean over up to 256 positions t of the text. K is `longest`, or less for a short text.
+        loss_t is the loss, in nats, of the character after step t; h_{t−k} is the layer's state after step t − k. The
+        mean over up to 256 positions t of the text. K is `longest`, or less for a short text.
         DataError for a text shorter than three.
         """
         longest = in_range("longest", longest, 1, LARGEST)
@@ -224,7 +223,7 @@ class TrainedModel:
             p(label, line) = the probability of label + separator + line and its newline, as in the training text
 
         equal_priors: divide each p(label, line) by p(label + separator), so that frequent labels have no advantage.
-        none_below: None in place of a label whose probability is lower.
+        none_below: labels with a lower probability become None.
         ValueError for a line end, and for no labels or equal ones.
         """
         none_below = in_range("none_below", none_below, 0.0, 1.0)

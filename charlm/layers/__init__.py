@@ -1,16 +1,16 @@
-"""Recurrent layers in PyTorch: a stack of a cell's layers, and the ways to compute one.
+"""Recurrent layers in PyTorch: a stack of a cell's layers, and its backends.
 
     stack.py            RecurrentLayers: parameters, states, dropout, initialization
-    backend.py          the interface below a layer: Backend, one way to compute it, and LayerCall, what it takes
-    selection.py        the ways to compute a stack's layers, and the choice of the fastest that can
+    backend.py          Backend, one way to compute a layer, and LayerCall, its arguments
+    selection.py        the backends, and the choice of the fastest one that can compute a stack
     reference.py        the reference loop, which defines the right results
     torch_operator.py   torch's own operators
     recurrence.py       layers by a Driver (native/ on the CPU, gpu/ elsewhere): the loop's memory, and its gradients
     generation.py       Generator: draws characters in the kernels of a model's cell
-    buffers.py          the tensors of a driver's calls: new, or with the addresses of an earlier call
+    buffers.py          the tensors of a driver's calls, new or reused
     operators.py        x wᵀ + b, and the cross-entropy of logits, with their gradients
     dropout.py          masks, and zoneout's shares
-    check_backends.py   whether all ways to compute a cell agree
+    check_backends.py   whether all backends of a cell agree
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """

@@ -17,8 +17,8 @@ def dropout_mask(
     Drawn from torch's global generator, in the dtype and on the device of `like`. On the CPU, p is rounded to a
     multiple of 2⁻¹⁶: drawing sixteen random bits per element is much faster than torch's own draws.
 
-    shard: the mask is this shard, along the dimension `streams`, of the mask of a whole batch: the processes of a run
-    have the masks of a single one.
+    shard: this shard, along the dimension `streams`, of the whole batch's mask: masks do not depend on the number of
+    processes.
     """
     if like.device.type == "cpu":
         refuse_symbols()
@@ -40,8 +40,8 @@ def zoneout_shares(
 ) -> Tensor | None:
     """Zoneout's `LayerCall.zoneout_TBS`: drawn in training, else the expected value; None without zoneout.
 
-    p: the probability that a unit keeps its previous value. shape: T, B, and S = H for each state. Internal states keep
-    none of it.
+    p: the probability that a unit keeps its previous value. shape: T, B, and S = H for each state. 0 for internal
+    states.
     """
     if p == 0:
         return None

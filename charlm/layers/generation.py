@@ -1,8 +1,7 @@
 """Generates characters in the kernels of a model's cell (native/generate.h): any number in one call.
 
-Training computes what comes before a layer's loop, such as W x + b of an LSTM, for all steps at once. In generation the
-first layer looks it up in a table with a row for each character, and the layers above compute it in the kernel, from
-the output of the layer below.
+Training computes what precedes a layer's loop, such as W x + b of an LSTM, for all steps at once. In generation the
+first layer looks it up in a table with one row per character; the layers above compute it in the kernel.
 """
 
 import ctypes
@@ -32,8 +31,8 @@ def generating_layer(
 ) -> ctypes.Structure:
     """The struct `Arguments` of a layer, without ids. In its tables the part before the loop comes last.
 
-    characters: the first layer's input for each character; None above it. Both halves of the states, [S, 2, B, H], are
-    those before the next character. The windows above the first layer are scratch [B, n].
+    characters: the first layer's input for each character; None above it. The states before the next character fill
+    both halves of [S, 2, B, H]. The windows above the first layer are scratch [B, n].
     """
     split, parameters, state = call.passes.split, call.parameters, call.state
     B, H = state[0].shape

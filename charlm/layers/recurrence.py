@@ -36,8 +36,8 @@ def layer_by_driver(
 ) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I].
 
-    Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. ValueError for ids on the
-    CPU that are outside of the table.
+    Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. ValueError for ids
+    outside the table, on the CPU.
     """
     passes, state = call.passes, call.state
     driver: Driver = layers.cpu_driver if device.type == "cpu" else layers.gpu_driver

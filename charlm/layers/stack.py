@@ -42,18 +42,18 @@ class RecurrentLayers(nn.Module):
     Args:
         cell: the kind with its options; H is `cell.hidden`.
         input_size: I, the features of the first layer's input.
-        dropout: probabilities of dropping. `between_layers`: a unit of the input of every layer above the first.
-            `state`: a unit of the operands of recurrent products; one mask per layer for all steps of a call (Gal &
-            Ghahramani 2016). `weights`: a recurrent weight; one mask per layer for all steps and streams of a call
-            (Merity et al. 2018). `variational`: one mask of the input for all steps of a call.
+        dropout: probabilities by place. `between_layers`: units of the inputs above the first layer. `state`: units of
+            the operands of recurrent products; one mask per layer and call (Gal & Ghahramani 2016). `weights`:
+            recurrent weights; one mask per layer and call, shared by the streams (Merity et al. 2018). `variational`:
+            one input mask per call, not per step.
         zoneout: probability that a unit of a state keeps its value in a step; evaluation uses the expected value
-            (Krueger et al. 2017, arXiv:1606.01305). It acts after the step: no new state is computed from a kept one.
+            (Krueger et al. 2017, arXiv:1606.01305). Acts after the step: no new state is computed from a kept one.
         residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144, (6)),
             after dropout. States do not include it.
         batch_first: input and output tensors are [B, T, …], as in torch.nn; states, resets and ids are not.
 
-    Dropout acts in training mode only. Each layer, from the lowest, draws the mask of its input, of its state, of its
-    weights, and zoneout's mask of all its states, side by side.
+    Dropout acts in training mode only. Each layer, from the lowest, draws its masks in this order: input, state,
+    weights, zoneout.
 
     Shapes: input [T, B, I], output [T, B, H], state a tuple of [L, B, H]. `{name}_l{layer}` is the parameter `name` of
     the cell's program in a layer, as in torch.nn.

@@ -1,6 +1,6 @@
 """What a model does with a text, on one page of HTML that needs nothing else.
 
-predictions.py  how a model predicts every character, its activations, and its loss by length of context
+predictions.py  predictions of every character, activations, and the loss by length of context
 features.py     the words that surprise most, features of a text, and the units that track them
 page.py         look_page: all of it as one page; charlm/web/look/ shows it
 """

@@ -1,7 +1,7 @@
-"""The words of a text that surprise most, simple features of it, and the units whose activation goes with one of them.
+"""The most surprising words of a text, simple features of it, and the units whose activation tracks a feature.
 
 A unit tracks the feature with which it correlates most, in absolute value, over the first half of the text. The
-correlation that is reported is that over the second half, so it is not the best of many by chance.
+reported correlation is over the second half, so it is not the best of many by chance.
 """
 
 import itertools
@@ -161,7 +161,7 @@ def chosen_features(first: dict[Series, Values], second: dict[Series, Values], n
 def most_telling(units: dict[Unit, Tracked], count: int) -> dict[Unit, Tracked]:
     """The `count` units to show: the best unit of each feature, then the second best of each, and so on.
 
-    They are sorted by correlation, the strongest first. Each unit comes with its state of the strongest correlation.
+    Sorted by correlation, the strongest first. Each unit comes with its most correlated state.
     """
     strongest: dict[tuple[int, int], Unit] = {}
     for series, unit in sorted(units, key=lambda unit: -abs(units[unit][1])):
@@ -179,7 +179,7 @@ def most_telling(units: dict[Unit, Tracked], count: int) -> dict[Unit, Tracked]:
 def hardest_words(text: str, bits_N: Values, count: int, least: float = 0.0) -> list[tuple[int, int, float]]:
     """Start, length and bits of the words with most bits in total, above `least`; each word once, where it is hardest.
 
-    A word with the first character, which has no bits, is left out.
+    Leaves out the word with the first character, which has no bits.
     """
     sums = np.concatenate([[0.0], np.cumsum(np.nan_to_num(bits_N))])
     words = []

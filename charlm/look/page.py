@@ -34,9 +34,9 @@ def look_page(
 ) -> str:
     """A page of HTML about what the model does with the text, and where another does better.
 
-    text: a text, or its ids as `TrainedModel.scored_ids` gives them. gradients: with what flows back to the states
-    before each prediction. called: how the page calls the text. The models compute on the CPU in float32.
-    VocabularyError if a model does not know a character, DataError for less than two characters.
+    text: a text, or its ids from `TrainedModel.scored_ids`. gradients: also show how far gradients reach. called: the
+    text's name on the page. The models compute on the CPU in float32. VocabularyError if a model does not know a
+    character, DataError for less than two characters.
     """
     given, trained = trained, trained.first_member("look").on_cpu_in_float32()
     ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
@@ -70,10 +70,9 @@ def opening(trained: TrainedModel, length: int) -> Ids:
 
 
 def beginning(trained: TrainedModel, ids: Ids, length: int) -> Ids:
-    """At most `length` characters of a text as `TrainedModel.scored_ids` gives it.
+    """The first `length` characters of a text from `TrainedModel.scored_ids`, or fewer.
 
-    For a model of records the end of one, which it reads first, and whole records if there is one: it is surprised
-    where a record is cut.
+    For a model of records: an end, and then whole records if one fits, because a cut record surprises the model.
     """
     if not trained.network.reads_records or len(ids) <= length + 1:
         return ids[: length + trained.network.reads_records]
@@ -198,14 +197,12 @@ def _compared(
     """The second model's predictions of the same characters, and the words where each of the two is better."""
     reads, other_reads = ((model.vocabulary.level, model.network.reads_records) for model in (trained, other))
     if other_reads != reads:
-        raise DataError(
-            "--compare: found a model with other symbols; allowed: one with the first's data.level and unit"
-        )
+        raise DataError("--compare: found another data.level or unit; allowed: those of the first model")
     other = other.first_member("--compare").on_cpu_in_float32()
     try:
         same = other.vocabulary.encode(trained.vocabulary.decode(ids.tolist(), "surrogateescape"))
     except VocabularyError as error:
-        raise VocabularyError(f"--compare: {error}; use text without them or a second model that knows them") from None
+        raise VocabularyError(f"--compare: {error}; use another text or another model") from None
     second = predict(other.network, same)
     saved_N = second.bits_N - predictions.bits_N
     words = [hardest_words(shown, each_N, 12, _LEAST_SAVED) for each_N in (saved_N, -saved_N)]

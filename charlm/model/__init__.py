@@ -1,7 +1,7 @@
 """The model around the cells, and its loss.
 
 network.py   CharLM: embedding → recurrent layers → logits → the loss of a window
-members.py   Members: several of them that predict together, with the same interface
+members.py   Members: an ensemble of them, with the same interface
 build.py     from a config to modules; their parameters
 """
 

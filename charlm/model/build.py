@@ -33,8 +33,8 @@ def build_model(
     values = config.members * _sum_over_layers(config, vocabulary_size, _step_values)
     if values > weights + _MORE_VALUES:
         raise ConfigError(
-            f"model: found {values:,} numbers that a step computes of each stream; allowed: {weights + _MORE_VALUES:,} "
-            f"with {weights:,} weights; choose fewer layers, units or states"
+            f"model: a step computes {values:,} numbers per stream; allowed: {weights + _MORE_VALUES:,} with "
+            f"{weights:,} weights; choose fewer layers, units or states"
         )
     members = [_build_member(config, vocabulary_size, precision, shard) for _ in range(config.members)]
     network = members[0] if len(members) == 1 else Members(members)

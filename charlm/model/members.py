@@ -26,11 +26,11 @@ def _alike(name: str) -> Any:
 
 
 class Members(nn.Module):
-    """M models of the same kind and size that predict together, with the interface of one `CharLM`.
+    """An ensemble of M models of the same kind and size, with the interface of one `CharLM`.
 
         p(next character) = 1/M Σ_m p_m(next character)
 
-    Features [T, B, M·H] and states hold those of the first member, then those of the second, and so on.
+    Features [T, B, M·H] and states hold the first member's values, then the second's, and so on.
     """
 
     def __init__(self, members: Sequence[CharLM]) -> None:

@@ -46,11 +46,11 @@ class CharLM(nn.Module):
 
     vocabulary_size V; embedding_size E, or 0 for one-hot input; `layers` take E (or V) features and have H units. With
     `tie_embeddings` the embedding and the logits share one weight [V, E] (Press & Wolf 2017, arXiv:1608.05859); where E
-    differs from H, a `projection` [E, H] comes before it (Lan et al. 2020, arXiv:1909.11942, 3.1): logits = W P h + b.
-    `precision` is that of the matrix products: bf16, or anything else for float32 (see `prepare_device`).
+    differs from H, a `projection` P [E, H] comes first (Lan et al. 2020, arXiv:1909.11942, 3.1): logits = W P h + b.
+    `precision` of matrix products: bf16; anything else means float32 (see `prepare_device`).
 
     In training mode it drops characters, units of the embedding and units of the output (`dropout.embedding`, `input`,
-    `output`); if `dropout.variational`, the same in all steps of a window.
+    `output`); with `dropout.variational` the same ones in all steps of a window.
     """
 
     def __init__(

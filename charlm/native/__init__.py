@@ -12,7 +12,7 @@
     loading.py      Kernel: a library that came with charlm, or is compiled; threads.cpp, which all libraries share
     compiler.py     compiles for this machine, and keeps the libraries in the cache
     structs.py      the structs that Python fills in, parsed from the C++
-    runtime.cpp     what a wheel's libraries need of the C++ runtime
+    runtime.cpp     the part of the C++ runtime that a wheel's libraries need
 
 team.h and threads.h divide a call among threads; vector.h and cpu.h are the vectors of this CPU. Wheels are built
 without torch, so kernels.py and the files below it import none.

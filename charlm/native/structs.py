@@ -39,9 +39,9 @@ class Struct:
     def fill(self, **values: Value) -> ctypes.Structure:
         """The struct with these values. `threads` defaults to torch's number; other fields to 0 or null.
 
-        A pointer field takes an address or a tensor; a table of pointers to floats takes a sequence of tensors. The
-        struct keeps tensors alive. A bool becomes an integer. ValueError for a tensor that does not have the pointer's
-        type, or is not contiguous on the CPU. The caller checks its shape.
+        A pointer takes an address or a tensor; a table of float pointers takes a sequence of tensors. The struct keeps
+        tensors alive. A bool becomes an integer. ValueError for a tensor of another type than the pointer's, or not
+        contiguous on the CPU. The caller checks its shape.
         """
         import torch  # not above: wheels are built without it
 
@@ -75,7 +75,7 @@ def address(name: str, tensor: "Tensor") -> int:
     """Where its numbers begin. ValueError for a tensor that has none in memory, such as torch's FakeTensor."""
     found = tensor.data_ptr()
     if not found and tensor.numel():
-        raise ValueError(f"{name}: found a tensor without memory; allowed: one with numbers")
+        raise ValueError(f"{name}: found a tensor without data; allowed: a tensor with data")
     return found
 
 

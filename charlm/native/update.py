@@ -19,13 +19,13 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
 
 
 def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], decay: float) -> bool:
-    """Step of Adam or AdamW; then average ← decay · average + (1 − decay) · weight. In one pass; state as torch's.
+    """Step of Adam or AdamW; then average ← decay · average + (1 − decay) · weight. One pass; the state is torch's.
 
     averages: the running average of each weight, or empty. As in torch's fused step, gradients are divided by
     `optimizer.grad_scale`, and `optimizer.found_inf` skips the step.
 
-    Returns False, without doing anything, if the kernel does not compile or a tensor is not in float32 on the CPU.
-    ValueError for a gradient, an average or a state that does not fit its weight.
+    Returns False, and does nothing, if the kernel does not compile or a tensor is not float32 on the CPU. ValueError
+    for a gradient, average or state that does not fit its weight.
     """
     weights = [weight for group in optimizer.param_groups for weight in group["params"]]
     gradients = [weight.grad for weight in weights if weight.grad is not None]

@@ -28,8 +28,8 @@ SAMPLE_LENGTH = 1000
 def report_page(records: Sequence[RunRecord], comparison: dict[str, Any] | None = None, folder: Path = Path()) -> str:
     """A page of HTML about runs: curves, settings, samples, scores.
 
-    comparison: what a comparison adds, see `comparison_data`. Its runs, which lie in `folder`, come first, in its
-    order, by the names it gives.
+    comparison: data of a comparison, see `comparison_data`. Its runs, which are in `folder`, come first, in its order
+    and with its names.
     """
     compared = {} if comparison is None else comparison["runs"]
     root = folder.resolve()
@@ -104,9 +104,9 @@ def _curves(columns: dict[str, Floats], names: Sequence[str]) -> dict[str, Any]:
 
 
 def stretches(rows: int) -> npt.NDArray[np.int64]:
-    """Where each stretch of rows starts that becomes one point: at most MOST, and fewer rows each at the beginning.
+    """Where each stretch of rows starts that becomes one point of a curve: at most MOST, the shortest ones first.
 
-    Two thirds of the points lie evenly. The others lie evenly on a logarithmic axis, where the beginning is wide.
+    Two thirds of the points are spaced evenly, the others on a logarithmic axis, which widens the beginning.
     """
     if rows <= MOST:
         return np.arange(rows)

@@ -1,9 +1,9 @@
 """The machine: devices, processes, files; what charlm prints; numbers and sections of options.
 
 host.py           the CPU, its cores and free memory, and how idle threads wait; imports only the standard library
-device.py         the device that a name means, and torch's settings; `choose_machine` says what a run takes
+device.py         device names, and torch's settings; `choose_machine` chooses for a run
 process_group.py  ProcessGroup: the processes of a run, the shard of the batch that each computes, sums of gradients
-files.py          files that are replaced in one step, and what may be read and written
+files.py          atomic replacement of files, and which may be read and written
 lock.py           one process at a time in a run's folder
 cache.py          the cache folder and its bounds
 console.py        say: everything on stderr

@@ -36,8 +36,8 @@ Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 def children() -> Iterator[Run]:
     """A function that runs commands, in any thread.
 
-    When the block is left or this process dies, even by SIGKILL, each command is killed with all that it has started.
-    On Windows, which has no process groups, only a command that takes too long is.
+    When the block is left or this process dies, even by SIGKILL, each command and all its children are killed. On
+    Windows, which has no process groups, only commands that take too long are killed.
     """
     reading, writing = os.pipe()
     try:

@@ -38,7 +38,7 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
     if shared and (number or group.local_size > count):
         raise DeviceError(
             f"device: found {name} for {group.local_size} processes on a machine with {counted(count, 'GPU')}; "
-            "allowed: cpu, or cuda with at most as many processes as GPUs (--nproc-per-node)"
+            "allowed: cpu, or at most one process per GPU (--nproc-per-node)"
         )
     index = int(number or (group.local_rank if shared else 0))
     if index >= count:

@@ -46,9 +46,9 @@ def count_cores(system: Path = _ROOT) -> int:
 
 
 def limit_threads(system: Path = _ROOT) -> None:
-    """Set OMP_NUM_THREADS, which torch reads when it is imported, under a CPU quota, which torch would not see.
+    """Set OMP_NUM_THREADS, which torch reads at import, under a CPU quota, which torch would not see.
 
-    NumPy's OpenBLAS, which sends this process a SIGINT where it cannot start its threads, gets one.
+    NumPy's OpenBLAS gets one thread: where it cannot start threads, it sends this process a SIGINT.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not {"OMP_NUM_THREADS", "RANK"} & os.environ.keys() and count_cores(system) < len(usable_cores()):
@@ -105,9 +105,9 @@ _SPINS_ON_VM = 100_000  # milliseconds: longer than the main thread works betwee
 def limit_spinning(system: Path = _ROOT) -> None:
     """Set GOMP_SPINCOUNT unless the user did. torch's OpenMP reads it when torch is imported.
 
-    By default threads spin for milliseconds. If another process keeps one of four cores busy, an LSTM then trains at
-    800 characters/s, and with a short spin at 21,000. On a virtual machine waking a sleeping core is slow: with a short
-    spin an update took 1.3 to 1.5 times as long on two cores. So threads spin longer there, unless others are working.
+    By default threads spin for milliseconds. With another process on one of four cores, an LSTM then trains at 800
+    characters/s, but at 21,000 with a short spin. On a virtual machine waking a sleeping core is slow: a short spin
+    made an update 1.3 to 1.5 times as long on two cores. So threads spin longer there, unless other processes are busy.
     """
     if "GOMP_SPINCOUNT" not in os.environ:
         is_virtual = "hypervisor" in _first_core(system).get("flags", "").split()  # only x86 says

@@ -1,7 +1,7 @@
 """The processes of a run: a single one, or those that torchrun started, each with its shard of the batch.
 
 All processes run the same program and call the methods of `ProcessGroup` in the same order. An error in such a call
-ends all processes, and one of them prints it; if a process is gone, each of the others says so.
+ends all processes, and one of them prints it; if a process is gone, each of the others reports that.
 """
 
 import contextlib
@@ -123,8 +123,8 @@ class ProcessGroup:
     def all_reduce_gradients(self, parameters: Sequence[Tensor], *scores: Tensor) -> tuple[Tensor, ...]:
         """Sum the gradients of the parameters over all processes, and 0-d scores, which are returned.
 
-        They travel in one buffer, of which the gradients become views: those of a recurrence are complete only at the
-        end of the backward pass, so there is nothing to overlap them with.
+        They travel in one buffer, and the gradients become views of it. Nothing overlaps: a recurrence's gradients are
+        complete only at the end of the backward pass.
         """
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
         flat = torch.cat([tensor.reshape(-1) for tensor in (*gradients, *scores)])
@@ -202,8 +202,8 @@ class ProcessGroup:
             if other != value:
                 raise self.shared_error(
                     CharlmError(
-                        f"{name}: process {self.rank} and process {rank} differ; allowed: the same in all processes; "
-                        "use the same files, packages and kind of machine everywhere"
+                        f"{name}: processes {self.rank} and {rank} differ; allowed: the same in all; use the same "
+                        "files, packages and kind of machine everywhere"
                     )
                 )
 

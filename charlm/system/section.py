@@ -37,7 +37,7 @@ class Section(BaseModel):
 class Kinds:
     """Annotates an option whose value is a section of one of several kinds, each a class with its own options.
 
-    The context of a validation may give further kinds: a mapping from the kind to a function that makes the section.
+    The context of a validation may add kinds: a mapping from the kind to a function that makes the section.
     """
 
     def __init__(self, tag: str, *classes: type[Section]) -> None:

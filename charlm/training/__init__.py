@@ -1,7 +1,7 @@
 """Training a model, from a config to the last checkpoint.
 
 start.py        a run starts: new, from another run's weights, or resumed
-fine_tuning.py  what it takes from another run's weights
+fine_tuning.py  starting from another run's weights
 loop.py         evaluate → sample → save → stop → update → log
 budget.py       the minutes
 step.py         one update

@@ -1,10 +1,10 @@
 """The minutes of a run, from `--minutes M` to the last checkpoint.
 
-They begin when the command does, or when the text of a pipe has been read; those of a config begin with the training.
-First the speed of models is measured (`measuring_s`), and one is chosen for what is left (`training_s`). Learning rates
-follow `share_done`, and the run ends where it is 1: the last evaluation and two checkpoints then have the time that
-they are expected to take. Compiling kernels does not count: it happens once on a machine. A resumed run goes on with
-the times in its `TrainState`. Imports no torch, because a command makes its budget before all else.
+They begin with the command, or when the text of a pipe has been read; with a config they begin with the training.
+charlm first measures the speed of models (`measuring_s`), and then chooses one for the time left (`training_s`).
+Learning rates follow `share_done`, and the run ends where it is 1, which leaves time for the last evaluation and two
+checkpoints. Compiling kernels does not count: it happens once per machine. A resumed run continues the times in its
+`TrainState`. Imports no torch, because a command first makes its budget.
 """
 
 import math
@@ -58,10 +58,10 @@ def leaving_s(loading_s: float) -> float:
 
 
 class Budget:
-    """How long the parts of a run may take, and how much of its minutes is over; without minutes nothing ever is.
+    """How long the parts of a run may take, and the share of its minutes that is over; without minutes always 0.
 
-    begun_s: when the minutes began, as time.perf_counter() tells it; None: they begin with `begin`. Only the budget
-    writes the times in a TrainState. All processes have the first one's clock, so they find the same.
+    begun_s: when the minutes began, by time.perf_counter(); None: they begin with `begin`. Only the budget writes the
+    times in a TrainState. All processes take the first one's clock, so their budgets agree.
     """
 
     def __init__(self, minutes: float | None, begun_s: float | None = None) -> None:

@@ -40,8 +40,8 @@ class RunFolder:
             is_ours = (self.last.exists() or not self._is_begun) and holds(self.path)
         if not is_ours:
             raise RunError(
-                f"{self.path}: removed, renamed or taken by another process during the run; allowed: a folder that "
-                "stays, and one process at a time; start a new run, or --resume this one at its place"
+                f"{self.path}: removed, renamed or taken by another process during the run; allowed: one process, and "
+                "a folder that stays; start a new run, or --resume this one where it is now"
             )
 
     def write_config(self, config: Config) -> None:

@@ -101,7 +101,7 @@ class TrainingLoop:
     def _train(self) -> str:
         """Train until a limit is reached, and return its name.
 
-        `state.due` has what is not finished at this step. A checkpoint keeps it, so a resumed run goes on there.
+        `state.due` lists what is not finished at this step. Checkpoints keep it, so a resumed run continues there.
         """
         state = self.trainer.state
         self._tick()
@@ -153,9 +153,9 @@ class TrainingLoop:
         return "patience" if 0 < patience <= self.trainer.state.evaluations_since_best else ""
 
     def _close(self, limit: str) -> None:
-        """Write the last rows of metrics, evaluate unless it has been done at this step, and save.
+        """Write the last rows of metrics, evaluate unless that is done for this step, and save.
 
-        These rows are not counted in `rows`: a longer run that resumes from here drops them.
+        `rows` does not count these rows: a longer run that resumes from here drops them.
         """
         state = self.trainer.state
         evaluates = "valid" in self.corpus.splits and state.evaluated_step != state.step
@@ -296,7 +296,7 @@ class TrainingLoop:
     def _roll_back(self, error: DivergenceError) -> None:
         """Go back to the last checkpoint and halve the learning rate, or raise `error`.
 
-        If no update has succeeded since the last rollback, to an older one: halving the rate cannot help.
+        If no update has succeeded since the last rollback, go back further: halving the rate cannot help.
         """
         train, trainer, diverged = self.config.train, self.trainer, self.trainer.state
         allowed = train.on_divergence == "rollback" and diverged.rollbacks < train.max_rollbacks

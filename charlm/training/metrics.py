@@ -1,4 +1,4 @@
-"""What a run shows of itself: metrics.jsonl, samples.jsonl, TensorBoard events, and the progress bar on stderr.
+"""What a run reports: metrics.jsonl, samples.jsonl, TensorBoard events, and the progress bar on stderr.
 
 torch's SummaryWriter writes from a thread, which cannot report a full disk to its caller; here each event is written
 before the call returns.
@@ -74,8 +74,8 @@ def metrics_row(
 class Tracker:
     """Writes the metrics, samples and TensorBoard events of a run; nothing unless `writes`.
 
-    resumed: the state of a resumed run, which keeps what was written up to there. A fault such as a full disk is
-    printed once; what could not be written waits.
+    resumed: the state of a resumed run, which keeps the rows written up to there. A fault such as a full disk is
+    printed once; unwritten rows wait.
     """
 
     def __init__(self, folder: Path, resumed: TrainState | None = None, *, writes: bool = True) -> None:
@@ -177,7 +177,7 @@ def read_rows(folder: Path) -> list[dict[str, Any]]:
         lines = read_file(folder / METRICS, LOG_BYTES).splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith(b"\n")]
     except (OSError, ValueError) as error:
-        raise RunError(f"{folder / METRICS}: cannot be read ({error}); allowed: that of a run") from None
+        raise RunError(f"{folder / METRICS}: cannot be read ({error}); allowed: metrics that a run wrote") from None
 
 
 def _truncate(file: Path, step: int, rows: int | None = None) -> None:

@@ -88,8 +88,8 @@ def describe_treatment(optimizer: torch.optim.Optimizer, name: str) -> str:
 class Muon(_AdamW):
     """AdamW, except that groups with `shapes` step along orthogonal matrices (Jordan et al. 2024).
 
-    These are the shapes of a gate's matrix in each of their parameters. The Nesterov momentum of its gradient is made
-    nearly orthogonal and scaled so that AdamW's learning rate and decay fit (Liu et al. 2025, arXiv:2502.16982, (4)).
+    `shapes` are the shapes of one gate's matrix in each parameter. The Nesterov momentum of a gate's gradient is made
+    nearly orthogonal, and scaled so that AdamW's learning rate and decay fit (Liu et al. 2025, arXiv:2502.16982, (4)).
     torch.optim.Muon treats [G·H, H] as one matrix, refuses [D, G·H, H], and multiplies in bfloat16.
     """
 
@@ -176,7 +176,7 @@ def clip_gradients(
     """Clip gradients by value and then by norm; return the norm before clipping, a 0-d tensor.
 
     Fused optimizers clip by norm in their next step, which saves a pass over the gradients. members: the parameters of
-    each member; several are clipped one by one, and the norm is the root mean square of theirs.
+    each member; each member is clipped alone, and the result is the root mean square of their norms.
     """
     if len(members) > 1:
         return torch.stack([_clip(parameters, config) for parameters in members]).square().mean().sqrt()

@@ -14,8 +14,8 @@ SIGNALS = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129}
 def catch_signals(*, patient: bool) -> Iterator[list[str]]:
     """Collect the names of signals.
 
-    A second one ends the process, but SIGHUP never does: when a terminal is closed, the kernel and the shell each send
-    one. Nor does any if `patient`: torchrun sends a signal that its processes may have received already.
+    A second signal ends the process, except SIGHUP: when a terminal is closed, the kernel and the shell each send one.
+    If `patient`, none does: torchrun may send a signal that its processes have already received.
     """
     received: list[str] = []
     if threading.current_thread() is not threading.main_thread():

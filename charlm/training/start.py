@@ -41,7 +41,7 @@ def start_run(
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
     run_dir: None: runs/<name>-<time>. opened: the machine and the text for which settings were chosen. budget: the
-    run's minutes, if they have begun. Any CharlmError comes before it writes to the run's folder.
+    run's minutes, if they have begun. Any CharlmError comes before the run's folder is written.
     """
 
     def load() -> Corpus:
@@ -72,8 +72,8 @@ def resume_run(
 ) -> Outcome:
     """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
 
-    `change` maps the saved config to the one to continue with. ConfigError if it changes an option that determines
-    the weights, the text or the streams.
+    `change` maps the saved config to the new one. ConfigError if it changes an option that determines the weights, the
+    text or the streams.
     """
     with contextlib.ExitStack() as locks:
         path, checkpoint = group.on_first(claim_run, run_dir, locks)
@@ -147,8 +147,8 @@ def run_of_this_launch(group: ProcessGroup) -> Path | None:
     run_dir = Path(noted)
     if not run_dir.is_dir():
         raise RunError(
-            f"{run_dir}: the run that is to go on is not on this machine, which is now the first; allowed: a folder on "
-            "a disk that all machines share"
+            f"{run_dir}: found no run to resume on this machine, which is now the first; allowed: a folder on a disk "
+            "that all machines share"
         )
     return run_dir if any((run_dir / FOLDER).glob("*.safetensors")) else None
 

@@ -42,7 +42,7 @@ class TrainState:
     """CPU threads of the last session. Another number rounds sums differently, and so do other kernels."""
     kernels: str = ""
     backend: str = ""
-    """What computed the layers in the last session: a cell of one's own may lack a kernel where others have theirs."""
+    """The backend of the last session: your own cell may lack a kernel where built-in cells have one."""
     rows: int = 0
     """Rows of metrics that belong to the steps so far."""
     best_nats: float | None = None

@@ -29,8 +29,8 @@ class Trainer:
     """Model, optimizer, text and state of a run; `update` makes one step.
 
     Seeds torch's global generator. DataError for a train split shorter than a window, DeviceError for too little
-    memory. Each process of the group has a trainer for its part of the streams; all make the same updates, with the
-    gradients and scores of the whole batch and the random numbers of one process.
+    memory. Each process of the group has a trainer for its part of the streams; all make the same updates: with the
+    whole batch's gradients and scores, and the random numbers of a single process.
     """
 
     def __init__(self, config: Config, corpus: Corpus, machine: Machine, budget: Budget | None = None) -> None:
@@ -143,9 +143,9 @@ class Trainer:
         return loss._replace(objective=scores[0], cross_entropy=scores[1])
 
     def _carried_state(self) -> RecurrentState | None:
-        """The hidden state of the last window, set to zero in randomly chosen streams, as samples start from there.
+        """The hidden state of the last window, set to zero in randomly chosen streams, because samples start there.
 
-        Where lines are the unit, every line starts from it.
+        Streams of records keep theirs: every record starts from zero.
         """
         p = self.config.train.reset_state
         if self.state.recurrent is None or p == 0 or self.model.reads_records:

@@ -1,9 +1,8 @@
 """One file of HTML from a page's body, style, modules and data, in the frame of shared/page.html.
 
-Modules import only from one another, a line each: `import { name } from "./other.js";`, or `"../look/other.js"`. Here
-they become one script, each after those that it imports, without these lines and without `export`; names are therefore
-unique among a page's modules.
-The script runs under a Content-Security-Policy that admits it and the style by their hashes, and nothing else.
+Modules import only one another, one import per line: `import { name } from "./other.js";`, or `"../look/other.js"`.
+They become one script, each module after its imports, without import lines and `export`; so names must be unique among
+a page's modules. The Content-Security-Policy admits only this script and the style, by their hashes.
 """
 
 import base64

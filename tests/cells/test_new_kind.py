@@ -110,8 +110,8 @@ def test_resuming_and_fine_tuning_run_no_file(cli, folder: Path, trained: Path) 
 FAULTS = [
     ("import json\njson.loads('')\n", "Leaky", "wrong.py, line 2: JSONDecodeError: Expecting value"),
     (LEAKY, "tanh", "found tanh, which is no subclass of charlm.cells.Cell; allowed: Leaky"),
-    (f"{LEAKY}\nclass Two(Leaky):\n    pass\n", "", "found 2 cells, Leaky, Two; allowed: one's name"),
-    (LEAKY.replace("Leaky", "lstm"), "lstm", "found a class lstm, as a built-in kind is called; "),
+    (f"{LEAKY}\nclass Two(Leaky):\n    pass\n", "", "found 2 cells, Leaky, Two; allowed: the name of one"),
+    (LEAKY.replace("Leaky", "lstm"), "lstm", "found a class lstm, the name of a built-in kind; "),
     (LEAKY.replace("leak: float", "step: float"), "Leaky", "found an option Leaky.step, which Cell has; "),
     (LEAKY.replace("leak: float", "leak"), "Leaky", "; allowed: options with a type, as in scale: float = 3.0"),
     (LEAKY.replace("leak: float", "rate: float"), "Leaky", "initial = ('leak',); allowed: a tuple of options: rate"),

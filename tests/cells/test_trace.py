@@ -87,7 +87,7 @@ def test_initial_values_of_a_step_stay_as_the_config_sets_others() -> None:
 FAULTS = {
     "h if h > 0 else -h": "a branch on a value, which a trace does not know; use where(",
     "h * math.exp(h)": "a number is needed where a vector was found; ",
-    "torch.add(h, 1, out=h)": "torch's add with arguments that a step does not know; allowed: ",
+    "torch.add(h, 1, out=h)": "torch's add with unknown arguments; allowed: ",
     "h.silu()": "a vector of a step has no silu; write torch.nn.functional.silu(v) ",
     "torch.cat([x, h], -1)": "torch's cat is no operation of a step; write a product of each ",
     "h**0.3": "found 0.3 as an exponent; allowed: ±0.5, ±1, …, ±8; or use exp(b * log(v))",
@@ -99,7 +99,7 @@ FAULTS = {
     "(h, h)": "the number of values that step returns is 2; allowed: 1: h",
     'p.product("w", h) + p.product("w", x)': "the parameter w is declared twice, with columns",
     'p.product("w", h, start="ones")': "found w: an initial value 'ones'; allowed: finite numbers, identity, ",
-    'torch.rand(()).item() * p.product("w", h)': "step computes something else when it is called again; ",
+    'torch.rand(()).item() * p.product("w", h)': "two calls of step differ; ",
 }
 
 

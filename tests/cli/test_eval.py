@@ -70,9 +70,9 @@ def test_what_needs_the_training_text(cli, tiny_config, text_file, tmp_path, wri
     text_file.write_text("so\ntee\n" * 30)
     resume = ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=9"]
     for words in (["eval", run, "--file", file, "--dynamic"], ["eval", run, "--file", file, "--novelty"], resume):
-        assert cli(*words).error.startswith(f"{text_file}: the text has changed since the run was trained"), words
+        assert cli(*words).error.startswith(f"{text_file}: the text has changed since training"), words
     text_file.unlink()
-    assert cli(*resume).error.startswith(f"{text_file}: no such file or folder, where the text of the ")
+    assert cli(*resume).error.startswith(f"{text_file}: no such file or folder; allowed: the run's text; ")
     assert cli("eval", run, "--file", file).code == 0
 
 

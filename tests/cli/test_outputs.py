@@ -62,7 +62,7 @@ def test_a_run_may_be_new_below_its_text_but_not_hold_a_part_of_it(cli, tiny_con
         shutil.copy(text_file, folder / name)
     train = ["train", "--config", tiny_config, "--set", f"data.source={folder}", "--run-dir"]
     for run in (folder / "part", folder):
-        assert cli(*train, run).error.startswith(f"{folder}: has files in {run}, the folder of the run; ")
+        assert cli(*train, run).error.startswith(f"{folder}: found files in {run}, the run's folder; ")
     assert [path.name for path in (folder / "part").glob("[!.]*")] == ["b.txt"]
     assert cli(*train, folder / "runs/new").code == 0
     again = cli("train", "--resume", "--run-dir", folder / "runs/new", "--set", "train.max_steps=7")

@@ -1,6 +1,7 @@
 """docs/options.md, generated from the schema: `python -m tests.docs.options` writes it."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ def options_table() -> str:
     lines = ["| option | default | allowed | meaning |", "|---|---|---|---|"]
     for name, node in json_schema(Config)["properties"].items():
         for key, default, allowed, meaning in _rows(name, node, ""):
-            cells = [f"`{key}`", f"`{default}`" if default else "", allowed.replace("|", "\\|"), meaning]
+            cells = [f"`{key}`", f"`{default}`" if default else "", allowed, meaning]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -25,12 +26,23 @@ def _rows(key: str, node: Schema, note: str) -> Iterator[tuple[str, ...]]:
         yield from _union(key, node)
     elif section is None:
         default = json.dumps(node["default"], ensure_ascii=False) if "default" in node else ""
-        yield key, default, allowed_text(node), meaning
+        yield key, default, _short(node), meaning
     else:
         if section is not node:  # a number is allowed in place of the section
-            yield key, "", allowed_text(node), meaning
+            yield key, "", _short(node), meaning
         for name, child in section["properties"].items():
             yield from _rows(f"{key}.{name}", child, note)
+
+
+def _short(node: Schema) -> str:
+    """What an option allows, as in errors, but with ranges, and without the bound that the page states once."""
+    text = allowed_text(node).replace(" and ≤ 1,000,000,000", "").replace(" | ", ", ")
+    return re.sub(r"an? (number|integer)(?: ≥ (\S+) and ≤ (\S+))?", _range, text)
+
+
+def _range(match: re.Match[str]) -> str:
+    kind, least, most = match.groups()
+    return f"{kind} {least} to {most}" if least else kind
 
 
 def _union(key: str, node: Schema) -> Iterator[tuple[str, ...]]:
@@ -38,7 +50,7 @@ def _union(key: str, node: Schema) -> Iterator[tuple[str, ...]]:
     tag = node["discriminator"]["propertyName"]
     sections = {kind: section["properties"] for kind, section in node["discriminator"]["mapping"].items()}
     kinds = "; ".join(f"{kind}: {options[tag]['description'].rstrip('.')}" for kind, options in sections.items())
-    yield f"{key}.{tag}", json.dumps(node["default"][tag]), " | ".join(sections), f"{node['description']} {kinds}."
+    yield f"{key}.{tag}", json.dumps(node["default"][tag]), ", ".join(sections), f"{node['description']} {kinds}."
     listed: list[tuple[str, Schema]] = []
     for options in sections.values():
         for name, child in options.items():

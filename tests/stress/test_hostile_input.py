@@ -186,7 +186,7 @@ FORGED: dict[str, tuple[dict[str, Any], str, dict[str, torch.Tensor], str]] = {
         model_of(hidden=20_000, layers=60),
         own_cell(states=64),
         weights_of(20_000, layers=60),
-        "numbers that a step computes of each stream; allowed: ",
+        "numbers per stream; allowed: ",
     ),
     "states": (model_of(), own_cell(states=65), {}, "found 65 states; allowed: 1 to 64"),
     "gates": (model_of(), own_cell(names=60_000), {}, "found 60000 names of gates and values; allowed: up to 4000"),

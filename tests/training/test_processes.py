@@ -215,9 +215,9 @@ def indivisible_batch(group, raw):
     ("fault", "printed"),
     [
         (disk_of_the_first, "RunError: /"),
-        (other_weights, "CharlmError: weights: process 0 and process 2 differ"),
+        (other_weights, "CharlmError: weights: processes 0 and 2 differ"),
         (weights_that_are_not_finite, "DivergenceError: update 8: "),
-        (other_text, "CharlmError: text: process 0 and process 1 differ"),
+        (other_text, "CharlmError: text: processes 0 and 1 differ"),
         (no_text, "CharlmError: process 2: /"),
         (indivisible_batch, "ConfigError: train.batch_size: found 7 for 3 processes"),
     ],
