@@ -133,13 +133,12 @@ def cells(*, jumps: bool = True, hidden: int = 4, most: int = 10) -> st.SearchSt
 
 
 def drawn(number: int, hidden: int, most: int = 10) -> list[Cell]:
-    """The same continuous cells in every call."""
-    return [random_cell(Random(seed), hidden, CONTINUOUS, most) for seed in range(number)]
+    """The same continuous cells in every call, none of the shortest."""
+    return [_random_cell(Random(seed), hidden, most) for seed in range(number)]
 
 
-def random_cell(random: Random, hidden: int, names: tuple[str, ...], most: int) -> Drawn:
-    """A cell of these instructions, none of the shortest."""
+def _random_cell(random: Random, hidden: int, most: int) -> Drawn:
     recipe = []
     for _ in range(random.randint(most // 2, most)):
-        recipe.append((random.choice(names), random.randrange(6), random.randrange(6), random.randrange(4)))
+        recipe.append((random.choice(CONTINUOUS), random.randrange(6), random.randrange(6), random.randrange(4)))
     return random.choice(KINDS)(hidden=hidden, recipe=tuple(recipe))
