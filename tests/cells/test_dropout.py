@@ -103,14 +103,3 @@ def test_a_stack_is_its_layers_with_masks_drawn_from_the_lowest_up(
     high, last_of_high = layer_by_hand(1, low * mask)
     assert torch.equal(y, low + high if residual else high)
     assert all(map(torch.equal, last, map(torch.stack, zip(last_of_low, last_of_high, strict=True))))
-
-
-def test_no_dropout_and_eval_mode_draw_nothing_and_change_no_bit() -> None:
-    stack = Case("lstm").build(3, 5, 2)
-    dropping = Case("lstm").build(3, 5, 2, between_layers=0.5, state=0.5, weights=0.5)
-    dropping.load_state_dict(stack.state_dict())
-    x = random_input(stack, 4, 2)
-    generator_state = torch.get_rng_state()
-    expected, _ = stack(x)
-    assert torch.equal(dropping.eval()(x)[0], expected)
-    assert torch.equal(torch.get_rng_state(), generator_state)

@@ -4,7 +4,6 @@ The first tests replace what PyTorch says of them.
 """
 
 import contextlib
-import copy
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -134,22 +133,6 @@ def windows(stack: RecurrentLayers, x_TBI: Tensor, count: int = 6) -> list[Tenso
         return [tensor.detach().cpu() for tensor in (y_TBH, *gradients)]
 
     return [tensor for _ in range(count) for tensor in window()]
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="no two CUDA devices")
-def test_a_thread_whose_current_device_is_another_card(case: Case) -> None:
-    stack = case.build(17, 40, 2).float()
-    x = random_input(stack, 5, 3).float()
-    on_first, on_second = (copy.deepcopy(stack).to(device) for device in (FIRST, SECOND))
-    expected = windows(on_first, x.to(FIRST))
-    with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(windows, on_second, x.to(SECOND)).result()
-        assert pool.submit(torch.cuda.current_device).result() == 0
-    equal_cards = torch.cuda.get_device_name(FIRST) == torch.cuda.get_device_name(SECOND)
-    rtol, atol = (0, 0) if equal_cards else (1e-3, 1e-4)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=rtol, atol=atol)
 
 
 @pytest.mark.cuda
