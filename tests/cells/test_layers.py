@@ -156,16 +156,6 @@ def test_lines_without_a_kernel(kind: str, options: dict[str, Any], training: bo
     assert selection.description == f"{kind}: {line}"
 
 
-@pytest.mark.usefixtures("needs_kernels")
-def test_lines_with_a_kernel() -> None:
-    for kind in CELLS:
-        assert Case(kind).start(3, 4, zoneout=0.1).select_backend("cpu").description == f"{kind}: fused CPU kernel"
-    layers = Case("rhn").start(3, 4)
-    with torch.autocast("cpu", torch.float16):
-        line = "rhn: reference loop; no fused CPU kernel: it multiplies in float32 or bfloat16 only"
-        assert layers.select_backend("cpu").description == line
-
-
 def test_lines_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
     assert Case("lstm").start(3, 4).select_backend("cuda").description == "lstm: fused torch layer (cuDNN)"
