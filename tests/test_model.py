@@ -64,8 +64,6 @@ def test_a_tensor_that_does_not_fit_is_refused_by_every_way_to_compute():
             with pytest.raises(ValueError, match="; allowed: "):
                 way((state[0], form(state[1])))
     with pytest.raises(ValueError, match="; allowed: "):
-        layers(inputs.to("meta"))
-    with pytest.raises(ValueError, match="; allowed: "):
         model(ids().int())
 
 

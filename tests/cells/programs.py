@@ -124,12 +124,12 @@ CONTINUOUS = tuple(name for name in NAMES if name not in ("jump", "stop"))
 """Without functions that jump, and gradients that are stopped: where a comparison must not depend on rounding."""
 
 
-def cells(*, jumps: bool = True, hidden: int = 4, most: int = 10) -> st.SearchStrategy[Drawn]:
-    """Random cells of at most `most` instructions; without `jumps` they are CONTINUOUS."""
+def cells() -> st.SearchStrategy[Drawn]:
+    """Random cells."""
     operand = st.integers(0, 5)
-    instruction = st.tuples(st.sampled_from(NAMES if jumps else CONTINUOUS), operand, operand, st.integers(0, 3))
-    recipes = st.lists(instruction, min_size=1, max_size=most)
-    return st.builds(lambda kind, recipe: kind(hidden=hidden, recipe=tuple(recipe)), st.sampled_from(KINDS), recipes)
+    instruction = st.tuples(st.sampled_from(NAMES), operand, operand, st.integers(0, 3))
+    recipes = st.lists(instruction, min_size=1, max_size=10)
+    return st.builds(lambda kind, recipe: kind(hidden=4, recipe=tuple(recipe)), st.sampled_from(KINDS), recipes)
 
 
 def drawn(number: int, hidden: int, most: int = 10) -> list[Cell]:

@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from charlm.cells import Cell, exp, maximum, minimum, relu, tanh, where
-from charlm.layers import Generator, Lookup, RecurrentLayers, linear
+from charlm.layers import RecurrentLayers
 from tests.cells.measure import (
-    CASES,
     Case,
     assert_equal_runs,
     by_kernel,
@@ -28,7 +27,6 @@ from tests.cells.measure import (
     seeded,
 )
 from tests.cells.programs import drawn
-from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
@@ -70,28 +68,6 @@ def test_what_transforms_and_second_derivatives_are_left_to_the_reference() -> N
     y, _ = layers(x[0])
     with pytest.raises(RuntimeError, match=r"^charlm's kernels: found second derivatives; allowed: "):
         torch.autograd.grad(y.sum(), x, create_graph=True)
-
-
-# Generation
-
-
-# I ≠ H, I = H, one-hot
-@pairwise(case=CASES, sizes=[(5, 1), (5, 3), (13, 2), (0, 2)], residual=[False, True], bf16=[False, True])
-@torch.no_grad()
-def test_any_cell_writes_what_its_layers_do(case: Case, sizes: tuple[int, int], residual: bool, bf16: bool) -> None:
-    """Greedy characters from a kernel are those of step after step."""
-    V, B = 11, 3
-    embedding, layers = sizes
-    stack = case.build(embedding or V, 13, layers, residual=residual, zoneout=0.3).float().eval()
-    table_VE = torch.randn(V, embedding) if embedding else None
-    decoder = torch.randn(V, 13), torch.randn(V)
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        y, state = stack(Lookup(torch.randint(V, (4, B)), table_VE))
-        structs = stack.generating_layers(state, Lookup(torch.arange(V), table_VE))
-        generator = Generator(stack.cpu_driver.kernel, structs, [decoder], residual=stack.residual)
-        for ids in generator.draw(torch.rand(30, B), temperature=0.0, top_k=0, top_p=1.0):
-            assert torch.equal(linear(y[-1], *decoder).argmax(-1), ids)
-            y, state = stack(Lookup(ids[None], table_VE), state)
 
 
 # Cells of these tests, in one library

@@ -2,7 +2,6 @@
 
 import ast
 import json
-import pickle
 from random import Random
 from typing import Any, ClassVar
 
@@ -59,8 +58,6 @@ def test_nothing_is_lost(cell: Cell) -> None:
     assert again.name == "Mine"
     assert again.programs() == cell.programs()
     assert as_json(again) == stored
-    unpickled = pickle.loads(pickle.dumps(again))
-    assert (unpickled, unpickled.programs()) == (again, cell.programs())
 
 
 def accept_or_refuse(section: dict[str, Any], stored: str) -> bool:

@@ -162,6 +162,7 @@ def test_a_layer_without_its_kernel_runs_in_pytorch_and_says_why(monkeypatch: py
 def test_why_nothing_can_be_compiled(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, error: str
 ) -> None:
+    monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv(variable, value)
     with pytest.raises(KernelError, match=error):
         loading.load(kernel)
