@@ -24,14 +24,6 @@ def ids(*shape, seed=0):
     return torch.randint(V, shape, generator=torch.Generator().manual_seed(seed))
 
 
-def sharpened(model):
-    """Larger weights of the logits, so that members differ in what they predict."""
-    with torch.no_grad():
-        for member in model.members:
-            member.decoder.weight.mul_(8)
-    return model.eval()
-
-
 @pytest.mark.parametrize("cell", ["lstm", "gru"])  # two state tensors, and one
 def test_each_member_learns_as_if_alone(cell):
     sizes = {"cell": {"kind": cell, "hidden": H}}
@@ -65,14 +57,17 @@ def test_members_have_weights_and_dropout_of_their_own():
 
 
 def test_probabilities_are_the_mean_of_the_members():
-    model, x = sharpened(model_of()), ids(9, B)
+    model, x = model_of().eval(), ids(9, B)
+    with torch.no_grad():
+        for member in model.members:
+            member.decoder.weight.mul_(8)  # so that they differ in what they predict
     logits, _ = model(x)
     wanted = torch.stack([member.double()(x)[0].softmax(-1) for member in model.members]).mean(0).log()
     torch.testing.assert_close(logits.double(), wanted, rtol=0, atol=4e-6)
 
 
 def test_lines_begin_from_the_zero_state_in_every_member():
-    model, x = sharpened(model_of()), ids(6, 1)
+    model, x = model_of().eval(), ids(6, 1)
     lines = copy.deepcopy(model)
     lines.reset_id = 0
     x[3] = 0
