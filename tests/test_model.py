@@ -10,7 +10,7 @@ import torch
 from charlm.cells import CELLS
 from charlm.config import parse_config
 from charlm.layers.selection import backends
-from charlm.model import build_model, mean_square, parameters_by_part, uninitialized_model
+from charlm.model import build_model, parameters_by_part, uninitialized_model
 
 V, T, B = 7, 5, 3
 
@@ -76,10 +76,11 @@ def test_zeroed_output_layer_gives_ln_v(kind):
     assert loss.objective.item() == pytest.approx(T * math.log(V), rel=1e-6)
 
 
-def test_mean_square_has_a_gradient_at_0():
-    zeros = torch.zeros(4, requires_grad=True)
-    mean_square(zeros).backward()
-    assert zeros.grad.tolist() == [0.0] * 4
+def test_penalties_of_outputs_that_are_0_have_gradients():
+    model = model_of(cell={"kind": "rnn", "hidden": 8})
+    model.layers.init_uniform_(0.0)
+    model.window_loss(ids(), ids(seed=1), None, activation_penalty=1.0, change_penalty=1.0).objective.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
 def test_penalties_are_mean_squares_times_the_steps():

@@ -134,8 +134,9 @@ def test_streams_side_by_side_share_no_memory(case: Case) -> None:
         found = []
         for _ in range(6):
             y_TBH, _ = own(stacks[n])(inputs[n], stacks[n].zero_state(32))
-            found += [y_TBH, *torch.autograd.grad(y_TBH.square().sum(), [*stacks[n].parameters()])]
-        return [tensor.detach().cpu() for tensor in found]
+            gradients = torch.autograd.grad(y_TBH.square().sum(), [*stacks[n].parameters()])
+            found += [tensor.detach().cpu() for tensor in (y_TBH, *gradients)]
+        return found
 
     def in_a_stream(n: int) -> list[Tensor]:
         with torch.cuda.stream(torch.cuda.Stream()):
