@@ -173,12 +173,6 @@ def test_a_hostile_program_is_refused_in_one_line(place: tuple[Any, ...], value:
         restored(section_of(cell), json.dumps(raw))
 
 
-@pytest.mark.parametrize("stored", ["[]", "{}", "null", "[" * 100_000, '{"states": []}', "nan", "\0"], ids=repr)
-def test_what_is_no_cell_at_all_is_refused(stored: str) -> None:
-    with pytest.raises(ValueError, match=r"."):
-        restored(section_of(Own(hidden=5)), stored)
-
-
 @pytest.mark.parametrize(
     "wrong", [{"kind": 3}, {"kind": "mine.py:lstm"}, {"kind": 'x.py:A"""'}, {"step": 1}, {"__init__": 1}, {"a b": 1}]
 )

@@ -120,9 +120,6 @@ def test_a_recording_that_fails_leaves_the_random_generator_as_it_was(
     assert line.startswith("graph    not used from now on: operation not permitted when stream is capturing; ")
 
 
-# Cards
-
-
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_streams_side_by_side_share_no_memory(case: Case) -> None:
