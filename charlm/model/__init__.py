@@ -13,4 +13,4 @@ from charlm.model.build import (
     uninitialized_model,
 )
 from charlm.model.members import Members, Network
-from charlm.model.network import NEVER, CharLM, WindowLoss, mean_square, overflow
+from charlm.model.network import NEVER, CharLM, WindowLoss, overflow

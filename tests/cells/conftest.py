@@ -2,7 +2,6 @@
 
 import importlib.util
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
@@ -34,10 +33,3 @@ def interpreter() -> None:
     """The loop of GPUs computes on the CPU too, in Triton's interpreter (tests/conftest.py)."""
     if importlib.util.find_spec("triton") is None or torch.cuda.is_available():
         pytest.skip("no Triton, or no interpreter of it")
-
-
-@pytest.fixture
-def no_launches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop of GPUs does all but launch Triton's kernels."""
-    pytest.importorskip("triton")
-    monkeypatch.setattr("charlm.gpu.kernels.compiled", mock.MagicMock())

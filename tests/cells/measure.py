@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
-from unittest import mock
 
 import torch
 from torch import Tensor
@@ -17,7 +16,6 @@ from charlm.config.schema import Dropout
 from charlm.layers import RecurrentLayers, RecurrentState
 from charlm.layers.reference import TensorProgram
 from charlm.layers.selection import backends
-from charlm.native.recurrence import CpuDriver
 
 Run = dict[str, Tensor]
 
@@ -171,12 +169,6 @@ def by_kernel(stack: RecurrentLayers) -> RecurrentLayers:
     """`forward` by the fused CPU kernel."""
     assert stack.select_backend("cpu").backend.name == "fused CPU kernel"
     return stack
-
-
-def in_one_library(stacks: list[RecurrentLayers]) -> Any:
-    """Replaces the CPU kernels of all layers by one library for these."""
-    programs = tuple(stack.passes(0) for stack in stacks)
-    return mock.patch.object(RecurrentLayers, "cpu_driver", CpuDriver("own", programs))
 
 
 def seeded(forward: Callable[..., Any], *more: Any) -> Callable[..., Any]:

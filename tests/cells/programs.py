@@ -124,22 +124,21 @@ CONTINUOUS = tuple(name for name in NAMES if name not in ("jump", "stop"))
 """Without functions that jump, and gradients that are stopped: where a comparison must not depend on rounding."""
 
 
-def cells(*, jumps: bool = True, hidden: int = 4, most: int = 10) -> st.SearchStrategy[Drawn]:
-    """Random cells of at most `most` instructions; without `jumps` they are CONTINUOUS."""
+def cells() -> st.SearchStrategy[Drawn]:
+    """Random cells."""
     operand = st.integers(0, 5)
-    instruction = st.tuples(st.sampled_from(NAMES if jumps else CONTINUOUS), operand, operand, st.integers(0, 3))
-    recipes = st.lists(instruction, min_size=1, max_size=most)
-    return st.builds(lambda kind, recipe: kind(hidden=hidden, recipe=tuple(recipe)), st.sampled_from(KINDS), recipes)
+    instruction = st.tuples(st.sampled_from(NAMES), operand, operand, st.integers(0, 3))
+    recipes = st.lists(instruction, min_size=1, max_size=10)
+    return st.builds(lambda kind, recipe: kind(hidden=4, recipe=tuple(recipe)), st.sampled_from(KINDS), recipes)
 
 
 def drawn(number: int, hidden: int, most: int = 10) -> list[Cell]:
-    """The same continuous cells in every call."""
-    return [random_cell(Random(seed), hidden, CONTINUOUS, most) for seed in range(number)]
+    """The same continuous cells in every call, none of the shortest."""
+    return [_random_cell(Random(seed), hidden, most) for seed in range(number)]
 
 
-def random_cell(random: Random, hidden: int, names: tuple[str, ...], most: int) -> Drawn:
-    """A cell of these instructions, none of the shortest."""
+def _random_cell(random: Random, hidden: int, most: int) -> Drawn:
     recipe = []
     for _ in range(random.randint(most // 2, most)):
-        recipe.append((random.choice(names), random.randrange(6), random.randrange(6), random.randrange(4)))
+        recipe.append((random.choice(CONTINUOUS), random.randrange(6), random.randrange(6), random.randrange(4)))
     return random.choice(KINDS)(hidden=hidden, recipe=tuple(recipe))

@@ -1,6 +1,7 @@
 """Every way to compute layers on the CPU and on GPUs, held to the reference loop in float64 at odd sizes."""
 
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -140,9 +141,10 @@ def test_gates_far_out_of_their_range(case: Case, forward_of: Any, request: pyte
         torch.testing.assert_close(found[name].double(), tensor, rtol=5e-4, atol=5e-4, msg=name)
 
 
-@pytest.mark.usefixtures("no_launches")
-def test_the_loop_of_gpus_reads_no_number(case: Case) -> None:
+def test_the_loop_of_gpus_reads_no_number(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """On the meta device, whose tensors have no values: what a GPU would have to wait for raises."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr("charlm.gpu.kernels.compiled", mock.MagicMock())  # nothing is launched
     stack = case.build(5, 17, 2, **OPTIONS[1]).float().to("meta")
     assert "own backward pass" in stack.select_backend("meta").description
     found = run(own(stack), stack, torch.randn(3, 2, 5, device="meta"), stack.zero_state(2))

@@ -36,19 +36,17 @@ def autocast(forward: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def test_autocast_is_close_to_float32(case: Case) -> None:
+def test_the_reference_in_bfloat16_is_close_to_float32(case: Case) -> None:
     stack = case.build(6, 17, 2).float()
     x, state = random_input(stack, 8, 3).float(), random_state(stack, 3)
+    forward = stack.forward_reference
     # bfloat16 rounds to 2⁻⁹ = 0.2 %; eight steps of two layers gather up to ten of these, twice as many
     # with layer normalization. Where a sum near 0 rounds across relu's kink, a whole gradient goes.
     tolerance = 0.3 if "relu" in str(case) else 0.05
-    for forward in (stack, stack.forward_reference):
-        found, expected = run(autocast(forward), stack, x, state), run(forward, stack, x, state)
-        for name, tensor in expected.items():
-            assert found[name].dtype == torch.float32, name
-            assert found[name].isfinite().all(), name
-            assert (found[name] - tensor).norm() <= tolerance * tensor.norm() + 1e-6, name
-        assert not torch.equal(found["y"], expected["y"]), "autocast did nothing"
+    found, expected = run(autocast(forward), stack, x, state), run(forward, stack, x, state)
+    for name, tensor in expected.items():
+        assert found[name].dtype == torch.float32, name
+        assert (found[name] - tensor).norm() <= tolerance * tensor.norm() + 1e-6, name
 
 
 class RoundedProduct(torch.autograd.Function):
@@ -124,5 +122,6 @@ def assert_operands_are_rounded(
         return float((found[name] - truth[name]).norm())
 
     for name in truth:
+        assert in_bf16[name].dtype == torch.float32, name
         # A sum near a tie is seldom rounded to bfloat16 alike in float32 and float64, by the reference in float32 too.
         assert error(in_bf16, name) <= max(0.3 * error(in_float32, name), 2 * error(reference, name)), name

@@ -9,7 +9,6 @@ from torch import Tensor
 from charlm.layers import dropout_mask
 from charlm.layers.backend import LayerCall
 from charlm.layers.reference import reference_layer
-from charlm.native.operators import random_mask
 from charlm.system.process_group import Shard
 from tests.cells.measure import Case, random_input, random_state, seeded
 
@@ -34,24 +33,9 @@ def test_a_mask_scales_what_it_does_not_drop_and_its_elements_are_independent() 
     assert on.float().mean(0).std().item() == pytest.approx((0.16 / 1000) ** 0.5, rel=0.15)
 
 
-@pytest.mark.parametrize(("shape", "dim"), [((8,), 0), ((3, 8, 5), 1), ((200, 64, 64), 1)], ids=str)
 @pytest.mark.parametrize("kernels", ["needs_kernels", "no_kernels"])
-def test_shards_of_a_mask_make_up_the_whole_and_need_no_compiler(
-    shape: tuple[int, ...], dim: int, kernels: str, request: pytest.FixtureRequest
-) -> None:
+def test_processes_that_share_a_batch_draw_the_masks_of_one(kernels: str, request: pytest.FixtureRequest) -> None:
     request.getfixturevalue(kernels)
-    torch.manual_seed(1)
-    whole, following = random_mask(shape, 40000), torch.rand(3)
-    shards = []
-    for index in range(4):
-        torch.manual_seed(1)
-        shape_of_shard = (*shape[:dim], shape[dim] // 4, *shape[dim + 1 :])
-        shards.append(random_mask(shape_of_shard, 40000, Shard(index, 4), dim))
-        assert torch.equal(torch.rand(3), following)
-    assert torch.equal(torch.cat(shards, dim), whole)
-
-
-def test_processes_that_share_a_batch_draw_the_masks_of_one() -> None:
     options = {"state": 0.3, "between_layers": 0.3, "weights": 0.3, "zoneout": 0.3}
     stack = Case("lstm").build(3, 5, 2, **options)
     x, state = random_input(stack, 4, 6), random_state(stack, 6)
@@ -103,14 +87,3 @@ def test_a_stack_is_its_layers_with_masks_drawn_from_the_lowest_up(
     high, last_of_high = layer_by_hand(1, low * mask)
     assert torch.equal(y, low + high if residual else high)
     assert all(map(torch.equal, last, map(torch.stack, zip(last_of_low, last_of_high, strict=True))))
-
-
-def test_no_dropout_and_eval_mode_draw_nothing_and_change_no_bit() -> None:
-    stack = Case("lstm").build(3, 5, 2)
-    dropping = Case("lstm").build(3, 5, 2, between_layers=0.5, state=0.5, weights=0.5)
-    dropping.load_state_dict(stack.state_dict())
-    x = random_input(stack, 4, 2)
-    generator_state = torch.get_rng_state()
-    expected, _ = stack(x)
-    assert torch.equal(dropping.eval()(x)[0], expected)
-    assert torch.equal(torch.get_rng_state(), generator_state)

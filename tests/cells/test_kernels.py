@@ -5,23 +5,21 @@
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
+from unittest import mock
 
 import pytest
 import torch
 
 from charlm.cells import Cell, exp, maximum, minimum, relu, tanh, where
-from charlm.cells.program import Program
-from charlm.layers import Generator, Lookup, RecurrentLayers, linear
-from tests.cells.forged import compare_kernel, forged, layers_of_program
+from charlm.layers import RecurrentLayers
+from charlm.native.recurrence import CpuDriver
 from tests.cells.measure import (
-    CASES,
     Case,
     assert_equal_runs,
     by_kernel,
     by_step,
     hold_to_the_rule,
     in_dtype_of,
-    in_one_library,
     layers_of,
     random_input,
     random_state,
@@ -30,7 +28,6 @@ from tests.cells.measure import (
     seeded,
 )
 from tests.cells.programs import drawn
-from tests.pairwise import pairwise
 
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
@@ -63,51 +60,15 @@ def test_numbers_that_are_not_finite(case: Case) -> None:
     assert y.isnan().any()
 
 
-def refused(what: str) -> Any:
-    """What must raise the kernels' own error; torch has others of this class."""
-    return pytest.raises(RuntimeError, match=rf"^charlm's kernels: found {what}; allowed: ")
-
-
-def test_second_derivatives_are_refused() -> None:
-    x = torch.randn(2, 1, 3, requires_grad=True)
-    y, _ = Case("lstm").build(3, 5).float()(x)
-    with refused("second derivatives"):
+def test_what_transforms_and_second_derivatives_are_left_to_the_reference() -> None:
+    layers, x = Case("lstm").build(3, 5).float(), torch.randn(2, 2, 1, 3, requires_grad=True)
+    y, _ = torch.func.vmap(layers.forward_reference)(x)
+    torch.testing.assert_close(y[1], layers(x[1])[0])
+    with pytest.raises(RuntimeError, match=r"^charlm's kernels: found a transform of torch.func; allowed: "):
+        torch.func.vmap(layers)(x)
+    y, _ = layers(x[0])
+    with pytest.raises(RuntimeError, match=r"^charlm's kernels: found second derivatives; allowed: "):
         torch.autograd.grad(y.sum(), x, create_graph=True)
-
-
-def test_what_transforms_takes_the_reference_only() -> None:
-    """And no masks, which would be the same in all calls."""
-    stack, x = Case("lstm").build(3, 5, zoneout=0.5).float(), torch.randn(2, 2, 1, 3)
-    of_torch = "a transform of torch.func"
-    with refused(of_torch):
-        torch.func.vmap(stack.forward_reference)(x)
-    stack.eval()
-    with refused(of_torch):
-        torch.func.vmap(stack)(x)
-    y, _ = torch.func.vmap(stack.forward_reference)(x)
-    torch.testing.assert_close(y[1], stack(x[1])[0])
-
-
-# Generation
-
-
-# I ≠ H, I = H, one-hot
-@pairwise(case=CASES, sizes=[(5, 1), (5, 3), (13, 2), (0, 2)], residual=[False, True], bf16=[False, True])
-@torch.no_grad()
-def test_any_cell_writes_what_its_layers_do(case: Case, sizes: tuple[int, int], residual: bool, bf16: bool) -> None:
-    """Greedy characters from a kernel are those of step after step."""
-    V, B = 11, 3
-    embedding, layers = sizes
-    stack = case.build(embedding or V, 13, layers, residual=residual, zoneout=0.3).float().eval()
-    table_VE = torch.randn(V, embedding) if embedding else None
-    decoder = torch.randn(V, 13), torch.randn(V)
-    with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-        y, state = stack(Lookup(torch.randint(V, (4, B)), table_VE))
-        structs = stack.generating_layers(state, Lookup(torch.arange(V), table_VE))
-        generator = Generator(stack.cpu_driver.kernel, structs, [decoder], residual=stack.residual)
-        for ids in generator.draw(torch.rand(30, B), temperature=0.0, top_k=0, top_p=1.0):
-            assert torch.equal(linear(y[-1], *decoder).argmax(-1), ids)
-            y, state = stack(Lookup(ids[None], table_VE), state)
 
 
 # Cells of these tests, in one library
@@ -140,27 +101,25 @@ def test_gradients_where_branches_meet() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("poison")
-def test_kernels_of_random_cells_and_of_forged_programs(threads: Any) -> None:
+def test_kernels_of_random_cells(threads: Any) -> None:
     threads(2)
-    comparable = forged(2), forged(3)  # their numbers and gradients are finite
-    hold_kernels_to_the_rule(drawn(2, HIDDEN, most=7), comparable)
+    hold_kernels_to_the_rule(drawn(2, HIDDEN, most=7))
 
 
-def hold_kernels_to_the_rule(cells: Sequence[Cell], programs: Sequence[tuple[Program, bool]]) -> None:
+def hold_kernels_to_the_rule(cells: Sequence[Cell]) -> None:
     """Each in one layer, by one library. Every second cell has as many inputs as units."""
-    of_cells, of_programs = [], [layers_of_program(*one) for one in programs]
+    stacks = []
     for number, cell in enumerate(cells):
         torch.manual_seed(number)
         stack = layers_of(cell, (7, HIDDEN)[number % 2], **OPTIONS[number // 2 % len(OPTIONS)]).double()
         with torch.no_grad():
             for parameter in stack.parameters():
                 parameter += 0.2 * torch.randn_like(parameter)
-        of_cells.append(stack)
-    with in_one_library([*of_cells, *of_programs]):
-        for stack in of_cells:
+        stacks.append(stack)
+    library = CpuDriver("own", tuple(stack.passes(0) for stack in stacks))
+    with mock.patch.object(RecurrentLayers, "cpu_driver", library):
+        for stack in stacks:
             try:
                 hold_to_the_rule(stack, 4, 5)
             except AssertionError as error:
                 raise AssertionError(f"{stack.cell!r}: {error}") from error
-        for stack in of_programs:
-            compare_kernel(stack)

@@ -55,17 +55,6 @@ def test_a_reset_begins_a_stream_which_ends_at_its_length(case: Case, way: str) 
     assert_equal_runs(found, expected, tolerance=1e-5 if way == "kernel" else 1e-11)
 
 
-def test_no_state_is_a_state_of_zeros_and_shapes_are_kept(case: Case) -> None:
-    stack = case.build(3, 5, 2).float()
-    x = torch.randn(4, 2, 3)
-    (y, last), (expected_y, expected_last) = stack(x), stack(x, stack.zero_state(2))
-    assert torch.equal(y, expected_y)
-    assert all(map(torch.equal, last, expected_last))
-    assert (y.shape, y.dtype) == ((4, 2, 5), torch.float32)
-    assert [tensor.shape for tensor in last] == [(2, 2, 5)] * len(stack.state_names)
-    assert torch.equal(last[0][-1], y[-1])
-
-
 def test_parameters_start_within_the_range_of_torch_or_of_the_config(case: Case) -> None:
     """Within ±1/√H, as in torch.nn; `init_uniform_` draws weights within its bound and clears biases."""
     stack = case.start(9, 64, 2)
@@ -154,16 +143,6 @@ LINES = [
 def test_lines_without_a_kernel(kind: str, options: dict[str, Any], training: bool, line: str) -> None:
     selection = Case(kind).start(3, 4, **options).select_backend("cpu", training)
     assert selection.description == f"{kind}: {line}"
-
-
-@pytest.mark.usefixtures("needs_kernels")
-def test_lines_with_a_kernel() -> None:
-    for kind in CELLS:
-        assert Case(kind).start(3, 4, zoneout=0.1).select_backend("cpu").description == f"{kind}: fused CPU kernel"
-    layers = Case("rhn").start(3, 4)
-    with torch.autocast("cpu", torch.float16):
-        line = "rhn: reference loop; no fused CPU kernel: it multiplies in float32 or bfloat16 only"
-        assert layers.select_backend("cpu").description == line
 
 
 def test_lines_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

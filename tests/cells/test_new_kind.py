@@ -12,8 +12,8 @@ import yaml
 import charlm
 from charlm.cells import RNN, Cell, tanh
 from charlm.cells.stored import StoredCell
-from charlm.config import flatten, load_config, parse_config
-from charlm.errors import CellError, ConfigError
+from charlm.config import flatten, parse_config
+from charlm.errors import ConfigError
 from tests.runs import rows
 from tests.text import words_text
 
@@ -128,15 +128,6 @@ def test_what_is_wrong_with_the_file_is_one_line(source: str, name: str, fault: 
     [line] = raised.value.faults
     assert line.startswith(f"--set model.cell.kind={kind}: model.cell.kind: ")
     assert fault in line
-
-
-def test_only_a_config_that_a_user_typed_runs_a_file() -> None:
-    Path("own/leaky.py").write_text("raise AssertionError\n")
-    cell = load_config(Path("own/mine.yaml"), ["model.cell.leek=3"]).model.cell
-    assert isinstance(cell, StoredCell)
-    assert cell.options() == {"leak": 0.5, "leek": 3}
-    with pytest.raises(CellError):
-        cell.program(square=True)
 
 
 def test_other_processes_get_its_programs_instead_of_its_class() -> None:

@@ -1,4 +1,4 @@
-"""The tracer: what a step becomes, when its values are computed, and what it says about steps that it cannot hold."""
+"""The tracer: what a step becomes, and what it says about steps that it cannot hold."""
 
 import itertools
 import math
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 import charlm.cells
 from charlm.cells import LSTM, SRU, Cell, Mogrifier, where
 from charlm.cells.cell import trace
-from charlm.cells.program import WINDOW, Program, when
+from charlm.cells.program import Program
 from charlm.cells.stored import as_json, restored
 from charlm.cells.symbols import FUNCTIONS, Condition, Value
 from charlm.errors import CellError
@@ -45,22 +45,14 @@ def test_a_product_with_0_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cell", "before", "recurrent"),
-    [
-        (LSTM(layer_norm=True), ["weight_ih"], ("weight_hh",)),
-        (SRU(), ["weight_ih"], ()),
-        (Mogrifier(), [], ("weight_q", "weight_hh")),
-    ],
+    ("cell", "recurrent"),
+    [(LSTM(layer_norm=True), ("weight_hh",)), (SRU(), ()), (Mogrifier(), ("weight_q", "weight_hh"))],
     ids=repr,
 )
-def test_products_of_the_input_are_computed_before_the_loop(
-    cell: Cell, before: list[str], recurrent: tuple[str, ...]
+def test_dropout_of_weights_acts_on_the_matrices_of_products_of_the_state(
+    cell: Cell, recurrent: tuple[str, ...]
 ) -> None:
-    """Recurrent matrices, which dropout of weights acts on, are those of products of the state."""
-    program = trace(cell, False)
-    kinds = zip(program.nodes, when(program.nodes), strict=True)
-    assert [node.name for node, kind in kinds if (node.op, kind) == ("product", WINDOW)] == before
-    assert program.recurrent() == recurrent
+    assert trace(cell, False).recurrent() == recurrent
 
 
 def test_initial_values_of_a_step_stay_as_the_config_sets_others() -> None:

@@ -1,5 +1,5 @@
 """The fixtures of the cells' tests."""
 
-from tests.cells.conftest import case, interpreter, no_launches, poison
+from tests.cells.conftest import case, interpreter, poison
 
-__all__ = ["case", "interpreter", "no_launches", "poison"]
+__all__ = ["case", "interpreter", "poison"]

@@ -127,20 +127,16 @@ def test_a_kernel_is_compiled_once_for_a_source_and_a_compiler(
     assert len([*cache.glob("kernels/adding-*.so")]) == 4
 
 
-@pytest.mark.parametrize(
-    ("suffix", "damage"),
-    [(".so", "cut"), (".so", "changed"), (".so", "writable by others"), (".sha256", "missing"), (".sha256", "changed")],
-)
+@pytest.mark.parametrize(("suffix", "damage"), [("so", "changed"), ("so", "writable by others"), ("sha256", "changed")])
 def test_a_library_that_is_damaged_or_not_ones_own_is_made_again(
     kernel: Kernel, cache: Path, suffix: str, damage: str, compiles: Any
 ) -> None:
     loading.load(kernel)
-    [path] = (cache / "kernels").glob(f"adding*{suffix}")
+    [path] = (cache / "kernels").glob(f"adding*.{suffix}")
     data = path.read_bytes()
     path.unlink()  # This process has it mapped.
-    if damage != "missing":
-        path.write_bytes({"cut": data[: len(data) // 2], "changed": b"x" + data[1:]}.get(damage, data))
-        path.chmod(0o777 if damage == "writable by others" else 0o600)
+    path.write_bytes(b"x" + data[1:] if damage == "changed" else data)
+    path.chmod(0o777 if damage == "writable by others" else 0o600)
     assert compiles(kernel)
     assert not compiles(kernel)
 
@@ -157,25 +153,19 @@ def test_a_layer_without_its_kernel_runs_in_pytorch_and_says_why(monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("variables", "error"),
+    ("variable", "value", "error"),
     [
-        ({"CXX": "", "PATH": ""}, "no C++ compiler; install g++ or clang++ for speed"),
-        ({"CXX": "no-such-compiler"}, "no-such-compiler: not found; install g++ or clang++, or fix or unset CXX"),
-        ({"CHARLM_CACHE": "FILE"}, "the cache cannot be written: "),
-        ({"CHARLM_CACHE": "WRITABLE"}, "the cache is not safe: others may write to it"),
+        ("PATH", "", r"no C\+\+ compiler; install g\+\+ or clang\+\+ for speed"),
+        ("CHARLM_CACHE", __file__, "the cache cannot be written: "),
     ],
 )
 def test_why_nothing_can_be_compiled(
-    kernel: Kernel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], error: str
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, error: str
 ) -> None:
-    (tmp_path / "writable/kernels").mkdir(parents=True)
-    (tmp_path / "writable/kernels").chmod(0o777)
-    places = {"FILE": str(kernel.source), "WRITABLE": str(tmp_path / "writable")}
-    for name, value in variables.items():
-        monkeypatch.setenv(name, places.get(value, value))
-    with pytest.raises(KernelError) as caught:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(KernelError, match=error):
         loading.load(kernel)
-    assert error in str(caught.value)
     assert not kernel.works()
 
 

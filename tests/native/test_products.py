@@ -121,14 +121,6 @@ def test_linear_is_torch_s() -> None:
         gradients = (torch.autograd.grad(y, inputs, upstream) for y in (y, expected))
         for mine, theirs in zip(*gradients, strict=True):
             torch.testing.assert_close(mine, theirs)
-    gaps = torch.randn(14)[::2]
-    torch.testing.assert_close(linear(x, w, gaps), F.linear(x, w, gaps))
-    torch.testing.assert_close(linear(torch._neg_view(x), w), F.linear(-x, w))
     assert linear(x[0, 0], w).shape == (7,)
     assert linear(torch.zeros(2, 0), torch.zeros(4, 0)).shape == (2, 4)
     assert linear(x.double(), w.double()).dtype == torch.float64
-    # Operands of another device or type are left to torch, whose answer is of no use on "meta", but nobody reads memory
-    # that is not there.
-    linear(x, w.to("meta"))
-    with pytest.raises(RuntimeError):
-        linear(x, w, torch.zeros(7, dtype=torch.float64))
