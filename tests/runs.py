@@ -45,17 +45,23 @@ def with_max_steps(steps):
 
 
 @contextlib.contextmanager
-def interrupted_after(steps, number=signal.SIGINT):
-    """Sends this process a signal at the end of the update that makes it so many steps."""
-    update = Trainer.update
+def before_updates(step, happen, times=1):
+    """Calls a function with the trainer before the update that follows `step` updates; again after a rollback."""
+    update, calls = Trainer.update, []
 
     def updated(trainer):
+        if trainer.state.step == step and len(calls) < times:
+            calls.append(step)
+            happen(trainer)
         update(trainer)
-        if trainer.state.step == steps:
-            signal.raise_signal(number)
 
     with mock.patch.object(Trainer, "update", updated):
         yield
+
+
+def interrupted_after(steps, number=signal.SIGINT):
+    """Sends this process a signal in the update that makes it so many steps."""
+    return before_updates(steps - 1, lambda _: signal.raise_signal(number))
 
 
 def row_of(trainer: Trainer) -> dict[str, Any]:

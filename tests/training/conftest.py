@@ -4,7 +4,6 @@ import contextlib
 import resource
 import shutil
 from dataclasses import replace
-from unittest import mock
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from charlm.training.machine import choose_machine
 from charlm.training.start import start_run
 from charlm.training.step import Trainer
 from tests.corpora import load_corpus
-from tests.runs import assert_same_checkpoint, untimed
+from tests.runs import assert_same_checkpoint, before_updates, untimed
 from tests.text import words_text
 
 
@@ -54,21 +53,6 @@ def finished_run(tmp_path_factory, config_of, compiled):
 def run(finished_run, tmp_path):
     """A copy of the finished run."""
     return shutil.copytree(finished_run, tmp_path / "run")
-
-
-@contextlib.contextmanager
-def before_updates(step, happen, times=1):
-    """Calls a function with the trainer before the update that follows `step` updates; again after a rollback."""
-    update, calls = Trainer.update, []
-
-    def updated(trainer):
-        if trainer.state.step == step and len(calls) < times:
-            calls.append(step)
-            happen(trainer)
-        update(trainer)
-
-    with mock.patch.object(Trainer, "update", updated):
-        yield
 
 
 @pytest.fixture

@@ -20,9 +20,9 @@ from charlm.training.start import resume_run, run_of_this_launch, start_run
 from charlm.training.state import restore_snapshot, take_snapshot
 from charlm.training.step import Trainer
 from tests.processes import team
-from tests.runs import untimed, with_max_steps
+from tests.runs import before_updates, interrupted_after, untimed, with_max_steps
 from tests.text import words_text
-from tests.training.conftest import assert_same_run, before_updates, full_disk
+from tests.training.conftest import assert_same_run, full_disk
 
 SIZE = 3
 TOLERANCE = 1e-4
@@ -152,7 +152,7 @@ def is_last(group: ProcessGroup) -> bool:
 
 
 def interrupted(group, raw):
-    return before_updates(6, lambda trainer: is_last(group) and signal.raise_signal(signal.SIGTERM))
+    return interrupted_after(7, signal.SIGTERM) if is_last(group) else None
 
 
 def test_processes_write_what_one_process_writes_which_resumes_their_run(processes, raw, tmp_path):

@@ -8,20 +8,11 @@ import pytest
 
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
-from charlm.errors import CharlmError, DataError, RunError
+from charlm.errors import DataError, RunError
 from charlm.native import precision
 from charlm.system.lock import is_locked
 from charlm.training.start import resume_run, start_run
 from tests.runs import contents, interrupted_after, rows, with_max_steps
-
-
-def test_runs_write_only_into_folders_of_their_own(tmp_path, config_of, monkeypatch):
-    """Also those of the same second."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("time.strftime", lambda _: "now")
-    folders = [start_run(config_of(train={"max_steps": 1}), name="test").run_dir for _ in range(3)]
-    assert folders == ["runs/test-now", "runs/test-now-2", "runs/test-now-3"]
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 def test_a_split_smaller_than_a_window_is_refused_at_once(tmp_path, config_of):
@@ -29,14 +20,6 @@ def test_a_split_smaller_than_a_window_is_refused_at_once(tmp_path, config_of):
         with pytest.raises(DataError):
             start_run(config_of(data={"split": shares}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_folder_that_cannot_hold_the_run_is_refused(tmp_path, config_of, run):
-    with pytest.raises(RunError):
-        start_run(config_of(), run)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CharlmError):
-        start_run(config_of(), tmp_path / "file" / "run")
 
 
 LOCKING = """

@@ -144,11 +144,3 @@ def test_the_average_of_the_weights_begins_with_those_after_the_first_update(tra
         decay = min((1 + n) / (10 + n), 0.25) if n else 0.0
         expected = decay * expected + (1 - decay) * trainer.model.decoder.weight.detach()
         torch.testing.assert_close(trainer.evaluated_model.decoder.weight, expected)
-
-
-def test_same_seed_same_weights_other_seed_others(trainer_of):
-    first, second, other = trainer_of(), trainer_of(), trainer_of(seed=2)
-    for trainer in (first, second, other):
-        trainer.update()
-    assert torch.equal(first.model.decoder.weight, second.model.decoder.weight)
-    assert not torch.equal(first.model.decoder.weight, other.model.decoder.weight)
