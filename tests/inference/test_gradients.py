@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from charlm.errors import DataError
 from charlm.inference.gradients import gradient_norms
 from tests.inference.models import H, ids, model_of
 
@@ -35,9 +34,3 @@ def test_norms_are_those_of_finite_differences(kind):
             squares += ((up - down) / 2e-6) ** 2
         expected[layer, k] += np.sqrt(squares) / 2
     np.testing.assert_allclose(norms, expected, rtol=1e-5)
-
-
-def test_a_text_needs_three_characters():
-    with pytest.raises(DataError):
-        gradient_norms(model_of(), ids(2))
-    assert gradient_norms(model_of(), ids(3)).shape == (2, 1)
