@@ -117,9 +117,7 @@ THREE_LAYERS = {"layers": 3, "embedding": 6, "residual": True, "zoneout": 0.3}
     ],
     ids=str,
 )
-def test_the_kernel_draws_what_the_loop_over_characters_does(
-    cell, model, precision, thread_count, threads, monkeypatch
-):
+def test_the_kernel_draws_what_the_loop_over_characters_does(cell, model, precision, count, threads, monkeypatch):
     hidden = 150 if count > 1 else 21
     model = model_of(cell={**cell, "hidden": hidden}, precision=precision, **model)
     threads(count)
