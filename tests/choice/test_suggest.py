@@ -4,7 +4,6 @@ import itertools
 import math
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +14,7 @@ from charlm.checkpoint import read_checkpoint
 from charlm.choice import speed as speed_module
 from charlm.choice.families import Request
 from charlm.choice.suggest import suggest
-from charlm.config import Config, dump_config, load_config
+from charlm.config import Config, load_config
 from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CharlmError
@@ -158,20 +157,6 @@ def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(speed,
     assert 1e-4 < suggestion.config.optimizer.lr < 5e-2
     assert train.eval_every <= suggestion.updates
     assert train.patience == 0 or train.patience == suggestion.updates // train.eval_every // 2 >= 5
-
-
-@pytest.mark.usefixtures("real_texts")
-def test_the_users_options_and_sections_stay(write):
-    other = str(write("other.txt", words_text(30_000)))
-    given = ["model.cell.kind=gru", "train.batch_size=8", "optimizer.lr=0.001", " device=cpu", "threads =1"]
-    given.append(f"data={{source: {other}, split: [0.5,0.25,0.25]}}")
-    suggestion = suggest(Request("my.txt", 1, given))
-    config = suggestion.config
-    assert (config.model.cell.kind, config.train.batch_size, config.optimizer.lr) == ("gru", 8, 0.001)
-    assert (config.device, config.threads) == ("cpu", 1)
-    assert (config.data.source, config.data.split) == (other, (0.5, 0.25, 0.25))
-    assert suggestion.reasons["text"].startswith("30,000 characters")
-    assert load_config(Path(write("mine.yaml", dump_config(config)))) == config
 
 
 def test_a_section_gives_the_options_that_are_in_it_and_all_if_it_may_change_its_kind():

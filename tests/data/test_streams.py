@@ -114,7 +114,7 @@ def test_streams_are_whole_records_each_about_once(records, batch_size):
     missed, repeated = (
         wanted - counts,
         counts - wanted,
-    )  # a stream may cut its last record, which another one begins with
+    )  # a cut record is begun again
     assert set(counts) <= set(wanted)
     assert max(missed.total(), repeated.total()) <= batch_size
 
