@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from charlm.errors import DataError
-from charlm.system.cache import cache_dir, cache_folder, open_private
+from charlm.system.cache import cache_dir, cache_folder
 
 
 def test_where_the_cache_is(monkeypatch):
@@ -42,17 +42,3 @@ def test_a_folder_of_another_user_is_refused(cache):
     os.chown(cache_folder("kernels"), 54321, 54321)
     with pytest.raises(DataError, match="not safe"):
         cache_folder("kernels")
-
-
-def test_what_stands_in_the_place_of_a_file_is_not_opened(tmp_path):
-    """A named pipe would wait for its writer."""
-    file, link, pipe = (tmp_path / name for name in ("file", "link", "pipe"))
-    file.write_text("here")
-    link.symlink_to(file)
-    os.mkfifo(pipe)
-    with open_private(file) as opened:
-        assert opened.read() == b"here"
-    file.chmod(0o666)
-    for path in (link, pipe, tmp_path, file):
-        with pytest.raises(OSError, match=r"link|others|no regular file"):
-            open_private(path)
