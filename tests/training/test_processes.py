@@ -12,8 +12,6 @@ from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import parse_config
 from charlm.data.corpus import CountedSources
 from charlm.errors import CharlmError, RunError
-from charlm.inference.evaluation import evaluate
-from charlm.model import build_model
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.machine import choose_machine
 from charlm.training.start import resume_run, run_of_this_launch, start_run
@@ -110,21 +108,6 @@ def test_any_number_of_processes_makes_the_updates_of_one_and_goes_on_from_those
     for found in processes(trained, raw, 5, half):
         assert_near(found, whole)
     assert_near(trained(ONE_PROCESS, raw, 5, found), trained(ONE_PROCESS, raw, 15))
-
-
-def scores(group: ProcessGroup, raw) -> list[float]:
-    torch.manual_seed(1)
-    config = parse_config(raw, "test")
-    corpus = CountedSources(config.data).corpus()
-    network, ids = build_model(config.model, len(corpus.vocabulary)).eval(), corpus.splits["train"]
-    return [evaluate(network, ids[:length], group=group).nats_per_char for length in (2, 1000, 2100, 5400)]
-
-
-def test_scores_are_those_of_one_process(processes, raw):
-    """Also of texts with fewer streams than processes."""
-    wanted = scores(ONE_PROCESS, raw)
-    for found in processes(scores, raw):
-        assert found == pytest.approx(wanted, rel=1e-6)
 
 
 # Whole runs

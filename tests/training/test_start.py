@@ -1,8 +1,6 @@
 """What a run checks, writes and decides before its first step."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 
@@ -10,7 +8,7 @@ from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.errors import DataError, RunError
 from charlm.native import precision
-from charlm.system.lock import is_locked
+from charlm.system.lock import is_locked, locked
 from charlm.training.start import resume_run, start_run
 from tests.runs import contents, interrupted_after, rows, with_max_steps
 
@@ -22,21 +20,12 @@ def test_a_split_smaller_than_a_window_is_refused_at_once(tmp_path, config_of):
     assert not (tmp_path / "run").exists()
 
 
-LOCKING = """
-import sys; from pathlib import Path; from charlm.system.lock import locked
-with locked(Path(sys.argv[1])): print("held", flush=True); sys.stdin.read()
-"""
-
-
 def test_a_second_process_is_refused_and_told_of_the_first(run):
-    """One that was killed leaves no lock."""
     before = contents(run)
-    with subprocess.Popen([sys.executable, "-c", LOCKING, run], stdin=-1, stdout=-1) as process:
-        assert process.stdout.readline() == b"held\n"
+    with locked(run):
         assert is_locked(run)
         with pytest.raises(RunError, match="in use by another process"):
             resume_run(run, with_max_steps(20))
-        process.kill()
     assert contents(run) == before
     assert not is_locked(run)
     assert resume_run(run, with_max_steps(14)).step == 14

@@ -22,6 +22,9 @@ def test_a_checkpoint_whose_tensors_do_not_fit_is_refused(trainer_of, optimizer)
         for name in tensors.keys() - {"objective_sum", "grad_norm"}:
             for unfit in (torch.zeros(*tensors[name].shape, 2), tensors[name].reshape(-1)[:0]):
                 assert_refused(trainer, replace(good, **{group: tensors | {name: unfit}}))
+            if group in ("weights", "averaged"):
+                assert_refused(trainer, replace(good, **{group: tensors | {name: tensors[name].double()}}))
+                assert_refused(trainer, replace(good, **{group: tensors | {f"more.{name}": tensors[name]}}))
             if not name.startswith("momentum_buffer") and len(tensors) > 1:
                 others = {key: tensors[key] for key in tensors.keys() - {name}}
                 assert_refused(trainer, replace(good, **{group: others}))
