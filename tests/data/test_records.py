@@ -188,27 +188,22 @@ def test_a_split_without_records_is_refused(split, text):
     assert split(text, (1, 0, 0)) == {"train": text}
 
 
-def logs() -> dict[str, list[str]]:
-    """Lines that begin with times or numbers, in order."""
-    times = [datetime(2026, 10, 28, 22) + timedelta(seconds=701 * number) for number in range(400)]
-    begins = {
-        "syslog": "{:%b %d %H:%M:%S} host app[17]:",
-        "apache": "10.2.{:%S.%M} - - [{:%d/%b/%Y:%H:%M:%S} +0000]",
-        "epoch": '{{"level": "info", "ts": {:%s}.5,',
-    }
-    found = {}
-    for name, begin in begins.items():
-        found[name] = [f"{begin.format(time, time)} {time.second} tries" for time in times]
-    iso = [f"{time:%Y-%m-%dT%H:%M:%S.123} {time.second} tries" for time in times]
-    found["newest first"] = iso[::-1]
-    found["traces"] = [line for time in iso for line in (time, "  at com.x.Y(Y.java:12)", "")]
-    found["csv"] = ["id,name", *(f"{number},{number * 7 % 30}" for number in range(990, 2000, 3))]
-    return found
+TIMES = [datetime(2026, 10, 28, 22) + timedelta(seconds=701 * number) for number in range(400)]
+LOGS = {
+    "syslog": "{0:%b %d %H:%M:%S} host app[17]: {0.second} tries",
+    "apache": "10.2.{0:%S.%M} - - [{0:%d/%b/%Y:%H:%M:%S} +0000] {0.second} tries",
+    "epoch": '{{"level": "info", "ts": {0:%s}.5, {0.second} tries',
+    "traces": "{0:%Y-%m-%dT%H:%M:%S.123} {0.second} tries\n  at com.x.Y(Y.java:12)\n",
+    "csv": "{1},{0.second}",
+}
+"""How a time and a number are written."""
 
 
-@pytest.mark.parametrize("name", logs())
-def test_the_records_of_a_log_are_split_in_order(split, name):
-    text = logs()[name]
+@pytest.mark.parametrize(("name", "step"), [*((name, 1) for name in LOGS), ("traces", -1)])
+def test_the_records_of_a_log_are_split_in_order(split, name, step):
+    """A step of -1: the newest record comes first."""
+    entries = [LOGS[name].format(time, 990 + 3 * number) for number, time in enumerate(TIMES)]
+    text = "\n".join(entries[::step]).split("\n")
     found = split(text)
     assert list(itertools.chain(*found.values())) == text
     assert [len(own) / len(text) for own in found.values()] == pytest.approx(SHARES, abs=0.01)

@@ -1,6 +1,5 @@
 """Which files a source stands for, and in which order."""
 
-import glob
 import os
 from pathlib import Path
 
@@ -23,14 +22,6 @@ def tree(write, tmp_path) -> Path:
 
 def names(source: object, root: Path) -> list[str]:
     return [path.relative_to(root).as_posix() for path in resolve(str(source))]
-
-
-def test_a_file_is_itself_even_if_hidden_or_named_like_a_glob(write):
-    for name in (".hidden", "a[b].txt", "what?.txt", "*"):
-        path = write(name, "x")
-        assert resolve(path) == [Path(path)]
-    path = write("[a]*/d.txt", "x")
-    assert resolve(f"{glob.escape(str(Path(path).parent))}/*.txt") == [Path(path)]
 
 
 @pytest.mark.parametrize(

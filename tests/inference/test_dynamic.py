@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from charlm.errors import DataError, DivergenceError
+from charlm.errors import DivergenceError
 from charlm.inference.dynamic import evaluate_dynamically, gradient_rms
 from charlm.inference.evaluation import WARMUP, evaluate
 from tests.inference.models import V, ids, model_of
@@ -106,10 +106,3 @@ def test_a_rate_that_is_too_high_is_an_error():
     model.decoder.weight.data *= 1e30
     with pytest.raises(DivergenceError):
         dynamically(model, ids(300), lr=1e9)
-
-
-def test_short_texts():
-    model, text = model_of(), ids(300)
-    assert dynamically(model, text, steps=10**9).nats_sum == dynamically(model, text, steps=299).nats_sum
-    with pytest.raises(DataError):
-        dynamically(model, ids(1))
