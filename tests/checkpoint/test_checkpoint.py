@@ -86,15 +86,6 @@ def test_permissions_are_those_of_any_new_file(checkpoint, tmp_path):
     assert (tmp_path / LAST).stat().st_mode & 0o777 == 0o640
 
 
-def test_further_names(checkpoint, saved):
-    best, numbered = saved.with_name(BEST), saved.with_name("step-00000007.safetensors")
-    save_checkpoint(checkpoint, saved, [best, numbered])
-    assert best.read_bytes() == numbered.read_bytes() == saved.read_bytes()
-    save_checkpoint(later(checkpoint, 8), saved)
-    assert [read_checkpoint(path).progress["step"] for path in (best, numbered, saved)] == [7, 7, 8]
-    assert names(saved.parent) == [BEST, LAST, numbered.name]
-
-
 @dataclass
 class Disk:
     """Notes the flushes and renames of files, and raises the errors of those that are to fail."""

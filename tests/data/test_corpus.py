@@ -1,7 +1,13 @@
 """Text to ids and splits: exact characters, nothing lost."""
 
+import bz2
+import gzip
 import hashlib
+import io
+import lzma
 import os
+import tarfile
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +24,7 @@ from charlm.data.splits import cuts
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
 from tests.corpora import load_corpus
+from tests.text import words_text
 
 WHOLE = (1.0, 0.0, 0.0)
 BOM = "\ufeff"
@@ -156,3 +163,32 @@ def test_the_shares_hold_for_any_files(lengths, shares):
     assert parts.sum(axis=1).tolist() == lengths
     missed = np.abs(parts.sum(axis=0) - np.array(shares) * sum(lengths))
     assert missed.max() <= min(shares) * sum(lengths) * 1.01 + 3
+
+
+# Compressed texts are read as they are; archives are refused with what is in them
+
+TEXT = words_text(5000)
+
+
+@pytest.mark.parametrize(
+    ("ending", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
+)
+def test_a_compressed_text_is_read(write, ending, compress):
+    plain = count_source(write("a.txt", TEXT), "char")
+    packed = compress(TEXT.encode())
+    found = count_source(write(f"a.txt{ending}", packed), "char")
+    assert (found.length, found.sha256) == (plain.length, plain.sha256)
+    with pytest.raises(DataError):
+        count_source(write(f"cut{ending}", packed[: len(packed) // 2]), "char")
+
+
+def test_archives_are_named(write, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("poems.txt", TEXT)
+    with pytest.raises(DataError, match=r"a zip archive .* with poems\.txt; allowed"):
+        count_source(str(tmp_path / "a.zip"), "char")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        archive.add(write("poems.txt", TEXT), "poems.txt")
+    with pytest.raises(DataError, match="a tar archive"):
+        count_source(write("poems.tar.gz", packed.getvalue()), "char")

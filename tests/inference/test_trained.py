@@ -11,6 +11,7 @@ import torch
 from charlm.errors import CheckpointError, VocabularyError
 from charlm.inference.trained import load
 from charlm.model import build_model
+from tests.inference.models import model_of
 from tests.text import words_text
 
 
@@ -111,9 +112,7 @@ def test_eight_threads_get_what_one_gets(model, threads):
     """Each call computes with a team of threads of its own."""
     lines = words_text(1500).splitlines()
     threads(3)
-    cell = model.config.model.cell.model_copy(update={"hidden": 150})
-    wide = build_model(model.config.model.model_copy(update={"cell": cell}), len(model.vocabulary)).eval()
-    model = replace(model, network=wide)
+    model = replace(model, network=model_of(vocabulary=len(model.vocabulary), cell={"kind": "lstm", "hidden": 150}))
 
     def use(n):
         own = lines[n % 4 :]

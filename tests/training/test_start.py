@@ -40,24 +40,18 @@ def test_a_run_goes_on_where_open_files_cannot_be_replaced(windows, config_of, t
     assert "cannot be" not in capsys.readouterr().err
 
 
-@pytest.fixture(params=["", "AMX"])
-def fast(request, monkeypatch):
-    """The instructions of this CPU for bfloat16."""
-    monkeypatch.setattr(precision, "bf16_instructions", lambda: request.param)
-    return request.param
-
-
 @pytest.mark.usefixtures("needs_kernels")
-def test_auto_takes_what_this_cpu_computes_faster(config_of, tmp_path, fast, capsys):
-    start_run(config_of(precision="auto"), tmp_path / "run")
-    taken = "bf16" if fast else "fp32"
-    assert f"auto     precision {taken}: " in capsys.readouterr().err
-    assert load_config(tmp_path / "run/config.yaml").precision == taken
+@pytest.mark.parametrize("instructions", ["", "AMX"])
+def test_auto_takes_the_faster_precision_and_a_run_stays_in_its_own(
+    config_of, tmp_path, cli, instructions, monkeypatch, capsys
+):
+    """instructions: those of the CPU for bfloat16."""
+    monkeypatch.setattr(precision, "bf16_instructions", lambda: instructions)
+    fast, slow = bool(instructions), "slow     precision bf16"
+    start_run(config_of(precision="auto"), tmp_path / "auto")
+    assert load_config(tmp_path / "auto/config.yaml").precision == ("bf16" if fast else "fp32")
 
-
-@pytest.mark.usefixtures("needs_kernels")
-def test_resuming_and_use_are_in_the_precision_of_training(config_of, tmp_path, cli, fast, capsys):
-    run, slow = tmp_path / "run", "slow     precision bf16"
+    run = tmp_path / "run"
     start_run(config_of(precision="bf16"), run)
     assert (slow in capsys.readouterr().err) == (not fast)
     resume_run(run, lambda _: config_of(precision="auto", train={"max_steps": 14}))
