@@ -17,8 +17,8 @@ from charlm.training.step import Trainer
 TIMES = {"elapsed_s", "chars_per_s"}
 
 
-def rows(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / name).read_text().splitlines()]
 
 
 def untimed(run: Path) -> list[dict[str, Any]]:

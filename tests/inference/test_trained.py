@@ -8,19 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from charlm.errors import CheckpointError, VocabularyError
-from charlm.inference.trained import load
+from charlm.errors import VocabularyError
 from charlm.model import build_model
 from tests.inference.models import model_of
 from tests.text import words_text
-
-
-def test_loaded_from_a_run_or_a_file(model, trained_run, tmp_path):
-    path = trained_run / "checkpoints" / "best.safetensors"
-    assert model.path == load(str(path)).path == path
-    assert repr(model) == f"<TrainedModel {path}: lstm, 1 × 16 units, cpu>"
-    with pytest.raises(CheckpointError):
-        load(tmp_path)
 
 
 def test_samples_are_those_of_the_command(model, cli, trained_run):

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from charlm.config import parse_config
+from charlm.data.corpus import CountedSources
 from charlm.training.machine import choose_machine
 from charlm.training.start import start_run
 from charlm.training.step import Trainer
-from tests.corpora import load_corpus
 from tests.runs import assert_same_checkpoint, before_updates, untimed
 from tests.text import words_text
 
@@ -95,7 +95,7 @@ def trainer_of(tmp_path):
             **{"device": "cpu", "precision": "fp32", **top},
         }
         config = parse_config(raw, "test", runs_file=True)
-        corpus = load_corpus(str(file), level="char", split=config.data.split, records=records)
+        corpus = CountedSources(config.data).corpus()
         machine = choose_machine(config)
         return Trainer(config, corpus, replace(machine, device=torch.device(on)) if on else machine)
 

@@ -1,6 +1,5 @@
 """Whole runs: what they write, their samples and how they end."""
 
-import json
 import time
 
 import pytest
@@ -115,16 +114,12 @@ def clock(monkeypatch):
     return Clock
 
 
-def samples(run):
-    return [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.parametrize(("records", "read_first"), [("", "\n"), ("\n", "")])
 def test_every_character_has_the_bits_of_its_score(tmp_path, write, config_of, records, read_first):
     text = write("text.txt", "".join(f"ü {n}.\nπός {n} 日本 €\n" for n in range(300)))
     data = {"source": text, "records": records}
     start_run(config_of({"max_steps": 6, "sample_every": 6, "sample_length": 60}, data=data), tmp_path / "run")
-    [_, row] = samples(tmp_path / "run")
+    [_, row] = rows(tmp_path / "run", "samples.jsonl")
     [expected] = load(tmp_path / "run" / LAST).char_scores([read_first + row["text"]])
     # The newline that ends a line is scored, but no part of the sample.
     assert row["bits"] == pytest.approx(expected[: len(row["text"])], abs=0.006)
@@ -133,7 +128,7 @@ def test_every_character_has_the_bits_of_its_score(tmp_path, write, config_of, r
 def test_the_first_samples_are_early(tmp_path, config_of):
     train = {"max_steps": 100, "sample_every": 40, "sample_length": 3, "eval_every": 0, "save_every": 0, "bptt": 2}
     start_run(config_of(train), tmp_path / "run")
-    assert [row["step"] for row in samples(tmp_path / "run")] == [0, 10, 30, 40, 80]
+    assert [row["step"] for row in rows(tmp_path / "run", "samples.jsonl")] == [0, 10, 30, 40, 80]
 
 
 def test_sampling_draws_nothing_that_training_needs(tmp_path, config_of):

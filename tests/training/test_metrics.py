@@ -1,7 +1,6 @@
 """metrics.jsonl and TensorBoard."""
 
 import contextlib
-import json
 import math
 
 import pytest
@@ -20,7 +19,7 @@ def events_of(run, split, tag):
 
 def logged_steps(run):
     """The updates of rows, of samples and of events."""
-    samples = [json.loads(line)["step"] for line in (run / "samples.jsonl").read_text().splitlines()]
+    samples = [row["step"] for row in rows(run, "samples.jsonl")]
     trained = [row["step"] for row in rows(run) if row["split"] == "train"]
     return trained, samples, [event.step for event in events_of(run, "train", "training/lr")]
 

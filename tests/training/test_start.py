@@ -3,6 +3,7 @@
 import json
 
 import pytest
+import torch
 
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
@@ -11,6 +12,7 @@ from charlm.native import precision
 from charlm.system.lock import is_locked, locked
 from charlm.training.start import resume_run, start_run
 from tests.runs import contents, interrupted_after, rows, with_max_steps
+from tests.text import words_text
 
 
 def test_a_split_smaller_than_a_window_is_refused_at_once(tmp_path, config_of):
@@ -63,3 +65,46 @@ def test_auto_takes_the_faster_precision_and_a_run_stays_in_its_own(
     found = json.loads(scored.out)
     best = min(row["nats"] for row in rows(run) if row["split"] == "valid")
     assert (found["precision"], found["nats_per_char"]) == ("bf16", pytest.approx(best, abs=1e-12))
+
+
+# Runs that start from the weights of another
+
+LAST = "checkpoints/last.safetensors"
+STILL = {"train": {"max_steps": 1}, "optimizer": {"name": "sgd", "lr": 1e-30}}
+"""Without an update worth the name."""
+
+
+@pytest.fixture(scope="module")
+def first(finished_run):
+    return read_checkpoint(finished_run / LAST)
+
+
+def test_weights_stay_and_every_member_gets_the_new_characters(tmp_path, config_of):
+    """What is no part of the weights may change: dropout and the like, and the records of the text."""
+    model = {"embedding": 5, "tie_embeddings": True, "members": 2}
+    start_run(config_of(model=model), tmp_path / "first")
+    first = read_checkpoint(tmp_path / "first" / LAST)
+    other = tmp_path / "other.txt"
+    other.write_text(words_text(4000, seed=3).replace("a", "ä").replace("e", "日"))
+    data = {"source": str(other), "grow_vocabulary": True, "records": "\n"}
+    model |= {"dropout": 0.1, "zoneout": 0.2, "orthogonal": True, "init_uniform": 0.1}
+    start_run(config_of(data=data, model=model, **STILL), tmp_path / "second", first)
+    second = read_checkpoint(tmp_path / "second" / LAST)
+    assert second.vocabulary.characters == first.vocabulary.characters + "ä日"
+    for name, old in first.weights.items():
+        assert torch.equal(second.weights[name][: len(old)], old), name
+    for member in ("members.0", "members.1"):
+        old, new = (each.weights[f"{member}.decoder.bias"] for each in (first, second))
+        assert torch.equal(new[-2:], old.min().expand(2))
+        assert second.weights[f"{member}.embedding.weight"][-2:].abs().min() > 0
+
+
+def test_the_start_is_scored_and_kept_if_no_update_improves_on_it(tmp_path, config_of, first):
+    harmful = config_of(optimizer={"name": "sgd", "lr": 100.0})
+    outcome = start_run(harmful, tmp_path / "second", first)
+    assert outcome.best_step == 0
+    assert outcome.best_nats == pytest.approx(first.progress["valid_nats"], rel=1e-6)
+    assert outcome.valid_nats > outcome.best_nats
+    best = read_checkpoint(tmp_path / "second/checkpoints/best.safetensors")
+    assert all(torch.equal(best.weights[name], weight) for name, weight in first.weights.items())
+    assert best.trained_chars == first.trained_chars == 12 * 4 * 10
