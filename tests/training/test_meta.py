@@ -5,11 +5,11 @@ They take the way of every device that is not the CPU. Whatever would wait for a
 
 import contextlib
 import sys
-from unittest import mock
 
 import pytest
 import torch
 
+from tests.cells.conftest import no_launches  # noqa: F401 (a fixture)
 from tests.pairwise import pairwise
 
 META = torch.device("meta")
@@ -22,7 +22,7 @@ MODELS = [
 
 
 @pytest.fixture(autouse=True)
-def autocast(monkeypatch):
+def autocast(no_launches, monkeypatch):
     """Autocast as on a GPU: `torch.autocast` switches it off on machines without one."""
 
     @contextlib.contextmanager
@@ -35,8 +35,7 @@ def autocast(monkeypatch):
             torch.set_autocast_enabled("cuda", False)
 
     monkeypatch.setattr("charlm.model.network.autocast", autocast)
-    pytest.importorskip("triton")
-    monkeypatch.setattr("charlm.gpu.kernels.compiled", mock.MagicMock())  # nothing is launched
+
     # Adam's fused step has a form for this device; the list of devices that have one leaves it out.
     optimizer = sys.modules["torch.optim.optimizer"]
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: ["cpu", "cuda", "meta"])
@@ -48,7 +47,7 @@ def autocast(monkeypatch):
     name=["adamw", "adam", "rmsprop", "muon"],  # torch has no fused step of SGD for this device
     precision=["fp32", "bf16"],
     train=[{}, {"ema": 0.9, "reset_state": 0.1}, {"activation_penalty": 0.1, "change_penalty": 0.1}],
-    records=["", "\n"],  # lines run in the loop that takes resets
+    records=["", "\n"],  # records run in the loop that takes resets
 )
 def test_updates(trainer_of, kind, model, name, precision, train, records):
     trainer = trainer_of(

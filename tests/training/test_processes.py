@@ -89,7 +89,7 @@ CASES = {
         "model": {"cell": {"kind": "rhn", "hidden": 10}, "layers": 2, "dropout": {**PLACES, "variational": True}},
         "train": {"read_share": 0.3},
     },
-    "members, lines": {
+    "members, records": {
         "data": {"records": "\n"},
         "model": {"cell": {"kind": "gru", "hidden": 10}, "members": 2, "dropout": PLACES},
         "train": {"bptt": 150},  # an epoch has six updates
@@ -206,7 +206,6 @@ def indivisible_batch(group, raw):
     ],
 )
 def test_a_fault_of_one_process_ends_all_and_the_first_prints_it(processes, raw, tmp_path, fault, printed):
-    raw["train"]["on_divergence"] = "stop"
     found = processes(run_of, raw, tmp_path / "run", fault)
     assert found[0].startswith(printed)
     assert found[1:] == ["", ""]
