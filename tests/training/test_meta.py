@@ -5,11 +5,11 @@ They take the way of every device that is not the CPU. Whatever would wait for a
 
 import contextlib
 import sys
+from unittest import mock
 
 import pytest
 import torch
 
-from tests.cells.conftest import no_launches  # noqa: F401 (a fixture)
 from tests.pairwise import pairwise
 
 META = torch.device("meta")
@@ -22,7 +22,7 @@ MODELS = [
 
 
 @pytest.fixture(autouse=True)
-def autocast(no_launches, monkeypatch):
+def autocast(monkeypatch):
     """Autocast as on a GPU: `torch.autocast` switches it off on machines without one."""
 
     @contextlib.contextmanager
@@ -35,7 +35,8 @@ def autocast(no_launches, monkeypatch):
             torch.set_autocast_enabled("cuda", False)
 
     monkeypatch.setattr("charlm.model.network.autocast", autocast)
-
+    pytest.importorskip("triton")
+    monkeypatch.setattr("charlm.gpu.kernels.compiled", mock.MagicMock())  # nothing is launched
     # Adam's fused step has a form for this device; the list of devices that have one leaves it out.
     optimizer = sys.modules["torch.optim.optimizer"]
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: ["cpu", "cuda", "meta"])
