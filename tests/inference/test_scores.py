@@ -135,6 +135,14 @@ def test_each_record_is_scored_as_if_it_were_alone_however_the_blocks_are_cut(tr
     assert [len(nats) for _, nats, _ in scored(trained, [b"\n\n"])] == [1, 1]
 
 
+def test_a_long_record_is_read_in_windows_with_bounded_memory(trained, monkeypatch):
+    records = [b"tee", words_text(20_000).replace("\n", " ").encode(), b"so"]
+    shapes, outputs = [], trained.network.outputs
+    monkeypatch.setattr(trained.network, "outputs", lambda x, *state: shapes.append(x.shape) or outputs(x, *state))
+    assert [len(nats) for _, nats, _ in scored(trained, in_blocks(b"\n".join(records), 1))] == [4, 20_001, 3]
+    assert max(T * B for T, B in shapes) <= 2**14
+
+
 def test_unknown_characters_are_refused_or_have_the_score_that_the_user_gives_them(trained):
     records = ["so tee", "so Zé, tee", "so"]
     truth = one_by_one(trained, [record.translate({ord(c): None for c in "Zé,"}).encode() for record in records])

@@ -55,7 +55,9 @@ def test_auto_takes_the_faster_precision_and_a_run_stays_in_its_own(
     monkeypatch.setattr(precision, "bf16_instructions", lambda: instructions)
     fast, slow = bool(instructions), "slow     precision bf16"
     start_run(config_of(precision="auto"), tmp_path / "auto")
-    assert load_config(tmp_path / "auto/config.yaml").precision == ("bf16" if fast else "fp32")
+    taken = load_config(tmp_path / "auto/config.yaml").precision
+    assert taken == ("bf16" if fast else "fp32")
+    assert f"auto     precision {taken}: " in capsys.readouterr().err
 
     run = tmp_path / "run"
     start_run(config_of(precision="bf16"), run)
