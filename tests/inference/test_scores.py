@@ -6,15 +6,20 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from torch.nn import functional as F
 
-from charlm.errors import DataError
+from charlm.data.reading import as_in_training, whole_records
+from charlm.errors import DataError, VocabularyError
 from charlm.inference import reader
 from charlm.inference.evaluation import WARMUP, evaluate
+from charlm.inference.gradients import gradient_norms
 from charlm.inference.reader import STREAMS
-from charlm.inference.texts import score_texts, text_features
-from tests.inference.models import V, alone, ids, model_of
+from charlm.inference.texts import score_records, score_texts, text_features
+from tests.inference.models import H, V, alone, ids, model_of
+from tests.text import words_text
 
-NEWLINE = 3
+END = 3
 LENGTHS = [5, 0, 40, 1, 3, 300, 2, 129, 40, 128]
 
 
@@ -22,8 +27,7 @@ LENGTHS = [5, 0, 40, 1, 3, 300, 2, 129, 40, 128]
 def test_texts_are_read_as_each_alone(kind, streams, monkeypatch):
     """At most four times as far from the truth, in float64, as the reference in float32."""
     monkeypatch.setattr(reader, "STREAMS", streams)
-    if streams == 3:  # a large vocabulary makes windows shorter
-        monkeypatch.setattr(reader, "_LOGITS", 10 * 3 * V)
+
     model, texts = model_of(kind), [ids(length, length) for length in LENGTHS]
     single, double = ([alone(m, text) for text in texts] for m in (model, copy.deepcopy(model).double()))
 
@@ -59,18 +63,18 @@ def test_many_streams_score_every_target_once_in_its_place(streams, extra):
 @pytest.mark.parametrize(
     ("kind", "streams", "count", "longest"), [("lstm", 1, 1, 0), ("slstm", 7, 120, 20), ("mingru", 1, 9, 300)]
 )
-def test_the_score_of_lines_is_the_sum_of_their_scores(kind, streams, count, longest):
+def test_the_score_of_records_is_the_sum_of_their_scores(kind, streams, count, longest):
     model = model_of(kind)
-    draw, symbols = np.random.default_rng(count), [symbol for symbol in range(V) if symbol != NEWLINE]
-    lines = [[*draw.choice(symbols, size=draw.integers(0, longest + 1)), NEWLINE] for _ in range(count)]
-    truth = np.concatenate([alone(model.double(), [NEWLINE, *line])[1] for line in lines])
-    model.float().reset_id = NEWLINE
-    text = np.array([NEWLINE, *itertools.chain(*lines)], np.uint8)
+    draw, symbols = np.random.default_rng(count), [symbol for symbol in range(V) if symbol != END]
+    records = [[*draw.choice(symbols, size=draw.integers(0, longest + 1)), END] for _ in range(count)]
+    truth = np.concatenate([alone(model.double(), [END, *record])[1] for record in records])
+    model.float().reset_id = END
+    text = np.array([END, *itertools.chain(*records)], np.uint8)
     score = evaluate(model, text, streams=streams, per_char=True)
     assert score.targets == len(truth) == len(text) - 1
     np.testing.assert_allclose(score.per_char_nats, truth, rtol=2e-4, atol=2e-5)
     assert score.nats_sum == pytest.approx(truth.sum(), rel=1e-6)
-    assert score.nats_per_record == pytest.approx(truth.sum() / len(lines), rel=1e-6)
+    assert score.nats_per_record == pytest.approx(truth.sum() / len(records), rel=1e-6)
 
 
 def test_dropout_is_off_and_training_goes_on_afterwards():
@@ -79,3 +83,100 @@ def test_dropout_is_off_and_training_goes_on_afterwards():
     assert model.training
     with pytest.raises(DataError):
         evaluate(model, ids(1))
+
+
+# Scores of records as they come: each as if the others were not there
+
+LONG = words_text(3000).replace("\n", "")
+RECORDS = [line.encode() for line in [*words_text(3000).splitlines(), "", "a", "tee. " * 60, "", LONG]]
+
+
+@pytest.fixture
+def trained(model):
+    with torch.no_grad():
+        model.network.decoder.weight.mul_(6)
+    return model
+
+
+def one_by_one(trained, records):
+    """Nats of every character of each record, its end included, in float64."""
+    network = copy.deepcopy(trained.network).double()
+    return [alone(network, trained.vocabulary.encode(f"\n{record.decode()}\n"))[1] for record in records]
+
+
+def in_blocks(data, seed):
+    """Blocks as `Arriving` yields them: of whole records, or a stretch of one."""
+    draw, start = np.random.default_rng(seed), 0
+    while start < len(data):
+        end = start + int(draw.choice([1, 30, 700, 4000]))
+        last = data.rfind(b"\n", start, end) + 1
+        yield data[start : last or end]
+        start = last or end
+
+
+def scored(trained, blocks, **options):
+    records = whole_records(as_in_training(blocks, trained.vocabulary.level, trained.config.data.records, "log"))
+    return [*itertools.chain(*score_records(trained.network, trained.vocabulary, records, "log", **options))]
+
+
+def assert_scores(scores, records, truth):
+    assert [record.encode() for record, _, _ in scores] == records
+    for (_, nats, _), expected in zip(scores, truth, strict=True):
+        np.testing.assert_allclose(nats, expected, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("reads_records", [False, True], ids=["text", "records"])
+def test_each_record_is_scored_as_if_it_were_alone_however_the_blocks_are_cut(trained, reads_records):
+    if reads_records:
+        trained.network.reset_id = int(trained.vocabulary.encode("\n")[0])
+    scores = scored(trained, in_blocks(b"\n".join(RECORDS), int(reads_records)))
+    assert_scores(scores, RECORDS, one_by_one(trained, RECORDS))
+    assert scored(trained, []) == []
+    assert [len(nats) for _, nats, _ in scored(trained, [b"\n\n"])] == [1, 1]
+
+
+def test_a_long_record_is_read_in_windows_with_bounded_memory(trained, monkeypatch):
+    records = [b"tee", words_text(20_000).replace("\n", " ").encode(), b"so"]
+    shapes, outputs = [], trained.network.outputs
+    monkeypatch.setattr(trained.network, "outputs", lambda x, *state: shapes.append(x.shape) or outputs(x, *state))
+    assert [len(nats) for _, nats, _ in scored(trained, in_blocks(b"\n".join(records), 1))] == [4, 20_001, 3]
+    assert max(T * B for T, B in shapes) <= 2**14
+
+
+def test_unknown_characters_are_refused_or_have_the_score_that_the_user_gives_them(trained):
+    records = ["so tee", "so Zé, tee", "so"]
+    truth = one_by_one(trained, [record.translate({ord(c): None for c in "Zé,"}).encode() for record in records])
+    with_unknown = np.concatenate([truth[1][:3], [7.0] * 3, truth[1][3:]])
+    for blocks in (["\n".join(records).encode()], [b"so tee\n", b"so Z", "é, tee\nso".encode()]):
+        with pytest.raises(VocabularyError):
+            scored(trained, blocks)
+        counted = scored(trained, blocks, unknown_nats=7.0)
+        assert_scores(counted, [record.encode() for record in records], [truth[0], with_unknown, truth[2]])
+
+
+# Gradients with respect to earlier states
+
+
+@pytest.mark.parametrize("kind", ["lstm", "rhn", "slstm"])  # two states, one, and one with internal ones
+@torch.no_grad()
+def test_norms_are_those_of_finite_differences(kind):
+    """Each unit of the state that is carried from one step to the next moves, in float64."""
+    model, text = model_of(kind).double(), ids(10).astype(np.int64)
+    norms, layers = gradient_norms(model, text, longest=3, positions=2), model.layers
+
+    def loss(window, read, moved, step):
+        x = model.embedding(torch.from_numpy(window[:-1]))[:, None]
+        state = layers.forward_reference(x[:read])[1]
+        state[moved[0]][moved[1], 0, moved[2]] += step
+        outputs, _ = layers.forward_reference(x[read:], state)
+        return F.cross_entropy(model.logits(outputs[-1]), torch.from_numpy(window[-1:])).item()
+
+    seen = [index for index, name in enumerate(layers.state_names) if name not in layers.cell.internal]
+    expected = np.zeros((2, 3))
+    for (layer, k), window in itertools.product(np.ndindex(2, 3), (text[:7], text[3:])):
+        squares = 0.0
+        for tensor, unit in itertools.product(seen, range(H)):
+            up, down = (loss(window, 5 - k, (tensor, layer, unit), step) for step in (1e-6, -1e-6))
+            squares += ((up - down) / 2e-6) ** 2
+        expected[layer, k] += np.sqrt(squares) / 2
+    np.testing.assert_allclose(norms, expected, rtol=1e-5)

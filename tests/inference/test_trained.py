@@ -8,28 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from charlm.checkpoint import read_checkpoint, save_checkpoint
-from charlm.errors import CheckpointError, VocabularyError
-from charlm.inference.trained import load
+from charlm.errors import VocabularyError
 from charlm.model import build_model
+from tests.inference.models import model_of
 from tests.text import words_text
-
-
-def test_loaded_from_a_run_or_a_file(model, trained_run, tmp_path):
-    path = trained_run / "checkpoints" / "best.safetensors"
-    assert model.path == load(str(path)).path == path
-    assert repr(model) == f"<TrainedModel {path}: lstm, 1 × 16 units, cpu>"
-    with pytest.raises(CheckpointError):
-        load(tmp_path)
-
-
-def test_a_run_that_averages_its_weights_is_loaded_with_the_average(model, tmp_path):
-    checkpoint = read_checkpoint(model.path)
-    averaged = {name: weight / 2 for name, weight in checkpoint.weights.items()}
-    save_checkpoint(replace(checkpoint, averaged=averaged), tmp_path / "averaged.safetensors")
-    weights = load(tmp_path / "averaged.safetensors").network.state_dict()
-    for name, weight in model.network.state_dict().items():
-        torch.testing.assert_close(weights[name], weight / 2)
 
 
 def test_samples_are_those_of_the_command(model, cli, trained_run):
@@ -78,20 +60,18 @@ def test_an_untrained_model_has_the_weights_that_the_seed_draws(model):
     assert (untrained.progress["step"], untrained.progress["best_nats"]) == (0, None)
 
 
-@pytest.mark.parametrize(
-    ("method", "arguments", "names"),
-    [
-        ("sample", ["so"], ["length", "temperature", "top_k", "top_p", "seed"]),
-        ("next", ["so"], ["k"]),
-        ("evaluate_dynamically", ["so tee"], ["lr", "decay", "steps"]),
-        ("classify", [["so"], ["tee"]], ["none_below"]),
-    ],
-)
-def test_a_number_out_of_range_is_refused_by_its_name(model, method, arguments, names):
-    for name in names:
-        for number in (-1, 2**64, math.nan, "5", True):
-            with pytest.raises(ValueError, match=f"{name}: "):
-                getattr(model, method)(*arguments, **{name: number})
+@pytest.mark.parametrize("number", [-1, 2**64, math.nan, "5", True])
+def test_a_number_out_of_range_is_refused_by_its_name(model, number):
+    for name in ("length", "temperature", "top_k", "top_p", "seed"):
+        with pytest.raises(ValueError, match=f"{name}: "):
+            model.sample("so", **{name: number})
+    for name in ("lr", "decay", "steps"):
+        with pytest.raises(ValueError, match=f"{name}: "):
+            model.evaluate_dynamically("so tee", **{name: number})
+    with pytest.raises(ValueError, match="k: "):
+        model.next("so", k=number)
+    with pytest.raises(ValueError, match="none_below: "):
+        model.classify(["so"], ["tee"], none_below=number)
 
 
 def test_what_is_no_text_and_characters_that_the_model_does_not_know_are_refused(model):
@@ -123,9 +103,7 @@ def test_eight_threads_get_what_one_gets(model, threads):
     """Each call computes with a team of threads of its own."""
     lines = words_text(1500).splitlines()
     threads(3)
-    cell = model.config.model.cell.model_copy(update={"hidden": 150})
-    wide = build_model(model.config.model.model_copy(update={"cell": cell}), len(model.vocabulary)).eval()
-    model = replace(model, network=wide)
+    model = replace(model, network=model_of(vocabulary=len(model.vocabulary), cell={"kind": "lstm", "hidden": 150}))
 
     def use(n):
         own = lines[n % 4 :]

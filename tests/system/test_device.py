@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from charlm.errors import DeviceError
-from charlm.system import device, host
+from charlm.system import device
 from charlm.system.device import fp32_precision, own_settings, precisions, prepare_device, resolve_device, set_threads
 from charlm.system.host import count_cores
 
@@ -66,24 +66,13 @@ def test_what_a_training_sets_ends_with_it(monkeypatch):
     assert (fp32_precision(), torch.initial_seed()) == (before, seed)
 
 
-@pytest.fixture
-def eight_cores(monkeypatch):
-    monkeypatch.setattr(host, "usable_cores", lambda: frozenset(range(8)))
-
-
-@pytest.mark.usefixtures("eight_cores")
-@pytest.mark.parametrize(
-    ("files", "cores"),
-    [
-        ({}, 8),
-        ({"job/a": "max 100000\n", "job": "200000 100000\n", ".": "400000 100000\n"}, 2),
-    ],
-)
-def test_as_many_cores_as_the_quotas_of_the_control_groups_allow(files, cores, write, tmp_path):
+def test_as_many_cores_as_the_quotas_of_the_control_groups_allow(write, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
+    assert count_cores(tmp_path) == 8
     write("proc/self/cgroup", "9:name=systemd:/job/b\n4:cpu,cpuacct:/job/a\n0::/job/a\n")
-    for group, quota in files.items():
+    for group, quota in {"job/a": "max 100000\n", "job": "200000 100000\n", ".": "400000 100000\n"}.items():
         write(f"sys/fs/cgroup/{group}/cpu.max", quota)
-    assert count_cores(tmp_path) == cores
+    assert count_cores(tmp_path) == 2
 
 
 @pytest.mark.parametrize(("cores", "requested", "expected"), [(1, 0, 1), (1, 3, 3), (9, 0, 2)])

@@ -4,17 +4,16 @@ import contextlib
 import resource
 import shutil
 from dataclasses import replace
-from unittest import mock
 
 import pytest
 import torch
 
 from charlm.config import parse_config
+from charlm.data.corpus import CountedSources
 from charlm.training.machine import choose_machine
 from charlm.training.start import start_run
 from charlm.training.step import Trainer
-from tests.corpora import load_corpus
-from tests.runs import assert_same_checkpoint, untimed
+from tests.runs import assert_same_checkpoint, before_updates, untimed
 from tests.text import words_text
 
 
@@ -54,21 +53,6 @@ def finished_run(tmp_path_factory, config_of, compiled):
 def run(finished_run, tmp_path):
     """A copy of the finished run."""
     return shutil.copytree(finished_run, tmp_path / "run")
-
-
-@contextlib.contextmanager
-def before_updates(step, happen, times=1):
-    """Calls a function with the trainer before the update that follows `step` updates; again after a rollback."""
-    update, calls = Trainer.update, []
-
-    def updated(trainer):
-        if trainer.state.step == step and len(calls) < times:
-            calls.append(step)
-            happen(trainer)
-        update(trainer)
-
-    with mock.patch.object(Trainer, "update", updated):
-        yield
 
 
 @pytest.fixture
@@ -111,7 +95,7 @@ def trainer_of(tmp_path):
             **{"device": "cpu", "precision": "fp32", **top},
         }
         config = parse_config(raw, "test", runs_file=True)
-        corpus = load_corpus(str(file), level="char", split=config.data.split, records=records)
+        corpus = CountedSources(config.data).corpus()
         machine = choose_machine(config)
         return Trainer(config, corpus, replace(machine, device=torch.device(on)) if on else machine)
 

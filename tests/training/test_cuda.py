@@ -6,7 +6,6 @@ import torch
 from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint, save_checkpoint
 from charlm.training.state import restore_snapshot, take_snapshot
-from tests.pairwise import pairwise
 from tests.runs import row_of
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
@@ -27,27 +26,6 @@ def test_cuda_trains_like_the_cpu(trainer_of, kind, precision, capsys):
     found, wanted = (row_of(updated(trainer, 30))["nats"] for trainer in (cuda, cpu))
     assert found == pytest.approx(wanted, rel=0.05 if precision == "bf16" else 0.005)
     assert "graph " not in capsys.readouterr().err
-
-
-@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
-@pairwise(kind=list(CELLS), name=["adamw", "sgd", "rmsprop", "muon"])
-def test_cuda_updates_do_not_wait_for_the_device(trainer_of, kind, name):
-    places = {"embedding": 0.1, "input": 0.1, "between_layers": 0.1, "output": 0.1}
-    trainer = trainer_of(
-        device="cuda",
-        model={"cell": {"kind": kind, "hidden": 16}, "layers": 2, "dropout": places},
-        optimizer={"name": name, "lr": 0.01},
-        train={"ema": 0.9, "reset_state": 0.1},
-    )
-    updated(trainer, 5)  # some are recorded
-    torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        for _ in range(5):
-            trainer.update()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    trainer.check_finite()
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

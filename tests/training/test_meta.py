@@ -48,7 +48,7 @@ def autocast(monkeypatch):
     name=["adamw", "adam", "rmsprop", "muon"],  # torch has no fused step of SGD for this device
     precision=["fp32", "bf16"],
     train=[{}, {"ema": 0.9, "reset_state": 0.1}, {"activation_penalty": 0.1, "change_penalty": 0.1}],
-    records=["", "\n"],  # lines run in the loop that takes resets
+    records=["", "\n"],  # records run in the loop that takes resets
 )
 def test_updates(trainer_of, kind, model, name, precision, train, records):
     trainer = trainer_of(

@@ -6,13 +6,22 @@ import math
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from charlm.training.metrics import Tracker
-from charlm.training.start import resume_run
-from charlm.training.state import TrainState
+from charlm.training.start import resume_run, start_run
 from tests.runs import rows, with_max_steps
 from tests.training.conftest import full_disk
 
 FIELDS = ["step", "chars", "split", "loss", "nats", "bpc", "lr", "grad_norm", "chars_per_s", "elapsed_s"]
+
+
+def events_of(run, split, tag):
+    return EventAccumulator(str(run / split)).Reload().Scalars(tag)
+
+
+def logged_steps(run):
+    """The updates of rows, of samples and of events."""
+    samples = [row["step"] for row in rows(run, "samples.jsonl")]
+    trained = [row["step"] for row in rows(run) if row["split"] == "train"]
+    return trained, samples, [event.step for event in events_of(run, "train", "training/lr")]
 
 
 def test_rows_and_events_of_a_run(finished_run):
@@ -29,47 +38,26 @@ def test_rows_and_events_of_a_run(finished_run):
     assert [row["elapsed_s"] for row in logged] == sorted(row["elapsed_s"] for row in logged)
 
     for split, tag, name in ((train, "training/lr", "lr"), (valid, "loss/nats_per_char", "nats")):
-        events = EventAccumulator(str(finished_run / split)).Reload().Scalars(tag)
+        events = events_of(finished_run, split, tag)
         shown = [(event.step, pytest.approx(event.value, rel=1e-6)) for event in events]
         assert [(row["step"], row[name]) for row in logged if row["split"] == split] == shown
 
 
-def row_at(step):
-    return {"step": step, "split": "valid", "loss": 20.0, "nats": 2.0, "bpc": 2.9}
+def test_a_full_disk_costs_no_row_sample_or_event(tmp_path, config_of, before_update, capsys):
+    run, disk = tmp_path / "run", contextlib.ExitStack()
+    before_update(2, lambda _: disk.enter_context(full_disk()))
+    before_update(8, lambda _: disk.close())
+    start_run(config_of({"log_every": 1, "sample_every": 2, "eval_every": 0, "save_every": 0}), run)
+    assert logged_steps(run) == (list(range(1, 13)), [0, 2, 4, 6, 8, 10, 12], list(range(1, 13)))
+    assert f"log      {run}: cannot be written (File too large); training goes on\n" in capsys.readouterr().err
 
 
-def test_a_full_disk_costs_no_row_and_no_sample(tmp_path, capsys):
-    """Nor does a rollback meanwhile."""
-    (folder := tmp_path / "run").mkdir()
-    tracker = Tracker(folder)
-    for step in (1, 2, 3, 4):
-        with full_disk() if step in (2, 3) else contextlib.nullcontext():
-            tracker.record(row_at(step))
-            tracker.sample({"text": "a", "bits": [1.0]}, step)
-            if step == 2:
-                tracker.rewind(TrainState("", rows=2, step=2))
-    tracker.close()
-    assert [row["step"] for row in rows(folder)] == [1, 2, 3, 4]
-    assert (folder / "samples.jsonl").read_text().count("\n") == 4
-    assert capsys.readouterr().err == f"log      {folder}: cannot be written (File too large); training goes on\n"
-    events = EventAccumulator(str(folder / "valid")).Reload().Scalars("loss/nats_per_char")
-    assert [event.step for event in events] == [1, 2, 3, 4]
-
-
-def test_a_rollback_drops_later_rows_samples_and_events(tmp_path, windows):
-    tracker = Tracker(tmp_path)
-    for step in (2, 4, 6):
-        tracker.record(row_at(step))
-        tracker.sample({"text": "a", "bits": [1.0]}, step)
-    tracker.rewind(TrainState("", rows=2, step=4))
-    tracker.record(row_at(5))
-    tracker.sample({"text": "b", "bits": [None]}, 5)
-    tracker.close()
-    assert [row["step"] for row in rows(tmp_path)] == [2, 4, 5]
-    first, second = '{"step": 2, "text": "a", "bits": [1.0]}\n', '{"step": 4, "text": "a", "bits": [1.0]}\n'
-    assert (tmp_path / "samples.jsonl").read_text() == first + second + '{"step": 5, "text": "b", "bits": [null]}\n'
-    events = EventAccumulator(str(tmp_path / "valid")).Reload().Scalars("loss/nats_per_char")
-    assert [event.step for event in events] == [2, 4, 5]
+def test_a_rollback_drops_later_rows_samples_and_events(tmp_path, config_of, before_update, windows):
+    """It goes back to update 5."""
+    before_update(8, lambda trainer: trainer.model.decoder.weight.data.fill_(math.nan))
+    train = {"log_every": 2, "sample_every": 2, "eval_every": 0, "on_divergence": "rollback"}
+    start_run(config_of(train), tmp_path / "run")
+    assert logged_steps(tmp_path / "run") == ([2, 4, 6, 8, 10, 12], [0, 2, 4, 6, 8, 10, 12], [2, 4, 6, 8, 10, 12])
 
 
 @pytest.mark.parametrize("damaged", [b"\xff\xfe\n", b'{"step": 6, "spl', b'{"step": "x"}\n', b'{"step": 13}\n'])

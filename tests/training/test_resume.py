@@ -1,6 +1,5 @@
 """A resumed run ends as one that was never interrupted, bit for bit."""
 
-import json
 from unittest import mock
 
 import pytest
@@ -33,8 +32,8 @@ CASES["a tied embedding of another size, and members"] = {
     "train": {"ema": 0.9, "sample_every": 2},
     "optimizer": {"name": "adamw", "lr": 0.01, "clip_norm": 0.5},
 }
-# Across the end of an epoch, whose order of lines is another.
-CASES["lines"] = {"data": {"records": "\n"}, "train": {"batch_size": 1, "bptt": 450}}
+# Across the end of an epoch, whose order of records is another.
+CASES["records"] = {"data": {"records": "\n"}, "train": {"batch_size": 1, "bptt": 450}}
 
 
 def changed(*options):
@@ -52,7 +51,7 @@ def test_an_interrupted_run_ends_with_the_bits_of_one_in_one_go(tmp_path, config
     assert read_checkpoint(parts / LAST).progress["step"] == 7
     assert resume_run(parts).reason == "max_steps"
     assert_same_run(whole, parts)
-    assert (read_checkpoint(parts / LAST).progress["epoch"] > 0) == (case == "lines")
+    assert (read_checkpoint(parts / LAST).progress["epoch"] > 0) == (case == "records")
 
 
 def test_around_the_end_of_an_epoch(tmp_path, config_of):
@@ -137,7 +136,7 @@ def test_what_a_resumption_may_change(run, config_of, capsys):
         "change   train.max_steps: 12 → 24",
     ]
     assert load_config(run / "config.yaml") == config
-    assert [json.loads(line)["step"] for line in (run / "samples.jsonl").read_text().splitlines()] == [18, 24]
+    assert [row["step"] for row in rows(run, "samples.jsonl")] == [18, 24]
 
     resume_run(run, changed("train.ema=0.9"))
     checkpoint = read_checkpoint(run / LAST)  # the average starts from the trained weights

@@ -1,27 +1,22 @@
 """What a run checks, writes and decides before its first step."""
 
 import json
-import subprocess
-import sys
 
 import pytest
+import torch
 
+from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint
-from charlm.config import load_config
-from charlm.errors import CharlmError, DataError, RunError
+from charlm.config import load_config, parse_config
+from charlm.errors import DataError, RunError
+from charlm.model import build_model, count_parameters
 from charlm.native import precision
-from charlm.system.lock import is_locked
+from charlm.system.host import free_bytes
+from charlm.system.lock import is_locked, locked
+from charlm.training.machine import choose_machine, least_bytes
 from charlm.training.start import resume_run, start_run
 from tests.runs import contents, interrupted_after, rows, with_max_steps
-
-
-def test_runs_write_only_into_folders_of_their_own(tmp_path, config_of, monkeypatch):
-    """Also those of the same second."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("time.strftime", lambda _: "now")
-    folders = [start_run(config_of(train={"max_steps": 1}), name="test").run_dir for _ in range(3)]
-    assert folders == ["runs/test-now", "runs/test-now-2", "runs/test-now-3"]
-    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+from tests.text import words_text
 
 
 def test_a_split_smaller_than_a_window_is_refused_at_once(tmp_path, config_of):
@@ -31,29 +26,12 @@ def test_a_split_smaller_than_a_window_is_refused_at_once(tmp_path, config_of):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_cannot_hold_the_run_is_refused(tmp_path, config_of, run):
-    with pytest.raises(RunError):
-        start_run(config_of(), run)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(CharlmError):
-        start_run(config_of(), tmp_path / "file" / "run")
-
-
-LOCKING = """
-import sys; from pathlib import Path; from charlm.system.lock import locked
-with locked(Path(sys.argv[1])): print("held", flush=True); sys.stdin.read()
-"""
-
-
 def test_a_second_process_is_refused_and_told_of_the_first(run):
-    """One that was killed leaves no lock."""
     before = contents(run)
-    with subprocess.Popen([sys.executable, "-c", LOCKING, run], stdin=-1, stdout=-1) as process:
-        assert process.stdout.readline() == b"held\n"
+    with locked(run):
         assert is_locked(run)
         with pytest.raises(RunError, match="in use by another process"):
             resume_run(run, with_max_steps(20))
-        process.kill()
     assert contents(run) == before
     assert not is_locked(run)
     assert resume_run(run, with_max_steps(14)).step == 14
@@ -68,24 +46,20 @@ def test_a_run_goes_on_where_open_files_cannot_be_replaced(windows, config_of, t
     assert "cannot be" not in capsys.readouterr().err
 
 
-@pytest.fixture(params=["", "AMX"])
-def fast(request, monkeypatch):
-    """The instructions of this CPU for bfloat16."""
-    monkeypatch.setattr(precision, "bf16_instructions", lambda: request.param)
-    return request.param
-
-
 @pytest.mark.usefixtures("needs_kernels")
-def test_auto_takes_what_this_cpu_computes_faster(config_of, tmp_path, fast, capsys):
-    start_run(config_of(precision="auto"), tmp_path / "run")
-    taken = "bf16" if fast else "fp32"
+@pytest.mark.parametrize("instructions", ["", "AMX"])
+def test_auto_takes_the_faster_precision_and_a_run_stays_in_its_own(
+    config_of, tmp_path, cli, instructions, monkeypatch, capsys
+):
+    """instructions: those of the CPU for bfloat16."""
+    monkeypatch.setattr(precision, "bf16_instructions", lambda: instructions)
+    fast, slow = bool(instructions), "slow     precision bf16"
+    start_run(config_of(precision="auto"), tmp_path / "auto")
+    taken = load_config(tmp_path / "auto/config.yaml").precision
+    assert taken == ("bf16" if fast else "fp32")
     assert f"auto     precision {taken}: " in capsys.readouterr().err
-    assert load_config(tmp_path / "run/config.yaml").precision == taken
 
-
-@pytest.mark.usefixtures("needs_kernels")
-def test_resuming_and_use_are_in_the_precision_of_training(config_of, tmp_path, cli, fast, capsys):
-    run, slow = tmp_path / "run", "slow     precision bf16"
+    run = tmp_path / "run"
     start_run(config_of(precision="bf16"), run)
     assert (slow in capsys.readouterr().err) == (not fast)
     resume_run(run, lambda _: config_of(precision="auto", train={"max_steps": 14}))
@@ -97,3 +71,88 @@ def test_resuming_and_use_are_in_the_precision_of_training(config_of, tmp_path, 
     found = json.loads(scored.out)
     best = min(row["nats"] for row in rows(run) if row["split"] == "valid")
     assert (found["precision"], found["nats_per_char"]) == ("bf16", pytest.approx(best, abs=1e-12))
+
+
+# Runs that start from the weights of another
+
+LAST = "checkpoints/last.safetensors"
+STILL = {"train": {"max_steps": 1}, "optimizer": {"name": "sgd", "lr": 1e-30}}
+"""Without an update worth the name."""
+
+
+@pytest.fixture(scope="module")
+def first(finished_run):
+    return read_checkpoint(finished_run / LAST)
+
+
+def test_weights_stay_and_every_member_gets_the_new_characters(tmp_path, config_of):
+    """What is no part of the weights may change: dropout and the like, and the records of the text."""
+    model = {"embedding": 5, "tie_embeddings": True, "members": 2}
+    start_run(config_of(model=model), tmp_path / "first")
+    first = read_checkpoint(tmp_path / "first" / LAST)
+    other = tmp_path / "other.txt"
+    other.write_text(words_text(4000, seed=3).replace("a", "ä").replace("e", "日"))
+    data = {"source": str(other), "grow_vocabulary": True, "records": "\n"}
+    model |= {"dropout": 0.1, "zoneout": 0.2, "orthogonal": True, "init_uniform": 0.1}
+    start_run(config_of(data=data, model=model, **STILL), tmp_path / "second", first)
+    second = read_checkpoint(tmp_path / "second" / LAST)
+    assert second.vocabulary.characters == first.vocabulary.characters + "ä日"
+    for name, old in first.weights.items():
+        assert torch.equal(second.weights[name][: len(old)], old), name
+    for member in ("members.0", "members.1"):
+        old, new = (each.weights[f"{member}.decoder.bias"] for each in (first, second))
+        assert torch.equal(new[-2:], old.min().expand(2))
+        assert second.weights[f"{member}.embedding.weight"][-2:].abs().min() > 0
+
+
+def test_the_start_is_scored_and_kept_if_no_update_improves_on_it(tmp_path, config_of, first):
+    harmful = config_of(optimizer={"name": "sgd", "lr": 100.0})
+    outcome = start_run(harmful, tmp_path / "second", first)
+    assert outcome.best_step == 0
+    assert outcome.best_nats == pytest.approx(first.progress["valid_nats"], rel=1e-6)
+    assert outcome.valid_nats > outcome.best_nats
+    best = read_checkpoint(tmp_path / "second/checkpoints/best.safetensors")
+    assert all(torch.equal(best.weights[name], weight) for name, weight in first.weights.items())
+    assert best.trained_chars == first.trained_chars == 12 * 4 * 10
+
+
+# What a run needs at least
+
+
+@pytest.mark.parametrize("kind", CELLS)
+def test_parameters_are_counted_as_they_will_be(kind):
+    for more in ({"embedding": 0}, {"layers": 3, "embedding": 4, "tie_embeddings": True, "members": 2}):
+        model = parse_config({"model": {"cell": {"kind": kind, "hidden": 6}, **more}}, "test").model
+        assert count_parameters(model, 11) == sum(p.numel() for p in build_model(model, 11).parameters())
+
+
+@pytest.mark.parametrize("kind", ["lstm", "rhn", "mingru"])
+def test_the_bound_is_between_the_weights_and_what_a_run_takes(trainer_of, kind):
+    trainer = trainer_of(model={"cell": {"kind": kind, "hidden": 64}}, optimizer={"name": "adamw"})
+    trainer.update()
+    averages = [t for state in trainer.optimizer.state.values() for t in state.values() if t.dim()]
+    weights = {parameter.untyped_storage().data_ptr() for parameter in trainer.parameters}
+    of_weights = sum(tensor.nbytes for tensor in (*trainer.parameters, *trainer.parameters, *averages))
+    saved = {}
+
+    def count(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights:
+            saved[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+        trainer.model.window_loss(*trainer.streams.read(0, 10), None)
+    logits = 4 * 4 * 10 * len(trainer.vocabulary)  # their gradient, which autograd makes on the way
+    least = least_bytes(trainer.config, len(trainer.vocabulary), choose_machine(trainer.config))
+    assert of_weights < least <= of_weights + logits + sum(saved.values())
+
+
+def test_a_container_has_what_its_group_leaves_it(write, tmp_path):
+    write("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:  8000 kB\n")
+    write("proc/self/cgroup", "0::/job\n")
+    write("sys/fs/cgroup/job/memory.max", "max")
+    assert free_bytes(tmp_path) == 8000 * 1024
+    for name, value in (("max", "3000"), ("current", "2000"), ("stat", "anon 5\ninactive_file 7\n")):
+        write(f"sys/fs/cgroup/memory.{name}", value)
+    assert free_bytes(tmp_path) == 1007

@@ -1,13 +1,15 @@
-"""One update after another: truncated backpropagation, state, limits, divergence."""
+"""One update after another: truncated backpropagation, state, limits, divergence, and what is restored."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.nn.functional as F
 
 from charlm.config.optimizers import OPTIMIZERS
-from charlm.errors import DivergenceError
+from charlm.errors import CheckpointError, DivergenceError
+from charlm.training.state import restore_snapshot, take_snapshot
 from tests.pairwise import pairwise
 from tests.runs import row_of
 
@@ -146,9 +148,32 @@ def test_the_average_of_the_weights_begins_with_those_after_the_first_update(tra
         torch.testing.assert_close(trainer.evaluated_model.decoder.weight, expected)
 
 
-def test_same_seed_same_weights_other_seed_others(trainer_of):
-    first, second, other = trainer_of(), trainer_of(), trainer_of(seed=2)
-    for trainer in (first, second, other):
-        trainer.update()
-    assert torch.equal(first.model.decoder.weight, second.model.decoder.weight)
-    assert not torch.equal(first.model.decoder.weight, other.model.decoder.weight)
+# The trainer's state in a checkpoint
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "rmsprop", "adagrad", "muon"])
+def test_a_checkpoint_whose_tensors_do_not_fit_is_refused(trainer_of, optimizer):
+    """Each tensor in turn that a kernel reads; fused steps would write where it ought to be."""
+    momentum = {"momentum": 0.9} if optimizer in ("sgd", "rmsprop") else {}
+    model = {"cell": {"kind": "lstm", "hidden": 5}}
+    trainer = trainer_of(model=model, optimizer={"name": optimizer, "clip_norm": 1.0, **momentum}, train={"ema": 0.9})
+    trainer.update()
+    good = take_snapshot(trainer)
+    for group in ("weights", "averaged", "optimizer", "carried"):
+        tensors = getattr(good, group)
+        for name in tensors.keys() - {"objective_sum", "grad_norm"}:
+            for unfit in (torch.zeros(*tensors[name].shape, 2), tensors[name].reshape(-1)[:0]):
+                assert_refused(trainer, replace(good, **{group: tensors | {name: unfit}}))
+            if group in ("weights", "averaged"):
+                assert_refused(trainer, replace(good, **{group: tensors | {name: tensors[name].double()}}))
+                assert_refused(trainer, replace(good, **{group: tensors | {f"more.{name}": tensors[name]}}))
+            if not name.startswith("momentum_buffer") and len(tensors) > 1:
+                others = {key: tensors[key] for key in tensors.keys() - {name}}
+                assert_refused(trainer, replace(good, **{group: others}))
+    restore_snapshot(trainer, good)
+    trainer.update()
+
+
+def assert_refused(trainer, checkpoint):
+    with pytest.raises(CheckpointError):
+        restore_snapshot(trainer, checkpoint)

@@ -1,4 +1,4 @@
-"""Texts of lines: line ends, byte order marks, bytes that are not UTF-8, lines that arrive by a pipe, and splits."""
+"""Texts of records: separators, byte order marks, bytes that are not UTF-8, records from a pipe, and splits."""
 
 import itertools
 import os
@@ -10,12 +10,10 @@ from io import TextIOWrapper
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from charlm.config.schema import DataConfig
 from charlm.data.corpus import CountedSources
-from charlm.data.reading import arriving_records, as_in_training
+from charlm.data.reading import RECORD_END, arriving_records, as_in_training
 from charlm.data.time_order import are_in_order
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
@@ -25,8 +23,8 @@ BOM = "\ufeff"
 VOCABULARIES = {"byte": Vocabulary("byte"), "char": Vocabulary("char", "\n\rabc")}
 
 
-def lines_of(source: str, level="char", **options) -> list[str]:
-    """The lines of a text, with their newlines."""
+def records_of(source: str, level="char", **options) -> list[str]:
+    """The records of a text, with their ends."""
     corpus = load_corpus(source, level=level, split=(1, 0, 0), records="\n", **options)
     text = corpus.vocabulary.decode(corpus.splits["train"])
     return [text[start:end] for start, end in itertools.pairwise(corpus.starts["train"])]
@@ -44,44 +42,66 @@ def lines_of(source: str, level="char", **options) -> list[str]:
 )
 def test_line_ends(write, content, lines, level):
     path = write("text", content)
-    assert lines_of(path, level) == [f"{line}\n" for line in lines]
+    assert records_of(path, level) == [f"{line}\n" for line in lines]
     assert [line for some in arriving_records(path, VOCABULARIES[level], "\n") for line in some] == lines
     text = load_corpus(path, level=level, split=(1, 0, 0))  # line ends of running text stay as they are
     assert text.vocabulary.decode(text.splits["train"]) == content
 
 
-@given(st.lists(st.text("\r\na", min_size=1, max_size=4), max_size=8))
-def test_it_does_not_matter_where_chunks_end(chunks):
-    text = "".join(chunks)
-    expected = text.replace("\r\n", "\n")
-    if text and not expected.endswith("\n"):
-        expected = expected.removesuffix("\r") + "\n"
-    parts = [chunk.encode() for chunk in chunks]
-    assert b"".join(as_in_training(parts, "byte", "\n", "x")).decode() == expected
-    assert list(as_in_training(parts, "byte", "", "x")) == parts
+END = RECORD_END.encode()
 
 
-def test_lines_of_two_files_do_not_merge(write, tmp_path):
+def read(content: bytes, separator: str, size: int) -> bytes:
+    chunks = [content[start : start + size] for start in range(0, len(content), size)]
+    return b"".join(as_in_training(chunks, "byte", separator, "a test"))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 100])
+@pytest.mark.parametrize(
+    ("content", "separator", "expected"),
+    [
+        (b"one\ntwo", "\n", b"one\ntwo\n"),
+        (b"o\rne\r\ntwo\r\n", "\n", b"o\rne\ntwo\n"),
+        (b"one\ntwo\n~~~\nthree\n", "\n~~~\n", b"one\ntwo" + END + b"three" + END),
+        (b"one\r\n~~~\r\ntwo\r\n~~~\r\n", "\n~~~\n", b"one" + END + b"two" + END),
+        (b"one\n~~~\ntwo\n~~~", "\n~~~\n", b"one" + END + b"two" + END),
+        (b"one\n~~\ntwo\n~", "\n~~~\n", b"one\n~~\ntwo" + END),
+        (b"one\n~~~\n\n", "\n~~~\n", b"one" + END),
+        (b"a|b||c", "||", b"a|b" + END + b"c" + END),
+        ("a§b§".encode(), "§", b"a" + END + b"b" + END),
+        (b"", "\n~~~\n", b""),
+    ],
+)
+def test_every_record_gets_one_end(content, separator, expected, size):
+    assert read(content, separator, size) == expected
+
+
+@pytest.mark.parametrize("size", [1, 100])
+def test_running_text_stays(size):
+    assert read(b"one\r\n~~~\n\x1e", "", size) == b"one\r\n~~~\n\x1e"
+
+
+def test_records_of_two_files_do_not_merge(write, tmp_path):
     for name, content in {"1": f"{BOM}anna\nbob", "2": BOM, "3": "", "4": f"{BOM}carla\r\ndora"}.items():
         write(f"folder/{name}", content)
-    assert lines_of(f"{tmp_path}/folder") == ["anna\n", "bob\n", "carla\n", "dora\n"]
+    assert records_of(f"{tmp_path}/folder") == ["anna\n", "bob\n", "carla\n", "dora\n"]
 
 
-def test_a_text_without_line_ends_or_a_vocabulary_without_newline_has_no_lines(write):
+def test_a_text_or_a_vocabulary_without_line_ends_has_no_records(write):
     """Line ends of an old Mac are none."""
     with pytest.raises(DataError):
-        lines_of(write("text", "anna\rjo\rzoe\r"))
+        records_of(write("text", "anna\rjo\rzoe\r"))
     with pytest.raises(VocabularyError):
-        lines_of(write("text", "ab"), vocabulary=Vocabulary("char", "ab"))
+        records_of(write("text", "ab"), vocabulary=Vocabulary("char", "ab"))
 
 
-def test_the_whole_of_a_text_of_lines_stays_in_its_order(write):
+def test_the_whole_of_a_text_of_records_stays_in_its_order(write):
     data = DataConfig(source=write("text", "b\r\na\nb"), split=(0.5, 0.25, 0.25), records="\n")
     corpus = CountedSources(data).corpus(whole=True)
     assert {name: corpus.vocabulary.decode(ids) for name, ids in corpus.splits.items()} == {"train": "b\na\nb\n"}
 
 
-def test_lines_of_a_pipe_come_before_the_next_one_is_there(monkeypatch):
+def test_records_of_a_pipe_come_before_the_next_one_is_there(monkeypatch):
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     with os.fdopen(reading, "rb") as stdin:
@@ -101,14 +121,14 @@ def test_arriving_bytes_that_are_not_text(write):
     assert list(arriving_records(file, VOCABULARIES["char"], "")) == [["a", f"{BOM}b"], ["c\udcff"]]
 
 
-# The splits of lines
+# The splits of records
 
 SHARES = (0.7, 0.2, 0.1)
 
 
 @pytest.fixture
 def split(write):
-    """Loads a text of these lines, and returns those of each split without newlines; the starts must be theirs."""
+    """Loads a text of these records, and returns those of each split without ends; the starts must be theirs."""
 
     def split(text: list[str], shares=SHARES, **options) -> dict[str, list[str]]:
         corpus = load_corpus(write("x.txt", "\n".join(text) + "\n"), split=shares, records="\n", **options)
@@ -126,7 +146,7 @@ def numbered(count: int) -> list[str]:
     return [f"line {number * 7919 % 10007}" for number in range(count)]
 
 
-def test_every_line_is_in_one_split_in_its_order(split, capsys):
+def test_every_record_is_in_one_split_in_its_order(split, capsys):
     """Of a text of several chunks, in the middle of which a line ends and another goes on."""
     text = [*numbered(300), "", "x" * 300_000, "", *(f"{line} é" * 100 for line in numbered(300)), "last"]
     found = split(text)
@@ -138,13 +158,7 @@ def test_every_line_is_in_one_split_in_its_order(split, capsys):
     assert capsys.readouterr().err.count("splitting") == 1
 
 
-def test_shares_are_kept_and_sorted_lines_do_not_skew_them(split):
-    found = split(sorted(numbered(10_000)))
-    assert [len(own) / 10_000 for own in found.values()] == pytest.approx(SHARES, abs=0.02)
-    assert len({line[5] for line in found["valid"]}) == 9
-
-
-def test_equal_lines_stay_together_and_other_lines_and_vocabularies_move_none(split):
+def test_equal_records_stay_together_and_other_records_and_vocabularies_move_none(split):
     text = numbered(500) * 5
     found = split(text)
     assert Counter(itertools.chain(*found.values())) == Counter(text)
@@ -154,7 +168,7 @@ def test_equal_lines_stay_together_and_other_lines_and_vocabularies_move_none(sp
         assert set(own) - {"!!!", "ÄÖÜ é"} == set(found[name])
 
 
-def test_frequent_lines_are_spread_and_rare_ones_stay_together(split):
+def test_frequent_records_are_spread_and_rare_ones_stay_together(split):
     """Titles with blank lines between them, and a separator after every tenth; some titles come twice."""
     text, separator = [], "=" * 70
     for n, title in enumerate([*numbered(2000), *numbered(300)]):
@@ -168,35 +182,28 @@ def test_frequent_lines_are_spread_and_rare_ones_stay_together(split):
 
 
 @pytest.mark.parametrize("text", [["one line"], ["a", "b"], ["equal"] * 4], ids=["one", "two", "equal"])
-def test_a_split_without_lines_is_refused(split, text):
+def test_a_split_without_records_is_refused(split, text):
     with pytest.raises(DataError):
         split(text, (0.9, 0.1, 0))
     assert split(text, (1, 0, 0)) == {"train": text}
 
 
-def logs() -> dict[str, list[str]]:
-    """Lines that begin with times or numbers, in order."""
-    times = [datetime(2026, 10, 28, 22) + timedelta(seconds=701 * number) for number in range(400)]
-    begins = {
-        "syslog": "{:%b %d %H:%M:%S} host app[17]:",
-        "level": "WARN {:%Y-%m-%d %H:%M:%S,123}",
-        "apache": "10.2.{:%S.%M} - - [{:%d/%b/%Y:%H:%M:%S} +0000]",
-        "epoch": '{{"level": "info", "ts": {:%s}.5,',
-    }
-    found = {}
-    for name, begin in begins.items():
-        found[name] = [f"{begin.format(time, time)} {time.second} tries" for time in times]
-    iso = [f"{time:%Y-%m-%dT%H:%M:%S.123} {time.second} tries" for time in times]
-    found["newest first"] = iso[::-1]
-    found["thread first"] = [f"{number * 7919 % 10007:010} {line}" for number, line in enumerate(iso)]
-    found["traces"] = [line for time in iso for line in (time, "  at com.x.Y(Y.java:12)", "")]
-    found["csv"] = ["id,name", *(f"{number},{number * 7 % 30}" for number in range(990, 2000, 3))]
-    return found
+TIMES = [datetime(2026, 10, 28, 22) + timedelta(seconds=701 * number) for number in range(400)]
+LOGS = {
+    "syslog": "{0:%b %d %H:%M:%S} host app[17]: {0.second} tries",
+    "apache": "10.2.{0:%S.%M} - - [{0:%d/%b/%Y:%H:%M:%S} +0000] {0.second} tries",
+    "epoch": '{{"level": "info", "ts": {0:%s}.5, {0.second} tries',
+    "traces": "{0:%Y-%m-%dT%H:%M:%S.123} {0.second} tries\n  at com.x.Y(Y.java:12)\n",
+    "csv": "{1},{0.second}",
+}
+"""How a time and a number are written."""
 
 
-@pytest.mark.parametrize("name", logs())
-def test_the_lines_of_a_log_are_split_in_order(split, name):
-    text = logs()[name]
+@pytest.mark.parametrize(("name", "step"), [*((name, 1) for name in LOGS), ("traces", -1)])
+def test_the_records_of_a_log_are_split_in_order(split, name, step):
+    """A step of -1: the newest record comes first."""
+    entries = [LOGS[name].format(time, 990 + 3 * number) for number, time in enumerate(TIMES)]
+    text = "\n".join(entries[::step]).split("\n")
     found = split(text)
     assert list(itertools.chain(*found.values())) == text
     assert [len(own) / len(text) for own in found.values()] == pytest.approx(SHARES, abs=0.01)
