@@ -29,8 +29,6 @@ def test_samples_are_lines_without_headings(cli, lines_run):
     lines = cli(*words, "--seed", 1, "--count", 70).out.splitlines()
     assert (len(lines), cli(*words, "--seed", 70).out) == (70, f"{lines[69]}\n")
     assert sum(line in LINES for line in lines) > 50
-    fault = cli(*words, "--prompt", "jo\n").usage_error
-    assert "the end of a record" in fault
 
 
 def test_new_lines_are_neither_repeats_nor_in_the_training_text(cli, lines_run, model):
@@ -49,8 +47,7 @@ def test_a_text_is_scored_line_by_line_whatever_ends_its_lines(cli, lines_run, m
     for data in (b"anna\njo", b"anna\r\njo\r\n"):
         value = json.loads(cli("eval", lines_run, "--file", "-", "--json", stdin=data).out)
         assert (value["targets"], value["bits_per_char"]) == (8, pytest.approx(bits.mean(), rel=1e-5))
-    fault = cli("eval", lines_run, "--dynamic").error
-    assert fault == "dynamic evaluation: found a model of records; allowed: a model of running text"
+    assert cli("eval", lines_run, "--dynamic").error.startswith("dynamic evaluation: found a model of records")
 
 
 @pytest.mark.usefixtures("quick")
