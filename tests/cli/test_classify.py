@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from charlm.inference.trained import TrainedModel, load
-from tests.cli.conftest import SETTINGS, train
+from tests.cli.conftest import SETTINGS
+from tests.conftest import train
 
 LINES = ["maria luca", "hans", "gerd hans", "luca", "", "maria"]
 NAMES = {"it": ["maria", "luca", "paola"], "de": ["hans", "ulrich", "gerd"]}

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.cli.conftest import train
+from tests.conftest import train
 from tests.text import words_text
 
 

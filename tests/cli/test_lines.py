@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from charlm.inference.trained import TrainedModel, load
-from tests.cli.conftest import SETTINGS, train
+from tests.cli.conftest import SETTINGS
+from tests.conftest import train
 from tests.runs import rows
 
 LINES = ["anna", "hanna", "johanna", "ann", "joan", "nora", "jo", ""]

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from charlm.config import load_config
-from tests.cli.conftest import train
+from tests.conftest import train
 from tests.stress.fuzz import COMMANDS
 from tests.text import ESC, RTL
 

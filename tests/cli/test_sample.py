@@ -5,7 +5,8 @@ import re
 
 import pytest
 
-from tests.cli.conftest import SETTINGS, train
+from tests.cli.conftest import SETTINGS
+from tests.conftest import train
 from tests.text import ESC, RTL, words_text
 
 

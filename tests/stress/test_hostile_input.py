@@ -7,7 +7,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,18 +21,11 @@ from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.errors import CharlmError
 from tests.stress.fuzz import COMMANDS, NAMES
-from tests.stress.targets import Targets, forged, good_inputs, guarded
+from tests.stress.targets import GOOD_INPUTS, Targets, forged, guarded
 from tests.text import ESC, RTL
 
 LIMIT_S = 10
 LIMIT_MB = 150  # beyond what the process held before; an input of 10 MB counts
-
-
-@pytest.fixture(scope="module")
-def targets(tmp_path_factory: pytest.TempPathFactory, trained_run: Path) -> Iterator[Targets]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "argv", sys.argv)
-        yield Targets(tmp_path_factory.mktemp("input"), trained_run / "checkpoints/last.safetensors")
 
 
 ODD = [ESC, RTL, "\0", "\ud800", "\u200f", "\x9b", "\r", "\u2028", "\ufeff", "[" * 2000, '{"a":' * 500, "9" * 500]
@@ -50,10 +43,10 @@ def damaged(data: bytes, choose: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_bytes_are_read_or_refused(name: str, targets: Targets) -> None:
-    call, choose = guarded(getattr(targets, name)), random.Random(0)
-    seeds = good_inputs(targets.checkpoint)[name]
-    for data in [*seeds, *(damaged(choose.choice(seeds), choose) for _ in range(40))]:
+def test_any_bytes_are_read_or_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    call, choose = guarded(getattr(Targets(tmp_path), name)), random.Random(0)
+    for data in [*GOOD_INPUTS[name], *(damaged(choose.choice(GOOD_INPUTS[name]), choose) for _ in range(40))]:
         call(data)
 
 
