@@ -103,9 +103,10 @@ def test_look_at_a_file_or_at_the_validation_text(cli, trained_run, tmp_path, wr
 def test_a_report_shows_each_run_once_and_names_damage(cli, trained_run, copied_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained_run, "runs/other")
+    shutil.rmtree(copied_run / "checkpoints")  # none was written yet
     (copied_run / "metrics.jsonl").write_text("x\n")
     checkpoint = trained_run / "checkpoints/best.safetensors"
     result = cli("report", trained_run, "runs", checkpoint, copied_run)
     note = f"note     {copied_run}: metrics.jsonl: 1 of 1 lines cannot be read and are left out."
-    assert result.err.splitlines()[0] == note
+    assert note in result.err.splitlines()
     assert len(data_of((tmp_path / "report.html").read_text(encoding="utf-8"))["runs"]) == 3
