@@ -3,8 +3,6 @@
 import json
 
 SEPARATOR = "\n~~~\n"
-
-
 RECORDS = ["\n".join([f"{n} eggs", "flour salt", "milk"][: 1 + n % 3]) for n in range(400)]
 
 
@@ -27,11 +25,3 @@ def test_each_record_is_written_scored_and_classified_by_itself(cli, tiny_config
     assert [row.split("\t")[2] for row in classified.out.splitlines()] == [r"egg\nmilk", "salt"]
     assert cli("sample", run, "--prompt", "egg\nsalt", "--length", 3, "--seed", 1).out.startswith("egg\nsalt")
     assert "the end of a record" in cli("sample", run, "--prompt", f"egg{SEPARATOR}").usage_error
-
-
-def test_a_text_with_the_mark_of_records_is_refused(cli, tmp_path, write):
-    text = write("a.txt", f"a{SEPARATOR}b\x1ec" * 100)
-    assert "0x1E" in cli("data", "info", text, "--records", SEPARATOR).error
-    assert cli("data", "info", text).code == 0
-    both = cli("data", "info", text, "--records", SEPARATOR, "--lines")
-    assert both.usage_error.endswith("--lines and --records exclude one another")

@@ -4,7 +4,6 @@ import base64
 import hashlib
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +12,10 @@ from charlm.cells import CELLS, RHN
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.inference.gradients import gradient_norms
-from charlm.inference.trained import TrainedModel
 from charlm.look import look_page, shown_text
 from charlm.look import page as look
 from charlm.look.features import features_of
-from tests.browser import HOSTILE, data_of, unpacked
+from tests.browser import data_of, unpacked
 from tests.inference.models import outputs_of
 from tests.text import words_text
 
@@ -94,15 +92,6 @@ def test_bytes_of_a_character_are_shown_by_the_last(model):
     bytewise = replace(model, vocabulary=Vocabulary("byte"))
     for text, shown in {"aé€😀": "a·é··€···😀", "a\udcff\udce2b": "a\ufffd\ufffdb", "": ""}.items():
         assert shown_text(bytewise, bytewise.vocabulary.encode(text)).replace("\uffff", "·") == shown
-
-
-def test_nothing_in_the_data_is_markup(of_characters):
-    hostile: TrainedModel = of_characters(HOSTILE, path=Path("runs/<script>window.broken=1/checkpoints/x"))
-    page = look_page(hostile, HOSTILE)
-    assert data_of(page)["text"] == HOSTILE
-    plain = look_page(of_characters("abc"), "abc")
-    for mark in ("<script", "</script", "<!--", "</title"):
-        assert page.count(mark) == plain.count(mark), mark
 
 
 def test_the_policy_admits_the_script_and_the_style_and_nothing_else(of_characters):
