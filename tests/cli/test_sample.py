@@ -5,8 +5,7 @@ import re
 
 import pytest
 
-from tests.cli.conftest import SETTINGS
-from tests.conftest import train
+from tests.conftest import LEARNS_SOON, train
 from tests.text import ESC, RTL, words_text
 
 
@@ -46,7 +45,7 @@ def test_stop(cli, trained_run):
 
 
 def test_novelty_is_told_apart_from_the_text(cli, tmp_path, bytes_run):
-    run = train(tmp_path, "so the rain falls on. " * 900, *SETTINGS, "train.max_steps=100")
+    run = train(tmp_path, "so the rain falls on. " * 900, *LEARNS_SOON, "train.max_steps=100")
     words = ["sample", run, "--prompt", "so ", "--temperature", 0.5, "--seed", 4, "--length", 60]
     result = cli(*words, "--novelty")
     assert (result.code, result.out) == (0, cli(*words).out)

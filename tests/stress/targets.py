@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -49,7 +49,8 @@ class Targets:
     def header(self, data: bytes) -> None:
         """The JSON in a checkpoint, whose content hash is right all the same."""
         parts = data.decode("utf-8", "replace").split("\n\n", 2)
-        header = dict(zip(("config", "vocabulary", "progress"), parts, strict=False))
+        names = "config", "vocabulary", "progress"
+        header: dict[str, str] = dict(zip(names, parts, strict=False))
         path = forged(self.folder / "h.safetensors", header, {"weights/decoder.bias": torch.zeros(3)})
         load_model(read_checkpoint(path), torch.device("cpu"))
 
@@ -93,9 +94,9 @@ class Targets:
         return out.getvalue()
 
 
-def forged(path: Path, header: dict[str, str], tensors: dict[str, torch.Tensor]) -> Path:
+def forged(path: Path, texts: Mapping[str, str], tensors: dict[str, torch.Tensor]) -> Path:
     """A checkpoint file with the right hash, whatever it holds."""
-    header = {"format": FORMAT, "version": str(VERSION), **header}
+    header = {"format": FORMAT, "version": str(VERSION), **texts}
     header["sha256"] = digest(header, tensors)
     path.write_bytes(save(tensors, header))
     return path

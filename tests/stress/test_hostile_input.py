@@ -116,8 +116,13 @@ class Wide(Cell):
         return tuple(h + p.vector("w") for h in states)
 
 
-WIDE = {"cell": {"kind": "/somewhere/mine.py:Wide", "hidden": 20_000}, "embedding": 20_000, "layers": 60}
-FORGED: dict[str, tuple[dict[str, Any], dict[str, torch.Tensor], str]] = {
+WIDE: dict[str, Any] = {
+    "cell": {"kind": "/somewhere/mine.py:Wide", "hidden": 20_000},
+    "embedding": 20_000,
+    "layers": 60,
+}
+# The config of a checkpoint, its tensors, and what is said of it. The wide model has as many weights as it asks for.
+FORGED: dict[str, tuple[dict[str, Any] | str, dict[str, torch.Tensor], str]] = {
     "units": ({"cell": {"kind": "lstm", "hidden": 10**6}}, {}, "weights: found 0 "),
     "states × layers × units": (
         WIDE,
