@@ -18,6 +18,7 @@ from tests.text import BYTE, ESC, RTL, SEEN, words_text
 
 USAGE = [
     (f"x{ESC}{RTL}", r"No such command 'x\x1bc\u202e'."),
+    (f"eval r --split {RTL}", r"Invalid value for '--split': found '\u202e'; allowed: 'train', 'valid', 'test'"),
     ("train", "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"),
     ("train --resume", "--resume needs --run-dir, the folder of the run to resume"),
     ("train x.txt --resume --run-dir r", "--resume continues with the run's own text"),
