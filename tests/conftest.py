@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -36,6 +37,15 @@ device: cpu
 threads: 1
 precision: fp32
 """
+
+
+LEARNS_SOON = [
+    "model.cell.hidden=24",
+    "optimizer.lr=0.02",
+    "train.bptt=16",
+    "train.log_every=100",
+    "train.eval_every=200",
+]
 
 
 def _refuse_the_network(event: str, arguments: tuple[object, ...]) -> None:
@@ -158,16 +168,10 @@ def _link_libraries(source: Path, target: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def one_torch_thread() -> None:
-    """Bit-identical results need one number of threads; so small tensors are quickest on one."""
+def same_start() -> None:
+    """Every test draws the same random numbers, on one thread, which is quickest for small tensors."""
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True)
-def seed() -> None:
-    """Every test draws the same random numbers, whichever ran before it."""
-    if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
 
 
@@ -250,14 +254,6 @@ def text_file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def tinyshakespeare() -> Path:
-    path = ROOT.parent / "shared/data/tinyshakespeare.txt"
-    if not path.is_file():
-        pytest.skip(f"no {path}")
-    return path
-
-
 @pytest.fixture
 def tiny_config(tmp_path: Path, text_file: Path) -> Path:
     """A config that trains within a second."""
@@ -266,17 +262,27 @@ def tiny_config(tmp_path: Path, text_file: Path) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def trained_run(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Path:
-    """The folder of a run of the tiny config, to read only: every test shares it."""
+def train(folder: Path, text: str, *settings: str) -> Path:
+    """A run of the tiny config, altered by settings, on the text beside it."""
     from charlm.config import load_config
     from charlm.training.start import start_run
 
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "text.txt").write_text(words_text(20_000), encoding="utf-8")
+    (folder / "text.txt").write_text(text, encoding="utf-8")
     (folder / "tiny.yaml").write_text(TINY.format(source=folder / "text.txt"), encoding="utf-8")
-    start_run(load_config(folder / "tiny.yaml"), folder / "run")
+    start_run(load_config(folder / "tiny.yaml", settings), folder / "run")
     return folder / "run"
+
+
+@pytest.fixture(scope="session")
+def trained_run(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Path:
+    """The folder of a run of the tiny config, to read only: every test shares it."""
+    return train(tmp_path_factory.mktemp("trained"), words_text(20_000))
+
+
+@pytest.fixture
+def copied_run(trained_run: Path, tmp_path: Path) -> Path:
+    """A run of this test's own, in the place where its config says its text is."""
+    return shutil.copytree(trained_run, tmp_path / "run")
 
 
 @pytest.fixture
@@ -294,6 +300,23 @@ def threads() -> Iterator[Callable[[int], None]]:
 
     yield torch.set_num_threads
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Speeds that take no time to measure: updates take longer, the larger the model is."""
+    monkeypatch.setattr("charlm.training.plan._MEASURE_S", 0.01)
+    monkeypatch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-8 * config.model.cell.hidden**2)
+
+
+@pytest.fixture
+def standard_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that Python takes for its standard library."""
+    folder = tmp_path / "library"
+    folder.mkdir()
+    get_path = sysconfig.get_path
+    monkeypatch.setattr(sysconfig, "get_path", lambda name, *_: str(folder) if name == "stdlib" else get_path(name))
+    return folder
 
 
 @pytest.fixture

@@ -27,11 +27,10 @@ def test_list_and_show(cli) -> None:
     assert notes.startswith("Layer normalization ")
 
 
-def test_show_a_cell_of_ones_own(cli, tmp_path: Path) -> None:
-    shown = cli("cells", "show", "./leaky.py:Leaky", "--set", "model.cell.leak=0.5")
-    assert shown.err == f"cell     {tmp_path}/leaky.py: runs this file, for the cells in it\n"
-    assert "options     hidden 256, leak 0.5" in shown.out.splitlines()
-    assert "parameters  weight_ih [H, I], weight_hh [H, H], leak [H], bias [H]" in shown.out.splitlines()
+def test_show_a_cell_of_ones_own(cli) -> None:
+    shown = cli("cells", "show", "./leaky.py:Leaky", "--set", "model.cell.leak=0.5").out.splitlines()
+    assert "options     hidden 256, leak 0.5" in shown
+    assert "parameters  weight_ih [H, I], weight_hh [H, H], leak [H], bias [H]" in shown
     Path("required.py").write_text(LEAKY.replace(": float = 0.0", ": float"))
     refused = cli("cells", "check", "required.py")
     assert "Leaky: found no valid default of leak; allowed: one for each" in refused.error
@@ -65,14 +64,10 @@ def test_a_run_from_somebody_else_runs_no_file(cli, copied_run, text_file) -> No
     assert cli("data", "info", copied_run.parent).code == 0
     small = ["--set", "train.max_steps=1", "--set", "device=cpu", "--set", "threads=1"]
     assert cli("train", text_file, "--init-from", copied_run, "--run-dir", "other", *small).code == 0
-    refused = (
-        f"{config}: model.cell.kind: found 'evil.py:Leaky' in a run's folder, from which no code is run; allowed: "
-        "--set model.cell.kind=FILE.py:CLASS"
-    )
+    refused = f"{config}: model.cell.kind: found 'evil.py:Leaky'"
     for words in (["train", "--config"], ["plan", "--config"], ["config", "show"]):
-        assert cli(*words, config).error == refused
-    again = cli("train", "--resume", "--run-dir", copied_run, "--config", config)
-    assert again.error == f"{config}: model.cell.kind: found 'evil.py:Leaky'; the run has 'lstm'; allowed: the same"
+        assert cli(*words, config).error.startswith(f"{refused} in a run's folder, ")
+    assert cli("train", "--resume", "--run-dir", copied_run, "--config", config).error.startswith(refused)
     assert cli("train", "--resume", "--run-dir", copied_run, "--set", "train.max_steps=7").code == 0
     config.write_text(config.read_text().replace("kind: lstm", "kind: evil.py:Leaky"))
     assert cli("config", "show", config, "--set", "model.cell.kind=leaky.py:Leaky").code == 0

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from charlm.config import load_config
-from charlm.system.files import plain_name
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -23,11 +22,6 @@ def test_train_a_text(cli, text_file, tmp_path, monkeypatch):
     resumed = cli("train", "--resume", "--run-dir", run, "--minutes", 0.015, "--json")
     assert json.loads(resumed.out)["reason"] == "max_minutes"
     assert "change   train.max_minutes: 0.01 → 0.015\n" in resumed.err
-
-
-def test_run_names():
-    names = {"*": "run", "Ünïcode novel": "Ünïcode-novel", "NUL": "NUL_", "a\0b:c\\..": "a-b-c", "x" * 300: "x" * 40}
-    assert {text: plain_name(text) for text in names} == names
 
 
 def test_suggest_prints_a_config(cli, text_file, tmp_path):

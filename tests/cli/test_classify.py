@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from charlm.inference.trained import TrainedModel, load
-from tests.cli.conftest import SETTINGS, train
+from tests.conftest import LEARNS_SOON, train
 
 LINES = ["maria luca", "hans", "gerd hans", "luca", "", "maria"]
 NAMES = {"it": ["maria", "luca", "paola"], "de": ["hans", "ulrich", "gerd"]}
@@ -20,7 +20,7 @@ def labels_run(tmp_path_factory, compiled):
     draw = random.Random(1)
     labels = draw.choices(["it", "de"], [3, 1], k=400)
     text = "".join(f"{label}\t{' '.join(draw.choices(NAMES[label], k=2))}\n" for label in labels)
-    settings = [*SETTINGS, r'data.records="\n"', "data.split=[0.8,0.2,0]", "train.max_steps=200"]
+    settings = [*LEARNS_SOON, r'data.records="\n"', "data.split=[0.8,0.2,0]", "train.max_steps=200"]
     return train(tmp_path_factory.mktemp("labels"), text, *settings)
 
 
@@ -68,8 +68,8 @@ def test_unknown_characters(cli, labels_run, write):
     assert piped.out == result.out
 
 
-def test_a_model_of_running_text_scores_lines_too(members_run):
-    text = load(members_run, device="cpu")
+def test_a_model_of_running_text_scores_lines_too(trained_run):
+    text = load(trained_run, device="cpu")
     [(label, p)] = text.classify(["so tee"], ["so", "tee"], " ")
     nats = {each: text.evaluate(f"\n{each} so tee\n", streams=1).nats_sum for each in ("so", "tee")}
     assert label == min(nats, key=nats.get)

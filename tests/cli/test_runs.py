@@ -52,12 +52,6 @@ def test_table_and_json(cli, runs):
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before
 
 
-FORGED = {
-    "a kind": ('\\"kind\\": \\"lstm\\"', '\\"kind\\": [\\"lstm\\"]'),
-    "a shape": ('"shape":[14]', '"shape":[[14]]'),
-}
-
-
 def forge(path: Path, old: str, new: str) -> None:
     """Replace a text in a checkpoint's header. The tensors stay."""
     content = path.read_bytes()
@@ -68,37 +62,28 @@ def forge(path: Path, old: str, new: str) -> None:
     path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
 
 
-def test_states_and_headers_that_are_damaged_or_forged(cli, trained_run, tmp_path):
-    """Whatever a run holds, the others are listed."""
+def test_states_whatever_else_a_run_holds(cli, trained_run, tmp_path):
     folder = tmp_path / "runs"
     good = (trained_run / FOLDER / LAST).read_bytes()
-    size = int.from_bytes(good[:8], "little")
-    damaged = {
-        "cut": good[:-1],
-        "endless": (2**60).to_bytes(8, "little") + good[8:],
-        "nested": good[:8] + b"[" * size + good[8 + size :],
-    }
+    damaged = {"cut": good[:-1], "endless": (2**60).to_bytes(8, "little") + good[8:]}
     states = {
         "new": "finished", "no checkpoint": "no checkpoint", "used": "in use",
-        "stopped": "resumable", "old": "other version", **dict.fromkeys([*FORGED, *damaged], "damaged"),
+        "stopped": "resumable", "old": "other version", **dict.fromkeys(damaged, "damaged"),
     }  # fmt: skip
     for name in states:
         shutil.copytree(trained_run, folder / name)
     shutil.rmtree(folder / "no checkpoint" / FOLDER)
     (folder / "no checkpoint" / FOLDER).mkdir()
     forge(folder / "stopped" / FOLDER / LAST, '\\"stop_reason\\": \\"max_steps\\"', '\\"stop_reason\\": \\"\\"')
-    for name, change in {**FORGED, "old": (f'"version":"{VERSION}"', '"version":"1"')}.items():
-        (folder / name / FOLDER / BEST).unlink()
-        forge(folder / name / FOLDER / LAST, *change)
+    (folder / "old" / FOLDER / BEST).unlink()
+    forge(folder / "old" / FOLDER / LAST, f'"version":"{VERSION}"', '"version":"1"')
     for name, content in damaged.items():
         for file in (folder / name / FOLDER).iterdir():
             file.write_bytes(content)
     with locked(folder / "used"):
         assert {Path(run["path"]).name: run["state"] for run in listed(cli, folder)} == states
     assert cli("report", folder, "--out", tmp_path / "page.html").code == 0
-    for name in [*FORGED, *damaged, "old"]:
+    for name in [*damaged, "old"]:
         error = cli("train", "--resume", "--run-dir", folder / name).error
         assert error.startswith(f"{folder / name}/checkpoints/last.")
     assert error.endswith("; use the charlm that wrote it, or train anew")
-    forge(folder / "new" / FOLDER / LAST, '\\"kind\\": \\"lstm\\"', '\\"kind\\": \\"\\\\u001b[2J\\"')
-    assert "\\x1b[2J 1 × 16" in cli("runs", folder / "new").out

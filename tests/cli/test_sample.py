@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from tests.cli.conftest import train
+from tests.conftest import train
 from tests.text import ESC, RTL, words_text
 
 
@@ -60,8 +60,6 @@ def test_next(cli, trained_run, bytes_run):
     assert cli("next", *words, "--top", 2).out == "".join(
         f"{character!r}  {p:.4f}\n" for character, p in zip(characters[:2], probabilities[:2], strict=True)
     )
-    assert sum(probabilities) == pytest.approx(1)
-    assert list(probabilities) == sorted(probabilities, reverse=True)
     assert f"so {characters[0]}\n" == cli("sample", *words, "--length", 1, "--temperature", 0).out
     assert cli("next", trained_run).out == cli("next", trained_run, "--prompt", "\n").out  # a line begins
     value = json.loads(cli("next", bytes_run, "--prompt", "é", "--top", 256, "--json").out)

@@ -4,7 +4,6 @@ import json
 import re
 import shlex
 import string
-import sysconfig
 from pathlib import Path
 
 import pytest
@@ -35,11 +34,8 @@ LESS = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working folder of a newcomer: the texts that the pages speak of, and a small standard library.
-
-    No speed is measured: updates take longer, the larger the model is.
-    """
+def folder(quick: None, standard_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working folder of a newcomer: the texts that the pages speak of, and a small standard library."""
     monkeypatch.chdir(tmp_path)
     names = ("data/tinyshakespeare.txt", "my.txt", "more.txt", "names.txt", "library/code.py", "candidates.txt")
     names += ("app.log", "normal.log", "yesterday.log", "book.txt")
@@ -52,13 +48,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, text in texts.items():
         Path(name).parent.mkdir(exist_ok=True)
         Path(name).write_text(text, encoding="utf-8")
-    library, get_path = str(tmp_path / "library"), sysconfig.get_path
-    monkeypatch.setattr(
-        sysconfig, "get_path", lambda name, *more: library if name == "stdlib" else get_path(name, *more)
-    )
-    monkeypatch.setattr("charlm.training.plan._MEASURE_S", 0.0)
-    monkeypatch.setattr("charlm.choice.speed.measure", lambda config, *_: 1e-6 * config.model.cell.hidden**2)
-    return tmp_path
 
 
 def train_runs(cli, runs: set[str]) -> None:

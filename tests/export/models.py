@@ -11,26 +11,13 @@ from charlm.data.records import reset_id_of
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference.trained import TrainedModel
 from charlm.model import build_model
+from tests.cells.measure import CASES
 from tests.export.odd import Odd
 from tests.pairwise import all_pairs
 
 CHARACTERS = "\n abcdefghé😀"
 HIDDEN = 13
-CELLS_TO_EXPORT = {
-    "rnn": {"kind": "rnn"},
-    "rnn-relu": {"kind": "rnn", "nonlinearity": "relu"},
-    "lstm": {"kind": "lstm"},
-    "lstm-norm": {"kind": "lstm", "layer_norm": True},
-    "gru": {"kind": "gru"},
-    "rhn": {"kind": "rhn"},
-    "rhn-carry": {"kind": "rhn", "couple_gates": False},
-    "slstm": {"kind": "slstm"},
-    "slstm-exp": {"kind": "slstm", "forget_gate": "exponential", "forget_bias": -1.0},
-    "mingru": {"kind": "mingru", "positive": True},
-    "minlstm": {"kind": "minlstm"},
-    "sru": {"kind": "sru"},
-    "mogrifier": {"kind": "mogrifier", "rounds": 2, "rank": 16},
-}
+CELLS_TO_EXPORT = {str(case): {"kind": case.kind, **case.options} for case in CASES}
 EMBEDDINGS = {
     "embedding": {"embedding": 7},
     "one-hot": {"embedding": 0},

@@ -5,7 +5,6 @@ import random
 import pytest
 import torch
 
-from charlm.cells import CELLS
 from charlm.data.vocabulary import Vocabulary
 from charlm.export.html_model import packed_model
 from charlm.inference.options import SamplingOptions
@@ -55,7 +54,8 @@ def test_logits_states_and_gates_are_charlms(engine, options):
             expected[f"{layer} gate {name}" if is_gate else f"{layer} {name}"] = values[-1]
     assert [name for name, _ in read["shown"]] == [*expected]
     for name, values in read["shown"]:
-        torch.testing.assert_close(torch.tensor(values), expected[name][0], atol=1e-4, rtol=1e-4, msg=name)
+        found = torch.tensor(values, dtype=torch.float32)  # JSON makes integers of gates that are 0 or 1
+        torch.testing.assert_close(found, expected[name][0], atol=1e-4, rtol=1e-4, msg=name)
     check_logits(engine, trained, True, 300, 1e-3, 10)  # products round states to 16 bits
 
 
@@ -70,20 +70,6 @@ def test_gates_far_out_of_their_range(engine, case):
             elif not name.startswith("weight_ln"):
                 parameter.zero_()
     check_logits(engine, trained, False, 200, 1e-4, 1)
-
-
-def test_every_kind_is_tested():
-    assert {cell["kind"] for cell in CELLS_TO_EXPORT.values()} == CELLS.keys()
-
-
-def test_random_numbers_are_those_of_torch(engine):
-    drawn = """(seed) => {
-      const uniform = new engine.Uniform(BigInt(seed));
-      return Array.from({ length: 1500 }, () => uniform.next());
-    }"""
-    for seed in (0, 2**40 + 17, -1):
-        expected = torch.rand(1500, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-        assert engine.evaluate(drawn, str(seed)) == expected.tolist()
 
 
 def test_choices_are_those_of_charlm(engine):

@@ -4,7 +4,6 @@ import functools
 import os
 import re
 import runpy
-import sysconfig
 from pathlib import Path
 from typing import Any
 
@@ -93,16 +92,10 @@ def test_training_learns_a_text(lesson, kind):
 
 
 @pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder, and a standard library of one small module. No speed is measured."""
-    (tmp_path / "library").mkdir()
-    (tmp_path / "library/module.py").write_text(f"def \n{words_text(60_000)}", encoding="utf-8")
-    get_path, library = sysconfig.get_path, str(tmp_path / "library")
-    monkeypatch.setattr(os, "__file__", f"{library}/os.py")
-    monkeypatch.setattr(
-        sysconfig, "get_path", lambda name, *more: library if name == "stdlib" else get_path(name, *more)
-    )
-    monkeypatch.setattr("charlm.choice.speed.measure", lambda *_: 0.01)
+def small(quick: None, standard_library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder, and a standard library of one small module."""
+    (standard_library / "module.py").write_text(f"def \n{words_text(60_000)}", encoding="utf-8")
+    monkeypatch.setattr(os, "__file__", f"{standard_library}/os.py")
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -131,5 +131,4 @@ def test_on_a_phone(opened, html):
     wait_until_ready(view)
     assert view.evaluate("document.documentElement.scrollWidth") <= 390
     mark, card = view.locator(".selected").bounding_box(), view.locator(".sheet").bounding_box()
-    assert card["y"] + card["height"] == 844  # at the bottom of the screen
     assert mark["y"] + mark["height"] <= card["y"]

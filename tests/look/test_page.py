@@ -2,10 +2,8 @@
 
 import base64
 import hashlib
-import math
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,12 +12,10 @@ from charlm.cells import CELLS, RHN
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.inference.gradients import gradient_norms
-from charlm.inference.trained import TrainedModel
-from charlm.look import look_page, opening, shown_text
+from charlm.look import look_page, shown_text
 from charlm.look import page as look
-from charlm.look.features import chosen_features, correlations, features_of, hardest_words, most_telling
-from charlm.look.predictions import Series
-from tests.browser import HOSTILE, data_of, unpacked
+from charlm.look.features import features_of
+from tests.browser import data_of, unpacked
 from tests.inference.models import outputs_of
 from tests.text import words_text
 
@@ -40,6 +36,17 @@ def test_the_page_says_what_the_model_says(model):
     assert data["copied"] == [[0, 400]]
 
 
+def test_words_are_ranked_by_their_bits_and_come_once(model):
+    text = words_text(400)
+    bits_N = np.concatenate([[0.0], model.char_scores([text])[0]])
+    words = data_of(look_page(model, text))["words"]
+    assert len({text[start : start + length] for start, length, _ in words}) == len(words) == 20
+    assert [bits for _, _, bits in words] == sorted((bits for _, _, bits in words), reverse=True)
+    for start, length, bits in words:
+        assert text[start : start + length].isalpha()
+        assert bits == pytest.approx(bits_N[start : start + length].sum(), rel=1e-4)
+
+
 def test_memory_is_the_loss_after_exactly_so_many_characters(model):
     text = words_text(40)
     curve = data_of(look_page(model, text))["memory"]["curve"]
@@ -50,18 +57,16 @@ def test_memory_is_the_loss_after_exactly_so_many_characters(model):
         assert bits == pytest.approx(np.mean(scores), rel=1e-4)
 
 
-def test_the_validation_text_is_shown_from_the_start_of_a_line(of_characters, monkeypatch):
-    trained = of_characters("\n\rabcdefghijk")
-    for valid, shown in (("c\r\n\r\nef\r\ng", "ef\r\ng"), ("cdefgh", "cdefgh")):
-        monkeypatch.setattr(TrainedModel, "split", lambda *_, valid=valid: trained.vocabulary.encode(valid))
-        assert shown_text(trained, opening(trained, 6)) == shown
-
-
 def test_units_that_go_with_something(model):
+    """The feature is chosen on one half of the text, and its correlation is that over the other."""
     text = words_text(400)
     units = data_of(look_page(model, text))["units"]
-    assert min(abs(unit["correlation"]) for unit in units) >= 0.3
-    assert len(units) <= 8
+    assert len({unit["unit"] for unit in units}) == len(units) <= 8
+    for unit in units:
+        curves = {curve["name"]: curve for curve in unit["curves"]}
+        values, feature = unpacked(curves[unit["state"]]["values"]), features_of(text)[unit["feature"]]
+        assert unit["correlation"] == pytest.approx(np.corrcoef(feature[200:], values[200:])[0, 1], abs=0.01)
+        assert abs(unit["correlation"]) >= 0.3
     curves = {curve["name"]: curve for curve in units[0]["curves"]}
     assert curves.keys() == set("cfghio")
     expected, scale = outputs_of(model, text)[:, units[0]["unit"]], curves["h"]["scale"]
@@ -87,15 +92,6 @@ def test_bytes_of_a_character_are_shown_by_the_last(model):
     bytewise = replace(model, vocabulary=Vocabulary("byte"))
     for text, shown in {"aé€😀": "a·é··€···😀", "a\udcff\udce2b": "a\ufffd\ufffdb", "": ""}.items():
         assert shown_text(bytewise, bytewise.vocabulary.encode(text)).replace("\uffff", "·") == shown
-
-
-def test_nothing_in_the_data_is_markup(of_characters):
-    hostile: TrainedModel = of_characters(HOSTILE, path=Path("runs/<script>window.broken=1/checkpoints/x"))
-    page = look_page(hostile, HOSTILE)
-    assert data_of(page)["text"] == HOSTILE
-    plain = look_page(of_characters("abc"), "abc")
-    for mark in ("<script", "</script", "<!--", "</title"):
-        assert page.count(mark) == plain.count(mark), mark
 
 
 def test_the_policy_admits_the_script_and_the_style_and_nothing_else(of_characters):
@@ -135,36 +131,3 @@ def test_features():
     ]:
         assert "".join(f"{int(value)}" for value in features_of(text)[name]) == expected, (name, text)
     assert "digit" not in features_of("abc")  # it does not change
-
-
-def test_correlations():
-    rng = np.random.default_rng(0)
-    features_FN, values_NH = rng.normal(size=(3, 101)), rng.normal(size=(101, 4))
-    values_NH[:, 3] = 2.0  # does not change
-    found = correlations(features_FN, values_NH)
-    expected = np.corrcoef(features_FN, values_NH.T[:3])[:3, 3:]
-    np.testing.assert_allclose(found[:, :3], expected, atol=1e-12)
-    assert np.isnan(found[:, 3]).all()
-
-
-def test_the_feature_is_chosen_on_one_half_and_reported_on_the_other():
-    series = Series(0, "h", False)
-    first = {series: np.array([[0.9, math.nan, 0.1], [-0.95, math.nan, math.nan]])}
-    second = {series: np.array([[0.8, 0.7, 0.3], [-0.4, 0.1, 0.9]])}
-    assert chosen_features(first, second, ["a", "b"]) == {(series, 0): ("b", -0.4), (series, 2): ("a", 0.3)}
-
-
-def test_the_most_telling_units_take_turns_by_feature_and_come_once():
-    h, c = Series(0, "h", False), Series(0, "c", False)
-    found = {(h, 0): ("a", 0.9), (c, 0): ("a", -0.95), (h, 1): ("a", 0.8), (h, 2): ("b", 0.1)}
-    assert [*most_telling(found, 2)] == [(c, 0), (h, 2)]
-    assert [*most_telling(found, 9)] == [(c, 0), (h, 1), (h, 2)]
-
-
-def test_hardest_words():
-    text = "one two\nfour two and more\n"
-    bits_N = np.ones(len(text))
-    bits_N[0] = math.nan
-    bits_N[4] = 5
-    assert hardest_words(text, bits_N, 9, least=3.5) == [(4, 3, 7.0), (8, 4, 4.0), (21, 4, 4.0)]
-    assert hardest_words("a \u6211\u4eecab, it's", bits_N[:12], 3) == [(4, 2, 6.0), (8, 4, 4.0), (2, 1, 1.0)]

@@ -7,9 +7,8 @@ import subprocess
 import numpy as np
 import pytest
 
-from charlm.errors import RunError
 from charlm.report.page import SAMPLE_LENGTH, SAMPLES, report_page
-from charlm.report.run import read_run, runs_in
+from charlm.report.run import read_run
 from charlm.system.lock import locked
 from charlm.web import page as web
 from tests.browser import data_of, unpacked
@@ -59,18 +58,6 @@ def test_what_cannot_be_read_is_said(run_of):
     shutil.rmtree(run / "checkpoints")
     faults = [fault.split()[0] for fault in read_run(run).faults]
     assert faults == ["checkpoints:", "metrics.jsonl", "config.yaml", "samples.jsonl"]
-
-
-def test_runs_are_named_by_folder_checkpoint_or_the_folder_above(run_of, tmp_path):
-    b, a = run_of("some/b"), run_of("some/a")
-    for path in (a, a / "checkpoints", a / "checkpoints/last.safetensors"):
-        assert runs_in(path) == [a]
-    assert runs_in(tmp_path / "some") == [a, b]
-    (tmp_path / "early").mkdir()
-    (tmp_path / "early/metrics.jsonl").write_text(json.dumps(train_row(1)) + "\n")
-    assert runs_in(tmp_path / "early") == [tmp_path / "early"]
-    with pytest.raises(RunError):
-        runs_in(tmp_path / "none")
 
 
 def test_settings_that_differ(learning):

@@ -1,4 +1,4 @@
-"""Feeds input made by a coverage-guided fuzzer (libFuzzer, by Atheris) to what reads a user's files and options.
+"""Feeds input made by a coverage-guided fuzzer (libFuzzer, by Atheris) to what reads a user's files.
 
 Any bytes must be read or refused by an error of charlm's own, in printable lines, within LIMIT_S seconds and
 LIMIT_MB of memory, and nothing else may happen; run by scripts/stress fuzz.
@@ -16,8 +16,7 @@ ROOT = Path(__file__).parents[2]
 LIMIT_S = 20
 LIMIT_MB = 2048
 LONGEST = 4096  # bytes of an input
-CHECKPOINT = "run/checkpoints/last.safetensors"
-NAMES = ("config", "override", "corpus", "file", "header", "cell", "runs", "sample")
+NAMES = ("config", "corpus", "header", "cell", "runs")
 """The methods of `Targets`."""
 COMMANDS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 """What a terminal takes for a command."""
@@ -36,7 +35,6 @@ def main() -> None:
         return
     failed = []
     with tempfile.TemporaryDirectory(prefix="charlm-fuzz-") as folder:
-        train(Path(folder))
         for name in arguments.targets or NAMES:
             print(f"=== {name}", file=sys.stderr, flush=True)
             command = [sys.executable, "-m", "tests.stress.fuzz", name, "--inside", folder, "-seed=1"]
@@ -49,25 +47,16 @@ def main() -> None:
         sys.exit(f"fuzz: failed: {', '.join(failed)}; where an input is to blame, it is in fuzz-NAME-*")
 
 
-def train(folder: Path) -> None:
-    """The run that `sample` samples from."""
-    text = folder / "text.txt"
-    text.write_text("to be, or not to be: that is the question\n" * 20)
-    settings = ["--set", "model.cell={kind: gru, hidden: 4}", "--set", "train={batch_size: 2, bptt: 4, max_steps: 1}"]
-    command = [sys.executable, "-m", "charlm", "train", str(text), "--run-dir", str(folder / "run"), *settings]
-    subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-
 def fuzz(name: str, folder: Path, options: list[str]) -> None:
     import atheris
 
     with atheris.instrument_imports(include=["charlm"]):
-        from tests.stress.targets import Targets, good_inputs, guarded
+        from tests.stress.targets import GOOD_INPUTS, Targets, guarded
     seeds = folder / "seeds" / name
     seeds.mkdir(parents=True)
-    for number, content in enumerate(good_inputs(folder / CHECKPOINT)[name]):
+    for number, content in enumerate(GOOD_INPUTS[name]):
         (seeds / str(number)).write_bytes(content)
-    atheris.Setup([sys.argv[0], *options, str(seeds)], guarded(getattr(Targets(folder, folder / CHECKPOINT), name)))
+    atheris.Setup([sys.argv[0], *options, str(seeds)], guarded(getattr(Targets(folder), name)))
     atheris.Fuzz()
 
 

@@ -6,7 +6,7 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ import torch
 from charlm.cells.stored import as_json
 from charlm.checkpoint import FORMAT, VERSION, digest, read_checkpoint, save
 from charlm.cli import main
-from charlm.config import load_config, parse_config
+from charlm.config import load_config
 from charlm.config.schema import DataConfig
 from charlm.data.corpus import CountedSources
 from charlm.errors import CharlmError
@@ -22,26 +22,18 @@ from charlm.inference.trained import load_model
 from charlm.system.cache import cache_dir
 from tests.cells.test_stored import accept_or_refuse, damaged, section_of
 from tests.export.odd import Odd
-from tests.stress.fuzz import COMMANDS, LONGEST, ROOT
-
-FLAGS = ["--json", "--new"]
-OPTIONS = [*FLAGS, "--prompt", "--temperature", "--top-k", "--top-p", "--seed", "--stop", "--device", ""]
+from tests.stress.fuzz import COMMANDS, ROOT
 
 
 class Targets:
     """Each takes any bytes; `self.folder` is its own to write in."""
 
-    def __init__(self, folder: Path, checkpoint: Path) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.checkpoint = checkpoint
 
     def config(self, data: bytes) -> None:
         """A YAML file."""
         load_config(self._file("config.yaml", data))
-
-    def override(self, data: bytes) -> None:
-        """The value of --set."""
-        parse_config({}, "config.yaml", data.decode("utf-8", "surrogateescape").split("\n"))
 
     def corpus(self, data: bytes) -> None:
         """A text, encoded, cut and read back, in characters and in bytes; then the same from the cache."""
@@ -54,18 +46,12 @@ class Targets:
             text = "".join(corpus.vocabulary.decode(ids) for ids in corpus.splits.values())
             assert level == "byte" or text == data[1:].decode().removeprefix("\ufeff")
 
-    def file(self, data: bytes) -> None:
-        """A checkpoint file."""
-        read_checkpoint(self._file("x.safetensors", data))
-
     def header(self, data: bytes) -> None:
         """The JSON in a checkpoint, whose content hash is right all the same."""
         parts = data.decode("utf-8", "replace").split("\n\n", 2)
-        header = {"format": FORMAT, "version": str(VERSION)}
-        header |= dict(zip(("config", "vocabulary", "progress"), parts, strict=False))
-        tensors = {"weights/decoder.bias": torch.zeros(3)}
-        header["sha256"] = digest(header, tensors)
-        path = self._file("h.safetensors", save(tensors, header))
+        names = "config", "vocabulary", "progress"
+        header: dict[str, str] = dict(zip(names, parts, strict=False))
+        path = forged(self.folder / "h.safetensors", header, {"weights/decoder.bias": torch.zeros(3)})
         load_model(read_checkpoint(path), torch.device("cpu"))
 
     def cell(self, data: bytes) -> None:
@@ -89,15 +75,6 @@ class Targets:
             assert str(run) in self._command("runs", str(run.parent), *options)
         self._command("report", str(run.parent), "--out", str(self.folder / "page.html"))
 
-    def sample(self, data: bytes) -> None:
-        """The options of `charlm sample`: lines of one character, which chooses an option, and its value."""
-        words: list[str] = []
-        for line in data.decode("utf-8", "surrogateescape").replace("\0", "").split("\n"):
-            option = OPTIONS[(ord(line[:1] or "a") - ord("0")) % len(OPTIONS)]
-            words += [option] if option in FLAGS else [option, line[1:]]
-        # The last of equal options counts, so that no input asks for a sample of an hour.
-        self._command("sample", str(self.checkpoint), *words, "--length", "20", "--count", "2")
-
     def _file(self, name: str, data: bytes) -> Path:
         path = self.folder / name
         path.write_bytes(data)
@@ -115,6 +92,14 @@ class Targets:
         assert code in (None, 0, 1, 2)
         assert not COMMANDS.search(out.getvalue() + err.getvalue())
         return out.getvalue()
+
+
+def forged(path: Path, texts: Mapping[str, str], tensors: dict[str, torch.Tensor]) -> Path:
+    """A checkpoint file with the right hash, whatever it holds."""
+    header = {"format": FORMAT, "version": str(VERSION), **texts}
+    header["sha256"] = digest(header, tensors)
+    path.write_bytes(save(tensors, header))
+    return path
 
 
 class Terminal(io.StringIO):
@@ -135,20 +120,16 @@ def guarded(target: Callable[[bytes], None]) -> Callable[[bytes], None]:
     return call
 
 
-def good_inputs(checkpoint: Path) -> dict[str, list[bytes]]:
-    """What each target reads without an error, or nearly so."""
-    return {
-        "config": [path.read_bytes() for path in sorted((ROOT / "configs").glob("*.yaml"))],
-        "override": [b"train.max_steps=5", b"model.cell={kind: rhn, depth: 3}\noptimizer.lr=1e-3"],
-        "corpus": ["xaé中😀\r\n".encode() * 5, b"\xff\xef\xbb\xbfafter a mark", b"a\xef\xbb\xbfbytes\xff\xfe" * 3],
-        "file": [checkpoint.read_bytes()[:LONGEST]],
-        "header": [b'{}\n\n{"level": "char", "characters": "abc"}\n\n{"step": 1}'],
-        "cell": [b"{}", b"1", b"seed"],
-        "runs": [
-            b'{"model": {"cell": {"kind": "gru", "hidden": 4}, "layers": 1}, "train": {"max_steps": 3}}\n\n'
-            b'{"step": 3, "best_nats": 1.5, "elapsed_s": 2.0}\n\n[0, 4]\n\n'
-            b'{"step": 1, "chars": 8, "elapsed_s": 0.5, "split": "train", "nats": 2.0}\n'
-            b'{"step": 1, "split": "rollback", "lr_factor": 0.5, "text": "ab", "bits": [1, null]}\n'
-        ],
-        "sample": [b"3to be\n40.5\n71", b"53\n60.9\n0"],
-    }
+GOOD_INPUTS = {
+    "config": [path.read_bytes() for path in sorted((ROOT / "configs").glob("*.yaml"))],
+    "corpus": ["xaé中😀\r\n".encode() * 5, b"\xff\xef\xbb\xbfafter a mark", b"a\xef\xbb\xbfbytes\xff\xfe" * 3],
+    "header": [b'{}\n\n{"level": "char", "characters": "abc"}\n\n{"step": 1}'],
+    "cell": [b"{}", b"1", b"seed"],
+    "runs": [
+        b'{"model": {"cell": {"kind": "gru", "hidden": 4}, "layers": 1}, "train": {"max_steps": 3}}\n\n'
+        b'{"step": 3, "best_nats": 1.5, "elapsed_s": 2.0}\n\n[0, 4]\n\n'
+        b'{"step": 1, "chars": 8, "elapsed_s": 0.5, "split": "train", "nats": 2.0}\n'
+        b'{"step": 1, "split": "rollback", "lr_factor": 0.5, "text": "ab", "bits": [1, null]}\n'
+    ],
+}
+"""What each target reads without an error, or nearly so."""
