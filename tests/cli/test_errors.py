@@ -22,7 +22,7 @@ USAGE = [
     ("train", "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"),
     ("train --resume", "--resume needs --run-dir, the folder of the run to resume"),
     ("train x.txt --resume --run-dir r", "--resume continues with the run's own text"),
-    ("train --config c --device tpu", "found tpu; allowed: auto, cpu, cuda, cuda:1 (the second GPU) and so on"),
+    (f"train --config c --device {RTL}", r"found \u202e; allowed: auto, cpu, cuda, cuda:1 (the second GPU) and so on"),
     ("sample r --temperature nan", "--temperature: found nan; allowed: a number from 0 to 1,"),
     ("sample run --new", "--new needs a model of records"),
     ("data info text.txt --records . --lines", "--lines and --records exclude one another"),
