@@ -36,7 +36,7 @@ def autocast(forward: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def test_the_reference_in_bfloat16_is_close_to_float32(case: Case) -> None:
+def test_the_reference_in_bfloat16_is_close_to_float32(case):
     stack = case.build(6, 17, 2).float()
     x, state = random_input(stack, 8, 3).float(), random_state(stack, 3)
     forward = stack.forward_reference
@@ -84,9 +84,7 @@ class RoundedProducts(TorchFunctionMode):
     options=[{}, {"state": 0.4}, {"zoneout": 0.3}],
     threads=[1, 3],
 )
-def test_bf16_is_float32_of_rounded_operands(
-    case: Case, size: tuple[int, int], options: dict[str, float], threads: int
-) -> None:
+def test_bf16_is_float32_of_rounded_operands(case, size, options, threads):
     torch.set_num_threads(threads)
     assert_operands_are_rounded(case, *size, options)
 

@@ -74,9 +74,7 @@ class Updates:
 
 
 @pairwise(shapes=SHAPES, optimizer=OPTIMIZERS, number=[1, 2, 3])
-def test_steps_are_as_accurate_as_torchs(
-    shapes: list[tuple[int, ...]], optimizer: tuple[Any, dict[str, Any]], number: int, threads: Any
-) -> None:
+def test_steps_are_as_accurate_as_torchs(shapes, optimizer, number, threads):
     threads(number)
     runs = [Updates(shapes, *optimizer, seed=seed) for seed in range(3)]
     truth, reference = ([one.by_torch(dtype) for one in runs] for dtype in (torch.float64, torch.float32))
@@ -84,7 +82,7 @@ def test_steps_are_as_accurate_as_torchs(
 
 
 @pytest.mark.parametrize("skipped", [False, True])
-def test_a_weight_without_a_gradient_is_averaged_only(skipped: bool) -> None:
+def test_a_weight_without_a_gradient_is_averaged_only(skipped):
     """As are all where `found_inf` skips the step."""
     updates = Updates([(40,), (50,), (60,)], torch.optim.AdamW, ADAMW)
     updates.give_gradients(0)
@@ -102,7 +100,7 @@ def test_a_weight_without_a_gradient_is_averaged_only(skipped: bool) -> None:
 
 
 @pytest.mark.parametrize("gradient", [torch.randn(5, 3).double(), torch.randn(3, 5).t()], ids=["float64", "gaps"])
-def test_what_the_kernel_does_not_take_is_left_to_torch(gradient: Tensor) -> None:
+def test_what_the_kernel_does_not_take_is_left_to_torch(gradient):
     weight = torch.randn(5, 3, dtype=gradient.dtype, requires_grad=True)
     before = weight.detach().clone()
     weight.grad = gradient
@@ -112,7 +110,7 @@ def test_what_the_kernel_does_not_take_is_left_to_torch(gradient: Tensor) -> Non
     assert gradient_norm([]) == 0
 
 
-def test_norm_of_views_of_one_buffer() -> None:
+def test_norm_of_views_of_one_buffer():
     """As processes get their gradients: no view begins where a vector would."""
     sizes = [4096, 5, 4097]
     gradients = [*torch.randn(1 + sum(sizes))[1:].split(sizes)]
@@ -123,7 +121,7 @@ def test_norm_of_views_of_one_buffer() -> None:
 
 
 @pytest.mark.parametrize(("value", "norm"), [(math.nan, math.nan), (-math.inf, math.inf), (1e20, math.inf)])
-def test_norm_of_numbers_that_are_not_finite(value: float, norm: float) -> None:
+def test_norm_of_numbers_that_are_not_finite(value, norm):
     """A float cannot hold the square of the last one."""
     gradient = torch.ones(4101)
     gradient[4100] = value
