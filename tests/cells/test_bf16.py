@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from charlm.layers import RecurrentLayers
 from tests.cells.measure import (
     CASES,
     Case,
@@ -89,14 +88,7 @@ def test_bf16_is_float32_of_rounded_operands(case, size, options, threads):
     assert_operands_are_rounded(case, *size, options)
 
 
-def assert_operands_are_rounded(
-    case: Case,
-    batch_size: int,
-    hidden_size: int,
-    options: dict[str, float],
-    forward_of: Callable[[RecurrentLayers], Any] = by_kernel,
-    layers: int = 2,
-) -> None:
+def assert_operands_are_rounded(case: Case, batch_size, hidden_size, options, forward_of: Any = by_kernel, layers=2):
     """The errors of `forward_of(stack)` in bfloat16 are those of rounding the operands of its products."""
     stack = case.build(7, hidden_size, layers, variational=True, **options)
     with torch.no_grad():

@@ -107,7 +107,6 @@ MIXED_UP: dict[str, tuple[Any, ...]] = {
     "an input of two dimensions": (torch.zeros(5, 3),),
     "another number of inputs": (torch.zeros(5, 2, 4),),
     "another device": (X.to("meta"),),
-    "another batch size": (X.transpose(0, 1), (ZEROS, ZEROS)),
     "a state of another size": (X, (ZEROS, torch.zeros(2, 2, 3))),
     "a state too few": (X, (ZEROS,)),
     "resets with the batch first": (X, None, torch.zeros(2, 5).bool()),

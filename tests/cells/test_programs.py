@@ -69,23 +69,18 @@ class Written(Cell):
 
 
 PARENTHESES = {
-    "h - b - h": "h − b − h",
     "h - (b - h)": "h − (b − h)",
     "h - (b + h)": "h − (b + h)",
     "h + (b + h)": "h + b + h",
     "h / b / h": "h / b / h",
     "h / (b / h)": "h / (b / h)",
-    "h / (2 * b)": "h / (2 b)",
-    "h * (b * h)": "h ⊙ b ⊙ h",
     "h * (b / h)": "h ⊙ (b / h)",
     "(h + b) * (h - b)": "(h + b) ⊙ (h − b)",
     "h - -(h + b)": "h + h + b",
     "-(h + b) * b": "(−(h + b)) ⊙ b",
-    "-2 * (h + b)": "(−2) (h + b)",
     "(-h) ** 2 + (h * b) ** 2": "(−h)² + (h ⊙ b)²",
     "W(h + W(h * b))": "W (h + W (h ⊙ b))",
     "2 * W(h) * b - 1": "2 W h ⊙ b − 1",
-    "W(h) ** 2 - (h - b) ** 2": "(W h)² − (h − b)²",
     "h - where(h + b > h * b, b - 1, -b)": "h − (b − 1 where h + b > h ⊙ b, else −b)",
     "where(h > b, where(b > 1, h, b), h)": "((h where b > 1, else b) where h > b, else h)",
 }

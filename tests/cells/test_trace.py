@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import charlm.cells
-from charlm.cells import LSTM, SRU, Cell, Mogrifier, where
+from charlm.cells import Cell, where
 from charlm.cells.cell import trace
 from charlm.cells.program import Program
 from charlm.cells.stored import as_json, restored
@@ -42,15 +42,6 @@ def test_a_product_with_0_stays():
     """Of ∞ it is not a number, in every kernel as in the step."""
     program = program_of('log(0 * h) + sqrt(0 * h - 1) + 1 / (0 * h) + p.vector("b")')
     assert {"mul", "log", "sqrt", "div"} <= {node.op for node in program.nodes}
-
-
-@pytest.mark.parametrize(
-    ("cell", "recurrent"),
-    [(LSTM(layer_norm=True), ("weight_hh",)), (SRU(), ()), (Mogrifier(), ("weight_q", "weight_hh"))],
-    ids=repr,
-)
-def test_dropout_of_weights_acts_on_the_matrices_of_products_of_the_state(cell, recurrent):
-    assert trace(cell, False).recurrent() == recurrent
 
 
 def test_initial_values_of_a_step_stay_as_the_config_sets_others():

@@ -5,7 +5,6 @@ The first tests replace what PyTorch says of them.
 
 import contextlib
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -112,29 +111,3 @@ def test_a_recording_that_fails_leaves_the_random_generator_as_it_was(monkeypatc
     assert not capturing
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("graph    not used from now on: operation not permitted when stream is capturing; ")
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_streams_side_by_side_share_no_memory(case):
-    """Windows are replayed from the third on."""
-    stacks = [case.build(17, 40, 2).float().cuda() for _ in range(2)]
-    inputs = [random_input(stack, 64, 32).float() for stack in stacks]
-
-    def windows(n):
-        found = []
-        for _ in range(6):
-            y_TBH, _ = own(stacks[n])(inputs[n], stacks[n].zero_state(32))
-            gradients = torch.autograd.grad(y_TBH.square().sum(), [*stacks[n].parameters()])
-            found += [tensor.detach().cpu() for tensor in (y_TBH, *gradients)]
-        return found
-
-    def in_a_stream(n):
-        with torch.cuda.stream(torch.cuda.Stream()):
-            return windows(n)
-
-    expected = [windows(n) for n in range(2)]
-    torch.cuda.synchronize()
-    with ThreadPoolExecutor(2) as pool:
-        for found, one in zip(pool.map(in_a_stream, range(2)), expected, strict=True):
-            assert all(map(torch.equal, found, one))

@@ -81,24 +81,6 @@ def test_steps_are_as_accurate_as_torchs(shapes, optimizer, number, threads):
     assert_as_accurate([one.by_kernel() for one in runs], reference, truth)
 
 
-@pytest.mark.parametrize("skipped", [False, True])
-def test_a_weight_without_a_gradient_is_averaged_only(skipped):
-    """As are all where `found_inf` skips the step."""
-    updates = Updates([(40,), (50,), (60,)], torch.optim.AdamW, ADAMW)
-    updates.give_gradients(0)
-    updates.weights[1].grad = None
-    updates.optimizer.found_inf = torch.tensor(float(skipped))
-    before = [weight.detach().clone() for weight in updates.weights]
-    for average in updates.averages.values():
-        average.zero_()
-    assert adam_step(updates.optimizer, updates.averages, 0.75)
-    for place, (weight, old) in enumerate(zip(updates.weights, before, strict=True)):
-        stays = skipped or place == 1
-        assert torch.equal(weight, old) == stays
-        assert (weight not in updates.optimizer.state) == stays
-        torch.testing.assert_close(updates.averages[weight], 0.25 * weight.detach())
-
-
 @pytest.mark.parametrize("gradient", [torch.randn(5, 3).double(), torch.randn(3, 5).t()], ids=["float64", "gaps"])
 def test_what_the_kernel_does_not_take_is_left_to_torch(gradient):
     weight = torch.randn(5, 3, dtype=gradient.dtype, requires_grad=True)
