@@ -41,7 +41,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"weights": 0.3, "between_layers": 0.2, "residual": True},
     {"zoneout": 0.3, "residual": True},
 ]
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 @pytest.mark.usefixtures("needs_kernels", "poison")
@@ -149,7 +148,7 @@ def test_the_loop_of_gpus_reads_no_number(case, monkeypatch):
 
 
 @pytest.mark.cuda
-@gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pairwise(case=CASES, size=SIZES, options=OPTIONS, training=[True, False])
 def test_a_gpu_errs_no_more_than_the_reference(case, size, options, training):
     steps, batch_size, *sizes = size

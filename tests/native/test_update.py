@@ -43,8 +43,8 @@ class Updates:
         self.optimizer = kind(groups, **options)
         self.averages = {weight: weight.detach().clone() for weight in self.weights}
 
-    def by_kernel(self, steps: int = 5) -> Run:
-        for number in range(steps):
+    def by_kernel(self) -> Run:
+        for number in range(5):
             self.optimizer.grad_scale = torch.tensor(SCALES[number])
             self.give_gradients(number)
             assert adam_step(self.optimizer, self.averages, DECAYS[number])
