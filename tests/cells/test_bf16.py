@@ -85,7 +85,7 @@ class RoundedProducts(TorchFunctionMode):
 )
 def test_bf16_is_float32_of_rounded_operands(case, size, options, threads):
     torch.set_num_threads(threads)
-    assert_operands_are_rounded(case, *size, options)
+    assert_operands_are_rounded(case, *size, options=options)
 
 
 def assert_operands_are_rounded(case: Case, batch_size, hidden_size, options, forward_of: Any = by_kernel, layers=2):

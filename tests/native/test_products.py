@@ -37,12 +37,12 @@ def operands(M: int, N: int, K: int, transposed: tuple[bool, bool]) -> tuple[tor
 @pairwise(size=SIZES, transposed=TRANSPOSED, number=[1, 3])
 def test_product_of_matrices(size, transposed, number, threads):
     threads(number)
-    a, b, bias = operands(*size, transposed)
+    a, b, bias = operands(*size, transposed=transposed)
     truth = a.double() @ b.double() + bias
     allowed = 4 * error(a @ b + bias, truth) + 2 * torch.finfo(torch.float32).eps * float(truth.abs().max())
     assert error(matmul(a, b, bias), truth) <= allowed
     assert error(matmul(a, b), truth - bias) <= allowed
-    assert_bf16_product(*size, transposed)
+    assert_bf16_product(*size, transposed=transposed)
 
 
 def assert_bf16_product(M: int, N: int, K: int, transposed: tuple[bool, bool]) -> None:
@@ -89,7 +89,7 @@ for number in (1, 3):
     for size in SIZES:
         for transposed in TRANSPOSED:
             torch.manual_seed(0)
-            assert_bf16_product(*size, transposed)
+            assert_bf16_product(*size, transposed=transposed)
 """
 
 
