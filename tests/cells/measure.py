@@ -193,13 +193,7 @@ def resets_of(steps: int, batch_size: int) -> Tensor:
     return resets_TB
 
 
-def hold_to_the_rule(
-    stack: RecurrentLayers,
-    steps: int,
-    batch_size: int,
-    forward_of: Callable[[RecurrentLayers], Callable[..., Any]] = by_kernel,
-    resets: bool = False,
-) -> None:
+def hold_to_the_rule(stack: RecurrentLayers, steps: int, batch_size: int, forward_of: Any = by_kernel, resets=False):
     """`forward_of(stack)` in float32 errs no more than the reference, over three inputs; takes a stack in float64."""
     inputs = [(random_input(stack, steps, batch_size), random_state(stack, batch_size)) for _ in range(3)]
     resets_TB = resets_of(steps, batch_size) if resets else None

@@ -12,7 +12,6 @@ from tests.cells.measure import (
     CASES,
     EXTREMES,
     Case,
-    Run,
     assert_as_accurate,
     by_kernel,
     hold_to_the_rule,
@@ -42,7 +41,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"weights": 0.3, "between_layers": 0.2, "residual": True},
     {"zoneout": 0.3, "residual": True},
 ]
-gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
 @pytest.mark.usefixtures("needs_kernels", "poison")
@@ -54,9 +52,7 @@ gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
     training=[True, False],
     resets=[True, False],
 )
-def test_the_cpu_kernels(
-    case: Case, size: Any, options: dict[str, Any], threads: int, training: bool, resets: bool
-) -> None:
+def test_the_cpu_kernels(case, size, options, threads, training, resets):
     steps, batch_size, *sizes = size
     torch.set_num_threads(threads)
     hold_to_the_rule(case.build(*sizes, **options).train(training), steps, batch_size, by_kernel, resets)
@@ -68,7 +64,7 @@ def test_the_cpu_kernels(
     size=SIZES[:4],
     options=[{}, {"weights": 0.3, "between_layers": 0.2, "residual": True}],
 )
-def test_torchs_fused_layers(case: Case, size: Any, options: dict[str, Any]) -> None:
+def test_torchs_fused_layers(case, size, options):
     steps, batch_size, *sizes = size
     stack = case.build(*sizes, **options)
     hold_to_the_rule(stack, steps, batch_size, lambda stack: stack)
@@ -83,7 +79,7 @@ def test_torchs_fused_layers(case: Case, size: Any, options: dict[str, Any]) -> 
     forward_of=[by_kernel, own],
     one_hot=[False, True],
 )
-def test_lookups(case: Case, size: tuple[int, int, int], forward_of: Any, one_hot: bool, request: Any) -> None:
+def test_lookups(case, size, forward_of, one_hot, request):
     """With fewer characters than inputs the table is mapped, with more its rows in use; most inputs are one of them."""
     steps, batch_size, vocabulary = size
     if forward_of is own:
@@ -99,7 +95,7 @@ def test_lookups(case: Case, size: tuple[int, int, int], forward_of: Any, one_ho
     table = torch.randn(vocabulary, input_size, dtype=torch.float64)
     upstream = torch.randn(steps, batch_size, 21, dtype=torch.float64) + 0.5
 
-    def result(forward: Any) -> Run:
+    def result(forward):
         _, first = in_dtype_of(stack, upstream, state)
         rows = table.to(next(stack.parameters()).dtype).requires_grad_()
         y, _ = forward(Lookup(ids, None if one_hot else rows), first)
@@ -114,7 +110,7 @@ def test_lookups(case: Case, size: tuple[int, int, int], forward_of: Any, one_ho
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of numbers that Triton's interpreter does not store
 @pairwise(case=CASES, forward_of=[by_kernel, own])
-def test_gates_far_out_of_their_range(case: Case, forward_of: Any, request: pytest.FixtureRequest) -> None:
+def test_gates_far_out_of_their_range(case, forward_of, request):
     """The input is the arguments, in most combinations; from the zero state on, nothing else reaches the gates."""
     request.getfixturevalue("interpreter" if forward_of is own else "needs_kernels")
     rows = case.start(1, 3).get_parameter("weight_ih_l0").shape[0]
@@ -129,7 +125,7 @@ def test_gates_far_out_of_their_range(case: Case, forward_of: Any, request: pyte
     x = torch.tensor(EXTREMES)[torch.randint(len(EXTREMES), (4, streams, rows))]
     upstream = torch.randn(4, streams, 3)
 
-    def results(forward: Any, x: torch.Tensor) -> Run:
+    def results(forward, x):
         x = x.clone().requires_grad_()
         y, last = forward(x, None)
         (dx,) = torch.autograd.grad((y * upstream).sum(), x)
@@ -141,7 +137,7 @@ def test_gates_far_out_of_their_range(case: Case, forward_of: Any, request: pyte
         torch.testing.assert_close(found[name].double(), tensor, rtol=5e-4, atol=5e-4, msg=name)
 
 
-def test_the_loop_of_gpus_reads_no_number(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loop_of_gpus_reads_no_number(case, monkeypatch):
     """On the meta device, whose tensors have no values: what a GPU would have to wait for raises."""
     pytest.importorskip("triton")
     monkeypatch.setattr("charlm.gpu.kernels.compiled", mock.MagicMock())  # nothing is launched
@@ -152,9 +148,9 @@ def test_the_loop_of_gpus_reads_no_number(case: Case, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.cuda
-@gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pairwise(case=CASES, size=SIZES, options=OPTIONS, training=[True, False])
-def test_a_gpu_errs_no_more_than_the_reference(case: Case, size: Any, options: dict[str, Any], training: bool) -> None:
+def test_a_gpu_errs_no_more_than_the_reference(case, size, options, training):
     steps, batch_size, *sizes = size
     stack = case.build(*sizes, **options).train(training).cuda()
     # TF32, cuDNN's default for recurrent layers, has ten bits of mantissa: no error of float32.

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from charlm.layers import RecurrentLayers
 from tests.cells.measure import (
     CASES,
     Case,
@@ -36,7 +35,7 @@ def autocast(forward: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def test_the_reference_in_bfloat16_is_close_to_float32(case: Case) -> None:
+def test_the_reference_in_bfloat16_is_close_to_float32(case):
     stack = case.build(6, 17, 2).float()
     x, state = random_input(stack, 8, 3).float(), random_state(stack, 3)
     forward = stack.forward_reference
@@ -84,21 +83,12 @@ class RoundedProducts(TorchFunctionMode):
     options=[{}, {"state": 0.4}, {"zoneout": 0.3}],
     threads=[1, 3],
 )
-def test_bf16_is_float32_of_rounded_operands(
-    case: Case, size: tuple[int, int], options: dict[str, float], threads: int
-) -> None:
+def test_bf16_is_float32_of_rounded_operands(case, size, options, threads):
     torch.set_num_threads(threads)
-    assert_operands_are_rounded(case, *size, options)
+    assert_operands_are_rounded(case, *size, options=options)
 
 
-def assert_operands_are_rounded(
-    case: Case,
-    batch_size: int,
-    hidden_size: int,
-    options: dict[str, float],
-    forward_of: Callable[[RecurrentLayers], Any] = by_kernel,
-    layers: int = 2,
-) -> None:
+def assert_operands_are_rounded(case: Case, batch_size, hidden_size, options, forward_of: Any = by_kernel, layers=2):
     """The errors of `forward_of(stack)` in bfloat16 are those of rounding the operands of its products."""
     stack = case.build(7, hidden_size, layers, variational=True, **options)
     with torch.no_grad():

@@ -1,7 +1,5 @@
 """Dropout: what it drops, when, and how its masks are drawn."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor
@@ -17,7 +15,7 @@ def values(tensor: Tensor) -> list[float]:
     return sorted(set(tensor.flatten().tolist()))
 
 
-def test_a_mask_scales_what_it_does_not_drop_and_its_elements_are_independent() -> None:
+def test_a_mask_scales_what_it_does_not_drop_and_its_elements_are_independent():
     like = torch.zeros(1, dtype=torch.float64)
     mask = dropout_mask((1000, 400), 0.2, like)
     assert (mask.shape, mask.dtype) == ((1000, 400), torch.float64)
@@ -34,7 +32,7 @@ def test_a_mask_scales_what_it_does_not_drop_and_its_elements_are_independent() 
 
 
 @pytest.mark.parametrize("kernels", ["needs_kernels", "no_kernels"])
-def test_processes_that_share_a_batch_draw_the_masks_of_one(kernels: str, request: pytest.FixtureRequest) -> None:
+def test_processes_that_share_a_batch_draw_the_masks_of_one(kernels, request):
     request.getfixturevalue(kernels)
     options = {"state": 0.3, "between_layers": 0.3, "weights": 0.3, "zoneout": 0.3}
     stack = Case("lstm").build(3, 5, 2, **options)
@@ -46,7 +44,7 @@ def test_processes_that_share_a_batch_draw_the_masks_of_one(kernels: str, reques
         torch.testing.assert_close(y, stack.shard.of(whole, 1), rtol=1e-12, atol=1e-12)
 
 
-def test_zoneout_holds_other_units_at_every_step_and_is_its_mean_in_evaluation() -> None:
+def test_zoneout_holds_other_units_at_every_step_and_is_its_mean_in_evaluation():
     stack = Case("rnn").start(1, 300, zoneout=0.25)
     stack.init_uniform_(0.0)  # What a step makes is 0.
     y, _ = stack(torch.zeros(3, 40, 1), (torch.ones(1, 40, 300),))
@@ -62,9 +60,7 @@ def test_zoneout_holds_other_units_at_every_step_and_is_its_mean_in_evaluation()
 
 @pytest.mark.parametrize("variational", [False, True])
 @pytest.mark.parametrize("residual", [False, True])
-def test_a_stack_is_its_layers_with_masks_drawn_from_the_lowest_up(
-    case: Case, residual: bool, variational: bool
-) -> None:
+def test_a_stack_is_its_layers_with_masks_drawn_from_the_lowest_up(case, residual, variational):
     """Each reads the outputs of the one below; the masks are drawn by hand in the documented order."""
     p, q, r, k = 0.4, 0.3, 0.2, 0.1
     dropout = {"between_layers": p, "state": q, "weights": r, "variational": variational}
@@ -73,7 +69,7 @@ def test_a_stack_is_its_layers_with_masks_drawn_from_the_lowest_up(
     y, last = seeded(stack)(x, state)
     torch.manual_seed(1)
 
-    def layer_by_hand(layer: int, inputs: Tensor) -> tuple[Tensor, Any]:
+    def layer_by_hand(layer, inputs):
         mask = dropout_mask((5, 6), q, like=x)
         named = stack.layer_parameters(layer)
         for name in stack.program(layer).recurrent():

@@ -109,12 +109,12 @@ PAPERS: list[tuple[Case, Callable[..., Any]]] = [
 
 @pytest.mark.parametrize(("case", "step"), PAPERS, ids=lambda value: str(value) if isinstance(value, Case) else "")
 @pytest.mark.parametrize(("inputs", "training"), [(3, True), (3, False), (4, False)])
-def test_a_layer_follows_its_paper(case: Case, step: Callable[..., Any], inputs: int, training: bool) -> None:
+def test_a_layer_follows_its_paper(case, step, inputs, training):
     """State dropout acts on what enters the recurrent products; zoneout mixes old and new states after the step."""
     stack = case.build(inputs, 4, state=0.4, zoneout=0.3).train(training)
     weights = {name.removesuffix("_l0"): tensor for name, tensor in stack.named_parameters()}
 
-    def by_paper(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def by_paper(x, state):
         states = tuple(tensor[0] for tensor in state)
         call = stack.layer_call(0, states, steps=len(x), training=training)
         assert call.zoneout_TBS is not None
@@ -136,13 +136,13 @@ def test_a_layer_follows_its_paper(case: Case, step: Callable[..., Any], inputs:
     assert_equal_runs(found, expected, tolerance=1e-11)
 
 
-def test_gradients_are_those_of_finite_differences(case: Case) -> None:
+def test_gradients_are_those_of_finite_differences(case):
     dropouts = {"between_layers": 0.3, "weights": 0.3, "residual": True, "state": 0.3, "zoneout": 0.3}
     stack = case.build(2, 2, 2, **dropouts)
     x = random_input(stack, 2, 2).requires_grad_()
     state = tuple(tensor.detach().requires_grad_() for tensor in random_state(stack, 2))
 
-    def outputs(x: Tensor, *rest: Tensor) -> tuple[Tensor, ...]:
+    def outputs(x, *rest):
         # gradcheck moves the inputs, parameters among them, in place; the seed fixes the masks.
         first = rest[: len(state)]
         y, last = seeded(stack.forward_reference)(x, first)
@@ -162,7 +162,7 @@ TORCHS: list[tuple[Case, Callable[..., nn.RNNBase]]] = [
 
 
 @pytest.mark.parametrize(("case", "theirs"), TORCHS, ids=lambda value: str(value) if isinstance(value, Case) else "")
-def test_the_cells_of_torch(case: Case, theirs: Callable[..., nn.RNNBase]) -> None:
+def test_the_cells_of_torch(case, theirs):
     """Same parameters, same start, same numbers; weights go from one to the other."""
     options = {name: value for name, value in case.options.items() if name == "nonlinearity"}
     torch.manual_seed(1)
@@ -184,7 +184,7 @@ def test_the_cells_of_torch(case: Case, theirs: Callable[..., nn.RNNBase]) -> No
         assert_equal_runs({name: found[name] for name in expected}, expected)
 
 
-def test_recorded_activations_obey_the_equations() -> None:
+def test_recorded_activations_obey_the_equations():
     """Of every step of a window, also where a stream is reset."""
     stack = Case("lstm").start(3, 4).double()
     x_TBI, resets_TB = torch.randn(5, 2, 3, dtype=torch.float64), torch.eye(5, 2).bool()

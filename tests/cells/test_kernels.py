@@ -32,7 +32,7 @@ from tests.cells.programs import drawn
 pytestmark = pytest.mark.usefixtures("needs_kernels")
 
 
-def test_results_depend_on_nothing_but_the_arguments(case: Case, threads: Any) -> None:
+def test_results_depend_on_nothing_but_the_arguments(case, threads):
     """Not on calls before or in between, nor on whether there are gradients."""
     threads(3)
     stack = case.build(5, 70, 2, zoneout=0.3).eval()
@@ -49,7 +49,7 @@ def test_results_depend_on_nothing_but_the_arguments(case: Case, threads: Any) -
         assert torch.equal(stack(x, state, resets_TB)[0], first["y"])
 
 
-def test_numbers_that_are_not_finite(case: Case) -> None:
+def test_numbers_that_are_not_finite(case):
     stack = case.build(3, 20, state=0.4, zoneout=0.3).float()
     with torch.no_grad():
         [*stack.layer_parameters(0).values()][1].view(-1)[0] = torch.nan
@@ -60,7 +60,7 @@ def test_numbers_that_are_not_finite(case: Case) -> None:
     assert y.isnan().any()
 
 
-def test_what_transforms_and_second_derivatives_are_left_to_the_reference() -> None:
+def test_what_transforms_and_second_derivatives_are_left_to_the_reference():
     layers, x = Case("lstm").build(3, 5).float(), torch.randn(2, 2, 1, 3, requires_grad=True)
     y, _ = torch.func.vmap(layers.forward_reference)(x)
     torch.testing.assert_close(y[1], layers(x[1])[0])
@@ -90,7 +90,7 @@ class Ties(Cell):
         return rectified, relu(a), elu, tanh(exp(m) + 0.001 * m + b)
 
 
-def test_gradients_where_branches_meet() -> None:
+def test_gradients_where_branches_meet():
     """The kernels choose as PyTorch does."""
     ties = RecurrentLayers(Ties(hidden=9), 4)
     x, zeros = torch.randn(5, 2, 4), ties.zero_state(2)
@@ -101,7 +101,7 @@ def test_gradients_where_branches_meet() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("poison")
-def test_kernels_of_random_cells(threads: Any) -> None:
+def test_kernels_of_random_cells(threads):
     threads(2)
     hold_kernels_to_the_rule(drawn(2, HIDDEN, most=7))
 

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from charlm.cells import CELLS
 from charlm.layers import Lookup
@@ -24,7 +23,7 @@ from tests.cells.measure import (
 
 
 @pytest.mark.parametrize("way", ["kernel", "reference"])
-def test_a_reset_begins_a_stream_which_ends_at_its_length(case: Case, way: str) -> None:
+def test_a_reset_begins_a_stream_which_ends_at_its_length(case, way):
     """As if each stretch of a stream were alone; with the batch first."""
     T, lengths = 7, (4, 7, 6, 0)
     stack = case.build(3, 5, 2, zoneout=0.3, residual=True).eval()
@@ -33,7 +32,7 @@ def test_a_reset_begins_a_stream_which_ends_at_its_length(case: Case, way: str) 
     forward = by_kernel(stack) if way == "kernel" else stack.forward_reference
     x, state = in_dtype_of(stack, random_input(stack, T, 4), random_state(stack, 4))
 
-    def stretch_by_stretch(x: Tensor, state: Any) -> tuple[Tensor, Any]:
+    def stretch_by_stretch(x, state):
         y, last = x.new_zeros(4, T, 5), []
         for b, (resets, length) in enumerate(zip(RESET_STEPS, lengths, strict=True)):
             of_stream = tuple(tensor[:, b : b + 1] for tensor in state)
@@ -55,7 +54,7 @@ def test_a_reset_begins_a_stream_which_ends_at_its_length(case: Case, way: str) 
     assert_equal_runs(found, expected, tolerance=1e-5 if way == "kernel" else 1e-11)
 
 
-def test_parameters_start_within_the_range_of_torch_or_of_the_config(case: Case) -> None:
+def test_parameters_start_within_the_range_of_torch_or_of_the_config(case):
     """Within ±1/√H, as in torch.nn; `init_uniform_` draws weights within its bound and clears biases."""
     stack = case.start(9, 64, 2)
     first = {name: parameter.detach().clone() for name, parameter in stack.named_parameters()}
@@ -83,7 +82,7 @@ STARTS: list[tuple[str, dict[str, Any], str, list[float | None]]] = [
 
 
 @pytest.mark.parametrize(("kind", "options", "name", "rows"), STARTS)
-def test_special_biases(kind: str, options: dict[str, Any], name: str, rows: list[float | None]) -> None:
+def test_special_biases(kind, options, name, rows):
     """They are the same after `init_uniform_`, which clears the others."""
     stack = Case(kind).start(3, 500, 2, **options)
     for is_cleared in (False, True):
@@ -96,7 +95,7 @@ def test_special_biases(kind: str, options: dict[str, Any], name: str, rows: lis
                 assert start is None or (values == start).all()
 
 
-def test_peepholes_of_an_sru_start_with_a_variance_of_one_half() -> None:
+def test_peepholes_of_an_sru_start_with_a_variance_of_one_half():
     stack = Case("sru").start(3, 500)
     assert stack.get_parameter("peephole_l0").var().item() == pytest.approx(0.5, rel=0.2)
 
@@ -108,7 +107,6 @@ MIXED_UP: dict[str, tuple[Any, ...]] = {
     "an input of two dimensions": (torch.zeros(5, 3),),
     "another number of inputs": (torch.zeros(5, 2, 4),),
     "another device": (X.to("meta"),),
-    "another batch size": (X.transpose(0, 1), (ZEROS, ZEROS)),
     "a state of another size": (X, (ZEROS, torch.zeros(2, 2, 3))),
     "a state too few": (X, (ZEROS,)),
     "resets with the batch first": (X, None, torch.zeros(2, 5).bool()),
@@ -119,7 +117,7 @@ MIXED_UP: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("arguments", MIXED_UP.values(), ids=MIXED_UP)
-def test_arguments_that_do_not_fit_are_named(arguments: tuple[Any, ...]) -> None:
+def test_arguments_that_do_not_fit_are_named(arguments):
     with pytest.raises((TypeError, ValueError), match=r"^(lstm: |ids |table ).*found .*; allowed: "):
         Case("lstm").start(3, 4, 2)(*arguments)
 
@@ -140,12 +138,12 @@ LINES = [
 
 @pytest.mark.usefixtures("no_kernels")
 @pytest.mark.parametrize(("kind", "options", "training", "line"), LINES)
-def test_lines_without_a_kernel(kind: str, options: dict[str, Any], training: bool, line: str) -> None:
+def test_lines_without_a_kernel(kind, options, training, line):
     selection = Case(kind).start(3, 4, **options).select_backend("cpu", training)
     assert selection.description == f"{kind}: {line}"
 
 
-def test_lines_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_on_a_gpu(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
     assert Case("lstm").start(3, 4).select_backend("cuda").description == "lstm: fused torch layer (cuDNN)"
     for kind in CELLS:  # cuDNN takes no resets
@@ -154,7 +152,7 @@ def test_lines_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_kernels")
-def test_layers_run_what_the_line_says() -> None:
+def test_layers_run_what_the_line_says():
     """Two backends seldom round alike."""
     layers, x = Case("lstm").start(30, 40), torch.randn(20, 3, 30)
     chosen = layers.select_backend("cpu").backend

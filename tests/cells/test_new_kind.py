@@ -59,13 +59,13 @@ def fill(folder: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return fill(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Path:
+def trained(tmp_path_factory, compiled):
     """A run of the cell, whose file is gone. To read only."""
     folder = fill(tmp_path_factory.mktemp("own"))
     with pytest.MonkeyPatch.context() as patch:
@@ -75,7 +75,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory, compiled: Path) -> Path:
     return folder / "run"
 
 
-def test_a_cell_outside_of_charlm_goes_through_every_command(cli, folder: Path, trained: Path) -> None:
+def test_a_cell_outside_of_charlm_goes_through_every_command(cli, folder, trained):
     shown = cli("config", "show", "own/mine.yaml")
     assert shown.err == f"cell     {folder}/own/leaky.py: runs this file, for the cells in it\n"
     own = {"kind": f"{folder}/own/leaky.py:Leaky", "hidden": 12, "leak": 0.5}
@@ -92,7 +92,7 @@ def test_a_cell_outside_of_charlm_goes_through_every_command(cli, folder: Path, 
     assert "Leaky, 2 × 12 units" in repr(charlm.load(trained, device="cpu"))
 
 
-def test_resuming_and_fine_tuning_run_no_file(cli, folder: Path, trained: Path) -> None:
+def test_resuming_and_fine_tuning_run_no_file(cli, folder, trained):
     Path("own/leaky.py").write_text("raise AssertionError\n")
     run = shutil.copytree(trained, folder / "run")
     resumed = cli("train", "--resume", "--run-dir", run, "--config", "own/mine.yaml", "--set", "train.max_steps=6")
@@ -120,7 +120,7 @@ FAULTS = [
 
 @pytest.mark.parametrize(("source", "name", "fault"), FAULTS, ids=lambda value: value[-30:])
 @pytest.mark.filterwarnings("ignore:Field name")
-def test_what_is_wrong_with_the_file_is_one_line(source: str, name: str, fault: str) -> None:
+def test_what_is_wrong_with_the_file_is_one_line(source, name, fault):
     Path("wrong.py").write_text(source, encoding="utf-8")
     kind = f"wrong.py:{name}" if name else "wrong.py"
     with pytest.raises(ConfigError) as raised:
@@ -130,7 +130,7 @@ def test_what_is_wrong_with_the_file_is_one_line(source: str, name: str, fault: 
     assert fault in line
 
 
-def test_other_processes_get_its_programs_instead_of_its_class() -> None:
+def test_other_processes_get_its_programs_instead_of_its_class():
     config = parse_config({}, "x", ["model.cell.kind=leaky.py", "model.cell.hidden=7"], runs_file=True)
     received = pickle.loads(pickle.dumps(config))
     assert flatten(received) == flatten(config)
@@ -154,7 +154,7 @@ class Scaled(Cell):
         (RNN(hidden=9), ("rnn", 9, {"nonlinearity": "tanh"})),
     ],
 )
-def test_python_takes_a_class_and_an_object(cell: Any, expected: Any) -> None:
+def test_python_takes_a_class_and_an_object(cell, expected):
     Path("tiny.yaml").write_text("data: {source: text.txt}\nmodel: {embedding: 4}\n")
     limits = {"device": "cpu", "threads": 1, "train.max_steps": 2, "train.batch_size": 2, "train.bptt": 8}
     trained = charlm.train(config="tiny.yaml", cell=cell, overrides=limits).load().config.model.cell

@@ -32,7 +32,7 @@ def number(formula: Formula | float | None, letters: dict[str, float]) -> float:
 
 
 @pytest.mark.parametrize("op", OPERATIONS)
-def test_derivative_is_that_of_the_value(op: str) -> None:
+def test_derivative_is_that_of_the_value(op):
     operation = OPERATIONS[op]
     for point in POINTS:
         args = [1.0, *point][-operation.arity :]
@@ -60,5 +60,5 @@ def operations_js() -> str:
     )
 
 
-def test_the_page_has_them_all() -> None:
+def test_the_page_has_them_all():
     assert (files("charlm.web") / "model" / "operations.js").read_text(encoding="utf-8") == operations_js()

@@ -28,13 +28,13 @@ def assert_forms_are_the_step(layers: RecurrentLayers) -> None:
 
 @pytest.mark.parametrize("inputs", [3, 4], ids=["I ≠ H", "I = H"])
 @pytest.mark.parametrize("case", [*CASES, Case("sru", {"normalize": False})], ids=str)
-def test_every_form_of_a_kind_gives_the_numbers_of_its_step(case: Case, inputs: int) -> None:
+def test_every_form_of_a_kind_gives_the_numbers_of_its_step(case, inputs):
     assert_forms_are_the_step(case.build(inputs, 4))
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.one_of(cells(), st.just(Odd(hidden=4))), st.sampled_from([3, 4]))
-def test_every_form_of_any_cell_gives_the_numbers_of_its_step(cell: Cell, inputs: int) -> None:
+def test_every_form_of_any_cell_gives_the_numbers_of_its_step(cell, inputs):
     torch.manual_seed(0)
     assert_forms_are_the_step(RecurrentLayers(cell, inputs).double())
 
@@ -42,7 +42,7 @@ def test_every_form_of_any_cell_gives_the_numbers_of_its_step(cell: Cell, inputs
 # The printed equations
 
 
-def test_equations_read_like_those_of_a_paper() -> None:
+def test_equations_read_like_those_of_a_paper():
     """Every operation, as people write it."""
     assert equations(Odd().program(square=False)) == [
         "a = plain xₜ ⊙ plain_gain + turn rms_normalize(2 σ(q yₜ₋₁ + q_bias) ⊙ xₜ, 0.001) + turn_bias",
@@ -69,35 +69,30 @@ class Written(Cell):
 
 
 PARENTHESES = {
-    "h - b - h": "h − b − h",
     "h - (b - h)": "h − (b − h)",
     "h - (b + h)": "h − (b + h)",
     "h + (b + h)": "h + b + h",
     "h / b / h": "h / b / h",
     "h / (b / h)": "h / (b / h)",
-    "h / (2 * b)": "h / (2 b)",
-    "h * (b * h)": "h ⊙ b ⊙ h",
     "h * (b / h)": "h ⊙ (b / h)",
     "(h + b) * (h - b)": "(h + b) ⊙ (h − b)",
     "h - -(h + b)": "h + h + b",
     "-(h + b) * b": "(−(h + b)) ⊙ b",
-    "-2 * (h + b)": "(−2) (h + b)",
     "(-h) ** 2 + (h * b) ** 2": "(−h)² + (h ⊙ b)²",
     "W(h + W(h * b))": "W (h + W (h ⊙ b))",
     "2 * W(h) * b - 1": "2 W h ⊙ b − 1",
-    "W(h) ** 2 - (h - b) ** 2": "(W h)² − (h − b)²",
     "h - where(h + b > h * b, b - 1, -b)": "h − (b − 1 where h + b > h ⊙ b, else −b)",
     "where(h > b, where(b > 1, h, b), h)": "((h where b > 1, else b) where h > b, else h)",
 }
 
 
 @pytest.mark.parametrize("text", PARENTHESES)
-def test_an_equation_means_what_its_expression_does(text: str) -> None:
+def test_an_equation_means_what_its_expression_does(text):
     [line] = equations(Written(text=text).program(square=False))
     assert line.replace("ₜ₋₁", "") == f"hₜ = {PARENTHESES[text]}"
 
 
-def test_the_derivative_reads_like_the_equations() -> None:
+def test_the_derivative_reads_like_the_equations():
     lines = derivative(LSTM(layer_norm=True).program(square=False))
     assert "dhₜ₋₁ = W_hhᵀ da" in lines
     assert "δ₁ = dhₜ ⊙ o ⊙ (1 − k²)" in lines  # of a sum, whose bias has the same

@@ -50,7 +50,7 @@ def section_of(cell: Cell) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=repr)
-def test_nothing_is_lost(cell: Cell) -> None:
+def test_nothing_is_lost(cell):
     section, stored = section_of(cell), as_json(cell)
     again = restored(section, stored)
     assert again.model_dump(mode="json") == section
@@ -135,7 +135,7 @@ def _places(value: Any) -> Any:
             yield from _places(value[key])
 
 
-def test_damaged_programs_are_refused_or_compute() -> None:
+def test_damaged_programs_are_refused_or_compute():
     random = Random(1)
     seeds = [(section_of(cell), as_json(cell)) for cell in CELLS]
     outcomes = []
@@ -162,7 +162,7 @@ HOSTILE: list[tuple[tuple[Any, ...], Any]] = [
 
 
 @pytest.mark.parametrize(("place", "value"), HOSTILE, ids=lambda part: str(part)[:30])
-def test_a_hostile_program_is_refused_in_one_line(place: tuple[Any, ...], value: Any) -> None:
+def test_a_hostile_program_is_refused_in_one_line(place, value):
     cell = Own(hidden=5)
     raw = json.loads(as_json(cell))
     container = raw["programs"][1]
@@ -176,7 +176,7 @@ def test_a_hostile_program_is_refused_in_one_line(place: tuple[Any, ...], value:
 @pytest.mark.parametrize(
     "wrong", [{"kind": 3}, {"kind": "mine.py:lstm"}, {"kind": 'x.py:A"""'}, {"step": 1}, {"__init__": 1}, {"a b": 1}]
 )
-def test_a_kind_or_an_option_that_could_mean_code_is_refused(wrong: dict[str, Any]) -> None:
+def test_a_kind_or_an_option_that_could_mean_code_is_refused(wrong):
     cell = Own(hidden=5)
     with pytest.raises(ValueError, match=r"."):
         restored(section_of(cell) | wrong, as_json(cell))

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import charlm.cells
-from charlm.cells import LSTM, SRU, Cell, Mogrifier, where
+from charlm.cells import Cell, where
 from charlm.cells.cell import trace
 from charlm.cells.program import Program
 from charlm.cells.stored import as_json, restored
@@ -38,27 +38,16 @@ def program_of(step: Callable[..., Any] | str) -> Program:
     return trace(cell_of(step), False)
 
 
-def test_a_product_with_0_stays() -> None:
+def test_a_product_with_0_stays():
     """Of ∞ it is not a number, in every kernel as in the step."""
     program = program_of('log(0 * h) + sqrt(0 * h - 1) + 1 / (0 * h) + p.vector("b")')
     assert {"mul", "log", "sqrt", "div"} <= {node.op for node in program.nodes}
 
 
-@pytest.mark.parametrize(
-    ("cell", "recurrent"),
-    [(LSTM(layer_norm=True), ("weight_hh",)), (SRU(), ()), (Mogrifier(), ("weight_q", "weight_hh"))],
-    ids=repr,
-)
-def test_dropout_of_weights_acts_on_the_matrices_of_products_of_the_state(
-    cell: Cell, recurrent: tuple[str, ...]
-) -> None:
-    assert trace(cell, False).recurrent() == recurrent
-
-
-def test_initial_values_of_a_step_stay_as_the_config_sets_others() -> None:
+def test_initial_values_of_a_step_stay_as_the_config_sets_others():
     """A number is that of all entries."""
 
-    def step(self: Any, p: Any, x: Any, h: Any) -> Any:
+    def step(self, p, x, h):
         a, b = p.product("a", x, 2, start=(None, -0.5)) + p.vector("bias", 2, start=(None, 3.0))
         kept = p.product("b", h, start="identity") + p.product("c", h, index=1, of=2, start="orthogonal")
         return h + a + b + kept + p.vector("d", bound=9.0)
@@ -96,7 +85,7 @@ FAULTS = {
 
 
 @pytest.mark.parametrize(("step", "fault"), FAULTS.items(), ids=FAULTS)
-def test_a_step_that_cannot_be_traced_is_told_what_to_write(step: str, fault: str) -> None:
+def test_a_step_that_cannot_be_traced_is_told_what_to_write(step, fault):
     with pytest.raises(CellError) as raised:
         program_of(step)
     text = str(raised.value).replace("AttributeError: ", "")
@@ -148,7 +137,7 @@ def expressions() -> Iterator[str]:
 
 
 @pytest.fixture
-def float64() -> Iterator[None]:
+def float64():
     """torch's default, in which torch.where of two numbers is."""
     torch.set_default_dtype(torch.float64)
     yield
@@ -156,7 +145,7 @@ def float64() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("float64")
-def test_what_a_trace_accepts_means_the_same_on_tensors() -> None:
+def test_what_a_trace_accepts_means_the_same_on_tensors():
     """Values and gradients; what it refuses, it says where."""
     a, b, w, x = (torch.randn(*shape, requires_grad=True) for shape in ((3, 5), (3, 5), (10, 5), (3, 4)))
     wrong, accepted = [], 0

@@ -47,7 +47,6 @@ ERRORS = [
     ("score run log.txt", f"log.txt, line 3: found 'Z' (U+005A), which the model has never seen; allowed: {SEEN}"),
     ("eval run --per-char no/scores.csv", "No such file or directory; allowed: a file that can be written"),
     ("look run --file text.txt --out text.txt", "exists and is another file; allowed: a new or empty file, or a page "),
-    ("sample damaged", "damaged: damaged, or not a checkpoint ("),
     ("report folder", "folder: holds no run; allowed: the folder of a run, a checkpoint of one, or a folder that"),
     ("data fetch text8 tiny --data-dir folder", "tiny: found no such text; allowed: tinyshakespeare | text8 | enwik8"),
     ("data info pipe", "pipe: no regular file, so it cannot be read twice; allowed: "),
@@ -77,7 +76,7 @@ def folder(trained_run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     os.mkfifo(folder / "pipe")
     files = {
         "text.txt": words_text(20_000).encode(), "tiny.yaml": TINY.format(source="text.txt").encode(),
-        "mine/metrics.jsonl": b"years of work", "damaged": b"not", "empty.txt": b"", "empty.py": b"",
+        "mine/metrics.jsonl": b"years of work", "empty.txt": b"", "empty.py": b"",
         "s.txt": b"s", "z.txt": b"Z", "log.txt": b"so\ntee\nZe\n" * 300,
         "odd.txt": "so \x1b\u202e😀".encode(), "latin.txt": b"abc\xff", "abc.txt": b"abc",
         "quotes.yaml": 'data: {source: "a”}'.encode(),

@@ -1,13 +1,13 @@
 """What commands write where the user says: pages, and nothing of the user's is lost by them or becomes text."""
 
 import re
-import resource
 import shutil
 
 import pytest
 
 from tests.browser import data_of
 from tests.text import words_text
+from tests.training.conftest import full_disk
 
 OPTION = {"eval": "--per-char", "look": "--out", "report": "--out", "export": "--out"}
 
@@ -73,12 +73,8 @@ def test_a_full_disk_leaves_the_earlier_file_whole(cli, trained_run, outputs):
     out = outputs / "export"
     out.chmod(0o600)
     before, names = out.read_bytes(), {*outputs.iterdir()}
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
-    try:
+    with full_disk():
         error = cli(*words("export", trained_run, out)).error
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert error == f"--out {out}: File too large; allowed: a file that can be written"
     assert (out.read_bytes(), {*outputs.iterdir()}) == (before, names)
     assert cli(*words("export", trained_run, out)).code == 0

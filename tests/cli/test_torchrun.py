@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, TINY
-from tests.text import words_text
+from tests.conftest import ROOT
 
 pytestmark = pytest.mark.slow
 
@@ -31,14 +30,12 @@ main()
 """
 
 
-def test_a_killed_process_costs_nothing_with_restarts_and_a_signal_stops_all(tmp_path, monkeypatch):
+def test_a_killed_process_costs_nothing_with_restarts_and_a_signal_stops_all(tmp_path, tiny_config, monkeypatch):
     """Both processes start again from the last checkpoint; torchrun passes its signal on to both."""
     monkeypatch.chdir(tmp_path)
-    Path("text.txt").write_text(words_text(3000))
-    Path("tiny.yaml").write_text(TINY.format(source="text.txt"))
     Path("program.py").write_text(PROGRAM)
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
-    words = ["train", "--config", "tiny.yaml", "--json", "--set", "train.save_every=3", "--set", "train.max_steps=99"]
+    words = ["train", "--config", tiny_config, "--json", "--set", "train.save_every=3", "--set", "train.max_steps=99"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [*torchrun, "program.py", *words, "--run-dir", "run"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)

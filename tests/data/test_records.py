@@ -70,15 +70,11 @@ def read(content: bytes, separator: str, size: int) -> bytes:
         (b"a|b||c", "||", b"a|b" + END + b"c" + END),
         ("a§b§".encode(), "§", b"a" + END + b"b" + END),
         (b"", "\n~~~\n", b""),
+        (b"one\r\n~~~\n\x1e", "", b"one\r\n~~~\n\x1e"),  # running text stays
     ],
 )
 def test_every_record_gets_one_end(content, separator, expected, size):
     assert read(content, separator, size) == expected
-
-
-@pytest.mark.parametrize("size", [1, 100])
-def test_running_text_stays(size):
-    assert read(b"one\r\n~~~\n\x1e", "", size) == b"one\r\n~~~\n\x1e"
 
 
 def test_records_of_two_files_do_not_merge(write, tmp_path):

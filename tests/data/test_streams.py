@@ -111,10 +111,7 @@ def test_streams_are_whole_records_each_about_once(records, batch_size):
         assert ends[0] == 0
         counts.update(tuple(text[start + 1 : end]) for start, end in itertools.pairwise(ends))
     wanted = Counter(map(tuple, records))
-    missed, repeated = (
-        wanted - counts,
-        counts - wanted,
-    )  # a cut record is begun again
+    missed, repeated = wanted - counts, counts - wanted  # a cut record is begun again
     assert set(counts) <= set(wanted)
     assert max(missed.total(), repeated.total()) <= batch_size
 

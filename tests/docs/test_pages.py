@@ -5,7 +5,6 @@ import importlib
 import json
 import re
 import shlex
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,7 +122,7 @@ def test_the_pages_show_what_scripts_reproduce_recorded(monkeypatch):
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
-def test_a_folder_lists_its_files(folder: Path) -> None:
+def test_a_folder_lists_its_files(folder):
     text = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
     listed = set(re.findall(r"(?<![\w/.])\w+\.(?:py|cpp|h)\b", text))
     files = {path.name for pattern in ("*.py", "*.cpp", "*.h") for path in folder.glob(pattern)} - {"__init__.py"}
@@ -132,7 +131,7 @@ def test_a_folder_lists_its_files(folder: Path) -> None:
     assert listed == files
 
 
-def test_the_functions_and_nouns_of_the_page_for_developers_exist() -> None:
+def test_the_functions_and_nouns_of_the_page_for_developers_exist():
     page = (ROOT / "docs" / "development.md").read_text(encoding="utf-8")
     for name, file in re.findall(r"^\| `(?:\w+\.)?(\w+)` \| `([\w./]+)` \|", page, re.MULTILINE):
         assert re.search(rf"\b{name}\(", (ROOT / file).read_text(encoding="utf-8")), f"{name} in {file}"

@@ -44,13 +44,7 @@ every_model = pytest.mark.parametrize(
 """Parametrizes a test by `options` of `model_of`: one for each case, and all pairs of the other options."""
 
 
-def model_of(
-    case: str = "lstm",
-    inputs: str = "embedding",
-    level: Any = "char",
-    records: str = "",
-    **model: Any,
-) -> TrainedModel:
+def model_of(case="lstm", inputs="embedding", level: Any = "char", records="", **model: Any) -> TrainedModel:
     """A model with random weights, whose training text is gone."""
     named = CELLS_TO_EXPORT.get(case, {"kind": "rnn"})
     model |= {"cell": {**named, "hidden": HIDDEN}, **EMBEDDINGS[inputs]}

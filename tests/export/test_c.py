@@ -42,8 +42,8 @@ def test_it_scores_and_writes_as_charlm_does(tmp_path, options):
         ("a", {"temperature": 0.0}),
     ):
         words = [word for name, value in choice.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-        written = run("--prompt", prompt, "--length", "200", "--seed", str(SEED), *words).stdout
-        text = trained.sample(prompt, length=200, seed=SEED, **choice)
+        written = run("--prompt", prompt, "--length", "300", "--seed", str(SEED), *words).stdout
+        text = trained.sample(prompt, length=300, seed=SEED, **choice)  # more than a block of draws
         assert written.decode("utf-8", "replace") == f"{prompt}{text}\n"
 
 
@@ -97,11 +97,6 @@ def test_no_name_and_no_character_leaves_its_place(tmp_path):
     path = Path('runs/*\\/ "?>%s{{data}}\n#error/checkpoints/a')
     run = compiled(replace(model_of(), vocabulary=vocabulary, path=path), "int8", tmp_path)
     assert run("--score", stdin='*/"\\%{}\u202e').returncode == 0
-
-
-def test_the_command_says_what_rounding_costs(cli, trained_run, tmp_path):
-    result = cli("export", trained_run, "--to", "c", "--out", tmp_path / "a.c")
-    assert re.search(r"a\.c: [\d.]+ kB; int8: \d\.\d{4} nats per character before, \d", result.err)
 
 
 OWN = """\

@@ -5,28 +5,25 @@ The first tests replace what PyTorch says of them.
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from charlm.gpu.graphs import Graphs
 from charlm.layers import RecurrentLayers
-from tests.cells.measure import Case, own, random_input
+from tests.cells.measure import own, random_input
 
 FIRST, SECOND = torch.device("cuda", 0), torch.device("cuda", 1)
 
 
 @pytest.fixture
-def current(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def current(monkeypatch):
     """The index of the current device, which is the first of two."""
     current = [0]
 
-    def exchange(index: int) -> int:
+    def exchange(index):
         before = current[0]
         if index >= 0:
             current[0] = index
@@ -37,14 +34,12 @@ def current(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return current
 
 
-def test_kernels_are_launched_on_the_card_of_the_tensors(
-    case: Case, current: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_are_launched_on_the_card_of_the_tensors(case, current, monkeypatch):
     kernels = pytest.importorskip("charlm.gpu.kernels")
     launched: list[int] = []
 
     class Kernel:
-        def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        def __getitem__(self, grid):
             return lambda *arguments, **options: launched.append(current[0])
 
     stack = case.build(5, 17, 1, zoneout=0.3, state=0.2).float()
@@ -56,7 +51,7 @@ def test_kernels_are_launched_on_the_card_of_the_tensors(
 
 
 @pytest.mark.usefixtures("current")
-def test_a_variable_switches_graphs_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_switches_graphs_off(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     takes_graphs = RecurrentLayers.gpu_driver.takes_graphs
     assert takes_graphs(FIRST)
@@ -64,11 +59,11 @@ def test_a_variable_switches_graphs_off(monkeypatch: pytest.MonkeyPatch) -> None
     assert not takes_graphs(FIRST)
 
 
-def test_a_call_in_another_stream_or_on_another_card_is_another_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_call_in_another_stream_or_on_another_card_is_another_graph(monkeypatch):
     """In another stream it could run while the first still uses its memory."""
     current, recorded = SimpleNamespace(cuda_stream=0), []
 
-    def record(launches: Callable[[], None], device: torch.device) -> Callable[[], None]:
+    def record(launches, device):
         recorded.append((device, current.cuda_stream))
         return launches
 
@@ -82,9 +77,7 @@ def test_a_call_in_another_stream_or_on_another_card_is_another_graph(monkeypatc
 
 
 @pytest.mark.usefixtures("current")
-def test_a_recording_that_fails_leaves_the_random_generator_as_it_was(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recording_that_fails_leaves_the_random_generator_as_it_was(monkeypatch, capsys):
     """PyTorch's generator leaves a capture only where CUDA ends it without an error, which it refuses after one."""
     capturing: list[Any] = []
     launched: list[int] = []
@@ -92,15 +85,15 @@ def test_a_recording_that_fails_leaves_the_random_generator_as_it_was(
     class Graph:
         is_valid = True
 
-        def capture_begin(self, pool: int = 0, capture_error_mode: str = "global") -> None:
+        def capture_begin(self, pool=0, capture_error_mode="global"):
             capturing[:] = [self]
 
-        def capture_end(self) -> None:
+        def capture_end(self):
             if not self.is_valid:
                 raise RuntimeError("operation failed due to a previous error during capture")
             capturing.clear()
 
-    def launches() -> None:
+    def launches():
         if capturing:
             capturing[0].is_valid = False
             raise RuntimeError("operation not permitted when stream is capturing\nmore")
@@ -118,29 +111,3 @@ def test_a_recording_that_fails_leaves_the_random_generator_as_it_was(
     assert not capturing
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("graph    not used from now on: operation not permitted when stream is capturing; ")
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_streams_side_by_side_share_no_memory(case: Case) -> None:
-    """Windows are replayed from the third on."""
-    stacks = [case.build(17, 40, 2).float().cuda() for _ in range(2)]
-    inputs = [random_input(stack, 64, 32).float() for stack in stacks]
-
-    def windows(n: int) -> list[Tensor]:
-        found = []
-        for _ in range(6):
-            y_TBH, _ = own(stacks[n])(inputs[n], stacks[n].zero_state(32))
-            gradients = torch.autograd.grad(y_TBH.square().sum(), [*stacks[n].parameters()])
-            found += [tensor.detach().cpu() for tensor in (y_TBH, *gradients)]
-        return found
-
-    def in_a_stream(n: int) -> list[Tensor]:
-        with torch.cuda.stream(torch.cuda.Stream()):
-            return windows(n)
-
-    expected = [windows(n) for n in range(2)]
-    torch.cuda.synchronize()
-    with ThreadPoolExecutor(2) as pool:
-        for found, one in zip(pool.map(in_a_stream, range(2)), expected, strict=True):
-            assert all(map(torch.equal, found, one))

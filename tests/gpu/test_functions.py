@@ -39,7 +39,7 @@ def of_two(x, y, z, N: tl.constexpr, FUNCTION: tl.constexpr):
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
-def place(request: pytest.FixtureRequest) -> str:
+def place(request):
     if (request.param == "cuda") != torch.cuda.is_available():
         pytest.skip("no CUDA device" if request.param == "cuda" else "Triton's interpreter is off where there is a GPU")
     return request.param
@@ -47,7 +47,7 @@ def place(request: pytest.FixtureRequest) -> str:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of what the kernel does not take
 @pytest.mark.parametrize("name", ONE)
-def test_functions_of_one_vector(name: str, place: str) -> None:
+def test_functions_of_one_vector(name, place):
     expected, relative, absolute = ONE[name]
     if name == "exp" and place == "cpu":
         relative = 4e-6  # the fused multiply-add of Triton 3.7's interpreter rounds twice
@@ -61,7 +61,7 @@ def test_functions_of_one_vector(name: str, place: str) -> None:
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("name", ["maximum", "minimum"])
-def test_extremes_are_nan_if_one_argument_is(name: str, place: str) -> None:
+def test_extremes_are_nan_if_one_argument_is(name, place):
     numbers: Any = torch.tensor([*SPECIAL, 2.0, -2.0, 3.0, 4.0], device=place)
     x, y = (one.flatten().contiguous() for one in torch.meshgrid(numbers, numbers, indexing="ij"))
     found = torch.full_like(x, 7.0)

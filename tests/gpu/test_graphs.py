@@ -34,7 +34,7 @@ class Recorder:
 
 
 @pytest.fixture
-def recorder(monkeypatch: pytest.MonkeyPatch, interpreter: None) -> Recorder:
+def recorder(monkeypatch, interpreter):
     """Makes all layers take graphs on the CPU."""
     recorder = Recorder()
     monkeypatch.setattr(RecurrentLayers.gpu_driver, "graphs", Graphs(recorder))
@@ -45,11 +45,11 @@ def recorder(monkeypatch: pytest.MonkeyPatch, interpreter: None) -> Recorder:
 # Graphs
 
 
-def test_calls_are_recorded_the_second_time_and_forgotten_when_not_used_for_longest() -> None:
+def test_calls_are_recorded_the_second_time_and_forgotten_when_not_used_for_longest():
     recorder, runs = Recorder(), []
     graphs = Graphs(recorder, capacity=2)
 
-    def counts(*calls: int) -> tuple[int, int]:
+    def counts(*calls):
         for call in calls:
             graphs.run(call, lambda call=call: runs.append(call), CPU)
         return recorder.recorded, recorder.replayed
@@ -64,7 +64,7 @@ def test_calls_are_recorded_the_second_time_and_forgotten_when_not_used_for_long
     assert counts(*range(10, 100)) == (3, 4)  # calls that always differ are never recorded
 
 
-def test_another_address_or_number_is_another_call() -> None:
+def test_another_address_or_number_is_another_call():
     x, y = torch.zeros(4, 4), torch.zeros(4, 4)
     rnn, gru = (Case(kind).start(1, 2).passes(0) for kind in ("rnn", "gru"))
     values: dict[str, Any] = {"T": 3, "epsilon": 0.5, "x": x, "mask": None, "passes": rnn}
@@ -92,9 +92,7 @@ def results(stack: RecurrentLayers, x: Tensor, seed: int) -> list[Tensor]:
     return [*(tensor.detach() for tensor in outputs), *gradients, y, *state]
 
 
-def test_every_window_from_the_third_on_is_replayed_with_the_same_results(
-    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_window_from_the_third_on_is_replayed_with_the_same_results(recorder, monkeypatch):
     stack = Case("lstm").build(5, 5, 2, zoneout=0.2, state=0.2, weights=0.2).float()
     inputs = [random_input(stack, 3, 2).float() for _ in range(5)]
     replayed = [results(stack, x, seed) for seed, x in enumerate(inputs)]
@@ -109,7 +107,7 @@ def test_every_window_from_the_third_on_is_replayed_with_the_same_results(
     assert recorder.replayed == 2 * 2 * 3 + 2 * 4
 
 
-def test_a_window_in_another_precision_is_launched(recorder: Recorder) -> None:
+def test_a_window_in_another_precision_is_launched(recorder):
     stack = Case("rnn").build(5, 5, 1).float()
     x = random_input(stack, 3, 2).float()
     for _ in range(4):
@@ -124,12 +122,12 @@ def test_a_window_in_another_precision_is_launched(recorder: Recorder) -> None:
 
 
 @pytest.mark.usefixtures("recorder")
-def test_windows_that_wait_for_their_backward_pass_share_nothing() -> None:
+def test_windows_that_wait_for_their_backward_pass_share_nothing():
     stack = Case("lstm").build(3, 5, 2).float()
     windows = [random_input(stack, 2, 2).float() for _ in range(2)]
     parameters = list(stack.parameters())
 
-    def loss(x: Tensor) -> Tensor:
+    def loss(x):
         return own(stack)(x, stack.zero_state(2))[0].sum()
 
     for _ in range(3):
@@ -144,12 +142,12 @@ def test_windows_that_wait_for_their_backward_pass_share_nothing() -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_replayed_window_has_the_bits_of_a_launched_one(case: Case) -> None:
+def test_a_replayed_window_has_the_bits_of_a_launched_one(case):
     stack = case.build(17, 40, 1, zoneout=0.1).float().cuda()
     graphs = stack.gpu_driver.graphs
     x, dy = torch.randn(9, 5, 17, device="cuda"), torch.randn(9, 5, 40, device="cuda")
 
-    def window() -> list[Tensor]:
+    def window():
         torch.manual_seed(1)
         y, _ = stack(x)
         return [y.detach(), *torch.autograd.grad(y, list(stack.parameters()), dy)]

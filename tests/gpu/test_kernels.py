@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ SETUPS = [
     ],
     ids=str,
 )
-def test_triton_kernels_err_no_more_than_the_reference(case: Case, setup: Any) -> None:
+def test_triton_kernels_err_no_more_than_the_reference(case, setup):
     (steps, batch_size, *sizes), options, resets = setup
     hold_to_the_rule(case.build(*sizes, **options), steps, batch_size, own, resets)
 
@@ -48,7 +47,7 @@ def test_triton_kernels_err_no_more_than_the_reference(case: Case, setup: Any) -
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.usefixtures("interpreter")
-def test_triton_kernels_of_random_cells() -> None:
+def test_triton_kernels_of_random_cells():
     for number, cell in enumerate(drawn(10, 7)):
         stack = layers_of(cell, (5, 7)[number % 2], **OPTIONS[number % 3])
         with torch.no_grad():
@@ -66,7 +65,7 @@ def test_triton_kernels_of_random_cells() -> None:
         pytest.param("90,80,100", [*map(str, CASES)], marks=pytest.mark.rare, id="all"),
     ],
 )
-def test_they_compile_for_gpus_without_spilling(architectures: str, compiled: list[str]) -> None:
+def test_they_compile_for_gpus_without_spilling(architectures, compiled):
     command = [sys.executable, "-m", "tests.gpu.compiled", architectures, *compiled]
     variables = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
@@ -77,9 +76,7 @@ def test_they_compile_for_gpus_without_spilling(architectures: str, compiled: li
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("case", [Case("lstm"), Case("rhn"), Case("mogrifier")], ids=str)
-def test_in_bf16_they_round_the_operands_of_products_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, case: Case
-) -> None:
+def test_in_bf16_they_round_the_operands_of_products_and_nothing_else(monkeypatch, case):
     from charlm.gpu.kernels import TritonSteps
 
     # The interpreter cuts off where a GPU rounds to bfloat16; so the product rounds what the kernels write.
@@ -89,13 +86,11 @@ def test_in_bf16_they_round_the_operands_of_products_and_nothing_else(
 
 @needs_triton
 @pytest.mark.parametrize(("streams", "integers"), [(7, {"int32"}), (2**31 // 40 + 1, {"int64"})])
-def test_offsets_have_64_bits_where_32_do_not_suffice(
-    monkeypatch: pytest.MonkeyPatch, streams: int, integers: set[str]
-) -> None:
+def test_offsets_have_64_bits_where_32_do_not_suffice(monkeypatch, streams, integers):
     found: set[str] = set()
 
     class Kernel:
-        def __getitem__(self, grid: tuple[int]) -> Callable[..., None]:
+        def __getitem__(self, grid):
             return lambda *arguments, INDEX, **options: found.add(INDEX.name)
 
     monkeypatch.setattr("charlm.gpu.kernels.compiled", lambda passes, options: defaultdict(Kernel))
@@ -106,7 +101,7 @@ def test_offsets_have_64_bits_where_32_do_not_suffice(
 
 @pytest.mark.cuda
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_sums_of_bf16_operands_are_not_rounded() -> None:
+def test_sums_of_bf16_operands_are_not_rounded():
     a, b = torch.randn(17, 300, device="cuda"), torch.randn(300, 40, device="cuda")
     truth, exact = rounded(a).double() @ rounded(b).double(), a.double() @ b.double()
     for one, other in ((a, b), (a.t().contiguous().t(), b.t().contiguous().t())):

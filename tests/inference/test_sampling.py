@@ -75,14 +75,6 @@ def test_a_sample_depends_on_its_seed_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_more_characters_than_one_block_of_draws():
-    model = model_of(vocabulary=10)
-    [text] = text_of(model, length=700)
-    assert len(text) == 700
-    assert text_of(model, length=300) == [text[:300]]
-    assert text[:256] != text[256:512]
-
-
 def test_an_empty_prompt_needs_neither_line_end_nor_space():
     vocabulary = Vocabulary("char", "xyz")
     assert len(text_of(model_of(vocabulary=3), vocabulary=vocabulary, prompt="")[0]) == 40

@@ -4,9 +4,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -41,7 +39,7 @@ extern "C" __attribute__((visibility("default"))) void add_up(const Arguments* a
 
 
 @pytest.fixture(scope="session")
-def threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def threads(tmp_path_factory):
     """A cache that holds the library of threads alone, which all others need."""
     folder = tmp_path_factory.mktemp("threads")
     with pytest.MonkeyPatch.context() as patch:
@@ -51,7 +49,7 @@ def threads(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def new_process(threads: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def new_process(threads, cache, monkeypatch):
     """No library is loaded, and none comes with charlm; the cache holds that of threads."""
     shutil.copytree(threads, cache / "kernels")
     monkeypatch.setattr(loading, "SHIPPED", Path("nowhere"))
@@ -59,17 +57,17 @@ def new_process(threads: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def kernel(tmp_path: Path) -> Kernel:
+def kernel(tmp_path):
     path = tmp_path / "adding.cpp"
     path.write_text(SOURCE)
     return Kernel(path)
 
 
 @pytest.fixture
-def compiles(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[[Kernel], bool]:
+def compiles(capsys, monkeypatch):
     """Whether a new process that uses the kernel says that it compiles it, and then that it is done."""
 
-    def compiles(kernel: Kernel) -> bool:
+    def compiles(kernel):
         monkeypatch.setattr(loading, "_outcomes", {})
         capsys.readouterr()
         loading.load(kernel)
@@ -81,10 +79,10 @@ def compiles(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def ship(kernel: Kernel, threads: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+def ship(kernel, threads, cache, monkeypatch):
     """Makes the kernel come with charlm for levels of CPU, all of which this one has."""
 
-    def ship(*levels: str) -> None:
+    def ship(*levels):
         loading.load(kernel)
         [library] = cache.glob("kernels/adding-*.so")
         [of_threads] = threads.glob("*.so")
@@ -108,9 +106,7 @@ def add_up(kernel: Kernel, *numbers: float) -> float:
 
 
 @pytest.mark.usefixtures("windows")
-def test_a_kernel_is_compiled_once_for_a_source_and_a_compiler(
-    kernel: Kernel, tmp_path: Path, cache: Path, compiles: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_is_compiled_once_for_a_source_and_a_compiler(kernel, tmp_path, cache, compiles, monkeypatch):
     assert compiles(kernel)
     assert add_up(kernel, 1, 2, 4) == 3.5
     assert not compiles(kernel)
@@ -128,9 +124,7 @@ def test_a_kernel_is_compiled_once_for_a_source_and_a_compiler(
 
 
 @pytest.mark.parametrize(("suffix", "damage"), [("so", "changed"), ("so", "writable by others"), ("sha256", "changed")])
-def test_a_library_that_is_damaged_or_not_ones_own_is_made_again(
-    kernel: Kernel, cache: Path, suffix: str, damage: str, compiles: Any
-) -> None:
+def test_a_library_that_is_damaged_or_not_ones_own_is_made_again(kernel, cache, suffix, damage, compiles):
     loading.load(kernel)
     [path] = (cache / "kernels").glob(f"adding*.{suffix}")
     data = path.read_bytes()
@@ -141,7 +135,7 @@ def test_a_library_that_is_damaged_or_not_ones_own_is_made_again(
     assert not compiles(kernel)
 
 
-def test_a_layer_without_its_kernel_runs_in_pytorch_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_layer_without_its_kernel_runs_in_pytorch_and_says_why(monkeypatch):
     takes_minutes = RecurrentLayers(RHN(hidden=4, depth=90), 3)
     assert "no fused CPU kernel: its step is " in takes_minutes.select_backend("cpu").description
     monkeypatch.setenv("CXX", "false")
@@ -159,9 +153,7 @@ def test_a_layer_without_its_kernel_runs_in_pytorch_and_says_why(monkeypatch: py
         ("CHARLM_CACHE", __file__, "the cache cannot be written: "),
     ],
 )
-def test_why_nothing_can_be_compiled(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, error: str
-) -> None:
+def test_why_nothing_can_be_compiled(kernel, monkeypatch, variable, value, error):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setenv(variable, value)
     with pytest.raises(KernelError, match=error):
@@ -169,7 +161,7 @@ def test_why_nothing_can_be_compiled(
     assert not kernel.works()
 
 
-def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel: Kernel, tmp_path: Path) -> None:
+def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel, tmp_path):
     faulty = Kernel(tmp_path / "faulty.cpp")
     faulty.source.write_text(SOURCE + "int fault() { return nothing; }\n")
     with pytest.raises(KernelError) as caught:
@@ -191,9 +183,7 @@ def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel: Kernel
         ("both", ["x86-64-v9"], "CHARLM_KERNELS: found both; allowed: shipped, compile, none"),
     ],
 )
-def test_which_kernels_are_used(
-    kernel: Kernel, ship: Any, compiles: Any, monkeypatch: pytest.MonkeyPatch, allowed: str, levels: Any, outcome: str
-) -> None:
+def test_which_kernels_are_used(kernel, ship, compiles, monkeypatch, allowed, levels, outcome):
     ship(*levels)
     monkeypatch.setenv("CHARLM_KERNELS", allowed)
     try:
@@ -212,9 +202,7 @@ def test_which_kernels_are_used(
         ("compiled, without a compiler", "x86-64-v9"),
     ],
 )
-def test_the_kernels_that_a_run_had_are_preferred_until_it_ends(
-    kernel: Kernel, ship: Any, monkeypatch: pytest.MonkeyPatch, preferred: str, used: str
-) -> None:
+def test_the_kernels_that_a_run_had_are_preferred_until_it_ends(kernel, ship, monkeypatch, preferred, used):
     ship("x86-64-v9", "x86-64-v8")
     loading.load(kernel)
     if preferred.endswith("without a compiler"):
@@ -226,7 +214,7 @@ def test_the_kernels_that_a_run_had_are_preferred_until_it_ends(
     assert loading.used_kernels() == "x86-64-v9"
 
 
-def test_arguments_are_those_of_the_struct_in_the_text(kernel: Kernel) -> None:
+def test_arguments_are_those_of_the_struct_in_the_text(kernel):
     struct = kernel.structs[0].fill(n=5)
     assert [name for name, _ in struct._fields_] == ["n", "threads", "a", "factor", "sum"]
     assert (struct.n, struct.threads, struct.a) == (5, 1, None)
@@ -244,7 +232,7 @@ print(*[f"{kernel.name}-{kernel.digest}" for kernel in hatch_build.shipped_kerne
 """
 
 
-def test_usual_cells_need_no_compiler_and_wheels_no_torch() -> None:
+def test_usual_cells_need_no_compiler_and_wheels_no_torch():
     """The shipped configs', and other sizes, initial values and depths."""
     pytest.importorskip("hatchling", reason="scripts/test-oldest installs no build backend")
     cells = [load_config(path).model.cell for path in shipped_configs().values()]

@@ -6,7 +6,6 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -36,16 +35,14 @@ def operands(M: int, N: int, K: int, transposed: tuple[bool, bool]) -> tuple[tor
 
 
 @pairwise(size=SIZES, transposed=TRANSPOSED, number=[1, 3])
-def test_product_of_matrices(
-    size: tuple[int, int, int], transposed: tuple[bool, bool], number: int, threads: Any
-) -> None:
+def test_product_of_matrices(size, transposed, number, threads):
     threads(number)
-    a, b, bias = operands(*size, transposed)
+    a, b, bias = operands(*size, transposed=transposed)
     truth = a.double() @ b.double() + bias
     allowed = 4 * error(a @ b + bias, truth) + 2 * torch.finfo(torch.float32).eps * float(truth.abs().max())
     assert error(matmul(a, b, bias), truth) <= allowed
     assert error(matmul(a, b), truth - bias) <= allowed
-    assert_bf16_product(*size, transposed)
+    assert_bf16_product(*size, transposed=transposed)
 
 
 def assert_bf16_product(M: int, N: int, K: int, transposed: tuple[bool, bool]) -> None:
@@ -55,14 +52,14 @@ def assert_bf16_product(M: int, N: int, K: int, transposed: tuple[bool, bool]) -
     assert error(matmul(a, b, bias, bf16=True), truth + bias) <= 1e-5 * K**0.5 + 1e-6
 
 
-def test_product_of_operands_with_gaps() -> None:
+def test_product_of_operands_with_gaps():
     a, b = torch.randn(40, 3, 70)[:, 1, ::2], torch.randn(70, 2, 40)[::2, 0, ::2]
     torch.testing.assert_close(matmul(a, b), a @ b)
     torch.testing.assert_close(matmul(a, b, bf16=True), rounded(a) @ rounded(b))
 
 
 @pytest.mark.parametrize("rows", [1, 16])
-def test_rounding_to_bf16_is_torch_s(rows: int) -> None:
+def test_rounding_to_bf16_is_torch_s(rows):
     """To nearest, ties to even, NaN of any bits to NaN."""
     bits = [0x3F808000, 0x3F818000, 0x3F808001, 0x3F817FFF, 0x7F7F7FFF, 0x7F7FFFFF, 0x7F800000, 0x7F800001, 0x7FFFFFFF]
     x = torch.tensor(bits, dtype=torch.int32).view(torch.float32)
@@ -75,7 +72,7 @@ def test_rounding_to_bf16_is_torch_s(rows: int) -> None:
         torch.testing.assert_close(y_NM, expected.t(), rtol=0, atol=0, equal_nan=True)
 
 
-def test_recurrent_products_of_more_summands_than_a_register_adds_up() -> None:
+def test_recurrent_products_of_more_summands_than_a_register_adds_up():
     hold_to_the_rule(Case("rnn").build(1, 530), 2, 3)
     assert_operands_are_rounded(Case("rnn"), 3, 530, {}, layers=1)
 
@@ -92,13 +89,13 @@ for number in (1, 3):
     for size in SIZES:
         for transposed in TRANSPOSED:
             torch.manual_seed(0)
-            assert_bf16_product(*size, transposed)
+            assert_bf16_product(*size, transposed=transposed)
 """
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="no x86-64")
-def test_products_by_tiles_of_amx() -> None:
+def test_products_by_tiles_of_amx():
     """Their instructions are computed in software: most CPUs have none. See also `scripts/stress sanitize`."""
     command = find_compiler()
     # GCC 12 miscompiles clones of functions with vector arguments wider than the registers.
@@ -111,7 +108,7 @@ def test_products_by_tiles_of_amx() -> None:
     assert "AMX" in done.stdout
 
 
-def test_linear_is_torch_s() -> None:
+def test_linear_is_torch_s():
     x, w, b = (torch.randn(*shape, requires_grad=True) for shape in ((4, 3, 20), (7, 20), (7,)))
     upstream = torch.randn(4, 3, 7)
     for bias in (b, None):

@@ -9,7 +9,6 @@ import pytest
 
 from charlm.report.page import SAMPLE_LENGTH, SAMPLES, report_page
 from charlm.report.run import read_run
-from charlm.system.lock import locked
 from charlm.web import page as web
 from tests.browser import data_of, unpacked
 from tests.report.conftest import train_row
@@ -44,20 +43,6 @@ def test_damaged_lines_are_counted_and_the_others_kept(run_of):
         "metrics.jsonl: 7 of 9 lines cannot be read and are left out.",
         "samples.jsonl: 2 of 3 lines cannot be read and are left out.",
     ]
-
-
-def test_what_cannot_be_read_is_said(run_of):
-    run = run_of("now")
-    with locked(run):
-        assert read_run(run).about.state == "in use"
-    for file in (run / "checkpoints").iterdir():
-        file.write_bytes(b"x")
-    assert read_run(run).faults == ["checkpoints: damaged."]
-    for file in ("metrics.jsonl", "config.yaml", "samples.jsonl"):
-        (run / file).unlink()
-    shutil.rmtree(run / "checkpoints")
-    faults = [fault.split()[0] for fault in read_run(run).faults]
-    assert faults == ["checkpoints:", "metrics.jsonl", "config.yaml", "samples.jsonl"]
 
 
 def test_settings_that_differ(learning):

@@ -17,7 +17,6 @@ import torch
 from charlm.api import load
 from charlm.cells import Cell
 from charlm.cells.stored import as_json
-from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.errors import CharlmError
 from tests.stress.fuzz import COMMANDS, NAMES
@@ -43,7 +42,7 @@ def damaged(data: bytes, choose: random.Random) -> bytes:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_any_bytes_are_read_or_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_bytes_are_read_or_refused(name, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", sys.argv)
     call, choose = guarded(getattr(Targets(tmp_path), name)), random.Random(0)
     for data in [*GOOD_INPUTS[name], *(damaged(choose.choice(GOOD_INPUTS[name]), choose) for _ in range(40))]:
@@ -81,7 +80,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_configs_made_to_hurt(tmp_path: Path, cli: Any, name: str) -> None:
+def test_configs_made_to_hurt(tmp_path, cli, name):
     path = tmp_path / "c.yaml"
     path.write_text(CONFIGS[name], encoding="utf-8")
     [line] = bounded_refusal(lambda: load_config(path))
@@ -91,20 +90,12 @@ def test_configs_made_to_hurt(tmp_path: Path, cli: Any, name: str) -> None:
     assert not COMMANDS.search(shown)
 
 
-def test_more_faults_than_anyone_reads(tmp_path: Path) -> None:
+def test_more_faults_than_anyone_reads(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("\n".join(f"a{n}: 1" for n in range(9000)))
     lines = bounded_refusal(lambda: load_config(path))
     assert len(lines) == 101
     assert lines[100] == f"{path}: and 8900 more"
-
-
-def test_a_checkpoint_that_promises_more_than_it_holds(tmp_path: Path) -> None:
-    path = tmp_path / "x.safetensors"
-    tensor_of_4_tb = json.dumps({"x": {"dtype": "F32", "shape": [2**40], "data_offsets": [0, 2**42]}}).encode()
-    path.write_bytes(len(tensor_of_4_tb).to_bytes(8, "little") + tensor_of_4_tb)
-    [line] = bounded_refusal(lambda: read_checkpoint(path))
-    assert line.startswith(f"{path}: damaged, or not a checkpoint (")
 
 
 class Wide(Cell):
@@ -135,7 +126,7 @@ FORGED: dict[str, tuple[dict[str, Any] | str, dict[str, torch.Tensor], str]] = {
 
 
 @pytest.mark.parametrize("name", FORGED)
-def test_checkpoints_with_a_right_hash_that_ask_for_time_or_memory_without_end(tmp_path: Path, name: str) -> None:
+def test_checkpoints_with_a_right_hash_that_ask_for_time_or_memory_without_end(tmp_path, name):
     model, tensors, text = FORGED[name]
     config = model if isinstance(model, str) else json.dumps({"model": model})
     header = {"config": config, "vocabulary": '{"level": "char", "characters": "ab"}', "progress": "{}"}

@@ -3,14 +3,13 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
 from charlm.checkpoint import read_checkpoint
-from tests.conftest import ROOT, TINY, Result
+from tests.conftest import ROOT, TINY
 from tests.text import words_text
 
 pytestmark = pytest.mark.rare
@@ -47,7 +46,7 @@ def launched(home: Path, is_first: bool) -> "subprocess.Popen[str]":
     return subprocess.Popen(command, cwd=home, env=environment, stderr=subprocess.PIPE, text=True)
 
 
-def test_two_hosts_train_as_one_process_does_although_one_is_killed(tmp_path: Path, cli: Callable[..., Result]) -> None:
+def test_two_hosts_train_as_one_process_does_although_one_is_killed(tmp_path, cli):
     first, second = tmp_path / "first", tmp_path / "second"
     processes = [launched(home, home == first) for home in (first, second)]
     printed = [process.communicate(timeout=180)[1] for process in processes]

@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 
 
 @pytest.mark.parametrize("steps", [1000, 10_000])
-def test_memory_and_open_files_do_not_grow_with_the_steps(tmp_path: Path, steps: int) -> None:
+def test_memory_and_open_files_do_not_grow_with_the_steps(tmp_path, steps):
     text = write_text(tmp_path, 100_000)
     every = max(20, steps // 100)
     readings = watch(tmp_path, CONFIG.format(text=text, train=0.9, valid=0.1, steps=steps, every=every))
@@ -52,7 +52,7 @@ def test_memory_and_open_files_do_not_grow_with_the_steps(tmp_path: Path, steps:
 
 
 @pytest.mark.parametrize("gigabytes", [0.02, 5])
-def test_memory_does_not_grow_with_the_text(tmp_path: Path, cache: Path, gigabytes: float) -> None:
+def test_memory_does_not_grow_with_the_text(tmp_path, cache, gigabytes):
     size = int(gigabytes * 1e9)
     text, valid = write_text(tmp_path, size), 2e5 / size
     readings = watch(tmp_path, CONFIG.format(text=text, train=1 - valid, valid=valid, steps=200, every=100))

@@ -43,7 +43,7 @@ main()
 
 
 @pytest.mark.parametrize(("kills", "records"), [(4, ""), (200, ""), (50, "\n")])
-def test_a_run_killed_again_and_again_ends_as_if_left_alone(tmp_path: Path, kills: int, records: str) -> None:
+def test_a_run_killed_again_and_again_ends_as_if_left_alone(tmp_path, kills, records):
     config, whole, parts = tmp_path / "config.yaml", tmp_path / "whole", tmp_path / "parts"
     (tmp_path / "text.txt").write_text(words_text(20_000), encoding="utf-8")
     reset_state = 0.1 if not records else 0  # a line begins with the zero state in any case

@@ -47,19 +47,6 @@ def test_folder(tmp_path, config_of):
     assert (best["step"], best["best_nats"]) == (outcome.best_step, outcome.best_nats)
 
 
-def test_best_is_kept_when_validation_rises_again(tmp_path, config_of):
-    """A rate far too high after a good start: `best` stays at the good step and patience ends the run."""
-    config = config_of(
-        train={"max_steps": 400, "eval_every": 4, "patience": 3},
-        optimizer={"name": "adamw", "lr": 0.02, "schedule": {"name": "constant"}, "clip_norm": 1.0},
-        data={"split": [0.1, 0.9, 0]},
-    )
-    outcome = start_run(config, tmp_path / "run")
-    assert (outcome.reason, outcome.step) == ("patience", outcome.best_step + 3 * 4)
-    assert read_checkpoint(tmp_path / "run/checkpoints/best.safetensors").progress["step"] == outcome.best_step
-    assert outcome.valid_nats > outcome.best_nats
-
-
 def test_a_score_that_equals_the_best_is_no_new_best(tmp_path, config_of):
     still = config_of(train={"max_steps": 100, "patience": 2}, optimizer={"name": "sgd", "lr": 1e-30})
     outcome = start_run(still, tmp_path / "run")

@@ -5,7 +5,6 @@ import signal
 import pytest
 
 from charlm.checkpoint import read_checkpoint
-from charlm.config import dump_config
 from charlm.inference.reader import Reader
 from charlm.inference.sampling import SampleText
 from charlm.training.start import resume_run, start_run
@@ -14,11 +13,10 @@ from tests.training.conftest import assert_same_run
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_a_signal_stops_the_run_after_a_checkpoint(tmp_path, cli, config_of, number, code):
-    run, config = tmp_path / "run", tmp_path / "config.yaml"
-    config.write_text(dump_config(config_of()))
+def test_a_signal_stops_the_run_after_a_checkpoint(tmp_path, cli, tiny_config, number, code):
+    run = tmp_path / "run"
     with interrupted_after(5, number):
-        result = cli("train", "--config", config, "--run-dir", run)
+        result = cli("train", "--config", tiny_config, "--run-dir", run)
     assert (result.code, result.out) == (code, "")
     assert result.err.splitlines()[-1] == (
         f"stopped  {number.name} at update 5; resume with: charlm train --resume --run-dir {run}"

@@ -50,14 +50,6 @@ def test_updates_are_truncated_backpropagation_with_carried_state(trainer_of, ki
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_penalties_are_not_part_of_the_loss_that_is_logged(trainer_of):
-    plain, penalized = trainer_of(), trainer_of(train={"activation_penalty": 100.0, "change_penalty": 100.0})
-    plain.update()
-    penalized.update()
-    assert row_of(plain)["loss"] == row_of(penalized)["loss"]
-    assert row_of(plain)["grad_norm"] < row_of(penalized)["grad_norm"]
-
-
 def test_a_new_model_knows_how_frequent_each_character_is(trainer_of):
     """With features of no weight, it scores their entropy, and little more: it gives a tenth to all alike."""
     trainer = trainer_of(model={"members": 2}, optimizer={"lr": 1e-9})
