@@ -12,7 +12,6 @@ from charlm.errors import ConfigError
 
 KEYS = "data, model, train, optimizer, seed, device, precision, threads"
 INTEGER = "an integer ≥ 0 and < 9,223,372,036,854,775,808"
-STEPS = "an integer ≥ 1 and ≤ 1,000,000,000 or null"
 NO_LIMIT = "train: found no limit; allowed: at least one of max_steps, max_epochs, max_minutes"
 NO_VALIDATION = "train.patience: found early stopping without a validation split; allowed: 0, or a validation share "
 
@@ -38,7 +37,7 @@ OVERRIDDEN = [
     ("model: {embedding: 0}", ["model.tie_embeddings=true"], "model.tie_embeddings: found true with embedding 0, one-"),
     ("", ["train.max_steps="], NO_LIMIT),
     # What is overwritten is not to blame.
-    ("", ["train.max_steps=x", "train={max_steps: 0}"], f"train.max_steps: found 0; allowed: {STEPS}"),
+    ("", ["model.cell.hidden=x", "model.cell={kind: gru, hidden: 0}"], "model.cell.hidden: found 0; allowed: an inte"),
     ("seed: 5", ["seed.a=3"], "found seed: 5, which has no keys; allowed: --set seed=VALUE"),
     ("", ["seed"], "found no KEY=VALUE; allowed: "),
 ]
