@@ -43,7 +43,7 @@ def text_and_corpus(draw):
     dtype=st.sampled_from([np.uint8, np.uint16, np.uint32]),
 )
 @settings(deadline=None)
-@example(both=([1, 2] * 30, [3] + [1, 2] * 40), block=32, dtype=np.uint8)  # copied from two blocks and more
+@example(both=([*range(60)], [*range(80)]), block=32, dtype=np.uint8)  # copied from two blocks and more
 def test_as_a_naive_search(both, block, dtype):
     text_ids, corpus_ids = (np.array(ids, dtype) for ids in both)
     with pytest.MonkeyPatch.context() as patch:
