@@ -50,7 +50,7 @@ def classify(
     from charlm.data.vocabulary import never_seen, readable
 
     vocabulary, number, is_said = trained.vocabulary, 0, False
-    names, separator = [label.strip() for label in labels.split(",")], separator.replace(r"\t", "\t")
+    names, separator = [label.strip() for label in labels.split(",")], usage.unescaped(separator)
     if unknown := vocabulary.unknown(separator):
         raise vocabulary.unknown_error(unknown, "--separator")
     try:

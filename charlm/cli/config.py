@@ -52,7 +52,7 @@ def suggest(
     ],
     minutes: usage.Minutes = None,
     lines: usage.Lines = False,
-    records: usage.Records = "",
+    records: usage.Records = None,
     overrides: usage.Overrides = None,
 ) -> None:
     """Choose the settings of `charlm train TEXT --minutes M` for this machine, say why, and print commented YAML.

@@ -9,7 +9,7 @@ import typer
 from charlm.cli import usage
 from charlm.cli.common import print_table
 from charlm.errors import DataError
-from charlm.system.formatting import format_bytes, one_line
+from charlm.system.formatting import counted, format_bytes, one_line
 
 app = usage.command_group("List, inspect and download texts.", "charlm data list")
 
@@ -40,7 +40,7 @@ def info(
     source: Annotated[str, typer.Argument(help="A file, a folder, a glob, or builtin:NAME.")],
     level: Annotated[Literal["char", "byte"], typer.Option(help="What a symbol is.")] = "char",
     lines: usage.Lines = False,
-    records: usage.Records = "",
+    records: usage.Records = None,
 ) -> None:
     """Show what a text contains: files, size, characters, vocabulary, and how it is split.
 
@@ -61,7 +61,7 @@ def info(
         {
             "files": f"{len(text.paths):,}",
             "size": f"{sum(text.sizes):,} bytes",
-            "length": f"{text.length:,} {level}s",
+            "length": f"{text.length:,} {level}s" + (f" in {counted(text.records, 'record')}" if separator else ""),
             "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
             "rare": _rare(text),
             "splits": cut or ("by a hash of each record" if separator else "in order"),
@@ -75,10 +75,9 @@ def _rare(text: Any) -> str:
     rare = text.counts < _RARE
     if text.level == "byte" or not rare.any():
         return "none"
-    share = text.counts[rare].sum() / text.counts.sum()
-    cost = f"{rare.mean():.0%} of the vocabulary for {share:.2g} of the text"
+    cost = f"together {text.counts[rare].sum():,} of {text.length:,}"
     ways_out = f"data.min_count={_RARE} makes one symbol of them"
-    return f"{rare.sum():,} characters occur fewer than {_RARE} times: {cost}; {ways_out}"
+    return f"{rare.sum():,} of {len(rare):,} characters occur fewer than {_RARE} times, {cost}; {ways_out}"
 
 
 @app.command()

@@ -26,8 +26,8 @@ def export(
 ) -> None:
     """Write a trained model for use without charlm.
 
-    First checks the file against charlm's own model: its logits for onnx, its loss for html and c. Replaces only an
-    earlier export in the same format.
+    For onnx, charlm runs the file first and compares the logits. For html and c, charlm prints what the rounding of the
+    weights costs. Replaces only an earlier export in the same format.
 
     \b
     Examples:
@@ -44,5 +44,5 @@ def export(
 
     trained = load(checkpoint, "cpu")
     options = {} if to == "onnx" else {"weights": weights or "int8"}
-    say("export", f"writing {out} and checking it against charlm's own model ...")
+    say("export", f"writing {out} and comparing it with charlm's own model ...")
     say("export", f"{out}: {export(trained, to, out, **options)}")

@@ -86,8 +86,10 @@ def sample(
     """
     usage.refuse_if(prompts is not None and bool(prompt), "--prompt and --prompts exclude one another")
     least, most = _lengths(length)
+    usage.refuse_if(least and not stop, f"--length {length} needs --stop, which ends a sample after {least} characters")
     try:
-        options = SamplingOptions(most, temperature, top_k, top_p, least, ban, stop or ())
+        stops = [usage.unescaped(text) for text in stop or ()]
+        options = SamplingOptions(most, temperature, top_k, top_p, least, usage.unescaped(ban), stops)
         wanted = re.compile(match or "", re.DOTALL)
     except ValueError as refused:
         name, _, fault = str(refused).partition(":")
@@ -107,8 +109,9 @@ def sample(
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
     if prompts is not None:
-        for line in itertools.chain.from_iterable(arriving_records(prompts, trained.vocabulary, "")):
-            line = _checked(trained, line, "--prompts")
+        lines = itertools.chain.from_iterable(arriving_records(prompts, trained.vocabulary, ""))
+        for number, line in enumerate(lines, 1):
+            line = _checked(trained, line, f"--prompts, line {number}")
             for own_seed, text in _drawn(trained, line, options, seed, count, wanted, new):
                 print_json(_row(trained, line, text, options, own_seed))
         return

@@ -47,7 +47,7 @@ def score(
     above: Above = None,
     of: Of = None,
     context: Context = 0,
-    records: usage.Records = "",
+    records: usage.Records = None,
     unknown_as: UnknownAs = None,
     per_char: Annotated[bool, typer.Option("--per-char", help="With --json: the bits of every character too.")] = False,
     device: usage.Device = "auto",
@@ -90,7 +90,7 @@ def score(
         normal = [*itertools.chain(*(scored(of) if of else blocks))]
         if of and not normal:
             raise DataError(f"--of {of}: found no line; allowed: a file of normal lines")
-        limit_nats = _percentile_nats([nats for _, nats, _ in normal], limit) if normal else 0.0
+        limit_nats = _percentile_nats([nats for line, nats, _ in normal if line], limit) if normal else 0.0
         blocks = blocks if of else iter([normal])
 
     number, due = 0, 0
@@ -105,7 +105,8 @@ def score(
                 say("unknown", f"{text_name(file)}, line {number:,}: {never_seen(unknown)}; {counts}")
                 is_said = True
             is_below = _sum(nats) / len(nats) <= limit_nats + _ROUNDING_NATS  # nan is above every limit
-            if above is None or unknown or not is_below:
+            is_empty = is_percentile and not line  # all empty lines have the same score, which would hide other lines
+            if above is None or unknown or not (is_below or is_empty):
                 kept += [*before, scored_line]
                 before.clear()
                 due = context

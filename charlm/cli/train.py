@@ -39,7 +39,7 @@ def train(
     minutes: usage.Minutes = None,
     config: usage.Config = None,
     lines: usage.Lines = False,
-    records: usage.Records = "",
+    records: usage.Records = None,
     overrides: usage.Overrides = None,
     run_dir: RunDir = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --run-dir.")] = False,
@@ -121,11 +121,12 @@ def _print_outcome(outcome: Any, json: bool) -> None:
 
 def _print_sample(run_dir: Path) -> None:
     from charlm.config import load_config
+    from charlm.data.reading import LINES
     from charlm.inference.trained import load
 
     model = load(run_dir, load_config(run_dir / CONFIG).device)
     for seed in range(1, 11) if model.network.reads_records else [1]:
-        print_exactly(f"{model.sample(length=400, seed=seed)}\n")
+        print_exactly(f"{model.sample(length=400, seed=seed)}{model.config.data.records or LINES}")
 
 
 def plan(
@@ -133,7 +134,7 @@ def plan(
     minutes: usage.Minutes = None,
     config: usage.Config = None,
     lines: usage.Lines = False,
-    records: usage.Records = "",
+    records: usage.Records = None,
     overrides: usage.Overrides = None,
     device: usage.OwnDevice = None,
     json: usage.Json = False,

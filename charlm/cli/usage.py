@@ -41,9 +41,10 @@ def device_name(value: str) -> str:
     if not re.fullmatch(DEVICE, value):
         known = {
             "mps": "charlm does not use Apple's GPUs; type --device cpu",
-            "hip": "type --device cuda for an AMD GPU",
+            "rocm": "type --device cuda for an AMD GPU",
         }
-        hint = f"; {known[value]}" if value in known else ""
+        name = value.lower().replace("hip", "rocm")
+        hint = f"; {known[name]}" if name in known else ""
         raise typer.BadParameter(f"found {value}; allowed: auto, cpu, cuda, cuda:1 (the second GPU) and so on{hint}")
     return value
 
@@ -85,7 +86,7 @@ NO_TEXT = "a text is needed, for example my.txt or builtin:python-stdlib; or --c
 Config = Annotated[Path | None, option("CONFIG", f"{CONFIG_HELP} Not needed with TEXT or --resume.", "--config")]
 Lines = Annotated[bool, typer.Option("--lines", help=r"Each line is a sample of its own; the same as --records '\n'.")]
 Records = Annotated[
-    str,
+    str | None,
     option("SEP", r"Text between two records, such as '\n~~~\n'; each record is a sample of its own.", "--records"),
 ]
 Checkpoint = Annotated[
@@ -117,10 +118,16 @@ def command_group(help: str, example: str) -> typer.Typer:
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, epilog=f"Example: {example}")
 
 
-def separator_of(lines: bool, records: str) -> str:
+def separator_of(lines: bool, records: str | None) -> str:
     r"""The separator that --lines or --records gives, in which \n and \t are a line end and a tab; "" for neither."""
-    refuse_if(lines and bool(records), "--lines and --records exclude one another")
-    return "\n" if lines else records.replace(r"\n", "\n").replace(r"\t", "\t")
+    refuse_if(lines and records is not None, "--lines and --records exclude one another")
+    refuse_if(records == "", r"--records: found an empty text; allowed: what stands between records, such as '\n~~~\n'")
+    return "\n" if lines else unescaped(records or "")
+
+
+def unescaped(text: str) -> str:
+    r"""A text in which \n and \t are a line end and a tab."""
+    return text.replace(r"\n", "\n").replace(r"\t", "\t")
 
 
 def as_settings(overrides: list[str] | None, separator: str, device: str | None = None) -> list[str]:

@@ -84,6 +84,11 @@ class CountedSources:
             name: count_source(source, data.level, data.records) for name, source in named.items() if source is not None
         }
         """"train", and "valid" and "test" if these splits have texts of their own."""
+        train, separator = self.sources["train"], data.records
+        if separator != LINES and train.records == 1:
+            raise DataError(
+                f"{data.source}: found no {separator!r}; allowed: two records or more, with this between them"
+            )
 
     def unknown(self, vocabulary: Vocabulary) -> str:
         """The characters that `vocabulary` lacks, sorted, as `vocabulary.extended` takes them."""
@@ -151,6 +156,8 @@ def vocabulary_of(*sources: CountedSource, min_count: int = 1) -> Vocabulary:
     counts = np.bincount(places, np.concatenate([source.counts for source in sources]))
     end = end_of_record(sources[0].separator or LINES)
     kept = [chr(code) for code in codes[(counts >= min_count) | (codes == ord(end))].tolist()]
+    if len(kept) < 2 <= len(codes):
+        raise DataError(f"data.min_count: found {min_count}, with which no two characters are left; allowed: fewer")
     if len(kept) == len(codes):
         return Vocabulary("char", "".join(kept))
     return Vocabulary("char", "".join(sorted({*kept, OTHER})), OTHER)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.reading import LINES, read_symbols
+from charlm.data.reading import LINES, end_of_record, read_symbols
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary
 from charlm.errors import DataError
@@ -44,6 +44,11 @@ class CountedSource:
     def length(self) -> int:
         """Characters (or bytes) of the text."""
         return sum(self.lengths)
+
+    @property
+    def records(self) -> int:
+        """How many there are; 0 in running text."""
+        return int(self.counts[self.symbols == ord(end_of_record(self.separator))].sum()) if self.separator else 0
 
     @property
     def digest(self) -> str:

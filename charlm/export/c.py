@@ -76,7 +76,7 @@ class _CFile:
         ]
         self.add_layers(layers, codes)
         self.add_matrix("output", network.decoder.weight)
-        self.add_vector("output_bias", network.logit_bias(vocabulary.never_drawn("")))
+        self.add_vector("output_bias", network.decoder.bias)
         if network.projection is not None:
             self.add_matrix("projection", network.projection.weight)
         tied = network.embedding is not None and network.embedding.weight is network.decoder.weight
@@ -211,4 +211,4 @@ def _characters(symbols: npt.NDArray[np.uint32]) -> str:
     """The table of code points, which no character of the vocabulary can break out of."""
     rows = [", ".join(map(str, symbols[start : start + 16])) for start in range(0, len(symbols), 16)]
     lines = ",\n".join(f"    {row}" for row in rows)
-    return f"/* The code point of each id. */\nstatic const uint32_t CHARACTERS[V] = {{\n{lines}\n}};"
+    return f"/* The code point of each id. */\nconst uint32_t MODEL_CHARACTERS[V] = {{\n{lines}\n}};"

@@ -44,7 +44,7 @@ def packed_model(trained: TrainedModel, weights: Weights) -> dict[str, Any]:
         "tied": tied,
         "projection": None if network.projection is None else _matrix(network.projection.weight, weights),
         "output": _matrix(network.decoder.weight, weights),
-        "outputBias": packed(network.logit_bias(trained.vocabulary.never_drawn("")).numpy()),
+        "outputBias": packed(network.decoder.bias.detach().numpy()),
         "kernel": base64.b64encode(KERNEL.read_bytes()).decode("ascii"),
     }
     first, *_ = prompt_ids(network, trained.vocabulary, "")

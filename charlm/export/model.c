@@ -5,7 +5,8 @@
  *     ./model --score < text
  *
  * It needs a C99 compiler and libm. A program of your own includes this file after `#define MODEL_NO_MAIN`, and calls
- * model_open once, then model_step for each character, and model_sample. Nothing is allocated after model_open.
+ * model_open once, then model_step for the id of each character, and model_sample. MODEL_CHARACTERS and model_id turn
+ * ids into characters and back. Nothing is allocated after model_open; free(model) ends it.
  *
  * Model: {{name}}
  *
@@ -141,7 +142,7 @@ int model_sample(Model *m, double temperature, int top_k, double top_p)
     double sum = 0;
     for (int v = 0; v < V; v++) {
         if (!isfinite(m->logits[v])) return -1;
-        m->order[v].logit = m->logits[v];
+        m->order[v].logit = v == OTHER ? -1e30f : m->logits[v];
         m->order[v].id = v;
     }
     qsort(m->order, V, sizeof m->order[0], compared);
@@ -154,9 +155,17 @@ int model_sample(Model *m, double temperature, int top_k, double top_p)
     return m->order[drawn].id;
 }
 
-#ifndef MODEL_NO_MAIN
-
 {{characters}}
+
+/* The id of a character, given its code point; -1: the model does not know it. */
+int model_id(uint32_t code)
+{
+    for (int v = 0; v < V; v++)
+        if (MODEL_CHARACTERS[v] == code) return v;
+    return OTHER;
+}
+
+#ifndef MODEL_NO_MAIN
 
 /* What ends a record in a text. The model reads it as one character, LINES. */
 static const unsigned char SEPARATOR[END] = { {{separator}} };
@@ -226,10 +235,10 @@ static int next_id(Text *t)
         if ((t->ahead[0] & 0xc0) != 0x80 || t->ahead[0] < 0) fail("found a byte that is not UTF-8", t->position);
         code = code << 6 | (next_byte(t) & 0x3f);
     }
+    if (more > 1 && code < (more == 2 ? 0x800u : 0x10000u)) fail("found a byte that is not UTF-8", t->position);
     if (code == 0xfeff && t->position == 1) return next_id(t); /* a byte order mark */
-    for (int v = 0; v < V; v++)
-        if (CHARACTERS[v] == code) return v;
-    if (OTHER >= 0) return OTHER;
+    const int id = model_id(code);
+    if (id >= 0) return id;
     fprintf(stderr, "error: found U+%04lX, which the model has never seen, at character %ld\n", (unsigned long)code,
             t->position);
     exit(1);
@@ -237,7 +246,7 @@ static int next_id(Text *t)
 
 static void put_character(int id)
 {
-    const uint32_t code = CHARACTERS[id];
+    const uint32_t code = MODEL_CHARACTERS[id];
     if (BYTES || code < 0x80) {
         putchar((int)code);
         return;
@@ -288,7 +297,7 @@ static int score_text(Model *m)
         logits = model_step(m, id);
         last = LINES >= 0 ? id : LINES;
     }
-    if (!scored) fail("found the end of the text; allowed: 2 characters or more", text.position);
+    if (!scored) fail("found a text of fewer than 2 characters, which ends", text.position);
     if (!isfinite(nats)) fail("found logits that are not finite", scored);
     printf("%.7f bits per character, %ld characters\n", nats / scored / log(2.0), scored);
     return 0;
@@ -316,10 +325,14 @@ int main(int count, char **words)
         else if (!strcmp(word, "--seed")) seed = strtoull(value, &end, 10);
         else if (!strcmp(word, "--prompt") && n + 1 < count) prompt = value;
         else end = (char *)word;
-        if (end && (end == value || *end || (number && !(*number >= 0 && *number <= 1e9)))) {
-            fprintf(stderr, "Usage: model [--prompt TEXT] [--length N] [--temperature X] [--top-k K] [--top-p P]\n"
-                            "             [--seed N] | --score < TEXT\nError: found %s %s\n", word, value);
-            return 2;
+        const double most = number == &top_p ? 1 : 1e9;
+        if (end && (end == value || *end || *value == '-' || (number && !(*number >= 0 && *number <= most)))) {
+            const int is_help = !strcmp(word, "--help");
+            fprintf(is_help ? stdout : stderr,
+                    "Usage: %s [--prompt TEXT] [--length N] [--temperature X] [--top-k K] [--top-p P] [--seed N]\n"
+                    "       %s --score < TEXT\n", words[0], words[0]);
+            if (!is_help) fprintf(stderr, "Error: found %s %s; allowed: the words above, with numbers\n", word, value);
+            return is_help ? 0 : 2;
         }
         n++;
     }
@@ -331,7 +344,9 @@ int main(int count, char **words)
     model_seed(m, seed);
     const int code = scores ? score_text(m) : write_text(m, prompt, (long)length, temperature, (int)top_k, top_p);
     free(m);
-    return code;
+    if (!fflush(stdout) && !ferror(stdout)) return code;
+    fputs("error: the output cannot be written\n", stderr);
+    return 1;
 }
 
 #endif

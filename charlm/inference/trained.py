@@ -15,7 +15,7 @@ import torch
 from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import load_unchanged_corpus
-from charlm.data.reading import LINES, end_of_record
+from charlm.data.reading import LINES, as_in_training, end_of_record
 from charlm.data.records import as_records, end_id, reset_id_of
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import CheckpointError, DataError, VocabularyError
@@ -256,7 +256,11 @@ class TrainedModel:
     def _ids(self, text: str | Ids) -> Ids:
         if isinstance(text, np.ndarray) and text.dtype.kind in "iu":
             return text
-        return self.scored_ids(self.vocabulary.encode(one_text(text, "text")))
+        text, separator = one_text(text, "text"), self.config.data.records
+        if separator:
+            chunks = as_in_training([text.encode("utf-8", "surrogateescape")], self.vocabulary.level, separator, "text")
+            text = b"".join(chunks).decode("utf-8", "surrogateescape")
+        return self.scored_ids(self.vocabulary.encode(text))
 
     def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
         """The ids of each text; VocabularyError, with the text's position, for unknown characters."""

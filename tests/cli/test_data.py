@@ -24,7 +24,7 @@ def test_list(cli, tmp_path):
 def test_info(cli, write, tmp_path):
     content = "aabbbé\n".encode()
     file = write("t.txt", content)
-    rare = "4 characters occur fewer than 10 times: 100% of the vocabulary for 1 of the text"
+    rare = "4 of 4 characters occur fewer than 10 times, together 7 of 7"
     rare += "; data.min_count=10 makes one symbol of them"
     sha256 = hashlib.sha256(content).hexdigest()
     names = ["sha256", "files", "size", "length", "vocabulary", "rare", "splits"]

@@ -2,6 +2,8 @@
 
 import json
 
+import charlm
+
 SEPARATOR = "\n~~~\n"
 RECORDS = ["\n".join([f"{n} eggs", "flour salt", "milk"][: 1 + n % 3]) for n in range(400)]
 
@@ -25,3 +27,11 @@ def test_each_record_is_written_scored_and_classified_by_itself(cli, tiny_config
     assert [row.split("\t")[2] for row in classified.out.splitlines()] == [r"egg\nmilk", "salt"]
     assert cli("sample", run, "--prompt", "egg\nsalt", "--length", 3, "--seed", 1).out.startswith("egg\nsalt")
     assert "the end of a record" in cli("sample", run, "--prompt", f"egg{SEPARATOR}").usage_error
+    assert "400 records" in cli("data", "info", text, "--records", r"\n~~~\n").out
+    model = charlm.load(run)
+    assert model.evaluate(text.read_text()).targets == evaluated["targets"]
+
+
+def test_a_separator_that_is_nowhere_or_empty_is_refused(cli, text_file):
+    assert "found no 'ZZ'; allowed: two records or more" in cli("train", text_file, "--records", "ZZ").error
+    assert "--records: found an empty text" in cli("train", text_file, "--records", "").usage_error

@@ -138,3 +138,7 @@ def test_one_character_stands_for_all_rare_ones(engine):
     data = Vocabulary("char", "abg", other="g").to_json() | {"begins": None, "firstRead": 0, "substitutes": {}}
     encoded = engine.evaluate("(data) => new engine.Vocabulary(data).encode('aß€b')", data)
     assert encoded == {"ids": [0, 2, 2, 1], "unknown": []}
+    drawn = engine.evaluate(
+        "(data) => engine.choose(new engine.Vocabulary(data).drawable([1, 2, 3]), {temperature: 0}, 0)", data
+    )
+    assert drawn == 1

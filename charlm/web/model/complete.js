@@ -61,7 +61,7 @@ export class CompleteTab {
     let written = "";
     let next = logits;
     for (let count = 0; count < AHEAD; count++) {
-      const id = choose(next, { temperature: 0 }, 0);
+      const id = choose(this.vocabulary.drawable(next), { temperature: 0 }, 0);
       if (id === this.vocabulary.begins) break;
       const added = decoder.push(id);
       written += added;

@@ -45,6 +45,12 @@ export class Vocabulary {
     return { ids, unknown };
   }
 
+  /** Logits from which the character that stands for others is never drawn. */
+  drawable(logits) {
+    if (this.other === undefined) return logits;
+    return logits.with(this.other, -1e30);
+  }
+
   /** How to show one id; a byte that is no character by its value. */
   name(id) {
     if (this.level === "char") return this.characters[id];

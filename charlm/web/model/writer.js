@@ -78,7 +78,7 @@ export class Writer {
     const tail = [];
     let { logits } = start;
     for (let written = 0; written < length; written++) {
-      const id = choose(logits, choice, uniform.next());
+      const id = choose(vocabulary.drawable(logits), choice, uniform.next());
       if (id === vocabulary.begins) break;
       const index = this.add(id, decoder);
       this.reading.note(index, probabilities(logits), id);
