@@ -64,8 +64,9 @@ if not Path("/dev/nvidiactl").exists():
 # Set before torch is imported: more threads than cores run at once here, so those that wait should sleep, not spin.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
-# A shell's background jobs have Ctrl-C ignored, which charlm heeds and processes started here would inherit.
+# charlm heeds that a shell's background jobs ignore Ctrl-C, and nohup a SIGHUP; processes started here would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
