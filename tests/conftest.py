@@ -64,7 +64,7 @@ if not Path("/dev/nvidiactl").exists():
 # Set before torch is imported: more threads than cores run at once here, so those that wait should sleep, not spin.
 os.environ.setdefault("GOMP_SPINCOUNT", "0")
 
-# charlm heeds that a shell's background jobs ignore Ctrl-C, and nohup a SIGHUP; processes started here would inherit it.
+# charlm heeds that background jobs ignore Ctrl-C, and nohup a SIGHUP; processes started here would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
