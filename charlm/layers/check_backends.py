@@ -61,7 +61,7 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
     single = copy.deepcopy(layers).float()
     rounding = _runs(single, REFERENCE, starts)
     largest = max(_largest(rounding, truth, name) for name in truth[0])
-    yield "reference loop in float32", f"largest difference {largest:.1g}"
+    yield "reference loop in float32", f"agrees with float64; largest difference {largest:.1g}"
     for device in map(torch.device, ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]):
         for dtype, variant, expected in (
             ("float64", layers.to(device), truth),
@@ -70,7 +70,7 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
             for backend in backends(variant, device):
                 name = f"{backend.name} in {dtype} on {device.type}"
                 if reason := backend.prepare(True):
-                    yield name, f"none: {reason}"
+                    yield name, f"left out: {reason}"
                 elif backend.name != REFERENCE.name or device.type != "cpu":
                     yield name, _compared(f"{cell.name}: {name}", _runs(variant, backend, starts), expected, truth)
 

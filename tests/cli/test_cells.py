@@ -42,7 +42,7 @@ def test_check_compares_all_cells_of_a_file_until_one_fails(cli):
     assert checked.code == 1
     assert "error: Infinite: y is not finite; allowed: steps whose exp, log, sqrt and ÷ stay finite" in checked.err
     leaky, echo, _ = re.split("\n\n(?:Echo|Infinite)  ", checked.out)
-    assert len(re.findall(r"^I [≠=] H, reference loop in float32 +largest difference ", leaky, re.MULTILINE)) == 2
+    assert len(re.findall(r"^I [≠=] H, reference loop in float32 +agrees with float64; ", leaky, re.MULTILINE)) == 2
     assert re.search("^I ≠ H +not allowed: three.py, line ", echo, re.MULTILINE)
     assert re.search("^I = H, without gradient +echo$", echo, re.MULTILINE)
 
