@@ -264,7 +264,7 @@ def tiny_config(tmp_path: Path, text_file: Path) -> Path:
 
 
 def train(folder: Path, text: str, *settings: str) -> Path:
-    """A run of the tiny config, altered by settings, on the text beside it."""
+    """Train the tiny config with these settings on a text in this folder; returns the run's folder."""
     from charlm.config import load_config
     from charlm.training.start import start_run
 

@@ -60,7 +60,7 @@ def before_updates(step, happen, times=1):
 
 
 def interrupted_after(steps, number=signal.SIGINT):
-    """Sends this process a signal in the update that makes it so many steps."""
+    """Sends this process a signal during update `steps`."""
     return before_updates(steps - 1, lambda _: signal.raise_signal(number))
 
 

@@ -70,15 +70,13 @@ def known_text(trained: Any, text: str, option: str) -> str:
 def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
     """The ids of a text, or of stdin; says which unknown characters are skipped. VocabularyError for them otherwise."""
     from charlm.data.corpus import encode_file
-    from charlm.data.reading import arriving, as_in_training
+    from charlm.data.reading import arriving, text_in_training
     from charlm.data.vocabulary import describe_characters
 
     vocabulary, separator = trained.vocabulary, trained.config.data.records
     if str(file) == "-":
         file = "stdin"
-        text = b"".join(as_in_training(arriving("-"), vocabulary.level, separator, file)).decode(
-            "utf-8", "surrogateescape"
-        )
+        text = text_in_training(arriving("-"), vocabulary.level, separator, file)
         unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
         if unknown and not skip_unknown:
             raise vocabulary.unknown_error(unknown, file, "; --skip-unknown leaves them out")

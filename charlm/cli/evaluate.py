@@ -51,7 +51,6 @@ def evaluate(
     trained = open_model(checkpoint, device, precision, file)
 
     from charlm.data.outputs import check_output, writing
-    from charlm.data.reading import end_of_record
     from charlm.inference.dynamic import DECAY, LR, STEPS
 
     if per_char:
@@ -74,8 +73,6 @@ def evaluate(
             write_char_scores(out, trained.vocabulary, ids, score.per_char_nats)
     if novelty:
         [(longest, stretch, share)] = trained.novelty([trained.vocabulary.decode(ids, "surrogateescape")])
-        if separator := trained.config.data.records:
-            stretch = stretch.replace(end_of_record(separator), separator)
         result["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
     if json:
         print_json(result)

@@ -87,6 +87,11 @@ def as_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: 
         yield end
 
 
+def text_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: str | Path) -> str:
+    """A whole text as training reads it, see `as_in_training`; bytes that are not UTF-8 as lone surrogates."""
+    return b"".join(as_in_training(chunks, level, separator, name)).decode("utf-8", "surrogateescape")
+
+
 def _beginnings(separator: bytes) -> list[bytes]:
     """What a separator of several bytes may begin with, the longest first."""
     return [separator[:length] for length in range(len(separator) - 1, 0, -1)]

@@ -15,7 +15,7 @@ import torch
 from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import load_unchanged_corpus
-from charlm.data.reading import LINES, as_in_training, end_of_record
+from charlm.data.reading import LINES, end_of_record, text_in_training
 from charlm.data.records import as_records, end_id, reset_id_of
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import CheckpointError, DataError, VocabularyError
@@ -143,11 +143,14 @@ class TrainedModel:
         its longest copied stretch, in characters (bytes for a byte model), that stretch, and the share of its windows
         that occur; None for a text shorter than a window.
         """
-        train_ids = self.training_splits["train"]
+        train_ids, separator = self.training_splits["train"], self.config.data.records
         answers = []
         for ids in self._ids_of_all(texts):
             (start, length), share = longest_copy(ids, train_ids)
-            answers.append((length, self.vocabulary.decode(ids[start : start + length]), share))
+            stretch = self.vocabulary.decode(ids[start : start + length])
+            if separator:
+                stretch = stretch.replace(end_of_record(separator), separator)
+            answers.append((length, stretch, share))
         return answers
 
     # Scoring
@@ -258,8 +261,8 @@ class TrainedModel:
             return text
         text, separator = one_text(text, "text"), self.config.data.records
         if separator:
-            chunks = as_in_training([text.encode("utf-8", "surrogateescape")], self.vocabulary.level, separator, "text")
-            text = b"".join(chunks).decode("utf-8", "surrogateescape")
+            chunk = text.encode("utf-8", "surrogateescape")
+            text = text_in_training([chunk], self.vocabulary.level, separator, "text")
         return self.scored_ids(self.vocabulary.encode(text))
 
     def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:

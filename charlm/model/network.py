@@ -234,7 +234,7 @@ class CharLM(nn.Module):
         weight = self.decoder.weight.detach()
         return weight if self.projection is None else linear(weight, self.projection.weight.detach().t())
 
-    def logit_bias(self, never: Sequence[int] = ()) -> Tensor:
+    def logit_bias(self, never: Sequence[int]) -> Tensor:
         """A copy of the bias [V] of the logits, by which these ids are never drawn; no gradients."""
         bias = self.decoder.bias.detach().clone()
         bias[[*never]] = NEVER

@@ -9,6 +9,8 @@ import pytest
 
 from charlm.data.vocabulary import Vocabulary
 from charlm.export.rounding import stored_matrix
+from charlm.inference.options import SamplingOptions
+from charlm.inference.sampling import sample_text
 from tests.export.c_program import COMPILER, compiled
 from tests.export.models import every_model, model_of
 
@@ -43,8 +45,10 @@ def test_it_scores_and_writes_as_charlm_does(tmp_path, options):
     ):
         words = [word for name, value in choice.items() for word in (f"--{name.replace('_', '-')}", str(value))]
         written = run("--prompt", prompt, "--length", "300", "--seed", str(SEED), *words).stdout
-        text = trained.sample(prompt, length=300, seed=SEED, **choice)  # more than a block of draws
-        assert written.decode("utf-8", "replace") == f"{prompt}{text}\n"
+        drawn = SamplingOptions(length=300, **choice)  # more than a block of draws
+        pieces = sample_text(trained.network, trained.vocabulary, prompt, drawn, [SEED])
+        text = prompt + "".join(piece for [piece] in pieces)
+        assert written == f"{text}\n".encode("utf-8", "surrogateescape")
 
 
 @pytest.mark.parametrize("weights", ["bfloat16", "int8"])

@@ -112,7 +112,7 @@ WIDE: dict[str, Any] = {
     "embedding": 20_000,
     "layers": 60,
 }
-# The config of a checkpoint, its tensors, and what is said of it. The wide model has as many weights as it asks for.
+# Config and tensors of a checkpoint, and a part of the error. The wide model has as many weights as it asks for.
 FORGED: dict[str, tuple[dict[str, Any] | str, dict[str, torch.Tensor], str]] = {
     "units": ({"cell": {"kind": "lstm", "hidden": 10**6}}, {}, "weights: found 0 "),
     "states × layers × units": (
