@@ -47,9 +47,9 @@ class Checkpoint:
     """Carried hidden state, random state, sums since the last log."""
 
     @property
-    def trained_chars(self) -> int:
-        """Characters that the weights were trained on, in this run and those that it started from."""
-        return self.progress.get("earlier_chars", 0) + self.progress.get("chars", 0)
+    def trained_symbols(self) -> int:
+        """Characters or bytes that the weights were trained on, in this run and those that it started from."""
+        return self.progress.get("earlier_symbols", 0) + self.progress.get("symbols", 0)
 
 
 _GROUPS = ("weights", "averaged", "optimizer", "carried")

@@ -12,11 +12,12 @@ from typing import Any
 
 from charlm import __version__
 from charlm.errors import CheckpointError, DamagedCheckpointError
+from charlm.scored import ScoredText
 from charlm.system.files import regular
 from charlm.system.lock import is_locked
 
 FORMAT = "charlm checkpoint"
-VERSION = 4
+VERSION = 5
 FOLDER = "checkpoints"
 LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG = "config.yaml"
@@ -50,7 +51,8 @@ class RunSummary:
     step: int | None = None
     best_nats: float | None = None
     """Lowest validation score so far, nats per character."""
-    corpus_sha256: str | None = None
+    scored: ScoredText | None = None
+    """What the score is of."""
 
     @property
     def several(self) -> str:
@@ -74,8 +76,10 @@ def parse_progress(text: str) -> dict[str, Any]:
 
 _PROGRESS = {
     "step": (int,),
-    "chars": (int,),
-    "earlier_chars": (int,),
+    "symbols": (int,),
+    "earlier_symbols": (int,),
+    "earlier_texts": (list,),
+    "scored": (dict,),
     "best_nats": (int, float, NoneType),
     "stop_reason": (str,),
 }
@@ -209,7 +213,7 @@ def describe_run(folder: Path) -> RunSummary:
                 parameters=parameters,
                 step=progress["step"],
                 best_nats=progress.get("best_nats"),
-                corpus_sha256=progress.get("corpus_sha256"),
+                scored=ScoredText.from_json(progress.get("scored")),
             )
         except (DamagedCheckpointError, KeyError, TypeError, AttributeError, ValueError, OverflowError):
             continue

@@ -9,6 +9,7 @@ import numpy as np
 from charlm.checkpoint import Checkpoint
 from charlm.choice.rule import MOST_EPOCHS, Candidate, dropout, regularization
 from charlm.data.corpus import Corpus, sample
+from charlm.data.encoded import EncodedText
 from charlm.data.records import as_records
 from charlm.inference.evaluation import evaluate
 from charlm.inference.trained import load_model
@@ -144,14 +145,14 @@ def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> floa
     if len(known) < 2:
         return 1.0
     model = load_model(initial, machine.device, machine.precision)
-    nats = evaluate(model, as_records(known, model.reset_id)).nats_per_char
+    score = evaluate(model, EncodedText(as_records(known, model.reset_id), initial.vocabulary))
     shares = np.bincount(known) / len(known)
     shares = shares[shares > 0]
-    frequency_nats = -float((shares * np.log(shares)).sum())
+    frequency_nats = -float((shares * np.log(shares)).sum()) * corpus.symbols_per_char
     own_nats = initial.progress.get("best_nats") or _USUAL * frequency_nats
     if frequency_nats <= own_nats:
         return 1.0
-    unknown = (nats - own_nats) / (frequency_nats - own_nats)
+    unknown = (score.nats_per_char - own_nats) / (frequency_nats - own_nats)
     new_characters = 1 - len(known) / len(text)
     return new_characters + (1 - new_characters) * min(max(unknown, 0.0), 1.0)
 
@@ -163,5 +164,5 @@ def rate_factor(unknown: float, initial: Checkpoint, candidate: Candidate) -> fl
     makes up for that, and gets the rate for random weights.
     """
     chars = candidate.updates * candidate.chars_per_update
-    share = chars / max(_LONGER * initial.trained_chars, 1.0)
+    share = chars / max(_LONGER * initial.trained_symbols, 1.0)
     return max(unknown, min(share, 1.0) ** _POWER)

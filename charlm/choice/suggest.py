@@ -78,7 +78,7 @@ def _load(request: Request, base: Config) -> tuple[CountedSources, Corpus]:
     corpus = text.corpus(vocabulary, whole=True)
     if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
         raise DataError(
-            f"{request.source}: found {counted(chars, 'character')}; allowed: {LEAST_CHARS} or more; add text: "
+            f"{request.source}: found {counted(chars, corpus.vocabulary.unit)}; allowed: {LEAST_CHARS} or more; add text: "
             "readable words need about 100,000"
         )
     return text, corpus
@@ -204,18 +204,27 @@ class _Choice:
         chosen = int(min(max(0.1 * chars, _LEAST_VALID), highest, 0.2 * chars))
         return chars - chosen, chosen
 
+    def _text(self) -> str:
+        """How long the text is."""
+        ids, vocabulary = self.corpus.splits["train"], self.corpus.vocabulary
+        length = f"{len(ids):,} {vocabulary.unit}s"
+        if vocabulary.level == "byte":
+            return f"{length}, {len(ids) / self.corpus.symbols_per_char:,.0f} characters"
+        return f"{length}, {len(vocabulary):,} distinct"
+
     def _reasons(self, chosen: Candidate, read_share: float) -> dict[str, str]:
         """What was found out and chosen: label → text."""
         chars = len(self.corpus.splits["train"])
         machine, model = self.machine, chosen.config.model
         minutes = format_duration(60 * self.request.minutes)
         name = f"{model.description}, {model.members * chosen.parameters:,} parameters"
+        speed = chosen.chars_per_s / self.corpus.symbols_per_char
         passes = f"{chosen.epochs:.1f} passes over the text"
         if read_share < 1:
             passes = f"{chosen.epochs / read_share:.1f} epochs, each of {100 * read_share:.2g}% of the text"
         reasons = {
-            "text": f"{chars:,} characters, {len(self.corpus.vocabulary):,} distinct",
-            "machine": f"{describe_device(machine.device)}: {chosen.chars_per_s:,.0f} characters/s with this model",
+            "text": self._text(),
+            "machine": f"{describe_device(machine.device)}: {speed:,.0f} characters/s with this model",
             "choice": f"{name}: the best for {minutes} by a rule fitted to measured trainings",
             "plan": f"about {counted(chosen.updates, 'update')}, {passes}",
         }

@@ -64,6 +64,7 @@ def classify(
         known = []
         for line in lines:
             number += 1
+            line = vocabulary.canonical(line)
             unknown = vocabulary.unknown(line)
             if unknown and not is_said:
                 say("skipped", f"{text_name(file)}, line {number:,}: {never_seen(unknown)}")

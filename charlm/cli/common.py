@@ -67,41 +67,20 @@ def known_text(trained: Any, text: str, option: str) -> str:
     return text
 
 
-def encode_text(trained: Any, file: Path | str, skip_unknown: bool) -> Any:
-    """The ids of a text, or of stdin; says which unknown characters are skipped. VocabularyError for them otherwise."""
-    from charlm.data.corpus import encode_file
-    from charlm.data.reading import arriving, text_in_training
-    from charlm.data.vocabulary import describe_characters
-
-    vocabulary, separator = trained.vocabulary, trained.config.data.records
-    if str(file) == "-":
-        file = "stdin"
-        text = text_in_training(arriving("-"), vocabulary.level, separator, file)
-        unknown = {character: text.count(character) for character in vocabulary.unknown(text)}
-        if unknown and not skip_unknown:
-            raise vocabulary.unknown_error(unknown, file, "; --skip-unknown leaves them out")
-        ids = vocabulary.encode("".join(character for character in text if character not in unknown))
-    else:
-        ids, unknown = encode_file(file, vocabulary, skip_unknown=skip_unknown, separator=separator)
-    if unknown:
-        say("skipped", f"{file}: {counted(sum(unknown.values()), 'character')}: {describe_characters(unknown)}")
-    return ids
-
-
 # Output
 
 
-def write_char_scores(out: BinaryIO, vocabulary: Any, ids: Any, nats: Any) -> None:
-    """Write a CSV row for each scored character of `ids` [N]; nats: [N − 1], of all characters except the first."""
-    is_byte = vocabulary.level == "byte"
-    text = io.TextIOWrapper(out, "utf-8", newline="")
-    writer = csv.writer(text)
-    writer.writerow(("position", "byte" if is_byte else "character", "nats", "bits"))
-    for position, loss in enumerate(nats.tolist(), start=1):
-        id = int(ids[position])
-        symbol = id if is_byte else vocabulary.characters[id]
+def write_symbol_scores(out: BinaryIO, text: Any, nats: Any) -> None:
+    """Write a CSV row for each scored symbol of a text; nats: those of an `Evaluation`."""
+    vocabulary = text.vocabulary
+    file = io.TextIOWrapper(out, "utf-8", newline="")
+    writer = csv.writer(file)
+    writer.writerow(("position", vocabulary.unit, "nats", "bits"))
+    for position, loss in enumerate(nats.tolist(), start=text.given):
+        id = int(text.ids[position])
+        symbol = id if vocabulary.level == "byte" else vocabulary.characters[id]
         writer.writerow((position, symbol, f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
-    text.detach()  # flushes, and leaves `out` open
+    file.detach()  # flushes, and leaves `out` open
 
 
 def open_output() -> None:

@@ -63,6 +63,7 @@ def compare(
     folder = out or comparison_folder(text)
 
     from charlm.comparison.compare import PAGE, compare
+    from charlm.comparison.notes import notes
     from charlm.comparison.page import comparison_data, keep
     from charlm.report.page import report_page, settings_data
     from charlm.training.signals import SIGNALS
@@ -80,6 +81,8 @@ def compare(
     else:
         differing = [each for each in settings_data(records) if each["differs"]]
         _print(rows, differing, equal)
+    for note in notes(plan, rows):
+        say("note", note)
     comparison = comparison_data(plan, rows, models)
     keep(folder, comparison)
     write_page(folder / PAGE, report_page(records, comparison, folder))
@@ -111,4 +114,5 @@ def _print(rows: Sequence[dict[str, Any]], differing: Sequence[dict[str, Any]], 
     if equal == "updates":  # all have read the same characters: after is nats
         table = [row[:5] + row[6:] for row in table]
     print_rows(table, right=range(1, len(table[0])))
-    say("columns", "nats: best score per character, lower is better; `charlm compare --help` has the others")
+    mean = ", the mean ± the standard deviation of the seeds" if rows[0]["spread"] is not None else ""
+    say("columns", f"nats: best score per character{mean}; lower is better; `charlm compare --help` has the others")

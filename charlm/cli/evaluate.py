@@ -1,21 +1,24 @@
 """charlm eval: how surprising a text is to a model."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import encode_text, open_model, print_json, print_table, write_char_scores
+from charlm.cli.common import open_model, print_json, print_table, write_symbol_scores
 
 Split = Annotated[
     Literal["train", "valid", "test"] | None,
     typer.Option("--split", help="Which part of the run's own text.  [default: valid]"),
 ]
 File = Annotated[Path | None, usage.option("FILE", "Score this text instead; - is stdin.")]
-PerCharFile = Annotated[Path | None, usage.option("FILE", "Also write the score of every character to a CSV file.")]
+PerCharFile = Annotated[
+    Path | None, usage.option("FILE", "Also write the score of every character (byte of a byte model) to a CSV file.")
+]
 Novelty = Annotated[
-    bool, typer.Option("--novelty", help="Also say how much of the text was copied from the training text.")
+    bool, typer.Option("--novelty", help="Also say how much of the text was copied from all that the model has read.")
 ]
 Dynamic = Annotated[
     bool, typer.Option("--dynamic", help="Also score the text while the model learns from it (Krause et al. 2018).")
@@ -36,8 +39,9 @@ def evaluate(
 ) -> None:
     """Score a text with a trained model.
 
-    Prints the mean cross-entropy in nats and bits per character: lower is better. The model predicts each character
-    from all text before it; a model of records reads each record by itself, and nats per record are printed too.
+    Prints the mean cross-entropy in nats and bits per character: lower is better. Compare scores of the same text only;
+    models of bytes and of characters have the same unit. The model predicts each character from all text before it; a
+    model of records reads each record by itself, and nats per record are printed too.
 
     \b
     Examples:
@@ -56,48 +60,59 @@ def evaluate(
     if per_char:
         check_output(per_char, "--per-char", "scores of charlm eval")
     if dynamic or novelty:
-        _ = trained.training_splits  # fail now, not after the text is read
-    name = str(file or split or "valid")
-    ids = trained.scored_ids(encode_text(trained, file, skip_unknown)) if file else trained.split(name)
-    step = trained.progress.get("step")
-    result = {"checkpoint": str(trained.path), "step": step, "text": name, "precision": trained.network.precision}
+        _ = trained.corpus  # fail now, not after the text is read
+    text = trained.read(file, skip_unknown=skip_unknown) if file else trained.split(split or "valid")
+    result = {"checkpoint": str(trained.path), "step": trained.progress.get("step")}
+    result |= {"precision": trained.network.precision, "text": asdict(text.scored)}
     if dynamic:  # both scores read the text in one stream
-        score = trained.evaluate_dynamically(ids, per_char=bool(per_char))
-        result |= _described(trained.evaluate(ids, streams=1))
+        score = trained.evaluate_dynamically(text, per_symbol=bool(per_char))
+        result |= _described(trained.evaluate(text, streams=1))
         result["dynamic"] = _described(score) | {"lr": LR, "decay": DECAY, "steps": STEPS}
     else:
-        score = trained.evaluate(ids, per_char=bool(per_char))
+        score = trained.evaluate(text, per_symbol=bool(per_char))
         result |= _described(score)
     if per_char:
         with writing(per_char, "--per-char") as out:
-            write_char_scores(out, trained.vocabulary, ids, score.per_char_nats)
+            write_symbol_scores(out, text, score.symbol_nats)
     if novelty:
-        [(longest, stretch, share)] = trained.novelty([trained.vocabulary.decode(ids, "surrogateescape")])
+        [(longest, stretch, share)] = trained.novelty([trained.vocabulary.decode(text.ids, "surrogateescape")])
         result["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
+        result["novelty"]["not_searched"] = trained.seen.unread
     if json:
         print_json(result)
     else:
-        _print_evaluation(result, "bytes" if trained.vocabulary.level == "byte" else "characters")
+        _print_evaluation(result, f"{trained.vocabulary.unit}s")
 
 
 def _described(score: Any) -> dict[str, Any]:
-    names = ("nats_per_char", "bits_per_char", "nats_per_record", "targets", "records", "chars_per_s")
+    names = (*_FORMATS, "records")
     return {name: getattr(score, name) for name in names if getattr(score, name) is not None}
+
+
+_FORMATS = {
+    "nats_per_char": ".4f",
+    "bits_per_char": ".4f",
+    "perplexity_per_char": ".4f",
+    "bits_per_byte": ".4f",
+    "nats_per_record": ".2f",
+    "chars_per_s": ",.0f",
+}
 
 
 def _print_evaluation(result: dict[str, Any], symbols: str) -> None:
     """A table, with the dynamic score beside the static one."""
-    formats = {"nats_per_char": ".4f", "bits_per_char": ".4f", "nats_per_record": ".2f", "chars_per_s": ",.0f"}
+    text = result["text"]
     single = {key: value for key, value in result.items() if key not in ("dynamic", "novelty")}
-    rows = {key: format(value, formats.get(key, "")) for key, value in single.items()}
+    single |= {"text": text["name"], "characters": text["chars"], "unknown": text["unknown"]}
+    rows = {key: format(value, _FORMATS.get(key, "")) for key, value in single.items()}
     if dynamic := result.get("dynamic"):
-        for key, form in formats.items():
+        for key, form in _FORMATS.items():
             if key in dynamic:
                 rows[key] = f"{rows[key]} static  {dynamic[key]:{form}} dynamic"
         rows["dynamic"] = ", ".join(f"{key} {dynamic[key]}" for key in ("lr", "decay", "steps"))
     if novelty := result.get("novelty"):
         share = novelty["windows_share"]
-        copied = f"{share or 0:.1%} of its windows of 20 {symbols} occur in the training text"
+        copied = f"{share or 0:.1%} of its windows of 20 {symbols} occur in the training texts"
         rows["copied"] = copied if share is not None else f"shorter than a window of 20 {symbols}"
         rows["longest_copy"] = f"{novelty['longest']} {symbols}: {novelty['stretch']!r}"
     print_table(rows)

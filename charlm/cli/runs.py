@@ -1,6 +1,8 @@
 """charlm runs: what there is on disk."""
 
 import time
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +12,7 @@ from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows
 from charlm.errors import RunError
 from charlm.runs import RunSummary, describe_run, find_runs
+from charlm.scored import apart, text_names
 from charlm.system.console import say
 from charlm.system.formatting import format_duration, one_line
 
@@ -43,21 +46,27 @@ def runs(
     listed = [describe_run(path) for path in paths] if where.is_dir() else []
     listed.sort(key=lambda run: (-run.written_s, str(run.path)))
     if json:
-        print_json([vars(run) | {"path": str(run.path)} for run in listed])
+        print_json([asdict(run) | {"path": str(run.path)} for run in listed])
     elif listed:
-        header = ("run", "model", "parameters", "updates", "best nats/char", "written", "state")
-        print_rows([header, *map(_row, listed)], right=(2, 3, 4))
+        header = ("run", "model", "updates", "best nats/char", "scored on", "written", "state")
+        scored = {one_line(str(run.path)): run.scored for run in listed if run.best_nats is not None}
+        names = dict(zip(scored, text_names([*scored.values()]), strict=True))
+        print_rows([header, *(_row(run, names) for run in listed)], right=(2, 3))
+        if note := apart([*scored.values()]):
+            say("note", note)
     else:
         say("runs", f"none in {where}; start one, for example:", "charlm train my.txt --minutes 10")
 
 
-def _row(run: RunSummary) -> tuple[str, ...]:
+def _row(run: RunSummary, scored_on: Mapping[str, str | None]) -> tuple[str, ...]:
+    """A row of the table. scored_on: the names of texts by run."""
+    path = one_line(str(run.path))
     return (
-        one_line(str(run.path)),
+        path,
         f"{one_line(run.kind)} {run.layers} × {run.hidden}{run.several}" if run.kind else "—",
-        "—" if run.parameters is None else f"{run.parameters:,}",
         "—" if run.step is None else f"{run.step:,}",
         "—" if run.best_nats is None else f"{run.best_nats:.4f}",
+        one_line(scored_on.get(path) or "—"),
         f"{format_duration(max(0.0, time.time() - run.written_s))} ago",
         run.state,
     )

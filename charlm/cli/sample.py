@@ -48,7 +48,7 @@ Seed = Annotated[
 ]
 New = Annotated[
     bool,
-    typer.Option("--new", help="For a model of records: leave out repeats and records of the training text."),
+    typer.Option("--new", help="For a model of records: leave out repeats and records of all texts that the model has read."),
 ]
 
 
@@ -158,15 +158,13 @@ def _drawn(
     trained: Any, prompt: str, options: SamplingOptions, seed: int, count: int, wanted: re.Pattern[str], new: bool
 ) -> Iterator[tuple[int, str]]:
     """Yield seeds and samples that match, and with `new` are new, until there are `count`; prints how many it drew."""
-    from charlm.data.records import text_records
     from charlm.inference.sampling import new_records, sample_many
 
     is_choosing = new or bool(wanted.pattern)
     seeds = range(seed, seed + count * (_TRIES if is_choosing else 1))
     samples = sample_many(trained.network, trained.vocabulary, prompt, options, seeds)
     if new:
-        train = trained.training_splits["train"][1:]
-        samples = new_records(samples, prompt, text_records(train, trained.vocabulary, trained.config.data.records))
+        samples = new_records(samples, prompt, trained.seen_records())
     found, last = 0, seed - 1
     for last, text in samples:
         if wanted.search(prompt + text):

@@ -1,4 +1,4 @@
-"""charlm score: how surprising each line of a text is to a model."""
+"""charlm score: the surprise of each line of a text to a model, in bits."""
 
 import itertools
 import re
@@ -43,7 +43,7 @@ UnknownAs = Annotated[
 
 def score(
     checkpoint: usage.Checkpoint,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The lines to score; - is stdin.")],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The lines; - is stdin.")],
     above: Above = None,
     of: Of = None,
     context: Context = 0,
@@ -54,10 +54,10 @@ def score(
     precision: usage.Precision = "auto",
     json: usage.Json = False,
 ) -> None:
-    """Score how surprising each line or record of a text is to the model.
+    """Say how surprising each line or record of a text is to the model.
 
-    Prints bits per character (higher is more surprising), bits, line number and line, separated by tabs. Each line is
-    scored by itself; `charlm eval --file` scores a whole text.
+    Prints the surprise in bits per character (higher is more surprising), in bits, the line's number and the line,
+    separated by tabs. Each line is read by itself; `charlm eval --file` scores a whole text, in nats per character.
 
     \b
     Examples:

@@ -84,7 +84,7 @@ def _row(cell: str, config: Config, records: Sequence[RunRecord], fewest: float,
     speeds = [record.splits["train"]["chars_per_s"] for record in records]
     medians = [np.nanmedian(speed) for speed in speeds if np.isfinite(speed).any()]
     say("measure", f"memory and gradient of {cell}")
-    ids = model.split("valid")[:MEASURED]
+    ids = model.split("valid").ids[:MEASURED]
     network = model.single_network
     left_K = gradient_left(network, ids)
     return {
@@ -95,6 +95,8 @@ def _row(cell: str, config: Config, records: Sequence[RunRecord], fewest: float,
         "chars_per_s": float(np.mean(medians)) if medians else None,
         "nats": float(np.mean(best)) if best else None,
         "spread": float(np.std(best, ddof=1)) if len(best) > 1 else None,
+        "seed_nats": best,
+        "updates": [record.about.step for record in records],
         "nats_after_chars": float(np.mean(after_chars)) if after_chars else None,
         "memory": memory(network, ids),
         "gradient": float(left_K[-1]) if len(left_K) == BACK and left_K[-1] > 0 else None,

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from charlm.comparison.compare import MEASURED, Row, gradient_left
+from charlm.comparison.notes import notes
 from charlm.comparison.plan import Plan, run_name, short_name
-from charlm.data.reading import LINES, end_of_record
+from charlm.data.reading import LINES
 from charlm.data.vocabulary import Ids
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import sample_many
@@ -30,15 +31,16 @@ _RECORDS = 10
 
 def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedModel]) -> dict[str, Any]:
     """What the page shows, in the order of the rows. runs: the name of each kind by the folder of its first run."""
-    passage = opening(models[0], PASSAGE)
+    passage = opening(models[0].split("valid"), models[0], PASSAGE).ids
     return {
         "text": text_name(plan.text),
-        "symbol": "byte" if models[0].vocabulary.level == "byte" else "character",
+        "symbol": models[0].vocabulary.unit,
         "minutes": plan.minutes,
         "equal": plan.equal,
         "seeds": plan.seeds,
         "runs": {run_name(row["cell"], 1): short_name(row["cell"]) for row in rows},
         "rows": rows,
+        "notes": notes(plan, rows),
         "gradients": [_gradients(model) for model in models],
         "passages": [_shaded(model, passage) for model in models],
         "written": [_shaded(model, _written(model)) for model in models],
@@ -53,7 +55,7 @@ def keep(folder: Path, page: dict[str, Any]) -> None:
 
 def _gradients(model: TrainedModel) -> dict[str, Any]:
     """What is left of the gradient after training, and with random weights."""
-    ids = model.split("valid")[:MEASURED]
+    ids = model.split("valid").ids[:MEASURED]
     states = {"trained": model, "untrained": model.untrained()}
     return {name: packed(gradient_left(each.single_network, ids).astype(np.float32)) for name, each in states.items()}
 
@@ -67,6 +69,6 @@ def _written(model: TrainedModel) -> Ids:
     """What the model writes from the start of a line on; from a model of records, some of them."""
     options = SamplingOptions(length=WRITTEN, temperature=0.7)
     seeds = range(1, 1 + (_RECORDS if model.network.reads_records else 1))
-    end = end_of_record(model.config.data.records or LINES)
+    separator = model.config.data.records or LINES
     samples = sample_many(model.network, model.vocabulary, "", options, seeds)
-    return model.scored_ids(model.vocabulary.encode(end.join(text for _, text in samples)))
+    return model.encode(separator.join(text for _, text in samples)).ids

@@ -5,9 +5,11 @@ encode    the text again, in chunks → ids of the narrowest type, into the cach
 cut       views of the ids, or their records in files of their own
 """
 
+import functools
 import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +19,17 @@ import numpy.typing as npt
 from charlm.config.schema import DataConfig
 from charlm.data.cache import cached
 from charlm.data.counting import CountedSource, count_source, short_digest
-from charlm.data.reading import LINES, end_of_record, read_symbols
+from charlm.data.encoded import EncodedText
+from charlm.data.reading import LINES, arriving, end_of_record, read_symbols, text_in_training, text_name
 from charlm.data.records import end_id, record_starts
 from charlm.data.sources import is_gone
 from charlm.data.splits import cuts, described, record_splits, text_splits
 from charlm.data.time_order import are_in_order
-from charlm.data.vocabulary import OTHER, UNKNOWN, Ids, Vocabulary
+from charlm.data.vocabulary import OTHER, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.runs import TEXT
 from charlm.system.console import say
-from charlm.system.formatting import counted
+from charlm.system.formatting import counted, format_share, source_name
 
 SPLITS = ("train", "valid", "test")
 _FREQUENCY_CHARS, _ORDER_CHARS, _PIECES = 2_000_000, 500_000, 8
@@ -51,6 +54,18 @@ class Corpus:
     """Where each record of a split starts; None for running text."""
     cut: str = ""
     """How the splits were cut, in words, if not a text in order or records by a hash."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """What people call each split: "last 4.7 % of plays.txt"."""
+    symbols_per_char: float = 1.0
+    """Bytes of a character in the training text, at level byte."""
+    is_utf8: bool = True
+    """Whether the training text is; else each of its bytes counts as a character."""
+
+    @functools.cached_property
+    def texts(self) -> dict[str, EncodedText]:
+        """The splits as they are scored."""
+        named = {split: self.names.get(split, split) for split in self.splits}
+        return {split: EncodedText(self.splits[split], self.vocabulary, name) for split, name in named.items()}
 
     def frequencies(self) -> npt.NDArray[np.float64]:
         """How likely each character is in new text, [V]: by its share in a sample, and a tenth the same for all."""
@@ -107,11 +122,12 @@ class CountedSources:
         config's. A source of its own is a whole split, and the other shares are rescaled to sum to 1. whole: use all of
         the text for training, in order.
         """
-        data, sources = self._data, self.sources.values()
+        data, sources, train = self._data, self.sources.values(), self.sources["train"]
         if vocabulary is None:
             vocabulary = vocabulary_of(*sources, min_count=data.min_count)
         shares = {"train": 1.0} if whole else self._shares(split or data.split)
         splits: dict[str, Ids] = {}
+        names: dict[str, str] = {}
         starts = {} if data.records and not whole else None
         cut = ""
         for name, source in self.sources.items():
@@ -120,8 +136,9 @@ class CountedSources:
             key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), own_shares)}"
             how = cutting(source, vocabulary, own_shares, ids)
             cut = cut or how
+            names |= split_names(source, own_shares, is_in_order=not how and starts is None)
             if starts is None:
-                splits |= text_splits(ids, source.lengths, own_shares, key=key)
+                splits |= text_splits(ids, source.file_chars, own_shares, key=key)
                 continue
             files = source.lengths if how else None
             end = end_id(vocabulary, data.records)
@@ -140,6 +157,9 @@ class CountedSources:
             files=sum(len(source.paths) for source in sources),
             starts=starts,
             cut=cut,
+            names=names,
+            symbols_per_char=train.length / train.chars,
+            is_utf8=train.is_utf8,
         )
 
     def _shares(self, split: tuple[float, float, float]) -> dict[str, float]:
@@ -166,7 +186,7 @@ def vocabulary_of(*sources: CountedSource, min_count: int = 1) -> Vocabulary:
 def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, float], ids: Ids | None = None) -> str:
     """How a source is cut, in words; "" for a text in order, and for records by a hash. ids: its own, if at hand."""
     if not source.separator:
-        return described(cuts(source.lengths, list(shares.values())), list(shares))
+        return described(cuts(source.file_chars, list(shares.values())), list(shares))
     if ids is None:
         ids = encode(source, vocabulary)
     if len(shares) < 2 or not are_in_order(_sample_records(ids, vocabulary, end_of_record(source.separator))):
@@ -174,6 +194,28 @@ def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, 
     where = "each file" if sum(map(bool, source.lengths)) > 1 else "the text"
     why = "as its records begin with increasing times or numbers"
     return f"{' and '.join([*shares][1:])} from the end of {where} and not by a hash, {why}"
+
+
+def split_names(source: CountedSource, shares: Mapping[str, float], *, is_in_order: bool) -> dict[str, str]:
+    """What people call each split of a source. is_in_order: whether each split is one piece, in the order of shares."""
+    called = source_name(source.source)
+    if len(shares) == 1:
+        return dict.fromkeys(shares, called)
+    names = {}
+    left = total = sum(shares.values())
+    for split, share in shares.items():
+        begins, left = left == total, left - share
+        part = format_share(share / total)
+        if not is_in_order:
+            where = " of the records" if source.separator else ""
+            names[split] = f"{part}{where} of {called}"
+        elif begins:
+            names[split] = f"first {part} of {called}"
+        elif left > 1e-9:
+            names[split] = f"{part} of {called} before the last {format_share(left / total)}"
+        else:
+            names[split] = f"last {part} of {called}"
+    return names
 
 
 def load_unchanged_corpus(
@@ -205,44 +247,55 @@ def load_unchanged_corpus(
 def encode_file(
     path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, separator: str = ""
 ) -> tuple[Ids, dict[str, int]]:
-    """The ids of any source, and how often each unknown character was skipped, or else VocabularyError."""
-    source = count_source(str(path), vocabulary.level, separator)
-    try:
-        ids = encode(source, vocabulary, skip_unknown=skip_unknown)
-    except VocabularyError as error:
-        raise VocabularyError(f"{error}; --skip-unknown leaves them out") from None
-    return ids, source.unknown(vocabulary)
+    """The ids of any source, or of stdin for "-", and how often each unknown character was skipped.
+
+    A text with unknown characters is read in the Unicode form of which the model knows the most. VocabularyError for
+    unknown characters unless they are skipped.
+    """
+    name = text_name(str(path))
+    if str(path) == "-":
+        text = text_in_training(arriving("-"), vocabulary.level, separator, name)
+    else:
+        source = count_source(str(path), vocabulary.level, separator)
+        if not vocabulary.without_own_id("".join(map(chr, source.symbols.tolist()))):
+            return encode(source, vocabulary), {}
+        chunks = [each for file in source.paths for each in read_symbols(file, source.level, separator, bool)]
+        text = np.concatenate(chunks).astype("<u4").tobytes().decode("utf-32-le")
+    text = vocabulary.canonical(text)
+    lacking = set(vocabulary.unknown(text))
+    unknown = dict(Counter(character for character in text if character in lacking))
+    if unknown and not skip_unknown:
+        raise vocabulary.unknown_error(unknown, name, "; --skip-unknown leaves them out")
+    known = text.translate(dict.fromkeys(map(ord, unknown)))
+    if not known:
+        raise DataError(f"{name}: none of its characters is in the model's vocabulary; use other text")
+    return vocabulary.encode(known), unknown
 
 
-def encode(source: CountedSource, vocabulary: Vocabulary, *, skip_unknown: bool = False) -> Ids:
-    """The ids of a source in its own order, [N] memory-mapped; unknown characters are skipped or refused."""
+def encode(source: CountedSource, vocabulary: Vocabulary) -> Ids:
+    """The ids of a source in its own order, [N] memory-mapped; VocabularyError for unknown characters."""
     if source.level != vocabulary.level:
         raise VocabularyError(
             f"{source.source}: read at data.level: {source.level}; the model's vocabulary is of level "
             f"{vocabulary.level}; set data.level: {vocabulary.level}"
         )
-    unknown = source.unknown(vocabulary)
-    if unknown and not skip_unknown:
+    if unknown := source.unknown(vocabulary):
         ways_out = "; use text without others or a model that knows them"
         raise vocabulary.unknown_error(unknown, source.source, ways_out)
-    length = source.length - sum(unknown.values())
-    if not length:
-        raise DataError(f"{source.source}: none of its characters is in the model's vocabulary; use other text")
-
     key = f"{source.cache_key}-{short_digest(vocabulary.to_json())}"
-    return cached(key, vocabulary.dtype, _encoded(source, vocabulary, length))
+    return cached(key, vocabulary.dtype, _encoded(source, vocabulary))
 
 
-def _encoded(source: CountedSource, vocabulary: Vocabulary, length: int) -> Iterator[Ids]:
-    """Yield the `length` ids of the text in chunks, without unknown characters; DataError if the files have changed."""
-    count = counted(length, "character")
+def _encoded(source: CountedSource, vocabulary: Vocabulary) -> Iterator[Ids]:
+    """Yield the ids of the text in chunks; DataError if the files have changed."""
+    count = counted(source.length, vocabulary.unit)
     say("data", f"{source.source}: encoding {count} over a vocabulary of {len(vocabulary):,}")
     ids_of = np.arange(256) if source.level == "byte" else vocabulary.id_of_code_point
     narrow = ids_of.astype(vocabulary.dtype)
     hasher = hashlib.sha256()
     for path in source.paths:
         for symbols in read_symbols(path, source.level, source.separator, hasher.update):
-            yield narrow.take(symbols if length == source.length else symbols[ids_of[symbols] != UNKNOWN])
+            yield narrow.take(symbols)
     if hasher.hexdigest() != source.sha256:
         raise DataError(
             f"{source.source}: changed while being read; a source must not change; run again when it is complete"

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from charlm.data.encoded import Utf8Check, count_characters
 from charlm.data.reading import LINES, end_of_record, read_symbols
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary
 from charlm.errors import DataError
 from charlm.system.formatting import format_bytes
 
-_FORMAT = 3
+_FORMAT = 4
 """Part of every cache key: raise it when the content of cached files changes its meaning."""
 
 
@@ -34,7 +35,10 @@ class CountedSource:
     """Of the bytes of all files, one after another."""
     cache_key: str
     lengths: tuple[int, ...]
-    """Characters (or bytes) of each file."""
+    """Symbols of each file: characters, or bytes at level byte."""
+    file_chars: tuple[int, ...]
+    """Characters of each file; its bytes, if the text is not UTF-8."""
+    is_utf8: bool
     symbols: npt.NDArray[np.int64]
     """The code points (or bytes, at level byte) that occur, sorted."""
     counts: npt.NDArray[np.int64]
@@ -42,8 +46,13 @@ class CountedSource:
 
     @property
     def length(self) -> int:
-        """Characters (or bytes) of the text."""
+        """Symbols of the text."""
         return sum(self.lengths)
+
+    @property
+    def chars(self) -> int:
+        """Characters of the text; its bytes, if it is not UTF-8."""
+        return sum(self.file_chars)
 
     @property
     def records(self) -> int:
@@ -71,13 +80,23 @@ def count_source(source: str, level: Level, separator: str = "") -> CountedSourc
     sizes = [path.stat().st_size for path in paths]
     hasher, counts = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
     lengths: list[int] = []
+    file_chars: list[int] = []
+    is_utf8 = True
     for path in paths:
-        length = 0
+        length = chars = 0
+        check = Utf8Check()
         for symbols in read_symbols(path, level, separator, hasher.update):
             of_chunk = np.bincount(symbols)
             counts[: len(of_chunk)] += of_chunk
             length += len(symbols)
+            if level == "byte":
+                check.update(symbols.tobytes())
+                chars += count_characters(symbols.tobytes())
         lengths.append(length)
+        file_chars.append(chars)
+        is_utf8 &= check.holds
+    if level == "char" or not is_utf8:
+        file_chars = lengths
     symbols = np.flatnonzero(counts)
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
@@ -90,7 +109,18 @@ def count_source(source: str, level: Level, separator: str = "") -> CountedSourc
     # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
     cache_key = f"{short_digest(_FORMAT, level, sizes, separator)}-{sha256}"
     return CountedSource(
-        source, paths, level, separator, tuple(sizes), sha256, cache_key, tuple(lengths), symbols, counts[symbols]
+        source=source,
+        paths=paths,
+        level=level,
+        separator=separator,
+        sizes=tuple(sizes),
+        sha256=sha256,
+        cache_key=cache_key,
+        lengths=tuple(lengths),
+        file_chars=tuple(file_chars),
+        is_utf8=is_utf8,
+        symbols=symbols,
+        counts=counts[symbols],
     )
 
 

@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.vocabulary import Vocabulary
-
 Numbers = npt.NDArray[np.integer[Any]]
 Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.integer[Any]] | slice
@@ -38,9 +36,11 @@ def _powers(bits: int) -> tuple[Hashes, Hashes]:
     return powers, np.cumprod(ones)
 
 
-def record_hashes(ids: Numbers, ends: Numbers, vocabulary: Vocabulary) -> Hashes:
-    """A hash of the symbols of each line; the lines stand one behind the other and end at `ends`."""
-    return scattered(stretch_hashes(vocabulary.symbols[ids] + np.uint32(1), np.r_[0, ends[:-1]], ends))
+def record_hashes(data: bytes, end: bytes) -> Hashes:
+    """A hash of the bytes of each record; the records stand one behind the other, each with its end of one byte."""
+    values = np.frombuffer(data, np.uint8)
+    ends = np.flatnonzero(values == ord(end)) + 1
+    return scattered(stretch_hashes(values + np.uint16(1), np.r_[0, ends[:-1]], ends))
 
 
 def scattered(x: Hashes) -> Hashes:

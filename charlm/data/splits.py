@@ -37,6 +37,8 @@ _SMALL = 16
 """A file of up to so many pieces is small."""
 _BLOCK = 16
 """Files that stand together in the list are taken in a random order, because lists may have a period."""
+_CHUNK = 1 << 20
+"""Bytes that are read at once."""
 _BUCKETS = 1 << 20
 """Lines are counted by their hashes modulo this number."""
 _FREQUENT = 0.1
@@ -48,9 +50,27 @@ lines in its bucket."""
 
 
 def text_splits(ids: Ids, lengths: Sequence[int], shares: Mapping[str, float], *, key: str) -> dict[str, Ids]:
-    """The splits of a running text with files of these lengths; views, or entries `key-NAME` of the cache."""
+    """The splits of a running text with files of these lengths; views, or entries `key-NAME` of the cache.
+
+    lengths: in characters. The ids may be their bytes; then a text is cut where its characters would be.
+    """
     bounds = cuts(lengths, list(shares.values()))
+    if bounds[-1, -1] != len(ids):
+        bounds = _byte_places(ids, bounds)
     return {name: _joined(ids, bounds[:, at : at + 2], f"{key}-{name}") for at, name in enumerate(shares)}
+
+
+def _byte_places(ids: Ids, characters: Bounds) -> Bounds:
+    """Where characters with these numbers begin in bytes of UTF-8; the end of the text for one behind the last."""
+    wanted = np.unique(characters)
+    places = np.full(len(wanted), len(ids))
+    seen = 0
+    for at in range(0, len(ids), _CHUNK):
+        begins = at + np.flatnonzero((ids[at : at + _CHUNK] & 0xC0) != 0x80)
+        is_here = (wanted >= seen) & (wanted < seen + len(begins))
+        places[is_here] = begins[wanted[is_here] - seen]
+        seen += len(begins)
+    return places[np.searchsorted(wanted, characters)]
 
 
 def _joined(ids: Ids, bounds: Bounds, key: str) -> Ids:
@@ -197,8 +217,10 @@ def _in_order(ends: Ids, files: Sequence[int], shares: Mapping[str, float]) -> N
 
 def _by_hash(ids: Ids, vocabulary: Vocabulary, end: np.integer[Any], shares: Mapping[str, float]) -> Numbers:
     """The number of each record's split, [records], by its hash."""
+    # By their bytes, so that models of characters and of bytes are scored on the same records.
+    end_byte = vocabulary.bytes_of(np.array([end]))
     chunks = record_chunks(ids, end)
-    hashes = np.concatenate([record_hashes(chunk, record_ends(chunk, end), vocabulary) for chunk in chunks])
+    hashes = np.concatenate([record_hashes(vocabulary.bytes_of(chunk), end_byte) for chunk in chunks])
     buckets = (hashes & np.uint64(_BUCKETS - 1)).astype(np.uint32)
     counts = np.bincount(buckets)
     smallest = max(min(shares.values()) / sum(shares.values()), _LEAST_SHARE)

@@ -58,6 +58,11 @@ class Vocabulary:
         return 256 if self.level == "byte" else len(self.characters)
 
     @property
+    def unit(self) -> Literal["character", "byte"]:
+        """What a symbol is called."""
+        return "byte" if self.level == "byte" else "character"
+
+    @property
     def dtype(self) -> np.dtype:
         """The narrowest unsigned integer type that holds every id."""
         return np.min_scalar_type(max(len(self) - 1, 0))
@@ -76,8 +81,12 @@ class Vocabulary:
         return (np.arange(256) if self.level == "byte" else code_points(self.characters)).astype(np.uint32)
 
     def unknown(self, text: str) -> str:
-        """The distinct characters of `text` that have no id, sorted."""
-        if self.level == "byte" or self.other:
+        """The distinct characters of `text` that have no id, sorted; none where `other` stands for them."""
+        return "" if self.other else self.without_own_id(text)
+
+    def without_own_id(self, text: str) -> str:
+        """The distinct characters of `text` that are none of the vocabulary's, sorted."""
+        if self.level == "byte":
             return ""
         return "".join(sorted(set(text) - set(self.characters)))
 
@@ -86,7 +95,7 @@ class Vocabulary:
         """For characters that have no id: one of their kind that has one."""
         found = {}
         for kind in _ALIKE:
-            known = [character for character in kind if not self.unknown(character)]
+            known = [character for character in kind if not self.without_own_id(character)]
             if known:
                 found |= {character: known[0] for character in kind if character not in known}
         return found
@@ -97,15 +106,21 @@ class Vocabulary:
         An accented letter may be one character or several; quotes, dashes and spaces may be typographic; newlines may
         be CR LF.
         """
-        if not self.unknown(text):
+        if not self.without_own_id(text):
             return text
-        forms = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
-        text = min(forms, key=lambda form: len(self.unknown(form)))
-        if self.unknown("\r"):
+        text = self.canonical(text)
+        if self.without_own_id("\r"):
             text = text.replace("\r\n", "\n")
-        if '"' in self.substitutes and not self.unknown("”"):
+        if '"' in self.substitutes and not self.without_own_id("”"):
             text = re.sub(r'(?<=[^ \n\t])"', "”", text)
         return "".join(self.substitutes.get(character, character) for character in text)
+
+    def canonical(self, text: str) -> str:
+        """The text in the Unicode form of which the most is known: as it is, NFC or NFD. All three are the same text."""
+        if not self.without_own_id(text):
+            return text
+        forms = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
+        return min(forms, key=lambda form: len(self.without_own_id(form)))
 
     def unknown_error(self, unknown: Iterable[str], where: str = "", ways_out: str = "") -> VocabularyError:
         """The error for characters that have no id. where: begins the message. ways_out: "; …" ends it."""
@@ -142,6 +157,17 @@ class Vocabulary:
         if self.level == "byte":
             return array.astype(np.uint8).tobytes().decode("utf-8", errors)
         return self.symbols[array].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
+
+    def bytes_of(self, ids: Ids) -> bytes:
+        """The text of `ids` in UTF-8, or the bytes themselves."""
+        return ids.astype(np.uint8).tobytes() if self.level == "byte" else self.decode(ids).encode()
+
+    def sums_of_characters(self, values: npt.NDArray[Any], text: str) -> npt.NDArray[Any]:
+        """Values of the symbols of a text, as one for each character: those of its bytes are added."""
+        if self.level == "char" or not text:
+            return values
+        sizes = [len(character.encode("utf-8", "surrogateescape")) for character in text]
+        return np.add.reduceat(values, np.cumsum([0, *sizes[:-1]]))
 
     def extended(self, characters: str) -> "Vocabulary":
         """This vocabulary with more characters at its end; existing ids do not change."""

@@ -91,6 +91,7 @@ class _CFile:
         count = layers.num_layers
         filled = {
             "name": re.sub(r"[^\w .,+-]", "_", str(facts["name"]), flags=re.ASCII)[:80],
+            "weights": ", ".join(filter(None, [self.trained.weights, self.weights])),
             "input": "its row of a table" if network.embedding is not None else "a 1 at the place of the id",
             "layers": "one recurrent layer" if count == 1 else f"{count} recurrent layers",
             "equations": commented(layers.program(0)),

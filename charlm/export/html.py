@@ -24,9 +24,7 @@ def html_file(trained: TrainedModel, *, weights: Weights = "int8") -> tuple[byte
     data = model_facts(trained) | packed
     data |= {
         "precision": weights,
-        "validNats": trained.progress.get("valid_nats"),
-        "nats": None if after is None else after.nats_per_char,
-        "scored": 0 if after is None else after.targets,
+        "score": None if after is None else {"bits": after.bits_per_char, "of": after.of.name},
         "units": units,
         "example": example,
     }

@@ -8,7 +8,7 @@
  * model_open once, then model_step for the id of each character, and model_sample. MODEL_CHARACTERS and model_id turn
  * ids into characters and back. Nothing is allocated after model_open; free(model) ends it.
  *
- * Model: {{name}}
+ * Model: {{name}}, {{weights}}
  *
  * How it works. A character is a number, its id. model_step turns it into x, {{input}}, and gives x to
  * {{layers}}. A layer has a state, which it remembers from character to character, and gives its output h
@@ -275,31 +275,36 @@ static int write_text(Model *m, const char *prompt, long length, double temperat
     return 0;
 }
 
-/* Read standard input, and write the mean of -log2 p of each character, given those before it. */
+/* Read standard input, and write the mean of -log2 p of each character, given those before it. With bytes the sum over
+ * the bytes of a character; the first one is given, unless it begins a line. */
 static int score_text(Model *m)
 {
     Text text = text_of(NULL);
     const float *logits = NULL;
     double nats = 0;
-    long scored = 0;
+    long scored = 0, characters = 0;
     int id, last = LINES;
     if (LINES >= 0) logits = model_step(m, LINES);
     while ((id = next_id(&text)) >= 0 || last != LINES) {
         if (id < 0) id = LINES; /* the last line has no end */
-        if (logits) {
+        const int begins = !BYTES || (id & 0xc0) != 0x80;
+        if (logits && (begins || characters)) {
             double largest = logits[0], sum = 0;
             for (int v = 1; v < V; v++)
                 if (logits[v] > largest) largest = logits[v];
             for (int v = 0; v < V; v++) sum += exp(logits[v] - largest);
             nats += largest + log(sum) - logits[id];
             scored++;
+            characters += begins;
         }
         logits = model_step(m, id);
         last = LINES >= 0 ? id : LINES;
     }
     if (!scored) fail("found a text of fewer than 2 characters, which ends", text.position);
     if (!isfinite(nats)) fail("found logits that are not finite", scored);
-    printf("%.7f bits per character, %ld characters\n", nats / scored / log(2.0), scored);
+    const double bits = nats / log(2.0);
+    if (BYTES) printf("%.7f bits per byte, %ld bytes; ", bits / scored, scored);
+    printf("%.7f bits per character, %ld characters\n", bits / characters, characters);
     return 0;
 }
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from charlm.data.vocabulary import Ids
+from charlm.data.encoded import EncodedText
 from charlm.errors import CharlmError, DataError
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.trained import TrainedModel
@@ -59,28 +59,28 @@ def at_a_cost(trained: TrainedModel, weights: Weights, pack: Callable[[], T]) ->
 
     CharlmError if the loss rises by more than MOST_LOSS.
     """
-    ids, why_not = _validation_text(trained)
-    before = _score(trained, ids)
+    text, why_not = _validation_text(trained)
+    before = _score(trained, text)
     content = pack()
-    after = _score(trained, ids)
+    after = _score(trained, text)
     if before is None or after is None:
         return content, None, f"{weights}; nats not compared: {why_not}"
     return content, after, f"{weights}: {_compared(before, after, weights)}"
 
 
-def _validation_text(trained: TrainedModel) -> tuple[Ids | None, str]:
-    """The ids to score; None, and why, if that text is gone."""
+def _validation_text(trained: TrainedModel) -> tuple[EncodedText | None, str]:
+    """The text to score; None, and why, if it is gone."""
     length = min(max(_SCORED_WORK // trained.parameters, _LEAST_SCORED), _MOST_SCORED)
     try:
-        return trained.split("valid")[:length], ""
+        return trained.split("valid").first(length), ""
     except DataError as error:
         return None, str(error)
 
 
-def _score(trained: TrainedModel, ids: Ids | None) -> Evaluation | None:
-    if ids is None:
+def _score(trained: TrainedModel, text: EncodedText | None) -> Evaluation | None:
+    if text is None:
         return None
-    score = evaluate(trained.network, ids)
+    score = evaluate(trained.network, text)
     if not math.isfinite(score.nats_sum):
         raise overflow()
     return score
@@ -96,6 +96,5 @@ def _compared(before: Evaluation, after: Evaluation, weights: Weights) -> str:
             f"{loss:.2%}; allowed: {MOST_LOSS:.1%}; use --weights float32"
         )
     return (
-        f"{nats:.4f} nats per character before, {rounded:.4f} after ({loss:+.2%}), on {before.targets:,} characters of "
-        "validation text"
+        f"{nats:.4f} nats per character before, {rounded:.4f} after ({loss:+.2%}), scored on the {before.of.name}"
     )

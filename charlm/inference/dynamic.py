@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, DivergenceError
 from charlm.inference.evaluation import WARMUP, Evaluation, part_starts, scored_windows, sum_windows
@@ -35,15 +36,15 @@ LR, DECAY, STEPS = 0.0005, 0.0005, 50
 
 def evaluate_dynamically(
     model: Network,
-    ids: Ids,
+    text: EncodedText,
     train_ids: Ids,
     *,
     lr: float = LR,
     decay: float = DECAY,
     steps: int = STEPS,
-    per_char: bool = False,
+    per_symbol: bool = False,
 ) -> Evaluation:
-    """`evaluate` in one stream while the model learns from the text [N]; afterwards the weights are restored.
+    """`evaluate` in one stream while the model learns from the text; afterwards the weights are restored.
 
     Every window is scored before the model learns from it, so a score depends only on the text before the character.
 
@@ -58,6 +59,7 @@ def evaluate_dynamically(
     steps = in_range("steps", steps, 1, LARGEST)
     if model.reads_records:
         raise DataError("dynamic evaluation: found a model of records; allowed: a model of running text")
+    ids = text.ids
     begin_B = part_starts(ids, streams=1)
     length_B = np.array([len(ids) - 1])
     steps = max(1, min(steps, len(ids) - 1))
@@ -83,8 +85,8 @@ def evaluate_dynamically(
 
     try:
         with evaluating(model):
-            windows = scored_windows(model, ids, begin_B, steps=steps)
-            score = sum_windows(windows, length_B, per_char=per_char, after=learn)
+            windows = scored_windows(model, ids, begin_B, given=text.given, steps=steps)
+            score = sum_windows(windows, text, length_B, per_symbol=per_symbol, after=learn)
         _check_finite(loss)
         return score
     finally:

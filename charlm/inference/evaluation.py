@@ -1,5 +1,6 @@
 """Evaluation: the cross-entropy of a whole text, with the state carried through it."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -9,10 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
 from charlm.inference.reader import Reader, evaluating, most_streams, window_steps, windows_between
 from charlm.model import Network
+from charlm.scored import ScoredText
 from charlm.system.device import to_device
 from charlm.system.formatting import counted, nats_to_bits
 from charlm.system.process_group import ONE_PROCESS, WHOLE_BATCH, ProcessGroup, Shard
@@ -25,23 +28,33 @@ WARMUP = 256
 class Evaluation:
     """The score of a text."""
 
+    of: ScoredText
     nats_sum: float
-    """Cross-entropy of all targets, summed in float64."""
-    targets: int
-    """Number of characters scored: all but the first, which has nothing before it."""
+    """Cross-entropy of all that is scored, summed in float64."""
     elapsed_s: float
-    per_char_nats: npt.NDArray[np.float32] | None = None
-    """Cross-entropy of each target, [targets]; None unless asked for."""
+    symbol_nats: npt.NDArray[np.float32] | None = None
+    """Cross-entropy of each scored symbol, a character, or a byte of a byte model; None unless asked for."""
     records: int | None = None
     """Number of records scored; None unless the model is one of records."""
 
     @property
     def nats_per_char(self) -> float:
-        return self.nats_sum / self.targets
+        """The score. Of a byte model too: the sum over the bytes of a character."""
+        return self.nats_sum / max(self.of.chars, 1)
 
     @property
     def bits_per_char(self) -> float:
         return nats_to_bits(self.nats_per_char)
+
+    @property
+    def perplexity_per_char(self) -> float:
+        """e to the nats per character."""
+        return math.exp(min(self.nats_per_char, 700.0))
+
+    @property
+    def bits_per_byte(self) -> float:
+        """Bits per byte of the text in UTF-8."""
+        return nats_to_bits(self.nats_sum / self.of.size_bytes)
 
     @property
     def nats_per_record(self) -> float | None:
@@ -49,33 +62,35 @@ class Evaluation:
 
     @property
     def chars_per_s(self) -> float:
-        return self.targets / max(self.elapsed_s, 1e-9)
+        return self.of.chars / max(self.elapsed_s, 1e-9)
 
 
 def evaluate(
     model: Network,
-    ids: Ids,
+    text: EncodedText,
     *,
     streams: int | None = None,
-    per_char: bool = False,
+    per_symbol: bool = False,
     group: ProcessGroup = ONE_PROCESS,
     check: Callable[[], object] = lambda: None,
 ) -> Evaluation:
-    """Score every character of `ids` [N] given the characters before it; DataError if the text is too short.
+    """Score every symbol of a text [N] given the symbols before it; DataError if the text is too short.
 
     The text is cut into up to `streams` contiguous parts, which are read side by side, see `scored_windows`. None: as
-    many as the device needs. For a model of records `ids` begins with the end of a record, and each part with a record.
+    many as the device needs. For a model of records the text begins with the end of a record, and each part with a
+    record.
 
-    The processes of the group share the streams, and each returns the score of the whole text; `per_char` needs a
+    The processes of the group share the streams, and each returns the score of the whole text; `per_symbol` needs a
     single process. check: called before each window and after the last; its exception ends the evaluation.
     """
-    assert group.size == 1 or not per_char
+    assert group.size == 1 or not per_symbol
+    ids = text.ids
     begin_B = part_starts(ids, streams or most_streams(model), model.reset_id)
     length_B = np.diff(begin_B, append=len(ids) - 1)
     with evaluating(model), torch.inference_mode():
-        windows = scored_windows(model, ids, begin_B, shard=group.shard)
+        windows = scored_windows(model, ids, begin_B, given=text.given, shard=group.shard)
         check()
-        score = sum_windows(windows, length_B, per_char=per_char, after=lambda nats_TB: check())
+        score = sum_windows(windows, text, length_B, per_symbol=per_symbol, after=lambda nats_TB: check())
     records = None
     if model.reset_id is not None:  # in blocks, because `ids` may be larger than memory
         blocks = (ids[at : at + 2**22] for at in range(1, len(ids), 2**22))
@@ -106,13 +121,15 @@ def scored_windows(
     ids: Ids,
     begin_B: npt.NDArray[np.int64],
     *,
+    given: int = 1,
     steps: int | None = None,
     shard: Shard = WHOLE_BATCH,
 ) -> Iterator[Tensor]:
     """Yield the cross-entropy in nats, [T, B], of window after window of `ids` [N], cut into parts at `begin_B`.
 
     Stream b reads part b in windows of `steps` characters, and carries the state between them. In running text it first
-    reads the WARMUP characters before its part, unscored. Entries past the end of a part are 0.
+    reads the WARMUP characters before its part, unscored. Entries past the end of a part are 0, and those of the first
+    `given` ids of the text.
 
     shard: yield only the nats of these streams, one of nearly equal shards of the B, perhaps empty; the number of
     windows is the same for all. The model must be in evaluation mode. The nats have a graph unless the caller turns
@@ -135,39 +152,41 @@ def scored_windows(
         if own_begin_B[0] == 0:  # nothing comes before the beginning of the text: what it has read does not count
             first_stream = torch.zeros(1, dtype=torch.int64, device=device)
             reader.state = tuple(layers.index_fill(1, first_stream, 0) for layers in reader.state)
+    own_first_B = to_device(np.where(own_begin_B == 0, given - 1, 0), device)
     own_length_B = to_device(length_B[own_rows], device)
     for offset, length in scored:
-        yield _until_end(reader.nats(offset, length), offset, own_length_B)
+        yield _inside(reader.nats(offset, length), offset, own_first_B, own_length_B)
 
 
-def _until_end(nats_TB: Tensor, offset: int, length_B: Tensor) -> Tensor:
-    """The nats of a window, 0 past the end of a part."""
+def _inside(nats_TB: Tensor, offset: int, first_B: Tensor, length_B: Tensor) -> Tensor:
+    """The nats of a window, 0 before the first step of a part that is scored, and past its end."""
     steps_T1 = torch.arange(offset, offset + len(nats_TB), device=nats_TB.device).unsqueeze(1)
-    return torch.where(steps_T1 < length_B, nats_TB, 0.0)
+    return torch.where((first_B <= steps_T1) & (steps_T1 < length_B), nats_TB, 0.0)
 
 
 def sum_windows(
     windows: Iterable[Tensor],
+    text: EncodedText,
     length_B: npt.NDArray[np.int64],
     *,
-    per_char: bool,
+    per_symbol: bool,
     after: Callable[[Tensor], object],
 ) -> Evaluation:
     """The score of a text from the nats [T, B] of all its windows, in order; also measures their time.
 
-    length_B: characters of each part. per_char: see `evaluate`. after: called with each window.
+    length_B: symbols of each part. per_symbol: see `evaluate`. after: called with each window.
     """
     start_s = time.perf_counter()
     total, windows_TB = 0.0, []
     for nats_TB in windows:
         # All results stay on the device until the end: reading them here would wait for it at every window.
         total = total + nats_TB.detach().sum(dtype=torch.float64)
-        if per_char:
+        if per_symbol:
             windows_TB.append(nats_TB.detach())
         after(nats_TB)
-    score = Evaluation(float(total), int(length_B.sum()), time.perf_counter() - start_s)
-    if not per_char:
+    score = Evaluation(text.scored, float(total), time.perf_counter() - start_s)
+    if not per_symbol:
         return score
     nats_BS = torch.cat(windows_TB).T.cpu().numpy()
     parts = [nats_S[:length] for nats_S, length in zip(nats_BS, length_B, strict=True)]
-    return replace(score, per_char_nats=np.concatenate(parts))
+    return replace(score, symbol_nats=np.concatenate(parts)[text.given - 1 :])

@@ -56,16 +56,18 @@ def score_records(
 ) -> Iterator[list[tuple[str, npt.NDArray[np.float32], str]]]:
     """Yield (line, nats, unknown) for the lines of each block, in order.
 
-    nats: the cross-entropy of each character and of the newline. unknown: the unknown characters, each once. Lines have
-    no ends, see `whole_records`. Before each line the model reads a newline from the zero state, even if it was trained
-    on running text.
+    line: in the Unicode form of which the model knows the most. nats: the cross-entropy of each character and of the
+    newline; a model of bytes adds up a character's bytes. unknown: the unknown characters, each once. Lines have no
+    ends, see `whole_records`. Before each line the model reads a newline from the zero state, even if it was trained on
+    running text.
 
     unknown_nats: the score of an unknown character, which the model skips; None: VocabularyError, which names the text
     `name`. VocabularyError also for a model without newlines.
     """
     number = 0
     end = int(end_id(vocabulary)) if model.reset_id is None else model.reset_id
-    for lines in blocks:
+    for block in blocks:
+        lines = [vocabulary.canonical(line) for line in block]
         unknown, known, ids = [], [], []
         for line in lines:
             number += 1
@@ -82,6 +84,7 @@ def score_records(
                 with_unknown = np.full(len(known[place]) + 1, unknown_nats, np.float32)
                 with_unknown[np.append(known[place], True)] = nats
                 nats = with_unknown
+            nats = vocabulary.sums_of_characters(nats, f"{lines[place]}\n")  # the end is one symbol
             scored.append((lines[place], nats, unknown[place]))
         yield scored
 

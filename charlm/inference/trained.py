@@ -14,10 +14,11 @@ import torch
 
 from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
-from charlm.data.corpus import load_unchanged_corpus
-from charlm.data.reading import LINES, end_of_record, text_in_training
-from charlm.data.records import as_records, end_id, reset_id_of
-from charlm.data.vocabulary import Ids, Vocabulary
+from charlm.data.corpus import Corpus, encode_file, load_unchanged_corpus
+from charlm.data.encoded import EncodedText
+from charlm.data.reading import LINES, end_of_record, text_in_training, text_name
+from charlm.data.records import as_records, end_id, reset_id_of, text_records
+from charlm.data.vocabulary import Ids, Vocabulary, describe_characters
 from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference.dynamic import evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
@@ -25,12 +26,13 @@ from charlm.inference.gradients import LONGEST, gradient_norms
 from charlm.inference.novelty import longest_copy
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text
+from charlm.inference.seen import SeenTexts, seen_texts
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
 from charlm.model import CharLM, Network, build_model, count_parameters, load_weights, uninitialized_model
 from charlm.runs import find_checkpoint
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
-from charlm.system.formatting import nats_to_bits
+from charlm.system.formatting import counted, nats_to_bits, printable, source_name
 from charlm.system.number import LARGEST, in_range
 
 
@@ -50,9 +52,16 @@ class TrainedModel:
     config: Config
     progress: Mapping[str, Any]
     """What the checkpoint says about the training so far: `step`, `best_nats`, `elapsed_s` and more."""
+    weights: str = ""
+    """What the weights are, unless they are the checkpoint's: "the first of 3 networks", "int8"."""
 
     def __repr__(self) -> str:
         return f"<TrainedModel {self.path}: {self.kind}, {self.device}>"
+
+    @property
+    def name(self) -> str:
+        """For people: that of the run's folder, or of the file if there is none."""
+        return printable(self.path.absolute().parent.parent.name or self.path.name)
 
     @property
     def kind(self) -> str:
@@ -93,9 +102,9 @@ class TrainedModel:
             return self
         model = self.config.model.model_copy(update={"members": 1})
         config = self.config.model_copy(update={"model": model})
-        return replace(
-            self, network=network, config=config, progress={**self.progress, "best_nats": None, "valid_nats": None}
-        )
+        progress = {**self.progress, "best_nats": None, "valid_nats": None}
+        weights = f"the first of {self.config.model.members} networks"
+        return replace(self, network=network, config=config, progress=progress, weights=weights)
 
     @property
     def single_network(self) -> CharLM:
@@ -137,16 +146,16 @@ class TrainedModel:
         return [(self.vocabulary.symbol(id), p) for id, p in likeliest]
 
     def novelty(self, texts: Iterable[str]) -> list[tuple[int, str, float | None]]:
-        """How much of each text is copied from the training text; DataError if that has changed or is gone.
+        """How much of each text is copied from what the weights were trained on, see `seen`.
 
-        A stretch is copied if all its windows of 20 characters occur in the training text. For each text: the length of
-        its longest copied stretch, in characters (bytes for a byte model), that stretch, and the share of its windows
-        that occur; None for a text shorter than a window.
+        A stretch is copied if all its windows of 20 characters occur in one of these texts. For each text: the length
+        of its longest copied stretch, in characters (bytes for a byte model), that stretch, and the share of its
+        windows that occur; None for a text shorter than a window. DataError if the run's text has changed or is gone.
         """
-        train_ids, separator = self.training_splits["train"], self.config.data.records
+        seen, separator = self.seen.texts, self.config.data.records
         answers = []
         for ids in self._ids_of_all(texts):
-            (start, length), share = longest_copy(ids, train_ids)
+            (start, length), share = longest_copy(ids, seen)
             stretch = self.vocabulary.decode(ids[start : start + length])
             if separator:
                 stretch = stretch.replace(end_of_record(separator), separator)
@@ -155,40 +164,55 @@ class TrainedModel:
 
     # Scoring
 
-    def evaluate(self, text: str | Ids, *, streams: int | None = None, per_char: bool = False) -> Evaluation:
-        """Score a text, or its ids as `scored_ids` gives them: nats per character, lower is better.
+    def evaluate(
+        self, text: str | EncodedText, *, streams: int | None = None, per_symbol: bool = False
+    ) -> Evaluation:
+        """Score a text, or one that `read` or `split` gives: nats per character, lower is better.
 
-        `per_char` adds the nats of single characters, in the order of the text. DataError for a text shorter than two.
+        `per_symbol` adds the nats of single characters (bytes for a byte model), in the order of the text. DataError
+        for a text shorter than two.
         """
         if streams is not None:
             streams = in_range("streams", streams, 1, LARGEST)
-        return evaluate(self.network, self._ids(text), streams=streams, per_char=per_char)
+        return evaluate(self.network, self._encoded(text), streams=streams, per_symbol=per_symbol)
 
-    def evaluate_dynamically(self, text: str | Ids, **options: Any) -> Evaluation:
+    def evaluate_dynamically(self, text: str | EncodedText, **options: Any) -> Evaluation:
         """Score a text while the model learns from what it has scored; afterwards the model is as it was.
 
-        options: lr, decay, steps and per_char, see `charlm.inference.dynamic.evaluate_dynamically`. No other thread may
-        use the model meanwhile. DataError if the training text has changed or is gone, and for a model of records.
+        options: lr, decay, steps and per_symbol, see `charlm.inference.dynamic.evaluate_dynamically`. No other thread
+        may use the model meanwhile. DataError if the training text has changed or is gone, and for a model of records.
         """
-        ids, train_ids = self._ids(text), self.training_splits["train"]
-        return evaluate_dynamically(self.network, ids, train_ids, **options)
+        return evaluate_dynamically(self.network, self._encoded(text), self.corpus.splits["train"], **options)
 
-    def score(self, texts: Iterable[str]) -> npt.NDArray[np.float64]:
-        """Score each text by itself: bits per character, [N] for N texts; lower is better.
+    def surprise(self, texts: Iterable[str]) -> npt.NDArray[np.float64]:
+        """How surprising each text is by itself: bits per character, [N] for N texts.
 
-        The mean of `char_scores`; nan for a text without a scored character.
+        The mean of `char_surprise`; nan for a text without a scored character.
         """
-        scores = [bits.mean() if len(bits) else np.nan for bits in self.char_scores(texts)]
-        return np.array(scores, np.float64)
+        means = [bits.mean() if len(bits) else np.nan for bits in self.char_surprise(texts)]
+        return np.array(means, np.float64)
 
-    def char_scores(self, texts: Iterable[str]) -> list[npt.NDArray[np.float64]]:
+    def char_surprise(self, texts: Iterable[str]) -> list[npt.NDArray[np.float64]]:
         """−log2 p of every character after the first, given the text before it: [length − 1] for each text.
 
         Each text is read by itself from the zero state. A model of records also scores the first character and the end
-        of the record: [length + 1].
+        of the record: [length + 1]. A model of bytes adds up the bits of a character's bytes.
         """
+        texts = [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
         ids = [as_records(ids, self.network.reset_id) for ids in self._ids_of_all(texts)]
-        return [nats_to_bits(1) * nats.astype(np.float64) for nats in score_texts(self.network, ids)]
+        surprises = []
+        for text, nats in zip(texts, score_texts(self.network, ids), strict=True):
+            bits = nats_to_bits(1) * nats.astype(np.float64)
+            surprises.append(self._of_characters(bits, text))
+        return surprises
+
+    def _of_characters(self, bits: npt.NDArray[np.float64], text: str) -> npt.NDArray[np.float64]:
+        """The bits of a text's characters from those of its scored symbols, see `char_surprise`."""
+        if self.network.reads_records:
+            return self.vocabulary.sums_of_characters(bits, f"{text}\n")  # the end of a record is one symbol
+        if self.vocabulary.level == "byte" and text:  # the first byte has none, and the first character is given
+            bits = bits[len(self.vocabulary.encode(text[0])) - 1 :]
+        return self.vocabulary.sums_of_characters(bits, text[1:])
 
     def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]:
         """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].
@@ -201,7 +225,7 @@ class TrainedModel:
         ids = [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
         return text_features(self.network, ids, pool)
 
-    def gradient_norms(self, text: str | Ids, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
+    def gradient_norms(self, text: str | EncodedText, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂h_{t−k} for each layer and k = 1 … K: [L, K].
 
         loss_t is the loss, in nats, of the character after step t; h_{t−k} is the layer's state after step t − k. The
@@ -209,7 +233,7 @@ class TrainedModel:
         DataError for a text shorter than three.
         """
         longest = in_range("longest", longest, 1, LARGEST)
-        return gradient_norms(self.network.first_member("gradients"), self._ids(text), longest)
+        return gradient_norms(self.network.first_member("gradients"), self._encoded(text).ids, longest)
 
     def classify(
         self,
@@ -249,43 +273,73 @@ class TrainedModel:
         likeliest = zip(p_NK.argmax(1).tolist(), p_NK.max(1).tolist(), strict=True)
         return [(labels[index] if p >= none_below else None, p) for index, p in likeliest]
 
-    # Ids, and the training text
+    # Texts as the model reads them
 
-    def scored_ids(self, ids: Ids) -> Ids:
-        """The ids of a text as `evaluate` takes them: for a model of records the end of one, and then whole ones."""
+    def read(self, file: str | Path, *, skip_unknown: bool = False) -> EncodedText:
+        """A text in a file or another source, "-" for stdin; says what it skips. See `charlm.data.corpus.encode_file`."""
+        separator = self.config.data.records
+        ids, unknown = encode_file(file, self.vocabulary, skip_unknown=skip_unknown, separator=separator)
+        name, skipped = text_name(str(file)), sum(unknown.values())
+        if skipped:
+            say("skipped", f"{name}: {counted(skipped, 'character')}: {describe_characters(unknown)}")
+        return EncodedText(self._as_records(ids), self.vocabulary, source_name(name), skipped)
+
+    def encode(self, text: str) -> EncodedText:
+        """A text; VocabularyError for unknown characters."""
+        if separator := self.config.data.records:
+            chunk = one_text(text, "text").encode("utf-8", "surrogateescape")
+            text = text_in_training([chunk], self.vocabulary.level, separator, "text")
+        return EncodedText(self._as_records(self._ids(one_text(text, "text"))), self.vocabulary)
+
+    def split(self, name: str) -> EncodedText:
+        """A split of the run's text; DataError if the run has none of that name."""
+        if name not in self.corpus.splits:
+            allowed = f"{' | '.join(self.corpus.splits)}, or --file FILE"
+            raise DataError(f"--split {name}: the run has none; allowed: {allowed}")
+        return self.corpus.texts[name]
+
+    @functools.cached_property
+    def corpus(self) -> Corpus:
+        """The text that the run was trained on, in splits; DataError if it has changed or is gone."""
+        return load_unchanged_corpus(self.config.data, self.vocabulary, self.progress, self.path.parent.parent)
+
+    @functools.cached_property
+    def seen(self) -> SeenTexts:
+        """What the weights were trained on, in this run and those that it started from; says what cannot be read."""
+        seen = seen_texts(self.config.data, self.corpus, self.progress, self.path.parent.parent)
+        for fault in seen.unread:
+            say("skipped", f"not searched: {fault}")
+        return seen
+
+    def seen_records(self) -> Iterator[list[str]]:
+        """The records of these texts, some at a time; an earlier text may be running text."""
+        separator = self.config.data.records
+        end = end_id(self.vocabulary, separator or LINES)
+        for text in self.seen.texts:
+            begun = text[1:] if text[0] == end else text
+            ended = begun if begun[-1] == end else np.append(begun, end)
+            yield from text_records(ended, self.vocabulary, separator or LINES)
+
+    def _encoded(self, text: str | EncodedText) -> EncodedText:
+        return text if isinstance(text, EncodedText) else self.encode(text)
+
+    def _as_records(self, ids: Ids) -> Ids:
+        """For a model of records the end of one, and then whole ones."""
         is_ended = len(ids) > 0 and ids[-1] == self.network.reset_id
         return as_records(ids, self.network.reset_id, ended=not is_ended)
 
-    def _ids(self, text: str | Ids) -> Ids:
-        if isinstance(text, np.ndarray) and text.dtype.kind in "iu":
-            return text
-        text, separator = one_text(text, "text"), self.config.data.records
-        if separator:
-            chunk = text.encode("utf-8", "surrogateescape")
-            text = text_in_training([chunk], self.vocabulary.level, separator, "text")
-        return self.scored_ids(self.vocabulary.encode(text))
+    def _ids(self, text: str) -> Ids:
+        return self.vocabulary.encode(self.vocabulary.canonical(text))
 
     def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
         """The ids of each text; VocabularyError, with the text's position, for unknown characters."""
         all_ids = []
         for position, text in enumerate(each_text(texts, name)):
             try:
-                all_ids.append(self.vocabulary.encode(text))
+                all_ids.append(self._ids(text))
             except VocabularyError as error:
                 raise VocabularyError(f"{name}[{position}]: {error}") from None
         return all_ids
-
-    @functools.cached_property
-    def training_splits(self) -> Mapping[str, Ids]:
-        """The ids of the text that the model was trained on, by split; DataError if that has changed or is gone."""
-        return load_unchanged_corpus(self.config.data, self.vocabulary, self.progress, self.path.parent.parent).splits
-
-    def split(self, name: str) -> Ids:
-        """One of these splits; DataError if the run has none of that name."""
-        if name not in self.training_splits:
-            allowed = f"{' | '.join(self.training_splits)}, or --file FILE"
-            raise DataError(f"--split {name}: the run has none; allowed: {allowed}")
-        return self.training_splits[name]
 
 
 def load(path: str | Path, device: str = "auto", precision: str = "auto") -> TrainedModel:

@@ -10,15 +10,14 @@ import numpy.typing as npt
 from charlm import __version__
 from charlm.config.yaml import dump_flow
 from charlm.report.run import PLACES, VALUES, Floats, RunRecord, short_names
-from charlm.system.formatting import one_line, to_json
+from charlm.scored import apart, text_names
+from charlm.system.formatting import one_line
 from charlm.web.page import html_page, packed, text_name
 
 MOST = 1200
 """Points of a curve on the page, which is about as many pixels as it is wide."""
 SAMPLES = 20
 """How many samples of a run the page has at most: most of them early, where noise becomes words."""
-_SCORED = "data.valid_source", "data.split", "data.level", "data.records"
-"""The options that decide which characters of a text are scored."""
 _INTERVALS = ("train.log_every", "train.eval_every", "train.save_every", "train.sample_every")
 """Options that follow from the speed of the machine and change nothing that is learned: no difference of runs."""
 SAMPLE_LENGTH = 1000
@@ -46,28 +45,26 @@ def report_page(records: Sequence[RunRecord], comparison: dict[str, Any] | None 
     names = [one_line(compared.get(name_in_folder(record), name)) for record, name in zip(records, short, strict=True)]
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
     runs = [_run(name, record) for name, record in zip(names, records, strict=True)]
-    data = {"version": __version__, "runs": runs, "settings": settings_data(records), "comparison": comparison}
+    texts = [record.about.scored for record in records]
+    for run, name in zip(runs, text_names(texts), strict=True):
+        run["scoredOn"] = None if name is None else one_line(name)
+    data = {"version": __version__, "runs": runs, "apart": one_line(apart(texts))}
+    data |= {"settings": settings_data(records), "comparison": comparison}
     return html_page("report", f"{title} · charlm report", data)
 
 
 def _run(name: str, record: RunRecord) -> dict[str, Any]:
-    """What the page has of a run.
-
-    Runs with the same "ranked" are scored on the same characters: the same text, divided in the same way.
-    """
+    """What the page has of a run."""
     about, samples, source = record.about, record.samples, record.options.get("data.source")
     if len(samples) > SAMPLES:
         numbers = np.geomspace(1, len(samples), SAMPLES).round().astype(int)
         samples = [samples[number - 1] for number in np.unique(numbers)]
-    scored = [about.corpus_sha256 or source, *(record.options.get(key) for key in _SCORED)]
     return {
         "name": name,
-        "symbol": "byte" if record.options.get("data.level") == "byte" else "character",
         "curves": {split: _curves(columns, VALUES[split]) for split, columns in record.splits.items()},
         "rollbacks": _rollbacks(record),
         "model": f"{about.kind}, {about.layers} × {about.hidden} units{about.several}" if about.kind else None,
         "text": text_name(source) if source else None,
-        "ranked": to_json(scored) if source else None,
         "scores": _scores(record),
         "faults": [one_line(fault) for fault in record.faults],
         "samples": [{"step": sample["step"]} | text_data(sample["text"], sample["bits"]) for sample in samples],

@@ -5,6 +5,7 @@ import math
 import re
 import textwrap
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 
@@ -30,6 +31,11 @@ def format_bytes(count: float) -> str:
 def format_count(count: float) -> str:
     """A large number with three digits: 1115394 → '1.12 M'."""
     return format_bytes(count).removesuffix("B").rstrip()
+
+
+def format_share(share: float) -> str:
+    """A share of a whole: 0.0471 → '4.71 %'."""
+    return f"{100 * share:.3g} %"
 
 
 def counted(count: int, thing: str) -> str:
@@ -94,6 +100,11 @@ def _without_nan(value: Any) -> Any:
 def one_line(text: str) -> str:
     r"""`printable` text with line ends and tabs as \n and \t."""
     return printable(text).replace("\n", r"\n").replace("\t", r"\t")
+
+
+def source_name(source: str) -> str:
+    """What people call a text: its file or folder; a name with ":" or a pattern as it is."""
+    return one_line(source if ":" in source or "*" in source else Path(source).name or source)
 
 
 DASHES = "‐‑‒–—―−﹘﹣－"

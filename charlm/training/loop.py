@@ -130,7 +130,7 @@ class TrainingLoop:
         step, sample_every = state.step, train.sample_every
         evaluates = self._is_due(train.eval_every) and self.budget.has_time_to_evaluate()
         if step == 0:
-            evaluates = state.earlier_chars > 0
+            evaluates = state.earlier_symbols > 0
         samples_early = 10 <= step < sample_every and str(step).rstrip("0") in ("1", "3")
         actions = {
             "log": self._is_due(train.log_every),
@@ -171,13 +171,12 @@ class TrainingLoop:
     def _outcome(self, reason: str) -> Outcome:
         state, per_line = self.trainer.state, None
         if self.corpus.starts is not None and state.best_nats is not None:
-            ids, starts = self.corpus.splits["valid"], self.corpus.starts["valid"]
-            per_line = state.best_nats * (len(ids) - 1) / (len(starts) - 1)
+            per_line = state.best_nats * state.scored["chars"] / (len(self.corpus.starts["valid"]) - 1)
         return Outcome(
             run_dir=str(self.folder.path),
             reason=reason,
             step=state.step,
-            chars=state.chars,
+            chars=round(state.symbols / self.trainer.symbols_per_char),
             elapsed_s=state.elapsed_s,
             valid_nats=state.valid_nats,
             best_nats=state.best_nats,
@@ -200,10 +199,10 @@ class TrainingLoop:
             raise _Stopped
 
     def _update(self) -> None:
-        start_s, start_chars = self.budget.elapsed_s, self.trainer.state.chars
+        start_s, start_symbols = self.budget.elapsed_s, self.trainer.state.symbols
         self.trainer.update()
         self._tick()
-        self.budget.count_update(self.budget.elapsed_s - start_s, self.trainer.state.chars - start_chars)
+        self.budget.count_update(self.budget.elapsed_s - start_s, self.trainer.state.symbols - start_symbols)
 
     def _evaluate(self) -> None:
         state = self.trainer.state
@@ -222,18 +221,20 @@ class TrainingLoop:
         """Evaluate and log the score. DivergenceError if it is not finite."""
         trainer, state = self.trainer, self.trainer.state
         trainer.check_finite()
-        ids = self.corpus.splits["valid"]
-        score = evaluate(trainer.evaluated_model, ids, group=self.group, check=self._stop_if_signaled)
+        valid = self.corpus.texts["valid"]
+        score = evaluate(trainer.evaluated_model, valid, group=self.group, check=self._stop_if_signaled)
         self._tick()
         nats = score.nats_per_char
         if not nats < 2**63:  # no checkpoint may hold more
             raise divergence(state.step, f"a validation score of {nats:.3g} nats, which stands for infinity")
-        self._record(metrics_row(state, self.config.train, "valid", nats, None, score.chars_per_s))
+        symbols_per_char = trainer.symbols_per_char
+        self._record(metrics_row(state, self.config.train, symbols_per_char, "valid", nats, score.chars_per_s))
         state.valid_nats = nats
         if state.best_nats is None or nats < state.best_nats:
             state.best_nats, state.best_step = nats, state.step
         per_record = "" if score.nats_per_record is None else f"  {score.nats_per_record:.2f} nats/record"
-        scores = f"{nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_record}"
+        per_byte = f"  {score.bits_per_byte:.4f} bits/byte" if trainer.vocabulary.level == "byte" else ""
+        scores = f"{nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_byte}{per_record}"
         best = "  best" if state.is_best else ""
         say("valid", f"update {state.step:>6}  {scores}  {format_duration(state.elapsed_s)}{best}")
 
@@ -283,7 +284,7 @@ class TrainingLoop:
     def _record_train(self) -> None:
         """Log the metrics since the last row; DivergenceError if an update was not finite."""
         self.trainer.check_finite()
-        row = train_row(self.trainer.state, self.config.train)
+        row = train_row(self.trainer.state, self.config.train, self.trainer.symbols_per_char)
         self._record(row)
         self.bar.note(row)
 

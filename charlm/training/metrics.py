@@ -41,31 +41,32 @@ _TAGS = {
 """TensorBoard's tag → the field of a row. The page sorts by tag."""
 
 
-def train_row(state: TrainState, train: TrainConfig) -> dict[str, Any]:
-    """The mean over the updates since the last row, see `metrics_row`."""
+def train_row(state: TrainState, train: TrainConfig, symbols_per_char: float) -> dict[str, Any]:
+    """The mean over the updates since the last row, see `metrics_row`. symbols_per_char: of the text."""
     steps = state.interval_steps * train.bptt
-    nats = state.objective_sum.item() / steps
-    chars_per_s = steps * train.batch_size / state.interval_s
-    return metrics_row(state, train, "train", nats, state.grad_norm.item(), chars_per_s)
+    nats = symbols_per_char * state.objective_sum.item() / steps
+    chars_per_s = steps * train.batch_size / state.interval_s / symbols_per_char
+    row = metrics_row(state, train, symbols_per_char, "train", nats, chars_per_s)
+    return row | {"grad_norm": state.grad_norm.item()}
 
 
 def metrics_row(
-    state: TrainState, train: TrainConfig, split: str, nats: float, grad_norm: float | None, chars_per_s: float
+    state: TrainState, train: TrainConfig, symbols_per_char: float, split: str, nats: float, chars_per_s: float
 ) -> dict[str, Any]:
-    """One line of metrics.jsonl.
+    """One line of metrics.jsonl; for a byte model too, nats, bpc and chars are of characters.
 
-    loss: training objective without penalties, nats per character × `bptt`.
+    loss: training objective without penalties, nats per symbol × `bptt`.
     grad_norm: norm of the last gradient before clipping; None for the split valid.
     """
     return {
         "step": state.step,
-        "chars": state.chars,
+        "chars": round(state.symbols / symbols_per_char),
         "split": split,
-        "loss": nats * train.bptt,
+        "loss": nats / symbols_per_char * train.bptt,
         "nats": nats,
         "bpc": nats_to_bits(nats),
         "lr": state.lr,
-        "grad_norm": grad_norm,
+        "grad_norm": None,
         "chars_per_s": chars_per_s,
         "elapsed_s": state.elapsed_s,
     }

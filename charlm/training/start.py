@@ -18,7 +18,7 @@ from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
-from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights
+from charlm.training.fine_tuning import check_same_model, earlier_texts, fine_tuned_vocabulary, grown_weights
 from charlm.training.folder import RunFolder, claim_if_there, claim_run, make_folder, refusing_os_errors
 from charlm.training.loop import OnRow, Outcome, TrainingLoop
 from charlm.training.machine import Machine, choose_machine
@@ -57,7 +57,8 @@ def start_run(
         trainer.broadcast_weights()
         if init_from:
             trainer.start_from_weights(grown_weights(trainer.model, init_from))
-            trainer.state.earlier_chars = init_from.trained_chars
+            trainer.state.earlier_symbols = init_from.trained_symbols
+            trainer.state.earlier_texts = earlier_texts(init_from)
         if is_new:
             run_dir = group.on_first(make_folder, run_dir, name, locks)
         assert run_dir is not None
@@ -126,7 +127,11 @@ def _say_text(config: Config, corpus: Corpus) -> None:
         records = f" in {counted(sum(len(starts) - 1 for starts in corpus.starts.values()), 'record')}"
     cut = f", {corpus.cut}" if corpus.cut else ""
     vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
-    say("data", f"{config.data.source}: {size}; {splits} {config.data.level}s{records}{cut}; {vocabulary}")
+    unit = f"{corpus.vocabulary.unit}s"
+    if corpus.vocabulary.level == "byte":
+        per_char = f"{corpus.symbols_per_char:.2f} a character" if corpus.is_utf8 else "not UTF-8, so a byte counts as a character"
+        unit += f" ({per_char})"
+    say("data", f"{config.data.source}: {size}; {splits} {unit}{records}{cut}; {vocabulary}")
 
 
 def _fit(trainer: Trainer, corpus: Corpus, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Outcome:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
@@ -22,14 +22,19 @@ class TrainState:
     """The numbers and tensors that the step and the loop carry on; numbers count from the start of the run."""
 
     corpus_sha256: str
-    earlier_chars: int = 0
-    """Characters that the weights were trained on before this run. Such weights are scored at step 0."""
+    scored: dict[str, Any] = field(default_factory=dict)
+    """The validation text, as the fields of a `ScoredText`; empty without one."""
+    earlier_symbols: int = 0
+    """Symbols that the weights were trained on before this run. Such weights are scored at step 0."""
+    earlier_texts: list[dict[str, Any]] = field(default_factory=list)
+    """What they were trained on, see `charlm.inference.seen`."""
     step: int = 0
     epoch: int = 0
     """Whole passes over the train split."""
     position: int = 0
     """Where the next window starts in each stream."""
-    chars: int = 0
+    symbols: int = 0
+    """Characters or bytes that were read."""
     lr: float = 0.0
     """Learning rate of the last update."""
     elapsed_s: float = 0.0
@@ -143,7 +148,8 @@ def _restored_state(trainer: "Trainer", checkpoint: Checkpoint) -> TrainState:
     """The checkpoint's state; restores torch's random state too."""
     progress, device = checkpoint.progress, trainer.device
     for name, kind in get_type_hints(TrainState).items():
-        if name not in _TENSORS and not isinstance(progress[name], list if get_origin(kind) is list else kind):
+        kind = get_origin(kind) if get_origin(kind) in (list, dict) else kind
+        if name not in _TENSORS and not isinstance(progress[name], kind):
             raise ValueError(f"{name}: found {progress[name]!r:.40}")
     carried = {name: tensor.clone() for name, tensor in checkpoint.carried.items()}
     torch.set_rng_state(carried.pop("rng.cpu"))

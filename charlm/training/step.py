@@ -4,6 +4,7 @@ import contextlib
 import copy
 import math
 import time
+from dataclasses import asdict
 
 import torch
 from torch import Tensor
@@ -42,6 +43,7 @@ class Trainer:
         self.config = config.model_copy(update={"precision": machine.precision, "model": model})
         self.budget = budget or Budget(config.train.max_minutes)
         self.vocabulary = corpus.vocabulary
+        self.symbols_per_char = corpus.symbols_per_char
         self.streams = _open_streams(config, corpus, self.group.shard)
         check_memory(config, len(corpus.vocabulary), machine)
         self.model = _new_model(self.config, corpus, machine)
@@ -55,6 +57,7 @@ class Trainer:
         self._clipped = self.model.clipped_together()
         self.state = TrainState(
             corpus.sha256,
+            scored=asdict(corpus.texts["valid"].scored) if "valid" in corpus.splits else {},
             threads=machine.threads,
             kernels=used_kernels(),
             backend=selection.backend.name,
@@ -122,7 +125,7 @@ class Trainer:
         state.grad_norm, state.recurrent = grad_norm, loss.state
         state.objective_sum += loss.cross_entropy
         state.step += 1
-        state.chars += train.bptt * train.batch_size
+        state.symbols += train.bptt * train.batch_size
         state.position += train.bptt
         state.lr = lr
         state.averaged_updates += self.averaged is not None

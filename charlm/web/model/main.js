@@ -37,16 +37,10 @@ async function show(data) {
 function tellAbout(data) {
   byId("name").textContent = data.name;
   const updates = data.step ? `${whole(data.step)} updates` : "";
-  const facts = [data.kind, `${whole(data.parameters)} parameters`, updates, scoreOf(data), data.precision];
+  const score = data.score ? `${data.score.bits.toFixed(3)} bits per character of the ${data.score.of}` : "";
+  const facts = [data.kind, `${whole(data.parameters)} parameters`, updates, data.weights, data.precision, score];
   byId("facts").textContent = facts.filter(Boolean).join(" · ");
   for (const name of document.querySelectorAll(".symbol")) name.textContent = data.symbol;
-}
-
-/** The score of the run at this checkpoint; if it is not known, that of a part of the text. */
-function scoreOf({ validNats, nats, scored, symbol }) {
-  const score = (value) => `${(value / Math.LN2).toFixed(3)} bits per ${symbol}`;
-  if (validNats) return `${score(validNats)} of validation text`;
-  return nats ? `${score(nats)} of ${whole(scored)} of validation text` : "";
 }
 
 showPage(show);

@@ -4,6 +4,7 @@ import { bitsAt, Pane } from "../look/prediction.js";
 import { surpriseScale } from "../shared/colors.js";
 import { byId } from "../shared/elements.js";
 import { whole } from "../shared/numbers.js";
+import { PART } from "../shared/printable.js";
 import { probabilities } from "./choose.js";
 import { blame, composing, tellUnknown } from "./fields.js";
 import { Reading } from "./reading.js";
@@ -58,9 +59,11 @@ export class ScoreTab {
     const state = model.start();
     const slices = new Slices();
     let logits = null;
+    let isBegun = false; // the first character is given, with all its bytes
     for (const id of given) logits = model.read(state, id);
     for (const [index, id] of ids.entries()) {
-      if (logits) reading.note(index, probabilities(logits), id);
+      isBegun ||= logits && vocabulary.beginsCharacter(id);
+      if (isBegun) reading.note(index, probabilities(logits), id);
       decoder.push(id);
       logits = model.read(state, id);
       if (slices.over) {
@@ -82,11 +85,10 @@ export class ScoreTab {
   }
 
   show(reading, characters) {
-    const { symbol } = this.data;
     const bits = characters.map((_, index) => bitsAt(reading, index));
-    const count = bits.filter((each) => !Number.isNaN(each)).length;
-    const mean = `${(reading.exact / count).toFixed(3)} bits per ${symbol}`;
-    byId("score-status").textContent = `${mean} · ${whole(count)} ${symbol}s scored · ${whole(reading.exact)} bits in all`;
+    const count = characters.filter((each, index) => each !== PART && !Number.isNaN(bits[index])).length;
+    const mean = `${(reading.exact / count).toFixed(3)} bits per character`;
+    byId("score-status").textContent = `${mean} · ${whole(count)} characters scored · ${whole(reading.exact)} bits in all`;
     byId("spoken").textContent = byId("score-status").textContent;
     byId("score-result").hidden = false;
     const scale = surpriseScale(bits);

@@ -16,16 +16,21 @@ export class Vocabulary {
 
   /** The distinct characters of a text that the model does not know, sorted. */
   unknown(text) {
-    if (this.level === "byte" || this.other !== undefined) return [];
+    return this.other === undefined ? this.withoutOwnId(text) : [];
+  }
+
+  /** The same, where one character stands for all that the model does not know. */
+  withoutOwnId(text) {
+    if (this.level === "byte") return [];
     return [...new Set(Array.from(text).filter((character) => !this.ids.has(character)))].sort();
   }
 
   /** A typed text in characters that the model knows, as far as they mean the same; as in charlm/data/vocabulary.py. */
   familiar(text) {
-    if (!this.unknown(text).length) return text;
+    if (!this.withoutOwnId(text).length) return text;
     let best = text;
     for (const form of ["NFC", "NFD"].map((name) => text.normalize(name))) {
-      if (this.unknown(form).length < this.unknown(best).length) best = form;
+      if (this.withoutOwnId(form).length < this.withoutOwnId(best).length) best = form;
     }
     if (!this.ids.has("\r")) best = best.replaceAll("\r\n", "\n");
     if (this.substitutes.has('"') && this.ids.has("”")) best = best.replace(/(?<=[^ \n\t])"/gu, "”");
@@ -49,6 +54,11 @@ export class Vocabulary {
   drawable(logits) {
     if (this.other === undefined) return logits;
     return logits.with(this.other, -1e30);
+  }
+
+  /** Whether an id is a character, or the first byte of one. */
+  beginsCharacter(id) {
+    return this.level === "char" || (id & 0xc0) !== 0x80;
   }
 
   /** How to show one id; a byte that is no character by its value. */

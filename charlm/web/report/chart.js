@@ -149,8 +149,8 @@ export class Chart {
       nodes.push(svg("line", { x1: left, x2: right, y1: y, y2: y, class: "grid" }));
       nodes.push(svg("text", { x: left - 7, y, dy: "0.35em", class: "label end" }, short(value)));
     }
-    const { axis, symbol } = this.view;
-    const { size, name } = axis === "elapsed_s" ? timeUnit(this.x.high) : { size: 1, name: AXES[axis].label(symbol) };
+    const { axis } = this.view;
+    const { size, name } = axis === "elapsed_s" ? timeUnit(this.x.high) : { size: 1, name: AXES[axis].label };
     const scaled = { low: this.x.low / size, high: this.x.high / size, log: this.x.log };
     for (const value of ticksOf(scaled, (right - left) / 70)) {
       const x = this.x.pixel(value * size).toFixed(1);
@@ -243,8 +243,8 @@ export class Chart {
   }
 
   fillTip(curves, pixel) {
-    const { axis, cursor, symbol } = this.view;
-    const place = (value) => AXES[axis].text(value, symbol);
+    const { axis, cursor } = this.view;
+    const place = AXES[axis].text;
     const needed = Math.ceil((curves.length * ROW) / this.height);
     const columns = Math.max(1, Math.min(MOST_COLUMNS, Math.floor(this.width / COLUMN), needed));
     const most = columns * Math.max(3, Math.floor(innerHeight / ROW / 2));

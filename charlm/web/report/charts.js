@@ -10,19 +10,17 @@ const WIDE = 30; // largest over least value from which on an axis starts out lo
 
 /** onShown(whether a run is shown), onUnit("nats" | "bits"): at once, and when it changes. */
 export function showCharts(runs, onShown, onUnit) {
-  const symbols = [...new Set(runs.map(({ symbol }) => symbol))];
   const hidden = new Set();
   const view = {
     axis: "step",
     logX: false,
     smooth: Number(byId("smooth").value),
     unit: "nats",
-    symbol: symbols[0], // what the runs in sight read: scores of bytes and of characters have no axis in common
     range: null, // first and last value of the axis in sight
     splits: new Set(["train", "valid"]),
     cursor: null,
     chart: null, // where the cursor is
-    shows: (run) => run.symbol === view.symbol && !hidden.has(run),
+    shows: (run) => !hidden.has(run),
   };
 
   const curves = (key) => [{ split: "train", key }];
@@ -33,14 +31,14 @@ export function showCharts(runs, onShown, onUnit) {
       name: "Loss",
       log: false,
       smooth: true,
-      unit: () => `${view.unit} per ${view.symbol}`,
+      unit: () => `${view.unit} per character`,
       curves: [...curves("nats"), { split: "valid", key: "nats", dots: true }],
       value: (nats) => lossIn(view.unit, nats),
       text: (value) => (Number.isNaN(value) ? "—" : value.toFixed(4)),
     },
     { ...plain, id: "lr", smooth: false, name: "Learning rate", log: isWide(runs, "lr"), curves: curves("lr") },
     { ...plain, id: "grad", name: "Gradient norm", log: isWide(runs, "grad_norm"), curves: curves("grad_norm") },
-    { ...plain, id: "speed", name: "Speed", unit: () => `${view.symbol}s per second`, curves: curves("chars_per_s") },
+    { ...plain, id: "speed", name: "Speed", unit: () => "characters per second", curves: curves("chars_per_s") },
   ];
   const charts = kinds.map((what) => new Chart(byId(`chart-${what.id}`), runs, what, view, point, zoom));
 
@@ -81,7 +79,7 @@ export function showCharts(runs, onShown, onUnit) {
     if (event.key in steps) {
       const next = view.cursor === null ? 0 : here + steps[event.key];
       point(points[Math.max(0, Math.min(points.length - 1, next))], chart);
-      byId("spoken").textContent = `${AXES[view.axis].text(view.cursor, view.symbol)}: ${chart.says()}`;
+      byId("spoken").textContent = `${AXES[view.axis].text(view.cursor)}: ${chart.says()}`;
     } else if (factor) {
       const [from, to] = [low, high].map((end) => now + (end - now) * factor);
       zoom(factor > 1 && !view.range ? null : [Math.max(from, view.logX ? 1e-9 : 0), to]);
@@ -95,7 +93,7 @@ export function showCharts(runs, onShown, onUnit) {
     point(null, null);
     zoom(null);
   });
-  choice(byId("axis"), Object.entries(AXES).map(([name, { label }]) => [name, label(view.symbol)]), view.axis, (name) => {
+  choice(byId("axis"), Object.entries(AXES).map(([name, { label }]) => [name, label]), view.axis, (name) => {
     view.axis = name;
     view.cursor = null;
     zoom(null);
@@ -105,13 +103,7 @@ export function showCharts(runs, onShown, onUnit) {
     onUnit(unit);
     draw();
   });
-  choice(byId("symbol"), symbols.map((symbol) => [symbol, `runs on ${symbol}s`]), view.symbol, (symbol) => {
-    view.symbol = symbol;
-    byId("axis").querySelector("[value=chars]").textContent = `${symbol}s`;
-    onShown(view.shows);
-    zoom(null);
-  });
-  byId("symbol").hidden = symbols.length === 1;
+  onShown(view.shows);
   byId("log-x").addEventListener("change", ({ target }) => {
     view.logX = target.checked;
     zoom(null);

@@ -7,8 +7,8 @@ import { runClass, swatch } from "./data.js";
 import { fillComparison } from "./tables.js";
 import { textOf } from "./texts.js";
 
-/** What the networks have done; all are of one size or not. */
-export function comparisonStory({ text, symbol, minutes, equal, seeds }) {
+/** What the networks have done; all are of one size or not. count: of the runs on the page. */
+export function comparisonStory({ text, symbol, minutes, equal, seeds, rows }, count) {
   const time = minutes <= 1 ? timeSpan(60 * minutes) : `${Number(minutes.toPrecision(3))} minutes`;
   const learned =
     equal === "updates"
@@ -16,7 +16,9 @@ export function comparisonStory({ text, symbol, minutes, equal, seeds }) {
       : `Each network read ${text} for ${time} and learned to guess its next ${symbol}.`;
   const size = equal === "time" ? "Each has the size that charlm chose for it." : "All have about the same number of parameters.";
   const told = `${learned} ${size}`;
-  return seeds > 1 ? `${told} The table has the means of ${seeds} trainings; all below is of the first.` : told;
+  if (seeds === 1) return told;
+  const all = count > rows.length ? "Curves and settings are those of all trainings, texts those of the first of each." : "All below is of the first of each.";
+  return `${told} The table has the means of ${seeds} trainings of each, and their standard deviation. ${all}`;
 }
 
 /** Fills the cards; runs: those of the table, in its order. Returns what shows only the runs in sight: show(shows). */
@@ -24,6 +26,7 @@ export function openComparison(runs, comparison) {
   const { symbol, gradients, passages, written } = comparison;
   for (const node of document.querySelectorAll(".symbol")) node.textContent = symbol;
   fillComparison(byId("comparison"), runs, comparison);
+  byId("cautions").replaceChildren(...comparison.notes.map((textContent) => element("li", { textContent })));
   return (shows) => {
     const shown = [...runs.keys()].filter((number) => shows(runs[number]));
     byId("gradients").replaceChildren(...shownGradients(shown, runs, gradients, symbol));

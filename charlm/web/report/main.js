@@ -4,18 +4,16 @@ import { byId, showPage } from "../shared/elements.js";
 import { whole } from "../shared/numbers.js";
 import { showCharts } from "./charts.js";
 import { comparisonStory, openComparison } from "./comparison.js";
-import { fillNotes, fillScores, fillSettings, unranked } from "./tables.js";
+import { fillNotes, fillScores, fillSettings, isBest } from "./tables.js";
 import { Samples } from "./texts.js";
 
 /** What the page shows, for those who meet it for the first time. */
 function reportStory(runs) {
-  const symbols = new Set(runs.map(({ symbol }) => symbol));
-  const guessed = symbols.size === 1 ? [...symbols][0] : "character or byte";
   const texts = new Set(runs.map(({ text }) => text));
   const text = (texts.size === 1 && runs[0].text) || "a text";
   const [learners, them] = runs.length === 1 ? ["A network", "it"] : [`${runs.length} networks`, "them"];
   const loss = `Loss: how much the text surprised ${them}; lower is better.`;
-  return `${learners} learned to guess every next ${guessed} of ${text}. ${loss}`;
+  return `${learners} learned to guess every next character of ${text}. ${loss}`;
 }
 
 function showSettings(runs, settings) {
@@ -40,10 +38,11 @@ showPage((data) => {
       ? `${runs.length} runs`
       : only.name;
   byId("facts").textContent = [others.length ? "" : only.model, `charlm ${data.version}`].filter(Boolean).join(" · ");
-  byId("story").textContent = comparison ? comparisonStory(comparison) : reportStory(runs);
+  byId("story").textContent = comparison ? comparisonStory(comparison, runs.length) : reportStory(runs);
   for (const node of document.querySelectorAll(".of-runs")) node.hidden = Boolean(comparison);
   for (const node of document.querySelectorAll(".of-comparison")) node.hidden = !comparison;
-  byId("ranked").textContent = unranked(runs);
+  const bold = runs.some((run) => isBest(run, runs)) ? "Bold: the best of the runs that are scored on the same text. " : "";
+  byId("ranked").textContent = `${bold}${data.apart}`;
   fillNotes(byId("notes"), runs);
   const samples = new Samples(runs);
   const onShown = comparison ? openComparison(runs.slice(0, comparison.rows.length), comparison) : (shows) => samples.show(shows);

@@ -19,11 +19,11 @@ export function duration(seconds) {
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
 }
 
-/** What the horizontal axis can show; symbol: what the runs read. */
+/** What the horizontal axis can show. */
 export const AXES = {
-  step: { label: () => "updates", text: (value) => `update ${whole(value)}` },
-  chars: { label: (symbol) => `${symbol}s`, text: (value, symbol) => `${compact(value)} ${symbol}s` },
-  elapsed_s: { label: () => "time", text: duration },
+  step: { label: "updates", text: (value) => `update ${whole(value)}` },
+  chars: { label: "characters", text: (value) => `${compact(value)} characters` },
+  elapsed_s: { label: "time", text: duration },
 };
 
 /** The unit in which times up to `most` seconds are marked on an axis. */

@@ -14,12 +14,13 @@ function fillTable(table, head, rows) {
   table.replaceChildren(element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
 }
 
-/** A row for each kind, with the best of every score in bold; what the text below explains comes first. */
-export function fillComparison(table, runs, { rows, symbol, equal }) {
-  const names = ["kind", `surprise, nats per ${symbol}`, `memory, ${symbol}s`, "gradient left"];
+/** A row for each kind, with the best of each score in bold. */
+export function fillComparison(table, runs, { rows, symbol, equal, seeds }) {
+  const names = ["kind", seeds > 1 ? "score, nats per character: mean ± deviation" : "score, nats per character"];
+  names.push(`memory, ${symbol}s`, "gradient left");
   const isAfter = equal !== "updates"; // else all have read the same
-  if (isAfter) names.push(`surprise after equal ${symbol}s`);
-  names.push(`${symbol}s read per second`, "parameters", "layers × units");
+  if (isAfter) names.push("score after equal characters");
+  names.push("characters read per second", "parameters", "layers × units");
   const score = (row, key) => {
     const spread = key === "nats" && row.spread !== null ? ` ± ${row.spread.toFixed(3)}` : "";
     const text = row[key] === null ? "—" : `${row[key].toFixed(3)}${spread}`;
@@ -41,22 +42,24 @@ export function fillComparison(table, runs, { rows, symbol, equal }) {
 
 const STATES = { "in use": "training", resumable: "stopped" };
 
-/** One row for each run; of the runs that are scored on the same characters, the best validation score is bold. */
+/** One row for each run, those that are scored on the same text together; of these, the best score is bold. */
 export function fillScores(table, runs, unit) {
-  const names = ["run", `best validation, ${unit}`, "last validation", "last training", "text", "model", "parameters"];
+  const names = ["run", `best score, ${unit} per character`, "scored on", "last score", "training", "model", "parameters"];
   names.push("updates", "read", "time", "read per second, median", "state");
-  const rows = runs.map((run) => {
-    const { scores, symbol } = run;
+  const texts = [...new Set(runs.map(({ scoredOn }) => scoredOn))];
+  const byText = runs.toSorted((a, b) => texts.indexOf(a.scoredOn) - texts.indexOf(b.scoredOn));
+  const rows = byText.map((run) => {
+    const { scores } = run;
     return [
       runHeading(run, "row"),
       cell(lossText(unit, scores.best_nats), isBest(run, runs) ? "best" : ""),
+      cell(run.scoredOn ?? "—"),
       cell(lossText(unit, scores.last_nats)),
       cell(lossText(unit, scores.train_nats)),
-      cell(run.text ?? "—"),
       cell(run.model ?? "—"),
       cell(whole(scores.parameters)),
       cell(whole(scores.step)),
-      cell(scores.chars === null ? "—" : `${compact(scores.chars)} ${symbol}s`),
+      cell(scores.chars === null ? "—" : `${compact(scores.chars)} characters`),
       cell(duration(scores.elapsed_s)),
       cell(whole(scores.chars_per_s)),
       cell(STATES[scores.state] ?? scores.state),
@@ -65,20 +68,11 @@ export function fillScores(table, runs, unit) {
   fillTable(table, names.map((name) => heading(name)), rows);
 }
 
-/** Whether no run on the same characters has a better score, and another has a score at all. */
-function isBest({ ranked, scores }, runs) {
-  const all = runs.filter((run) => run.ranked === ranked && run.scores.best_nats !== null);
+/** Whether no run with a score of the same text has a better one, and another has one at all. */
+export function isBest({ scoredOn, scores }, runs) {
+  const all = runs.filter((run) => run.scoredOn === scoredOn && run.scores.best_nats !== null);
   const least = Math.min(...all.map((run) => run.scores.best_nats));
-  return ranked !== null && all.length > 1 && scores.best_nats === least;
-}
-
-/** Which runs have scores that say nothing about those of the first; "" if there are none. */
-export function unranked(runs) {
-  const others = runs.filter(({ ranked }) => ranked !== runs[0].ranked);
-  if (!others.length) return "";
-  const [first] = runs;
-  const told = others.map(({ name, text }) => (text === first.text ? `${name} (another split of ${text})` : name));
-  return `Bold: the best of the runs that are scored on the same text. Not on that of ${first.name}: ${told.join(", ")}.`;
+  return scoredOn !== null && all.length > 1 && scores.best_nats === least;
 }
 
 /** Options by run; null where a run has no such option. */

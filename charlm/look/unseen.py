@@ -1,0 +1,100 @@
+"""A text to compare two models on that neither was trained on, and what each was trained on of any text."""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from charlm.data.encoded import EncodedText
+from charlm.data.records import record_ends, text_records
+from charlm.errors import CharlmError
+from charlm.inference.novelty import copied_ngrams, copied_stretches
+from charlm.inference.trained import TrainedModel
+from charlm.system.formatting import format_share
+
+_COPIED = 200
+"""Symbols of a copied stretch that tell that a model read the text: phrases that occur twice are shorter."""
+_LEAST = 500
+"""Symbols of a text that say which of two models is better."""
+_SEARCHED = 5_000_000
+"""Symbols of a split that are searched at most."""
+
+_NOTED = 0.005
+"""The share of a text that is worth a note."""
+
+Two = tuple[TrainedModel, TrainedModel]
+
+
+def unseen_text(models: Two, length: int) -> EncodedText | None:
+    """A part of a validation or test text of either run that neither model was trained on, in the first model's ids.
+
+    The first part with `length` symbols, or the longest; None without a part that says something, or if a training text
+    cannot be read.
+    """
+    parts = []
+    try:
+        for text in _candidates(models):
+            parts.append(_first_unseen(text, models, length))
+            if len(parts[-1].ids) >= length:
+                break
+    except CharlmError:
+        return None
+    longest = max(parts, key=lambda part: len(part.ids), default=None)
+    return longest if longest and len(longest.ids) >= min(_LEAST, length) else None
+
+
+def _candidates(models: Two) -> Iterator[EncodedText]:
+    """The validation and test texts that both models know."""
+    for model in models:
+        for split in model.corpus.splits.keys() - {"train"}:
+            text = model.split(split).first(_SEARCHED)
+            if not any(each.vocabulary.unknown(text.text) for each in models):
+                yield text.in_vocabulary(models[0].vocabulary)
+
+
+def _first_unseen(text: EncodedText, models: Two, length: int) -> EncodedText:
+    """The first part of `length` symbols that neither model was trained on, or the longest; of records, all of them."""
+    seen = np.logical_or(*(seen_places(text, model) for model in models))
+    if models[0].network.reads_records:
+        ids = np.concatenate([text.ids[:1], text.ids[~seen]])
+    else:
+        edges = np.flatnonzero(np.diff(~seen, prepend=False, append=False)).reshape(-1, 2)
+        sizes = np.diff(edges)[:, 0].clip(max=length)
+        begin, end = edges[sizes.argmax()] if len(edges) else (0, 0)
+        ids = text.ids[begin:end]
+    return replace(text, ids=ids, name=f"part of {text.name} that neither was trained on")
+
+
+def seen_places(text: EncodedText, model: TrainedModel) -> npt.NDArray[np.bool_]:
+    """Which symbols of a text a model was trained on, [N]: those of long copied stretches, or of copied records.
+
+    DataError if the model's own text is gone, VocabularyError if the model does not know the text.
+    """
+    vocabulary, separator = model.vocabulary, model.config.data.records
+    ids = text.in_vocabulary(vocabulary).ids
+    if separator:
+        trained_on = set(itertools.chain.from_iterable(model.seen_records()))
+        records = itertools.chain.from_iterable(text_records(ids, vocabulary, separator))
+        lengths = np.diff(record_ends(ids, ids[0]), prepend=0)
+        return np.repeat([record in trained_on for record in records], lengths)
+    seen = np.zeros(len(ids), bool)
+    for start, length in copied_stretches(copied_ngrams(ids, model.seen.texts)):
+        seen[start : start + length] = length >= _COPIED
+    return seen
+
+
+def seen_note(text: EncodedText, models: Two) -> str:
+    """What the models were trained on of a text, in a line."""
+    notes = []
+    for model in models:
+        try:
+            share, unread = float(seen_places(text, model).mean()), model.seen.unread
+        except CharlmError as error:
+            share, unread = 0.0, [str(error)]
+        if share >= _NOTED:
+            notes.append(f"{model.name} was trained on {format_share(share)} of this text, which makes it look better")
+        if unread:
+            notes.append(f"{model.name} may have been trained on this text: {'; '.join(unread)}")
+    return ". ".join(notes) or "Neither was trained on this text"
