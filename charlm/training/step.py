@@ -122,6 +122,7 @@ class Trainer:
         state.grad_norm, state.recurrent = grad_norm, loss.state
         state.objective_sum += loss.cross_entropy
         state.step += 1
+        state.is_best = False
         state.chars += train.bptt * train.batch_size
         state.position += train.bptt
         state.lr = lr
