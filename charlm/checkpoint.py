@@ -26,7 +26,7 @@ from charlm.cells.stored import StoredCell, as_json
 from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
-from charlm.runs import FOLDER, FORMAT, VERSION, check_format, parse_progress, read_header
+from charlm.runs import BEST, FOLDER, FORMAT, VERSION, check_format, parse_progress, read_header
 from charlm.system.files import read_file, replace_file
 from charlm.system.host import free_bytes
 
@@ -113,17 +113,29 @@ def all_finite(tensor: Tensor) -> bool:
 
 
 def newest_whole(run_dir: Path, before_step: float = math.inf) -> tuple[Path, Checkpoint] | None:
-    """The newest undamaged checkpoint of a run with fewer than `before_step` steps."""
-    steps: dict[Path, int] = {}
+    """The newest undamaged checkpoint of a run with fewer than `before_step` steps.
+
+    After a rollback, the best checkpoint may be of a later step than those that are newer.
+    """
+    ages: dict[Path, tuple[int, int]] = {}
     for path in (run_dir / FOLDER).glob("*.safetensors"):
         with contextlib.suppress(CheckpointError):
             _, progress, _ = read_header(path)
-            steps[path] = progress["step"]
-    for path in sorted(steps, key=lambda path: steps[path], reverse=True):
-        if steps[path] < before_step:
+            ages[path] = progress.get("rollbacks", 0), progress["step"]
+    for path in sorted(ages, key=lambda path: ages[path], reverse=True):
+        if ages[path][1] < before_step:
             with contextlib.suppress(DamagedCheckpointError):
                 return path, read_checkpoint(path)
     return None
+
+
+def best_score(run_dir: Path) -> tuple[float | None, int]:
+    """Score (nats per character) and step of a run's best checkpoint, if it is whole; else None and 0."""
+    try:
+        progress = read_checkpoint(run_dir / FOLDER / BEST).progress
+    except CheckpointError:
+        return None, 0
+    return progress.get("best_nats"), progress.get("best_step", 0)
 
 
 def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Checkpoint:

@@ -50,7 +50,7 @@ class RunSummary:
     parameters: int | None = None
     step: int | None = None
     best_nats: float | None = None
-    """Lowest validation score so far, nats per character."""
+    """Score of the best checkpoint, nats per character."""
     scored: ScoredText | None = None
     """What the score is of."""
 
@@ -81,6 +81,8 @@ _PROGRESS = {
     "earlier_texts": (list,),
     "scored": (dict,),
     "best_nats": (int, float, NoneType),
+    "best_step": (int,),
+    "rollbacks": (int,),
     "stop_reason": (str,),
 }
 """What is read of a run's progress without resuming it, and its types."""
@@ -212,7 +214,7 @@ def describe_run(folder: Path) -> RunSummary:
                 members=int(model["members"]),
                 parameters=parameters,
                 step=progress["step"],
-                best_nats=progress.get("best_nats"),
+                best_nats=_best_nats(folder),
                 scored=ScoredText.from_json(progress.get("scored")),
             )
         except (DamagedCheckpointError, KeyError, TypeError, AttributeError, ValueError, OverflowError):
@@ -220,6 +222,15 @@ def describe_run(folder: Path) -> RunSummary:
         except CheckpointError:
             state = "other version"
     return RunSummary(folder, "in use" if in_use else state, _written_s(files[0] if files else folder))
+
+
+def _best_nats(folder: Path) -> float | None:
+    """Score of the best checkpoint; `last` may be older."""
+    try:
+        _, progress, _ = read_header(folder / FOLDER / BEST)
+    except CheckpointError:
+        return None
+    return progress.get("best_nats")
 
 
 def _written_s(path: Path) -> float:

@@ -79,7 +79,7 @@ def _scores(record: RunRecord) -> dict[str, Any]:
     return ends | {
         "state": record.about.state,
         "parameters": record.about.parameters,
-        "best_nats": float(np.fmin.reduce(valid["nats"], initial=np.inf)),
+        "best_nats": record.about.best_nats,
         "last_nats": next(reversed(valid["nats"].tolist()), None),
         "train_nats": next(reversed(train["nats"].tolist()), None),
         "chars_per_s": float(np.median(speeds)) if len(speeds) else None,

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from charlm.checkpoint import newest_whole
+from charlm.checkpoint import best_score, newest_whole
 from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError
 from charlm.inference.evaluation import evaluate
@@ -76,6 +76,7 @@ class TrainingLoop:
         self._print_header()
         try:
             with catch_signals(patient=self.group.is_distributed) as self._received:
+                self._take_best()
                 if not self.group.on_first(self.folder.last.exists):
                     self._save()  # from here on the run can be resumed
                 self.group.on_first(self.folder.write_config, self.config)
@@ -230,7 +231,10 @@ class TrainingLoop:
         symbols_per_char = trainer.symbols_per_char
         self._record(metrics_row(state, self.config.train, symbols_per_char, "valid", nats, score.chars_per_s))
         state.valid_nats = nats
-        if state.best_nats is None or nats < state.best_nats:
+        # A run that was killed after it wrote `best` comes to this score again.
+        is_again = (nats, state.step) == (state.best_nats, state.best_step)
+        state.is_best = is_again or state.best_nats is None or nats < state.best_nats
+        if state.is_best:
             state.best_nats, state.best_step = nats, state.step
         per_record = "" if score.nats_per_record is None else f"  {score.nats_per_record:.2f} nats/record"
         per_byte = f"  {score.bits_per_byte:.4f} bits/byte" if trainer.vocabulary.level == "byte" else ""
@@ -260,7 +264,7 @@ class TrainingLoop:
         trainer.state.due.remove("sample")
 
     def _save(self) -> None:
-        """Write the `last` checkpoint, `best` if this step has the best score, and the numbered one if it is due."""
+        """Write the `last` checkpoint, `best` if these weights have the best score, and the numbered one if due."""
         self._tick()
         start_s = self.budget.elapsed_s
         snapshot = take_snapshot(self.trainer)
@@ -315,10 +319,18 @@ class TrainingLoop:
         state = trainer.state
         self._rolled_back_to = state.step
         self.tracker.rewind(state)
+        self._take_best()
         state.rollbacks = diverged.rollbacks + 1
         state.rows += 1
         row = {"step": state.step, "split": "rollback", "diverged_step": diverged.step, "fault": str(error)}
-        self._record(row | {"lr_factor": state.lr_factor})
+        best = {"best_nats": state.best_nats, "best_step": state.best_step}
+        self._record(row | {"lr_factor": state.lr_factor} | best)
         say("rollback", f"{error}; back to update {state.step}, learning rate × {state.lr_factor:g} from now on")
         self._save()
         self.group.on_first(self.folder.drop_after, state.step)
+
+    def _take_best(self) -> None:
+        """After a restore: take score and step of `best` from its file, which may hold weights of a later step."""
+        state, best = self.trainer.state, self.group.on_first(best_score, self.folder.path)
+        state.is_best = state.is_best and best == (state.best_nats, state.best_step)
+        state.best_nats, state.best_step = best

@@ -51,8 +51,10 @@ class TrainState:
     rows: int = 0
     """Rows of metrics that belong to the steps so far."""
     best_nats: float | None = None
-    """Lowest validation score so far, nats per character."""
+    """Score of the file `best`, nats per character; None without the file. See `TrainingLoop._take_best`."""
     best_step: int = 0
+    is_best: bool = False
+    """Whether these weights have the best validation score; an update clears it."""
     valid_nats: float | None = None
     evaluated_step: int | None = None
     """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
@@ -81,11 +83,6 @@ class TrainState:
         self.rows += 1
         self.objective_sum.zero_()
         self.interval_steps, self.interval_s = 0, 0.0
-
-    @property
-    def is_best(self) -> bool:
-        """Whether this step has the best validation score so far."""
-        return self.best_nats is not None and self.best_step == self.step
 
     @property
     def lr_factor(self) -> float:

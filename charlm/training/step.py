@@ -126,6 +126,7 @@ class Trainer:
         state.objective_sum += loss.cross_entropy
         state.step += 1
         state.symbols += train.bptt * train.batch_size
+        state.is_best = False
         state.position += train.bptt
         state.lr = lr
         state.averaged_updates += self.averaged is not None

@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from charlm.runs import BEST, FOLDER, read_header
+from tests.cli.test_runs import forge
+
 
 def train_row(step: int, nats: float = 2.0, **others: object) -> dict:
     row = {"step": step, "chars": 40 * step, "split": "train", "nats": nats, "lr": 1e-3, "grad_norm": 1.5}
@@ -37,6 +40,10 @@ def learning(run_of):
         rows.append({"step": 100, "split": "rollback", "diverged_step": 117, "fault": "loss inf", "lr_factor": 0.5})
         samples = [{"step": step, "text": f"at {step}\r\n<b>\u202e", "bits": [8.0] * 4 + [0.0] * (len(str(step)) + 5)}
                    for step in (50, 100, 150)]  # fmt: skip
-        return run_of(name, rows, samples)
+        run = run_of(name, rows, samples)
+        file = run / FOLDER / BEST
+        found, wanted = read_header(file)[1]["best_nats"], min(row["nats"] for row in rows if row["split"] == "valid")
+        forge(file, f'\\"best_nats\\": {found}', f'\\"best_nats\\": {wanted}')
+        return run
 
     return make

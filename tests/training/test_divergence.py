@@ -7,7 +7,12 @@ import torch
 
 from charlm.checkpoint import read_checkpoint
 from charlm.errors import DivergenceError
+from charlm.inference.trained import load
+from charlm.report.page import report_page
+from charlm.report.run import read_run
+from charlm.runs import describe_run
 from charlm.training.start import resume_run, start_run
+from tests.browser import data_of
 from tests.runs import rows
 
 LAST = "checkpoints/last.safetensors"
@@ -80,6 +85,24 @@ def test_rollback_goes_further_back_where_the_run_came_no_further(tmp_path, conf
     assert back == [6, 8]  # the first, to step 8, was among the rows that the second discarded
     numbered = sorted(path.stem for path in (run / "checkpoints").glob("step-*"))
     assert numbered == ["step-00000006", "step-00000008", "step-00000010"]
+
+
+@pytest.mark.usefixtures("diverging_at_8")
+def test_the_best_checkpoint_is_what_is_reported_although_a_rollback_undid_it(tmp_path, config_of):
+    """The run returns from update 8, the best, to 5, twice; the later scores, at lower rates, are worse."""
+    run = tmp_path / "run"
+    outcome = start_run(config_of(train={"on_divergence": "rollback"}), run)
+    model, logged = load(run), rows(run)
+    scores = {"best_nats": outcome.best_nats, "best_step": outcome.best_step}
+    assert scores == {"best_nats": model.evaluate(model.split("valid")).nats_per_char, "best_step": 8}
+    assert model.progress["step"] == 8
+    back = [row for row in logged if row["split"] == "rollback"]
+    assert [(row["step"], {name: row[name] for name in scores}) for row in back] == [(5, scores)] * 2
+    later = [row for row in logged if row["split"] == "valid" and row["step"] > 5]
+    assert [row["step"] for row in later] == [8, 12]
+    assert min(row["nats"] for row in later) > outcome.best_nats
+    assert describe_run(run).best_nats == outcome.best_nats
+    assert data_of(report_page([read_run(run)]))["runs"][0]["scores"]["best_nats"] == outcome.best_nats
 
 
 @pytest.mark.usefixtures("diverging_at_8")

@@ -51,6 +51,7 @@ def test_a_score_that_equals_the_best_is_no_new_best(tmp_path, config_of):
     still = config_of(train={"max_steps": 100, "patience": 2}, optimizer={"name": "sgd", "lr": 1e-30})
     outcome = start_run(still, tmp_path / "run")
     assert (outcome.reason, outcome.best_step, outcome.step) == ("patience", 4, 12)
+    assert read_checkpoint(tmp_path / "run/checkpoints/best.safetensors").progress["step"] == 4
 
 
 @pytest.mark.parametrize(

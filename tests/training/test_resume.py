@@ -5,10 +5,11 @@ from unittest import mock
 import pytest
 import torch
 
-from charlm.checkpoint import read_checkpoint
+from charlm.checkpoint import best_score, read_checkpoint
 from charlm.config import load_config, parse_config
 from charlm.errors import ConfigError, DataError
 from charlm.runs import describe_run
+from charlm.system.files import replace_file
 from charlm.training.start import resume_run, start_run
 from charlm.training.step import Trainer
 from tests.runs import interrupted_after, rows, untimed, with_max_steps
@@ -77,6 +78,43 @@ def test_a_killed_run_rewrites_what_came_after_its_checkpoint(finished_run, run)
         samples.write('{"step": 8, "text": "of a killed process", "bits": []}\n{"step": 1')
     resume_run(run)
     assert_same_run(finished_run, run)
+
+
+@pytest.fixture
+def killed_run(tmp_path, config_of):
+    """Killed at update 12, the best, between the writing of `best` and of `last`, which is of update 10."""
+    run = tmp_path / "run"
+
+    def replace_unless_killed(file, data):
+        if file.name == "last.safetensors" and best_score(run)[1] == 12:
+            raise ZeroDivisionError
+        replace_file(file, data)
+
+    with mock.patch("charlm.checkpoint.replace_file", replace_unless_killed), pytest.raises(ZeroDivisionError):
+        start_run(config_of(), run)
+    assert read_checkpoint(run / LAST).progress["step"] == 10
+    return run
+
+
+def test_a_run_that_is_killed_between_best_and_last_finds_the_same_best_again(finished_run, killed_run):
+    resume_run(killed_run)
+    assert_same_run(finished_run, killed_run)
+
+
+def test_a_best_checkpoint_that_is_newer_than_the_last_one_is_what_is_reported(killed_run):
+    """The run reaches the same update again with other weights, as one of so many minutes does."""
+    best = best_score(killed_run)
+    assert describe_run(killed_run).best_nats == best[0]
+    outcome = resume_run(killed_run, changed("optimizer.lr=1e-30"))
+    assert outcome.valid_nats > outcome.best_nats
+    assert (outcome.best_nats, outcome.best_step) == best_score(killed_run) == best
+
+
+def test_a_damaged_best_checkpoint_is_replaced_and_not_reported(run):
+    best = run / "checkpoints/best.safetensors"
+    best.write_bytes(best.read_bytes()[:-1] + b"\x7f")
+    outcome = resume_run(run, changed("optimizer.lr=1.0", "train.max_steps=14"))
+    assert (outcome.best_nats, outcome.best_step) == best_score(run) == (outcome.valid_nats, 14)
 
 
 def test_a_run_that_dies_at_once_can_be_resumed(finished_run, tmp_path, config_of):
