@@ -162,12 +162,19 @@ class Vocabulary:
         """The text of `ids` in UTF-8, or the bytes themselves."""
         return ids.astype(np.uint8).tobytes() if self.level == "byte" else self.decode(ids).encode()
 
+    def sizes(self, text: str) -> npt.NDArray[np.int64]:
+        """How many ids each character of `text` has, [N]: 1, or at level "byte" its bytes in UTF-8.
+
+        A byte that is not UTF-8 is a character of its own.
+        """
+        if self.level == "char":
+            return np.ones(len(text), np.int64)
+        return np.array([len(character.encode("utf-8", "surrogateescape")) for character in text], np.int64)
+
     def sums_of_characters(self, values: npt.NDArray[Any], text: str) -> npt.NDArray[Any]:
-        """Values of the symbols of a text, as one for each character: those of its bytes are added."""
-        if self.level == "char" or not text:
-            return values
-        sizes = [len(character.encode("utf-8", "surrogateescape")) for character in text]
-        return np.add.reduceat(values, np.cumsum([0, *sizes[:-1]]))
+        """Values of the ids of a text, as one for each character: those of its bytes are added."""
+        sizes = self.sizes(text)
+        return np.add.reduceat(values, np.cumsum(sizes) - sizes) if text else values
 
     def extended(self, characters: str) -> "Vocabulary":
         """This vocabulary with more characters at its end; existing ids do not change."""

@@ -86,9 +86,10 @@ export class ScoreTab {
 
   show(reading, characters) {
     const bits = characters.map((_, index) => bitsAt(reading, index));
+    const total = bits.filter((each) => !Number.isNaN(each)).reduce((sum, each) => sum + each, 0);
     const count = characters.filter((each, index) => each !== PART && !Number.isNaN(bits[index])).length;
-    const mean = `${(reading.exact / count).toFixed(3)} bits per character`;
-    byId("score-status").textContent = `${mean} · ${whole(count)} characters scored · ${whole(reading.exact)} bits in all`;
+    const mean = `${(total / count).toFixed(3)} bits per character`;
+    byId("score-status").textContent = `${mean} · ${whole(count)} characters scored · ${whole(total)} bits in all`;
     byId("spoken").textContent = byId("score-status").textContent;
     byId("score-result").hidden = false;
     const scale = surpriseScale(bits);
