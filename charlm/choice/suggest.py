@@ -76,11 +76,9 @@ def _load(request: Request, base: Config) -> tuple[CountedSources, Corpus]:
     text = CountedSources(base.data)
     vocabulary = fine_tuned_vocabulary(base, request.initial, text) if request.initial else None
     corpus = text.corpus(vocabulary, whole=True)
-    if (chars := len(corpus.splits["train"])) < LEAST_CHARS:
-        raise DataError(
-            f"{request.source}: found {counted(chars, corpus.vocabulary.unit)}; allowed: {LEAST_CHARS} or more; add text: "
-            "readable words need about 100,000"
-        )
+    if (length := len(corpus.splits["train"])) < LEAST_CHARS:
+        found, needed = counted(length, corpus.vocabulary.unit), "readable words need about 100,000"
+        raise DataError(f"{request.source}: found {found}; allowed: {LEAST_CHARS} or more; add text: {needed}")
     return text, corpus
 
 

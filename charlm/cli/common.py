@@ -13,7 +13,6 @@ from charlm.runs import find_checkpoint
 from charlm.system.console import say, terminal_columns
 from charlm.system.formatting import (
     columns_of,
-    counted,
     escaped,
     format_bytes,
     nats_to_bits,

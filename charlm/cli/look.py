@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import check_text, encode_text, write_page
+from charlm.cli.common import check_text, write_page
 from charlm.runs import find_checkpoint
 from charlm.system.console import say
 
@@ -17,11 +17,12 @@ def look(
         Path | None, usage.option("FILE", "Look at this text; - is stdin.  [default: validation text]")
     ] = None,
     length: Annotated[
-        int, usage.option("N", "Read at most N characters, from the beginning.", min=2, max=1_000_000)
+        int,
+        usage.option("N", "Read at most N characters (bytes of a byte model) of its beginning.", min=2, max=1_000_000),
     ] = 5000,
     compare: Annotated[
         Path | None,
-        usage.option("CKPT", "Show where this model is better or worse."),
+        usage.option("CKPT", "Show where this model is better or worse, on text that neither was trained on."),
     ] = None,
     gradients: Annotated[bool, typer.Option("--gradients", help="Show how far gradients reach.")] = False,
     out: usage.PageFile = Path("look.html"),
@@ -44,24 +45,16 @@ def look(
 
     from charlm.data.outputs import check_output
     from charlm.inference.trained import load
-    from charlm.look import beginning, look_page, opening, shown_part
+    from charlm.look import beginning, look_page, opening, shown_part, unseen_text
 
     trained = load(checkpoint, "cpu", "fp32")
     check_output(out, "--out", "a page of charlm look")
     other = None if compare is None else load(compare, "cpu", "fp32")
     if file is not None:
-        whole = encode_text(trained, file, skip_unknown)
-        ids = beginning(trained, trained.scored_ids(whole), length)
-        called = "the text from stdin" if str(file) == "-" else file.name
-        if len(whole) > length:
-            say("text", f"{file}: the first {len(shown_part(trained, ids)):,} of {len(whole):,} characters; --length takes more")
+        text = beginning(trained, trained.read(file, skip_unknown=skip_unknown), length)
     else:
-        whole = shown_part(trained, trained.split("valid"))
-        ids = opening(trained, length)
-        called = "its validation text"
-        if len(whole) < length:
-            say("text", f"the validation text has {len(whole):,} characters; --length asks for {length:,}")
-    if len(whole) > length:
-        called = f"the beginning of {called}"
-    say("look", f"reading {len(shown_part(trained, ids)):,} characters, and looking for what units track and what is copied ...")
-    write_page(out, look_page(trained, ids, other, gradients=gradients, called=called))
+        whole = None if other is None else unseen_text((trained, other), length)
+        text = opening(trained, whole or trained.split("valid"), length)
+    size = f"{len(shown_part(trained, text.ids)):,} {trained.vocabulary.unit}s"
+    say("look", f"reading {size}, {text.name}; looking for what units track and what is copied ...")
+    write_page(out, look_page(trained, text, other, gradients=gradients))

@@ -48,7 +48,7 @@ Seed = Annotated[
 ]
 New = Annotated[
     bool,
-    typer.Option("--new", help="For a model of records: leave out repeats and records of all texts that the model has read."),
+    typer.Option("--new", help="For a model of records: leave out repeats, and records that it was trained on."),
 ]
 
 

@@ -31,9 +31,10 @@ def _uneven(plan: Plan, row: dict[str, Any]) -> str:
 
 def _chance(plan: Plan, rows: Sequence[dict[str, Any]]) -> str:
     """Which kinds are not told apart from the best one."""
-    best, *others = [row for row in rows if row["seed_nats"]] or [None]
-    if best is None or not others:
+    scored = [row for row in rows if row["seed_nats"]]
+    if len(scored) < 2:
         return ""
+    best, *others = scored
     if plan.seeds == 1:
         return f"one training of each kind: differences of about {_CHANCE_NATS} nats may be chance; see --seeds"
     worst_of_best = max(best["seed_nats"])

@@ -20,8 +20,8 @@ from charlm.look.predictions import predict
 from charlm.report.page import text_data
 from charlm.report.run import COMPARISON, COMPARISON_BYTES
 from charlm.system.files import read_file, replace_file
-from charlm.system.formatting import to_json
-from charlm.web.page import packed, text_name
+from charlm.system.formatting import source_name, to_json
+from charlm.web.page import packed
 
 PASSAGE, WRITTEN = 600, 400
 """Characters of the passage, and of what each model writes."""
@@ -31,9 +31,9 @@ _RECORDS = 10
 
 def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedModel]) -> dict[str, Any]:
     """What the page shows, in the order of the rows. runs: the name of each kind by the folder of its first run."""
-    passage = opening(models[0].split("valid"), models[0], PASSAGE).ids
+    passage = opening(models[0], models[0].split("valid"), PASSAGE).ids
     return {
-        "text": text_name(plan.text),
+        "text": source_name(plan.text),
         "symbol": models[0].vocabulary.unit,
         "minutes": plan.minutes,
         "equal": plan.equal,

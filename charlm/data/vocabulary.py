@@ -116,7 +116,7 @@ class Vocabulary:
         return "".join(self.substitutes.get(character, character) for character in text)
 
     def canonical(self, text: str) -> str:
-        """The text in the Unicode form of which the most is known: as it is, NFC or NFD. All three are the same text."""
+        """The text in the Unicode form of which the most is known: as it is, NFC or NFD, which mean the same."""
         if not self.without_own_id(text):
             return text
         forms = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]

@@ -6,7 +6,8 @@ from charlm.errors import DataError
 from charlm.export.html_model import packed_model
 from charlm.export.rounding import Weights, at_a_cost
 from charlm.inference.trained import TrainedModel
-from charlm.look.page import model_facts, opening, tracking_units
+from charlm.look.page import model_facts, tracking_units
+from charlm.look.part import opening
 from charlm.web.page import html_page
 
 _UNITS_LENGTH = 5000
@@ -37,7 +38,7 @@ def _of_validation_text(trained: TrainedModel) -> tuple[list[dict[str, Any]], st
     The text is its beginning, up to a space. Nothing if the validation text is gone.
     """
     try:
-        ids = opening(trained, _UNITS_LENGTH)
+        ids = opening(trained, trained.split("valid"), _UNITS_LENGTH).ids
     except DataError:
         return [], ""
     text = trained.vocabulary.decode(ids[:_EXAMPLE_LENGTH].tolist()).strip("\n")

@@ -164,9 +164,7 @@ class TrainedModel:
 
     # Scoring
 
-    def evaluate(
-        self, text: str | EncodedText, *, streams: int | None = None, per_symbol: bool = False
-    ) -> Evaluation:
+    def evaluate(self, text: str | EncodedText, *, streams: int | None = None, per_symbol: bool = False) -> Evaluation:
         """Score a text, or one that `read` or `split` gives: nats per character, lower is better.
 
         `per_symbol` adds the nats of single characters (bytes for a byte model), in the order of the text. DataError
@@ -276,7 +274,7 @@ class TrainedModel:
     # Texts as the model reads them
 
     def read(self, file: str | Path, *, skip_unknown: bool = False) -> EncodedText:
-        """A text in a file or another source, "-" for stdin; says what it skips. See `charlm.data.corpus.encode_file`."""
+        """A text from a file or another source, "-" for stdin; says what it skips. See `encode_file`."""
         separator = self.config.data.records
         ids, unknown = encode_file(file, self.vocabulary, skip_unknown=skip_unknown, separator=separator)
         name, skipped = text_name(str(file)), sum(unknown.values())

@@ -6,15 +6,17 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.cells import Cell
+from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.novelty import copied_ngrams, copied_stretches
 from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
+from charlm.look.part import seen_note
 from charlm.look.predictions import Predictions, Series, activations, context_curve, predict
 from charlm.system.console import say
-from charlm.system.formatting import counted, one_line, printable
-from charlm.web.page import html_page, packed, text_name
+from charlm.system.formatting import counted, one_line, source_name
+from charlm.web.page import html_page, packed
 
 UNITS = 8
 """How many units a page names."""
@@ -26,58 +28,36 @@ _LEAST_SAVED = 0.5
 
 def look_page(
     trained: TrainedModel,
-    text: str | Ids,
+    text: str | EncodedText,
     other: TrainedModel | None = None,
     *,
     gradients: bool = False,
-    called: str = "this text",
 ) -> str:
     """A page of HTML about what the model does with the text, and where another does better.
 
-    text: a text, or its ids from `TrainedModel.scored_ids`. gradients: also show how far gradients reach. called: the
-    text's name on the page. The models compute on the CPU in float32. VocabularyError if a model does not know a
-    character, DataError for less than two characters.
+    gradients: also show how far gradients reach. The models compute on the CPU in float32. VocabularyError if a model
+    does not know a character, DataError for less than two characters.
     """
     given, trained = trained, trained.first_member("look").on_cpu_in_float32()
-    ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
+    if isinstance(text, str):
+        text = trained.encode(text)
+    ids = text.ids
     if len(ids) < 2:
         raise DataError(f"look: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
     shown = shown_part(trained, ids)
     predictions = predict(trained.network, ids)
-    data = _described(trained, ids, predictions, gradients=gradients) | {
+    data = _described(trained, text, predictions, gradients=gradients) | {
         "text": shown_text(trained, shown),
-        "shown": one_line(called),
+        "shown": one_line(text.name),
         "words": hardest_words(trained.vocabulary, shown, shown_part(trained, predictions.bits_N), 20),
         "copied": _copied(given, shown),  # which may have loaded the training text already; its copy has not
         "units": _units(trained, ids),
     }
     if other is not None:
-        data["compare"] = _compared(trained, ids, other, predictions, gradients=gradients)
+        data["seen"] = one_line(seen_note(text, (given, other)))
+        say("compare", data["seen"])
+        data["compare"] = _compared(trained, text, other, predictions, gradients=gradients)
     return html_page("look", f"{data['name']} · charlm look", data)
-
-
-def opening(trained: TrainedModel, length: int) -> Ids:
-    """The `beginning` of the validation text, from the first start of a line on. DataError if there is none."""
-    valid = trained.split("valid")
-    if trained.network.reads_records:
-        return beginning(trained, valid, length)
-    vocabulary = trained.vocabulary
-    ends = [vocabulary.encode(end)[0] for end in "\r\n" if not vocabulary.unknown(end)]
-    is_end = np.isin(valid[:length], ends)
-    first_end = int(is_end.argmax())
-    start = first_end + int((~is_end[first_end:]).argmax())
-    return valid[start : start + length]
-
-
-def beginning(trained: TrainedModel, ids: Ids, length: int) -> Ids:
-    """The first `length` characters of a text from `TrainedModel.scored_ids`, or fewer.
-
-    For a model of records: an end, and then whole records if one fits, because a cut record surprises the model.
-    """
-    if not trained.network.reads_records or len(ids) <= length + 1:
-        return ids[: length + trained.network.reads_records]
-    ends = np.flatnonzero(ids[: length + 1] == trained.network.reset_id)
-    return ids[: ends[-1] + 1 if len(ends) > 1 else length + 1]
 
 
 def shown_part(trained: TrainedModel, values_N: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -93,23 +73,27 @@ def shown_text(trained: TrainedModel, ids: Ids) -> str:
 
 
 def model_facts(trained: TrainedModel) -> dict[str, Any]:
-    """What a page says about a model. Its name is that of the run's folder, or of the file if there is none."""
+    """What a page says about a model."""
     return {
-        "name": printable(trained.path.absolute().parent.parent.name or trained.path.name),
+        "name": trained.name,
         "kind": trained.kind,
         "parameters": trained.parameters,
-        "source": text_name(trained.config.data.source),
+        "source": source_name(trained.config.data.source),
         "step": trained.progress.get("step"),
         "elapsed": trained.progress.get("elapsed_s"),
-        "symbol": "byte" if trained.vocabulary.level == "byte" else "character",
+        "weights": trained.weights,
+        "symbol": trained.vocabulary.unit,
     }
 
 
-def _described(trained: TrainedModel, ids: Ids, predictions: Predictions, *, gradients: bool) -> dict[str, Any]:
+def _described(
+    trained: TrainedModel, text: EncodedText, predictions: Predictions, *, gradients: bool
+) -> dict[str, Any]:
     """What the page says of each of two models: facts, predictions, memory, and norms of gradients [L][K]."""
+    ids = text.ids
     curve, positions = context_curve(trained.single_network, ids)
     described = model_facts(trained) | {
-        "bits": float(np.nanmean(predictions.bits_N)),
+        "bits": float(predictions.bits_N[text.given :].sum()) / max(text.scored.chars, 1),
         "symbols": _symbols(trained),
         "reading": _packed(trained, ids, predictions),
         "memory": {"curve": curve, "whole": float(np.mean(predictions.bits_N[positions])) if curve else None},
@@ -117,7 +101,7 @@ def _described(trained: TrainedModel, ids: Ids, predictions: Predictions, *, gra
     if gradients:
         say("look", "following gradients back through the layers, in the model and in one with random weights ...")
         models = {"trained": trained, "untrained": trained.untrained()}
-        described["gradients"] = {name: model.gradient_norms(ids).tolist() for name, model in models.items()}
+        described["gradients"] = {name: model.gradient_norms(text).tolist() for name, model in models.items()}
     return described
 
 
@@ -145,11 +129,11 @@ def _packed(trained: TrainedModel, ids: Ids, predictions: Predictions) -> dict[s
 
 def _copied(trained: TrainedModel, ids: Ids) -> list[tuple[int, int]]:
     try:
-        corpus = trained.training_splits["train"]
+        seen = trained.seen.texts
     except DataError as error:
         say("skipped", f"copied stretches: {error}")
         return []
-    return copied_stretches(copied_ngrams(ids, corpus))
+    return copied_stretches(copied_ngrams(ids, seen))
 
 
 def tracking_units(trained: TrainedModel, ids: Ids) -> dict[Unit, dict[str, Any]]:
@@ -192,7 +176,7 @@ def meaning(cell: Cell, name: str) -> tuple[str, ...]:
 
 
 def _compared(
-    trained: TrainedModel, ids: Ids, other: TrainedModel, predictions: Predictions, *, gradients: bool
+    trained: TrainedModel, text: EncodedText, other: TrainedModel, predictions: Predictions, *, gradients: bool
 ) -> dict[str, Any]:
     """The second model's predictions of the same characters, and the words where each of the two is better."""
     reads, other_reads = ((model.vocabulary.level, model.network.reads_records) for model in (trained, other))
@@ -200,10 +184,10 @@ def _compared(
         raise DataError("--compare: found another data.level or unit; allowed: those of the first model")
     other = other.first_member("--compare").on_cpu_in_float32()
     try:
-        same = other.vocabulary.encode(trained.vocabulary.decode(ids.tolist(), "surrogateescape"))
+        same = text.in_vocabulary(other.vocabulary)
     except VocabularyError as error:
         raise VocabularyError(f"--compare: {error}; use another text or another model") from None
-    second = predict(other.network, same)
-    shown, saved_N = (shown_part(trained, each) for each in (ids, second.bits_N - predictions.bits_N))
+    second = predict(other.network, same.ids)
+    shown, saved_N = (shown_part(trained, each) for each in (text.ids, second.bits_N - predictions.bits_N))
     words = [hardest_words(trained.vocabulary, shown, each_N, 12, _LEAST_SAVED) for each_N in (saved_N, -saved_N)]
     return _described(other, same, second, gradients=gradients) | {"words": words}

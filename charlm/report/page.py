@@ -11,8 +11,8 @@ from charlm import __version__
 from charlm.config.yaml import dump_flow
 from charlm.report.run import PLACES, VALUES, Floats, RunRecord, short_names
 from charlm.scored import apart, text_names
-from charlm.system.formatting import one_line
-from charlm.web.page import html_page, packed, text_name
+from charlm.system.formatting import one_line, source_name
+from charlm.web.page import html_page, packed
 
 MOST = 1200
 """Points of a curve on the page, which is about as many pixels as it is wide."""
@@ -64,7 +64,7 @@ def _run(name: str, record: RunRecord) -> dict[str, Any]:
         "curves": {split: _curves(columns, VALUES[split]) for split, columns in record.splits.items()},
         "rollbacks": _rollbacks(record),
         "model": f"{about.kind}, {about.layers} × {about.hidden} units{about.several}" if about.kind else None,
-        "text": text_name(source) if source else None,
+        "text": source_name(source) if source else None,
         "scores": _scores(record),
         "faults": [one_line(fault) for fault in record.faults],
         "samples": [{"step": sample["step"]} | text_data(sample["text"], sample["bits"]) for sample in samples],

@@ -129,8 +129,8 @@ def _say_text(config: Config, corpus: Corpus) -> None:
     vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
     unit = f"{corpus.vocabulary.unit}s"
     if corpus.vocabulary.level == "byte":
-        per_char = f"{corpus.symbols_per_char:.2f} a character" if corpus.is_utf8 else "not UTF-8, so a byte counts as a character"
-        unit += f" ({per_char})"
+        per_char = f"{corpus.symbols_per_char:.2f} a character"
+        unit += f" ({per_char if corpus.is_utf8 else 'not UTF-8: each counts as a character'})"
     say("data", f"{config.data.source}: {size}; {splits} {unit}{records}{cut}; {vocabulary}")
 
 

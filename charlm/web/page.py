@@ -13,12 +13,11 @@ import re
 import zlib
 from collections.abc import Iterable
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from charlm.system.formatting import one_line, to_json
+from charlm.system.formatting import to_json
 
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"((?:\./|\.\./[\w-]+/)[\w-]+\.js)\";\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=function|const|class|async)", re.MULTILINE)
@@ -72,11 +71,6 @@ def joined_modules(name: str, roots: Iterable[str] = ("main.js",)) -> str:
 
 def _source(file: str) -> str:
     return files("charlm.web").joinpath(*file.split("/")).read_text(encoding="utf-8")
-
-
-def text_name(source: str) -> str:
-    """How a page calls a text: by its file or folder; a name with ":" or a pattern as it is."""
-    return one_line(source if ":" in source or "*" in source else Path(source).name or source)
 
 
 def json_block(value: Any) -> str:

@@ -106,5 +106,6 @@ export function fillCompared(data, go) {
     const none = element("p", { className: "quiet", textContent: "None by more than half a bit." });
     return [element("h3", { textContent: `Words that ${name} knows better, bits saved` }), list.children.length ? list : none];
   });
-  byId("compared").replaceChildren(...told, ...lists);
+  const seen = element("p", { className: "quiet", textContent: `${data.seen}.` });
+  byId("compared").replaceChildren(seen, ...told, ...lists);
 }

@@ -87,7 +87,8 @@ function show(data) {
     data.kind,
     `${whole(data.parameters)} parameters`,
     data.step ? `${whole(data.step)} updates` : "",
-    `${data.bits.toFixed(3)} bits per ${data.symbol} of ${data.shown}`,
+    data.weights,
+    `${data.bits.toFixed(3)} bits per character (${data.shown})`,
     data.compare ? `${data.compare.name}: ${data.compare.bits.toFixed(3)} bits` : "",
     `${whole(length)} ${data.symbol}s`,
   ];

@@ -1,4 +1,4 @@
-"""A text to compare two models on that neither was trained on, and what each was trained on of any text."""
+"""Which part of which text a page is about, and what of it two models were trained on."""
 
 import itertools
 from collections.abc import Iterator
@@ -27,16 +27,43 @@ _NOTED = 0.005
 Two = tuple[TrainedModel, TrainedModel]
 
 
+def opening(trained: TrainedModel, text: EncodedText, length: int) -> EncodedText:
+    """The `beginning` of a text that was cut anywhere, from the first start of a line on."""
+    if trained.network.reads_records:
+        return beginning(trained, text, length)
+    vocabulary = trained.vocabulary
+    ends = [vocabulary.encode(end)[0] for end in "\r\n" if not vocabulary.unknown(end)]
+    is_end = np.isin(text.ids[:length], ends)
+    first_end = int(is_end.argmax())
+    start = first_end + int((~is_end[first_end:]).argmax())
+    return replace(text, ids=text.ids[start : start + length], name=f"beginning of {text.name}")
+
+
+def beginning(trained: TrainedModel, text: EncodedText, length: int) -> EncodedText:
+    """The first `length` symbols of a text.
+
+    For a model of records: an end, and then whole records if one fits, because a cut record surprises the model.
+    """
+    reads_records = trained.network.reads_records
+    if len(text.ids) <= length + reads_records:
+        return text
+    ids = text.ids[: length + reads_records]
+    if reads_records:
+        ends = np.flatnonzero(ids == trained.network.reset_id)
+        ids = ids[: ends[-1] + 1 if len(ends) > 1 else length + 1]
+    return replace(text, ids=ids, name=f"beginning of {text.name}")
+
+
 def unseen_text(models: Two, length: int) -> EncodedText | None:
     """A part of a validation or test text of either run that neither model was trained on, in the first model's ids.
 
     The first part with `length` symbols, or the longest; None without a part that says something, or if a training text
     cannot be read.
     """
-    parts = []
+    parts: list[EncodedText] = []
     try:
         for text in _candidates(models):
-            parts.append(_first_unseen(text, models, length))
+            parts.append(_unseen_part(text, models, length))
             if len(parts[-1].ids) >= length:
                 break
     except CharlmError:
@@ -48,15 +75,17 @@ def unseen_text(models: Two, length: int) -> EncodedText | None:
 def _candidates(models: Two) -> Iterator[EncodedText]:
     """The validation and test texts that both models know."""
     for model in models:
-        for split in model.corpus.splits.keys() - {"train"}:
+        for split in sorted(model.corpus.splits.keys() - {"train"}, reverse=True):
             text = model.split(split).first(_SEARCHED)
             if not any(each.vocabulary.unknown(text.text) for each in models):
                 yield text.in_vocabulary(models[0].vocabulary)
 
 
-def _first_unseen(text: EncodedText, models: Two, length: int) -> EncodedText:
-    """The first part of `length` symbols that neither model was trained on, or the longest; of records, all of them."""
+def _unseen_part(text: EncodedText, models: Two, length: int) -> EncodedText:
+    """The first part of `length` symbols or more that neither was trained on, or the longest; all such records."""
     seen = np.logical_or(*(seen_places(text, model) for model in models))
+    if not seen.any():
+        return text
     if models[0].network.reads_records:
         ids = np.concatenate([text.ids[:1], text.ids[~seen]])
     else:
