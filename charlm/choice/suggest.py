@@ -21,6 +21,7 @@ from charlm.errors import ConfigError, DataError, DeviceError
 from charlm.model import count_parameters
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration
+from charlm.system.host import raise_limit_or
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
 from charlm.training.fine_tuning import fine_tuned_vocabulary
@@ -116,7 +117,8 @@ class _Choice:
             if sizes:
                 groups.append(sizes)
         if not groups:
-            raise DeviceError(f"memory: no model fits into the free memory ({self.machine.device.type})")
+            device, advice = self.machine.device.type, raise_limit_or("free some")
+            raise DeviceError(f"memory: no model fits into the free memory ({device}); {advice}")
         return groups
 
     def _batches(self, chars: int) -> list[int]:
@@ -139,7 +141,8 @@ class _Choice:
         unknown = unknown_share(initial, self.corpus, machine) if initial else 1.0
         training_s = budget.training_s()
         if not table:
-            raise DeviceError(f"memory: too little to train even a small model ({machine.device.type}); free some")
+            device, advice = machine.device.type, raise_limit_or("free some")
+            raise DeviceError(f"memory: too little to train even a small model ({device}); {advice}")
         trained = [self._with_training(candidate, update_s, training_s) for candidate, update_s in table]
         chosen = self._with_members(best(trained), training_s)
         rate = rate_factor(unknown, initial, chosen) if initial else 1.0
@@ -222,9 +225,9 @@ class _Choice:
             passes = f"{chosen.epochs / read_share:.1f} epochs, each of {100 * read_share:.2g}% of the text"
         reasons = {
             "text": self._text(),
-            "machine": f"{describe_device(machine.device)}: {speed:,.0f} characters/s with this model",
+            "machine": describe_device(machine.device),
             "choice": f"{name}: the best for {minutes} by a rule fitted to measured trainings",
-            "plan": f"about {counted(chosen.updates, 'update')}, {passes}",
+            "plan": f"about {counted(chosen.updates, 'update')} at {speed:,.0f} characters/s, {passes}",
         }
         if chosen.epochs >= MOST_EPOCHS:
             reasons["plan"] += "; more would teach little, so the run ends there"
@@ -233,5 +236,5 @@ class _Choice:
         elif chars < _SMALL_CHARS:
             reasons["text"] += "; expect words and layout, hardly sentences; for these give 100,000 or more"
         elif chosen.updates < _FEW_UPDATES:
-            reasons["plan"] += "; expect hardly more than letters and short words; for more give more minutes"
+            reasons["choice"] += "; expect hardly more than letters and short words; for more give more minutes"
         return reasons

@@ -31,7 +31,7 @@ from charlm.cli.usage import UsageError, check_words, worded
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory, is_out_of_processes
 from charlm.system.console import say_error
 from charlm.system.formatting import printable, what_to_type
-from charlm.system.host import limit_spinning, limit_threads
+from charlm.system.host import check_address_space, limit_spinning, limit_threads, raise_limit_or
 
 
 class _Commands(TyperGroup):
@@ -113,6 +113,7 @@ def _version(version: bool = typer.Option(False, "--version", help="Print the ve
     if version:
         typer.echo(__version__)
         raise typer.Exit
+    check_address_space()
 
 
 def _skip_last_collection() -> None:
@@ -158,10 +159,10 @@ def _explained(error: Exception) -> Iterable[str] | None:
         _drop_output()  # other files have a name
         return [f"stdout: {error.strerror}; allowed: a place with room for the output"]
     if is_out_of_memory(error):
-        return ["out of memory; lower model.cell.hidden, train.batch_size or train.bptt"]
+        if isinstance(error, ImportError | OSError):
+            return [f"memory: too little to load a library; {raise_limit_or('free some')}"]
+        return [f"out of memory; {raise_limit_or('lower model.cell.hidden, train.batch_size or train.bptt')}"]
     if is_out_of_processes(error):
-        return [
-            "processes: the system starts no further thread or process; allowed: dozens for each core; raise the limit "
-            "(`ulimit -u`, or pids.max of the control group)"
-        ]
+        advice = raise_limit_or("raise the limit (`ulimit -u`, or pids.max of the control group)")
+        return [f"processes: the system starts no further thread or process; allowed: dozens for each core; {advice}"]
     return None

@@ -15,14 +15,14 @@ import torch
 
 from charlm.errors import DeviceError
 from charlm.system.formatting import counted
-from charlm.system.host import count_cores, free_bytes
+from charlm.system.host import count_cores, free_bytes, process_peak_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 
 
 def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device:
     """The device for `auto`, `cpu`, `cuda` or `cuda:N`, with its index. Processes of a machine get a GPU each."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        _start_threads(torch.get_num_threads() - 1)
+        _start_threads(torch.get_num_threads())
         return torch.device("cpu")
     kind, _, number = name.partition(":")
     if kind not in ("auto", "cuda") or not (number or "0").isdecimal():
@@ -46,8 +46,12 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
     return torch.device("cuda", index)
 
 
+_PER_THREAD = 2**15
+"""Elements for which torch takes one more thread."""
+
+
 def _start_threads(count: int) -> None:
-    """Start threads and end them: where OpenMP cannot start its own, it ends the process without a word."""
+    """Start threads and end them, and then one less of OpenMP's: where it cannot start its own, it ends the process."""
     end = threading.Event()
     threads = [threading.Thread(target=end.wait) for _ in range(count)]
     try:
@@ -57,6 +61,7 @@ def _start_threads(count: int) -> None:
         end.set()
     for thread in threads:
         thread.join()
+    torch.ones(_PER_THREAD * count, dtype=torch.uint8)
 
 
 def prepare_device(device: torch.device, precision: str) -> None:
@@ -174,6 +179,15 @@ if sys.platform != "win32":
 def available_bytes(device: torch.device) -> int | None:
     """Free memory of the device now; None if the system does not say."""
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_bytes()
+
+
+def peak_bytes(device: torch.device) -> int | None:
+    """The most memory that this process held at a time; None if the system does not say.
+
+    On the CPU, all that the process held, Python and libraries included; on a GPU, what torch's allocator held, scratch
+    memory and freed blocks included.
+    """
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else process_peak_bytes()
 
 
 def free_memory() -> None:

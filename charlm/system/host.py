@@ -5,15 +5,21 @@ import itertools
 import math
 import os
 import platform
+import re
 import sys
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
+
+from charlm.errors import DeviceError
+from charlm.system.formatting import format_bytes
 
 _ROOT = Path("/")
 _FLAGS = ("avx", "avx2", "fma", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve", "sve2", "bf16")
 """Flags of /proc/cpuinfo that decide how fast kernels are."""
 _UNREADABLE = (OSError, ValueError, LookupError, ZeroDivisionError)
+_STATUS = "proc/self/status"
 
 
 def describe_cpu() -> str:
@@ -69,17 +75,19 @@ def _quota_cpus(system: Path) -> float:
 
 
 def free_bytes(system: Path = _ROOT) -> int | None:
-    """Memory that is available now, also under the limits of control groups; None if the system does not say."""
+    """Memory that this process may still take, also under limits; None if the system does not say."""
     free = []
     for group in _groups(system):
         with contextlib.suppress(*_UNREADABLE):  # "max" in place of a limit
             limit, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-            free.append(max(0, limit - used + _table(group / "memory.stat")["inactive_file"]))
+            free.append(max(0, limit - used + _number(group / "memory.stat", "inactive_file")))
     with contextlib.suppress(*_UNREADABLE):
-        free.append(1024 * _table(system / "proc/meminfo")["MemAvailable:"])
+        free.append(1024 * _number(system / "proc/meminfo", "MemAvailable:"))
     if not free and sys.platform != "win32":
         with contextlib.suppress(*_UNREADABLE):
             free.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    if (limit := _address_limit(system)) is not None:
+        free.append(max(0, limit - 1024 * _number(system / _STATUS, "VmSize:")))
     return min(free, default=None)
 
 
@@ -93,9 +101,59 @@ def _groups(system: Path) -> Iterator[Path]:
                 yield from (group for group in (innermost, *innermost.parents) if group.is_relative_to(root))
 
 
-def _table(file: Path) -> dict[str, int]:
-    """A file with lines of a name, a number and, optionally, a unit."""
-    return {line.split()[0]: int(line.split()[1]) for line in file.read_text(encoding="ascii").splitlines()}
+def _number(file: Path, name: str) -> int:
+    """The number after a name at the start of a line; LookupError if there is none."""
+    found = re.search(rf"^{name}\s+(\d+)\b", file.read_text(encoding="utf-8", errors="replace"), re.MULTILINE)
+    if found is None:
+        raise LookupError(name)
+    return int(found[1])
+
+
+def process_peak_bytes(system: Path = _ROOT) -> int | None:
+    """The most memory that this process has held at a time; None if the system does not say."""
+    # On Linux, ru_maxrss begins with the peak of the process that started this one.
+    with contextlib.suppress(*_UNREADABLE):
+        return 1024 * _number(system / _STATUS, "VmHWM:")
+    if sys.platform == "darwin":
+        import resource
+
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return None
+
+
+# The limit of the address space (`ulimit -v`). A process maps more than it uses: libraries, a stack for each thread.
+
+
+def _address_limit(system: Path) -> int | None:
+    """Bytes that this process may map; None without a limit."""
+    with contextlib.suppress(*_UNREADABLE):  # "unlimited" in place of a limit
+        return _number(system / "proc/self/limits", "Max address space")
+    return None
+
+
+def raise_limit_or(advice: str, system: Path = _ROOT) -> str:
+    """Advice to a process that is short of memory: first to raise this limit, if there is one."""
+    if (limit := _address_limit(system)) is None:
+        return advice
+    return f"raise the limit of {format_bytes(limit)} of address space (`ulimit -v`), or {advice}"
+
+
+_BESIDE_TORCH = 250_000_000
+"""What charlm maps beside PyTorch's libraries: 180 MB for a sample, 230 MB for a small training with two threads."""
+
+
+def check_address_space(system: Path = _ROOT) -> None:
+    """DeviceError if PyTorch does not fit into the limit: its libraries would end the process without a word."""
+    limit = _address_limit(system)
+    torch = find_spec("torch") if limit is not None else None
+    if limit is None or torch is None or torch.origin is None:
+        return
+    needed = _BESIDE_TORCH + sum(file.stat().st_size for file in Path(torch.origin).parent.glob("lib/*"))
+    if limit < needed:
+        raise DeviceError(
+            f"memory: found a limit of {format_bytes(limit)} of address space; allowed: {format_bytes(needed)} or "
+            "more, most of it for PyTorch; raise the limit (`ulimit -v`)"
+        )
 
 
 _SPINS = 2_000  # tens of microseconds

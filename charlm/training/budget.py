@@ -85,7 +85,7 @@ class Budget:
         return min(_MOST_MEASURING_S, _MEASURING * self.run_s)
 
     def training_s(self) -> float:
-        """How long updates may take, of the minutes that are left, where settings are chosen."""
+        """How long updates may take, of the minutes that are left, as expected before the training."""
         begun_s = self._begun_s()
         passed_s = 0.0 if begun_s is None else time.perf_counter() - begun_s + _AFTER_CHOICE_S
         return _UPDATES * (self.run_s - min(max(_START_S, passed_s), _MOST * self.run_s))

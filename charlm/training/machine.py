@@ -16,6 +16,7 @@ from charlm.native.precision import choose_precision
 from charlm.system.cache import cache_folder
 from charlm.system.device import available_bytes, keep_freed_memory, prepare_device, resolve_device, set_threads
 from charlm.system.formatting import format_bytes
+from charlm.system.host import raise_limit_or
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.optimizer import LEAST_COPIES
 
@@ -44,9 +45,9 @@ def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Ite
     Compiles the kernels of `cells`, by default of the config's cell. DeviceError for a device that is not there or
     lacks the precision, DataError for a cache in which no text can be kept.
     """
-    device = group.on_each(resolve_device, config.device, group)
-    group.use(device)
     set_threads(group.threads(config.threads))
+    device = group.on_each(resolve_device, config.device, group)  # checks that the threads start
+    group.use(device)
     keep_freed_memory()
     free_bytes = available_bytes(device)
     group.local_first(cache_folder, "corpora")  # compiling takes a minute, after which the text would not be read
@@ -69,10 +70,10 @@ def check_memory(config: Config, vocabulary_size: int, machine: Machine) -> None
     needed, free, device = least_bytes(config, vocabulary_size, machine), machine.free_bytes, machine.device.type
     processes = machine.group.local_size if device == "cpu" else 1
     if free is not None and needed > free:
+        advice = raise_limit_or("lower model.cell.hidden, model.layers, train.batch_size or train.bptt")
         raise DeviceError(
             f"memory: the model and a window{f' of {processes} processes' if processes > 1 else ''} need at least "
-            f"{format_bytes(needed)}; {format_bytes(free)} are available ({device}); lower model.cell.hidden, "
-            "model.layers, train.batch_size or train.bptt"
+            f"{format_bytes(needed)}; {format_bytes(free)} are available ({device}); {advice}"
         )
 
 

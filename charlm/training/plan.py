@@ -11,8 +11,10 @@ from charlm.config import Config
 from charlm.config.schema import TrainConfig
 from charlm.data.corpus import CountedSources
 from charlm.model import parameters_by_part
+from charlm.system.device import peak_bytes
 from charlm.system.formatting import counted, format_bytes, format_duration
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
+from charlm.training.budget import Budget
 from charlm.training.machine import Machine, choose_machine, least_bytes
 from charlm.training.optimizer import describe_treatment
 from charlm.training.start import prepare
@@ -28,7 +30,8 @@ def measure_cost(
 ) -> dict[str, Any]:
     """Sizes of data and model, memory, and the speed of some updates of a new trainer; refuses what `start_run` does.
 
-    peak_bytes: the most that a GPU held at a time, with scratch memory and what the allocator keeps; None on the CPU.
+    least_bytes: see there. peak_bytes: of this process, see `charlm.system.device.peak_bytes`. available_bytes: what
+    was free before the trainer was made. steps: updates of the run; see `Budget.training_s` for a run with minutes.
     communication_s: the part of a step that processes spend on each other. opened: see `start_run`.
     """
     machine, text = opened or (choose_machine(config, group), CountedSources(config.data))
@@ -41,7 +44,7 @@ def measure_cost(
         "vocabulary": len(corpus.vocabulary),
         "parameters": parameters_by_part(trainer.config.model, len(trainer.vocabulary)),
         "least_bytes": least_bytes(trainer.config, len(corpus.vocabulary), machine),
-        "peak_bytes": torch.cuda.max_memory_reserved(trainer.device) if trainer.device.type == "cuda" else None,
+        "peak_bytes": peak_bytes(trainer.device),
         "available_bytes": machine.free_bytes,
         "read_share": train.read_share,
         "steps_per_epoch": steps_per_epoch,
@@ -59,16 +62,16 @@ def measure_cost(
 def cost_table(cost: Mapping[str, Any]) -> dict[str, str]:
     """What `measure_cost` has found, for people: label → text."""
     parts = ", ".join(f"{name} {count:,}" for name, count in cost["parameters"].items())
-    memory = f"at least {format_bytes(cost['least_bytes'])}"
+    memory = f"at least {format_bytes(cost['least_bytes'])} for the model and a window"
     if cost["peak_bytes"]:
-        memory += f"; at the peak {format_bytes(cost['peak_bytes'])}"
+        memory += f"; {format_bytes(cost['peak_bytes'])} at the peak of this process"
     if cost["available_bytes"]:
         memory += f"; available {format_bytes(cost['available_bytes'])}"
     speed = f"{cost['chars_per_s']:,.0f} characters/s, {1000 * cost['step_s']:.1f} ms an update"
     if cost["communication_s"]:
         share = cost["communication_s"] / cost["step_s"]
         speed += f"; {cost['processes']} processes, {share:.0%} communication"
-    run_s = cost["steps"] * cost["step_s"]
+    run_s, epochs = cost["steps"] * cost["step_s"], cost["steps"] / cost["steps_per_epoch"]
     epoch = counted(cost["steps_per_epoch"], "update")
     if cost["read_share"] < 1:
         epoch += f", which read {100 * cost['read_share']:.2g}% of the text"
@@ -81,14 +84,14 @@ def cost_table(cost: Mapping[str, Any]) -> dict[str, str]:
         "update": cost["update"],
         "speed": speed,
         "epoch": f"{epoch}, {format_duration(cost['epoch_s'])} without evaluation",
-        "run": f"{counted(cost['steps'], 'update')}, {format_duration(run_s)} without evaluation",
+        "run": f"{counted(cost['steps'], 'update')}, {epochs:.1f} epochs, {format_duration(run_s)} without evaluation",
     }
 
 
 def _steps(train: TrainConfig, steps_per_epoch: int, step_s: float) -> int:
-    """Steps until the first of the run's limits, with the minutes for updates alone."""
-    epochs, minutes = train.max_epochs or math.inf, train.max_minutes or math.inf
-    steps = min(train.max_steps or math.inf, epochs * steps_per_epoch, 60 * minutes / step_s)
+    """Steps until the first of the run's limits."""
+    epochs, training_s = train.max_epochs or math.inf, Budget(train.max_minutes).training_s()
+    steps = min(train.max_steps or math.inf, epochs * steps_per_epoch, training_s / step_s)
     return max(1, math.ceil(steps))
 
 

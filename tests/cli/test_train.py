@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import threading
 from pathlib import Path
 from unittest import mock
@@ -139,11 +140,47 @@ def test_what_runs_without_a_kernel_is_said(cli, trained_run, no_kernels):
     assert cli("sample", trained_run, "--seed", 1, "--length", 5).err == line
 
 
-def test_memory_that_runs_out_is_one_line(cli, tiny_config, monkeypatch):
-    fault = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+@pytest.mark.parametrize(
+    ("fault", "found", "advice"),
+    [
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
+            "out of memory",
+            "lower model.cell.hidden, train.batch_size or train.bptt",
+        ),
+        (
+            ImportError("libtorch_cpu.so: failed to map segment from shared object"),
+            "memory: too little to load a library",
+            "free some",
+        ),
+        (
+            RuntimeError("can't start new thread"),
+            "processes: the system starts no further thread or process; allowed: dozens for each core",
+            "raise the limit (`ulimit -u`, or pids.max of the control group)",
+        ),
+    ],
+)
+def test_memory_that_runs_out_is_one_line(cli, tiny_config, monkeypatch, limit_address_space, fault, found, advice):
     monkeypatch.setattr(Trainer, "update", mock.Mock(side_effect=fault))
-    error = cli("plan", "--config", tiny_config).error
-    assert error == "out of memory; lower model.cell.hidden, train.batch_size or train.bptt"
+    assert cli("plan", "--config", tiny_config).error == f"{found}; {advice}"
+    limit_address_space(10**15)
+    limit = "raise the limit of 1 PB of address space (`ulimit -v`)"
+    assert cli("plan", "--config", tiny_config).error == f"{found}; {limit}, or {advice}"
+
+
+def test_all_threads_of_a_run_are_tried_before_openmp_starts_its_own(cli, tiny_config, monkeypatch):
+    """OpenMP ends the process where it cannot start one."""
+    refused = RuntimeError("can't start new thread")
+    monkeypatch.setattr(threading.Thread, "start", mock.Mock(side_effect=[None, None, refused]))
+    assert cli("plan", "--config", tiny_config, "--set", "threads=3").error.startswith("processes: ")
+
+
+@pytest.fixture
+def limit_address_space():
+    """Sets the limit of this process, which it restores."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    yield lambda limit: resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+    resource.setrlimit(resource.RLIMIT_AS, before)
 
 
 @pytest.mark.parametrize("source", ["./texts/my.txt", "texts/*.txt"])

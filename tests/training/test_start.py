@@ -11,7 +11,7 @@ from charlm.config import load_config, parse_config
 from charlm.errors import DataError, RunError
 from charlm.model import build_model, count_parameters
 from charlm.native import precision
-from charlm.system.host import free_bytes
+from charlm.system.host import free_bytes, process_peak_bytes
 from charlm.system.lock import is_locked, locked
 from charlm.training.machine import choose_machine, least_bytes
 from charlm.training.start import resume_run, start_run
@@ -156,3 +156,14 @@ def test_a_container_has_what_its_group_leaves_it(write, tmp_path):
     for name, value in (("max", "3000"), ("current", "2000"), ("stat", "anon 5\ninactive_file 7\n")):
         write(f"sys/fs/cgroup/memory.{name}", value)
     assert free_bytes(tmp_path) == 1007
+
+
+def test_a_process_has_what_its_limit_of_address_space_leaves_it(write, tmp_path):
+    write("proc/meminfo", "MemAvailable:  8000 kB\n")
+    write("proc/self/status", "Name:\tpython\nVmSize:\t    3000 kB\nVmHWM:\t    2000 kB\n")
+    write("proc/self/limits", "Limit  Soft Limit  Hard Limit  Units\nMax address space  unlimited  unlimited  bytes\n")
+    assert free_bytes(tmp_path) == 8000 * 1024
+    for limit, free in ((7_168_000, 4_096_000), (1000, 0)):
+        write("proc/self/limits", f"Max resident set  9  9  bytes\nMax address space  {limit}  unlimited  bytes\n")
+        assert free_bytes(tmp_path) == free
+    assert process_peak_bytes(tmp_path) == 2000 * 1024
