@@ -22,7 +22,7 @@ def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], de
     """Step of Adam or AdamW; then average ← decay · average + (1 − decay) · weight. One pass; the state is torch's.
 
     averages: the running average of each weight, or empty. As in torch's fused step, gradients are divided by
-    `optimizer.grad_scale`, and `optimizer.found_inf` skips the step.
+    `optimizer.grad_scale`, and `optimizer.found_inf` skips the step; then the averages stay, too.
 
     Returns False, and does nothing, if the kernel does not compile or a tensor is not float32 on the CPU. ValueError
     for a gradient, average or state that does not fit its weight.
@@ -37,10 +37,12 @@ def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], de
             if tensor is not None:
                 shape = () if name == "step" else weight.shape
                 check_tensor(f"{name} of a weight", tensor, shape, weight.dtype, weight.device)
-    scale, skipped = getattr(optimizer, "grad_scale", None), getattr(optimizer, "found_inf", None)
+    if getattr(optimizer, "found_inf", None):
+        return True
+    scale = getattr(optimizer, "grad_scale", None)
     for group in optimizer.param_groups:
         weights = group["params"]
-        gradients = [None if skipped else weight.grad for weight in weights]
+        gradients = [weight.grad for weight in weights]
         states = [
             {} if gradient is None else _state(optimizer, weight)
             for weight, gradient in zip(weights, gradients, strict=True)

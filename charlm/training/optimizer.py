@@ -139,9 +139,10 @@ def step_and_average(optimizer: torch.optim.Optimizer, averages: Mapping[Tensor,
     if isinstance(optimizer, torch.optim.Adam) and adam_step(optimizer, averages, decay):
         return
     optimizer.step()
+    share = (1 - decay) * (1 - getattr(optimizer, "found_inf", 0.0))  # a skipped step changes no average either
     with torch.no_grad():
         for weight, average in averages.items():
-            average.lerp_(weight, 1 - decay)
+            average.lerp_(weight, share)
 
 
 def learning_rate(config: Optimizer, step: int, epochs: int, share_done: float) -> float:
@@ -159,15 +160,17 @@ def learning_rate(config: Optimizer, step: int, epochs: int, share_done: float) 
     return config.lr * warmup * decay
 
 
+def can_skip_steps(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether the device itself can skip a step, see `skip_step_unless`: if the optimizer is fused.
+
+    Not with momentum in SGD, whose buffer would stay unset if the first step were skipped.
+    """
+    return bool(optimizer.defaults.get("fused")) and not optimizer.defaults.get("momentum")
+
+
 def skip_step_unless(finite: Tensor, optimizer: torch.optim.Optimizer) -> None:
-    """Unless `finite` (0-d bool on the device), fused optimizers skip the next step; for others gradients become 0."""
-    if optimizer.defaults.get("fused"):
-        optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
-        return
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            if parameter.grad is not None:
-                parameter.grad.masked_fill_(~finite, 0.0)
+    """Unless `finite` (0-d bool on the device), the next `step_and_average` changes nothing."""
+    optimizer.found_inf = (~finite).to(torch.float32)  # type: ignore[attr-defined]
 
 
 def clip_gradients(

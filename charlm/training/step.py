@@ -22,7 +22,14 @@ from charlm.native.loading import used_kernels
 from charlm.system.process_group import Shard
 from charlm.training.budget import Budget
 from charlm.training.machine import Machine, check_memory
-from charlm.training.optimizer import build_optimizer, clip_gradients, learning_rate, skip_step_unless, step_and_average
+from charlm.training.optimizer import (
+    build_optimizer,
+    can_skip_steps,
+    clip_gradients,
+    learning_rate,
+    skip_step_unless,
+    step_and_average,
+)
 from charlm.training.state import TrainState
 
 
@@ -64,8 +71,9 @@ class Trainer:
             objective_sum=torch.zeros((), dtype=torch.float64, device=self.device),
             grad_norm=torch.zeros((), device=self.device),
         )
-        # Reading a number from a GPU makes the host wait for it, so the check for finite numbers is deferred there.
-        self._defers_checks = self.device.type != "cpu"
+        # Reading a number from a GPU makes the host wait for it, so the check for finite numbers is deferred there, if
+        # the GPU itself can skip a step.
+        self._reading_waits = self.device.type != "cpu"
         self._diverged_step = torch.full((), -1, device=self.device)
 
     # Where the run stands
@@ -103,8 +111,8 @@ class Trainer:
     def update(self) -> None:
         """Read one window of every stream and make one optimizer step.
 
-        DivergenceError, before the weights change, for a loss or gradient that is not finite; on a GPU the step is
-        skipped, and `check_finite` raises later.
+        DivergenceError, before the weights change, for a loss or gradient that is not finite; on a GPU some optimizers
+        (`can_skip_steps`) skip the step, and `check_finite` raises later.
         """
         start_s = time.perf_counter()
         train, state = self.config.train, self.state
@@ -186,7 +194,7 @@ class Trainer:
 
     def _stop_unless_finite(self, objective: Tensor, grad_norm: Tensor) -> None:
         step = self.state.step + 1
-        if self._defers_checks:
+        if self._reading_waits and can_skip_steps(self.optimizer):
             finite = torch.isfinite(grad_norm) & torch.isfinite(objective)
             skip_step_unless(finite, self.optimizer)
             first = ~finite & (self._diverged_step < 0)

@@ -4,6 +4,7 @@ They take the way of every device that is not the CPU. Whatever would wait for a
 """
 
 import contextlib
+import math
 import sys
 from unittest import mock
 
@@ -50,7 +51,7 @@ def autocast(monkeypatch):
     train=[{}, {"ema": 0.9, "reset_state": 0.1}, {"activation_penalty": 0.1, "change_penalty": 0.1}],
     records=["", "\n"],  # records run in the loop that takes resets
 )
-def test_updates(trainer_of, kind, model, name, precision, train, records):
+def test_updates(trainer_of, monkeypatch, kind, model, name, precision, train, records):
     trainer = trainer_of(
         on="meta",
         records=records,
@@ -59,6 +60,8 @@ def test_updates(trainer_of, kind, model, name, precision, train, records):
         optimizer={"name": name, "lr": 0.01},
         train={"bptt": 3, **train},
     )
+    if name in ("rmsprop", "muon"):  # they wait for the check for finite numbers, and for nothing else
+        monkeypatch.setattr("charlm.training.step.math", mock.Mock(inf=math.inf, isfinite=lambda number: True))
     trainer.update()
     trainer.update()
     assert {parameter.device for parameter in trainer.parameters} == {META}

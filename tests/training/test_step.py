@@ -105,29 +105,53 @@ def test_reset_state_begins_a_share_of_the_streams_again(trainer_of):
     assert 0.15 <= torch.cat(begins).float().mean() <= 0.35
 
 
-@pairwise(name=[*OPTIMIZERS.classes], deferred=[False, True], where=["loss", "gradient"])
-def test_divergence_is_found_before_the_weights_are_spoiled(trainer_of, name, deferred, where):
-    """Without waiting for the device, as with CUDA, the step is made harmless, and the next look reports it."""
-    trainer = trainer_of(optimizer={"name": name, "lr": 0.01})
-    trainer._defers_checks = deferred
-    trainer.update()
+SKIPPED_ON_A_GPU = [{"name": "adamw"}, {"name": "adam"}, {"name": "sgd"}]
+CHECKED_AT_ONCE = [
+    *({"name": name, "momentum": momentum} for name in ("muon", "rmsprop") for momentum in (0.0, 0.9)),
+    {"name": "sgd", "momentum": 0.9},
+    {"name": "adagrad"},
+]
+
+
+def changing_tensors(trainer):
+    snapshot = take_snapshot(trainer)
+    groups = {group: getattr(snapshot, group) for group in ("weights", "averaged", "optimizer")}
+    return {(group, name): tensor.clone() for group in groups for name, tensor in groups[group].items()}
+
+
+@pairwise(
+    optimizer=[*SKIPPED_ON_A_GPU, *CHECKED_AT_ONCE],
+    as_on_gpu=[True, False],
+    where=["gradient", "loss"],
+    updates=[2, 0],  # after the first one, the average is the weights
+    has_kernels=[False, True],
+)
+def test_divergence_is_found_before_anything_is_spoiled(
+    trainer_of, request, optimizer, as_on_gpu, where, updates, has_kernels
+):
+    """Neither weights nor their average nor optimizer state. As on a GPU, some skip steps until the next look."""
+    assert {each["name"] for each in (*SKIPPED_ON_A_GPU, *CHECKED_AT_ONCE)} == {*OPTIMIZERS.classes}
+    if not has_kernels:
+        request.getfixturevalue("no_kernels")
+    trainer = trainer_of(optimizer={"lr": 0.01, **optimizer}, train={"ema": 0.9})
+    trainer._reading_waits = as_on_gpu
+    for _ in range(updates):
+        trainer.update()
     trainer.check_finite()
-    bias = trainer.model.decoder.bias
-    if where == "loss":
-        bias.data[0] = math.inf
+    before = changing_tensors(trainer)
+    if where == "gradient":
+        trainer.model.decoder.bias.register_hook(lambda gradient: gradient * math.inf)
     else:
-        bias.register_hook(lambda gradient: gradient * math.inf)
-    before = {key: p.detach().clone() for key, p in trainer.model.named_parameters()}
-    if deferred:
-        for _ in range(3):
-            trainer.update()
+        backward = trainer._backward
+        trainer._backward = lambda loss: backward(loss._replace(objective=loss.objective + math.inf))
+    skipped = 3 if as_on_gpu and optimizer in SKIPPED_ON_A_GPU else 0
+    for _ in range(skipped):
+        trainer.update()
     with pytest.raises(DivergenceError):
-        (trainer.check_finite if deferred else trainer.update)()
-    for key, parameter in trainer.model.named_parameters():
-        if not deferred or name in ("adamw", "adam", "sgd"):
-            assert torch.equal(parameter, before[key]), key
-        assert parameter[torch.isfinite(before[key])].isfinite().all(), key
-    assert trainer.state.step == (4 if deferred else 1)
+        (trainer.check_finite if skipped else trainer.update)()
+    for name, tensor in changing_tensors(trainer).items():
+        assert torch.equal(tensor, before.get(name, torch.zeros_like(tensor))), name  # new optimizer state is 0
+    assert trainer.state.step == updates + skipped
 
 
 def test_the_average_of_the_weights_begins_with_those_after_the_first_update(trainer_of):
