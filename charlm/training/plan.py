@@ -41,6 +41,7 @@ def measure_cost(
     communication_s = _median_s(lambda: _communicate(trainer), trainer) if group.is_distributed else 0.0
     return {
         "splits": {name: len(ids) for name, ids in corpus.splits.items()},
+        "unit": corpus.vocabulary.unit,
         "vocabulary": len(corpus.vocabulary),
         "parameters": parameters_by_part(trainer.config.model, len(trainer.vocabulary)),
         "least_bytes": least_bytes(trainer.config, len(corpus.vocabulary), machine),
@@ -49,7 +50,7 @@ def measure_cost(
         "read_share": train.read_share,
         "steps_per_epoch": steps_per_epoch,
         "step_s": step_s,
-        "chars_per_s": train.batch_size * train.bptt / step_s,
+        "chars_per_s": train.batch_size * train.bptt / step_s / corpus.symbols_per_char,
         "epoch_s": step_s * steps_per_epoch,
         "steps": _steps(train, steps_per_epoch, step_s),
         "backend": trainer.backend,
@@ -76,7 +77,7 @@ def cost_table(cost: Mapping[str, Any]) -> dict[str, str]:
     if cost["read_share"] < 1:
         epoch += f", which read {100 * cost['read_share']:.2g}% of the text"
     return {
-        **{name: counted(count, "character") for name, count in cost["splits"].items()},
+        **{name: counted(count, cost["unit"]) for name, count in cost["splits"].items()},
         "vocabulary": f"{cost['vocabulary']:,}",
         "parameters": f"{sum(cost['parameters'].values()):,} ({parts})",
         "memory": memory,
