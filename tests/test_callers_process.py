@@ -44,7 +44,7 @@ def settings() -> dict[str, object]:
 
 
 def use(model):
-    return model.score(TEXTS).tolist(), model.sample("no ", length=50, seed=1), model.next("te")
+    return model.surprise(TEXTS).tolist(), model.sample("no ", length=50, seed=1), model.next("te")
 
 
 def test_settings_are_as_before(tiny_config, trained_run, tmp_path, threads):

@@ -51,10 +51,13 @@ def look(
     check_output(out, "--out", "a page of charlm look")
     other = None if compare is None else load(compare, "cpu", "fp32")
     if file is not None:
-        text = beginning(trained, trained.read(file, skip_unknown=skip_unknown), length)
+        whole = trained.read(file, skip_unknown=skip_unknown)
+        text = beginning(trained, whole, length)
     else:
-        whole = None if other is None else unseen_text((trained, other), length)
-        text = opening(trained, whole or trained.split("valid"), length)
-    size = f"{len(shown_part(trained, text.ids)):,} {trained.vocabulary.unit}s"
-    say("look", f"reading {size}, {text.name}; looking for what units track and what is copied ...")
+        unseen = None if other is None else unseen_text((trained, other), length)
+        whole = unseen or trained.split("valid")
+        text = opening(trained, whole, length)
+    shown, available = (len(shown_part(trained, each.ids)) for each in (text, whole))
+    say("text", f"{shown:,} of {available:,} {trained.vocabulary.unit}s of {whole.name}; see --length")
+    say("look", "looking for what units track and what is copied ...")
     write_page(out, look_page(trained, text, other, gradients=gradients))

@@ -33,9 +33,9 @@ def model(labels_run) -> TrainedModel:
 def test_the_probability_is_that_of_the_whole_line(model, equal_priors):
     labels = ["it", "de", "i"]
     for line, (label, p) in zip(LINES, model.classify(iter(LINES), labels, equal_priors=equal_priors), strict=True):
-        bits = np.array([model.char_scores([f"{each}\t{line}"])[0].sum() for each in labels])
+        bits = np.array([model.char_surprise([f"{each}\t{line}"])[0].sum() for each in labels])
         if equal_priors:  # without the score of the label
-            bits -= [model.char_scores([f"{each}\t"])[0][:-1].sum() for each in labels]
+            bits -= [model.char_surprise([f"{each}\t"])[0][:-1].sum() for each in labels]
         expected = np.exp2(-bits) / np.exp2(-bits).sum()
         assert (label, p) == (labels[expected.argmax()], pytest.approx(expected.max(), rel=1e-4))
 

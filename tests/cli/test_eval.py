@@ -1,6 +1,7 @@
 """`charlm eval`."""
 
 import csv
+import hashlib
 import json
 import math
 import re
@@ -9,24 +10,29 @@ import pytest
 
 from charlm.checkpoint import read_checkpoint, save_checkpoint
 
-KEYS = ("checkpoint", "step", "text", "precision", "nats_per_char", "bits_per_char", "targets", "chars_per_s")
+KEYS = ("checkpoint", "step", "precision", "text", "nats_per_char", "bits_per_char", "perplexity_per_char",
+        "bits_per_byte", "chars_per_s")  # fmt: skip
 
 
 def table(result):
     return dict(re.split(" +", line, maxsplit=1) for line in result.out.splitlines())
 
 
-def test_splits(cli, trained_run):
-    for split, targets in (("train", 17_999), ("test", 999), ("valid", 999)):
+def test_splits(cli, trained_run, text_file):
+    names = "first 90 % of text.txt", "last 5 % of text.txt", "5 % of text.txt before the last 5 %"
+    for split, name, chars, at in zip(("train", "test", "valid"), names, (17_999, 999, 999), (0, 19, 18), strict=True):
         value = json.loads(cli("eval", trained_run, "--split", split, "--json").out)
         assert tuple(value) == KEYS
-        assert (value["text"], value["targets"], value["step"]) == (split, targets, 6)
-        assert value["bits_per_char"] == pytest.approx(value["nats_per_char"] / math.log(2))
+        digest = hashlib.sha256(text_file.read_bytes()[1000 * at :][: chars + 1]).hexdigest()
+        of = {"name": name, "sha256": digest, "chars": chars, "size_bytes": chars, "unknown": 0}
+        assert (value["text"], value["step"]) == (of, 6)
+        assert value["bits_per_char"] == value["bits_per_byte"] == pytest.approx(value["nats_per_char"] / math.log(2))
+        assert value["perplexity_per_char"] == pytest.approx(math.exp(value["nats_per_char"]))
     coarse = json.loads(cli("eval", trained_run, "--precision", "bf16", "--json").out)
     assert (coarse["precision"], coarse["nats_per_char"] == value["nats_per_char"]) == ("bf16", False)
     rows = table(cli("eval", trained_run))  # valid is the default
-    assert tuple(rows) == KEYS
-    assert (rows["nats_per_char"], rows["targets"]) == (f"{value['nats_per_char']:.4f}", "999")
+    assert tuple(rows) == (*KEYS, "characters", "unknown")
+    assert (rows["nats_per_char"], rows["characters"]) == (f"{value['nats_per_char']:.4f}", "999")
 
 
 def test_per_char_adds_up_and_the_dynamic_score_stands_beside_the_static_one(cli, trained_run, write, tmp_path):
@@ -55,11 +61,12 @@ def test_novelty_counts_windows_of_the_training_text(cli, trained_run, text_file
     training_text = text_file.read_text()
     text = training_text[100:190] + "mmm" + training_text[300:310]
     words = ["eval", trained_run, "--file", write("sample.txt", text), "--novelty"]
-    longest, stretch, share = json.loads(cli(*words, "--json").out)["novelty"].values()
+    longest, stretch, share, unread = json.loads(cli(*words, "--json").out)["novelty"].values()
+    assert unread == []
     assert share == pytest.approx(sum(text[at : at + 20] in training_text for at in range(84)) / 84)
     assert (len(stretch), stretch in text, stretch in training_text) == (longest, True, True)
     rows = table(cli(*words))
-    assert rows["copied"] == f"{100 * share:.1f}% of its windows of 20 characters occur in the training text"
+    assert rows["copied"] == f"{100 * share:.1f}% of its windows of 20 characters occur in the training texts"
     assert rows["longest_copy"] == f"{longest} characters: {stretch!r}"
 
 
@@ -80,7 +87,8 @@ def test_unknown_characters_are_skipped(cli, trained_run, write):
     file = write("other.txt", "so\nZ so Z, é\n")
     skipped = cli("eval", trained_run, "--file", file, "--skip-unknown", "--json")
     assert skipped.err.endswith(f"skipped  {file}: 4 characters: 'Z' (U+005A), ',' (U+002C), 'é' (U+00E9)\n")
-    assert json.loads(skipped.out)["targets"] == 8
+    of = json.loads(skipped.out)["text"]
+    assert (of["chars"], of["unknown"]) == (8, 4)
 
 
 def test_weights_that_overflow_are_told_and_no_json_holds_nan(cli, copied_run, text_file, tmp_path):

@@ -37,17 +37,17 @@ def test_new_lines_are_neither_repeats_nor_in_the_training_text(cli, lines_run, 
     new = cli(*words, "--count", 3, "--temperature", 3)
     lines = new.out.split("\n")[:-1]
     assert len(set(lines)) == len(lines) == 3
-    assert not {*lines} & {*model.vocabulary.decode(model.split("train")).split("\n")[1:-1]}
+    assert not {*lines} & {*model.split("train").text.split("\n")[1:-1]}
     none = cli(*words, "--count", 2, "--temperature", 0)
     assert none.out == ""
     assert none.err == "drawn    40 samples for 0 of 2\n"
 
 
 def test_a_text_is_scored_line_by_line_whatever_ends_its_lines(cli, lines_run, model):
-    bits = np.concatenate(model.char_scores(["anna", "jo"]))
+    bits = np.concatenate(model.char_surprise(["anna", "jo"]))
     for data in (b"anna\njo", b"anna\r\njo\r\n"):
         value = json.loads(cli("eval", lines_run, "--file", "-", "--json", stdin=data).out)
-        assert (value["targets"], value["bits_per_char"]) == (8, pytest.approx(bits.mean(), rel=1e-5))
+        assert (value["text"]["chars"], value["bits_per_char"]) == (8, pytest.approx(bits.mean(), rel=1e-5))
     assert cli("eval", lines_run, "--dynamic").error.startswith("dynamic evaluation: found a model of records")
 
 
@@ -58,7 +58,7 @@ def test_the_choice_of_settings_takes_lines_too_and_fine_tuning_keeps_them(cli, 
     result = cli("train", *words, "--lines", "--run-dir", tmp_path / "run")
     assert (result.code, result.out.count("\n")) == (0, 10)
     value = json.loads(cli("eval", tmp_path / "run", "--json").out)
-    assert value["nats_per_record"] == pytest.approx(value["nats_per_char"] * value["targets"] / value["records"])
+    assert value["nats_per_record"] == pytest.approx(value["nats_per_char"] * value["text"]["chars"] / value["records"])
     assert f" per character, {value['nats_per_record']:.2f} nats per record, at update " in result.err
     cli("train", *words, "--init-from", tmp_path / "run", "--run-dir", tmp_path / "again")
     assert load(tmp_path / "again").network.reads_records

@@ -86,12 +86,13 @@ def test_look_at_a_file_or_at_the_validation_text(cli, trained_run, tmp_path, wr
     text, valid = words_text(700), words_text(20_000)[18_000:19_000]
     result = cli("look", trained_run, "--file", write("a.txt", text), "--length", 300, "--gradients")
     lines = result.err.splitlines()
-    assert f"text     {tmp_path / 'a.txt'}: the first 300 of 700 characters; --length takes more" in lines
+    assert "text     300 of 700 characters of a.txt; see --length" in lines
     assert re.fullmatch(r"page     look\.html, [\d.]+ kB: open it in a browser", lines[-1])
     page = (tmp_path / "look.html").read_text(encoding="utf-8")
     assert (data_of(page)["text"], '"gradients":' in page) == (text[:300], True)
     looked = cli("look", trained_run, "--length", 9000, "--compare", trained_run)
-    assert "text     the validation text has 1,000 characters; --length asks for 9,000\n" in looked.err
+    assert " of 1,000 characters of 5 % of text.txt before the last 5 %; see --length\n" in looked.err
+    assert "compare  Neither was trained on this text\n" in looked.err
     page = (tmp_path / "look.html").read_text(encoding="utf-8")
     assert data_of(page)["text"] == valid[valid.index("\n") + 1 :]  # the split begins within a line
 

@@ -23,7 +23,8 @@ def test_each_record_is_written_scored_and_classified_by_itself(cli, tiny_config
     assert [row.split("\t")[3] for row in scored] == [record.replace("\n", r"\n") for record in RECORDS[:5]]
     evaluated = json.loads(cli("eval", run, "--file", text, "--json").out)
     assert evaluated["records"] == 400
-    assert evaluated["targets"] == sum(len(record) + 1 for record in RECORDS)
+    chars = evaluated["text"]["chars"]
+    assert chars == sum(len(record) + 1 for record in RECORDS)
     classified = cli("classify", run, "-", "--labels", "salt,milk", "--separator", " ", stdin=b"egg\nmilk\n~~~\nsalt")
     assert [row.split("\t")[2] for row in classified.out.splitlines()] == [r"egg\nmilk", "salt"]
     assert cli("sample", run, "--prompt", "egg\nsalt", "--length", 3, "--seed", 1).out.startswith("egg\nsalt")
@@ -34,10 +35,9 @@ def test_each_record_is_written_scored_and_classified_by_itself(cli, tiny_config
     shown = "".join(f"{record}\x1e" for record in RECORDS[:4])
     assert page["text"] == shown
     assert page["copied"] == [[0, len(shown)]]
-    assert f"{text}: the first {len(shown)} of {evaluated['targets']:,} characters; " in looked.err
-    assert f"reading {len(shown)} characters, " in looked.err
+    assert f"text     {len(shown)} of {chars:,} characters of recipes.txt; " in looked.err
     model = charlm.load(run)
-    assert model.evaluate(text.read_text()).targets == evaluated["targets"]
+    assert model.evaluate(text.read_text()).of.chars == chars
 
 
 def test_a_separator_that_is_nowhere_or_empty_is_refused(cli, text_file):

@@ -143,7 +143,7 @@ def test_pointing_at_written_text_tells_what_else_could_have_come(opened_model):
     place = next(place for place in range(20, 60) if text[place] in "abcdefgh")
     view.hover(f'#paper [data-index="{place}"]')
     assert view.locator("#written .glyph").all_text_contents()[:5] == names(trained.next(text[:place], 5))
-    [bits] = trained.char_scores([f"\n{text}"])
+    [bits] = trained.char_surprise([f"\n{text}"])
     sentence = view.text_content("#written .beside p")
     assert sentence.startswith(f"{bits[place]:.2f} bits (")
     assert view.text_content("#written .true .number") in sentence.replace("\u00a0", " ")

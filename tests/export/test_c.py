@@ -14,21 +14,25 @@ from charlm.inference.sampling import sample_text
 from tests.export.c_program import COMPILER, compiled
 from tests.export.models import every_model, model_of
 
-TEXT = "abcd efé gha\nbacé hgf\n" * 40
+TEXT = "éabcd efé gha\nbacé hgf\n" * 40
 SEED = 2**40 + 7
 
 pytestmark = pytest.mark.skipif(not shutil.which(COMPILER[0]), reason=f"no {COMPILER[0]}")
 
 
-def bits_per_character(run, text=TEXT):
-    """The score that the program prints, and the number of characters that it scored."""
+def scores(run, text=TEXT):
+    """What the program prints of a text: bits and how many, of characters, and of bytes if the model reads bytes."""
     printed = run("--score", stdin=text).stdout.decode()
-    bits, scored = re.fullmatch(r"(\d+\.\d+) bits per character, (\d+) characters\n", printed).groups()
-    return float(bits), int(scored)
+    found = re.findall(r"(\d+\.\d+) bits per (byte|character), (\d+) \2s", printed)
+    return {unit: (float(bits), int(count)) for bits, unit, count in found}
 
 
-def approximately(evaluation):
-    return pytest.approx(evaluation.bits_per_char, abs=1e-5), evaluation.targets
+def expected(trained, text=TEXT):
+    score = trained.evaluate(text)
+    told = {"character": (pytest.approx(score.bits_per_char, abs=1e-5), score.of.chars)}
+    if trained.vocabulary.level == "byte":
+        told["byte"] = pytest.approx(score.bits_per_byte, abs=1e-5), score.of.size_bytes
+    return told
 
 
 @every_model
@@ -36,7 +40,7 @@ def test_it_scores_and_writes_as_charlm_does(tmp_path, options):
     trained = model_of(**options)
     run = compiled(trained, "float32", tmp_path)
 
-    assert bits_per_character(run) == approximately(trained.evaluate(TEXT))
+    assert scores(run) == expected(trained)
 
     for prompt, choice in (
         ("", {"temperature": 1.0}),
@@ -58,14 +62,14 @@ def test_weights_of_fewer_bits_compute_what_the_rounded_model_does(tmp_path, wei
     for parameter in trained.network.parameters():
         if parameter.dim() == 2:
             stored_matrix(parameter, weights)
-    assert bits_per_character(run) == approximately(trained.evaluate(TEXT))
+    assert scores(run) == expected(trained)
 
 
 def test_records_of_several_lines_end_as_in_training(tmp_path):
     trained = model_of("rhn", level="byte", records="\n~~~\n")
     run = compiled(trained, "float32", tmp_path)
     for scored in ("ab\n~ c\n~~~\r\nd\r\n~~~\ne\n~~", "ab\n~~~\n\n~"):
-        assert bits_per_character(run, scored) == approximately(trained.evaluate(scored))
+        assert scores(run, scored) == expected(trained, scored)
     text = trained.sample("ab\n~", length=100, seed=SEED, temperature=0.5)
     written = run("--prompt", "ab\n~", "--length", "100", "--seed", str(SEED), "--temperature", "0.5").stdout
     assert written.decode("utf-8", "replace") == f"ab\n~{text}\n"
@@ -75,7 +79,7 @@ def test_one_character_stands_for_all_rare_ones(tmp_path):
     known = model_of()
     trained = replace(known, vocabulary=replace(known.vocabulary, other="g"))
     run = compiled(trained, "float32", tmp_path)
-    assert bits_per_character(run, "ab€ßc") == approximately(trained.evaluate("ab€ßc"))
+    assert scores(run, "ab€ßc") == expected(trained, "ab€ßc")
     assert "g" not in run("--length", "300").stdout.decode()
 
 

@@ -1,5 +1,6 @@
 """`charlm export --to html`: what the command writes and says, and the weights of the page."""
 
+import math
 import re
 import shutil
 import subprocess
@@ -24,10 +25,11 @@ def test_it_says_what_the_page_costs(cli, trained_run, tmp_path, model, options,
     valid = model.split("valid")
     assert float(before) == pytest.approx(model.evaluate(valid).nats_per_char, abs=1e-4)
     assert after == before or name == "int8"
-    assert scored == f"{len(valid) - 1:,}"
+    assert scored == f"{len(valid.ids) - 1:,}"
     data = data_of((tmp_path / "a.html").read_text(encoding="utf-8"))
-    assert data["precision"] == name
-    units = data_of(look_page(model, opening(model, 5000)))["units"]
+    assert (data["precision"], data["score"]["of"]) == (name, valid.name)
+    assert data["score"]["bits"] == pytest.approx(float(after) / math.log(2), abs=1e-3)
+    units = data_of(look_page(model, opening(model, valid, 5000)))["units"]
     assert data["units"] == [{name: unit[name] for name in data["units"][0]} for unit in units]
     assert [file.name for file in tmp_path.iterdir()] == ["a.html"]
 

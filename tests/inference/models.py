@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from charlm.config import parse_config
+from charlm.data.encoded import EncodedText
+from charlm.data.vocabulary import Vocabulary
 from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM, build_model
 
@@ -27,6 +29,11 @@ def model_of(kind: str = "lstm", vocabulary: int = V, precision: str = "fp32", *
 
 def ids(length: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(V, size=length).astype(np.uint8)
+
+
+def encoded(ids: np.ndarray) -> EncodedText:
+    """These ids as a text to score."""
+    return EncodedText(ids, Vocabulary("char", "abcdefghijk"[:V]))
 
 
 def outputs_of(trained: TrainedModel, text: str) -> np.ndarray:

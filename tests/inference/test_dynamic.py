@@ -9,22 +9,22 @@ import torch
 from charlm.errors import DivergenceError
 from charlm.inference.dynamic import evaluate_dynamically, gradient_rms
 from charlm.inference.evaluation import WARMUP, evaluate
-from tests.inference.models import V, ids, model_of
+from tests.inference.models import V, encoded, ids, model_of
 
 TRAIN = ids(600, seed=9)
 
 
 def dynamically(model, text, **adaptation):
-    return evaluate_dynamically(model, text, TRAIN, **adaptation, per_char=True)
+    return evaluate_dynamically(model, encoded(text), TRAIN, **adaptation, per_symbol=True)
 
 
 @pytest.mark.parametrize("kind", ["lstm", "rhn"])
 def test_without_a_rate_it_is_the_static_score(kind):
     model, text = model_of(kind), ids(1000)
-    static = evaluate(model, text, streams=1, per_char=True)
+    static = evaluate(model, encoded(text), streams=1, per_symbol=True)
     score = dynamically(model, text, lr=0.0, decay=0.5)
-    assert (score.targets, score.nats_sum) == (static.targets, pytest.approx(static.nats_sum, rel=1e-6))
-    np.testing.assert_allclose(score.per_char_nats, static.per_char_nats, rtol=1e-4, atol=1e-5)
+    assert (score.of.chars, score.nats_sum) == (static.of.chars, pytest.approx(static.nats_sum, rel=1e-6))
+    np.testing.assert_allclose(score.symbol_nats, static.symbol_nats, rtol=1e-4, atol=1e-5)
     assert dynamically(model, text).nats_sum != pytest.approx(static.nats_sum, rel=1e-6)
 
 
@@ -33,7 +33,7 @@ def test_nothing_behind_a_character_changes_its_score(steps, behind):
     model, text = model_of(), ids(80)
     other = text.copy()
     other[behind:] = (other[behind:] + 1) % V
-    first, second = (dynamically(model, each, lr=0.05, steps=steps).per_char_nats for each in (text, other))
+    first, second = (dynamically(model, each, lr=0.05, steps=steps).symbol_nats for each in (text, other))
     np.testing.assert_array_equal(first[: behind - 1], second[: behind - 1])
     assert first[behind - 1] != second[behind - 1]
 
@@ -59,7 +59,7 @@ def test_a_step_is_the_paper_s():
                 share = (decay * rms / mean).clamp(max=1)
                 weight += (origin - weight) * share - lr * gradient / (rms + 0.1 * mean)
     score = dynamically(model, text, lr=lr, decay=decay, steps=T)
-    np.testing.assert_allclose(score.per_char_nats, torch.cat(expected).flatten(), rtol=1e-4)
+    np.testing.assert_allclose(score.symbol_nats, torch.cat(expected).flatten(), rtol=1e-4)
 
 
 def test_sizes_of_gradients_are_measured_at_places_all_over_the_text():

@@ -48,7 +48,7 @@ def test_as_a_naive_search(both, block, dtype):
     text_ids, corpus_ids = (np.array(ids, dtype) for ids in both)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(novelty, "_BLOCK", block)
-        copied = copied_ngrams(text_ids, corpus_ids)
+        copied = copied_ngrams(text_ids, [corpus_ids])
     text, corpus = map(bytes, both)
     assert copied.tolist() == [window in corpus for window in windows(text, NGRAM)]
     assert copied_stretches(copied) == naive_stretches(copied.tolist())

@@ -16,7 +16,7 @@ from charlm.inference.evaluation import WARMUP, evaluate
 from charlm.inference.gradients import gradient_norms
 from charlm.inference.reader import STREAMS
 from charlm.inference.texts import score_records, score_texts, text_features
-from tests.inference.models import H, V, alone, ids, model_of
+from tests.inference.models import H, V, alone, encoded, ids, model_of
 from tests.text import words_text
 
 END = 3
@@ -50,12 +50,12 @@ def test_many_streams_score_every_target_once_in_its_place(streams, extra):
     """Each stream begins with the state that the text before leaves: without warm-up the seams would be off."""
     model, part = model_of(), 4 * WARMUP
     text = ids(streams * part + 1 + extra)
-    score, (_, truth) = evaluate(model, text, streams=streams, per_char=True), alone(model, text)
+    score, (_, truth) = evaluate(model, encoded(text), streams=streams, per_symbol=True), alone(model, text)
     assert score.bits_per_char == pytest.approx(truth.mean() / math.log(2), rel=1e-4)
-    np.testing.assert_allclose(score.per_char_nats, truth, rtol=1e-3, atol=1e-4)
-    assert score.nats_sum == pytest.approx(float(score.per_char_nats.sum(dtype=np.float64)), rel=1e-6)
+    np.testing.assert_allclose(score.symbol_nats, truth, rtol=1e-3, atol=1e-4)
+    assert score.nats_sum == pytest.approx(float(score.symbol_nats.sum(dtype=np.float64)), rel=1e-6)
     for seam in range(0, streams * part, -(-(len(text) - 1) // streams)):
-        np.testing.assert_allclose(score.per_char_nats[seam : seam + 3], truth[seam : seam + 3], atol=1e-5)
+        np.testing.assert_allclose(score.symbol_nats[seam : seam + 3], truth[seam : seam + 3], atol=1e-5)
     _, cold = alone(model, text[part : 2 * part])
     assert np.abs(cold[:3] - truth[part : part + 3]).max() > 1e-2
 
@@ -70,19 +70,19 @@ def test_the_score_of_records_is_the_sum_of_their_scores(kind, streams, count, l
     truth = np.concatenate([alone(model.double(), [END, *record])[1] for record in records])
     model.float().reset_id = END
     text = np.array([END, *itertools.chain(*records)], np.uint8)
-    score = evaluate(model, text, streams=streams, per_char=True)
-    assert score.targets == len(truth) == len(text) - 1
-    np.testing.assert_allclose(score.per_char_nats, truth, rtol=2e-4, atol=2e-5)
+    score = evaluate(model, encoded(text), streams=streams, per_symbol=True)
+    assert score.of.chars == len(truth) == len(text) - 1
+    np.testing.assert_allclose(score.symbol_nats, truth, rtol=2e-4, atol=2e-5)
     assert score.nats_sum == pytest.approx(truth.sum(), rel=1e-6)
     assert score.nats_per_record == pytest.approx(truth.sum() / len(records), rel=1e-6)
 
 
 def test_dropout_is_off_and_training_goes_on_afterwards():
     model, text = model_of().train(), ids(STREAMS * 4 * WARMUP // 8)
-    assert evaluate(model, text).nats_sum == evaluate(model, text).nats_sum
+    assert evaluate(model, encoded(text)).nats_sum == evaluate(model, encoded(text)).nats_sum
     assert model.training
     with pytest.raises(DataError):
-        evaluate(model, ids(1))
+        evaluate(model, encoded(ids(1)))
 
 
 # Scores of records as they come: each as if the others were not there

@@ -38,7 +38,7 @@ def test_next_is_what_the_whole_text_says(model):
 
 def test_the_score_of_a_text_is_its_mean_in_bits(model):
     lines = [*words_text(2000).splitlines(), "", "a", words_text(700)]
-    scores, per_char = model.score(lines), model.char_scores(lines)
+    scores, per_char = model.surprise(lines), model.char_surprise(lines)
     assert scores.shape == (len(lines),)
     for line, score, bits in zip(lines, scores, per_char, strict=True):
         assert len(bits) == max(len(line) - 1, 0)
@@ -76,7 +76,7 @@ def test_a_number_out_of_range_is_refused_by_its_name(model, number):
 
 def test_what_is_no_text_and_characters_that_the_model_does_not_know_are_refused(model):
     of_one = (model.sample, model.next, model.evaluate)
-    of_lists = (model.score, model.features, model.novelty, lambda lines: model.classify(lines, ["so"]))
+    of_lists = (model.surprise, model.features, model.novelty, lambda lines: model.classify(lines, ["so"]))
     for method in of_one:
         with pytest.raises(VocabularyError):
             method("so Z")
@@ -93,9 +93,9 @@ def test_what_is_no_text_and_characters_that_the_model_does_not_know_are_refused
 def test_lists_of_texts_of_every_kind(model):
     texts = ["so ", "teeso"]
     for other in (iter(texts), np.array(texts), np.array(texts, object)):
-        np.testing.assert_array_equal(model.score(other), model.score(texts))
-    assert (model.score([]).shape, model.features([]).shape) == ((0,), (0, 16))
-    assert model.char_scores([]) == model.novelty([]) == []
+        np.testing.assert_array_equal(model.surprise(other), model.surprise(texts))
+    assert (model.surprise([]).shape, model.features([]).shape) == ((0,), (0, 16))
+    assert model.char_surprise([]) == model.novelty([]) == []
 
 
 @pytest.mark.usefixtures("needs_kernels")
@@ -107,7 +107,7 @@ def test_eight_threads_get_what_one_gets(model, threads):
 
     def use(n):
         own = lines[n % 4 :]
-        return model.score(own), model.features(own, pool="mean"), model.sample(own[0], length=50, seed=n % 4)
+        return model.surprise(own), model.features(own, pool="mean"), model.sample(own[0], length=50, seed=n % 4)
 
     by_one = [use(n) for n in range(4)]
     with ThreadPoolExecutor(8) as pool:

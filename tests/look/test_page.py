@@ -26,7 +26,7 @@ def test_the_page_says_what_the_model_says(model):
     text = words_text(400)
     data = data_of(look_page(model, text))
     assert data["text"] == text
-    np.testing.assert_allclose(unpacked(data["reading"]["bits"])[1:], model.char_scores([text])[0], rtol=1e-4)
+    np.testing.assert_allclose(unpacked(data["reading"]["bits"])[1:], model.char_surprise([text])[0], rtol=1e-4)
     characters, shares = zip(*model.next(text[:200], len(model.vocabulary)), strict=True)
     top = unpacked(data["reading"]["top"]).reshape(-1, 5)[200]
     assert [data["symbols"][index] for index in top] == [*characters[:5]]
@@ -40,7 +40,7 @@ def test_the_page_says_what_the_model_says(model):
 
 def test_words_are_ranked_by_their_bits_and_come_once(model):
     text = words_text(400)
-    bits_N = np.concatenate([[0.0], model.char_scores([text])[0]])
+    bits_N = np.concatenate([[0.0], model.char_surprise([text])[0]])
     words = data_of(look_page(model, text))["words"]
     assert len({text[start : start + length] for start, length, _ in words}) == len(words) == 20
     assert [bits for _, _, bits in words] == sorted((bits for _, _, bits in words), reverse=True)
@@ -55,7 +55,7 @@ def test_memory_is_the_loss_after_exactly_so_many_characters(model):
     assert [length for length, _ in curve] == [1, 2, 4, 8]
     for length, bits in curve:
         contexts = [text[place - length : place + 1] for place in range(8, 40)]
-        scores = [bits_N[-1] for bits_N in model.char_scores(contexts)]
+        scores = [bits_N[-1] for bits_N in model.char_surprise(contexts)]
         assert bits == pytest.approx(np.mean(scores), rel=1e-4)
 
 
@@ -126,7 +126,7 @@ def test_a_model_of_records_shows_what_it_scores():
     text = "abba\nfee\n" * 40
     data = data_of(look_page(model, text, model))
     assert data["text"] == text
-    bits_N = np.concatenate([*model.char_scores(text.splitlines())])
+    bits_N = np.concatenate([*model.char_surprise(text.splitlines())])
     np.testing.assert_allclose(unpacked(data["reading"]["bits"]), bits_N, rtol=1e-4)
     assert {len(unpacked(curve["values"])) for unit in data["units"] for curve in unit["curves"]} == {len(text)}
     assert {text[start : start + length] for start, length, _ in data["words"]} == {"abba", "fee"}

@@ -108,7 +108,7 @@ def test_every_character_has_the_bits_of_its_score(tmp_path, write, config_of, r
     data = {"source": text, "records": records}
     start_run(config_of({"max_steps": 6, "sample_every": 6, "sample_length": 60}, data=data), tmp_path / "run")
     [_, row] = rows(tmp_path / "run", "samples.jsonl")
-    [expected] = load(tmp_path / "run" / LAST).char_scores([read_first + row["text"]])
+    [expected] = load(tmp_path / "run" / LAST).char_surprise([read_first + row["text"]])
     # The newline that ends a line is scored, but no part of the sample.
     assert row["bits"] == pytest.approx(expected[: len(row["text"])], abs=0.006)
 
