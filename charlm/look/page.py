@@ -7,12 +7,13 @@ import numpy as np
 from charlm.cells import Cell
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
+from charlm.inference.context import context_curve, least_context
 from charlm.inference.novelty import copied_ngrams, copied_stretches
 from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
-from charlm.look.predictions import Predictions, Series, activations, context_curve, predict
+from charlm.look.predictions import Predictions, Series, activations, predict
 from charlm.system.console import say
-from charlm.system.formatting import counted, one_line, printable
+from charlm.system.formatting import bits_to_nats, counted, nats_to_bits, one_line, printable
 from charlm.web.page import html_page, packed, text_name
 
 UNITS = 8
@@ -104,12 +105,12 @@ def model_facts(trained: TrainedModel) -> dict[str, Any]:
 
 def _described(trained: TrainedModel, ids: Ids, predictions: Predictions, *, gradients: bool) -> dict[str, Any]:
     """What the page says of each of two models: facts, predictions, memory, and norms of gradients [L][K]."""
-    curve, positions = context_curve(trained.single_network, ids)
+    curve = context_curve(trained.single_network, ids, bits_to_nats(1) * predictions.bits_N[1:])
     described = model_facts(trained) | {
         "bits": float(np.nanmean(predictions.bits_N)),
         "symbols": _symbols(trained),
         "reading": _packed(predictions, len(trained.vocabulary)),
-        "memory": {"curve": curve, "whole": float(np.mean(predictions.bits_N[positions])) if curve else None},
+        "memory": {"curve": [(k, nats_to_bits(nats)) for k, nats in curve], "least": least_context(curve)},
     }
     if gradients:
         say("look", "following gradients back through the layers, in the model and in one with random weights ...")
