@@ -233,19 +233,11 @@ def line(row: Row, runs: list[Run]) -> str:
 
 def table_of_cells(compared: dict[str, Any]) -> str:
     """The comparison's table, the best kind first."""
-    columns = [
-        "cell (layers × units)",
-        "parameters",
-        "characters/s",
-        "nats",
-        "after equal characters",
-        "memory",
-        "gradient",
-    ]
+    columns = ["cell (layers × units)", "parameters", "characters/s", "nats", "after equal characters"]
     heading = f"| {' | '.join(columns)} |\n{'|---' * len(columns)}|\n"
     lines = [
         f"| {row['cell']}, {row['layers']} × {row['hidden']} | {row['parameters']:,} | {row['chars_per_s']:,.0f} "
-        f"| {row['nats']:.4f} | {row['nats_after_chars']:.4f} | {row['memory']} | {row['gradient']:.1e} |\n"
+        f"| {row['nats']:.4f} | {row['nats_after_chars']:.4f} |\n"
         for row in sorted(compared["rows"], key=lambda row: row["nats"])
     ]
     return heading + "".join(lines)

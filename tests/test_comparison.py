@@ -4,12 +4,14 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
+import torch
 
 import charlm
-from charlm.cells import RNN
+from charlm.cells import Cell
 from charlm.comparison import compare
 from charlm.comparison.page import comparison_data
 from charlm.comparison.plan import Plan
@@ -183,13 +185,35 @@ def test_another_comparison_has_another_folder(text, compared):
         charlm.compare(text, cells=["rnn", "lstm"], minutes=0.02, folder=compared[0])
 
 
-def test_the_memory_of_a_network_that_needs_one_character(monkeypatch):
-    """A character costs 1 nat, and nothing once the one 20 places before it has been read."""
-    nats = np.concatenate([np.ones(19), np.zeros(600)])
-    monkeypatch.setattr(compare, "score_texts", lambda _, texts: [nats[: len(ids) - 1] for ids in texts])
-    model, ids = CharLM(5, 0, RecurrentLayers(RNN(hidden=8), 5)), np.zeros(4000, np.uint8)
-    assert 20 <= compare.memory(model, ids) <= 26
-    assert compare.memory(model, ids[:15]) is None
+class Slow(Cell):
+    """Shows the last character, but nothing until it has read a text for a while."""
+
+    states: ClassVar = ("h", "w")
+
+    def step(self, p, x, h, w):
+        w = 0.9 * w + 0.1
+        return w * p.product("weight_ih", x), w
+
+
+class Delayed(Cell):
+    """Shows the last character but two."""
+
+    states: ClassVar = ("h", "a", "b")
+
+    def step(self, p, x, h, a, b):
+        return a, b, p.product("weight_ih", x)
+
+
+@pytest.mark.usefixtures("no_kernels")
+@pytest.mark.parametrize(("cell", "expected"), [(Slow, 1), (Delayed, 3)])
+def test_the_memory_of_a_network_that_guesses_a_character_again(cell, expected):
+    V, triples = 8, np.random.default_rng(0).integers(8, size=(300, 3))
+    model = CharLM(V, 0, RecurrentLayers(cell(hidden=V), V)).eval()
+    torch.nn.init.eye_(model.layers.get_parameter("weight_ih_l0"))
+    torch.nn.init.eye_(model.decoder.weight).data *= 3
+    ids = np.repeat(triples, 2, axis=0).ravel().astype(np.uint8) if cell is Delayed else np.repeat(triples, 2)
+    assert compare.memory(model, ids) == expected
+    assert compare.memory(model, ids[:7]) is None
 
 
 def test_the_page_in_a_browser(trained_run, model, opened):

@@ -12,15 +12,15 @@ from charlm.comparison.plan import Plan, run_name
 from charlm.comparison.settings import configs_of
 from charlm.config import Config
 from charlm.data.vocabulary import Ids
+from charlm.inference.context import context_curve, least_context
+from charlm.inference.evaluation import evaluate
 from charlm.inference.gradients import gradient_norms
-from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel, load
 from charlm.model import CharLM
 from charlm.report.run import COMPARISON, RunRecord, read_run
 from charlm.runs import describe_run
 from charlm.system.console import say
 from charlm.system.files import refuse_links
-from charlm.system.formatting import bits_to_nats
 from charlm.training.folder import refusing_os_errors
 from charlm.training.loop import Outcome
 from charlm.training.signals import SIGNALS
@@ -31,12 +31,8 @@ BACK = 100
 """How many steps back the gradient is measured."""
 _POSITIONS = 128
 """How many predictions it is averaged over."""
-CONTEXT = 256
-"""The longest memory that is measured, in characters."""
 MEASURED = 20_000
 """Characters at most of the validation text that memory and gradients are measured on."""
-_SAME = 0.02
-"""Bits per character: a context this close to a much longer one is as good."""
 
 Row = dict[str, Any]
 """What came out for a kind; docs/compare.md describes the entries. None: unknown, as for a text that is too short."""
@@ -111,28 +107,17 @@ def _best_until(record: RunRecord, chars: float) -> float | None:
 
 
 def memory(model: CharLM, ids: Ids) -> int | None:
-    """The least context, in characters, whose score is within _SAME of the score with 256 characters more.
-
-    At most 256, and an eighth of the text; None for less than 16 characters. Stretches of 2 · C characters, read from
-    the zero state, begin every C characters. So each character is scored with k < C characters of context, and with
-    C + k. The gain of the longer context is averaged over contexts near k.
-    """
-    C = min(CONTEXT, len(ids) // 8)
-    if C < 2:
-        return None
-    stretches = [ids[start : start + 2 * C] for start in range(0, len(ids) - 2 * C + 1, C)]
-    nats_BT = np.stack(score_texts(model, stretches)).astype(np.float64)
-    gained_K = (nats_BT[1:, : C - 1] - nats_BT[:-1, C:]).mean(0)  # with 1 … C − 1 characters of context
-    for k in range(1, C):
-        if gained_K[math.ceil(0.8 * k) - 1 : math.floor(1.25 * k)].mean() <= bits_to_nats(_SAME):
-            return k
-    return C
+    """`least_context` of a text; None for fewer than 8 characters."""
+    nats_N = evaluate(model, ids, per_char=True).per_char_nats
+    assert nats_N is not None
+    return least_context(context_curve(model, ids, nats_N))
 
 
 def gradient_left(model: CharLM, ids: Ids) -> npt.NDArray[np.float64]:
-    """Norms of the gradient of a character's loss with respect to the states 1 … K steps before, over the first: [K].
+    """Norms of the gradient with respect to the layers' inputs 1 … K steps back, over the first: [K].
 
-    Of all layers together, see `gradient_norms`. K is BACK, or less for a text of up to 2 · BACK characters.
+    Of all layers together, see `TrainedModel.gradient_norms`. K is BACK, or less for a text of up to 2 · BACK + 1
+    characters.
     """
     norms_K = np.sqrt(np.square(gradient_norms(model, ids, BACK, _POSITIONS)).sum(0))
     return norms_K / max(norms_K[0], 1e-300)

@@ -17,6 +17,7 @@ nothing.
     evaluation.py    evaluate: the cross-entropy of a text
     dynamic.py       evaluate_dynamically: the same while the model keeps learning
     texts.py         score_texts, score_records, text_features: many texts, or lines as they arrive, one by one
-    gradients.py     gradient_norms: what flows back to earlier states
+    context.py       context_curve: the loss by length of context
+    gradients.py     gradient_norms: what flows back to the layers' earlier inputs
     novelty.py       copied_ngrams: how much of a sample occurs in the training text
 """

@@ -224,11 +224,12 @@ class TrainedModel:
         return text_features(self.network, ids, pool)
 
     def gradient_norms(self, text: str | EncodedText, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
-        """How far gradients reach: the norm of ∂loss_t/∂h_{t−k} for each layer and k = 1 … K: [L, K].
+        """How far gradients reach: the norm of ∂loss_t/∂x_{t−k} for each layer and k = 1 … K: [L, K].
 
-        loss_t is the loss, in nats, of the character after step t; h_{t−k} is the layer's state after step t − k. The
-        mean over up to 256 positions t of the text. K is `longest`, or less for a short text.
-        DataError for a text shorter than three.
+        loss_t is the loss, in nats, of the character after step t. x_{t−k} is the layer's input at step t − k: for the
+        first layer the vector of the embedding or the one-hot vector, for each other layer the output of the layer
+        below. The mean over up to 256 positions t of the text. K is `longest`, or less for a short text. With several
+        members, of the first. DataError for a text shorter than four.
         """
         longest = in_range("longest", longest, 1, LARGEST)
         return gradient_norms(self.network.first_member("gradients"), self._encoded(text).ids, longest)

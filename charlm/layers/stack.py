@@ -159,6 +159,7 @@ class RecurrentLayers(nn.Module):
         *,
         backend: Backend | None = None,
         activations: list[Activations] | None = None,
+        layer_inputs: list[Tensor] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
 
@@ -168,6 +169,7 @@ class RecurrentLayers(nn.Module):
         parameters' dtype, even under autocast. TypeError and ValueError for arguments that do not fit.
 
         backend: default: the fastest that can. activations: one for each layer, which the reference loop records.
+        layer_inputs: gets the input of each layer, [T, B, I]; x is then a tensor.
         """
         like = next(self.parameters())
         if backend is None:
@@ -193,6 +195,8 @@ class RecurrentLayers(nn.Module):
         for layer, layer_state in enumerate(self._split_state(state, B)):
             p = self.dropout.between_layers if layer > 0 and self.training else 0.0
             inputs = drop_units(y, p, variational=self.dropout.variational, shard=self.shard) if p > 0 else y
+            if layer_inputs is not None:
+                layer_inputs.append(inputs)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
             call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
             if lengths_B is None and (carry_TB is None or backend.by_driver):

@@ -9,13 +9,14 @@ from charlm.cells import Cell
 from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
+from charlm.inference.context import context_curve, least_context
 from charlm.inference.novelty import copied_ngrams, copied_stretches
 from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
 from charlm.look.part import seen_note
-from charlm.look.predictions import Predictions, Series, activations, context_curve, predict
+from charlm.look.predictions import Predictions, Series, activations, predict
 from charlm.system.console import say
-from charlm.system.formatting import counted, one_line, source_name
+from charlm.system.formatting import bits_to_nats, counted, nats_to_bits, one_line, source_name
 from charlm.web.page import html_page, packed
 
 UNITS = 8
@@ -91,12 +92,13 @@ def _described(
 ) -> dict[str, Any]:
     """What the page says of each of two models: facts, predictions, memory, and norms of gradients [L][K]."""
     ids = text.ids
-    curve, positions = context_curve(trained.single_network, ids)
+    curve = context_curve(trained.single_network, ids, bits_to_nats(1) * predictions.bits_N[1:])
+    memory = {"curve": [(k, nats_to_bits(nats)) for k, nats in curve], "least": least_context(curve)}
     described = model_facts(trained) | {
         "bits": float(predictions.bits_N[text.given :].sum()) / max(text.scored.chars, 1),
         "symbols": _symbols(trained),
         "reading": _packed(trained, ids, predictions),
-        "memory": {"curve": curve, "whole": float(np.mean(predictions.bits_N[positions])) if curve else None},
+        "memory": memory | {"whole": float(np.nanmean(predictions.bits_N))},
     }
     if gradients:
         say("look", "following gradients back through the layers, in the model and in one with random weights ...")

@@ -1,4 +1,4 @@
-"""How a model reads a text: its predictions of every character, its activations, and its loss by length of context."""
+"""How a model reads a text: its predictions of every character, and its activations."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ import torch
 
 from charlm.data.vocabulary import Ids
 from charlm.inference.reader import START, Reader, windows_between
-from charlm.layers import cross_entropy
 from charlm.model import CharLM, Network, overflow
 from charlm.system.formatting import nats_to_bits
 
@@ -18,10 +17,6 @@ Floats = npt.NDArray[np.floating[Any]]
 
 TOP = 5
 """How many of the likeliest characters are kept."""
-_LONGEST = 512
-"""Characters of context at most."""
-_TARGETS = 256
-"""How many characters are scored for each length."""
 _STEPS = 256
 """Steps to read at once."""
 
@@ -90,24 +85,3 @@ def activations(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
             for layer, recorded in enumerate(activations)
             for (name, gate), steps in recorded.items()
         }
-
-
-@torch.inference_mode()
-def context_curve(model: CharLM, ids: Ids) -> tuple[list[tuple[int, float]], np.ndarray]:
-    """(characters of context, bits per character) for lengths 1, 2, 4, …, and the places of the scored characters.
-
-    The state is zero before the context. The longest context is at most a quarter of the text; every length scores the
-    same characters, from the other three quarters. Empty for a text of fewer than 8 characters.
-    """
-    longest = min(_LONGEST, len(ids) // 4)
-    lengths = [2**power for power in range(longest.bit_length())] if longest >= 2 else []
-    if not lengths:
-        return [], np.zeros(0, np.int64)
-    positions = np.unique(np.linspace(lengths[-1], len(ids) - 1, _TARGETS).round().astype(np.int64))
-    targets_1B = torch.from_numpy(ids[positions].astype(np.int64))[None]
-    curve = []
-    for length in lengths:
-        outputs_TBH = Reader(model, ids, positions - length).features(0, length)
-        nats_1B = cross_entropy(model.logits(outputs_TBH[-1:]), targets_1B)
-        curve.append((length, nats_to_bits(float(nats_1B.double().mean()))))
-    return curve, positions

@@ -135,6 +135,15 @@ class CharLM(nn.Module):
         )
         return outputs, last_state, activations
 
+    def outputs_and_inputs(self, x_TB: Tensor, state: RecurrentState | None) -> tuple[Tensor, list[Tensor]]:
+        """`outputs` in the parameters' precision, and the input of each layer, [T, B, I], all with gradients."""
+        table_VE = None if self.embedding is None else self.embedding.weight
+        vectors = Lookup(x_TB, table_VE).dense(self.layers.input_size, like=self.decoder.weight)  # [T, B, E]
+        layer_inputs: list[Tensor] = []
+        first = vectors.detach().requires_grad_()
+        outputs, _ = self.layers(first, state, self._resets(x_TB), layer_inputs=layer_inputs)
+        return outputs, layer_inputs
+
     def logits(self, features: Tensor) -> Tensor:
         """Logits [..., V] of features [..., H]."""
         self.check_weights()

@@ -3,12 +3,14 @@
 import copy
 import itertools
 import math
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional as F
 
+from charlm.cells import CELLS, LSTM, SLSTM
 from charlm.data.reading import as_in_training, whole_records
 from charlm.errors import DataError, VocabularyError
 from charlm.inference import reader
@@ -16,6 +18,9 @@ from charlm.inference.evaluation import WARMUP, evaluate
 from charlm.inference.gradients import gradient_norms
 from charlm.inference.reader import STREAMS
 from charlm.inference.texts import score_records, score_texts, text_features
+from charlm.layers import RecurrentLayers
+from charlm.layers.reference import reference_layer
+from charlm.model import CharLM
 from tests.inference.models import H, V, alone, encoded, ids, model_of
 from tests.text import words_text
 
@@ -154,29 +159,67 @@ def test_unknown_characters_are_refused_or_have_the_score_that_the_user_gives_th
         assert_scores(counted, [record.encode() for record in records], [truth[0], with_unknown, truth[2]])
 
 
-# Gradients with respect to earlier states
+# Gradients with respect to earlier inputs
 
 
-@pytest.mark.parametrize("kind", ["lstm", "rhn", "slstm"])  # two states, one, and one with internal ones
-@torch.no_grad()
-def test_norms_are_those_of_finite_differences(kind):
-    """Each unit of the state that is carried from one step to the next moves, in float64."""
-    model, text = model_of(kind).double(), ids(10).astype(np.int64)
-    norms, layers = gradient_norms(model, text, longest=3, positions=2), model.layers
+class RescaledLSTM(LSTM):
+    def step(self, p, x, h, c):
+        h, c = super().step(p, x, h, 20 * c)
+        return h, 0.05 * c
 
-    def loss(window, read, moved, step):
-        x = model.embedding(torch.from_numpy(window[:-1]))[:, None]
-        state = layers.forward_reference(x[:read])[1]
-        state[moved[0]][moved[1], 0, moved[2]] += step
-        outputs, _ = layers.forward_reference(x[read:], state)
-        return F.cross_entropy(model.logits(outputs[-1]), torch.from_numpy(window[-1:])).item()
 
-    seen = [index for index, name in enumerate(layers.state_names) if name not in layers.cell.internal]
-    expected = np.zeros((2, 3))
-    for (layer, k), window in itertools.product(np.ndindex(2, 3), (text[:7], text[3:])):
-        squares = 0.0
-        for tensor, unit in itertools.product(seen, range(H)):
-            up, down = (loss(window, 5 - k, (tensor, layer, unit), step) for step in (1e-6, -1e-6))
-            squares += ((up - down) / 2e-6) ** 2
-        expected[layer, k] += np.sqrt(squares) / 2
-    np.testing.assert_allclose(norms, expected, rtol=1e-5)
+class ShiftedSLSTM(SLSTM):
+    """m is larger by 3 and so c and n are smaller by the factor e^3; h is the same."""
+
+    internal: ClassVar = ("m",)
+
+    def step(self, p, x, h, c, n, m):
+        scale = math.exp(3)
+        h, c, n, m = super().step(p, x, h, scale * c, scale * n, m - 3)
+        return h, c / scale, n / scale, m + 3
+
+
+def two_layers(cell):
+    torch.manual_seed(3)
+    return CharLM(V, 6, RecurrentLayers(cell, 6, 2, residual=True)).eval()
+
+
+def norms_of(model, window):
+    """For both layers, by autograd through the reference loop, from the last input but one to the first: [2, T]."""
+    layers, y = model.layers, model.embedding(torch.from_numpy(window[:-1]))[:, None]
+    zeros, inputs = tuple(tensor[0] for tensor in layers.zero_state(1)), []
+    for layer in range(2):
+        inputs.append(y)
+        outputs, _ = reference_layer(y, layers.layer_call(layer, zeros, len(y), training=False))
+        y = y + outputs if layer else outputs
+    loss = F.cross_entropy(model.logits(y[-1]), torch.from_numpy(window[-1:]))
+    return np.stack([dx_T1I[:-1].flip(0)[:, 0].norm(dim=-1) for dx_T1I in torch.autograd.grad(loss, inputs)])
+
+
+@pytest.mark.parametrize("cell", [*CELLS.values(), RescaledLSTM])
+def test_norms_are_those_of_autograd_through_the_reference_loop(cell):
+    model, text = two_layers(cell(hidden=H)), ids(10).astype(np.int64)
+    double = copy.deepcopy(model).double()
+    with torch.no_grad():
+        found = gradient_norms(double if cell is RescaledLSTM else model, text, longest=3, positions=2)
+    expected = [norms_of(double, window)[:, :3] for window in (text[:8], text[2:])]
+    np.testing.assert_allclose(found, np.mean(expected, axis=0), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("cell", "same"), [(LSTM, RescaledLSTM), (SLSTM, ShiftedSLSTM)])
+def test_norms_do_not_depend_on_the_scale_of_a_state(cell, same):
+    models = [two_layers(kind(hidden=H)).double() for kind in (cell, same)]
+    models[1].load_state_dict(models[0].state_dict())
+    x_TB = torch.from_numpy(ids(40).astype(np.int64))[:, None]
+    logits = [model(x_TB)[0].detach().numpy() for model in models]
+    norms = [gradient_norms(model, ids(200), longest=20, positions=5) for model in models]
+    for one, other in (logits, norms):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
+def test_nothing_flows_back_from_one_record_to_another():
+    model, text = two_layers(LSTM(hidden=H)), np.array([1, 2, 0, 1, 2, END, 4, 5])
+    model.reset_id = END
+    norms = gradient_norms(model, text, longest=3)
+    assert (norms[:, 0] > 0).all()
+    assert (norms[:, 1:] == 0).all()

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import itertools
 import re
 from dataclasses import replace
 
@@ -49,14 +50,20 @@ def test_words_are_ranked_by_their_bits_and_come_once(model):
         assert bits == pytest.approx(bits_N[start : start + length].sum(), rel=1e-4)
 
 
-def test_memory_is_the_loss_after_exactly_so_many_characters(model):
+def test_memory_is_the_loss_after_exactly_so_many_characters_and_other_text(model):
+    """What they cost more than with the whole text; contexts that are nearly as long count too."""
     text = words_text(40)
-    curve = data_of(look_page(model, text))["memory"]["curve"]
-    assert [length for length, _ in curve] == [1, 2, 4, 8]
-    for length, bits in curve:
-        contexts = [text[place - length : place + 1] for place in range(8, 40)]
-        scores = [bits_N[-1] for bits_N in model.char_surprise(contexts)]
-        assert bits == pytest.approx(np.mean(scores), rel=1e-4)
+    data = data_of(look_page(model, text))
+    whole_N = model.char_surprise([text])[0]
+    assert data["bits"] == pytest.approx(whole_N.mean(), rel=1e-6)
+    assert [length for length, _ in data["memory"]["curve"]] == [1, 2, 3, 4, 6, 8]
+    for (_, bits), near in zip(data["memory"]["curve"], [[1], [2], [3], [4, 5], [5, 6, 7], [7, 8, 9, 10]], strict=True):
+        excess = []
+        for length, start in itertools.product(near, range(10, 30)):
+            other = start - 10 if start >= 20 else start + 10
+            read = text[other : other + 10] + text[start : start + length + 1]
+            excess.append(model.char_surprise([read])[0][-1] - whole_N[start + length - 1])
+        assert bits == pytest.approx(whole_N.mean() + np.mean(excess), rel=1e-5)
 
 
 def test_units_that_go_with_something(model):

@@ -29,16 +29,13 @@ export function fillWords(list, characters, words, go) {
   if (items.length) oneStop(list);
 }
 
-const SAME = 0.02; // bits
-
 /** How far back a model looks: the context after which less is left to gain. */
-function memorySentence({ curve, whole }, symbol) {
-  const best = Math.min(...curve.map(([, bits]) => bits));
-  const [enough, bits] = curve.find(([, bits]) => bits <= best + SAME);
+function memorySentence({ curve, least, whole }, symbol) {
   const [first, alone] = curve[0];
+  const [, bits] = curve.find(([length]) => length === least);
   return (
-    `From ${alone.toFixed(2)} bits with ${first} ${symbol} of context to ${bits.toFixed(2)} with ${enough}; longer ` +
-    `contexts help by less than ${SAME} bits. Dashed: ${whole.toFixed(2)}, with the whole text before.`
+    `From ${alone.toFixed(2)} bits per ${symbol} with ${first} ${symbol} of context to ${bits.toFixed(2)} with ${least}; longer ` +
+    `contexts help by less than 0.02 bits. Dashed: ${whole.toFixed(3)}, the mean with the whole text before.`
   );
 }
 
@@ -67,7 +64,7 @@ function normsSentence(norms, symbol) {
   return `${share} its first value ${norms.length} ${symbol}s back`;
 }
 
-/** The norms of gradients by steps back: a chart for each layer; untrained models are dashed. */
+/** The norms of gradients with respect to a layer's input, by steps back: a chart for each layer; untrained models are dashed. */
 export function fillGradients(models, symbol) {
   const layers = Math.max(...models.map(({ gradients }) => gradients.trained.length));
   for (let layer = 0; layer < layers; layer++) {

@@ -1,0 +1,60 @@
+"""How far back a model looks: its loss by length of context."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from charlm.data.vocabulary import Ids
+from charlm.inference.reader import Reader, window_steps, windows_between
+from charlm.model import Network
+from charlm.system.formatting import bits_to_nats
+
+Curve = list[tuple[int, float]]
+"""(characters of context, nats per character), the shortest context first."""
+
+LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+"""Characters of context."""
+_PLACES = 256
+"""How many characters are scored with each length of context."""
+_SAME_BITS = 0.02
+"""A gain below this, in bits per character, does not count."""
+
+
+@torch.inference_mode()
+def context_curve(model: Network, ids: Ids, nats_N: npt.NDArray[np.floating]) -> Curve:
+    """The mean loss over a text with only 1, 2, 3, 4, 6, 8, 12, … characters of context.
+
+    nats_N: the loss of every character after the first with the whole text before it. A length adds to their mean what
+    the same characters cost more with so little context, at 256 places; lengths within a quarter of it count too.
+
+    Before a context, the model reads as much text at another place, so that no state is a cold start. The longest
+    context is at most 256 characters and a quarter of the text. Empty for a text of fewer than 8 characters. The model
+    must be in evaluation mode.
+    """
+    C = min(LENGTHS[-1], len(ids) // 4)
+    if C < 2:
+        return []
+    starts_B = np.unique(np.linspace(C, len(ids) - 1 - C, _PLACES).astype(np.int64))
+    windows = [*windows_between(0, C, window_steps(len(starts_B), model))]
+    others = Reader(model, ids, starts_B)
+    for offset, steps in windows:
+        others.features(offset, steps)
+    # A context follows the text of the stretch half the places further on, about C characters away or more.
+    state = tuple(layers.roll(len(starts_B) // 2, dims=1) for layers in others.state)
+    reader = Reader(model, ids, starts_B, state)
+    nats_CB = torch.cat([reader.nats(offset, steps) for offset, steps in windows]).double().cpu().numpy()
+    excess_C = (nats_CB - nats_N[starts_B + np.arange(C)[:, None]]).mean(1)  # with 1 … C characters of context
+    curve = []
+    for length in LENGTHS:
+        if length <= C:
+            near = excess_C[math.ceil(0.8 * length) - 1 : math.floor(1.25 * length)]
+            curve.append((length, float(nats_N.mean() + near.mean())))
+    return curve
+
+
+def least_context(curve: Curve) -> int | None:
+    """The least context, in characters, on which longer ones gain less than 0.02 bits; None without a curve."""
+    enough = min((nats for _, nats in curve), default=0.0) + bits_to_nats(_SAME_BITS)
+    return next((length for length, nats in curve if nats <= enough), None)
