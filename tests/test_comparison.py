@@ -219,6 +219,7 @@ def test_the_memory_of_a_network_that_guesses_a_character_again(cell, expected):
 def test_the_page_in_a_browser(trained_run, model, opened):
     """Two kinds that came out differently, whose runs and models are the same."""
     row = {"layers": 1, "hidden": 16, "parameters": 2014, "chars_per_s": 61_234.0, "spread": None}
+    row |= {"seed_nats": [1.5, 1.6, 2.3], "updates": [61, 68, 90]}
     lstm = {"cell": "lstm", "nats": 1.5, "nats_after_chars": None, "memory": 512, "gradient": 7.6e-5}
     other = {"cell": f"cells/{HOSTILE}.py", "nats": 2.25, "nats_after_chars": 2.0, "memory": None, "gradient": None}
     plan = Plan(f"texts/{HOSTILE}", 2, (lstm["cell"], other["cell"]), seeds=3)
@@ -228,6 +229,9 @@ def test_the_page_in_a_browser(trained_run, model, opened):
     view = opened(report_page(records, comparison, record.path.parent), color_scheme="dark")
     assert view.text_content("h1") == "2 kinds of cells compared"
     assert "the means of 3 trainings" in view.text_content("#story")
+    cautions = view.locator("#cautions li").all_text_contents()
+    assert "lstm: its seeds made 61, 68 and 90 updates, " in cautions[0]
+    assert cautions[2].endswith("their seeds overlap, so the difference may be chance")
     cells = view.locator("#comparison tbody tr >> nth=0").locator("td").all_text_contents()
     assert cells == ["1.500", "512", "7.6e−5", "—", "61,234", "2,014", "1 × 16"]
     assert view.locator("#comparison .best").all_text_contents() == ["1.500", "2.000"]

@@ -13,8 +13,8 @@ from charlm.comparison.settings import configs_of
 from charlm.config import Config
 from charlm.data.vocabulary import Ids
 from charlm.inference.context import context_curve, least_context
-from charlm.inference.evaluation import evaluate
 from charlm.inference.gradients import gradient_norms
+from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel, load
 from charlm.model import CharLM
 from charlm.report.run import COMPARISON, RunRecord, read_run
@@ -108,8 +108,7 @@ def _best_until(record: RunRecord, chars: float) -> float | None:
 
 def memory(model: CharLM, ids: Ids) -> int | None:
     """`least_context` of a text; None for fewer than 8 characters."""
-    nats_N = evaluate(model, ids, per_char=True).per_char_nats
-    assert nats_N is not None
+    [nats_N] = score_texts(model, [ids])
     return least_context(context_curve(model, ids, nats_N))
 
 

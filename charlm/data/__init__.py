@@ -6,6 +6,7 @@
     vocabulary.py characters ↔ ids
     counting.py   counts the characters of a source
     corpus.py     a text as ids, in splits
+    encoded.py    a text as ids, and what a score of it is of
     splits.py     cuts texts and records into splits
     records.py      texts of records: how a model reads them, and where they start
     time_order.py whether lines are sorted by time or number

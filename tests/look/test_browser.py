@@ -21,7 +21,7 @@ TEXT = words_text(12_000)
 def html(trained_run) -> str:
     """A model beside the same with random weights."""
     model = load(trained_run, "cpu")
-    return look_page(model, TEXT, model.untrained(), gradients=True, called="its validation text")
+    return look_page(model, TEXT, model.untrained(), gradients=True)
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +43,14 @@ def test_it_opens_on_the_strongest_surprise_and_compares(view, html):
     wait_until_ready(view)
     data = data_of(html)
     assert view.text_content("#facts").startswith("lstm, 1 × 16 units · ")
-    assert " bits per character of its validation text · " in view.text_content("#facts")
+    assert " bits per character (the text) · " in view.text_content("#facts")
+    seen = "run was trained on 100 % of this text"
+    assert seen in view.text_content("#compared p >> nth=0")
     bits, other = (unpacked(each["reading"]["bits"])[1:] for each in (data, data["compare"]))
     assert selected(view) == 1 + int(bits[:199].argmax())
     assert view.get_attribute("#views button[value=compare]", "aria-checked") == "true"
     share = 100 * (bits < other).sum() / (bits != other).sum()
-    assert f"bits; better in {share:.0f} % of the characters." in view.text_content("#compared p >> nth=0")
+    assert f"bits; better in {share:.0f} % of the characters." in view.text_content("#compared p >> nth=1")
     shown = colors(view)
     better = int((other - bits)[:999].argmax()) + 1
     assert shown[better].startswith("rgba(30, 110, 210")  # blue where the first is better

@@ -107,27 +107,21 @@ def test_the_keyboard_alone_scores_samples_and_settings(view):
     assert shades[:2] == ["rgba(230, 120, 0, 0.72)", ""]
 
 
-def test_what_is_ranked_and_what_is_on_one_axis(opened, learning, run_of):
-    """A text that was moved is the same; another text, or one that is divided in another way, is not."""
-    runs = {name: learning(name, best) for name, best in (("a", 1.0), ("moved", 2.0), ("other", 0.5), ("split", 0.4))}
-    runs["bytes"] = run_of("bytes", [train_row(1)], [])
-    for name, old, new in (
-        ("moved", "source: ", "source: /elsewhere"),
-        ("split", "- 0.9\n  - 0.05", "- 0.8\n  - 0.15"),
-        ("bytes", "level: char", "level: byte"),
-    ):
-        config = runs[name] / "config.yaml"
-        config.write_text(config.read_text().replace(old, new, 1))
-    records = {name: read_run(run) for name, run in runs.items()}
-    records["other"] = replace(records["other"], about=replace(records["other"].about, corpus_sha256="0"))
-    view = opened(report_page([*records.values()]))
+def test_only_scores_of_the_same_text_are_ranked(opened, learning):
+    runs = {name: read_run(learning(name, best)) for name, best in (("a", 1.0), ("other", 0.5), ("b", 2.0), ("c", 0.4))}
+    own = runs["a"].about.scored
+    for name, other in (("other", {"sha256": "f" * 64}), ("c", {"sha256": "0" * 64, "name": "last 15 % of text.txt"})):
+        runs[name] = replace(runs[name], about=replace(runs[name].about, scored=replace(own, **other)))
+    view = opened(report_page([*runs.values()]))
+    rows = [row.locator("td").all_text_contents() for row in view.locator("#scores tbody tr").all()]
+    names = f"{own.name} ({own.sha256[:6]})", f"{own.name} (ffffff)", "last 15 % of text.txt"
+    assert [row[:2] for row in rows] == [
+        ["1.0200", names[0]], ["2.0200", names[0]], ["0.5200", names[1]], ["0.4200", names[2]]
+    ]  # fmt: skip
     assert view.locator("#scores .best").all_text_contents() == ["1.0200"]
-    unranked = view.text_content("#ranked")
-    assert "Not on that of a: other (another split of text.txt), split (another split of text.txt), bytes" in unranked
-    assert lines(view) == 8
-    view.click("#symbol button[value=byte]")
-    assert lines(view) == 1
-    assert view.text_content("#chart-loss h2") == "Loss, nats per byte"
+    bold = "Bold: the best of the runs that are scored on the same text. "
+    assert view.text_content("#ranked") == f"{bold}Scores of different texts cannot be compared: {', '.join(names)}."
+    assert opened(report_page([runs["a"]])).text_content("#ranked") == ""
 
 
 def test_damaged_and_hostile_runs_have_their_line(opened, run_of, learning):

@@ -113,7 +113,7 @@ def test_the_start_is_scored_and_kept_if_no_update_improves_on_it(tmp_path, conf
     assert outcome.valid_nats > outcome.best_nats
     best = read_checkpoint(tmp_path / "second/checkpoints/best.safetensors")
     assert all(torch.equal(best.weights[name], weight) for name, weight in first.weights.items())
-    assert best.trained_chars == first.trained_chars == 12 * 4 * 10
+    assert best.trained_symbols == first.trained_symbols == 12 * 4 * 10
 
 
 # What a run needs at least
