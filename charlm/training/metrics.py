@@ -42,10 +42,9 @@ _TAGS = {
 
 
 def train_row(state: TrainState, train: TrainConfig) -> dict[str, Any]:
-    """The mean over the updates since the last row, see `metrics_row`."""
-    steps = state.interval_steps * train.bptt
-    nats = state.objective_sum.item() / steps
-    chars_per_s = steps * train.batch_size / state.interval_s
+    """The mean over the characters scored since the last row, see `metrics_row`; chars_per_s counts those read."""
+    nats = state.objective_sum.item() / (state.interval_steps * train.scored_steps)
+    chars_per_s = state.interval_steps * train.bptt * train.batch_size / state.interval_s
     return metrics_row(state, train, "train", nats, state.grad_norm.item(), chars_per_s)
 
 
@@ -54,14 +53,14 @@ def metrics_row(
 ) -> dict[str, Any]:
     """One line of metrics.jsonl.
 
-    loss: training objective without penalties, nats per character × `bptt`.
+    loss: training objective without penalties, nats per character × `scored_steps`.
     grad_norm: norm of the last gradient before clipping; None for the split valid.
     """
     return {
         "step": state.step,
         "chars": state.chars,
         "split": split,
-        "loss": nats * train.bptt,
+        "loss": nats * train.scored_steps,
         "nats": nats,
         "bpc": nats_to_bits(nats),
         "lr": state.lr,
