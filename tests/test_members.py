@@ -24,11 +24,11 @@ def ids(*shape, seed=0):
     return torch.randint(V, shape, generator=torch.Generator().manual_seed(seed))
 
 
-@pytest.mark.parametrize("cell", ["lstm", "gru"])  # two state tensors, and one
-def test_each_member_learns_as_if_alone(cell):
+@pytest.mark.parametrize(("cell", "scored_steps"), [("lstm", None), ("gru", 1)])  # two state tensors, and one
+def test_each_member_learns_as_if_alone(cell, scored_steps):
     sizes = {"cell": {"kind": cell, "hidden": H}}
     model, x, y = model_of(**sizes), ids(6, B), ids(6, B, seed=1)
-    options = {"activation_penalty": 0.3, "change_penalty": 0.2}
+    options = {"activation_penalty": 0.3, "change_penalty": 0.2, "scored_steps": scored_steps}
     state = tuple(torch.randn(zeros.shape) for zeros in model.zero_state(B))
     loss = model.window_loss(x, y, state, **options)
     loss.objective.backward()

@@ -1,5 +1,6 @@
 """The model around the cells: input, dropout, logits, loss."""
 
+import copy
 import itertools
 import math
 from functools import partial
@@ -65,6 +66,20 @@ def test_zeroed_output_layer_gives_ln_v(kind):
     assert loss.objective.item() == pytest.approx(T * math.log(V), rel=1e-6)
 
 
+def test_the_loss_of_the_last_step():
+    """Against one written out in float64, with its gradients: the mean over streams."""
+    model, x, y = model_of(cell={"kind": "gru", "hidden": 8}, layers=2), ids(), ids(seed=1)
+    truth = copy.deepcopy(model).double()
+    loss = model.window_loss(x, y, None, scored_steps=1)
+    loss.objective.backward()
+    logits_BV = truth(x)[0][-1]
+    expected = (logits_BV.exp().sum(-1).log() - logits_BV[range(B), y[-1]]).mean()
+    expected.backward()
+    assert loss.cross_entropy.item() == loss.objective.item() == pytest.approx(expected.item(), rel=1e-6)
+    for parameter, wanted in zip(model.parameters(), truth.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad.double(), wanted.grad, rtol=1e-4, atol=1e-6)
+
+
 def test_penalties_of_outputs_that_are_0_have_gradients():
     model = model_of(cell={"kind": "rnn", "hidden": 8})
     model.layers.init_uniform_(0.0)
@@ -72,20 +87,21 @@ def test_penalties_of_outputs_that_are_0_have_gradients():
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
-def test_penalties_are_mean_squares_times_the_steps():
+@pytest.mark.parametrize(("scored_steps", "S"), [(None, T), (1, 1)])
+def test_penalties_are_mean_squares_times_the_scored_steps(scored_steps, S):
     model = model_of(cell={"kind": "gru", "hidden": 8}, dropout={"output": 0.5})
     x, y = ids(), ids(seed=1)
 
     def objective(**penalties):
         torch.manual_seed(3)
-        return model.window_loss(x, y, None, **penalties)
+        return model.window_loss(x, y, None, scored_steps=scored_steps, **penalties)
 
     plain, penalized = objective(), objective(activation_penalty=2.0, change_penalty=3.0)
     outputs, _ = model.outputs(x)
     torch.manual_seed(3)
     dropped, _ = model.features(x)
     change = ((outputs[1:] - outputs[:-1]) ** 2).mean()
-    expected = T * (2.0 * (dropped**2).mean() + 3.0 * change)
+    expected = S * (2.0 * (dropped**2).mean() + 3.0 * change)
     torch.testing.assert_close(penalized.objective - plain.objective, expected)
     assert torch.equal(penalized.cross_entropy, plain.cross_entropy)
     assert torch.equal(plain.cross_entropy, plain.objective)

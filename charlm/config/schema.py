@@ -144,6 +144,8 @@ class TrainConfig(Section):
     """Share of the streams that start a window from the zero state, as samples do."""
     read_share: Share = 1.0
     """Share of each stream that an epoch reads, in pieces of about 1,024 characters; the next epoch reads others."""
+    loss: Literal["sum", "last"] = "sum"
+    """Loss of a window: the sum of the cross-entropy over its steps, or that of its last step alone."""
     activation_penalty: NonNegative = 0.0
     """Weight of AR (Merity et al. 2017): mean square of the last layer's outputs, after dropout."""
     change_penalty: NonNegative = 0.0
@@ -183,6 +185,11 @@ class TrainConfig(Section):
     def _default_limit(cls, value: Any) -> Any:
         limits = {"max_steps", "max_epochs", "max_minutes"}
         return {**value, "max_steps": 2000} if isinstance(value, dict) and not limits & value.keys() else value
+
+    @property
+    def scored_steps(self) -> int:
+        """Steps of a window that its loss scores."""
+        return self.bptt if self.loss == "sum" else 1
 
     @model_validator(mode="after")
     def _has_an_end(self) -> "TrainConfig":

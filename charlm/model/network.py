@@ -36,7 +36,7 @@ class WindowLoss(NamedTuple):
     objective: Tensor
     """Cross-entropy plus penalties; call `backward` on this."""
     cross_entropy: Tensor
-    """In nats, summed over steps, averaged over streams; detached."""
+    """In nats, summed over the scored steps, averaged over streams; detached."""
     state: RecurrentState
     """The last state, detached."""
 
@@ -95,23 +95,26 @@ class CharLM(nn.Module):
         y_TB: Tensor,
         state: RecurrentState | None,
         *,
+        scored_steps: int | None = None,
         activation_penalty: float = 0.0,
         change_penalty: float = 0.0,
     ) -> WindowLoss:
-        """Run one window and score its targets `y_TB`.
+        """Run one window and score the last `scored_steps` S of its targets `y_TB`; None: all T.
 
         The penalties are activation regularization and temporal activation regularization (Merity et al. 2017,
-        arXiv:1708.01009): means over units, streams and steps, times T, as the cross-entropy is a sum over steps.
+        arXiv:1708.01009): means over units, streams and all steps, times S, as the cross-entropy is a sum over S steps.
         """
+        S = scored_steps or len(y_TB)
+        first = len(y_TB) - S
         outputs, last_state = self.outputs(x_TB, state)  # [T, B, H]
         features = self._drop_units(outputs, self.dropout.output)  # [T, B, H]
-        losses_TB = cross_entropy(self.logits(features), y_TB)  # of logits [T, B, V]
-        total = losses_TB.sum() / x_TB.shape[1]
+        losses_SB = cross_entropy(self.logits(features[first:]), y_TB[first:])  # of logits [S, B, V]
+        total = losses_SB.sum() / x_TB.shape[1]
         objective = total
         if activation_penalty:
-            objective = objective + len(losses_TB) * activation_penalty * mean_square(features)
+            objective = objective + S * activation_penalty * mean_square(features)
         if change_penalty and len(outputs) > 1:
-            objective = objective + len(losses_TB) * change_penalty * mean_square(outputs.diff(dim=0))
+            objective = objective + S * change_penalty * mean_square(outputs.diff(dim=0))
         return WindowLoss(objective, total.detach(), tuple(tensor.detach() for tensor in last_state))
 
     def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:

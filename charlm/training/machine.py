@@ -81,8 +81,9 @@ def least_bytes(config: Config, vocabulary_size: int, machine: Machine) -> int:
     """A lower bound, of all processes that share the device: weights, gradients, optimizer state, and a window."""
     model, train, group = config.model, config.train, machine.group
     parameters = count_parameters(model, vocabulary_size)
-    # Numbers per character: what the layers save for the backward pass, and logits with their gradient.
-    per_char = model.members * (least_saved(model.cell) * model.layers * model.cell.hidden + 2 * vocabulary_size)
+    # Numbers per stream: what the layers save for the backward pass, and logits with their gradient.
+    saved = least_saved(model.cell) * model.layers * model.cell.hidden * train.bptt
+    per_stream = model.members * (saved + 2 * vocabulary_size * train.scored_steps)
     copies = 2 + LEAST_COPIES[config.optimizer.name] + (train.ema > 0)
-    of_process = 4 * (copies * parameters + train.batch_size // group.size * train.bptt * per_char)
+    of_process = 4 * (copies * parameters + train.batch_size // group.size * per_stream)
     return of_process * (group.local_size if machine.device.type == "cpu" else 1)

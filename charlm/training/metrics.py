@@ -42,11 +42,13 @@ _TAGS = {
 
 
 def train_row(state: TrainState, train: TrainConfig, symbols_per_char: float) -> dict[str, Any]:
-    """The mean over the updates since the last row, see `metrics_row`. symbols_per_char: of the text."""
-    steps = state.interval_steps * train.bptt
-    nats = symbols_per_char * state.objective_sum.item() / steps
-    chars_per_s = steps * train.batch_size / state.interval_s / symbols_per_char
-    row = metrics_row(state, train, symbols_per_char, "train", nats, chars_per_s)
+    """The mean over what was scored since the last row, see `metrics_row`; chars_per_s counts what was read.
+
+    symbols_per_char: of the text.
+    """
+    nats = symbols_per_char * state.objective_sum.item() / (state.interval_steps * train.scored_steps)
+    symbols_per_s = state.interval_steps * train.bptt * train.batch_size / state.interval_s
+    row = metrics_row(state, train, symbols_per_char, "train", nats, symbols_per_s / symbols_per_char)
     return row | {"grad_norm": state.grad_norm.item()}
 
 
@@ -55,14 +57,14 @@ def metrics_row(
 ) -> dict[str, Any]:
     """One line of metrics.jsonl; for a byte model too, nats, bpc and chars are of characters.
 
-    loss: training objective without penalties, nats per symbol × `bptt`.
+    loss: training objective without penalties, nats per symbol × `scored_steps`.
     grad_norm: norm of the last gradient before clipping; None for the split valid.
     """
     return {
         "step": state.step,
         "chars": round(state.symbols / symbols_per_char),
         "split": split,
-        "loss": nats / symbols_per_char * train.bptt,
+        "loss": nats / symbols_per_char * train.scored_steps,
         "nats": nats,
         "bpc": nats_to_bits(nats),
         "lr": state.lr,

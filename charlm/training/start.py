@@ -170,7 +170,16 @@ def _say_if_other_machine(trainer: Trainer, before: Mapping[str, Any]) -> None:
         say("kernels", f"found {found}, the run had {had}: {differ}; see CHARLM_KERNELS")
 
 
-_FIXED = ("data.", "model.", "seed", "train.batch_size", "train.bptt", "train.read_share", "optimizer.name")
+_FIXED = (
+    "data.",
+    "model.",
+    "seed",
+    "train.batch_size",
+    "train.bptt",
+    "train.loss",
+    "train.read_share",
+    "optimizer.name",
+)
 _FREE = ("data.grow_vocabulary", "data.source", "data.valid_source", "data.test_source")
 
 

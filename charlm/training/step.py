@@ -122,6 +122,7 @@ class Trainer:
             x_TB,
             y_TB,
             self._carried_state(),
+            scored_steps=train.scored_steps,
             activation_penalty=train.activation_penalty,
             change_penalty=train.change_penalty,
         )

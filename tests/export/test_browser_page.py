@@ -192,7 +192,7 @@ def test_a_text_is_scored(opened_model, name):
     view.fill("#pasted", text)
     view.click("#score")
     bits = trained.evaluate(text).bits_per_char
-    assert view.text_content("#score-status").startswith(f"{bits:.3f} bits per {'byte' if is_bytes else 'char'}")
+    assert view.text_content("#score-status").startswith(f"{bits:.3f} bits per character")
     size = len(text.encode()) if is_bytes else len(text)
     assert view.locator("#scored .block span").count() == size + len(ends)
     assert view.text_content("#scored .text") == text + ends

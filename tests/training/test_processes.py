@@ -87,7 +87,7 @@ CASES = {
     },
     "variational draws": {
         "model": {"cell": {"kind": "rhn", "hidden": 10}, "layers": 2, "dropout": {**PLACES, "variational": True}},
-        "train": {"read_share": 0.3},
+        "train": {"read_share": 0.3, "loss": "last"},
     },
     "members, records": {
         "data": {"records": "\n"},

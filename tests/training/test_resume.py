@@ -191,6 +191,7 @@ def test_resume_refuses_another_model_and_another_text(tmp_path, config_of):
         "model.cell.hidden=13",
         "train.bptt=11",
         "train.read_share=0.5",
+        "train.loss=last",
         "optimizer.name=sgd",
     ]
     with pytest.raises(ConfigError) as caught:

@@ -126,9 +126,12 @@ def test_parameters_are_counted_as_they_will_be(kind):
         assert count_parameters(model, 11) == sum(p.numel() for p in build_model(model, 11).parameters())
 
 
-@pytest.mark.parametrize("kind", ["lstm", "rhn", "mingru"])
-def test_the_bound_is_between_the_weights_and_what_a_run_takes(trainer_of, kind):
-    trainer = trainer_of(model={"cell": {"kind": kind, "hidden": 64}}, optimizer={"name": "adamw"})
+@pytest.mark.parametrize(
+    ("kind", "loss", "scored_steps"), [("lstm", "sum", 10), ("rhn", "last", 1), ("mingru", "sum", 10)]
+)
+def test_the_bound_is_between_the_weights_and_what_a_run_takes(trainer_of, kind, loss, scored_steps):
+    model = {"cell": {"kind": kind, "hidden": 64}}
+    trainer = trainer_of(model=model, optimizer={"name": "adamw"}, train={"loss": loss})
     trainer.update()
     averages = [t for state in trainer.optimizer.state.values() for t in state.values() if t.dim()]
     weights = {parameter.untyped_storage().data_ptr() for parameter in trainer.parameters}
@@ -142,8 +145,8 @@ def test_the_bound_is_between_the_weights_and_what_a_run_takes(trainer_of, kind)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
-        trainer.model.window_loss(*trainer.streams.read(0, 10), None)
-    logits = 4 * 4 * 10 * len(trainer.vocabulary)  # their gradient, which autograd makes on the way
+        trainer.model.window_loss(*trainer.streams.read(0, 10), None, scored_steps=scored_steps)
+    logits = 4 * 4 * scored_steps * len(trainer.vocabulary)  # their gradient, which autograd makes on the way
     least = least_bytes(trainer.config, len(trainer.vocabulary), choose_machine(trainer.config))
     assert of_weights < least <= of_weights + logits + sum(saved.values())
 

@@ -14,10 +14,10 @@ from tests.pairwise import pairwise
 from tests.runs import row_of
 
 
-@pytest.mark.parametrize("kind", ["lstm", "rhn", "sru"])
-def test_updates_are_truncated_backpropagation_with_carried_state(trainer_of, kind):
+@pytest.mark.parametrize(("kind", "scores", "scored"), [("lstm", "sum", 200), ("rhn", "last", 1), ("sru", "sum", 200)])
+def test_updates_are_truncated_backpropagation_with_carried_state(trainer_of, kind, scores, scored):
     """Against a loop written out: contiguous streams, summed loss, clip, SGD, detached state, reset by epoch."""
-    options = {"model": {"cell": {"kind": kind, "hidden": 6}}, "train": {"bptt": 200}}
+    options = {"model": {"cell": {"kind": kind, "hidden": 6}}, "train": {"bptt": 200, "loss": scores}}
     trainer, model = trainer_of(**options), trainer_of(**options).model
     x_TB, y_TB = trainer.streams.read(0, trainer.streams.length)
     ids = torch.cat([x_TB, y_TB[-1:]]).T  # [B, S + 1]
@@ -32,7 +32,7 @@ def test_updates_are_truncated_backpropagation_with_carried_state(trainer_of, ki
         x, y = ids[:, position : position + 200].T, ids[:, position + 1 : position + 201].T
         logits, state = model(x, state)
         state = tuple(s.detach() for s in state)
-        loss = F.cross_entropy(logits.permute(0, 2, 1), y, reduction="none").sum(0).mean()
+        loss = F.cross_entropy(logits.permute(0, 2, 1), y, reduction="none")[-scored:].sum(0).mean()
         model.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 2.0)
@@ -43,11 +43,22 @@ def test_updates_are_truncated_backpropagation_with_carried_state(trainer_of, ki
         row = row_of(trainer)
         trainer.state.count_row()
         assert row["loss"] == pytest.approx(loss.item(), rel=1e-5)
-        assert row["nats"] == pytest.approx(loss.item() / 200, rel=1e-5)
+        assert row["nats"] == pytest.approx(loss.item() / scored, rel=1e-5)
+        assert row["chars"] == 800 * (step + 1)
         assert row["grad_norm"] == pytest.approx(norm.item(), rel=1e-4)
     assert trainer.state.epoch == 5 // windows
     for (name, a), b in zip(trainer.model.named_parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_the_loss_of_the_last_step_of_records(trainer_of):
+    """Of a window that may end within a record: the mean over streams of the last character's nats."""
+    trainer = trainer_of(records="\n", train={"bptt": 50, "loss": "last"})
+    x_TB, y_TB = trainer.streams.read(0, 50)
+    expected = F.cross_entropy(trainer.model(x_TB)[0][-1], y_TB[-1]).item()
+    trainer.update()
+    assert row_of(trainer)["nats"] == row_of(trainer)["loss"] == pytest.approx(expected, rel=1e-5)
+    assert (x_TB == trainer.model.reset_id).any()
 
 
 def test_a_new_model_knows_how_frequent_each_character_is(trainer_of):
