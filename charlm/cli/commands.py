@@ -161,7 +161,9 @@ def _explained(error: Exception) -> Iterable[str] | None:
     if is_out_of_memory(error):
         if isinstance(error, ImportError | OSError):
             return [f"memory: too little to load a library; {raise_limit_or('free some')}"]
-        return [f"out of memory; {raise_limit_or('lower model.cell.hidden, train.batch_size or train.bptt')}"]
+        advice = "lower model.cell.hidden, train.batch_size or train.bptt"
+        is_of_gpu = "out of memory" in str(error)
+        return [f"out of memory; {advice if is_of_gpu else raise_limit_or(advice)}"]
     if is_out_of_processes(error):
         advice = raise_limit_or("raise the limit (`ulimit -u`, or pids.max of the control group)")
         return [f"processes: the system starts no further thread or process; allowed: dozens for each core; {advice}"]

@@ -51,7 +51,7 @@ _PER_THREAD = 2**15
 
 
 def _start_threads(count: int) -> None:
-    """Start threads and end them, and then one less of OpenMP's: where it cannot start its own, it ends the process."""
+    """Start threads and end them, then OpenMP's, one less: where it cannot start one, it ends the process."""
     end = threading.Event()
     threads = [threading.Thread(target=end.wait) for _ in range(count)]
     try:

@@ -76,6 +76,12 @@ def _quota_cpus(system: Path) -> float:
 
 def free_bytes(system: Path = _ROOT) -> int | None:
     """Memory that this process may still take, also under limits; None if the system does not say."""
+    unused, unmapped = _unused_bytes(system), _unmapped_bytes(system)
+    return min((free for free in (unused, unmapped) if free is not None), default=None)
+
+
+def _unused_bytes(system: Path) -> int | None:
+    """Memory that is available now, also under the limits of control groups; None if the system does not say."""
     free = []
     for group in _groups(system):
         with contextlib.suppress(*_UNREADABLE):  # "max" in place of a limit
@@ -86,8 +92,6 @@ def free_bytes(system: Path = _ROOT) -> int | None:
     if not free and sys.platform != "win32":
         with contextlib.suppress(*_UNREADABLE):
             free.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    if (limit := _address_limit(system)) is not None:
-        free.append(max(0, limit - 1024 * _number(system / _STATUS, "VmSize:")))
     return min(free, default=None)
 
 
@@ -131,9 +135,16 @@ def _address_limit(system: Path) -> int | None:
     return None
 
 
+def _unmapped_bytes(system: Path) -> int | None:
+    """What this process may still map; None without a limit."""
+    limit = _address_limit(system)
+    return None if limit is None else max(0, limit - 1024 * _number(system / _STATUS, "VmSize:"))
+
+
 def raise_limit_or(advice: str, system: Path = _ROOT) -> str:
-    """Advice to a process that is short of memory: first to raise this limit, if there is one."""
-    if (limit := _address_limit(system)) is None:
+    """Advice to a process that is short of memory: first to raise this limit, if it ends before the memory does."""
+    limit, unmapped = _address_limit(system), _unmapped_bytes(system)
+    if limit is None or unmapped is None or unmapped > (_unused_bytes(system) or math.inf):
         return advice
     return f"raise the limit of {format_bytes(limit)} of address space (`ulimit -v`), or {advice}"
 

@@ -85,7 +85,7 @@ def cost_table(cost: Mapping[str, Any]) -> dict[str, str]:
         "update": cost["update"],
         "speed": speed,
         "epoch": f"{epoch}, {format_duration(cost['epoch_s'])} without evaluation",
-        "run": f"{counted(cost['steps'], 'update')}, {epochs:.1f} epochs, {format_duration(run_s)} without evaluation",
+        "run": f"{counted(cost['steps'], 'update')}, {epochs:.2f} epochs, {format_duration(run_s)} without evaluation",
     }
 
 

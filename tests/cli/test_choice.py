@@ -39,7 +39,7 @@ def test_plan(cli, tiny_config, tmp_path):
     words = ["plan", "--config", tiny_config, "--set", "train.bptt=16"]
     rows = dict(re.split("  +", line, maxsplit=1) for line in cli(*words).out.splitlines())
     assert rows["train"] == "18,000 characters"
-    assert rows["run"].startswith("6 updates, 0.0 epochs, ")
+    assert rows["run"].startswith("6 updates, 0.02 epochs, ")
     # V·E; 4·H·(E + H) and torch's two biases of 4·H; H·V + V
     assert rows["parameters"] == "2,014 (embedding 112, layers 1,664, logits 238)"
     value = json.loads(cli(*words, tmp_path / "text.txt", "--minutes", 1, "--json").out)

@@ -13,6 +13,7 @@ import torch
 
 from charlm.config import load_config
 from charlm.runs import VERSION
+from charlm.system.formatting import format_bytes
 from charlm.training.step import Trainer
 from tests.conftest import TINY
 from tests.runs import rows
@@ -140,32 +141,32 @@ def test_what_runs_without_a_kernel_is_said(cli, trained_run, no_kernels):
     assert cli("sample", trained_run, "--seed", 1, "--length", 5).err == line
 
 
-@pytest.mark.parametrize(
-    ("fault", "found", "advice"),
-    [
-        (
-            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"),
-            "out of memory",
-            "lower model.cell.hidden, train.batch_size or train.bptt",
-        ),
-        (
-            ImportError("libtorch_cpu.so: failed to map segment from shared object"),
-            "memory: too little to load a library",
-            "free some",
-        ),
-        (
-            RuntimeError("can't start new thread"),
-            "processes: the system starts no further thread or process; allowed: dozens for each core",
-            "raise the limit (`ulimit -u`, or pids.max of the control group)",
-        ),
-    ],
-)
-def test_memory_that_runs_out_is_one_line(cli, tiny_config, monkeypatch, limit_address_space, fault, found, advice):
+LOWER = "lower model.cell.hidden, train.batch_size or train.bptt"
+REFUSED = [
+    (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "out of memory", LOWER),
+    (ImportError("libc10.so: failed to map segment"), "memory: too little to load a library", "free some"),
+    (
+        RuntimeError("can't start new thread"),
+        "processes: the system starts no further thread or process; allowed: dozens for each core",
+        "raise the limit (`ulimit -u`, or pids.max of the control group)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("fault", "found", "advice"), REFUSED)
+def test_memory_that_runs_out_is_one_line(cli, tiny_config, monkeypatch, limited_address_space, fault, found, advice):
     monkeypatch.setattr(Trainer, "update", mock.Mock(side_effect=fault))
-    assert cli("plan", "--config", tiny_config).error == f"{found}; {advice}"
-    limit_address_space(10**15)
-    limit = "raise the limit of 1 PB of address space (`ulimit -v`)"
-    assert cli("plan", "--config", tiny_config).error == f"{found}; {limit}, or {advice}"
+    words = ["plan", "--config", tiny_config]
+    assert cli(*words).error == f"{found}; {advice}"
+    limit = format_bytes(limited_address_space())
+    assert cli(*words).error == f"{found}; raise the limit of {limit} of address space (`ulimit -v`), or {advice}"
+
+
+def test_memory_of_a_gpu_that_runs_out_is_one_line(cli, tiny_config, monkeypatch, limited_address_space):
+    fault = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
+    monkeypatch.setattr(Trainer, "update", mock.Mock(side_effect=fault))
+    limited_address_space()
+    assert cli("plan", "--config", tiny_config).error == f"out of memory; {LOWER}"
 
 
 def test_all_threads_of_a_run_are_tried_before_openmp_starts_its_own(cli, tiny_config, monkeypatch):
@@ -176,10 +177,16 @@ def test_all_threads_of_a_run_are_tried_before_openmp_starts_its_own(cli, tiny_c
 
 
 @pytest.fixture
-def limit_address_space():
-    """Sets the limit of this process, which it restores."""
+def limited_address_space():
+    """Lets this process map 2 GB more, until the test ends; returns its limit."""
     before = resource.getrlimit(resource.RLIMIT_AS)
-    yield lambda limit: resource.setrlimit(resource.RLIMIT_AS, (limit, before[1]))
+
+    def limit():
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + 2 * 10**9, before[1]))
+        return mapped + 2 * 10**9
+
+    yield limit
     resource.setrlimit(resource.RLIMIT_AS, before)
 
 

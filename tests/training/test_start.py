@@ -11,7 +11,7 @@ from charlm.config import load_config, parse_config
 from charlm.errors import DataError, RunError
 from charlm.model import build_model, count_parameters
 from charlm.native import precision
-from charlm.system.host import free_bytes, process_peak_bytes
+from charlm.system.host import free_bytes, process_peak_bytes, raise_limit_or
 from charlm.system.lock import is_locked, locked
 from charlm.training.machine import choose_machine, least_bytes
 from charlm.training.start import resume_run, start_run
@@ -169,4 +169,8 @@ def test_a_process_has_what_its_limit_of_address_space_leaves_it(write, tmp_path
     for limit, free in ((7_168_000, 4_096_000), (1000, 0)):
         write("proc/self/limits", f"Max resident set  9  9  bytes\nMax address space  {limit}  unlimited  bytes\n")
         assert free_bytes(tmp_path) == free
+        assert raise_limit_or("free some", tmp_path).endswith(" of address space (`ulimit -v`), or free some")
+    write("proc/meminfo", "MemAvailable:  3 kB\n")
+    write("proc/self/limits", "Max address space  7168000  unlimited  bytes\n")
+    assert raise_limit_or("free some", tmp_path) == "free some"
     assert process_peak_bytes(tmp_path) == 2000 * 1024
