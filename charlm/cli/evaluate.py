@@ -114,5 +114,7 @@ def _print_evaluation(result: dict[str, Any], symbols: str) -> None:
         share = novelty["windows_share"]
         copied = f"{share or 0:.1%} of its windows of 20 {symbols} occur in the training texts"
         rows["copied"] = copied if share is not None else f"shorter than a window of 20 {symbols}"
+        if novelty["not_searched"]:
+            rows["not_searched"] = "; ".join(novelty["not_searched"])
         rows["longest_copy"] = f"{novelty['longest']} {symbols}: {novelty['stretch']!r}"
     print_table(rows)

@@ -164,7 +164,7 @@ def _drawn(
     seeds = range(seed, seed + count * (_TRIES if is_choosing else 1))
     samples = sample_many(trained.network, trained.vocabulary, prompt, options, seeds)
     if new:
-        samples = new_records(samples, prompt, trained.seen_records())
+        samples = new_records(samples, prompt, trained.seen.records(trained.vocabulary, trained.config.data.records))
     found, last = 0, seed - 1
     for last, text in samples:
         if wanted.search(prompt + text):

@@ -19,6 +19,6 @@ nothing.
     texts.py         score_texts, score_records, text_features: many texts, or lines as they arrive, one by one
     context.py       context_curve: the loss by length of context
     gradients.py     gradient_norms: what flows back to the layers' earlier inputs
-    seen.py          seen_texts: what the weights were trained on, in this run and those before
+    seen.py          SeenTexts: what weights were trained on, in their run and those before
     novelty.py       copied_ngrams: how much of a sample occurs in these texts
 """

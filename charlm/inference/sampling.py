@@ -67,10 +67,10 @@ def sample_many(
 
 
 def new_records(
-    samples: Iterable[tuple[int, str]], prompt: str, known_lines: Iterable[Iterable[str]]
+    samples: Iterable[tuple[int, str]], prompt: str, known_records: Iterable[str]
 ) -> Iterator[tuple[int, str]]:
     """The samples of `sample_many` that are no repeats, nor among the known lines."""
-    earlier = {hash(line) for lines in known_lines for line in lines}
+    earlier = {*map(hash, known_records)}
     for seed, text in samples:
         line = hash(prompt + text)
         if line not in earlier:

@@ -17,7 +17,7 @@ from charlm.config import Config
 from charlm.data.corpus import Corpus, encode_file, load_unchanged_corpus
 from charlm.data.encoded import EncodedText
 from charlm.data.reading import LINES, end_of_record, text_in_training, text_name
-from charlm.data.records import as_records, end_id, reset_id_of, text_records
+from charlm.data.records import as_records, end_id, reset_id_of
 from charlm.data.vocabulary import Ids, Vocabulary, describe_characters
 from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference.dynamic import evaluate_dynamically
@@ -26,7 +26,7 @@ from charlm.inference.gradients import LONGEST, gradient_norms
 from charlm.inference.novelty import longest_copy
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import next_probabilities, sample_text
-from charlm.inference.seen import SeenTexts, seen_texts
+from charlm.inference.seen import SeenTexts, earlier_texts
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
 from charlm.model import CharLM, Network, build_model, count_parameters, load_weights, uninitialized_model
 from charlm.runs import find_checkpoint
@@ -305,19 +305,12 @@ class TrainedModel:
     @functools.cached_property
     def seen(self) -> SeenTexts:
         """What the weights were trained on, in this run and those that it started from; says what cannot be read."""
-        seen = seen_texts(self.config.data, self.corpus, self.progress, self.path.parent.parent)
-        for fault in seen.unread:
+        own = {"data": self.config.data.model_dump(mode="json"), "sha256": self.corpus.sha256}
+        listed = [text for text in self.progress.get("earlier_texts", []) if text != own]
+        earlier = earlier_texts(listed, self.vocabulary, self.path.parent.parent)
+        for fault in earlier.unread:
             say("skipped", f"not searched: {fault}")
-        return seen
-
-    def seen_records(self) -> Iterator[list[str]]:
-        """The records of these texts, some at a time; an earlier text may be running text."""
-        separator = self.config.data.records
-        end = end_id(self.vocabulary, separator or LINES)
-        for text in self.seen.texts:
-            begun = text[1:] if text[0] == end else text
-            ended = begun if begun[-1] == end else np.append(begun, end)
-            yield from text_records(ended, self.vocabulary, separator or LINES)
+        return earlier._replace(texts=[self.corpus.splits["train"], *earlier.texts])
 
     def _encoded(self, text: str | EncodedText) -> EncodedText:
         return text if isinstance(text, EncodedText) else self.encode(text)

@@ -1,6 +1,5 @@
 """Which part of which text a page is about, and what of it two models were trained on."""
 
-import itertools
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -8,14 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.encoded import EncodedText
-from charlm.data.records import record_ends, text_records
 from charlm.errors import CharlmError
-from charlm.inference.novelty import copied_ngrams, copied_stretches
+from charlm.inference.seen import seen_places
 from charlm.inference.trained import TrainedModel
 from charlm.system.formatting import format_share
 
-_COPIED = 200
-"""Symbols of a copied stretch that tell that a model read the text: phrases that occur twice are shorter."""
 _LEAST = 500
 """Symbols of a text that say which of two models is better."""
 _SEARCHED = 5_000_000
@@ -83,7 +79,7 @@ def _candidates(models: Two) -> Iterator[EncodedText]:
 
 def _unseen_part(text: EncodedText, models: Two, length: int) -> EncodedText:
     """The first part of `length` symbols or more that neither was trained on, or the longest; all such records."""
-    seen = np.logical_or(*(seen_places(text, model) for model in models))
+    seen = np.logical_or(*(_seen_by(model, text) for model in models))
     if not seen.any():
         return text
     if models[0].network.reads_records:
@@ -96,22 +92,12 @@ def _unseen_part(text: EncodedText, models: Two, length: int) -> EncodedText:
     return replace(text, ids=ids, name=f"part of {text.name} that neither was trained on")
 
 
-def seen_places(text: EncodedText, model: TrainedModel) -> npt.NDArray[np.bool_]:
-    """Which symbols of a text a model was trained on, [N]: those of long copied stretches, or of copied records.
+def _seen_by(model: TrainedModel, text: EncodedText) -> npt.NDArray[np.bool_]:
+    """Which symbols of a text a model was trained on, [N].
 
     DataError if the model's own text is gone, VocabularyError if the model does not know the text.
     """
-    vocabulary, separator = model.vocabulary, model.config.data.records
-    ids = text.in_vocabulary(vocabulary).ids
-    if separator:
-        trained_on = set(itertools.chain.from_iterable(model.seen_records()))
-        records = itertools.chain.from_iterable(text_records(ids, vocabulary, separator))
-        lengths = np.diff(record_ends(ids, ids[0]), prepend=0)
-        return np.repeat([record in trained_on for record in records], lengths)
-    seen = np.zeros(len(ids), bool)
-    for start, length in copied_stretches(copied_ngrams(ids, model.seen.texts)):
-        seen[start : start + length] = length >= _COPIED
-    return seen
+    return seen_places(text.in_vocabulary(model.vocabulary), model.seen, model.config.data.records)
 
 
 def seen_note(text: EncodedText, models: Two) -> str:
@@ -119,7 +105,7 @@ def seen_note(text: EncodedText, models: Two) -> str:
     notes = []
     for model in models:
         try:
-            share, unread = float(seen_places(text, model).mean()), model.seen.unread
+            share, unread = float(_seen_by(model, text).mean()), model.seen.unread
         except CharlmError as error:
             share, unread = 0.0, [str(error)]
         if share >= _NOTED:

@@ -52,7 +52,7 @@ def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: CountedSo
     return vocabulary.extended(unknown)
 
 
-def earlier_texts(init_from: Checkpoint) -> list[dict[str, Any]]:
+def texts_of(init_from: Checkpoint) -> list[dict[str, Any]]:
     """The texts that the weights of a checkpoint have seen, see `charlm.inference.seen`."""
     data, progress = init_from.config.data.model_dump(mode="json"), init_from.progress
     own = {"data": data, "sha256": progress.get("corpus_sha256")}

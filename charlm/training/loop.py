@@ -11,6 +11,7 @@ from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import draw_sample
 from charlm.model import count_parameters
+from charlm.scored import ScoredText
 from charlm.system.console import say
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration, nats_to_bits
@@ -38,7 +39,11 @@ class Outcome:
     """The limit that was reached (max_steps, max_epochs, max_minutes, patience), or the name of a signal."""
     step: int
     chars: int
+    epochs: float
+    """Passes over the training split."""
     elapsed_s: float
+    train_nats: float | None
+    """Nats per character of the updates before the last row of metrics; None if this session wrote none."""
     valid_nats: float | None
     """Score of the last evaluation, nats per character."""
     best_nats: float | None
@@ -46,6 +51,8 @@ class Outcome:
     parameters: int
     best_nats_per_record: float | None = None
     """None unless the text has records."""
+    scored: ScoredText | None = None
+    """What the scores are of."""
 
 
 class TrainingLoop:
@@ -66,6 +73,7 @@ class TrainingLoop:
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
+        self._train_nats: float | None = None  # of the last row
         self.budget.begin(trainer.state, len(corpus.splits.get("valid", ())))
 
     def fit(self) -> Outcome:
@@ -178,12 +186,15 @@ class TrainingLoop:
             reason=reason,
             step=state.step,
             chars=round(state.symbols / self.trainer.symbols_per_char),
+            epochs=self.trainer.epochs(),
             elapsed_s=state.elapsed_s,
+            train_nats=self._train_nats,
             valid_nats=state.valid_nats,
             best_nats=state.best_nats,
             best_step=state.best_step,
             parameters=count_parameters(self.trainer.config.model, len(self.trainer.vocabulary)),
             best_nats_per_record=per_line,
+            scored=ScoredText.from_json(state.scored),
         )
 
     def _tick(self) -> None:
@@ -289,6 +300,7 @@ class TrainingLoop:
         """Log the metrics since the last row; DivergenceError if an update was not finite."""
         self.trainer.check_finite()
         row = train_row(self.trainer.state, self.config.train, self.trainer.symbols_per_char)
+        self._train_nats = row["nats"]
         self._record(row)
         self.bar.note(row)
 

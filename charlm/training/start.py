@@ -12,19 +12,23 @@ from charlm.data.corpus import Corpus, CountedSources, load_unchanged_corpus
 from charlm.data.sources import with_absolute_paths
 from charlm.data.streams import check_length
 from charlm.errors import ConfigError, RunError
+from charlm.inference.seen import earlier_texts, seen_places
 from charlm.native.loading import preferring
 from charlm.runs import FOLDER, LAST
 from charlm.system.console import say
-from charlm.system.formatting import counted, format_bytes
+from charlm.system.formatting import counted, format_bytes, format_share
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
-from charlm.training.fine_tuning import check_same_model, earlier_texts, fine_tuned_vocabulary, grown_weights
+from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights, texts_of
 from charlm.training.folder import RunFolder, claim_if_there, claim_run, make_folder, refusing_os_errors
 from charlm.training.loop import OnRow, Outcome, TrainingLoop
 from charlm.training.machine import Machine, choose_machine
 from charlm.training.metrics import Tracker
 from charlm.training.state import restore_snapshot
 from charlm.training.step import Trainer
+
+_SEARCHED, _NOTED = 1_000_000, 0.005
+"""How much of the validation text is looked for in the texts of earlier runs, and which share of it is worth a note."""
 
 
 def start_run(
@@ -58,7 +62,8 @@ def start_run(
         if init_from:
             trainer.start_from_weights(grown_weights(trainer.model, init_from))
             trainer.state.earlier_symbols = init_from.trained_symbols
-            trainer.state.earlier_texts = earlier_texts(init_from)
+            trainer.state.earlier_texts = texts_of(init_from)
+            group.on_first(_say_if_seen, corpus, trainer.state.earlier_texts, config.data.records)
         if is_new:
             run_dir = group.on_first(make_folder, run_dir, name, locks)
         assert run_dir is not None
@@ -132,6 +137,18 @@ def _say_text(config: Config, corpus: Corpus) -> None:
         per_char = f"{corpus.symbols_per_char:.2f} a character"
         unit += f" ({per_char if corpus.is_utf8 else 'not UTF-8: each counts as a character'})"
     say("data", f"{config.data.source}: {size}; {splits} {unit}{records}{cut}; {vocabulary}")
+
+
+def _say_if_seen(corpus: Corpus, texts: list[dict[str, Any]], separator: str) -> None:
+    """Say if the weights that a run starts from were trained on its validation text."""
+    if "valid" not in corpus.splits:
+        return
+    seen = earlier_texts(texts, corpus.vocabulary, Path())
+    valid = corpus.texts["valid"].first(_SEARCHED)
+    share = float(seen_places(valid, seen, separator).mean())
+    if share >= _NOTED:
+        what = f"the weights were trained on {format_share(share)} of the validation text"
+        say("note", f"{what}, so its scores are too good; see data.split and data.valid_source")
 
 
 def _fit(trainer: Trainer, corpus: Corpus, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Outcome:
