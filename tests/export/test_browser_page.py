@@ -85,7 +85,14 @@ def test_the_same_seed_gives_the_text_of_charlm_sample(opened_model, name):
 def test_a_model_of_lines_writes_lines(opened_model):
     trained, view = opened_model("lines")
     lines = [f"c{trained.sample('c', length=40, seed=seed)}" for seed in (5, 6, 7)]
-    assert written(view, prompt="c", count=3, length=40, seed=5) == "\n".join(lines)
+    assert written(view, prompt="c", count=3, length=40, seed=5).rstrip("\n") == "\n".join(lines)
+    text = written(view, count=30, length=40)
+    assert text.count("\n") == 30  # all end by themselves, so their ends are written, too
+    assert view.text_content("#write-status").startswith(f"{len(text)} characters written")
+    place = text.index("\n")
+    view.hover(f'#paper [data-index="{place}"]')
+    assert view.text_content("#written .prediction").endswith(f"character {place + 1} of {len(text)}")
+    assert view.text_content("#written .true .glyph") == "line end"
     view.fill("#prompt", "a\nb")
     view.click("#write")
     assert view.evaluate("document.activeElement.validationMessage") == "A part of one record, without its end."
@@ -137,7 +144,9 @@ def test_pointing_at_written_text_tells_what_else_could_have_come(opened_model):
     view.hover(f'#paper [data-index="{place}"]')
     assert view.locator("#written .glyph").all_text_contents()[:5] == names(trained.next(text[:place], 5))
     [bits] = trained.char_scores([f"\n{text}"])
-    assert view.text_content("#written .beside p").startswith(f"{bits[place]:.2f} bits (")
+    sentence = view.text_content("#written .beside p")
+    assert sentence.startswith(f"{bits[place]:.2f} bits (")
+    assert view.text_content("#written .true .number") in sentence.replace("\u00a0", " ")
 
 
 def test_the_next_characters_while_typing(page, trained_run):

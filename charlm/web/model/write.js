@@ -155,7 +155,7 @@ export class WriteTab {
     if (begun === null) return `reading the prompt: ${Math.floor(100 * share)} %`;
     const elapsedMs = performance.now() - begun;
     const { symbol } = this.data;
-    const phrases = [this.lines ? `${whole(count)} ${symbol}s` : `${whole(count)} of ${whole(total)} ${symbol}s`];
+    const phrases = [`${whole(count)} ${this.lines ? "" : `of ${whole(total)} `}${symbol}s written`];
     if (count && elapsedMs > 50) phrases.push(`${whole((1000 * count) / elapsedMs)} ${symbol}s/s`);
     return phrases.join(" · ");
   }

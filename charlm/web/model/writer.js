@@ -28,7 +28,7 @@ export class Writer {
     this.read = []; // [id, the index of its character or −1] for every id that was read
     this.share = 0; // of the prompt that was read
     this.begun = null; // when the first id was drawn, in milliseconds
-    this.count = 0; // ids written
+    this.count = 0; // ids written, with the ends of records
     this.dueMs = 0; // when the next id may be written at this pace
     this.reading = new Reading(this.model.size); // what it said of the characters that it wrote
   }
@@ -54,7 +54,7 @@ export class Writer {
     this.begun = performance.now();
     for (const [number, seed] of settings.seeds.entries()) {
       if (turn !== this.turn) return;
-      if (number > 0) this.characters.push("\n");
+      if (number > 0 && this.read.at(-1)[0] !== vocabulary.begins) this.characters.push("\n"); // the last was cut off
       const decoder = vocabulary.decoder(this.characters);
       ids.forEach((id, index) => this.add(id, index < hidden ? null : decoder));
       await this.sample(start, seed, settings, turn, onProgress);
@@ -79,12 +79,15 @@ export class Writer {
     let { logits } = start;
     for (let written = 0; written < length; written++) {
       const id = choose(vocabulary.drawable(logits), choice, uniform.next());
-      if (id === vocabulary.begins) break;
       const index = this.add(id, decoder);
       this.reading.note(index, probabilities(logits), id);
       logits = model.read(state, id);
       this.note(index, state);
       this.count++;
+      if (id === vocabulary.begins) {
+        this.characters[index] = "\n"; // whatever separates records
+        break;
+      }
       tail.push(id);
       if (tail.length > stop.length) tail.shift();
       if (stop.length && tail.length === stop.length && tail.every((last, place) => last === stop[place])) break;
