@@ -44,7 +44,7 @@ def look(
 
     from charlm.data.outputs import check_output
     from charlm.inference.trained import load
-    from charlm.look import beginning, look_page, opening
+    from charlm.look import beginning, look_page, opening, shown_part
 
     trained = load(checkpoint, "cpu", "fp32")
     check_output(out, "--out", "a page of charlm look")
@@ -52,16 +52,18 @@ def look(
     if file is not None:
         whole = encode_text(trained, file, skip_unknown)
         ids = beginning(trained, trained.scored_ids(whole), length)
+        shown = len(shown_part(trained, ids))
         called = "the text from stdin" if str(file) == "-" else file.name
         if len(whole) > length:
-            say("text", f"{file}: the first {length:,} of {len(whole):,} characters; --length takes more")
+            say("text", f"{file}: the first {shown:,} of {len(whole):,} characters; --length takes more")
     else:
-        whole = trained.split("valid")
+        whole = shown_part(trained, trained.split("valid"))
         ids = opening(trained, length)
+        shown = len(shown_part(trained, ids))
         called = "its validation text"
         if len(whole) < length:
             say("text", f"the validation text has {len(whole):,} characters; --length asks for {length:,}")
     if len(whole) > length:
         called = f"the beginning of {called}"
-    say("look", f"reading {len(ids):,} characters, and looking for what units track and what is copied ...")
+    say("look", f"reading {shown:,} characters, and looking for what units track and what is copied ...")
     write_page(out, look_page(trained, ids, other, gradients=gradients, called=called))

@@ -143,6 +143,15 @@ class Vocabulary:
             return array.astype(np.uint8).tobytes().decode("utf-8", errors)
         return self.symbols[array].astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
+    def sizes(self, text: str) -> npt.NDArray[np.int64]:
+        """How many ids each character of `text` has, [N]: 1, or at level "byte" its bytes in UTF-8.
+
+        A byte that is not UTF-8 is a character of its own.
+        """
+        if self.level == "char":
+            return np.ones(len(text), np.int64)
+        return np.array([len(character.encode("utf-8", "surrogateescape")) for character in text], np.int64)
+
     def extended(self, characters: str) -> "Vocabulary":
         """This vocabulary with more characters at its end; existing ids do not change."""
         return replace(self, characters=self.characters + characters)

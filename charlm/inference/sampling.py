@@ -101,9 +101,9 @@ def draw_sample(
     ids = np.array([*before, *vocabulary.encode(text).tolist()], np.int64)
     [nats] = score_texts(model, [ids])
     bits = nats_to_bits(1) * nats[len(before) - 1 :].astype(np.float64)
-    if vocabulary.level == "byte" and text:  # those of characters from those of their bytes
-        lengths = [len(vocabulary.encode(character)) for character in text]
-        bits = np.add.reduceat(bits, np.cumsum([0, *lengths[:-1]]))
+    if text:
+        sizes = vocabulary.sizes(text)
+        bits = np.add.reduceat(bits, np.cumsum(sizes) - sizes)
     shown = "".join("\ufffd" if "\udc80" <= character <= "\udcff" else character for character in text)
     rounded = [round(each, 2) if math.isfinite(each) else None for each in bits.tolist()]
     return {"text": shown, "bits": rounded}

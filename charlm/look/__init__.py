@@ -5,6 +5,6 @@ features.py     the words that surprise most, features of a text, and the units 
 page.py         look_page: all of it as one page; charlm/web/look/ shows it
 """
 
-from charlm.look.page import beginning, look_page, opening, shown_text
+from charlm.look.page import beginning, look_page, opening, shown_part, shown_text
 
-__all__ = ["beginning", "look_page", "opening", "shown_text"]
+__all__ = ["beginning", "look_page", "opening", "shown_part", "shown_text"]

@@ -6,13 +6,14 @@ reported correlation is over the second half, so it is not the best of many by c
 
 import itertools
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.vocabulary import Ids
+from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.look.predictions import Floats, Series, activations
 from charlm.model import CharLM
 
@@ -33,10 +34,12 @@ _LEAST = 1e-6
 
 _IDEOGRAPH = "[\u3005\u3007\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003fffd]"
 """A word of its own, because there are no spaces between them."""
-_LETTER = rf"(?!{_IDEOGRAPH})\w"
+_MARK = "\u0300"
+"""Stands for a character that belongs to the letter before, such as a vowel sign; no pattern can name all of these."""
+_LETTER = rf"(?!{_IDEOGRAPH})\w{_MARK}*"
 _SPELLED = re.compile(rf"{_IDEOGRAPH}|(?:{_LETTER})+(?:['’-](?:{_LETTER})+)*")
 """A word with the marks inside it, as in don't."""
-_WORD = re.compile(rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})[^\W\d_])+")
+_WORD = re.compile(rf"{_IDEOGRAPH}|(?:(?!{_IDEOGRAPH})[^\W\d_]{_MARK}*)+")
 _ENDS = ".!?。！？…؟۔।"
 """Ends of sentences."""
 _QUOTED = re.compile("|".join(rf"({a}(?:(?!\n\n)[^{b}])*){b}?" for a, b in ('""', "“”", "„“", "«»")))
@@ -51,7 +54,7 @@ def features_of(text: str) -> dict[str, Values]:
         "digit": _each(text, str.isdigit),
         "space": _each(text, lambda c: c in " \t"),
         "line end": _each(text, lambda c: c == "\n"),
-        "punctuation": _each(text, lambda c: not (c.isalnum() or c.isspace())),
+        "punctuation": _each(text, lambda c: unicodedata.category(c)[0] in "PS"),
         "end of sentence": _each(text, lambda c: c in _ENDS),
         "vowel": _each(text, lambda c: c.lower() in "aeiouäöüàáâéèêíîóôúûаеёиоуыэюяαεηιουω"),
         "last letter of a word": _lasts(in_word),
@@ -68,6 +71,12 @@ def features_of(text: str) -> dict[str, Values]:
     return {name: values for name, values in features.items() if values.min(initial=0) != values.max(initial=0)}
 
 
+def _with_one_mark(text: str) -> str:
+    """The text with _MARK in place of all marks and of the two joiners."""
+    marks = [c for c in set(text) if unicodedata.category(c)[0] == "M" or c in "\u200c\u200d"]
+    return text.translate(dict.fromkeys(map(ord, marks), _MARK))
+
+
 def _each(text: str, test: Callable[[str], bool]) -> Values:
     by_character = {character: float(test(character)) for character in set(text)}
     return np.array([by_character[character] for character in text], np.float64)
@@ -82,7 +91,7 @@ def _since(text: str, test: Callable[[str], bool]) -> Values:
 def _word_positions(text: str) -> Values:
     """1 for the first letter of a word, 0 between words. An ideograph is a word."""
     positions_N = np.zeros(len(text))
-    for word in _WORD.finditer(text):
+    for word in _WORD.finditer(_with_one_mark(text)):
         positions_N[word.start() : word.end()] = np.arange(1, len(word[0]) + 1)
     return positions_N
 
@@ -119,16 +128,21 @@ def _indentations(text: str) -> Values:
     return np.array(depths)
 
 
-def tracked_units(model: CharLM, ids: Ids, text: str) -> dict[Unit, Tracked]:
-    """What the units of a model track in the beginning of the text of these ids; none for a text that is too short."""
-    features = features_of(text[:_MOST_LENGTH])
-    if len(text) < _LEAST_LENGTH or not features:
+def tracked_units(model: CharLM, vocabulary: Vocabulary, ids: Ids) -> dict[Unit, Tracked]:
+    """What the units of a model track in the beginning of the text of these ids; none for a text that is too short.
+
+    The value of a feature at each byte of a character is that of the character.
+    """
+    ids = ids[:_MOST_LENGTH]
+    text = vocabulary.decode(ids, "surrogateescape")
+    features = features_of(text)
+    if len(ids) < _LEAST_LENGTH or not features:
         return {}
-    stretches = [*activations(model, ids[:_MOST_LENGTH])]
+    stretches = [*activations(model, ids)]
     states = {
         series: np.concatenate([each[series] for each in stretches]) for series in stretches[0] if not series.gate
     }
-    features_FN = np.array([*features.values()])
+    features_FN = np.repeat([*features.values()], vocabulary.sizes(text), axis=1)
     middle = features_FN.shape[1] // 2
     first, second = (
         {series: correlations(features_FN[:, half], values_NH[half]) for series, values_NH in states.items()}
@@ -176,19 +190,22 @@ def most_telling(units: dict[Unit, Tracked], count: int) -> dict[Unit, Tracked]:
     return {unit: units[unit] for unit in strongest.values() if unit in chosen}
 
 
-def hardest_words(text: str, bits_N: Values, count: int, least: float = 0.0) -> list[tuple[int, int, float]]:
+def hardest_words(
+    vocabulary: Vocabulary, ids: Ids, bits_N: Values, count: int, least: float = 0.0
+) -> list[tuple[int, int, float]]:
     """Start, length and bits of the words with most bits in total, above `least`; each word once, where it is hardest.
 
-    Leaves out the word with the first character, which has no bits.
+    Starts and lengths count ids. Leaves out a word whose beginning has no bits.
     """
+    text = vocabulary.decode(ids, "surrogateescape")
+    places = np.concatenate([[0], np.cumsum(vocabulary.sizes(text))]).tolist()
     sums = np.concatenate([[0.0], np.cumsum(np.nan_to_num(bits_N))])
-    words = []
-    for word in _SPELLED.finditer(text):
-        start, end = word.span()
+    hardest: dict[str, tuple[int, int, float]] = {}
+    for word in _SPELLED.finditer(_with_one_mark(text)):
+        spelled = text[word.start() : word.end()]
+        start, end = places[word.start()], places[word.end()]
         bits = float(sums[end] - sums[start])
-        if bits > least and not np.isnan(bits_N[start]):
-            words.append((start, end - start, bits))
-    by_text: dict[str, tuple[int, int, float]] = {}
-    for start, length, bits in sorted(words, key=lambda word: -word[2]):
-        by_text.setdefault(text[start : start + length], (start, length, bits))
-    return [*by_text.values()][:count]
+        _, _, most = hardest.get(spelled, (0, 0, least))
+        if bits > most and not np.isnan(bits_N[start]):
+            hardest[spelled] = start, end - start, bits
+    return sorted(hardest.values(), key=lambda word: -word[2])[:count]

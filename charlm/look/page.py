@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from charlm.cells import Cell
 from charlm.data.vocabulary import Ids, readable
@@ -17,7 +18,6 @@ from charlm.web.page import html_page, packed, text_name
 
 UNITS = 8
 """How many units a page names."""
-_MOST_BITS = 65.0
 _PART = "\uffff"
 """Stands for a byte of a character whose last byte shows it; no character of a text."""
 _LEAST_SAVED = 0.5
@@ -42,17 +42,17 @@ def look_page(
     ids = trained.scored_ids(trained.vocabulary.encode(text)) if isinstance(text, str) else text
     if len(ids) < 2:
         raise DataError(f"look: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
-    shown = shown_text(trained, ids)
+    shown = shown_part(trained, ids)
     predictions = predict(trained.network, ids)
     data = _described(trained, ids, predictions, gradients=gradients) | {
-        "text": shown,
+        "text": shown_text(trained, shown),
         "shown": one_line(called),
-        "words": hardest_words(shown, predictions.bits_N, 20),
-        "copied": _copied(given, ids),  # which may have loaded the training text already; its copy has not
+        "words": hardest_words(trained.vocabulary, shown, shown_part(trained, predictions.bits_N), 20),
+        "copied": _copied(given, shown),  # which may have loaded the training text already; its copy has not
         "units": _units(trained, ids),
     }
     if other is not None:
-        data["compare"] = _compared(trained, ids, other, shown, predictions, gradients=gradients)
+        data["compare"] = _compared(trained, ids, other, predictions, gradients=gradients)
     return html_page("look", f"{data['name']} · charlm look", data)
 
 
@@ -80,12 +80,15 @@ def beginning(trained: TrainedModel, ids: Ids, length: int) -> Ids:
     return ids[: ends[-1] + 1 if len(ends) > 1 else length + 1]
 
 
+def shown_part(trained: TrainedModel, values_N: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """What the page shows and counts, of ids or their values: not the end of a record that a model is given first."""
+    return values_N[1:] if trained.network.reads_records else values_N
+
+
 def shown_text(trained: TrainedModel, ids: Ids) -> str:
     """A character for each id. The last byte of a character shows it, others are _PART."""
-    text = trained.vocabulary.decode(ids.tolist(), "surrogateescape")
-    if trained.vocabulary.level == "char":
-        return text
-    sizes = [len(character.encode("utf-8", "surrogateescape")) for character in text]
+    text = trained.vocabulary.decode(ids, "surrogateescape")
+    sizes = trained.vocabulary.sizes(text).tolist()
     return "".join(_PART * (size - 1) + readable(c) for size, c in zip(sizes, text, strict=True))
 
 
@@ -108,7 +111,7 @@ def _described(trained: TrainedModel, ids: Ids, predictions: Predictions, *, gra
     described = model_facts(trained) | {
         "bits": float(np.nanmean(predictions.bits_N)),
         "symbols": _symbols(trained),
-        "reading": _packed(predictions, len(trained.vocabulary)),
+        "reading": _packed(trained, ids, predictions),
         "memory": {"curve": curve, "whole": float(np.mean(predictions.bits_N[positions])) if curve else None},
     }
     if gradients:
@@ -125,23 +128,19 @@ def _symbols(trained: TrainedModel) -> list[str]:
     return list(trained.vocabulary.characters)
 
 
-def _packed(predictions: Predictions, vocabulary_size: int) -> dict[str, Any]:
-    """Bits in thousandths, probabilities in 65535ths; 65535 for bits that are unknown."""
-    narrow = np.min_scalar_type(max(vocabulary_size, 1))
-
-    def thousandths(bits_N: np.ndarray) -> dict[str, Any]:
-        return packed(
-            np.where(np.isnan(bits_N), 65535, np.minimum(bits_N, _MOST_BITS) * 1000).round().astype(np.uint16)
-        )
-
-    return {
-        "bits": thousandths(predictions.bits_N),
-        "entropy": thousandths(predictions.entropy_N),
-        "rank": packed(predictions.rank_N.astype(np.min_scalar_type(vocabulary_size + 1))),
-        "top": packed(predictions.top_ids_NK.astype(narrow).reshape(-1)),
-        "p": packed((predictions.top_p_NK * 65535).round().astype(np.uint16).reshape(-1)),
-        "likeliest": predictions.top_ids_NK.shape[1],
+def _packed(trained: TrainedModel, ids: Ids, predictions: Predictions) -> dict[str, Any]:
+    """Ids, their bits, nan if unknown, and the probabilities of the likeliest characters in 65535ths."""
+    narrow = np.min_scalar_type(len(trained.vocabulary) + 1)
+    columns = {
+        "bits": predictions.bits_N.astype(np.float32),
+        "entropy": predictions.entropy_N.astype(np.float32),
+        "ids": ids.astype(narrow),
+        "rank": predictions.rank_N.astype(narrow),
+        "top": predictions.top_ids_NK.astype(narrow),
+        "p": (predictions.top_p_NK * 65535).round().astype(np.uint16),
     }
+    reading: dict[str, Any] = {name: packed(shown_part(trained, values)) for name, values in columns.items()}
+    return reading | {"likeliest": predictions.top_ids_NK.shape[1]}
 
 
 def _copied(trained: TrainedModel, ids: Ids) -> list[tuple[int, int]]:
@@ -156,7 +155,7 @@ def _copied(trained: TrainedModel, ids: Ids) -> list[tuple[int, int]]:
 def tracking_units(trained: TrainedModel, ids: Ids) -> dict[Unit, dict[str, Any]]:
     """The units that go most with a feature of the text: how the page names each, and what it tracks."""
     named = {}
-    units = tracked_units(trained.single_network, ids, shown_text(trained, ids))
+    units = tracked_units(trained.single_network, trained.vocabulary, ids)
     for (series, unit), (feature, correlation) in most_telling(units, UNITS).items():
         name = {"layer": series.layer + 1, "state": series.name, "unit": unit}
         named[series, unit] = name | {"feature": feature, "correlation": correlation}
@@ -172,17 +171,18 @@ def _units(trained: TrainedModel, ids: Ids) -> list[dict[str, Any]]:
             for series, values_TH in stretch.items():
                 if series.layer == state.layer:
                     own.setdefault(series, []).append(values_TH[:, unit].copy())
-    cell = trained.config.model.cell
     return [
-        named[unit] | {"curves": [_curve(cell, series, np.concatenate(parts)) for series, parts in own.items()]}
+        named[unit] | {"curves": [_curve(trained, series, np.concatenate(parts)) for series, parts in own.items()]}
         for unit, own in values.items()
     ]
 
 
-def _curve(cell: Cell, series: Series, values_N: np.ndarray) -> dict[str, Any]:
-    """A state or gate over the text, in eight bits: value = byte · scale."""
+def _curve(trained: TrainedModel, series: Series, values_N: np.ndarray) -> dict[str, Any]:
+    """A state or gate over the shown text, in eight bits: value = byte · scale."""
+    values_N = shown_part(trained, values_N)
     scale = max(float(np.abs(values_N).max()), 1e-9) / 127
-    named = {"name": series.name, "gate": series.gate, "meaning": meaning(cell, series.name), "scale": scale}
+    what = meaning(trained.config.model.cell, series.name)
+    named = {"name": series.name, "gate": series.gate, "meaning": what, "scale": scale}
     return named | {"values": packed(np.round(values_N / scale).astype(np.int8))}
 
 
@@ -192,7 +192,7 @@ def meaning(cell: Cell, name: str) -> tuple[str, ...]:
 
 
 def _compared(
-    trained: TrainedModel, ids: Ids, other: TrainedModel, shown: str, predictions: Predictions, *, gradients: bool
+    trained: TrainedModel, ids: Ids, other: TrainedModel, predictions: Predictions, *, gradients: bool
 ) -> dict[str, Any]:
     """The second model's predictions of the same characters, and the words where each of the two is better."""
     reads, other_reads = ((model.vocabulary.level, model.network.reads_records) for model in (trained, other))
@@ -204,6 +204,6 @@ def _compared(
     except VocabularyError as error:
         raise VocabularyError(f"--compare: {error}; use another text or another model") from None
     second = predict(other.network, same)
-    saved_N = second.bits_N - predictions.bits_N
-    words = [hardest_words(shown, each_N, 12, _LEAST_SAVED) for each_N in (saved_N, -saved_N)]
+    shown, saved_N = (shown_part(trained, each) for each in (ids, second.bits_N - predictions.bits_N))
+    words = [hardest_words(trained.vocabulary, shown, each_N, 12, _LEAST_SAVED) for each_N in (saved_N, -saved_N)]
     return _described(other, same, second, gradients=gradients) | {"words": words}

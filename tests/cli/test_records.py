@@ -3,6 +3,7 @@
 import json
 
 import charlm
+from tests.browser import data_of
 
 SEPARATOR = "\n~~~\n"
 RECORDS = ["\n".join([f"{n} eggs", "flour salt", "milk"][: 1 + n % 3]) for n in range(400)]
@@ -28,6 +29,13 @@ def test_each_record_is_written_scored_and_classified_by_itself(cli, tiny_config
     assert cli("sample", run, "--prompt", "egg\nsalt", "--length", 3, "--seed", 1).out.startswith("egg\nsalt")
     assert "the end of a record" in cli("sample", run, "--prompt", f"egg{SEPARATOR}").usage_error
     assert "400 records" in cli("data", "info", text, "--records", r"\n~~~\n").out
+    looked = cli("look", run, "--file", text, "--length", 60, "--out", tmp_path / "look.html")
+    page = data_of((tmp_path / "look.html").read_text(encoding="utf-8"))
+    shown = "".join(f"{record}\x1e" for record in RECORDS[:4])
+    assert page["text"] == shown
+    assert page["copied"] == [[0, len(shown)]]
+    assert f"{text}: the first {len(shown)} of {evaluated['targets']:,} characters; " in looked.err
+    assert f"reading {len(shown)} characters, " in looked.err
     model = charlm.load(run)
     assert model.evaluate(text.read_text()).targets == evaluated["targets"]
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from charlm.cells import LSTM
-from charlm.data.vocabulary import Vocabulary
+from charlm.data.vocabulary import Level, Vocabulary
 from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM
@@ -14,10 +14,10 @@ from charlm.model import CharLM
 
 @pytest.fixture
 def of_characters(model):
-    """A model with random weights over the characters of a text."""
+    """A model with random weights over the characters of a text, or over bytes."""
 
-    def make(text: str, **other: object) -> TrainedModel:
-        vocabulary = Vocabulary("char", "".join(sorted(set(text))))
+    def make(text: str, level: Level = "char", **other: object) -> TrainedModel:
+        vocabulary = Vocabulary(level, "".join(sorted(set(text))) if level == "char" else "")
         layers = RecurrentLayers(LSTM(hidden=6), len(vocabulary))
         network = CharLM(len(vocabulary), 0, layers).eval()
         torch.nn.init.normal_(network.decoder.weight)

@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 from charlm.inference.trained import load
 from charlm.look import look_page
 from tests.browser import HOSTILE, check_access, data_of, pages_in, unpacked, wait_until_ready
+from tests.export.models import model_of
 from tests.text import words_text
 
 pytestmark = pytest.mark.slow
@@ -42,7 +44,7 @@ def test_it_opens_on_the_strongest_surprise_and_compares(view, html):
     data = data_of(html)
     assert view.text_content("#facts").startswith("lstm, 1 × 16 units · ")
     assert " bits per character of its validation text · " in view.text_content("#facts")
-    bits, other = (unpacked(each["reading"]["bits"])[1:].astype(float) for each in (data, data["compare"]))
+    bits, other = (unpacked(each["reading"]["bits"])[1:] for each in (data, data["compare"]))
     assert selected(view) == 1 + int(bits[:199].argmax())
     assert view.get_attribute("#views button[value=compare]", "aria-checked") == "true"
     share = 100 * (bits < other).sum() / (bits != other).sum()
@@ -63,7 +65,7 @@ def test_the_pointer_tells_of_a_character(view, html):
     assert view.text_content("#story").endswith(" It guesses every next character; orange: it was surprised.")
     view.hover('[data-index="40"]')
     assert "character 41 of 12,000" in view.text_content(".prediction")
-    bits = unpacked(data["reading"]["bits"])[40] / 1000
+    bits = unpacked(data["reading"]["bits"])[40]
     assert view.text_content(".prediction .beside p >> nth=0").startswith(f"{bits:.2f} bits (1 bit: a coin toss), ")
     view.click('[data-index="50"]')
     view.hover('[data-index="60"]')  # a click holds the character
@@ -108,6 +110,35 @@ def test_units_and_copying(view):
         return String(getSelection());
     }"""
     assert view.evaluate(copied) == TEXT  # no signs, and no ends of rows
+
+
+def test_all_numbers_of_a_character_agree(opened, of_characters):
+    """Those of a probability just below 98.5 %, and of one that 65535ths cannot tell from 0."""
+    model = of_characters("abc")
+    with torch.no_grad():
+        model.network.decoder.weight.zero_()
+        model.network.decoder.bias.copy_(torch.tensor([0.984996, 0.015004, 2.0**-80]).log())
+    view = opened(look_page(model, "cabca"))
+    for place, said in enumerate(("0.02 bits", "6.06 bits", "80.00 bits"), start=1):
+        view.hover(f'[data-index="{place}"]')
+        sentence = view.text_content(".prediction .beside p").replace("\u00a0", " ")
+        assert sentence.startswith(said)
+        assert f"probability {view.text_content('.prediction .true .number')}," in sentence
+
+
+def test_a_model_of_records_counts_what_it_scores(opened):
+    view = opened(look_page(model_of(records="\n"), "abba\nfee\n"))
+    assert view.text_content("#facts").endswith(" · 9 characters")
+    assert view.get_attribute("[role=application]", "aria-label") == "The text, 9 characters"
+    view.hover('[data-index="0"]')
+    assert view.text_content(".prediction").endswith("character 1 of 9")
+
+
+def test_words_and_context_are_without_parts_of_characters(opened, of_characters):
+    view = opened(look_page(of_characters("", "byte"), "a λόγος"))
+    assert view.text_content("#words .what") == "λόγος"
+    view.hover('[data-index="5"]')
+    assert view.text_content(".prediction .context") == "a λό"
 
 
 def test_a_hostile_text_and_vocabulary_do_nothing(opened, of_characters):

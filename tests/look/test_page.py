@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from charlm.cells import CELLS, RHN
 from charlm.data.vocabulary import Vocabulary
@@ -16,6 +17,7 @@ from charlm.look import look_page, shown_text
 from charlm.look import page as look
 from charlm.look.features import features_of
 from tests.browser import data_of, unpacked
+from tests.export.models import model_of
 from tests.inference.models import outputs_of
 from tests.text import words_text
 
@@ -24,7 +26,7 @@ def test_the_page_says_what_the_model_says(model):
     text = words_text(400)
     data = data_of(look_page(model, text))
     assert data["text"] == text
-    np.testing.assert_allclose(unpacked(data["reading"]["bits"])[1:] / 1000, model.char_scores([text])[0], atol=1e-3)
+    np.testing.assert_allclose(unpacked(data["reading"]["bits"])[1:], model.char_scores([text])[0], rtol=1e-4)
     characters, shares = zip(*model.next(text[:200], len(model.vocabulary)), strict=True)
     top = unpacked(data["reading"]["top"]).reshape(-1, 5)[200]
     assert [data["symbols"][index] for index in top] == [*characters[:5]]
@@ -32,7 +34,7 @@ def test_the_page_says_what_the_model_says(model):
     np.testing.assert_allclose(p / 65535, shares[:5], atol=1e-5)
     assert unpacked(data["reading"]["rank"])[200] == 1 + characters.index(text[200])
     entropy = -np.dot(shares, np.log2(shares))
-    assert unpacked(data["reading"]["entropy"])[200] / 1000 == pytest.approx(entropy, abs=1e-3)
+    assert unpacked(data["reading"]["entropy"])[200] == pytest.approx(entropy, rel=1e-4)
     assert data["copied"] == [[0, 400]]
 
 
@@ -94,6 +96,42 @@ def test_bytes_of_a_character_are_shown_by_the_last(model):
         assert shown_text(bytewise, bytewise.vocabulary.encode(text)).replace("\uffff", "·") == shown
 
 
+@pytest.mark.parametrize("level", ["char", "byte"])
+def test_words_and_features_are_of_characters(of_characters, level):
+    """In Devanagari, with marks and a joiner inside words, in Greek, with emoji, and with a byte that is not UTF-8."""
+    lexicon = ["क्या", "हिन्दी", "पूछो", "क्\u200dष", "λόγος", "μέλι", "don’t"]
+    text = "first" + "".join(np.random.default_rng(0).choice([f" {word}" for word in [*lexicon, "😀", "।\n"]], 400))
+    text += "\udcff" if level == "byte" else ""
+    model = of_characters(text, level)
+    data = data_of(look_page(model, text, of_characters(text, level)))
+    for words in (data["words"], *data["compare"]["words"]):
+        assert {data["text"][start : start + length].replace("\uffff", "") for start, length, _ in words} <= {*lexicon}
+    assert len(data["words"]) == len(lexicon)
+    bits_N = unpacked(data["reading"]["bits"])
+    for start, length, bits in data["words"]:
+        assert bits == pytest.approx(bits_N[start : start + length].sum(), rel=1e-5)
+    sizes = [len(model.vocabulary.encode(character)) for character in text]
+    assert data["units"]
+    for unit in data["units"]:
+        feature_N = np.repeat(features_of(text)[unit["feature"]], sizes)
+        [values_N] = [unpacked(curve["values"]) for curve in unit["curves"] if curve["name"] == unit["state"]]
+        half = len(values_N) // 2
+        assert unit["correlation"] == pytest.approx(np.corrcoef(feature_N[half:], values_N[half:])[0, 1], abs=0.01)
+
+
+def test_a_model_of_records_shows_what_it_scores():
+    """Not the end of a record that it is given first."""
+    torch.manual_seed(0)
+    model = model_of(records="\n")
+    text = "abba\nfee\n" * 40
+    data = data_of(look_page(model, text, model))
+    assert data["text"] == text
+    bits_N = np.concatenate([*model.char_scores(text.splitlines())])
+    np.testing.assert_allclose(unpacked(data["reading"]["bits"]), bits_N, rtol=1e-4)
+    assert {len(unpacked(curve["values"])) for unit in data["units"] for curve in unit["curves"]} == {len(text)}
+    assert {text[start : start + length] for start, length, _ in data["words"]} == {"abba", "fee"}
+
+
 def test_the_policy_admits_the_script_and_the_style_and_nothing_else(of_characters):
     page = look_page(of_characters("abc"), "abcabc")
     [policy] = re.findall(r'http-equiv="Content-Security-Policy" content="(.*?)"', page)
@@ -126,6 +164,9 @@ def test_features():
         ("position in the sentence", "\u6211\u4eec\u3002\u53bb", "1201"),
         ("last character of a line", "ab\nc", "0100"),
         ("after # in the line", "a#b\nc", "01100"),
+        ("position in the word", "क्या, आप", "12340012"),
+        ("last letter of a word", "सौ।", "010"),
+        ("punctuation", "क्\u200dषा।", "000001"),
         ("upper case", "aBé", "010"),
         ("digit", "a1", "01"),
     ]:

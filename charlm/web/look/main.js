@@ -46,7 +46,7 @@ function show(data) {
     },
     entropy: {
       label: "Uncertainty",
-      value: () => (index) => (Number.isNaN(bitsAt(data.reading, index)) ? NaN : data.reading.entropy[index] / 1000),
+      value: () => (index) => data.reading.entropy[index],
       shade: scale.shade,
       words: ["sure", "unsure"],
       color: `${guesses} orange: it was unsure.`,
@@ -121,7 +121,7 @@ function show(data) {
 /** Where the surprise is strongest at the beginning of the text. */
 function strongest({ bits }) {
   const first = Array.from(bits.slice(0, FIRST), (_, index) => bitsAt({ bits }, index) || 0);
-  return first.reduce((best, each, index) => (each > first[best] ? index : best), 1);
+  return first.reduce((best, each, index) => (each > first[best] ? index : best), 0);
 }
 
 showPage(show);

@@ -7,14 +7,11 @@ import { TextView } from "./text.js";
 
 const BEFORE = 24; // characters before the one that is predicted
 
-/** In place of the bits of a character that was given. */
-export const UNKNOWN_BITS = 65535;
-
 /** Bits of a character; NaN for one that was given, not predicted. */
-export function bitsAt(reading, index) {
-  const thousandths = reading.bits[index] ?? UNKNOWN_BITS;
-  return thousandths === UNKNOWN_BITS ? NaN : thousandths / 1000;
-}
+export const bitsAt = (reading, index) => reading.bits[index] ?? NaN;
+
+/** The probability of a character. */
+const probabilityAt = (reading, index) => 2 ** -bitsAt(reading, index);
 
 const ORDINALS = new Intl.PluralRules("en", { type: "ordinal" });
 
@@ -28,8 +25,8 @@ function sentence({ symbol }, reading, index) {
   const bits = bitsAt(reading, index);
   if (Number.isNaN(bits)) return `The model was given this ${symbol}, so it is not predicted.`;
   return (
-    `${bits.toFixed(2)} bits (1 bit: a coin toss), probability ${percent(2 ** -bits).replaceAll(" ", "\u00a0")}, ` +
-    `its ${ordinal(reading.rank[index])} guess. It expected ${(reading.entropy[index] / 1000).toFixed(2)} bits on average.`
+    `${bits.toFixed(2)} bits (1 bit: a coin toss), probability ${percent(probabilityAt(reading, index)).replaceAll(" ", "\u00a0")}, ` +
+    `its ${ordinal(reading.rank[index])} guess. It expected ${reading.entropy[index].toFixed(2)} bits on average.`
   );
 }
 
@@ -45,19 +42,17 @@ export function bar(name, share) {
 }
 
 /** The likeliest characters as bars, and the true one below them if it is none of them. */
-function bars(reading, symbols, index, character) {
-  const rank = reading.rank[index];
-  const rows = [];
+function bars(reading, symbols, index) {
+  const id = reading.ids[index];
+  const shares = new Map();
   for (let k = 0; k < reading.likeliest; k++) {
     const entry = index * reading.likeliest + k;
-    const symbol = symbols[reading.top[entry]];
-    // A byte of a longer character is no character of the text, so its rank tells.
-    const isTrue = symbol === character || (symbol.startsWith("byte ") && rank === k + 1);
-    rows.push(element("li", { className: isTrue ? "true" : "" }, ...bar(symbol, reading.p[entry] / 65535)));
+    shares.set(reading.top[entry], reading.p[entry] / 65535);
   }
-  if (rank > reading.likeliest) {
-    rows.push(element("li", { className: "true" }, ...bar(character, 2 ** -bitsAt(reading, index))));
-  }
+  shares.set(id, probabilityAt(reading, index)); // a key that is there keeps its place
+  const rows = Array.from(shares, ([other, share]) =>
+    element("li", { className: other === id ? "true" : "" }, ...bar(symbols[other], share)),
+  );
   return element("ol", { className: "bars" }, ...rows);
 }
 
@@ -90,7 +85,7 @@ export class Pane {
     const { data, view: { characters } } = this;
     const character = characters[index];
     const said = ({ reading, symbols }) => [
-      Number.isNaN(bitsAt(reading, index)) ? "" : bars(reading, symbols, index, character),
+      Number.isNaN(bitsAt(reading, index)) ? "" : bars(reading, symbols, index),
       element("p", { textContent: sentence(data, reading, index) }),
     ];
     const named = (model) => element("div", {}, element("strong", { textContent: model.name }), ...said(model));

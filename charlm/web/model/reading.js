@@ -1,7 +1,5 @@
 // What a model said of each character of a text, as a page of charlm look has it.
 
-import { UNKNOWN_BITS } from "../look/prediction.js";
-
 /** How many of the likeliest are kept. */
 export const LIKELIEST = 5;
 
@@ -18,21 +16,24 @@ export function likeliestIds(shares, count) {
   return ids;
 }
 
-const MOST_BITS_SHOWN = 65;
-
 export class Reading {
   /** size: of the vocabulary. The arrays grow with the text. */
   constructor(size) {
     this.likeliest = Math.min(LIKELIEST, size);
-    this.exact = 0; // bits of all characters
     this.reserve(1024);
   }
 
   reserve(capacity) {
-    const sizes = { bits: 1, entropy: 1, rank: 1, top: this.likeliest, p: this.likeliest };
-    for (const [name, size] of Object.entries(sizes)) {
-      const values = new (name === "rank" || name === "top" ? Uint32Array : Uint16Array)(capacity * size);
-      if (name === "bits") values.fill(UNKNOWN_BITS);
+    const likeliest = capacity * this.likeliest;
+    const arrays = {
+      bits: new Float32Array(capacity).fill(NaN),
+      entropy: new Float32Array(capacity),
+      ids: new Uint32Array(capacity),
+      rank: new Uint32Array(capacity),
+      top: new Uint32Array(likeliest),
+      p: new Uint16Array(likeliest),
+    };
+    for (const [name, values] of Object.entries(arrays)) {
       if (this[name]) values.set(this[name]);
       this[name] = values;
     }
@@ -47,10 +48,9 @@ export class Reading {
       if (share > shares[id] || (share === shares[id] && other < id)) rank++;
       if (share > 0) entropy -= share * Math.log2(share);
     });
-    const bits = -Math.log2(shares[id]);
-    this.bits[index] = Math.round(1000 * Math.min(MOST_BITS_SHOWN, bits));
-    this.exact += bits;
-    this.entropy[index] = Math.round(1000 * entropy);
+    this.bits[index] = -Math.log2(shares[id]);
+    this.entropy[index] = entropy;
+    this.ids[index] = id;
     this.rank[index] = rank;
     likeliestIds(shares, this.likeliest).forEach((other, turn) => {
       this.top[index * this.likeliest + turn] = other;

@@ -84,9 +84,10 @@ export class ScoreTab {
   show(reading, characters) {
     const { symbol } = this.data;
     const bits = characters.map((_, index) => bitsAt(reading, index));
-    const count = bits.filter((each) => !Number.isNaN(each)).length;
-    const mean = `${(reading.exact / count).toFixed(3)} bits per ${symbol}`;
-    byId("score-status").textContent = `${mean} · ${whole(count)} ${symbol}s scored · ${whole(reading.exact)} bits in all`;
+    const scored = bits.filter((each) => !Number.isNaN(each));
+    const total = scored.reduce((sum, each) => sum + each, 0);
+    const mean = `${(total / scored.length).toFixed(3)} bits per ${symbol}`;
+    byId("score-status").textContent = `${mean} · ${whole(scored.length)} ${symbol}s scored · ${whole(total)} bits in all`;
     byId("spoken").textContent = byId("score-status").textContent;
     byId("score-result").hidden = false;
     const scale = surpriseScale(bits);

@@ -28,8 +28,9 @@ export function nameOf(character) {
   return NAMES[character] ?? (/^[\p{C}\p{Z}\p{M}]$/u.test(character) ? codeOf(character) : character);
 }
 
-/** Characters on one line, shortened. */
+/** Characters on one line, shortened, without the parts of characters. */
 export function excerpt(characters, longest = 60) {
-  const shown = printable(characters.slice(0, longest).join("")).replaceAll("\n", "⏎").replaceAll("\t", " ");
-  return characters.length > longest ? `${shown}…` : shown;
+  const whole = characters.filter((character) => character !== PART);
+  const shown = printable(whole.slice(0, longest).join("")).replaceAll("\n", "⏎").replaceAll("\t", " ");
+  return whole.length > longest ? `${shown}…` : shown;
 }
