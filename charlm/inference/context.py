@@ -14,7 +14,7 @@ from charlm.system.formatting import bits_to_nats
 Curve = list[tuple[int, float]]
 """(characters of context, nats per character), the shortest context first."""
 
-LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Characters of context."""
 _PLACES = 256
 """How many characters are scored with each length of context."""
@@ -33,7 +33,7 @@ def context_curve(model: Network, ids: Ids, nats_N: npt.NDArray[np.floating]) ->
     context is at most 256 characters and a quarter of the text. Empty for a text of fewer than 8 characters. The model
     must be in evaluation mode.
     """
-    C = min(LENGTHS[-1], len(ids) // 4)
+    C = min(_LENGTHS[-1], len(ids) // 4)
     if C < 2:
         return []
     starts_B = np.unique(np.linspace(C, len(ids) - 1 - C, _PLACES).astype(np.int64))
@@ -47,7 +47,7 @@ def context_curve(model: Network, ids: Ids, nats_N: npt.NDArray[np.floating]) ->
     nats_CB = torch.cat([reader.nats(offset, steps) for offset, steps in windows]).double().cpu().numpy()
     excess_C = (nats_CB - nats_N[starts_B + np.arange(C)[:, None]]).mean(1)  # with 1 … C characters of context
     curve = []
-    for length in LENGTHS:
+    for length in _LENGTHS:
         if length <= C:
             near = excess_C[math.ceil(0.8 * length) - 1 : math.floor(1.25 * length)]
             curve.append((length, float(nats_N.mean() + near.mean())))
