@@ -5,10 +5,13 @@ import hashlib
 import json
 import math
 import re
+import unicodedata
+from pathlib import Path
 
 import pytest
 
 from charlm.checkpoint import read_checkpoint, save_checkpoint
+from tests.text import words_text
 
 KEYS = ("checkpoint", "step", "precision", "text", "nats_per_char", "bits_per_char", "perplexity_per_char",
         "bits_per_byte", "chars_per_s")  # fmt: skip
@@ -68,6 +71,70 @@ def test_novelty_counts_windows_of_the_training_text(cli, trained_run, text_file
     rows = table(cli(*words))
     assert rows["copied"] == f"{100 * share:.1f}% of its windows of 20 characters occur in the training texts"
     assert rows["longest_copy"] == f"{longest} characters: {stretch!r}"
+
+
+def test_novelty_searches_the_texts_of_all_runs(cli, tiny_config, text_file, write, tmp_path):
+    """A passage of the first text is found in what the second run's weights have read."""
+    more, run = write("more.txt", "".join(reversed(words_text(9_000)))), tmp_path / "second"
+    cli("train", "--config", tiny_config, "--run-dir", tmp_path / "first")
+    source = ["--set", f"data.source={more}", "--init-from", tmp_path / "first"]
+    assert cli("train", "--config", tiny_config, "--run-dir", run, *source).code == 0
+    first = words_text(20_000)[2_000:2_100]
+    words = ["eval", run, "--file", write("sample.txt", f"mmm{first}mmm"), "--novelty"]
+    assert json.loads(cli(*words, "--json").out)["novelty"] | {"windows_share": 0} == {
+        "longest": 100, "stretch": first, "windows_share": 0, "not_searched": []
+    }  # fmt: skip
+    text_file.unlink()
+    found = cli(*words)
+    assert "text.txt of an earlier run: " in table(found)["not_searched"]
+    assert "skipped  not searched: text.txt of an earlier run: " in found.err
+
+
+def test_models_of_bytes_and_of_characters_are_scored_on_one_text(cli, tiny_config, write, tmp_path):
+    text = write("text.txt", words_text(20_000).replace("e", "é").replace("o", "😀"))
+    scored = {}
+    for level in ("char", "byte"):
+        run = tmp_path / level
+        done = cli("train", text, "--config", tiny_config, "--run-dir", run, "--set", f"data.level={level}", "--json")
+        scored[level] = json.loads(done.out)["scored"]
+        value = json.loads(cli("eval", run, "--json").out)
+        assert value["text"] == scored[level]
+        total = value["bits_per_char"] * scored[level]["chars"]
+        assert total == pytest.approx(value["bits_per_byte"] * scored[level]["size_bytes"])
+        rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert rows[-1]["nats"] == pytest.approx(value["nats_per_char"], rel=1e-5)
+        assert rows[-1]["chars"] == pytest.approx(json.loads(done.out)["chars"])
+    assert scored["char"] == scored["byte"]
+    assert "different texts" not in cli("runs", tmp_path).err
+    assert re.search(r"bits/char  \d\.\d+ bits/byte", done.err)
+    assert f"bytes ({len(Path(text).read_bytes()) / 20_000:.2f} a character); " in done.err
+
+
+def test_a_text_is_read_in_the_unicode_form_that_the_model_knows(cli, tiny_config, write, tmp_path):
+    """In another form it would have fewer or other characters, and look better or worse."""
+    text, run = words_text(20_000).replace("e", "é"), tmp_path / "run"
+    cli("train", write("text.txt", text), "--config", tiny_config, "--run-dir", run)
+    part = text[:500]
+    other = unicodedata.normalize("NFD", part)
+    files = [write("nfc.txt", part), write("nfd.txt", other)]
+    first, *others = (json.loads(cli("eval", run, "--file", file, "--json").out) for file in files)
+    others.append(json.loads(cli("eval", run, "--file", "-", "--json", stdin=other.encode()).out))
+    for value in others:
+        assert value["nats_per_char"] == first["nats_per_char"]
+        assert value["text"] | {"name": ""} == first["text"] | {"name": ""}
+    for command in (["score"], ["classify", "--labels", "so,t", "--separator", " "]):
+        printed = [cli(command[0], run, file, *command[1:]).out for file in files]
+        assert [unicodedata.normalize("NFC", out) for out in printed] == [printed[0]] * 2
+
+
+def test_characters_that_share_the_rare_symbol_are_counted(cli, tiny_config, write, tmp_path):
+    text, run = words_text(20_000).replace("e", "’"), tmp_path / "run"
+    rare = ["--set", "data.min_count=5"]
+    cli("train", write("text.txt", f"{text}ß"), "--config", tiny_config, "--run-dir", run, *rare)
+    value = json.loads(cli("eval", run, "--file", write("other.txt", "so ß Z’"), "--json").out)
+    assert (value["text"]["chars"], value["text"]["unknown"]) == (6, 2)
+    typed = [json.loads(cli("next", run, "--prompt", prompt, "--json").out)["next"] for prompt in ("so ’", "so '")]
+    assert typed[0] == typed[1]  # the plain quote is not the rare symbol
 
 
 def test_what_needs_the_training_text(cli, tiny_config, text_file, tmp_path, write):

@@ -97,6 +97,25 @@ def test_look_at_a_file_or_at_the_validation_text(cli, trained_run, tmp_path, wr
     assert data_of(page)["text"] == valid[valid.index("\n") + 1 :]  # the split begins within a line
 
 
+def test_two_models_are_compared_on_text_that_neither_was_trained_on(cli, trained_run, tiny_config, tmp_path):
+    """The second run was trained on most of what the first is validated on."""
+    text, other, page = words_text(20_000), tmp_path / "other", tmp_path / "look.html"
+    split = ["--set", "data.split=[0.93,0.07,0]"]
+    assert cli("train", "--config", tiny_config, "--run-dir", other, *split).code == 0
+    looked = cli("look", trained_run, "--compare", other, "--out", page)
+    assert " of 1,400 characters of last 7 % of text.txt; " in looked.err
+    assert "compare  Neither was trained on this text\n" in looked.err
+    data = data_of(page.read_text(encoding="utf-8"))
+    assert data["text"] in text[18_600:]
+    assert data["seen"] == "Neither was trained on this text"
+    (tmp_path / "seen.txt").write_text(text[18_000:18_500])
+    looked = cli("look", trained_run, "--compare", other, "--out", page, "--file", tmp_path / "seen.txt")
+    assert "compare  other was trained on 100 % of this text, which makes it look better\n" in looked.err
+    (tmp_path / "text.txt").unlink()
+    looked = cli("look", trained_run, "--compare", other, "--out", page)
+    assert "compare  other may have been trained on this text: " in looked.err
+
+
 def test_a_report_shows_each_run_once_and_names_damage(cli, trained_run, copied_run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copytree(trained_run, "runs/other")

@@ -188,3 +188,21 @@ def test_archives_are_named(write, tmp_path):
         archive.add(write("poems.txt", TEXT), "poems.txt")
     with pytest.raises(DataError, match="a tar archive"):
         count_source(write("poems.tar.gz", packed.getvalue()), "char")
+
+
+@pytest.mark.parametrize("records", ["", "\n"])
+def test_bytes_are_cut_where_their_characters_are(records, write, tmp_path):
+    """So a byte model and a character model are scored on the same text, and it is named in the same way."""
+    lines = words_text(6_000).replace("e", "é").replace("o", "😀").splitlines()
+    names = [write(f"texts/{n}", "\n".join(lines[n::3]) + "\n") for n in range(3)]
+    for source in (names[0], str(tmp_path / "texts")):
+        data = {"split": (0.7, 0.2, 0.1), "records": records}
+        chars, of_bytes = (load_corpus(source, level=level, **data) for level in ("char", "byte"))
+        for name, text in chars.texts.items():
+            assert text.scored == of_bytes.texts[name].scored
+            assert text.scored.chars == len(text.text) - 1
+        assert of_bytes.symbols_per_char == pytest.approx(sum(map(len, of_bytes.splits.values())) /
+                                                          sum(map(len, chars.splits.values())), rel=1e-2)  # fmt: skip
+    latin = load_corpus(write("latin", "\n".join(lines).replace("😀", "o").encode("latin-1")), level="byte")
+    assert (latin.is_utf8, latin.symbols_per_char) == (False, 1.0)
+    assert latin.texts["valid"].scored.chars == len(latin.splits["valid"]) - 1

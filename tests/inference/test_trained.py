@@ -10,6 +10,7 @@ import torch
 
 from charlm.errors import VocabularyError
 from charlm.model import build_model
+from tests.export.models import model_of as model_of_bytes
 from tests.inference.models import model_of
 from tests.text import words_text
 
@@ -36,14 +37,22 @@ def test_next_is_what_the_whole_text_says(model):
     assert model.next(prompt) == likeliest[:5]
 
 
-def test_the_score_of_a_text_is_its_mean_in_bits(model):
+@pytest.mark.parametrize("level", ["char", "byte"])
+def test_the_surprise_of_a_text_is_its_mean_in_bits(model, level):
+    """Also of a byte model it is per character."""
     lines = [*words_text(2000).splitlines(), "", "a", words_text(700)]
+    if level == "byte":
+        model, lines = model_of_bytes(level="byte"), [*lines, "éé😀 a", "😀", "éa"]
     scores, per_char = model.surprise(lines), model.char_surprise(lines)
     assert scores.shape == (len(lines),)
     for line, score, bits in zip(lines, scores, per_char, strict=True):
         assert len(bits) == max(len(line) - 1, 0)
         if len(line) > 1:
-            assert score == pytest.approx(model.evaluate(line, streams=1).bits_per_char, rel=1e-6)
+            whole = model.evaluate(line, streams=1, per_symbol=True)
+            assert (whole.of.chars, whole.of.size_bytes) == (len(line) - 1, len(line[1:].encode()))
+            assert len(whole.symbol_nats) == (whole.of.chars if level == "char" else whole.of.size_bytes)
+            assert score == pytest.approx(whole.bits_per_char, rel=1e-6)
+            assert whole.bits_per_byte == pytest.approx(bits.sum() / whole.of.size_bytes)
             assert score == pytest.approx(bits.mean())
         else:
             assert np.isnan(score)
