@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
+from charlm.system.formatting import format_share
+
 _LISTED = 4
 """Texts that a line names at most."""
 
@@ -19,31 +21,40 @@ class ScoredText:
     name: str
     """For people: "last 4.7 % of plays.txt"."""
     sha256: str
-    """Of what was read. Scores can be compared if this is equal."""
+    """Of what was read."""
     chars: int
     """Characters that are scored. In a text that is not UTF-8, each byte counts as one."""
     size_bytes: int
     """Bytes that are scored, of the text in UTF-8."""
     unknown: int = 0
     """Characters that the model does not know: skipped, or read as the symbol for rare ones."""
+    seen: float = 0.0
+    """Share of the text that the weights were trained on in an earlier run: then a score is too good."""
 
     @classmethod
     def from_json(cls, value: Any) -> "ScoredText | None":
         """The text that a file names; None if it names none. ValueError for what charlm does not write."""
         if not value:
             return None
-        types = {field.name: str if field.name in ("name", "sha256") else int for field in fields(cls)}
+        types = {field.name: type(getattr(_ANY, field.name)) for field in fields(cls)}
         if not isinstance(value, dict) or {name: type(each) for name, each in value.items()} != types:
             raise ValueError(f"scored: found {str(value)[:40]}")
         return cls(**value)
 
 
+_ANY = ScoredText("", "", 0, 0)
+
+
 def text_names(texts: Sequence[ScoredText | None]) -> list[str | None]:
-    """The names of texts; texts that differ have different names."""
+    """The names of texts. Scores can be compared if the names are equal: of the same text, and seen by no weights."""
     known = {text.sha256: text.name for text in texts if text}
     names = [*known.values()]
     unique = {sha256: name if names.count(name) == 1 else f"{name} ({sha256[:6]})" for sha256, name in known.items()}
-    return [unique[text.sha256] if text else None for text in texts]
+    return [f"{unique[text.sha256]}{_seen(text)}" if text else None for text in texts]
+
+
+def _seen(text: ScoredText) -> str:
+    return f", {format_share(text.seen)} of it trained on" if text.seen else ""
 
 
 def apart(texts: Sequence[ScoredText | None]) -> str:
@@ -52,4 +63,4 @@ def apart(texts: Sequence[ScoredText | None]) -> str:
     if len(names) < 2:
         return ""
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"Scores of different texts cannot be compared: {', '.join(names[:_LISTED])}{more}."
+    return f"Scores on different texts cannot be compared: {', '.join(names[:_LISTED])}{more}."

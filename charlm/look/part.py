@@ -89,7 +89,7 @@ def _unseen_part(text: EncodedText, models: Two, length: int) -> EncodedText:
         sizes = np.diff(edges)[:, 0].clip(max=length)
         begin, end = edges[sizes.argmax()] if len(edges) else (0, 0)
         ids = text.ids[begin:end]
-    return replace(text, ids=ids, name=f"part of {text.name} that neither was trained on")
+    return replace(text, ids=ids, name=f"part of {text.name}")
 
 
 def _seen_by(model: TrainedModel, text: EncodedText) -> npt.NDArray[np.bool_]:

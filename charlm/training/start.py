@@ -63,7 +63,8 @@ def start_run(
             trainer.start_from_weights(grown_weights(trainer.model, init_from))
             trainer.state.earlier_symbols = init_from.trained_symbols
             trainer.state.earlier_texts = texts_of(init_from)
-            group.on_first(_say_if_seen, corpus, trainer.state.earlier_texts, config.data.records)
+            if "valid" in corpus.splits:
+                trainer.state.scored["seen"] = group.on_first(_share_seen, corpus, trainer.state.earlier_texts, config)
         if is_new:
             run_dir = group.on_first(make_folder, run_dir, name, locks)
         assert run_dir is not None
@@ -139,16 +140,16 @@ def _say_text(config: Config, corpus: Corpus) -> None:
     say("data", f"{config.data.source}: {size}; {splits} {unit}{records}{cut}; {vocabulary}")
 
 
-def _say_if_seen(corpus: Corpus, texts: list[dict[str, Any]], separator: str) -> None:
-    """Say if the weights that a run starts from were trained on its validation text."""
-    if "valid" not in corpus.splits:
-        return
+def _share_seen(corpus: Corpus, texts: list[dict[str, Any]], config: Config) -> float:
+    """The share of the validation text that the weights were trained on in earlier runs; says so if it is much."""
     seen = earlier_texts(texts, corpus.vocabulary, Path())
     valid = corpus.texts["valid"].first(_SEARCHED)
-    share = float(seen_places(valid, seen, separator).mean())
-    if share >= _NOTED:
-        what = f"the weights were trained on {format_share(share)} of the validation text"
-        say("note", f"{what}, so its scores are too good; see data.split and data.valid_source")
+    share = float(seen_places(valid, seen, config.data.records).mean())
+    if share < _NOTED:
+        return 0.0
+    what = f"the weights were trained on {format_share(share)} of the validation text"
+    say("note", f"{what}, so its scores are too good; see data.split and data.valid_source")
+    return share
 
 
 def _fit(trainer: Trainer, corpus: Corpus, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Outcome:

@@ -110,17 +110,19 @@ def test_the_keyboard_alone_scores_samples_and_settings(view):
 def test_only_scores_of_the_same_text_are_ranked(opened, learning):
     runs = {name: read_run(learning(name, best)) for name, best in (("a", 1.0), ("other", 0.5), ("b", 2.0), ("c", 0.4))}
     own = runs["a"].about.scored
+    runs["seen"] = replace(runs["a"], about=replace(runs["a"].about, best_nats=0.3, scored=replace(own, seen=0.25)))
     for name, other in (("other", {"sha256": "f" * 64}), ("c", {"sha256": "0" * 64, "name": "last 15 % of text.txt"})):
         runs[name] = replace(runs[name], about=replace(runs[name].about, scored=replace(own, **other)))
     view = opened(report_page([*runs.values()]))
     rows = [row.locator("td").all_text_contents() for row in view.locator("#scores tbody tr").all()]
     names = f"{own.name} ({own.sha256[:6]})", f"{own.name} (ffffff)", "last 15 % of text.txt"
+    names += (f"{names[0]}, 25 % of it trained on",)
     assert [row[:2] for row in rows] == [
-        ["1.0200", names[0]], ["2.0200", names[0]], ["0.5200", names[1]], ["0.4200", names[2]]
+        ["1.0200", names[0]], ["2.0200", names[0]], ["0.5200", names[1]], ["0.4200", names[2]], ["0.3000", names[3]]
     ]  # fmt: skip
     assert view.locator("#scores .best").all_text_contents() == ["1.0200"]
     bold = "Bold: the best of the runs that are scored on the same text. "
-    assert view.text_content("#ranked") == f"{bold}Scores of different texts cannot be compared: {', '.join(names)}."
+    assert view.text_content("#ranked") == f"{bold}Scores on different texts cannot be compared: {', '.join(names)}."
     assert opened(report_page([runs["a"]])).text_content("#ranked") == ""
 
 

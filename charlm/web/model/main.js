@@ -37,7 +37,7 @@ async function show(data) {
 function tellAbout(data) {
   byId("name").textContent = data.name;
   const updates = data.step ? `${whole(data.step)} updates` : "";
-  const score = data.score ? `${data.score.bits.toFixed(3)} bits per character of the ${data.score.of}` : "";
+  const score = data.score ? `${data.score.bits.toFixed(3)} bits per character (${data.score.of})` : "";
   const facts = [data.kind, `${whole(data.parameters)} parameters`, updates, data.weights, data.precision, score];
   byId("facts").textContent = facts.filter(Boolean).join(" · ");
   for (const name of document.querySelectorAll(".symbol")) name.textContent = data.symbol;
