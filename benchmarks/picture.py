@@ -27,7 +27,7 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from charlm.export import export
-from charlm.inference.trained import load
+from charlm.inference.trained import TrainedModel, load
 from charlm.look import look_page, opening
 from charlm.report.page import report_page
 from charlm.report.run import read_run
@@ -84,8 +84,7 @@ def take_runs(runs: Path) -> None:
     trained, both = load(runs / "shakespeare", "cpu"), [read_run(runs / name) for name in ("shakespeare", "other")]
     with shots() as shot, tempfile.TemporaryDirectory() as folder:
         look, model, report, norms = (Path(folder) / f"{name}.html" for name in ("look", "model", "report", "norms"))
-        text = look_page(trained, opening(trained, LENGTH), called="its validation text")
-        look.write_text(text, encoding="utf-8")
+        look.write_text(page_of(trained), encoding="utf-8")
         export(trained, "html", model)
         report.write_text(report_page(both), encoding="utf-8")
         save(shot(look.as_uri(), **DESKTOP), "charlm")
@@ -94,9 +93,14 @@ def take_runs(runs: Path) -> None:
         save(beside([shot(look.as_uri(), **PHONE), shot(model.as_uri(), point_at_text, **PHONE)]), "phones")
         cards = []
         for cell in (load(runs / name, "cpu") for name in _CELLS):
-            norms.write_text(look_page(cell, opening(cell, LENGTH), gradients=True), encoding="utf-8")
+            norms.write_text(page_of(cell, gradients=True), encoding="utf-8")
             cards.append(shot(norms.as_uri(), leave_norms, part="#gradients-card", **CARD))
         save(beside(cards), "gradients")
+
+
+def page_of(trained: TrainedModel, *, gradients: bool = False) -> str:
+    """What the model does with its validation text."""
+    return look_page(trained, opening(trained, trained.split("valid"), LENGTH), gradients=gradients)
 
 
 def leave_norms(view: Page) -> None:

@@ -61,10 +61,9 @@ def classify(
         where = f"{separator!r} after {', '.join(unexpected)}"
         say("labels", f"the model does not expect {where}; see --labels and --separator")
     for lines in arriving_records(file, vocabulary, trained.config.data.records):
-        known = []
+        lines, known = [*map(vocabulary.canonical, lines)], []
         for line in lines:
             number += 1
-            line = vocabulary.canonical(line)
             unknown = vocabulary.unknown(line)
             if unknown and not is_said:
                 say("skipped", f"{text_name(file)}, line {number:,}: {never_seen(unknown)}")
@@ -73,8 +72,8 @@ def classify(
         answers = trained.classify(known, names, separator, equal_priors=equal_priors, none_below=none_below)
         for line, (label, p) in zip(lines, answers, strict=True):
             if json:
-                shown = None if label is None else readable(label)
-                print_json({"label": shown, "probability": p, "line": readable(line)})
+                row = {"label": None if label is None else readable(label), "probability": p, "line": readable(line)}
+                print_json(row | {"unknown": readable(vocabulary.unknown(line))})
             else:
                 print_exactly(f"{'none' if label is None else label}\t{p:.4f}\t{on_one_line(line)}\n")
 

@@ -278,10 +278,12 @@ class TrainedModel:
         """A text from a file or another source, "-" for stdin; says what it skips. See `encode_file`."""
         separator = self.config.data.records
         ids, unknown = encode_file(file, self.vocabulary, skip_unknown=skip_unknown, separator=separator)
-        name, skipped = text_name(str(file)), sum(unknown.values())
+        name, skipped = source_name(text_name(str(file))), sum(unknown.values())
         if skipped:
-            say("skipped", f"{name}: {counted(skipped, 'character')}: {describe_characters(unknown)}")
-        return EncodedText(self._as_records(ids), self.vocabulary, source_name(name), skipped)
+            left_out = counted(skipped, "unknown character")
+            say("skipped", f"{file}: {left_out}: {describe_characters(unknown)}")
+            name += f" without {left_out}"
+        return EncodedText(self._as_records(ids), self.vocabulary, name, skipped)
 
     def encode(self, text: str) -> EncodedText:
         """A text; VocabularyError for unknown characters."""

@@ -52,7 +52,7 @@ def test_lines_get_labels_or_none(cli, labels_run, model, write):
         f"{label or 'none'}\t{p:.4f}\t{line}" for label, (_, p), line in zip(labels, answers, LINES, strict=True)
     ]
     values = [json.loads(row) for row in cli(*words, "--json").out.splitlines()]
-    assert list(values[0]) == ["label", "probability", "line"]
+    assert list(values[0]) == ["label", "probability", "line", "unknown"]
     assert [value["label"] for value in values] == labels
     assert cli(*words, "--separator", r"\t", "--equal-priors").out != result.out
     unexpected = cli(*words, "--separator", " ").err
@@ -66,6 +66,8 @@ def test_unknown_characters(cli, labels_run, write):
     assert result.err == f"skipped  {file}, line 2: 'é' (U+00E9), which the model has never seen\n"
     piped = cli("classify", labels_run, "-", "--labels", "it,de", stdin="hans\r\nluca é\nZ".encode())
     assert piped.out == result.out
+    rows = cli("classify", labels_run, file, "--labels", "it,de", "--json").out.splitlines()
+    assert [json.loads(row)["unknown"] for row in rows] == ["", "é", "Z"]
 
 
 def test_a_model_of_running_text_scores_lines_too(trained_run):

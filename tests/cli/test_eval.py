@@ -153,9 +153,10 @@ def test_what_needs_the_training_text(cli, tiny_config, text_file, tmp_path, wri
 def test_unknown_characters_are_skipped(cli, trained_run, write):
     file = write("other.txt", "so\nZ so Z, é\n")
     skipped = cli("eval", trained_run, "--file", file, "--skip-unknown", "--json")
-    assert skipped.err.endswith(f"skipped  {file}: 4 characters: 'Z' (U+005A), ',' (U+002C), 'é' (U+00E9)\n")
+    what = "4 unknown characters"
+    assert skipped.err.endswith(f"skipped  {file}: {what}: 'Z' (U+005A), ',' (U+002C), 'é' (U+00E9)\n")
     of = json.loads(skipped.out)["text"]
-    assert (of["chars"], of["unknown"]) == (8, 4)
+    assert (of["name"], of["chars"], of["unknown"]) == (f"other.txt without {what}", 8, 4)
 
 
 def test_weights_that_overflow_are_told_and_no_json_holds_nan(cli, copied_run, text_file, tmp_path):
