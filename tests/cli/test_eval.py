@@ -27,7 +27,7 @@ def test_splits(cli, trained_run, text_file):
         value = json.loads(cli("eval", trained_run, "--split", split, "--json").out)
         assert tuple(value) == KEYS
         digest = hashlib.sha256(text_file.read_bytes()[1000 * at :][: chars + 1]).hexdigest()
-        of = {"name": name, "sha256": digest, "chars": chars, "size_bytes": chars, "unknown": 0}
+        of = {"name": name, "sha256": digest, "chars": chars, "size_bytes": chars, "unknown": 0, "seen": 0.0}
         assert (value["text"], value["step"]) == (of, 6)
         assert value["bits_per_char"] == value["bits_per_byte"] == pytest.approx(value["nats_per_char"] / math.log(2))
         assert value["perplexity_per_char"] == pytest.approx(math.exp(value["nats_per_char"]))
