@@ -3,10 +3,11 @@
 import contextlib
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from charlm.config.schema import Dropout
 from charlm.errors import DivergenceError
@@ -112,9 +113,9 @@ class CharLM(nn.Module):
         total = losses_SB.sum() / x_TB.shape[1]
         objective = total
         if activation_penalty:
-            objective = objective + S * activation_penalty * mean_square(features)
+            objective = objective + S * activation_penalty * F.mse_loss(features, torch.zeros_like(features))
         if change_penalty and len(outputs) > 1:
-            objective = objective + S * change_penalty * mean_square(outputs.diff(dim=0))
+            objective = objective + S * change_penalty * F.mse_loss(outputs[1:], outputs[:-1])
         return WindowLoss(objective, total.detach(), tuple(tensor.detach() for tensor in last_state))
 
     def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
@@ -265,26 +266,6 @@ class CharLM(nn.Module):
         """Set the output bias to the logarithms of frequencies [V], which features of 0 then predict."""
         with torch.no_grad():
             self.decoder.bias.copy_(frequencies.log())
-
-
-class _MeanSquare(torch.autograd.Function):
-    """The mean of the squares. Its backward pass reads the values once; composed of operators, three times."""
-
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        ctx.save_for_backward(values)
-        return torch.linalg.vector_norm(values).square() / values.numel()
-
-    @staticmethod
-    def backward(ctx: Any, d_mean: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (values,) = ctx.saved_tensors
-        return values * (2 * d_mean / values.numel())
-
-
-def mean_square(values: Tensor) -> Tensor:
-    """The mean of the squares."""
-    mean: Tensor = _MeanSquare.apply(values)  # type: ignore[assignment]
-    return mean
 
 
 def generator_of(models: Sequence[tuple[CharLM, RecurrentState]], never: Sequence[int] = ()) -> Generator | None:
