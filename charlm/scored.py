@@ -50,11 +50,11 @@ def text_names(texts: Sequence[ScoredText | None]) -> list[str | None]:
     known = {text.sha256: text.name for text in texts if text}
     names = [*known.values()]
     unique = {sha256: name if names.count(name) == 1 else f"{name} ({sha256[:6]})" for sha256, name in known.items()}
-    return [f"{unique[text.sha256]}{_seen(text)}" if text else None for text in texts]
-
-
-def _seen(text: ScoredText) -> str:
-    return f", {format_share(text.seen)} of it trained on" if text.seen else ""
+    shown: list[str | None] = []
+    for text in texts:
+        seen = f", {format_share(text.seen)} of it trained on" if text and text.seen else ""
+        shown.append(f"{unique[text.sha256]}{seen}" if text else None)
+    return shown
 
 
 def apart(texts: Sequence[ScoredText | None]) -> str:

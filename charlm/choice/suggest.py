@@ -21,6 +21,7 @@ from charlm.errors import ConfigError, DataError, DeviceError
 from charlm.model import count_parameters
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration
+from charlm.system.host import raise_limit_or
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
 from charlm.training.fine_tuning import fine_tuned_vocabulary
@@ -116,9 +117,12 @@ class _Choice:
             if sizes:
                 groups.append(sizes)
         if not groups:
-            device, advice = self.machine.device.type, self.machine.if_short_of_memory("free some")
-            raise DeviceError(f"memory: no model fits into the free memory ({device}); {advice}")
+            raise self._too_little_memory()
         return groups
+
+    def _too_little_memory(self) -> DeviceError:
+        device = self.machine.device.type
+        return DeviceError(f"memory: too little to train even a small model ({device}); {raise_limit_or('free some')}")
 
     def _batches(self, chars: int) -> list[int]:
         """Of small batches a model learns the most per character, of large ones it reads more characters a second."""
@@ -140,8 +144,7 @@ class _Choice:
         unknown = unknown_share(initial, self.corpus, machine) if initial else 1.0
         training_s = budget.training_s()
         if not table:
-            device, advice = machine.device.type, machine.if_short_of_memory("free some")
-            raise DeviceError(f"memory: too little to train even a small model ({device}); {advice}")
+            raise self._too_little_memory()
         trained = [self._with_training(candidate, update_s, training_s) for candidate, update_s in table]
         chosen = self._with_members(best(trained), training_s)
         rate = rate_factor(unknown, initial, chosen) if initial else 1.0

@@ -74,9 +74,7 @@ def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
 
 def _represent_str(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
     # Only the double-quoted style has escapes; the others turn Unicode line separators into spaces.
-    style = '"' if CONTROLS.search(value) else None
-    if "\n" in value:
-        style = '"'
+    style = '"' if "\n" in value or CONTROLS.search(value) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", value, style)
 
 

@@ -3,7 +3,6 @@
 import codecs
 import functools
 import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,10 +11,8 @@ from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.scored import ScoredText
 
 _BLOCK = 1 << 20
-_LONGEST = 4
-"""Bytes of a character of UTF-8 at most."""
 _CONTINUATIONS = bytes(range(0x80, 0xC0))
-"""The bytes of a character after its first."""
+"""The bytes of a character of UTF-8 after its first; three at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,28 +47,25 @@ class EncodedText:
         """Symbols of the first character: several bytes, or one."""
         if self.vocabulary.level == "char":
             return 1
-        rest = self.ids[1:_LONGEST].tobytes()
+        rest = self.ids[1:4].tobytes()
         return 1 + len(rest) - len(rest.lstrip(_CONTINUATIONS))
 
     @functools.cached_property
     def scored(self) -> ScoredText:
         """What a score of this text is of."""
-        digest, size_bytes, begins, is_utf8 = hashlib.sha256(), 0, 0, Utf8Check()
-        for data in self._blocks():
+        digest, is_utf8 = hashlib.sha256(self.vocabulary.bytes_of(self.ids[: self.given])), Utf8Check()
+        chars, size_bytes, unknown = 0, 0, self.skipped
+        for begin in range(self.given, len(self.ids), _BLOCK):
+            data = self.vocabulary.bytes_of(self.ids[begin : begin + _BLOCK])
             digest.update(data)
             is_utf8.update(data)
             size_bytes += len(data)
-            begins += count_characters(data)
-        size_bytes -= len(self.vocabulary.bytes_of(self.ids[: self.given]))
-        chars = max(begins - 1, 0) if is_utf8.holds else size_bytes
-        unknown = self.skipped
+            chars += count_characters(data)
+        if not is_utf8.holds:
+            chars = size_bytes
         if self.vocabulary.other:
             unknown += int(np.count_nonzero(self.ids == self.vocabulary.characters.index(self.vocabulary.other)))
         return ScoredText(self.name, digest.hexdigest(), chars, size_bytes, unknown)
-
-    def _blocks(self) -> Iterator[bytes]:
-        for begin in range(0, len(self.ids), _BLOCK):
-            yield self.vocabulary.bytes_of(self.ids[begin : begin + _BLOCK])
 
 
 def count_characters(data: bytes) -> int:
@@ -80,18 +74,14 @@ def count_characters(data: bytes) -> int:
 
 
 class Utf8Check:
-    """Whether bytes are UTF-8; they may begin and end inside a character."""
+    """Whether bytes are UTF-8; they may end inside a character."""
 
     def __init__(self) -> None:
         self.holds = True
-        self._is_begun = False
         self._decoder = codecs.getincrementaldecoder("utf-8")()
 
     def update(self, data: bytes) -> None:
         """Check the next bytes."""
-        if not self._is_begun and data:
-            self._is_begun = True
-            data = data[: _LONGEST - 1].lstrip(_CONTINUATIONS) + data[_LONGEST - 1 :]
         if self.holds:
             try:
                 self._decoder.decode(data)

@@ -69,6 +69,7 @@ def as_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: 
     """
     mark = codecs.BOM_UTF8 if level == "char" else b""
     whole, end = separator.encode(), end_of_record(separator).encode()
+    beginnings = [whole[:length] for length in range(len(whole) - 1, 0, -1)]
     waiting, carriage_return, last = b"", b"", end  # waiting: what may be the beginning of a CR LF, or of a separator
     for chunk in chunks:
         if mark:
@@ -78,7 +79,7 @@ def as_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: 
             if whole != end and end in chunk:
                 raise DataError(f"{name}: found the byte 0x1E, which marks the ends of records; allowed: other text")
             chunk, carriage_return = _without(chunk, [b"\r"])
-            chunk, beginning = _without(chunk.replace(b"\r\n", b"\n").replace(whole, end), _beginnings(whole))
+            chunk, beginning = _without(chunk.replace(b"\r\n", b"\n").replace(whole, end), beginnings)
             waiting = beginning + carriage_return
         if chunk:
             last = chunk[-1:]
@@ -90,11 +91,6 @@ def as_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: 
 def text_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: str | Path) -> str:
     """A whole text as training reads it, see `as_in_training`; bytes that are not UTF-8 as lone surrogates."""
     return b"".join(as_in_training(chunks, level, separator, name)).decode("utf-8", "surrogateescape")
-
-
-def _beginnings(separator: bytes) -> list[bytes]:
-    """What a separator of several bytes may begin with, the longest first."""
-    return [separator[:length] for length in range(len(separator) - 1, 0, -1)]
 
 
 def _without(chunk: bytes, endings: Iterable[bytes]) -> tuple[bytes, bytes]:

@@ -59,27 +59,18 @@ def at_a_cost(trained: TrainedModel, weights: Weights, pack: Callable[[], T]) ->
 
     CharlmError if the loss rises by more than MOST_LOSS.
     """
-    text, why_not = _validation_text(trained)
+    length = min(max(_SCORED_WORK // trained.parameters, _LEAST_SCORED), _MOST_SCORED)
+    try:
+        text = trained.split("valid").first(length)
+    except DataError as error:
+        return pack(), None, f"{weights}; nats not compared: {error}"
     before = _score(trained, text)
     content = pack()
     after = _score(trained, text)
-    if before is None or after is None:
-        return content, None, f"{weights}; nats not compared: {why_not}"
     return content, after, f"{weights}: {_compared(before, after, weights)}"
 
 
-def _validation_text(trained: TrainedModel) -> tuple[EncodedText | None, str]:
-    """The text to score; None, and why, if it is gone."""
-    length = min(max(_SCORED_WORK // trained.parameters, _LEAST_SCORED), _MOST_SCORED)
-    try:
-        return trained.split("valid").first(length), ""
-    except DataError as error:
-        return None, str(error)
-
-
-def _score(trained: TrainedModel, text: EncodedText | None) -> Evaluation | None:
-    if text is None:
-        return None
+def _score(trained: TrainedModel, text: EncodedText) -> Evaluation:
     score = evaluate(trained.network, text)
     if not math.isfinite(score.nats_sum):
         raise overflow()

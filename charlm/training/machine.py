@@ -38,10 +38,6 @@ class Machine:
     has_kernels: bool
     """Whether the CPU kernels compile; True on a GPU, which needs none."""
 
-    def if_short_of_memory(self, advice: str) -> str:
-        """The advice, or what else helps on the CPU."""
-        return raise_limit_or(advice) if self.device.type == "cpu" else advice
-
 
 def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Iterable[Cell] = ()) -> Machine:
     """The machine for a config, set up for its device, threads and precision. All processes of the group call this.
@@ -74,7 +70,7 @@ def check_memory(config: Config, vocabulary_size: int, machine: Machine) -> None
     needed, free, device = least_bytes(config, vocabulary_size, machine), machine.free_bytes, machine.device.type
     processes = machine.group.local_size if device == "cpu" else 1
     if free is not None and needed > free:
-        advice = machine.if_short_of_memory("lower model.cell.hidden, model.layers, train.batch_size or train.bptt")
+        advice = raise_limit_or("lower model.cell.hidden, model.layers, train.batch_size or train.bptt")
         raise DeviceError(
             f"memory: the model and a window{f' of {processes} processes' if processes > 1 else ''} need at least "
             f"{format_bytes(needed)}; {format_bytes(free)} are available ({device}); {advice}"

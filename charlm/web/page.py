@@ -37,7 +37,7 @@ def html_page(name: str, title: str, data: dict[str, Any], *, wasm: bool = False
         "title": html.escape(title),
         "style": style,
         "body": body,
-        "data": json_block(data),
+        "data": to_json(data).replace("<", "\\u003c"),  # no "<" may end the script element
         "script": script,
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], _source("shared/page.html"))
@@ -71,11 +71,6 @@ def joined_modules(name: str, roots: Iterable[str] = ("main.js",)) -> str:
 
 def _source(file: str) -> str:
     return files("charlm.web").joinpath(*file.split("/")).read_text(encoding="utf-8")
-
-
-def json_block(value: Any) -> str:
-    """JSON that can stand in a script element: no "<", and nothing that is not ASCII."""
-    return to_json(value).replace("<", "\\u003c")
 
 
 def packed(values: np.ndarray) -> dict[str, str]:
