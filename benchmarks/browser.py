@@ -13,7 +13,7 @@ from playwright.sync_api import sync_playwright
 
 from charlm.config import parse_config
 from charlm.data.vocabulary import Vocabulary
-from charlm.export.html_model import packed_model
+from charlm.export.html import packed_model
 from charlm.inference.trained import TrainedModel
 from charlm.model import build_model
 from charlm.web.page import joined_modules

@@ -2,7 +2,6 @@
 
     onnx_graph.py     one file for any runtime of ONNX
     html.py           one page of HTML that runs the model in a browser
-    html_model.py     its programs and weights, packed
     c.py              one C file, made of model.c, the layers and the weights
     c_step.py         a layer of any cell as C
     rounding.py       weights in fewer bits, and what that costs

@@ -61,7 +61,7 @@ class _CFile:
     def __init__(self, trained: TrainedModel, weights: Weights) -> None:
         self.trained = trained
         self.weights: Weights = weights
-        self.network = trained.network.first_member("export")
+        self.network = trained.single_network
         self.fields: list[str] = []
         self.data: list[str] = []
         self.reads: list[str] = []
@@ -76,7 +76,8 @@ class _CFile:
         ]
         self.add_layers(layers, codes)
         self.add_matrix("output", network.decoder.weight)
-        self.add_vector("output_bias", network.decoder.bias)
+        self.fields.append(f"    float output_bias[{V}];")
+        self.put_vector("output_bias", network.decoder.bias)
         if network.projection is not None:
             self.add_matrix("projection", network.projection.weight)
         tied = network.embedding is not None and network.embedding.weight is network.decoder.weight
@@ -166,10 +167,6 @@ class _CFile:
         rows, columns = weight.shape
         self.fields.append(f"    weight {name}[{rows} * {columns}];\n    float {name}_scale[{rows}];")
         self.put_matrix(name, weight)
-
-    def add_vector(self, name: str, values: Tensor) -> None:
-        self.fields.append(f"    float {name}[{len(values)}];")
-        self.put_vector(name, values)
 
     def put_matrix(self, field: str, weight: Tensor) -> None:
         """Rows of data for a field, column by column, and what reads them."""

@@ -97,9 +97,10 @@ class TrainedModel:
 
         Its progress has no scores: those are of all members together.
         """
-        network = self.network.first_member(wanted_by)
-        if network is self.network:
+        if isinstance(self.network, CharLM):
             return self
+        say(wanted_by, f"the first of {self.config.model.members} members; together they score better")
+        network = self.network.members[0]
         model = self.config.model.model_copy(update={"members": 1})
         config = self.config.model_copy(update={"model": model})
         progress = {**self.progress, "best_nats": None, "valid_nats": None}
@@ -232,7 +233,7 @@ class TrainedModel:
         members, of the first. DataError for a text shorter than four.
         """
         longest = in_range("longest", longest, 1, LARGEST)
-        return gradient_norms(self.network.first_member("gradients"), self._encoded(text).ids, longest)
+        return gradient_norms(self.first_member("gradients").single_network, self._encoded(text).ids, longest)
 
     def classify(
         self,

@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from charlm.layers import Generator, RecurrentState
 from charlm.model.network import CharLM, WindowLoss, generator_of
-from charlm.system.console import say
 
 
 def _alike(name: str) -> Any:
@@ -64,11 +63,6 @@ class Members(nn.Module):
     def clipped_together(self) -> list[list[Tensor]]:
         """The parameters of each member: each has a norm of its own."""
         return [list(member.parameters()) for member in self.members]
-
-    def first_member(self, wanted_by: str) -> CharLM:
-        """The first member alone, for what explains or exports one network; says so."""
-        say(wanted_by, f"the first of {len(self.members)} members; together they score better")
-        return self.members[0]
 
     def forward(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """`logits` [T, B, V] of the character after each of the ids `x_TB`, and the last state."""

@@ -230,10 +230,6 @@ class CharLM(nn.Module):
         """The parameters whose gradients are clipped by one norm."""
         return [list(self.parameters())]
 
-    def first_member(self, wanted_by: str) -> "CharLM":
-        """This model, see `Members`."""
-        return self
-
     # Weights
 
     def check_weights(self) -> None:

@@ -17,7 +17,7 @@ from charlm.cells.split import split
 from charlm.cells.stored import as_json, restored
 from charlm.cells.triton import Options, kernels
 from charlm.errors import CellError
-from charlm.export.html_model import program_json
+from charlm.export.html import program_json
 from charlm.layers import RecurrentLayers
 from tests.cells.measure import CASES
 from tests.export.odd import Odd

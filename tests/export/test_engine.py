@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from charlm.data.vocabulary import Vocabulary
-from charlm.export.html_model import packed_model
+from charlm.export.html import packed_model
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import choose
 from charlm.web.page import packed
