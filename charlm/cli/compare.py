@@ -64,7 +64,6 @@ def compare(
     folder = out or comparison_folder(text)
 
     from charlm.comparison.compare import PAGE, compare
-    from charlm.comparison.notes import notes
     from charlm.comparison.page import comparison_data, keep
     from charlm.report.page import report_page, settings_data
     from charlm.training.signals import SIGNALS
@@ -82,9 +81,9 @@ def compare(
     else:
         differing = [each for each in settings_data(records) if each["differs"]]
         _print(rows, differing, equal)
-    for note in notes(plan, rows):
-        say("note", note)
     comparison = comparison_data(plan, rows, models)
+    for note in comparison["notes"]:
+        say("note", note)
     keep(folder, comparison)
     write_page(folder / PAGE, report_page(records, comparison, folder))
 

@@ -2,7 +2,6 @@
 
 plan.py      what is compared; imports no torch
 settings.py  the settings of each kind: models of equal size, or for equal time
-notes.py     what the table says, and what it cannot say
 compare.py   the trainings, one after the other, and a row of measures for each kind
 page.py      what the page of `charlm report` shows of it: table, gradients, a passage that all read, continuations
 """

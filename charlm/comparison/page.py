@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from charlm.comparison.compare import MEASURED, Row, gradient_left
-from charlm.comparison.notes import notes
 from charlm.comparison.plan import Plan, run_name, short_name
 from charlm.data.reading import LINES
 from charlm.data.vocabulary import Ids
@@ -20,13 +19,17 @@ from charlm.look.predictions import predict
 from charlm.report.page import text_data
 from charlm.report.run import COMPARISON, COMPARISON_BYTES
 from charlm.system.files import read_file, replace_file
-from charlm.system.formatting import source_name, to_json
+from charlm.system.formatting import counted, source_name, to_json
 from charlm.web.page import packed
 
 PASSAGE, WRITTEN = 600, 400
 """Characters of the passage, and of what each model writes."""
 _RECORDS = 10
 """Records that a model of records writes."""
+_DIFFERENT = 1.05
+"""Ratio of the most to the fewest updates of a kind above which its trainings were not alike."""
+_CHANCE_NATS = 0.02
+"""How much the scores of two seeds of one kind differ."""
 
 
 def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedModel]) -> dict[str, Any]:
@@ -40,11 +43,44 @@ def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedMod
         "seeds": plan.seeds,
         "runs": {run_name(row["cell"], 1): short_name(row["cell"]) for row in rows},
         "rows": rows,
-        "notes": notes(plan, rows),
+        "notes": _notes(plan, rows),
         "gradients": [_gradients(model) for model in models],
         "passages": [_shaded(model, passage) for model in models],
         "written": [_shaded(model, _written(model)) for model in models],
     }
+
+
+def _notes(plan: Plan, rows: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each thing that a reader of the table must know. rows: the best first."""
+    return [*filter(None, [*(_uneven(plan, row) for row in rows), _chance(plan, rows)])]
+
+
+def _uneven(plan: Plan, row: dict[str, Any]) -> str:
+    """Whether the trainings of a kind made different numbers of updates in the same minutes."""
+    updates = row["updates"]
+    if plan.equal == "updates" or max(updates) <= _DIFFERENT * min(updates):
+        return ""
+    made = f"{', '.join(f'{each:,}' for each in updates[:-1])} and {counted(updates[-1], 'update')}"
+    return (
+        f"{short_name(row['cell'])}: its seeds made {made}, because other programs took a part of the machine; the "
+        "scores are not of equal trainings; --plain --equal updates does not depend on speed"
+    )
+
+
+def _chance(plan: Plan, rows: Sequence[dict[str, Any]]) -> str:
+    """Which kinds are not told apart from the best one."""
+    scored = [row for row in rows if row["seed_nats"]]
+    if len(scored) < 2:
+        return ""
+    best, *others = scored
+    if plan.seeds == 1:
+        return f"one training of each kind: differences of about {_CHANCE_NATS} nats may be chance; see --seeds"
+    worst_of_best = max(best["seed_nats"])
+    near = [short_name(row["cell"]) for row in others if min(row["seed_nats"]) <= worst_of_best]
+    name = short_name(best["cell"])
+    if not near:
+        return f"every seed of {name} is better than every seed of the other kinds"
+    return f"{name} and {', '.join(near)}: their seeds overlap, so the difference may be chance"
 
 
 def keep(folder: Path, page: dict[str, Any]) -> None:
