@@ -155,13 +155,9 @@ def scored_windows(
     own_first_B = to_device(np.where(own_begin_B == 0, given - 1, 0), device)
     own_length_B = to_device(length_B[own_rows], device)
     for offset, length in scored:
-        yield _inside(reader.nats(offset, length), offset, own_first_B, own_length_B)
-
-
-def _inside(nats_TB: Tensor, offset: int, first_B: Tensor, length_B: Tensor) -> Tensor:
-    """The nats of a window, 0 before the first step of a part that is scored, and past its end."""
-    steps_T1 = torch.arange(offset, offset + len(nats_TB), device=nats_TB.device).unsqueeze(1)
-    return torch.where((first_B <= steps_T1) & (steps_T1 < length_B), nats_TB, 0.0)
+        nats_TB = reader.nats(offset, length)
+        steps_T1 = torch.arange(offset, offset + length, device=device).unsqueeze(1)
+        yield torch.where((own_first_B <= steps_T1) & (steps_T1 < own_length_B), nats_TB, 0.0)
 
 
 def sum_windows(
