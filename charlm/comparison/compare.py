@@ -12,8 +12,7 @@ from charlm.comparison.plan import Plan, run_name
 from charlm.comparison.settings import configs_of
 from charlm.config import Config
 from charlm.data.vocabulary import Ids
-from charlm.inference.context import context_curve, least_context
-from charlm.inference.gradients import gradient_norms
+from charlm.inference.reach import context_curve, gradient_norms, least_context
 from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel, load
 from charlm.model import CharLM

@@ -17,8 +17,6 @@ nothing.
     evaluation.py    evaluate: the cross-entropy of a text
     dynamic.py       evaluate_dynamically: the same while the model keeps learning
     texts.py         score_texts, score_records, text_features: many texts, or lines as they arrive, one by one
-    context.py       context_curve: the loss by length of context
-    gradients.py     gradient_norms: what flows back to the layers' earlier inputs
-    seen.py          SeenTexts: what weights were trained on, in their run and those before
-    novelty.py       copied_ngrams: how much of a sample occurs in these texts
+    reach.py         context_curve: the loss by length of context; gradient_norms: what flows back to earlier inputs
+    seen.py          SeenTexts: what weights were trained on, and how much of a text occurs there
 """

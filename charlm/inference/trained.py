@@ -22,11 +22,10 @@ from charlm.data.vocabulary import Ids, Vocabulary, describe_characters
 from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference.dynamic import evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
-from charlm.inference.gradients import LONGEST, gradient_norms
-from charlm.inference.novelty import longest_copy
 from charlm.inference.options import SamplingOptions
+from charlm.inference.reach import LONGEST, gradient_norms
 from charlm.inference.sampling import next_probabilities, sample_text
-from charlm.inference.seen import SeenTexts, earlier_texts
+from charlm.inference.seen import SeenTexts, earlier_texts, longest_copy
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
 from charlm.model import CharLM, Network, build_model, count_parameters, load_weights, uninitialized_model
 from charlm.runs import find_checkpoint

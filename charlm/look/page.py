@@ -9,8 +9,8 @@ from charlm.cells import Cell
 from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
-from charlm.inference.context import context_curve, least_context
-from charlm.inference.novelty import copied_ngrams, copied_stretches
+from charlm.inference.reach import context_curve, least_context
+from charlm.inference.seen import copied_ngrams, copied_stretches
 from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
 from charlm.look.part import seen_note

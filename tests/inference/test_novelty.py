@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from charlm.inference import novelty
-from charlm.inference.novelty import NGRAM, copied_ngrams, copied_stretches
+from charlm.inference import seen
+from charlm.inference.seen import NGRAM, copied_ngrams, copied_stretches
 
 
 def windows(text: bytes, length: int) -> list[bytes]:
@@ -47,7 +47,7 @@ def text_and_corpus(draw):
 def test_as_a_naive_search(both, block, dtype):
     text_ids, corpus_ids = (np.array(ids, dtype) for ids in both)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(novelty, "_BLOCK", block)
+        patch.setattr(seen, "_BLOCK", block)
         copied = copied_ngrams(text_ids, [corpus_ids])
     text, corpus = map(bytes, both)
     assert copied.tolist() == [window in corpus for window in windows(text, NGRAM)]

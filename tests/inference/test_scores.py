@@ -15,7 +15,7 @@ from charlm.data.reading import as_in_training, whole_records
 from charlm.errors import DataError, VocabularyError
 from charlm.inference import reader
 from charlm.inference.evaluation import WARMUP, evaluate
-from charlm.inference.gradients import gradient_norms
+from charlm.inference.reach import gradient_norms
 from charlm.inference.reader import STREAMS
 from charlm.inference.texts import score_records, score_texts, text_features
 from charlm.layers import RecurrentLayers

@@ -13,7 +13,7 @@ import torch
 from charlm.cells import CELLS, RHN
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
-from charlm.inference.gradients import gradient_norms
+from charlm.inference.reach import gradient_norms
 from charlm.look import look_page, shown_text
 from charlm.look import page as look
 from charlm.look.features import features_of
