@@ -57,9 +57,7 @@ class Corpus:
     names: Mapping[str, str] = field(default_factory=dict)
     """What people call each split: "last 4.7 % of plays.txt"."""
     symbols_per_char: float = 1.0
-    """Bytes of a character in the training text, at level byte."""
-    is_utf8: bool = True
-    """Whether the training text is; else each of its bytes counts as a character."""
+    """Bytes of a character in the training text, at level byte; 1 if the text is not UTF-8."""
 
     @functools.cached_property
     def texts(self) -> dict[str, EncodedText]:
@@ -159,7 +157,6 @@ class CountedSources:
             cut=cut,
             names=names,
             symbols_per_char=train.length / train.chars,
-            is_utf8=train.is_utf8,
         )
 
     def _shares(self, split: tuple[float, float, float]) -> dict[str, float]:

@@ -38,7 +38,6 @@ class CountedSource:
     """Symbols of each file: characters, or bytes at level byte."""
     file_chars: tuple[int, ...]
     """Characters of each file; its bytes, if the text is not UTF-8."""
-    is_utf8: bool
     symbols: npt.NDArray[np.int64]
     """The code points (or bytes, at level byte) that occur, sorted."""
     counts: npt.NDArray[np.int64]
@@ -118,7 +117,6 @@ def count_source(source: str, level: Level, separator: str = "") -> CountedSourc
         cache_key=cache_key,
         lengths=tuple(lengths),
         file_chars=tuple(file_chars),
-        is_utf8=is_utf8,
         symbols=symbols,
         counts=counts[symbols],
     )

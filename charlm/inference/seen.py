@@ -5,7 +5,7 @@ text only; the others may be memory-mapped.
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
-from charlm.config.schema import DataConfig
+from charlm.config.schema import Config, DataConfig
 from charlm.data.corpus import load_unchanged_corpus
 from charlm.data.encoded import EncodedText
 from charlm.data.hashes import BASE, Hashes, stretch_hashes
@@ -46,6 +46,12 @@ class SeenTexts(NamedTuple):
             begun = text[1:] if text[0] == end else text
             ended = begun if begun[-1] == end else np.append(begun, end)
             yield from itertools.chain.from_iterable(text_records(ended, vocabulary, separator or LINES))
+
+
+def listed_texts(config: Config, progress: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The texts that weights have seen, as a checkpoint lists them: of the earlier runs, and at last of their own."""
+    own = {"data": config.data.model_dump(mode="json"), "sha256": progress.get("corpus_sha256")}
+    return [*(text for text in progress.get("earlier_texts", []) if text != own), own]
 
 
 def earlier_texts(listed: Sequence[Any], vocabulary: Vocabulary, run_dir: Path) -> SeenTexts:

@@ -25,7 +25,7 @@ from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.inference.reach import LONGEST, gradient_norms
 from charlm.inference.sampling import next_probabilities, sample_text
-from charlm.inference.seen import SeenTexts, earlier_texts, longest_copy
+from charlm.inference.seen import SeenTexts, earlier_texts, listed_texts, longest_copy
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
 from charlm.model import CharLM, Network, build_model, count_parameters, load_weights, uninitialized_model
 from charlm.runs import find_checkpoint
@@ -307,9 +307,8 @@ class TrainedModel:
     @functools.cached_property
     def seen(self) -> SeenTexts:
         """What the weights were trained on, in this run and those that it started from; says what cannot be read."""
-        own = {"data": self.config.data.model_dump(mode="json"), "sha256": self.corpus.sha256}
-        listed = [text for text in self.progress.get("earlier_texts", []) if text != own]
-        earlier = earlier_texts(listed, self.vocabulary, self.path.parent.parent)
+        *before, _ = listed_texts(self.config, self.progress)
+        earlier = earlier_texts(before, self.vocabulary, self.path.parent.parent)
         for fault in earlier.unread:
             say("skipped", f"not searched: {fault}")
         return earlier._replace(texts=[self.corpus.splits["train"], *earlier.texts])

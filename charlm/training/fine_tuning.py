@@ -1,7 +1,5 @@
 """What a run takes from another one, whose weights it starts from: settings, vocabulary and weights."""
 
-from typing import Any
-
 import torch
 
 from charlm.checkpoint import Checkpoint
@@ -50,13 +48,6 @@ def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: CountedSo
         )
     say("grow", f"{counted(len(unknown), 'new character')}: {listed}")
     return vocabulary.extended(unknown)
-
-
-def texts_of(init_from: Checkpoint) -> list[dict[str, Any]]:
-    """The texts that the weights of a checkpoint have seen, see `charlm.inference.seen`."""
-    data, progress = init_from.config.data.model_dump(mode="json"), init_from.progress
-    own = {"data": data, "sha256": progress.get("corpus_sha256")}
-    return [*(text for text in progress.get("earlier_texts", []) if text != own), own]
 
 
 def grown_weights(model: Network, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:

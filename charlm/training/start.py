@@ -12,14 +12,14 @@ from charlm.data.corpus import Corpus, CountedSources, load_unchanged_corpus
 from charlm.data.sources import with_absolute_paths
 from charlm.data.streams import check_length
 from charlm.errors import ConfigError, RunError
-from charlm.inference.seen import earlier_texts, seen_places
+from charlm.inference.seen import earlier_texts, listed_texts, seen_places
 from charlm.native.loading import preferring
 from charlm.runs import FOLDER, LAST
 from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes, format_share
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
-from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights, texts_of
+from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights
 from charlm.training.folder import RunFolder, claim_if_there, claim_run, make_folder, refusing_os_errors
 from charlm.training.loop import OnRow, Outcome, TrainingLoop
 from charlm.training.machine import Machine, choose_machine
@@ -62,7 +62,7 @@ def start_run(
         if init_from:
             trainer.start_from_weights(grown_weights(trainer.model, init_from))
             trainer.state.earlier_symbols = init_from.trained_symbols
-            trainer.state.earlier_texts = texts_of(init_from)
+            trainer.state.earlier_texts = listed_texts(init_from.config, init_from.progress)
             if "valid" in corpus.splits:
                 trainer.state.scored["seen"] = group.on_first(_share_seen, corpus, trainer.state.earlier_texts, config)
         if is_new:
@@ -135,8 +135,7 @@ def _say_text(config: Config, corpus: Corpus) -> None:
     vocabulary = f"vocabulary {len(corpus.vocabulary):,}"
     unit = f"{corpus.vocabulary.unit}s"
     if corpus.vocabulary.level == "byte":
-        per_char = f"{corpus.symbols_per_char:.2f} a character"
-        unit += f" ({per_char if corpus.is_utf8 else 'not UTF-8: each counts as a character'})"
+        unit += f" ({corpus.symbols_per_char:.2f} a character)"
     say("data", f"{config.data.source}: {size}; {splits} {unit}{records}{cut}; {vocabulary}")
 
 
