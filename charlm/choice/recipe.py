@@ -145,14 +145,16 @@ def unknown_share(initial: Checkpoint, corpus: Corpus, machine: Machine) -> floa
     if len(known) < 2:
         return 1.0
     model = load_model(initial, machine.device, machine.precision)
-    score = evaluate(model, EncodedText(as_records(known, model.reset_id), initial.vocabulary))
+    pieces = EncodedText(as_records(known, model.reset_id), initial.vocabulary)
+    # Of bytes: pieces may be cut inside characters, so their own number of characters is wrong.
+    nats = evaluate(model, pieces).nats_sum / (len(pieces.ids) - 1) * corpus.symbols_per_char
     shares = np.bincount(known) / len(known)
     shares = shares[shares > 0]
     frequency_nats = -float((shares * np.log(shares)).sum()) * corpus.symbols_per_char
     own_nats = initial.progress.get("best_nats") or _USUAL * frequency_nats
     if frequency_nats <= own_nats:
         return 1.0
-    unknown = (score.nats_per_char - own_nats) / (frequency_nats - own_nats)
+    unknown = (nats - own_nats) / (frequency_nats - own_nats)
     new_characters = 1 - len(known) / len(text)
     return new_characters + (1 - new_characters) * min(max(unknown, 0.0), 1.0)
 
