@@ -164,8 +164,6 @@ class KernelText:
         self.lines.append(f"{name} = {expression}")
         return name
 
-    # Memory
-
     def pointer(self, kind: str, index: int = 0, size: Size = "H") -> str:
         argument = Argument(kind, index, size)
         self.arguments[argument] = None
@@ -212,8 +210,6 @@ class KernelText:
 
     def with_resets(self, value: str) -> str:
         return f"{value} * {self.load_of_stream(self.pointer('carry') + ' + b')}"
-
-    # Values
 
     def name(self, place: int) -> str:
         """A value by its name; a constant as a number."""
@@ -292,8 +288,6 @@ class KernelText:
             if self.of.completed.get(s, self.stage) > self.stage:
                 self.write_to(self.address("d_state", s), f"bypass_{s}")
         return name
-
-    # Stores
 
     def store(self, store: Store) -> None:
         index, bf16 = store.index, self.of.options.bf16

@@ -178,8 +178,6 @@ class _Layer:
     def matrix(self, name: str, index: int) -> str:
         return f"{self.fields[name]}_{index}" if name in self.stacked else self.fields[name]
 
-    # What is computed when
-
     def is_whole(self, place: int) -> bool:
         """Whether a value is computed as a whole vector."""
         return self.nodes[place].op in ("product", "normalize")
@@ -270,8 +268,6 @@ class _Layer:
         self.scratch.append(f"float {name}[{size}];")
         self.arrays[place] = f"l->{name}", 0
         return f"l->{name}"
-
-    # Expressions
 
     def place_of(self, place: int) -> tuple[str, int]:
         """The array that holds a value, and where it begins there."""

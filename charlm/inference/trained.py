@@ -112,8 +112,6 @@ class TrainedModel:
         assert isinstance(self.network, CharLM)
         return self.network
 
-    # Writing
-
     def sample(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> str:
         """Write text after the prompt, and return it without the prompt: `charlm sample` prints prompt + text.
 
@@ -161,8 +159,6 @@ class TrainedModel:
                 stretch = stretch.replace(end_of_record(separator), separator)
             answers.append((length, stretch, share))
         return answers
-
-    # Scoring
 
     def evaluate(self, text: str | EncodedText, *, streams: int | None = None, per_symbol: bool = False) -> Evaluation:
         """Score a text, or one that `read` or `split` gives: nats per character, lower is better.
@@ -271,8 +267,6 @@ class TrainedModel:
         p_NK = relative_NK / relative_NK.sum(1, keepdims=True)
         likeliest = zip(p_NK.argmax(1).tolist(), p_NK.max(1).tolist(), strict=True)
         return [(labels[index] if p >= none_below else None, p) for index, p in likeliest]
-
-    # Texts as the model reads them
 
     def read(self, file: str | Path, *, skip_unknown: bool = False) -> EncodedText:
         """A text from a file or another source, "-" for stdin; says what it skips. See `encode_file`."""

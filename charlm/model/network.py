@@ -230,8 +230,6 @@ class CharLM(nn.Module):
         """The parameters whose gradients are clipped by one norm."""
         return [list(self.parameters())]
 
-    # Weights
-
     def check_weights(self) -> None:
         """ValueError for a parameter that was replaced by one of another shape, type or device; layers check theirs."""
         like = self.decoder.bias

@@ -76,8 +76,6 @@ class Trainer:
         self._reading_waits = self.device.type != "cpu"
         self._diverged_step = torch.full((), -1, device=self.device)
 
-    # Where the run stands
-
     @property
     def evaluated_model(self) -> Network:
         """The model to score and sample with: the running average of the weights if there is one."""
@@ -105,8 +103,6 @@ class Trainer:
         """Learning rate of the next update."""
         optimizer, state = self.config.optimizer, self.state
         return learning_rate(optimizer, state.step, state.epoch, self.share_done()) * state.lr_factor
-
-    # The update
 
     def update(self) -> None:
         """Read one window of every stream and make one optimizer step.
@@ -190,8 +186,6 @@ class Trainer:
         for parameter in self.parameters:
             self.group.broadcast_(parameter.data)
         self.start_from_weights(dict(self.model.named_parameters()))
-
-    # Finite numbers
 
     def _stop_unless_finite(self, objective: Tensor, grad_norm: Tensor) -> None:
         step = self.state.step + 1
