@@ -216,12 +216,14 @@ def split_names(source: CountedSource, shares: Mapping[str, float], *, is_in_ord
 
 
 def load_unchanged_corpus(
-    data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any], run_dir: Path
+    data: DataConfig, vocabulary: Vocabulary, progress: Mapping[str, Any], run_dir: Path | None = None
 ) -> Corpus:
-    """The corpus that a run with this progress was trained on; DataError if its text has changed or is gone."""
-    kept = run_dir / TEXT
-    if is_gone(data.source) and Path(data.source).name == TEXT and kept.exists():
-        data = data.model_copy(update={"source": str(kept)})
+    """The corpus that a run with this progress was trained on; DataError if its text has changed or is gone.
+
+    run_dir: the folder of the run, which may have been moved with the text of a pipe.
+    """
+    if run_dir and is_gone(data.source) and Path(data.source).name == TEXT and (run_dir / TEXT).exists():
+        data = data.model_copy(update={"source": str(run_dir / TEXT)})
     for key in ("source", "valid_source", "test_source"):
         if (source := getattr(data, key)) and is_gone(source):
             raise DataError(

@@ -6,7 +6,6 @@ text only; the others may be memory-mapped.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +22,8 @@ from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import CharlmError
 from charlm.system.formatting import source_name
 
+SEARCHED, NOTED = 5_000_000, 0.005
+"""Symbols of a text that are looked for at most, and the share of it that is worth a note."""
 _COPIED = 200
 """Symbols of a copied stretch that tell that a text was read: phrases that occur twice are shorter."""
 NGRAM = 20
@@ -54,7 +55,7 @@ def listed_texts(config: Config, progress: Mapping[str, Any]) -> list[dict[str, 
     return [*(text for text in progress.get("earlier_texts", []) if text != own), own]
 
 
-def earlier_texts(listed: Sequence[Any], vocabulary: Vocabulary, run_dir: Path) -> SeenTexts:
+def earlier_texts(listed: Sequence[Any], vocabulary: Vocabulary) -> SeenTexts:
     """The texts of earlier runs, as a checkpoint lists them; the vocabulary knows all of them."""
     seen = SeenTexts([], [])
     for earlier in listed:
@@ -63,7 +64,7 @@ def earlier_texts(listed: Sequence[Any], vocabulary: Vocabulary, run_dir: Path) 
             data = DataConfig.model_validate(earlier["data"])
             name = source_name(data.source)
             known = {"corpus_sha256": earlier["sha256"]}
-            seen.texts.append(load_unchanged_corpus(data, vocabulary, known, run_dir).splits["train"])
+            seen.texts.append(load_unchanged_corpus(data, vocabulary, known).splits["train"])
         except (LookupError, TypeError, ValidationError):
             seen.unread.append(f"{name} of an earlier run: its record in the checkpoint is damaged")
         except CharlmError as error:

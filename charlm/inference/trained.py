@@ -302,7 +302,7 @@ class TrainedModel:
     def seen(self) -> SeenTexts:
         """What the weights were trained on, in this run and those that it started from; says what cannot be read."""
         *before, _ = listed_texts(self.config, self.progress)
-        earlier = earlier_texts(before, self.vocabulary, self.path.parent.parent)
+        earlier = earlier_texts(before, self.vocabulary)
         for fault in earlier.unread:
             say("skipped", f"not searched: {fault}")
         return earlier._replace(texts=[self.corpus.splits["train"], *earlier.texts])

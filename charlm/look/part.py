@@ -8,17 +8,12 @@ import numpy.typing as npt
 
 from charlm.data.encoded import EncodedText
 from charlm.errors import CharlmError
-from charlm.inference.seen import seen_places
+from charlm.inference.seen import NOTED, SEARCHED, seen_places
 from charlm.inference.trained import TrainedModel
 from charlm.system.formatting import format_share
 
 _LEAST = 500
 """Symbols of a text that say which of two models is better."""
-_SEARCHED = 5_000_000
-"""Symbols of a split that are searched at most."""
-
-_NOTED = 0.005
-"""The share of a text that is worth a note."""
 
 Two = tuple[TrainedModel, TrainedModel]
 
@@ -72,7 +67,7 @@ def _candidates(models: Two) -> Iterator[EncodedText]:
     """The validation and test texts that both models know."""
     for model in models:
         for split in sorted(model.corpus.splits.keys() - {"train"}, reverse=True):
-            text = model.split(split).first(_SEARCHED)
+            text = model.split(split).first(SEARCHED)
             if not any(each.vocabulary.unknown(text.text) for each in models):
                 yield text.in_vocabulary(models[0].vocabulary)
 
@@ -108,7 +103,7 @@ def seen_note(text: EncodedText, models: Two) -> str:
             share, unread = float(_seen_by(model, text).mean()), model.seen.unread
         except CharlmError as error:
             share, unread = 0.0, [str(error)]
-        if share >= _NOTED:
+        if share >= NOTED:
             notes.append(f"{model.name} was trained on {format_share(share)} of this text, which makes it look better")
         if unread:
             notes.append(f"{model.name} may have been trained on this text: {'; '.join(unread)}")

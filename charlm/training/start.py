@@ -12,7 +12,7 @@ from charlm.data.corpus import Corpus, CountedSources, load_unchanged_corpus
 from charlm.data.sources import with_absolute_paths
 from charlm.data.streams import check_length
 from charlm.errors import ConfigError, RunError
-from charlm.inference.seen import earlier_texts, listed_texts, seen_places
+from charlm.inference.seen import NOTED, SEARCHED, earlier_texts, listed_texts, seen_places
 from charlm.native.loading import preferring
 from charlm.runs import FOLDER, LAST
 from charlm.system.console import say
@@ -26,9 +26,6 @@ from charlm.training.machine import Machine, choose_machine
 from charlm.training.metrics import Tracker
 from charlm.training.state import restore_snapshot
 from charlm.training.step import Trainer
-
-_SEARCHED, _NOTED = 1_000_000, 0.005
-"""How much of the validation text is looked for in the texts of earlier runs, and which share of it is worth a note."""
 
 
 def start_run(
@@ -141,10 +138,10 @@ def _say_text(config: Config, corpus: Corpus) -> None:
 
 def _share_seen(corpus: Corpus, texts: list[dict[str, Any]], config: Config) -> float:
     """The share of the validation text that the weights were trained on in earlier runs; says so if it is much."""
-    seen = earlier_texts(texts, corpus.vocabulary, Path())
-    valid = corpus.texts["valid"].first(_SEARCHED)
+    seen = earlier_texts(texts, corpus.vocabulary)
+    valid = corpus.texts["valid"].first(SEARCHED)
     share = float(seen_places(valid, seen, config.data.records).mean())
-    if share < _NOTED:
+    if share < NOTED:
         return 0.0
     what = f"the weights were trained on {format_share(share)} of the validation text"
     say("note", f"{what}, so its scores are too good; see data.split and data.valid_source")
