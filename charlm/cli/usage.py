@@ -39,7 +39,13 @@ def device_name(value: str) -> str:
     from charlm.system.section import DEVICE
 
     if not re.fullmatch(DEVICE, value):
-        raise typer.BadParameter(f"found {value}; allowed: auto, cpu, cuda, cuda:1 (the second GPU) and so on")
+        known = {
+            "mps": "charlm does not use Apple's GPUs; type --device cpu",
+            "rocm": "type --device cuda for an AMD GPU",
+        }
+        name = value.lower().replace("hip", "rocm")
+        hint = f"; {known[name]}" if name in known else ""
+        raise typer.BadParameter(f"found {value}; allowed: auto, cpu, cuda, cuda:1 (the second GPU) and so on{hint}")
     return value
 
 

@@ -90,10 +90,17 @@ def _received(download: Download, elsewhere: str) -> bytes:
         with zipfile.ZipFile(file) as archive:
             return archive.read(archive.namelist()[0])
     except (requests.RequestException, zipfile.BadZipFile) as error:
-        raise DataError(f"{download.url}: {error}; {elsewhere}") from error
+        raise DataError(f"{download.url}: {_first_cause(error)}; {elsewhere}") from error
 
 
 def _check_sha256(content: bytes, download: Download, where: Path | str, remedy: str) -> None:
     actual = hashlib.sha256(content).hexdigest()
     if actual != download.sha256:
         raise DataError(f"{where}: SHA-256 is {actual}; it must be {download.sha256}; {remedy}")
+
+
+def _first_cause(error: BaseException) -> str:
+    """The text of the first cause of an error, without its number."""
+    while cause := error.__cause__ or error.__context__:
+        error = cause
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -114,8 +114,13 @@ def read_file(path: Path, most_bytes: int) -> bytes:
 
 
 def plain_name(text: str) -> str:
-    """A name for a file or folder: at most 40 letters, digits, - and _ of a text."""
-    return re.sub(r"[^\w-]+", "-", text).strip("-")[:40] or "run"
+    """A name for a file or folder that every system takes: at most 40 letters, digits, - and _ of a text."""
+    name = re.sub(r"[^\w-]+", "-", text).strip("-")[:40] or "run"
+    return f"{name}_" if _DEVICE.fullmatch(name) else name
+
+
+_DEVICE = re.compile("con|prn|aux|nul|(com|lpt).", re.IGNORECASE)
+"""The names that Windows keeps for devices."""
 
 
 _ENCODINGS = {
