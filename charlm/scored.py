@@ -5,10 +5,10 @@ several texts, or shows them side by side, asks here.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
-from charlm.system.formatting import format_share
+from charlm.system.formatting import counted, format_share
 
 _LISTED = 4
 """Texts that a line names at most."""
@@ -23,38 +23,52 @@ class ScoredText:
     sha256: str
     """Of what was read."""
     chars: int
-    """Characters that are scored. In a text that is not UTF-8, each byte counts as one."""
+    """Characters that are scored. A byte that is not UTF-8 counts as one."""
     size_bytes: int
-    """Bytes that are scored, of the text in UTF-8."""
+    """Bytes that are scored, in UTF-8."""
     unknown: int = 0
     """Characters that the model does not know: skipped, or read as the symbol for rare ones."""
-    seen: float = 0.0
-    """Share of the text that the weights were trained on in an earlier run: then a score is too good."""
+    seen: float | None = None
+    """Share of the text that the weights were trained on: then a score is too good. None: not known."""
+
+    @property
+    def label(self) -> str:
+        """The name, and what was left out."""
+        return f"{self.name}, {counted(self.unknown, 'unknown character')}" if self.unknown else self.name
 
     @classmethod
     def from_json(cls, value: Any) -> "ScoredText | None":
         """The text that a file names; None if it names none. ValueError for what charlm does not write."""
-        if not value:
-            return None
-        types = {field.name: type(getattr(_ANY, field.name)) for field in fields(cls)}
-        if not isinstance(value, dict) or {name: type(each) for name, each in value.items()} != types:
+        match value:
+            case {"name": str(), "sha256": str(), "chars": int(), "size_bytes": int(), "unknown": int(), **more}:
+                seen = more.get("seen")
+                is_share = seen is None or (isinstance(seen, float) and 0 <= seen <= 1)
+                if [*more] == ["seen"] and is_share and min(value["chars"], value["size_bytes"], value["unknown"]) >= 0:
+                    return cls(**value)
+        if value:
             raise ValueError(f"scored: found {str(value)[:40]}")
-        return cls(**value)
-
-
-_ANY = ScoredText("", "", 0, 0)
+        return None
 
 
 def text_names(texts: Sequence[ScoredText | None]) -> list[str | None]:
-    """The names of texts. Scores can be compared if the names are equal: of the same text, and seen by no weights."""
-    known = {text.sha256: text.name for text in texts if text}
-    names = [*known.values()]
-    unique = {sha256: name if names.count(name) == 1 else f"{name} ({sha256[:6]})" for sha256, name in known.items()}
-    shown: list[str | None] = []
+    """The names of texts: equal for scores that can be compared, of the same text and equally new to the weights."""
+    of_text: dict[str, str] = {}
+    for text in filter(None, texts):
+        of_text.setdefault(text.sha256, text.label)
+    labels = [*of_text.values()]
+    names: list[str | None] = []
     for text in texts:
-        seen = f", {format_share(text.seen)} of it trained on" if text and text.seen else ""
-        shown.append(f"{unique[text.sha256]}{seen}" if text else None)
-    return shown
+        name = of_text[text.sha256] if text else None
+        if text and labels.count(name) > 1:
+            name = f"{name} ({text.sha256[:6]})"
+        names.append(f"{name}{_seen(text)}" if text else None)
+    return names
+
+
+def _seen(text: ScoredText) -> str:
+    if text.seen is None:
+        return ", perhaps trained on"
+    return f", {format_share(text.seen)} of it trained on" if text.seen else ""
 
 
 def apart(texts: Sequence[ScoredText | None]) -> str:
@@ -63,4 +77,4 @@ def apart(texts: Sequence[ScoredText | None]) -> str:
     if len(names) < 2:
         return ""
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"Scores on different texts cannot be compared: {', '.join(names[:_LISTED])}{more}."
+    return f"Scores on different texts cannot be compared: {'; '.join(names[:_LISTED])}{more}."

@@ -114,16 +114,10 @@ def _print_outcome(outcome: Any, json: bool) -> None:
             weights = f"the weights that the run started from (the last score is {last})"
             say("best", f"no update improved on {weights}; samples use those weights")
         elif outcome.valid_nats > _WORSE * best_nats:
-            rose = f"the validation score rose to {last}, perhaps {_why_it_rose(outcome)}"
+            why = "by overfitting" if outcome.is_overfit else "by chance, or because optimizer.lr is too high"
+            rose = f"the validation score rose to {last}, perhaps {why}"
             say("best", f"after update {best_step} {rose}; samples use the checkpoint of that update")
     say("sample", "", f"charlm sample {shlex.quote(outcome.run_dir)}")
-
-
-def _why_it_rose(outcome: Any) -> str:
-    """A model that overfits has read its text before, and knows it better than the validation text."""
-    if outcome.epochs >= 1 and outcome.train_nats is not None and outcome.train_nats < outcome.valid_nats:
-        return f"by overfitting (training: {outcome.train_nats:.4f} nats)"
-    return "by chance, or because optimizer.lr is too high"
 
 
 def _print_sample(run_dir: Path) -> None:

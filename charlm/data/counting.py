@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.encoded import Utf8Check, count_characters
 from charlm.data.reading import LINES, end_of_record, read_symbols
 from charlm.data.sources import resolve
-from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary
+from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, utf8_decoder
 from charlm.errors import DataError
 from charlm.system.formatting import format_bytes
 
@@ -37,7 +36,7 @@ class CountedSource:
     lengths: tuple[int, ...]
     """Symbols of each file: characters, or bytes at level byte."""
     file_chars: tuple[int, ...]
-    """Characters of each file; its bytes, if the text is not UTF-8."""
+    """Characters of each file; a byte that is not UTF-8 counts as one."""
     symbols: npt.NDArray[np.int64]
     """The code points (or bytes, at level byte) that occur, sorted."""
     counts: npt.NDArray[np.int64]
@@ -50,7 +49,7 @@ class CountedSource:
 
     @property
     def chars(self) -> int:
-        """Characters of the text; its bytes, if it is not UTF-8."""
+        """Characters of the text."""
         return sum(self.file_chars)
 
     @property
@@ -80,22 +79,16 @@ def count_source(source: str, level: Level, separator: str = "") -> CountedSourc
     hasher, counts = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
     lengths: list[int] = []
     file_chars: list[int] = []
-    is_utf8 = True
     for path in paths:
-        length = chars = 0
-        check = Utf8Check()
+        length, chars, decoder = 0, 0, utf8_decoder()
         for symbols in read_symbols(path, level, separator, hasher.update):
             of_chunk = np.bincount(symbols)
             counts[: len(of_chunk)] += of_chunk
             length += len(symbols)
             if level == "byte":
-                check.update(symbols.tobytes())
-                chars += count_characters(symbols.tobytes())
+                chars += len(decoder.decode(symbols.tobytes()))
         lengths.append(length)
-        file_chars.append(chars)
-        is_utf8 &= check.holds
-    if level == "char" or not is_utf8:
-        file_chars = lengths
+        file_chars.append(length if level == "char" else chars + len(decoder.decode(b"", final=True)))
     symbols = np.flatnonzero(counts)
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")

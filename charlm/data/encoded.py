@@ -1,18 +1,19 @@
 """A text as a model reads it, and what a score of it is of."""
 
-import codecs
 import functools
 import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from charlm.data.vocabulary import Ids, Vocabulary
+from charlm.data.vocabulary import Ids, Vocabulary, utf8_decoder
+from charlm.errors import DataError
 from charlm.scored import ScoredText
+from charlm.system.formatting import counted
 
 _BLOCK = 1 << 20
-_CONTINUATIONS = bytes(range(0x80, 0xC0))
-"""The bytes of a character of UTF-8 after its first; three at most."""
+_LONGEST = 4
+"""Bytes of a character of UTF-8 at most."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,8 @@ class EncodedText:
     name: str = "the text"
     skipped: int = 0
     """Unknown characters that were left out."""
+    seen: float | None = None
+    """Share that the weights were trained on; None: unknown."""
 
     def first(self, length: int) -> "EncodedText":
         """The first `length` ids."""
@@ -45,45 +48,28 @@ class EncodedText:
     @property
     def given(self) -> int:
         """Symbols of the first character: several bytes, or one."""
-        if self.vocabulary.level == "char":
+        if self.vocabulary.level == "char" or not len(self.ids):
             return 1
-        rest = self.ids[1:4].tobytes()
-        return 1 + len(rest) - len(rest.lstrip(_CONTINUATIONS))
+        first = self.ids[:_LONGEST].tobytes().decode("utf-8", "surrogateescape")[0]
+        return int(self.vocabulary.sizes(first)[0])
 
     @functools.cached_property
     def scored(self) -> ScoredText:
         """What a score of this text is of."""
-        digest, is_utf8 = hashlib.sha256(self.vocabulary.bytes_of(self.ids[: self.given])), Utf8Check()
+        digest, decoder = hashlib.sha256(self.vocabulary.bytes_of(self.ids[: self.given])), utf8_decoder()
         chars, size_bytes, unknown = 0, 0, self.skipped
         for begin in range(self.given, len(self.ids), _BLOCK):
             data = self.vocabulary.bytes_of(self.ids[begin : begin + _BLOCK])
             digest.update(data)
-            is_utf8.update(data)
             size_bytes += len(data)
-            chars += count_characters(data)
-        if not is_utf8.holds:
-            chars = size_bytes
+            chars += len(decoder.decode(data))
+        chars += len(decoder.decode(b"", final=True))
         if self.vocabulary.other:
             unknown += int(np.count_nonzero(self.ids == self.vocabulary.characters.index(self.vocabulary.other)))
-        return ScoredText(self.name, digest.hexdigest(), chars, size_bytes, unknown)
+        return ScoredText(self.name, digest.hexdigest(), chars, size_bytes, unknown, self.seen)
 
-
-def count_characters(data: bytes) -> int:
-    """The characters of UTF-8 that begin in `data`: its bytes that do not continue a character."""
-    return int(np.count_nonzero((np.frombuffer(data, np.uint8) & 0xC0) != 0x80))
-
-
-class Utf8Check:
-    """Whether bytes are UTF-8; they may end inside a character."""
-
-    def __init__(self) -> None:
-        self.holds = True
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
-
-    def update(self, data: bytes) -> None:
-        """Check the next bytes."""
-        if self.holds:
-            try:
-                self._decoder.decode(data)
-            except UnicodeDecodeError:
-                self.holds = False
+    def check_scorable(self, where: str) -> None:
+        """DataError for a text without a character after the first."""
+        if len(self.ids) <= self.given:
+            found = counted(min(len(self.ids), 1), "character")
+            raise DataError(f"{where}: found a text of {found}; allowed: 2 or more")

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from charlm.data.cache import cached, find_entry
 from charlm.data.hashes import BASE, record_hashes, scattered
 from charlm.data.records import record_chunks, record_ends, record_starts
-from charlm.data.vocabulary import Ids, Vocabulary
+from charlm.data.vocabulary import Ids, Vocabulary, utf8_decoder
 from charlm.errors import DataError
 from charlm.system.console import say
 from charlm.system.formatting import counted
@@ -64,12 +64,12 @@ def _byte_places(ids: Ids, characters: Bounds) -> Bounds:
     """Where characters with these numbers begin in bytes of UTF-8; the end of the text for one behind the last."""
     wanted = np.unique(characters)
     places = np.full(len(wanted), len(ids))
-    seen = 0
-    for at in range(0, len(ids), _CHUNK):
-        begins = at + np.flatnonzero((ids[at : at + _CHUNK] & 0xC0) != 0x80)
-        is_here = (wanted >= seen) & (wanted < seen + len(begins))
-        places[is_here] = begins[wanted[is_here] - seen]
-        seen += len(begins)
+    decoder, before, at = utf8_decoder(), 0, 0
+    for chunk in range(0, len(ids), _CHUNK):
+        sizes = Vocabulary("byte").sizes(decoder.decode(ids[chunk : chunk + _CHUNK].tobytes()))
+        is_here = (wanted >= before) & (wanted < before + len(sizes))
+        places[is_here] = at + (np.cumsum(sizes) - sizes)[wanted[is_here] - before]
+        before, at = before + len(sizes), at + int(sizes.sum())
     return places[np.searchsorted(wanted, characters)]
 
 

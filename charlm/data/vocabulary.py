@@ -1,5 +1,6 @@
 """Characters ↔ ids. Symbols are Unicode code points, sorted, or bytes."""
 
+import codecs
 import functools
 import re
 import unicodedata
@@ -169,7 +170,9 @@ class Vocabulary:
         """
         if self.level == "char":
             return np.ones(len(text), np.int64)
-        return np.array([len(character.encode("utf-8", "surrogateescape")) for character in text], np.int64)
+        codes = code_points(text).astype(np.int64)
+        is_byte = (codes >= 0xDC80) & (codes <= 0xDCFF)
+        return 1 + (codes >= 0x80) + np.where(is_byte, -1, (codes >= 0x800).astype(np.int64) + (codes >= 0x10000))
 
     def sums_of_characters(self, values: npt.NDArray[Any], text: str) -> npt.NDArray[Any]:
         """Values of the ids of a text, as one for each character: those of its bytes are added."""
@@ -207,6 +210,11 @@ class Vocabulary:
                 if is_other and is_distinct and not re.search("[\ud800-\udfff]", characters):
                     return cls("char", characters, other)
         raise CheckpointError("vocabulary: not a list of distinct characters")
+
+
+def utf8_decoder() -> codecs.IncrementalDecoder:
+    """Bytes → characters; a byte that is not UTF-8 becomes a character of its own, a lone surrogate."""
+    return codecs.getincrementaldecoder("utf-8")("surrogateescape")
 
 
 def code_points(text: str) -> CodePoints:

@@ -59,6 +59,7 @@ def evaluate_dynamically(
     steps = in_range("steps", steps, 1, LARGEST)
     if model.reads_records:
         raise DataError("dynamic evaluation: found a model of records; allowed: a model of running text")
+    text.check_scorable("dynamic evaluation")
     ids = text.ids
     begin_B = part_starts(ids, streams=1)
     length_B = np.array([len(ids) - 1])

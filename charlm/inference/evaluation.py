@@ -12,12 +12,11 @@ from torch import Tensor
 
 from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Ids
-from charlm.errors import DataError
 from charlm.inference.reader import Reader, evaluating, most_streams, window_steps, windows_between
 from charlm.model import Network
 from charlm.scored import ScoredText
 from charlm.system.device import to_device
-from charlm.system.formatting import counted, nats_to_bits
+from charlm.system.formatting import nats_to_bits
 from charlm.system.process_group import ONE_PROCESS, WHOLE_BATCH, ProcessGroup, Shard
 
 WARMUP = 256
@@ -40,7 +39,7 @@ class Evaluation:
     @property
     def nats_per_char(self) -> float:
         """The score. Of a byte model too: the sum over the bytes of a character."""
-        return self.nats_sum / max(self.of.chars, 1)
+        return self.nats_sum / self.of.chars
 
     @property
     def bits_per_char(self) -> float:
@@ -52,8 +51,10 @@ class Evaluation:
         return math.exp(min(self.nats_per_char, 700.0))
 
     @property
-    def bits_per_byte(self) -> float:
-        """Bits per byte of the text in UTF-8."""
+    def bits_per_byte(self) -> float | None:
+        """Bits per byte of the text in UTF-8; None where not all of the text was read: unknown characters, records."""
+        if self.of.unknown or self.records is not None:
+            return None
         return nats_to_bits(self.nats_sum / self.of.size_bytes)
 
     @property
@@ -85,6 +86,7 @@ def evaluate(
     """
     assert group.size == 1 or not per_symbol
     ids = text.ids
+    text.check_scorable("evaluation")
     begin_B = part_starts(ids, streams or most_streams(model), model.reset_id)
     length_B = np.diff(begin_B, append=len(ids) - 1)
     with evaluating(model), torch.inference_mode():
@@ -101,10 +103,8 @@ def evaluate(
 def part_starts(ids: Ids, streams: int, reset_id: int | None = None) -> npt.NDArray[np.int64]:
     """Where each part of a text of N ids begins, [B]: up to `streams` nearly equal parts, fewer if they would be short.
 
-    reset_id: the id that begins every part, see `CharLM.reset_id`. DataError if N < 2.
+    reset_id: the id that begins every part, see `CharLM.reset_id`.
     """
-    if len(ids) < 2:
-        raise DataError(f"evaluation: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
     targets = len(ids) - 1
     B = max(1, min(streams, targets // (4 * WARMUP)))
     begin_B = np.minimum(-(-targets // B) * np.arange(B), targets)

@@ -24,7 +24,7 @@ from charlm.system.formatting import source_name
 
 SEARCHED, NOTED = 5_000_000, 0.005
 """Symbols of a text that are looked for at most, and the share of it that is worth a note."""
-_COPIED = 200
+COPIED = 200
 """Symbols of a copied stretch that tell that a text was read: phrases that occur twice are shorter."""
 NGRAM = 20
 """n: the ids of an n-gram, which charlm calls a window of 20 characters where people read of it."""
@@ -55,15 +55,21 @@ def listed_texts(config: Config, progress: Mapping[str, Any]) -> list[dict[str, 
     return [*(text for text in progress.get("earlier_texts", []) if text != own), own]
 
 
-def earlier_texts(listed: Sequence[Any], vocabulary: Vocabulary) -> SeenTexts:
-    """The texts of earlier runs, as a checkpoint lists them; the vocabulary knows all of them."""
+def earlier_texts(listed: Sequence[Any], vocabulary: Vocabulary, own: DataConfig, own_sha256: str) -> SeenTexts:
+    """The texts of earlier runs, as a checkpoint lists them; the vocabulary knows all of them.
+
+    own, own_sha256: the text of the run itself. An earlier text that was this one is read there, if it has moved.
+    """
     seen = SeenTexts([], [])
+    places = {name: getattr(own, name) for name in ("source", "valid_source", "test_source")}
     for earlier in listed:
         name = "a text"
         try:
             data = DataConfig.model_validate(earlier["data"])
             name = source_name(data.source)
             known = {"corpus_sha256": earlier["sha256"]}
+            if earlier["sha256"] == own_sha256:
+                data = data.model_copy(update=places)
             seen.texts.append(load_unchanged_corpus(data, vocabulary, known).splits["train"])
         except (LookupError, TypeError, ValidationError):
             seen.unread.append(f"{name} of an earlier run: its record in the checkpoint is damaged")
@@ -85,7 +91,7 @@ def seen_places(text: EncodedText, seen: SeenTexts, separator: str) -> npt.NDArr
         )
     places = np.zeros(len(text.ids), bool)
     for start, length in copied_stretches(copied_ngrams(text.ids, seen.texts)):
-        places[start : start + length] = length >= _COPIED
+        places[start : start + length] = length >= COPIED
     return places
 
 

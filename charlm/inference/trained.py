@@ -28,7 +28,7 @@ from charlm.inference.sampling import next_probabilities, sample_text
 from charlm.inference.seen import SeenTexts, earlier_texts, listed_texts, longest_copy
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
 from charlm.model import CharLM, Network, build_model, count_parameters, load_weights, uninitialized_model
-from charlm.runs import find_checkpoint
+from charlm.runs import FOLDER, find_checkpoint
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
 from charlm.system.formatting import counted, nats_to_bits, printable, source_name
@@ -60,7 +60,8 @@ class TrainedModel:
     @property
     def name(self) -> str:
         """For people: that of the run's folder, or of the file if there is none."""
-        return printable(self.path.absolute().parent.parent.name or self.path.name)
+        folder = self.path.absolute().parent
+        return printable(folder.parent.name if folder.name == FOLDER else self.path.name)
 
     @property
     def kind(self) -> str:
@@ -274,9 +275,7 @@ class TrainedModel:
         ids, unknown = encode_file(file, self.vocabulary, skip_unknown=skip_unknown, separator=separator)
         name, skipped = source_name(text_name(str(file))), sum(unknown.values())
         if skipped:
-            left_out = counted(skipped, "unknown character")
-            say("skipped", f"{file}: {left_out}: {describe_characters(unknown)}")
-            name += f" without {left_out}"
+            say("skipped", f"{file}: {counted(skipped, 'unknown character')}: {describe_characters(unknown)}")
         return EncodedText(self._as_records(ids), self.vocabulary, name, skipped)
 
     def encode(self, text: str) -> EncodedText:
@@ -291,7 +290,9 @@ class TrainedModel:
         if name not in self.corpus.splits:
             allowed = f"{' | '.join(self.corpus.splits)}, or --file FILE"
             raise DataError(f"--split {name}: the run has none; allowed: {allowed}")
-        return self.corpus.texts[name]
+        scored = self.progress.get("scored") or {}
+        known = {"train": 1.0, "valid": scored.get("seen")}
+        return replace(self.corpus.texts[name], seen=known.get(name))
 
     @functools.cached_property
     def corpus(self) -> Corpus:
@@ -302,7 +303,7 @@ class TrainedModel:
     def seen(self) -> SeenTexts:
         """What the weights were trained on, in this run and those that it started from; says what cannot be read."""
         *before, _ = listed_texts(self.config, self.progress)
-        earlier = earlier_texts(before, self.vocabulary)
+        earlier = earlier_texts(before, self.vocabulary, self.config.data, self.corpus.sha256)
         for fault in earlier.unread:
             say("skipped", f"not searched: {fault}")
         return earlier._replace(texts=[self.corpus.splits["train"], *earlier.texts])

@@ -13,10 +13,10 @@ from charlm.inference.reach import context_curve, least_context
 from charlm.inference.seen import copied_ngrams, copied_stretches
 from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
-from charlm.look.part import seen_note
+from charlm.look.part import check_alike, names_of, seen_note
 from charlm.look.predictions import Predictions, Series, activations, predict
 from charlm.system.console import say
-from charlm.system.formatting import bits_to_nats, counted, nats_to_bits, one_line, source_name
+from charlm.system.formatting import bits_to_nats, nats_to_bits, one_line, source_name
 from charlm.web.page import html_page, packed
 
 UNITS = 8
@@ -42,22 +42,22 @@ def look_page(
     given, trained = trained, trained.first_member("look").on_cpu_in_float32()
     if isinstance(text, str):
         text = trained.encode(text)
+    text.check_scorable("look")
     ids = text.ids
-    if len(ids) < 2:
-        raise DataError(f"look: found a text of {counted(len(ids), 'character')}; allowed: 2 or more")
     shown = shown_part(trained, ids)
     predictions = predict(trained.network, ids)
     data = _described(trained, text, predictions, gradients=gradients) | {
         "text": shown_text(trained, shown),
-        "shown": one_line(text.name),
+        "shown": one_line(text.scored.label),
         "words": hardest_words(trained.vocabulary, shown, shown_part(trained, predictions.bits_N), 20),
-        "copied": _copied(given, shown),  # which may have loaded the training text already; its copy has not
+        **_copied(given, shown),  # which may have loaded the training text already; its copy has not
         "units": _units(trained, ids),
     }
     if other is not None:
+        data["compare"] = _compared(trained, text, other, predictions, gradients=gradients)
+        data["name"], data["compare"]["name"] = names_of((given, other))
         data["seen"] = one_line(seen_note(text, (given, other)))
         say("compare", data["seen"])
-        data["compare"] = _compared(trained, text, other, predictions, gradients=gradients)
     return html_page("look", f"{data['name']} · charlm look", data)
 
 
@@ -129,13 +129,15 @@ def _packed(trained: TrainedModel, ids: Ids, predictions: Predictions) -> dict[s
     return reading | {"likeliest": predictions.top_ids_NK.shape[1]}
 
 
-def _copied(trained: TrainedModel, ids: Ids) -> list[tuple[int, int]]:
+def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
+    """The copied stretches, and which texts were not searched for them."""
     try:
-        seen = trained.seen.texts
+        seen = trained.seen
     except DataError as error:
         say("skipped", f"copied stretches: {error}")
-        return []
-    return copied_stretches(copied_ngrams(ids, seen))
+        return {"copied": [], "unread": one_line(str(error))}
+    copied = copied_stretches(copied_ngrams(ids, seen.texts))
+    return {"copied": copied, "unread": one_line("; ".join(seen.unread))}
 
 
 def tracking_units(trained: TrainedModel, ids: Ids) -> dict[Unit, dict[str, Any]]:
@@ -181,14 +183,16 @@ def _compared(
     trained: TrainedModel, text: EncodedText, other: TrainedModel, predictions: Predictions, *, gradients: bool
 ) -> dict[str, Any]:
     """The second model's predictions of the same characters, and the words where each of the two is better."""
-    reads, other_reads = ((model.vocabulary.level, model.network.reads_records) for model in (trained, other))
-    if other_reads != reads:
-        raise DataError("--compare: found another data.level or unit; allowed: those of the first model")
+    check_alike((trained, other))
     other = other.first_member("--compare").on_cpu_in_float32()
     try:
         same = text.in_vocabulary(other.vocabulary)
     except VocabularyError as error:
         raise VocabularyError(f"--compare: {error}; use another text or another model") from None
+    if same.scored.sha256 != text.scored.sha256:
+        raise DataError(
+            "--compare: found a model that reads other rare characters as one; allowed: the same data.min_count"
+        )
     second = predict(other.network, same.ids)
     shown, saved_N = (shown_part(trained, each) for each in (text.ids, second.bits_N - predictions.bits_N))
     words = [hardest_words(trained.vocabulary, shown, each_N, 12, _LEAST_SAVED) for each_N in (saved_N, -saved_N)]

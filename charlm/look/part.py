@@ -7,10 +7,10 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.encoded import EncodedText
-from charlm.errors import CharlmError
-from charlm.inference.seen import NOTED, SEARCHED, seen_places
+from charlm.errors import CharlmError, DataError
+from charlm.inference.seen import COPIED, NOTED, SEARCHED, seen_places
 from charlm.inference.trained import TrainedModel
-from charlm.system.formatting import format_share
+from charlm.system.formatting import format_share, printable
 
 _LEAST = 500
 """Symbols of a text that say which of two models is better."""
@@ -27,7 +27,8 @@ def opening(trained: TrainedModel, text: EncodedText, length: int) -> EncodedTex
     is_end = np.isin(text.ids[:length], ends)
     first_end = int(is_end.argmax())
     start = first_end + int((~is_end[first_end:]).argmax())
-    return replace(text, ids=text.ids[start : start + length], name=f"beginning of {text.name}")
+    ids = text.ids[start : start + length]
+    return replace(text, ids=ids, name=f"beginning of {text.name}" if start + length < len(text.ids) else text.name)
 
 
 def beginning(trained: TrainedModel, text: EncodedText, length: int) -> EncodedText:
@@ -51,6 +52,7 @@ def unseen_text(models: Two, length: int) -> EncodedText | None:
     The first part with `length` symbols, or the longest; None without a part that says something, or if a training text
     cannot be read.
     """
+    check_alike(models)
     parts: list[EncodedText] = []
     try:
         for text in _candidates(models):
@@ -61,6 +63,13 @@ def unseen_text(models: Two, length: int) -> EncodedText | None:
         return None
     longest = max(parts, key=lambda part: len(part.ids), default=None)
     return longest if longest and len(longest.ids) >= min(_LEAST, length) else None
+
+
+def check_alike(models: Two) -> None:
+    """DataError for models that read different units: bytes and characters, or records and running text."""
+    one, other = ((model.vocabulary.level, model.network.reads_records) for model in models)
+    if one != other:
+        raise DataError("--compare: found another data.level or unit; allowed: those of the first model")
 
 
 def _candidates(models: Two) -> Iterator[EncodedText]:
@@ -95,16 +104,23 @@ def _seen_by(model: TrainedModel, text: EncodedText) -> npt.NDArray[np.bool_]:
     return seen_places(text.in_vocabulary(model.vocabulary), model.seen, model.config.data.records)
 
 
+def names_of(models: Two) -> tuple[str, str]:
+    """Two names that differ."""
+    one, other = models
+    return (one.name, other.name) if one.name != other.name else (printable(str(one.path)), printable(str(other.path)))
+
+
 def seen_note(text: EncodedText, models: Two) -> str:
     """What the models were trained on of a text, in a line."""
     notes = []
-    for model in models:
+    for model, name in zip(models, names_of(models), strict=True):
         try:
             share, unread = float(_seen_by(model, text).mean()), model.seen.unread
         except CharlmError as error:
             share, unread = 0.0, [str(error)]
         if share >= NOTED:
-            notes.append(f"{model.name} was trained on {format_share(share)} of this text, which makes it look better")
+            notes.append(f"{name} was trained on {format_share(share)} of this text, which makes it look better")
         if unread:
-            notes.append(f"{model.name} may have been trained on this text: {'; '.join(unread)}")
-    return ". ".join(notes) or "Neither was trained on this text"
+            notes.append(f"{name} may have been trained on this text: {'; '.join(unread)}")
+    unit = "a record" if models[0].network.reads_records else f"a stretch of {COPIED} {text.vocabulary.unit}s"
+    return ". ".join(notes) or f"Neither was trained on {unit} of this text"

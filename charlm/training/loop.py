@@ -1,5 +1,6 @@
 """The training loop: evaluate → sample → save → stop → update → log."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -39,11 +40,7 @@ class Outcome:
     """The limit that was reached (max_steps, max_epochs, max_minutes, patience), or the name of a signal."""
     step: int
     chars: int
-    epochs: float
-    """Passes over the training split."""
     elapsed_s: float
-    train_nats: float | None
-    """Nats per character of the updates before the last row of metrics; None if this session wrote none."""
     valid_nats: float | None
     """Score of the last evaluation, nats per character."""
     best_nats: float | None
@@ -53,6 +50,8 @@ class Outcome:
     """None unless the text has records."""
     scored: ScoredText | None = None
     """What the scores are of."""
+    is_overfit: bool = False
+    """Whether the training score fell after the best evaluation, and the text was read once or more."""
 
 
 class TrainingLoop:
@@ -73,7 +72,7 @@ class TrainingLoop:
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
-        self._train_nats: float | None = None  # of the last row
+        self._train_nats = self._train_nats_of_best = math.nan  # of the last row, and of that before the best score
         self.budget.begin(trainer.state, len(corpus.splits.get("valid", ())))
 
     def fit(self) -> Outcome:
@@ -179,22 +178,22 @@ class TrainingLoop:
 
     def _outcome(self, reason: str) -> Outcome:
         state, per_line = self.trainer.state, None
-        if self.corpus.starts is not None and state.best_nats is not None:
-            per_line = state.best_nats * state.scored["chars"] / (len(self.corpus.starts["valid"]) - 1)
+        scored = ScoredText.from_json(state.scored)
+        if self.corpus.starts is not None and state.best_nats is not None and scored:
+            per_line = state.best_nats * scored.chars / (len(self.corpus.starts["valid"]) - 1)
         return Outcome(
             run_dir=str(self.folder.path),
             reason=reason,
             step=state.step,
             chars=round(state.symbols / self.trainer.symbols_per_char),
-            epochs=self.trainer.epochs(),
             elapsed_s=state.elapsed_s,
-            train_nats=self._train_nats,
             valid_nats=state.valid_nats,
             best_nats=state.best_nats,
             best_step=state.best_step,
             parameters=count_parameters(self.trainer.config.model, len(self.trainer.vocabulary)),
             best_nats_per_record=per_line,
-            scored=ScoredText.from_json(state.scored),
+            scored=scored,
+            is_overfit=self.trainer.epochs() >= 1 and self._train_nats < self._train_nats_of_best,
         )
 
     def _tick(self) -> None:
@@ -247,8 +246,10 @@ class TrainingLoop:
         state.is_best = is_again or state.best_nats is None or nats < state.best_nats
         if state.is_best:
             state.best_nats, state.best_step = nats, state.step
+            self._train_nats_of_best = self._train_nats
         per_record = "" if score.nats_per_record is None else f"  {score.nats_per_record:.2f} nats/record"
-        per_byte = f"  {score.bits_per_byte:.4f} bits/byte" if trainer.vocabulary.level == "byte" else ""
+        has_bytes = trainer.vocabulary.level == "byte" and score.bits_per_byte is not None
+        per_byte = f"  {score.bits_per_byte:.4f} bits/byte" if has_bytes else ""
         scores = f"{nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_byte}{per_record}"
         best = "  best" if state.is_best else ""
         say("valid", f"update {state.step:>6}  {scores}  {format_duration(state.elapsed_s)}{best}")

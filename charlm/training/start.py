@@ -136,13 +136,15 @@ def _say_text(config: Config, corpus: Corpus) -> None:
     say("data", f"{config.data.source}: {size}; {splits} {unit}{records}{cut}; {vocabulary}")
 
 
-def _share_seen(corpus: Corpus, texts: list[dict[str, Any]], config: Config) -> float:
-    """The share of the validation text that the weights were trained on in earlier runs; says so if it is much."""
-    seen = earlier_texts(texts, corpus.vocabulary)
+def _share_seen(corpus: Corpus, texts: list[dict[str, Any]], config: Config) -> float | None:
+    """The share of the validation text that the weights were trained on in earlier runs, or None; says what it is."""
+    seen = earlier_texts(texts, corpus.vocabulary, config.data, corpus.sha256)
     valid = corpus.texts["valid"].first(SEARCHED)
     share = float(seen_places(valid, seen, config.data.records).mean())
+    for fault in seen.unread:
+        say("note", f"the weights may have been trained on the validation text: {fault}")
     if share < NOTED:
-        return 0.0
+        return None if seen.unread else 0.0
     what = f"the weights were trained on {format_share(share)} of the validation text"
     say("note", f"{what}, so its scores are too good; see data.split and data.valid_source")
     return share

@@ -12,6 +12,7 @@ from charlm.errors import CheckpointError
 from charlm.layers import RecurrentState
 from charlm.model import load_weights
 from charlm.native.loading import used_kernels
+from charlm.scored import ScoredText
 
 if TYPE_CHECKING:
     from charlm.training.step import Trainer
@@ -130,6 +131,8 @@ def restore_snapshot(trainer: "Trainer", checkpoint: Checkpoint) -> None:
     try:
         _restore_optimizer(trainer, checkpoint.optimizer)
         state = _restored_state(trainer, checkpoint)
+        scored = ScoredText.from_json(state.scored)
+        seen = scored.seen if scored else None
         load_weights(trainer.model, checkpoint.weights)
         if trainer.averaged is not None:
             load_weights(trainer.averaged, checkpoint.averaged or checkpoint.weights)
@@ -137,6 +140,7 @@ def restore_snapshot(trainer: "Trainer", checkpoint: Checkpoint) -> None:
         raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
     state.threads, state.kernels, state.stop_reason = torch.get_num_threads(), used_kernels(), ""
     state.backend = trainer.state.backend
+    state.scored = trainer.state.scored | {"seen": seen} if trainer.state.scored else {}
     trainer.state = state
     trainer.forget_divergence()
 

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import math
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import torch
 from torch import Tensor
@@ -64,7 +64,7 @@ class Trainer:
         self._clipped = self.model.clipped_together()
         self.state = TrainState(
             corpus.sha256,
-            scored=asdict(corpus.texts["valid"].scored) if "valid" in corpus.splits else {},
+            scored=asdict(replace(corpus.texts["valid"].scored, seen=0.0)) if "valid" in corpus.splits else {},
             threads=machine.threads,
             kernels=used_kernels(),
             backend=selection.backend.name,

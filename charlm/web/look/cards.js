@@ -96,7 +96,7 @@ export function fillCompared(data, go) {
     if (bits) better[bits > 0 ? 0 : 1]++;
   });
   const share = (model) => ((100 * better[models.indexOf(model)]) / Math.max(1, better[0] + better[1])).toFixed(0);
-  const told = paragraphs(models, (model) => `${model.kind}, ${model.bits.toFixed(3)} bits; better in ${share(model)} % of the ${data.symbol}s.`);
+  const told = paragraphs(models, (model) => `${[model.kind, model.weights].filter(Boolean).join(", ")}, ${model.bits.toFixed(3)} bits; better in ${share(model)} % of the ${data.symbol}s.`);
   const lists = models.flatMap(({ name }, number) => {
     const list = element("ol", { className: "chips" });
     fillWords(list, data.characters, data.compare.words[number], go);

@@ -89,15 +89,16 @@ function show(data) {
     data.step ? `${whole(data.step)} updates` : "",
     data.weights,
     `${data.bits.toFixed(3)} bits per character (${data.shown})`,
-    data.compare ? `${data.compare.name}: ${data.compare.bits.toFixed(3)} bits` : "",
+    data.compare ? `${data.compare.name}: ${data.compare.bits.toFixed(3)} bits per character` : "",
     `${whole(length)} ${data.symbol}s`,
   ];
   byId("facts").textContent = facts.filter(Boolean).join(" · ");
   const total = data.copied.reduce((sum, [, size]) => sum + size, 0);
   const share = ((100 * total) / length).toFixed(1);
-  byId("copies-says").textContent = `underline what the training text has word for word: ${share} % in stretches of 20 or more`;
+  const unread = data.unread && `; not searched: ${data.unread}`;
+  byId("copies-says").textContent = `underline what the training texts have word for word: ${share} % in stretches of 20 or more${unread}`;
   byId("copies").addEventListener("change", () => text.redraw());
-  byId("copies").parentElement.hidden = !data.copied.length;
+  byId("copies").parentElement.hidden = !data.copied.length && !data.unread;
   fillWords(byId("words"), data.characters, data.words, go);
   if (data.memory.curve.length) fillMemory(models, data.symbol);
   if (data.gradients) fillGradients(models, data.symbol);
