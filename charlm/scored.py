@@ -58,10 +58,13 @@ def text_names(texts: Sequence[ScoredText | None]) -> list[str | None]:
     labels = [*of_text.values()]
     names: list[str | None] = []
     for text in texts:
-        name = of_text[text.sha256] if text else None
-        if text and labels.count(name) > 1:
+        if text is None:
+            names.append(None)
+            continue
+        name = of_text[text.sha256]
+        if labels.count(name) > 1:
             name = f"{name} ({text.sha256[:6]})"
-        names.append(f"{name}{_seen(text)}" if text else None)
+        names.append(f"{name}{_seen(text)}")
     return names
 
 

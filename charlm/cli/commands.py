@@ -108,12 +108,18 @@ app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 
 
+_WITHOUT_TORCH = ("runs", "report", "cells", "config", "data")
+
+
 @app.callback(invoke_without_command=True)
-def _version(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+def _version(
+    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and exit.")
+) -> None:
     if version:
         typer.echo(__version__)
         raise typer.Exit
-    check_address_space()
+    if context.invoked_subcommand not in _WITHOUT_TORCH:
+        check_address_space()
 
 
 def _skip_last_collection() -> None:

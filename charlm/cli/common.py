@@ -69,16 +69,15 @@ def known_text(trained: Any, text: str, option: str) -> str:
 # Output
 
 
-def write_symbol_scores(out: BinaryIO, text: Any, nats: Any) -> None:
-    """Write a CSV row for each scored symbol of a text; nats: those of an `Evaluation`."""
-    vocabulary = text.vocabulary
-    file = io.TextIOWrapper(out, "utf-8", newline="")
+def write_char_scores(out: BinaryIO, text: Any, symbol_nats: Any) -> None:
+    """Write a CSV row for each scored character of a text; symbol_nats: those of an `Evaluation`."""
+    characters = text.text
+    nats = text.vocabulary.sums_of_characters(symbol_nats.astype("float64"), characters[1:])
+    file = io.TextIOWrapper(out, "utf-8", "backslashreplace", newline="")
     writer = csv.writer(file)
-    writer.writerow(("position", vocabulary.unit, "nats", "bits"))
-    for position, loss in enumerate(nats.tolist(), start=text.given):
-        id = int(text.ids[position])
-        symbol = id if vocabulary.level == "byte" else vocabulary.characters[id]
-        writer.writerow((position, symbol, f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
+    writer.writerow(("position", "character", "nats", "bits"))
+    for position, loss in enumerate(nats.tolist(), start=1):
+        writer.writerow((position, characters[position], f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
     file.detach()  # flushes, and leaves `out` open
 
 

@@ -7,16 +7,15 @@ from typing import Annotated, Any, Literal
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import open_model, print_json, print_table, write_symbol_scores
+from charlm.cli.common import open_model, print_json, print_table, write_char_scores
+from charlm.system.formatting import format_share
 
 Split = Annotated[
     Literal["train", "valid", "test"] | None,
     typer.Option("--split", help="Which part of the run's own text.  [default: valid]"),
 ]
 File = Annotated[Path | None, usage.option("FILE", "Score this text instead; - is stdin.")]
-PerCharFile = Annotated[
-    Path | None, usage.option("FILE", "Also write the score of every character (byte of a byte model) to a CSV file.")
-]
+PerCharFile = Annotated[Path | None, usage.option("FILE", "Also write the score of every character to a CSV file.")]
 Novelty = Annotated[
     bool, typer.Option("--novelty", help="Also say how much of the text was copied from all that the model has read.")
 ]
@@ -73,7 +72,7 @@ def evaluate(
         result |= _described(score)
     if per_char:
         with writing(per_char, "--per-char") as out:
-            write_symbol_scores(out, text, score.symbol_nats)
+            write_char_scores(out, text, score.symbol_nats)
     if novelty:
         [(longest, stretch, share)] = trained.novelty([trained.vocabulary.decode(text.ids, "surrogateescape")])
         result["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
@@ -104,6 +103,8 @@ def _print_evaluation(result: dict[str, Any], symbols: str) -> None:
     text = result["text"]
     single = {key: value for key, value in result.items() if key not in ("dynamic", "novelty")}
     single |= {"text": text["name"], "characters": text["chars"], "unknown": text["unknown"]}
+    if text["seen"]:
+        single["trained_on"] = f"{format_share(text['seen'])} of the text"
     rows = {key: format(value, _FORMATS.get(key, "")) for key, value in single.items()}
     if dynamic := result.get("dynamic"):
         for key, form in _FORMATS.items():

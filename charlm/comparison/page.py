@@ -19,7 +19,7 @@ from charlm.look.predictions import predict
 from charlm.report.page import text_data
 from charlm.report.run import COMPARISON, COMPARISON_BYTES
 from charlm.system.files import read_file, replace_file
-from charlm.system.formatting import counted, source_name, to_json
+from charlm.system.formatting import counted, one_line, source_name, to_json
 from charlm.web.page import packed
 
 PASSAGE, WRITTEN = 600, 400
@@ -34,9 +34,11 @@ _CHANCE_NATS = 0.02
 
 def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedModel]) -> dict[str, Any]:
     """What the page shows, in the order of the rows. runs: the name of each kind by the folder of its first run."""
-    passage = opening(models[0], models[0].split("valid"), PASSAGE).ids
+    valid = models[0].split("valid")
+    passage = opening(models[0], valid, PASSAGE).ids
     return {
         "text": source_name(plan.text),
+        "scored": one_line(valid.name),
         "symbol": models[0].vocabulary.unit,
         "minutes": plan.minutes,
         "equal": plan.equal,
@@ -62,7 +64,7 @@ def _uneven(plan: Plan, row: dict[str, Any]) -> str:
         return ""
     made = f"{', '.join(f'{each:,}' for each in updates[:-1])} and {counted(updates[-1], 'update')}"
     return (
-        f"{short_name(row['cell'])}: its seeds made {made}, because other programs took a part of the machine; the "
+        f"{short_name(row['cell'])}: its seeds made {made}, on a busy machine or because of early stopping; the "
         "scores are not of equal trainings; --plain --equal updates does not depend on speed"
     )
 

@@ -34,6 +34,7 @@ from charlm.system.formatting import counted, format_share, source_name
 SPLITS = ("train", "valid", "test")
 _FREQUENCY_CHARS, _ORDER_CHARS, _PIECES = 2_000_000, 500_000, 8
 """How much of the text tells the frequencies of its characters, and the order of its records; from how many places."""
+_USES = {"train": "training", "valid": "validation", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -204,8 +205,8 @@ def split_names(source: CountedSource, shares: Mapping[str, float], *, is_in_ord
         begins, left = left == total, left - share
         part = format_share(share / total)
         if not is_in_order:
-            where = " of the records" if source.separator else ""
-            names[split] = f"{part}{where} of {called}"
+            where = "of the records of" if source.separator else "of"
+            names[split] = f"{part} {where} {called}, for {_USES[split]}"
         elif begins:
             names[split] = f"first {part} of {called}"
         elif left > 1e-9:
@@ -260,7 +261,9 @@ def encode_file(
             return encode(source, vocabulary), {}
         chunks = [each for file in source.paths for each in read_symbols(file, source.level, separator, bool)]
         text = np.concatenate(chunks).astype("<u4").tobytes().decode("utf-32-le")
-    text = vocabulary.canonical(text)
+    given, text = text, vocabulary.canonical(text)
+    if text != given:
+        say("data", f"{name}: read in another Unicode form, which the model knows better")
     lacking = set(vocabulary.unknown(text))
     unknown = dict(Counter(character for character in text if character in lacking))
     if unknown and not skip_unknown:

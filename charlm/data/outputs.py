@@ -15,7 +15,7 @@ _BEGINNINGS = {
     "a page of charlm export": rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm export -->\n",
     "a page of charlm look": rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm look -->\n",
     "a page of charlm report": rb"<!DOCTYPE html>\n<!-- [\w ]+, by charlm report -->\n",
-    "scores of charlm eval": rb"position,(character|byte),nats,bits\r\n",
+    "scores of charlm eval": rb"position,character,nats,bits\r\n",
     "a C file of charlm export": rb"/\* A character-level language model, written by charlm export\.\n",
     "an ONNX model of charlm": rb"\x08.\x12\x06charlm",
 }

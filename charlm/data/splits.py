@@ -180,7 +180,7 @@ def record_splits(
     splits: dict[str, Ids] = {name: ids for name, ids in found.items() if ids is not None}
     if len(splits) == len(shares):
         return splits
-    say("data", f"{source}: splitting {counted(len(ids), 'character')} by records")
+    say("data", f"{source}: splitting {counted(len(ids), vocabulary.unit)} by records")
     if files is None:
         numbers = _by_hash(ids, vocabulary, end, shares)
         how = ", which takes records by a hash"

@@ -38,7 +38,7 @@ def html_file(trained: TrainedModel, *, weights: Weights = "int8") -> tuple[byte
     data = model_facts(trained) | model
     data |= {
         "precision": weights,
-        "score": None if after is None else {"bits": after.bits_per_char, "of": after.of.name},
+        "score": None if after is None else {"bits": after.bits_per_char, "of": after.of.label},
         "units": tracking,
         "example": example,
     }

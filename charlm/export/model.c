@@ -276,7 +276,8 @@ static int write_text(Model *m, const char *prompt, long length, double temperat
 }
 
 /* Read standard input, and write the mean of -log2 p of each character, given those before it. With bytes the sum over
- * the bytes of a character; the first one is given, unless it begins a line. */
+ * the bytes of a character; the first one is given, unless it begins a line. A character begins with each byte that
+ * continues none. */
 static int score_text(Model *m)
 {
     Text text = text_of(NULL);
@@ -303,7 +304,7 @@ static int score_text(Model *m)
     if (!scored) fail("found a text of fewer than 2 characters, which ends", text.position);
     if (!isfinite(nats)) fail("found logits that are not finite", scored);
     const double bits = nats / log(2.0);
-    if (BYTES) printf("%.7f bits per byte, %ld bytes; ", bits / scored, scored);
+    if (BYTES && LINES < 0) printf("%.7f bits per byte, %ld bytes; ", bits / scored, scored);
     printf("%.7f bits per character, %ld characters\n", bits / characters, characters);
     return 0;
 }

@@ -86,5 +86,5 @@ def _compared(before: Evaluation, after: Evaluation, weights: Weights) -> str:
             f"export: {weights} weights raise the loss from {nats:.4f} to {rounded:.4f} nats per character, by "
             f"{loss:.2%}; allowed: {MOST_LOSS:.1%}; use --weights float32"
         )
-    where = f"on {before.of.chars:,} characters ({before.of.name})"
+    where = f"on {before.of.chars:,} characters ({before.of.label})"
     return f"{nats:.4f} nats per character before, {rounded:.4f} after ({loss:+.2%}), {where}"

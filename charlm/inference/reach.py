@@ -14,22 +14,22 @@ from charlm.model import CharLM, Network
 from charlm.system.formatting import bits_to_nats, counted
 
 Curve = list[tuple[int, float]]
-"""(characters of context, nats per character), the shortest context first."""
+"""(symbols of context, nats per symbol), the shortest context first."""
 
 _LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Characters of context."""
+"""Symbols of context."""
 _PLACES = 256
-"""How many characters are scored with each length of context."""
+"""How many symbols are scored with each length of context."""
 _SAME_BITS = 0.02
-"""A gain below this, in bits per character, does not count."""
+"""A gain below this, in bits per symbol, does not count."""
 
 
 @torch.inference_mode()
 def context_curve(model: Network, ids: Ids, nats_N: npt.NDArray[np.floating]) -> Curve:
-    """The mean loss over a text with only 1, 2, 3, 4, 6, 8, 12, … characters of context.
+    """The mean loss over a text with only 1, 2, 3, 4, 6, 8, 12, … symbols of context.
 
-    nats_N: the loss of every character after the first with the whole text before it. A length adds to their mean what
-    the same characters cost more with so little context, at 256 places; lengths within a quarter of it count too.
+    nats_N: the loss of every symbol after the first with the whole text before it. A length adds to their mean what
+    the same symbols cost more with so little context, at 256 places; lengths within a quarter of it count too.
 
     Before a context, the model reads as much text at another place, so that no state is a cold start. The longest
     context is at most 256 characters and a quarter of the text. Empty for a text of fewer than 8 characters. The model

@@ -192,6 +192,7 @@ class TrainedModel:
 
         Each text is read by itself from the zero state. A model of records also scores the first character and the end
         of the record: [length + 1]. A model of bytes adds up the bits of a character's bytes.
+        `length` is that of the Unicode form that the model knows best, composed or decomposed.
         """
         texts = [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
         ids = [as_records(ids, self.network.reset_id) for ids in self._ids_of_all(texts)]

@@ -105,9 +105,11 @@ def _seen_by(model: TrainedModel, text: EncodedText) -> npt.NDArray[np.bool_]:
 
 
 def names_of(models: Two) -> tuple[str, str]:
-    """Two names that differ."""
+    """Two names that differ, unless both are of one file."""
     one, other = models
-    return (one.name, other.name) if one.name != other.name else (printable(str(one.path)), printable(str(other.path)))
+    if one.name != other.name or one.path == other.path:
+        return one.name, other.name
+    return printable(str(one.path)), printable(str(other.path))
 
 
 def seen_note(text: EncodedText, models: Two) -> str:

@@ -46,8 +46,9 @@ def report_page(records: Sequence[RunRecord], comparison: dict[str, Any] | None 
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
     runs = [_run(name, record) for name, record in zip(names, records, strict=True)]
     texts = [record.about.scored for record in records]
-    for run, name in zip(runs, text_names(texts), strict=True):
+    for run, text, name in zip(runs, texts, text_names(texts), strict=True):
         run["scoredOn"] = None if name is None else one_line(name)
+        run["isUnseen"] = text is not None and text.seen == 0
     data = {"version": __version__, "runs": runs, "apart": one_line(apart(texts))}
     data |= {"settings": settings_data(records), "comparison": comparison}
     return html_page("report", f"{title} · charlm report", data)

@@ -206,3 +206,17 @@ def test_bytes_are_cut_where_their_characters_are(records, write, tmp_path):
     latin = load_corpus(write("latin", "\n".join(lines).replace("😀", "o").encode("latin-1")), level="byte")
     assert latin.symbols_per_char == 1.0
     assert latin.texts["valid"].scored.chars == len(latin.splits["valid"]) - 1
+
+
+def test_a_byte_that_is_not_utf8_is_a_character(write):
+    data = "aé€😀".encode() * 40 + b"\xff\xe9\x80\xf0\x9f\x98" * 50 + b"\xed\xa0\x80" * 30
+    characters = data.decode("utf-8", "surrogateescape")
+    corpus = load_corpus(write("mixed", data), level="byte", split=(0.5, 0.3, 0.2))
+    at = 0
+    for text in corpus.texts.values():
+        assert text.text == characters[at : at + len(text.text)]
+        assert text.scored.chars == len(text.text) - 1
+        assert text.scored.size_bytes == len(text.text[1:].encode("utf-8", "surrogateescape"))
+        at += len(text.text)
+    assert at == len(characters)
+    assert corpus.symbols_per_char == pytest.approx(len(data) / len(characters))

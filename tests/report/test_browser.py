@@ -122,7 +122,7 @@ def test_only_scores_of_the_same_text_are_ranked(opened, learning):
     ]  # fmt: skip
     assert view.locator("#scores .best").all_text_contents() == ["1.0200"]
     bold = "Bold: the best of the runs that are scored on the same text. "
-    assert view.text_content("#ranked") == f"{bold}Scores on different texts cannot be compared: {', '.join(names)}."
+    assert view.text_content("#ranked") == f"{bold}Scores on different texts cannot be compared: {'; '.join(names)}."
     assert opened(report_page([runs["a"]])).text_content("#ranked") == ""
 
 

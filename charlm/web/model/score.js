@@ -74,6 +74,10 @@ export class ScoreTab {
       }
     }
     decoder.end();
+    if (!isBegun) {
+      fault.textContent = "Text: found 1 character; allowed: 2 or more";
+      return blame(field);
+    }
     this.show(reading, characters);
   }
 

@@ -8,16 +8,16 @@ import { fillComparison } from "./tables.js";
 import { textOf } from "./texts.js";
 
 /** What the networks have done; all are of one size or not. count: of the runs on the page. */
-export function comparisonStory({ text, symbol, minutes, equal, seeds, rows }, count) {
+export function comparisonStory({ text, scored, symbol, minutes, equal, seeds, rows }, count) {
   const time = minutes <= 1 ? timeSpan(60 * minutes) : `${Number(minutes.toPrecision(3))} minutes`;
   const learned =
     equal === "updates"
       ? `Each network made as many updates as the slowest makes in ${time}, and learned to guess the next ${symbol} of ${text}.`
       : `Each network read ${text} for ${time} and learned to guess its next ${symbol}.`;
   const size = equal === "time" ? "Each has the size that charlm chose for it." : "All have about the same number of parameters.";
-  const told = `${learned} ${size}`;
+  const told = `${learned} ${size} Scores are of ${scored}.`;
   if (seeds === 1) return told;
-  const all = count > rows.length ? "Curves and settings are those of all trainings, texts those of the first of each." : "All below is of the first of each.";
+  const all = count > rows.length ? "Curves and settings are those of all trainings, texts, memory and gradients those of the first of each." : "All below is of the first of each.";
   return `${told} The table has the means of ${seeds} trainings of each, and their standard deviation. ${all}`;
 }
 

@@ -44,7 +44,7 @@ const STATES = { "in use": "training", resumable: "stopped" };
 
 /** One row for each run, those that are scored on the same text together; of these, the best score is bold. */
 export function fillScores(table, runs, unit) {
-  const names = ["run", `best score, ${unit} per character`, "scored on", "last score", "training", "model", "parameters"];
+  const names = ["run", `best score, ${unit} per character`, "scored on", "last score", "last training", "model", "parameters"];
   names.push("updates", "read", "time", "read per second, median", "state");
   const texts = [...new Set(runs.map(({ scoredOn }) => scoredOn))];
   const byText = runs.toSorted((a, b) => texts.indexOf(a.scoredOn) - texts.indexOf(b.scoredOn));
@@ -68,11 +68,11 @@ export function fillScores(table, runs, unit) {
   fillTable(table, names.map((name) => heading(name)), rows);
 }
 
-/** Whether no run with a score of the same text has a better one, and another has one at all. */
-export function isBest({ scoredOn, scores }, runs) {
+/** Whether no run with a score of the same unseen text has a better one, and another has one at all. */
+export function isBest({ scoredOn, isUnseen, scores }, runs) {
   const all = runs.filter((run) => run.scoredOn === scoredOn && run.scores.best_nats !== null);
   const least = Math.min(...all.map((run) => run.scores.best_nats));
-  return scoredOn !== null && all.length > 1 && scores.best_nats === least;
+  return isUnseen && all.length > 1 && scores.best_nats === least;
 }
 
 /** Options by run; null where a run has no such option. */
