@@ -8,6 +8,7 @@ import re
 import unicodedata
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from charlm.checkpoint import read_checkpoint, save_checkpoint
@@ -91,14 +92,38 @@ def test_novelty_searches_the_texts_of_all_runs(cli, tiny_config, text_file, wri
     assert "skipped  not searched: text.txt of an earlier run: " in found.err
 
 
+def test_a_score_says_which_share_of_its_text_the_weights_were_trained_on(cli, tiny_config, text_file, tmp_path, write):
+    """The first run reads 90 % of a text; the next one is validated on its last half."""
+    copy, runs = write("copy.txt", text_file.read_text()), [tmp_path / name for name in ("first", "half", "unread")]
+    cli("train", "--config", tiny_config, "--run-dir", runs[0])
+    words = ["train", copy, "--config", tiny_config, "--init-from", runs[0], "--set", "data.split=[0.5,0.5,0]"]
+    half = cli(*words, "--run-dir", runs[1], "--json")
+    assert "the weights were trained on 80 % of the validation text, so its scores are too good" in half.err
+    found = json.loads(cli("eval", runs[1], "--json").out)["text"]
+    assert found == json.loads(half.out)["scored"]
+    assert found["seen"] == pytest.approx(0.8, abs=1e-3)
+    assert table(cli("eval", runs[1]))["trained_on"] == "80 % of the text"
+    more = cli("train", "--resume", "--run-dir", runs[1], "--set", "train.max_steps=7", "--json")
+    assert json.loads(more.out)["scored"] == found
+    Path(copy).write_text(text_file.read_text() + "\nso")
+    text_file.unlink()
+    unread = cli(*words, "--run-dir", runs[2], "--json")
+    assert (
+        "note     the weights may have been trained on the validation text: text.txt of an earlier run: " in unread.err
+    )
+    assert json.loads(unread.out)["scored"]["seen"] is None
+    assert "), perhaps trained on; last 50 % of copy.txt (" in cli("runs", tmp_path).err
+
+
 def test_models_of_bytes_and_of_characters_are_scored_on_one_text(cli, tiny_config, write, tmp_path):
     text = write("text.txt", words_text(20_000).replace("e", "é").replace("o", "😀"))
-    scored = {}
+    scored, mean = {}, {}
     for level in ("char", "byte"):
         run = tmp_path / level
         done = cli("train", text, "--config", tiny_config, "--run-dir", run, "--set", f"data.level={level}", "--json")
         scored[level] = json.loads(done.out)["scored"]
-        value = json.loads(cli("eval", run, "--json").out)
+        value = json.loads(cli("eval", run, "--json", "--per-char", tmp_path / f"{level}.csv").out)
+        mean[level] = value["nats_per_char"]
         assert value["text"] == scored[level]
         total = value["bits_per_char"] * scored[level]["chars"]
         assert total == pytest.approx(value["bits_per_byte"] * scored[level]["size_bytes"])
@@ -106,6 +131,13 @@ def test_models_of_bytes_and_of_characters_are_scored_on_one_text(cli, tiny_conf
         assert rows[-1]["nats"] == pytest.approx(value["nats_per_char"], rel=1e-5)
         assert rows[-1]["chars"] == pytest.approx(json.loads(done.out)["chars"])
     assert scored["char"] == scored["byte"]
+    for level in scored:
+        with (tmp_path / f"{level}.csv").open(newline="", encoding="utf-8") as file:
+            header, *of_characters = csv.reader(file)
+        assert header == ["position", "character", "nats", "bits"]
+        valid = Path(text).read_text(encoding="utf-8")[18_000:19_000]
+        assert [character for _, character, *_ in of_characters] == list(valid)[1:]
+        assert np.mean([float(nats) for *_, nats, _ in of_characters]) == pytest.approx(mean[level], abs=1e-5)
     assert "different texts" not in cli("runs", tmp_path).err
     assert re.search(r"bits/char  \d\.\d+ bits/byte", done.err)
     assert f"bytes ({len(Path(text).read_bytes()) / 20_000:.2f} a character); " in done.err

@@ -14,6 +14,7 @@ from charlm.cells import CELLS, RHN
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError
 from charlm.inference.reach import gradient_norms
+from charlm.inference.trained import TrainedModel
 from charlm.look import look_page, shown_text
 from charlm.look import page as look
 from charlm.look.features import features_of
@@ -95,6 +96,22 @@ def test_a_short_text_and_one_of_a_single_character(model):
     assert data["units"] == data["words"] == data["copied"] == data["memory"]["curve"] == []
     with pytest.raises(DataError):
         look_page(model, "s")
+
+
+def test_models_that_read_other_units_or_rare_characters_are_not_compared(of_characters):
+    one = of_characters("abcé")
+    for level, found in (("byte", "another data.level or unit"), ("char", "a model that reads other rare characters")):
+        other = of_characters("abc", level)
+        if level == "char":
+            other = replace(other, vocabulary=replace(other.vocabulary, other="c"))
+        with pytest.raises(DataError, match=f"--compare: found {found}"):
+            look_page(one, "abé", other)
+
+
+def test_a_single_character_of_several_bytes_has_no_score(of_characters):
+    for make in (look_page, TrainedModel.evaluate):
+        with pytest.raises(DataError, match="found a text of 1 character; allowed: 2 or more"):
+            make(of_characters("é", "byte"), "é")
 
 
 def test_bytes_of_a_character_are_shown_by_the_last(model):

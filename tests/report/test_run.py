@@ -9,6 +9,7 @@ import pytest
 
 from charlm.report.page import SAMPLE_LENGTH, SAMPLES, report_page
 from charlm.report.run import read_run
+from charlm.scored import ScoredText
 from charlm.web import page as web
 from tests.browser import data_of, unpacked
 from tests.report.conftest import train_row
@@ -88,3 +89,15 @@ console.log(JSON.stringify([before(even), before(dense)]));
 """
     done = subprocess.run(["node", "--input-type=module", "-e", code], capture_output=True, text=True, timeout=60)
     assert json.loads(done.stdout) == pytest.approx([0.11, 0.11], abs=0.03)  # exp(−1.5) / 2
+
+
+FORGED = [{"chars": "9"}, {"unknown": -1}, {"seen": 2.0}, {"seen": "no"}, {"more": 1}, {"name": None}]
+
+
+@pytest.mark.parametrize("other", FORGED)
+def test_a_forged_text_of_scores_is_refused(other):
+    value = {"name": "a.txt", "sha256": "0" * 64, "chars": 9, "size_bytes": 9, "unknown": 0, "seen": 0.5}
+    assert ScoredText.from_json(value) == ScoredText(**value)
+    assert ScoredText.from_json({}) is None
+    with pytest.raises(ValueError, match="scored: found "):
+        ScoredText.from_json(value | other)
