@@ -209,7 +209,7 @@ def test_bytes_are_cut_where_their_characters_are(records, write, tmp_path):
 
 
 def test_a_byte_that_is_not_utf8_is_a_character(write):
-    data = "aé€😀".encode() * 40 + b"\xff\xe9\x80\xf0\x9f\x98" * 50 + b"\xed\xa0\x80" * 30
+    data = "€aé😀".encode() * 40 + b"\xff\xe9\x80\xf0\x9f\x98" * 50 + b"\xed\xa0\x80" * 30
     characters = data.decode("utf-8", "surrogateescape")
     corpus = load_corpus(write("mixed", data), level="byte", split=(0.5, 0.3, 0.2))
     at = 0
