@@ -67,9 +67,9 @@ def unseen_text(models: Two, length: int) -> EncodedText | None:
 
 def check_alike(models: Two) -> None:
     """DataError for models that read different units: bytes and characters, or records and running text."""
-    one, other = ((model.vocabulary.level, model.network.reads_records) for model in models)
+    one, other = (f"{model.vocabulary.unit}s{' of records' if model.network.reads_records else ''}" for model in models)
     if one != other:
-        raise DataError("--compare: found another data.level or unit; allowed: those of the first model")
+        raise DataError(f"--compare: found a model of {other}; allowed: one of {one}, as the first")
 
 
 def _candidates(models: Two) -> Iterator[EncodedText]:

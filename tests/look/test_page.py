@@ -100,7 +100,10 @@ def test_a_short_text_and_one_of_a_single_character(model):
 
 def test_models_that_read_other_units_or_rare_characters_are_not_compared(of_characters):
     one = of_characters("abcé")
-    for level, found in (("byte", "another data.level or unit"), ("char", "a model that reads other rare characters")):
+    for level, found in (
+        ("byte", "a model of bytes; allowed: one of characters"),
+        ("char", "a model that reads other rare characters"),
+    ):
         other = of_characters("abc", level)
         if level == "char":
             other = replace(other, vocabulary=replace(other.vocabulary, other="c"))
