@@ -15,9 +15,9 @@ export function comparisonStory({ text, scored, symbol, minutes, equal, seeds, r
       ? `Each network made as many updates as the slowest makes in ${time}, and learned to guess the next ${symbol} of ${text}.`
       : `Each network read ${text} for ${time} and learned to guess its next ${symbol}.`;
   const size = equal === "time" ? "Each has the size that charlm chose for it." : "All have about the same number of parameters.";
-  const told = `${learned} ${size} Scores are of ${scored}.`;
+  const told = `${learned} ${size} Scored on: ${scored}.`;
   if (seeds === 1) return told;
-  const all = count > rows.length ? "Curves and settings are those of all trainings, texts, memory and gradients those of the first of each." : "All below is of the first of each.";
+  const all = count > rows.length ? "Curves and settings are those of all trainings; texts, memory and gradients are of the first of each." : "Memory, gradients and all below are of the first of each.";
   return `${told} The table has the means of ${seeds} trainings of each, and their standard deviation. ${all}`;
 }
 
