@@ -129,6 +129,9 @@ def test_models_of_bytes_and_of_characters_are_scored_on_one_text(cli, tiny_conf
         assert total == pytest.approx(value["bits_per_byte"] * scored[level]["size_bytes"])
         rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert rows[-1]["nats"] == pytest.approx(value["nats_per_char"], rel=1e-5)
+        symbols = scored[level]["chars" if level == "char" else "size_bytes"]
+        loss = 8 * rows[-1]["nats"] * scored[level]["chars"] / symbols  # of 8 steps
+        assert (rows[-1]["split"], rows[-1]["loss"]) == ("valid", pytest.approx(loss))
         assert rows[-1]["chars"] == pytest.approx(json.loads(done.out)["chars"])
     assert scored["char"] == scored["byte"]
     for level in scored:
