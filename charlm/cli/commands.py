@@ -108,7 +108,7 @@ app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 
 
-_WITHOUT_TORCH = ("runs", "report", "cells", "config", "data")
+_WITHOUT_TORCH = ("runs", "report", "data")
 
 
 @app.callback(invoke_without_command=True)

@@ -145,7 +145,7 @@ class TrainConfig(Section):
     read_share: Share = 1.0
     """Share of each stream that an epoch reads, in pieces of about 1,024 characters; the next epoch reads others."""
     loss: Literal["sum", "last"] = "sum"
-    """Loss of a window: the sum of the cross-entropy over its steps, or that of its last step alone."""
+    """Loss of a window: the cross-entropy summed over its steps, or that of the last step alone."""
     activation_penalty: NonNegative = 0.0
     """Weight of AR (Merity et al. 2017): mean square of the last layer's outputs, after dropout."""
     change_penalty: NonNegative = 0.0

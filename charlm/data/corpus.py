@@ -58,7 +58,7 @@ class Corpus:
     names: Mapping[str, str] = field(default_factory=dict)
     """What people call each split: "last 4.7 % of plays.txt"."""
     symbols_per_char: float = 1.0
-    """Bytes of a character in the training text, at level byte; 1 if the text is not UTF-8."""
+    """Bytes of a character in the training text, at level byte; else 1."""
 
     @functools.cached_property
     def texts(self) -> dict[str, EncodedText]:

@@ -206,9 +206,8 @@ class TrainedModel:
         """The bits of a text's characters from those of its scored symbols, see `char_surprise`."""
         if self.network.reads_records:
             return self.vocabulary.sums_of_characters(bits, f"{text}\n")  # the end of a record is one symbol
-        if self.vocabulary.level == "byte" and text:  # the first byte has none, and the first character is given
-            bits = bits[len(self.vocabulary.encode(text[0])) - 1 :]
-        return self.vocabulary.sums_of_characters(bits, text[1:])
+        given = int(self.vocabulary.sizes(text[:1]).sum())  # the first character; its first symbol has no bits
+        return self.vocabulary.sums_of_characters(bits[max(given - 1, 0) :], text[1:])
 
     def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]:
         """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].
