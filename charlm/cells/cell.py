@@ -6,12 +6,13 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from charlm.cells.check import check
 from charlm.cells.program import MOST_SIZE, Node, Program
+from charlm.cells.split import equations_only
 from charlm.cells.step import Parameters
 from charlm.cells.symbols import ALLOWED, Value
 from charlm.errors import CellError
@@ -132,7 +133,25 @@ def trace(cell: Cell, square: bool) -> Program:
             f"{Parameters(cell, square).where()}: two calls of step differ; allowed: the same equations in every call; "
             "use no random numbers, and keep nothing from an earlier call"
         )
+    for option in cell.initial:
+        if (other := _with_another(cell, option, square)) and equations_only(other) != equations_only(program):
+            raise CellError(
+                f"{Parameters(cell, square).where()}: the option {option} is in `initial`, but the equations depend on "
+                "it; allowed: options that only set initial values"
+            )
     return program
+
+
+def _with_another(cell: Cell, option: str, square: bool) -> Program | None:
+    """The program with another value of an option; None if no value that is tried is allowed."""
+    value = getattr(cell, option)
+    choices = get_args(type(cell).model_fields[option].annotation)  # of a Literal
+    number = value if isinstance(value, int | float) else 0.0
+    for other in (not value, number + 1, number / 2, *choices):
+        if other != value:
+            with contextlib.suppress(ValidationError, CellError):
+                return _traced(cell.with_options(cell.model_dump() | {option: other}), square)
+    return None
 
 
 @functools.lru_cache(maxsize=256)
@@ -175,7 +194,7 @@ def _traced(cell: Cell, square: bool) -> Program:
         shown=tuple(tracing.shown.items()),
     )
     try:
-        check(program, square)
+        check(program, square, cell.hidden)
     except ValueError as error:
         tracing.fail(str(error))
     return program

@@ -1,5 +1,6 @@
 """Checks a program, of a traced step or of a checkpoint, which may be hostile."""
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,6 +16,8 @@ MOST_STACK = 1024
 MOST_STATES = 64
 MOST_NAMES = 4000
 """Most parameters; and most values that people look at."""
+MOST_ENTRIES = 2**20
+"""Most initial values of an array."""
 LONGEST_NAME = 100
 LARGEST = 3e38
 """The largest number, which float32 can hold."""
@@ -29,8 +32,11 @@ def require(holds: bool, fault: str) -> None:
         raise ValueError(f"found {fault}")
 
 
-def check(program: Program, square: bool) -> None:
-    """ValueError unless each node fits its arguments, parameter and the limits above. square: see `Cell.program`."""
+def check(program: Program, square: bool, hidden: int) -> None:
+    """ValueError unless each node fits its arguments, parameter and the limits above.
+
+    square: see `Cell.program`. hidden: H, for initial values that are arrays.
+    """
     counts = {
         "operations": (len(program.nodes), MOST_NODES),
         "vectors in all operations": (sum(node.count for node in program.nodes), MOST_VECTORS),
@@ -44,7 +50,7 @@ def check(program: Program, square: bool) -> None:
     declared = {parameter.name: parameter for parameter in program.parameters}
     require(len(declared) == len(program.parameters), "a parameter twice")
     for parameter in program.parameters:
-        _check_parameter(parameter)
+        _check_parameter(parameter, hidden)
     for place, node in enumerate(program.nodes):
         require(all(0 <= arg < place for arg in node.args), f"operation {place}: an argument that comes after it")
         args = [program.nodes[arg] for arg in node.args]
@@ -67,14 +73,20 @@ def check_shape(parameter: Parameter) -> None:
     require(_fits(columns), f"{name}: {columns!r:.40} columns; allowed: H, I, or 1 to {MOST_SIZE}")
 
 
-def _check_parameter(parameter: Parameter) -> None:
+def _check_parameter(parameter: Parameter, hidden: int) -> None:
     check_shape(parameter)
-    name, gates, _, columns, stack, starts, bound = parameter
+    name, gates, _, columns, stack, starts, bound, _ = parameter
     is_matrix = columns != ""
     require(len(starts) == gates * max(stack, 1) or (is_matrix and not starts), f"{name}: {len(starts)} initial values")
     require(bound is None or 0 <= bound <= LARGEST, f"{name}: a bound {bound}")
     for start in starts:
-        if isinstance(start, str):
+        if isinstance(start, bytes):
+            entries = math.prod(parameter._replace(gates=1, stack=0).shape(hidden, 0))
+            require(0 < entries <= MOST_ENTRIES, f"{name}: {entries:,} initial values; allowed: 1 to {MOST_ENTRIES:,}")
+            require(len(start) == 8 * entries, f"{name}: {len(start)} bytes of {entries} initial values")
+            is_finite = all(abs(number) <= LARGEST for number in memoryview(start).cast("d"))
+            require(is_finite, f"{name}: an initial value that is not finite")
+        elif isinstance(start, str):
             allowed = f"finite numbers, {', '.join(MATRIX_STARTS)}" if is_matrix else "finite numbers"
             require(is_matrix and start in MATRIX_STARTS, f"{name}: an initial value {start!r:.40}; allowed: {allowed}")
         else:
@@ -98,6 +110,7 @@ def _check_node(node: Node, args: list[Node], program: Program, parameter: Param
     require(abs(node.number) <= LARGEST, "a number that is not finite")
     require(str(node.number) != "-0.0", "the number −0; allowed: 0")
     require(_fits(node.size) and (node.size == "") == (op == "constant"), "no size")
+    require(op == "product" or not node.transposed, "transposed")
     if op in ("input", "state", "constant"):
         size = {"input": "I", "state": "H", "constant": ""}[op]
         require((node.count, node.size) == (1, size), f"{node.count} × {node.size}; allowed: 1 × {size}")
@@ -134,14 +147,15 @@ def joined(sizes: Iterable[Size], square: bool) -> Size | None:
 def _uses(node: Node, args: list[Node], parameter: Parameter) -> bool:
     """Whether a node uses a parameter as it is declared."""
     stack = max(parameter.stack, 1)
-    if node.size != parameter.size or node.index < 0:
-        return False
     if node.op == "vector":
-        return parameter.columns == "" and node.index + node.count <= stack * parameter.gates
+        is_part = 0 <= node.index <= stack * parameter.gates - node.count
+        return is_part and (parameter.size, parameter.columns) == (node.size, "")
     [operand] = args
-    if node.index >= stack or node.count != parameter.gates or operand.count != 1:
+    if not 0 <= node.index < stack or node.count != parameter.gates or operand.count != 1 or operand.size == "":
         return False
-    return parameter.columns == operand.size != ""
+    if node.transposed:
+        return node.count == 1 and (parameter.size, parameter.columns) == (operand.size, node.size)
+    return (parameter.size, parameter.columns) == (node.size, operand.size)
 
 
 def _is_condition(program: Program, node: Node) -> bool:

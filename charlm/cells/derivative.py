@@ -54,7 +54,7 @@ def derive(split: Split) -> Passes:
     for place in product_indices:
         node = nodes[place]
         operand = operand_indices.setdefault(node.args[0], len(operand_indices))
-        products.append(Product(node.name, node.index, node.count, node.size, operand))
+        products.append(Product(node.name, node.index, node.count, node.size, operand, node.transposed))
     operands: list[Operand] = []
     for place in operand_indices:
         state = nodes[place].name if nodes[place].op == "state" else ""

@@ -4,7 +4,8 @@ W v is a matrix times a vector, ⊙ a product unit by unit, and a[1], a[2], … 
 
 In the backward pass, dv is the gradient of the loss with respect to v; δ₁, δ₂, … are gradients of unnamed values. The
 pass goes from gradients after the step, such as dhₜ, to dxₜ and to those before the step, such as dhₜ₋₁. A parameter's
-gradient is a sum over steps and streams: of da vᵀ and da for W and b in a = W v + b, of dw for any other w.
+gradient is a sum over steps and streams: of da vᵀ and da for W and b in a = W v + b, of v daᵀ for W in a = Wᵀ v, of dw
+for any other w.
 """
 
 import itertools
@@ -80,6 +81,8 @@ class Lines:
             if node.op.endswith("normalize") and node.count > 1:  # the derivative names the argument's vectors
                 self.own_line.update(node.args)
         self.names: dict[int, str] = {}
+        self.named_ends = [*zip(map(self.after, program.states), self.results, strict=True)]
+        """Lines that stand even if the value has another name."""
         parameters = {self.row(node) for node in self.nodes if node.name in self.parameters}
         states = [self.symbols[state, ""] for state in program.states]
         self.used_names = {"", "d", "xₜ", *states, *parameters}
@@ -121,9 +124,9 @@ class Lines:
                 self.names[place] = name
                 self.used_names.add(name)
                 yield name, text
-        for state, place in zip(self.program.states, self.results, strict=True):
-            if self.names.get(place) != self.after(state):
-                yield self.after(state), self.text(place)
+        for name, place in self.named_ends:
+            if self.names.get(place) != name:
+                yield name, self.text(place)
 
     def text(self, place: int, lowest: int = 0) -> str:
         """A value by its name or as an expression, in parentheses if its precedence is below `lowest`."""
@@ -157,11 +160,15 @@ class Lines:
             lowest[1] = binds
         args = [self.text(arg, each) for arg, each in zip(node.args, lowest, strict=True)]
         if template:
-            matrix = self.row(node) if node.op == "product" else ""
+            matrix = self.matrix(node) if node.op == "product" else ""
             return template.format(*args, matrix=matrix), binds
         if "normalize" in node.op and node.number != EPSILON:
             args.append(number_text(node.number))
         return f"{node.op.replace('_back', '′')}({', '.join(args)})", binds
+
+    def matrix(self, node: Node, *, back: bool = False) -> str:
+        """The matrix of a product, or the one that multiplies its gradient."""
+        return self.row(node) + ("ᵀ" if node.transposed != back else "")
 
     def row(self, node: Node) -> str:
         """What a product or vector takes from its parameter: W_ih for weight_ih, with a number if it has several."""
@@ -216,7 +223,11 @@ class _Back(Lines):
         both = Builder(graph.forward)  # the forward pass, and behind it the backward pass
         gradients = _put_gradients(both, single, graph)
         results = _state_gradients(both, single, graph, gradients)
-        ends = [gradients[row] for rows in graph.rows.values() for row in rows]
+        fixed = {parameter.name for parameter in program.parameters if parameter.fixed}
+        ends = []
+        for place, rows in graph.rows.items():
+            if single.nodes[place].op != "vector" or single.nodes[place].name not in fixed:
+                ends += [gradients[row] for row in rows]
         backward = single._replace(nodes=tuple(both.nodes), results=results)
         rows = _names_of_vectors(forward, vectors)
         super().__init__(backward, ends, _known_values(program, rows, vectors))
@@ -236,16 +247,21 @@ class _Back(Lines):
     def names_of(self, graph: GradientGraph, gradients: Sequence[int], forward: Lines) -> dict[int, str]:
         """Names of gradients, by the values that have them: first those with names, then parameters and the input."""
         after = {forward.after(state): self.symbols[state, ""] for state in self.program.states}
-        uses = Counter(graph.of.values())
+        # A bias needs no line: its gradient is that of the product to which it is added.
+        products = {row for place, rows in graph.rows.items() if self.nodes[place].op == "product" for row in rows}
         names: dict[int, str] = {}
         for named in (("known",), ("vector", "input")):
             for place, gradient in sorted(graph.of.items()):
                 node = self.nodes[place]
-                if node.op == "vector" and uses[gradient] > 1:  # a bias; the line is the gradient of the sum with it
+                if node.op not in named:
                     continue
-                if node.op in named:
-                    text, _ = self.formula(place)
-                    names.setdefault(self.same[gradients[gradient]], f"d{after.get(text, text)}")
+                text, _ = self.formula(place)
+                name = f"d{after.get(text, text)}"
+                if node.op == "vector":
+                    if gradient in products or self.parameters[node.name].fixed:
+                        continue
+                    self.named_ends.append((name, self.same[gradients[gradient]]))
+                names.setdefault(self.same[gradients[gradient]], name)
         return names
 
     def after(self, state: str) -> str:
@@ -260,7 +276,7 @@ class _Back(Lines):
         whole = rows[0] if is_single else f"({', '.join(rows)})"
         whole = self.wholes.get(rows, whole)
         template, precedence = notation("product")
-        return template.format(whole, matrix=f"{self.row(replace(node, op='product'))}ᵀ"), precedence[0]
+        return template.format(whole, matrix=self.matrix(replace(node, op="product"), back=True)), precedence[0]
 
     def repeats(self, place: int) -> bool:
         """Repeat a single operation on named values."""
@@ -317,7 +333,7 @@ def _put_gradients(builder: Builder, program: Program, graph: GradientGraph) -> 
             places.append(builder.put(replace(node, op=op, args=args, number=norm.number)))
         elif node.op == "product_back":
             product = program.nodes[products[node.index]]
-            places.append(builder.put(replace(node, args=args, name=product.name, index=product.index)))
+            places.append(builder.put(replace(product, op=node.op, args=args, count=1)))
         else:
             places.append(builder.put(node))
     return places

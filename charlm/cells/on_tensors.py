@@ -1,13 +1,14 @@
 """A program on PyTorch's tensors: the value of each operation. This file alone of the folder imports torch."""
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from charlm.cells.passes import Product
 from charlm.cells.program import Node
 
 
@@ -77,6 +78,8 @@ def normalized(v: Tensor, node: Node) -> Tensor:
     return v * (norm.square() / v.shape[-1] + node.number).rsqrt()
 
 
-def matrix(weights: Tensor, index: int) -> Tensor:
-    """Matrix `index` of a stack, or the only one."""
-    return weights[index] if weights.dim() == 3 else weights
+def matrix(parameters: Mapping[str, Tensor], node: Node | Product) -> Tensor:
+    """The matrix by which a product multiplies."""
+    weights = parameters[node.name]
+    weights = weights[node.index] if weights.dim() == 3 else weights
+    return weights.t() if node.transposed else weights

@@ -38,7 +38,7 @@ class Operand(NamedTuple):
 
 @dataclass(frozen=True)
 class Product:
-    """A product in the loop: matrix `index` of a parameter, times an operand."""
+    """A product in the loop: matrix `index` of a parameter, perhaps transposed, times an operand."""
 
     name: str
     index: int
@@ -46,6 +46,7 @@ class Product:
     size: Size
     operand: int
     """Its index in `Passes.operands`."""
+    transposed: bool
 
 
 class Forward(NamedTuple):

@@ -22,7 +22,10 @@ def units(size: Size, hidden: int, inputs: int) -> int:
 EPSILON = 1e-5
 """What a normalization adds to the mean square, unless its step says otherwise."""
 MATRIX_STARTS = ("identity", "orthogonal")
-"""Initial values of a matrix besides a number, which all of its entries get."""
+"""Initial values of a matrix besides numbers."""
+Start = float | str | bytes | None
+"""The initial value of a matrix, or of a row of a vector: a number for all entries, a name in MATRIX_STARTS, or the
+bytes of an array of float64; None: drawn at random."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class Node:
         state       the state `name` before the step
         constant    `number`
         vector      `count` rows of the parameter `name` from row `index` on; a row has one number per unit
-        product     W v for v = args[0]: W is matrix `index` of the parameter `name`, with `count` rows per unit
+        product     W v for v = args[0]: W is matrix `index` of the parameter `name`, with `count` rows per unit;
+                    `transposed`: Wᵀ v
         part        vector `index` of args[0]
         normalize   (v − mean v) / √(var v + number) over the units of each vector; index 1: v / √(mean v² + number)
         stop        args[0], through which no gradient flows
@@ -50,6 +54,7 @@ class Node:
     name: str = ""
     index: int = 0
     number: float = 0.0
+    transposed: bool = False
 
     @property
     def is_rms(self) -> bool:
@@ -67,10 +72,12 @@ class Parameter(NamedTuple):
     """Size of the vectors that a matrix multiplies; "" for a vector."""
     stack: int = 0
     """Length of the first dimension; 0: no such dimension."""
-    starts: tuple[float | str | None, ...] = ()
-    """The initial value of each row or matrix, see MATRIX_STARTS; None: drawn at random. (): so are all matrices."""
+    starts: tuple[Start, ...] = ()
+    """The initial value of each row or matrix. (): all matrices are drawn at random."""
     bound: float | None = None
     """Random initial values are drawn from U(±bound); None: from the layer's own range."""
+    fixed: bool = False
+    """Whether it keeps its initial value: training does not change it."""
 
     def shape(self, hidden: int, inputs: int) -> tuple[int, ...]:
         """The shape of the tensor."""
@@ -97,11 +104,14 @@ class Program(NamedTuple):
     """Names and nodes that people look at like states."""
 
     def recurrent(self) -> tuple[str, ...]:
-        """Names of the matrices that multiply something of size H inside the loop over time."""
+        """Names of the matrices that are trained and multiply something of size H inside the loop over time."""
         kinds = when(self.nodes)
-        nodes = [node for node in self.nodes if node.op == "product" and kinds[node.args[0]] == LOOP]
-        columns = {parameter.name: parameter.columns for parameter in self.parameters}
-        return tuple(dict.fromkeys(node.name for node in nodes if columns[node.name] == "H"))
+        fixed = {parameter.name for parameter in self.parameters if parameter.fixed}
+        names = []
+        for node in self.nodes:
+            if node.op == "product" and kinds[node.args[0]] == LOOP and self.nodes[node.args[0]].size == "H":
+                names.append(node.name)
+        return tuple(dict.fromkeys(name for name in names if name not in fixed))
 
 
 STATIC, WINDOW, LOOP = 0, 1, 2

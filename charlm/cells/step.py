@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from charlm.cells.check import MOST_NODES, check_shape, joined
 from charlm.cells.operations import OPERATIONS
-from charlm.cells.program import EPSILON, Builder, Node, Parameter, Size
+from charlm.cells.program import EPSILON, Builder, Node, Parameter, Size, Start
 from charlm.cells.symbols import ALLOWED, Condition, Value
 from charlm.errors import CellError
 
@@ -47,18 +47,24 @@ class Parameters:
         of: int = 0,
         size: Size = "H",
         start: Any = None,
+        transposed: bool = False,
+        fixed: bool = False,
     ) -> Any:
         """W v: a matrix times a vector. Several gates: the vectors of each, side by side.
 
         index, of: this is matrix `index` of a stack of `of`. size: the result's units: "H", "I" for as many as the
-        input has, or a number. start: the initial matrix, or one for each gate: "identity", "orthogonal", or a number
-        for all entries; None: drawn at random.
+        input has, or a number. start: the initial matrix, or one for each gate: "identity", "orthogonal", a number for
+        all entries, or an array [size, units of v]; None: drawn at random. transposed: Wᵀ v, where W is the matrix of
+        this name that products of `size` units have. fixed: training does not change the matrix.
         """
         value = self.value(operand)
         if value.node.count != 1 or value.node.size == "":
             self.fail(f"{name}: the operand has {value.node.count} vectors; allowed: 1, and no constant")
-        self._declare(Parameter(name, gates, size, value.node.size, of), index, start)
-        return self._put(Node("product", (value.place,), gates, size, name, index or 0))
+        if transposed and gates != 1:
+            self.fail(f"{name}: transposed with {gates} gates; allowed: 1")
+        rows, columns = (value.node.size, size) if transposed else (size, value.node.size)
+        self._declare(Parameter(name, gates, rows, columns, of, fixed=fixed), index, start)
+        return self._put(Node("product", (value.place,), gates, size, name, index or 0, transposed=transposed))
 
     def vector(
         self,
@@ -70,14 +76,16 @@ class Parameters:
         index: int | None = None,
         of: int = 0,
         size: Size = "H",
+        fixed: bool = False,
     ) -> Any:
         """A parameter with one number per unit; several gates: one such vector each, side by side.
 
-        start: the initial value, or one for each gate; None: drawn at random, from U(±bound) or like a bias. of: length
-        of the parameter's first dimension; index: the row to use, else all.
+        start: the initial value, or one for each gate: a number, or an array with a number for each unit; None: drawn
+        at random, from U(±bound) or like a bias. of: length of the parameter's first dimension; index: the row to use,
+        else all. fixed: training does not change the vector.
         """
         bound = None if bound is None else float(bound)
-        self._declare(Parameter(name, gates, size, stack=of, bound=bound), index, start)
+        self._declare(Parameter(name, gates, size, stack=of, bound=bound, fixed=fixed), index, start)
         rows, first = (gates * max(of, 1), 0) if index is None else (gates, index * gates)
         return self._put(Node("vector", (), rows, size, name, first))
 
@@ -183,7 +191,7 @@ class Parameters:
             )
 
     def _declare(self, parameter: Parameter, index: int | None, start: Any) -> None:
-        """start: the initial value of each row of a vector, or of each matrix; one, or one for each of the call."""
+        """start: the initial value of each row of a vector, or of each matrix: one, or one for each gate."""
         try:
             check_shape(parameter)  # before anything of these sizes is made
         except ValueError as error:
@@ -194,16 +202,41 @@ class Parameters:
         if start is not None or parameter.columns == "":
             rows = parameter.gates * max(of, 1)
             count = rows if index is None else parameter.gates
-            starts = tuple(start) if isinstance(start, tuple | list) else (start,) * count
-            if len(starts) != count:
-                self.fail(f"{name}: start has {len(starts)} values; allowed: one, or one for each of {count} gates")
-            numbers = tuple(one if one is None or isinstance(one, str) else float(one) for one in starts)
-            parameter = parameter._replace(starts=numbers * (rows // count))
+            parameter = parameter._replace(starts=self._starts(parameter, start, count) * (rows // count))
         known = self.declared.setdefault(name, parameter)
         if known != parameter:
             fields = zip(Parameter._fields, known, parameter, strict=True)
-            both = "; ".join(f"{field} {one!r} and {other!r}" for field, one, other in fields if one != other)
+            both = "; ".join(f"{field} {one!r:.40} and {other!r:.40}" for field, one, other in fields if one != other)
             self.fail(f"the parameter {name} is declared twice, with {both}; allowed: two names")
+
+    def _starts(self, parameter: Parameter, start: Any, count: int) -> tuple[Start, ...]:
+        """The initial values of `count` rows or matrices, from one for all or one for each."""
+        shape = parameter._replace(gates=1, stack=0).shape(self.cell.hidden, 0)
+        several = isinstance(start, tuple | list) or getattr(start, "ndim", 0) > len(shape)
+        # A list of numbers for the units of a single row is one array.
+        if not several or (count == 1 != len(start)):
+            return (self._start(parameter.name, start, shape),) * count
+        if len(start) != count:
+            self.fail(
+                f"{parameter.name}: start has {len(start)} values; allowed: one, or one for each of {count} gates"
+            )
+        return tuple(self._start(parameter.name, one, shape) for one in start)
+
+    def _start(self, name: str, start: Any, shape: tuple[int, ...]) -> Start:
+        """An initial value as the program holds it. shape: of arrays; 0 for units that are not known yet."""
+        if start is None or isinstance(start, str):
+            return start
+        if isinstance(start, Real):
+            return float(start)
+        import numpy as np  # not above: it takes a tenth of a second
+
+        array = np.asarray(start, dtype=np.float64)
+        if array.ndim == 0:
+            return float(array)
+        if array.shape != shape:
+            allowed = f"a number, or an array of shape {list(shape)}" if all(shape) else "a number"
+            self.fail(f"{name}: start is an array of shape {[*array.shape]}; allowed: {allowed}")
+        return array.tobytes()
 
 
 # Functions

@@ -3,6 +3,7 @@
 Built-in kinds are not stored: their checkpoints follow the equations of the charlm that reads them.
 """
 
+import base64
 import json
 from collections.abc import Mapping
 from dataclasses import astuple
@@ -14,12 +15,14 @@ from pydantic_core import InitErrorDetails
 from charlm.cells import CELLS, Cell
 from charlm.cells.cell import is_in_file, plain
 from charlm.cells.check import check, is_name, require
-from charlm.cells.program import Node, Parameter, Program, Size
+from charlm.cells.program import Node, Parameter, Program, Size, Start
 from charlm.errors import CellError
 from charlm.system.section import Section
 
 LONGEST_KIND = 5000
 MOST_OPTIONS = 200
+_ARRAY = "base64:"
+"""Begins an initial value that is an array."""
 
 
 class StoredCell(Cell):
@@ -100,7 +103,10 @@ class StoredCell(Cell):
         require(set(raw.internal) < set(raw.states), "internal states that are no states, or all of them")
         general, square = raw.programs
         cell = self.model_copy()
-        cell._programs = (general and _program(general, raw, square=False), _program(square, raw, square=True))
+        cell._programs = (
+            general and _program(general, raw, self.hidden, square=False),
+            _program(square, raw, self.hidden, square=True),
+        )
         cell._initial = raw.initial
         return cell
 
@@ -116,10 +122,27 @@ def _of_program(program: Program) -> dict[str, Any]:
     return {
         "nodes": [list(astuple(node)) for node in program.nodes],
         "results": program.results,
-        "parameters": program.parameters,
+        "parameters": [_of_parameter(parameter) for parameter in program.parameters],
         "gates": program.gates,
         "shown": program.shown,
     }
+
+
+def _of_parameter(parameter: Parameter) -> list[Any]:
+    """Its fields; initial values that are arrays become text."""
+    fields = parameter._asdict()
+    fields["starts"] = []
+    for start in parameter.starts:
+        is_array = isinstance(start, bytes)
+        fields["starts"].append(_ARRAY + base64.b64encode(start).decode() if is_array else start)
+    return [*fields.values()]
+
+
+def _start(stored: float | str | None) -> Start:
+    """An initial value from the JSON; ValueError for a damaged array."""
+    if isinstance(stored, str) and stored.startswith(_ARRAY):
+        return base64.b64decode(stored.removeprefix(_ARRAY), validate=True)
+    return stored
 
 
 def with_step_of_now(cell: Cell) -> Cell:
@@ -139,9 +162,9 @@ Cell.reduced = lambda cell: (restored, (cell.model_dump(mode="json"), as_json(ce
 
 _Strings = Annotated[tuple[str, ...], FailFast()]
 _Named = Annotated[tuple[tuple[str, int], ...], FailFast()]
-_Node = tuple[str, tuple[int, ...], int, Size, str, int, float]
+_Node = tuple[str, tuple[int, ...], int, Size, str, int, float, bool]
 _Starts = Annotated[tuple[float | str | None, ...], FailFast()]
-_Parameter = tuple[str, int, Size, Size, int, _Starts, float | None]
+_Parameter = tuple[str, int, Size, Size, int, _Starts, float | None, bool]
 
 
 class _StoredProgram(Section):
@@ -163,9 +186,12 @@ class _Stored(Section):
     programs: tuple[_StoredProgram | None, _StoredProgram]
 
 
-def _program(raw: _StoredProgram, cell: _Stored, *, square: bool) -> Program:
+def _program(raw: _StoredProgram, cell: _Stored, hidden: int, *, square: bool) -> Program:
     nodes = tuple(Node(*node) for node in raw.nodes)
-    parameters = tuple(Parameter(*parameter) for parameter in raw.parameters)
-    program = Program(nodes, cell.states, raw.results, parameters, cell.internal, raw.gates, raw.shown)
-    check(program, square)
+    parameters = []
+    for stored in raw.parameters:
+        parameter = Parameter(*stored)
+        parameters.append(parameter._replace(starts=tuple(map(_start, stored[5]))))
+    program = Program(nodes, cell.states, raw.results, tuple(parameters), cell.internal, raw.gates, raw.shown)
+    check(program, square, hidden)
     return program

@@ -113,7 +113,7 @@ def _print(cell: "Cell") -> None:
     program = general or square
     note = "" if general else "  (for layers with as many inputs as hidden units only)"
     options = {"hidden": cell.hidden, **cell.options()}
-    shapes = [f"{parameter.name} {_shape(parameter)}" for parameter in program.parameters]
+    shapes = [f"{one.name} {_shape(one)}{' fixed' if one.fixed else ''}" for one in program.parameters]
     print_table(
         {
             cell.name: (_summary(type(cell)) or "without a docstring") + note,

@@ -26,6 +26,16 @@ _HELPERS = {
     "maximum": "static float maximum(float a, float b) { return a > b ? a : b; }",
     "minimum": "static float minimum(float a, float b) { return a < b ? a : b; }",
     "square_root": "static float square_root(float a) { return sqrt(a); }",
+    "multiply_transposed": """\
+/* y = W^T x, for W as in multiply. */
+static void multiply_transposed(float *y, const weight *w, const float *scale, int rows, int columns, const float *x)
+{
+    for (int c = 0; c < columns; c++) {
+        float sum = 0;
+        for (int r = 0; r < rows; r++) sum += value(w[(size_t)c * rows + r]) * scale[r] * x[r];
+        y[c] = sum;
+    }
+}""",
     "normalize": """\
 /* y = (v - mean v) / sqrt(var v + epsilon), or v / sqrt(mean v^2 + epsilon) if it is not centered. */
 static void normalize(float *y, const float *v, int size, float epsilon, int centered)
@@ -214,7 +224,10 @@ class _Layer:
         if node.op == "product":
             matrix = f"l->{self.matrix(node.name, node.index)}"
             columns = self.size(self.nodes[arg])
-            call = f"multiply({array}, {matrix}, {matrix}_scale, {rows}, {columns}, {self.pointer(arg)});"
+            function, sizes = "multiply", f"{rows}, {columns}"
+            if node.transposed:
+                function, sizes = "multiply_transposed", f"{columns}, {rows}"
+            call = f"{function}({array}, {matrix}, {matrix}_scale, {sizes}, {self.pointer(arg)});"
         else:
             call = f"normalize({array}, {self.pointer(arg)}, {rows}, {_number(node.number)}, {int(not node.is_rms)});"
         self.statements.append(call)

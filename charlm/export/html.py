@@ -141,6 +141,7 @@ def program_json(program: Program, hidden: int, inputs: int) -> dict[str, Any]:
             "index": nodes[place].index,
             "start": nodes[place].index * sizes[place],
             "number": nodes[place].number,
+            "transposed": nodes[place].transposed,
         }
         for place in places
     ]

@@ -257,7 +257,7 @@ class OnnxLayer:
             case "state":
                 return self.states[node.name]
             case "product":
-                weights = matrix(self.parameters[node.name], node.index)
+                weights = matrix(self.parameters, node)
                 return self.nodes.one("MatMul", self.value(node.args[0]), weights.t())
             case "part":
                 return self.parts(node.args[0])[node.index]

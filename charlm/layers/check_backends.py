@@ -46,17 +46,17 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         layers = RecurrentLayers(cell, inputs).double()
+        zeros = torch.randn(_STEPS, _STREAMS, inputs).double(), *(state[0] for state in layers.zero_state(_STREAMS))
+        _check_finite(cell, _runs(layers, REFERENCE, [zeros]), " from the zero state")
         with torch.no_grad():
             for parameter in layers.parameters():  # some initial values, such as 0, hide an effect
-                parameter += 0.2 * torch.randn_like(parameter)
-        starts = [_start(layers) for _ in range(_RUNS)]
+                if parameter.requires_grad:
+                    parameter += 0.2 * torch.randn_like(parameter)
+        starts = [zeros, *(_start(layers) for _ in range(_RUNS))]
     truth = _runs(layers, REFERENCE, starts)
-    if faulty := [name for one in truth for name, tensor in one.items() if not tensor.isfinite().all()]:
-        raise CellError(
-            f"{cell.name}: {faulty[0]} is not finite; allowed: steps whose exp, log, sqrt and ÷ stay finite"
-        )
-    parameters = dict(layers.named_parameters())
-    if without := [name for name in parameters if not any(one[f"d{name}"].any() for one in truth)]:
+    _check_finite(cell, truth)
+    trained = [name for name, parameter in layers.named_parameters() if parameter.requires_grad]
+    if without := [name for name in trained if not any(one[f"d{name}"].any() for one in truth)]:
         yield "without gradient", ", ".join(name.removesuffix("_l0") for name in without)
     single = copy.deepcopy(layers).float()
     rounding = _runs(single, REFERENCE, starts)
@@ -73,6 +73,18 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
                     yield name, f"left out: {reason}"
                 elif backend.name != REFERENCE.name or device.type != "cpu":
                     yield name, _compared(f"{cell.name}: {name}", _runs(variant, backend, starts), expected, truth)
+
+
+def _check_finite(cell: Cell, runs: list[Results], when: str = "") -> None:
+    for results in runs:
+        for name, tensor in results.items():
+            if not tensor.isfinite().all():
+                is_value = name in ("y", *cell.states)
+                what = name if is_value else f"the gradient {name.removesuffix('_l0')}"
+                raise CellError(
+                    f"{cell.name}: {what} is not finite{when}; allowed: steps whose exp, log, sqrt and ÷, and their "
+                    "derivatives, stay finite; for example sqrt(v + 1e-8)"
+                )
 
 
 def _start(layers: RecurrentLayers) -> tuple[Tensor, ...]:
@@ -94,7 +106,7 @@ def _run(layers: RecurrentLayers, backend: Backend, start: tuple[Tensor, ...]) -
     y_TBH, last = backend.layer(x_TBI, layers.layer_call(0, tuple(state), len(x_TBI), training=True))
     outputs = {"y": y_TBH} | dict(zip(names, last, strict=True))
     inputs = {"dx": x_TBI} | {f"d{name}0": tensor for name, tensor in zip(names, state, strict=True)}
-    inputs |= {f"d{name}": parameter for name, parameter in layers.named_parameters()}
+    inputs |= {f"d{name}": parameter for name, parameter in layers.named_parameters() if parameter.requires_grad}
     generator = torch.Generator().manual_seed(2)
     upstream = [torch.randn(output.shape, generator=generator).to(output) for output in outputs.values()]
     connected = [pair for pair in zip(outputs.values(), upstream, strict=True) if pair[0].requires_grad]

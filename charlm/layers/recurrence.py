@@ -107,7 +107,11 @@ def values_before_loop(
 def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
     """The matrix of each product in the loop. Autograd stacks the gradients of a stack once."""
     stacks = {name: tensor.unbind() if tensor.dim() == 3 else [tensor] for name, tensor in weights.items()}
-    return [stacks[product.name][product.index] for product in passes.products]
+    found = []
+    for product in passes.products:
+        weight = stacks[product.name][product.index]
+        found.append(weight.t().contiguous() if product.transposed else weight)
+    return found
 
 
 def choose_buffers(
@@ -206,7 +210,8 @@ class _Loop(torch.autograd.Function):
             gradients.d_products[window.passes.like_vectors[k]].sum((0, 1)) if one is None else buffers.result(one)
             for k, one in enumerate(gradients.d_vectors)
         ]
-        d_weights = weight_gradients(window, gradients)
+        needed = ctx.needs_input_grad[4 + len(d_windows) + len(d_vectors) :]
+        d_weights = weight_gradients(window, gradients, needed)
         d_state = buffers.result(gradients.d_first)
         return None, None, None, None, *d_windows, *d_vectors, *d_weights, *d_state
 
@@ -240,10 +245,17 @@ def new_gradients(window: Window, buffers: Buffers, dy_TBH: Tensor, d_last: tupl
     )
 
 
-def weight_gradients(window: Window, gradients: Gradients) -> list[Tensor]:
-    """The gradient of each product's matrix: its output gradient times its operand, summed over steps."""
-    passes, d_weights = window.passes, []
-    for product, d_TBG in zip(passes.products, gradients.d_products, strict=True):
+def weight_gradients(window: Window, gradients: Gradients, needed: Sequence[bool]) -> list[Tensor | None]:
+    """The gradient of each product's matrix: its output gradient times its operand, summed over steps.
+
+    needed: for each matrix whether it has one; a fixed matrix has none.
+    """
+    passes = window.passes
+    d_weights: list[Tensor | None] = []
+    for product, d_TBG, is_needed in zip(passes.products, gradients.d_products, needed, strict=False):
+        if not is_needed:
+            d_weights.append(None)
+            continue
         operand = passes.operands[product.operand]
         if operand.state:
             v_TBK = window.states[passes.states.index(operand.state), :-1]

@@ -140,7 +140,7 @@ class TensorProgram:
 
     def _weights(self, node: Node) -> Tensor:
         """A product's matrix."""
-        weights = matrix(self.parameters[node.name], node.index)
+        weights = matrix(self.parameters, node)
         return weights.view_as(weights)  # so that under autocast gradients add up over the steps in float32
 
     def _vector(self, node: Node) -> Tensor:

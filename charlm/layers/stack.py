@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from charlm.cells import Cell
 from charlm.cells.derivative import both_passes
 from charlm.cells.passes import Passes
-from charlm.cells.program import Parameter, Program
+from charlm.cells.program import Parameter, Program, Start
 from charlm.config.schema import Dropout
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers.backend import (
@@ -95,7 +95,8 @@ class RecurrentLayers(nn.Module):
         for layer in range(num_layers):
             for declared in self.program(layer).parameters:
                 shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
-                self.register_parameter(f"{declared.name}_l{layer}", nn.Parameter(torch.empty(shape)))
+                parameter = nn.Parameter(torch.empty(shape), requires_grad=not declared.fixed)
+                self.register_parameter(f"{declared.name}_l{layer}", parameter)
         bound = 1 / math.sqrt(self.hidden_size)
         self.init_uniform_(bound, bias_bound=bound)
 
@@ -140,7 +141,8 @@ class RecurrentLayers(nn.Module):
         """The shape of one gate's matrix in each parameter that multiplies a state of its layer or the layer below."""
         shapes = {}
         for layer, declared, parameter in self._declared():
-            if declared.name in self.program(layer).recurrent() or (layer > 0 and declared.columns == "I"):
+            reads_below = layer > 0 and declared.columns == "I" and not declared.fixed
+            if reads_below or declared.name in self.program(layer).recurrent():
                 shapes[parameter] = self._gate_shape(layer, declared)
         return shapes
 
@@ -348,10 +350,10 @@ class RecurrentLayers(nn.Module):
                     nn.init.orthogonal_(block)
                 elif isinstance(start, float):
                     block.fill_(start)
+                elif isinstance(start, bytes):
+                    block.copy_(torch.frombuffer(bytearray(start), dtype=torch.float64).view_as(block))
 
-    def _blocks(
-        self, layer: int, declared: Parameter, parameter: Tensor
-    ) -> Iterator[tuple[Tensor, float | str | None]]:
+    def _blocks(self, layer: int, declared: Parameter, parameter: Tensor) -> Iterator[tuple[Tensor, Start]]:
         """The rows of a vector parameter, or its matrices, each with its initial value."""
         blocks = parameter.view(-1, *self._gate_shape(layer, declared))
         return zip(blocks, declared.starts or [None] * len(blocks), strict=True)

@@ -10,6 +10,7 @@ from charlm.model.build import (
     count_parameters,
     load_weights,
     parameters_by_part,
+    trained_parameters,
     uninitialized_model,
 )
 from charlm.model.members import Members, Network

@@ -125,6 +125,11 @@ def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
     return sum(parameters_by_part(config, vocabulary_size).values())
 
 
+def trained_parameters(model: nn.Module) -> list[Tensor]:
+    """The parameters of a model that training changes; a cell may have fixed ones."""
+    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+
+
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copy weights by name; CheckpointError where names, shapes or types are not the model's."""
     parameters = dict(model.named_parameters())

@@ -17,7 +17,7 @@ from charlm.data.records import reset_id_of
 from charlm.data.streams import RecordStreams, Streams
 from charlm.errors import DivergenceError
 from charlm.layers import RecurrentState
-from charlm.model import Network, WindowLoss, build_model, load_weights
+from charlm.model import Network, WindowLoss, build_model, load_weights, trained_parameters
 from charlm.native.loading import used_kernels
 from charlm.system.process_group import Shard
 from charlm.training.budget import Budget
@@ -56,10 +56,12 @@ class Trainer:
         self.model = _new_model(self.config, corpus, machine)
         selection = self.model.select_backend(self.device)
         self.backend = selection.description
-        self.parameters: list[Tensor] = list(self.model.parameters())
+        self.parameters = trained_parameters(self.model)
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
-        averages = [] if self.averaged is None else self.averaged.parameters()
-        self._averages = dict(zip(self.parameters, averages, strict=False))
+        self._averages: dict[Tensor, Tensor] = {}
+        if self.averaged is not None:
+            pairs = zip(self.model.parameters(), self.averaged.parameters(), strict=True)
+            self._averages = {weight: average for weight, average in pairs if weight.requires_grad}
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self._clipped = self.model.clipped_together()
         self.state = TrainState(
@@ -183,7 +185,7 @@ class Trainer:
 
     def broadcast_weights(self) -> None:
         """Take the first process's initial weights: their random numbers may depend on the kind of CPU."""
-        for parameter in self.parameters:
+        for parameter in self.model.parameters():
             self.group.broadcast_(parameter.data)
         self.start_from_weights(dict(self.model.named_parameters()))
 

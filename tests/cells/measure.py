@@ -99,7 +99,7 @@ def run(forward: Callable[..., Any], stack: RecurrentLayers, x: Tensor, state: R
     generator = torch.Generator().manual_seed(seed)
     upstream = [torch.randn(o.shape, generator=generator, dtype=torch.float64) for o in outputs.values()]
     inputs = {"dx": x} | {f"d{name}0": tensor for name, tensor in zip(stack.state_names, first, strict=True)}
-    inputs |= {f"d{name}": parameter for name, parameter in stack.named_parameters()}
+    inputs |= {f"d{name}": parameter for name, parameter in stack.named_parameters() if parameter.requires_grad}
     # A state that has no gradient, as the m of an sLSTM, is compared by its value alone.
     pairs = [(o, gradient.to(o)) for gradient, o in zip(upstream, outputs.values(), strict=True) if o.requires_grad]
     used, upstream = zip(*pairs, strict=True)
@@ -218,8 +218,18 @@ class TensorParameters(Parameters):
     def __init__(self, parameters: Mapping[str, Tensor], square: bool) -> None:
         self.parameters, self.square = parameters, square
 
-    def product(self, name: str, operand: Any, gates: int = 1, *, index: int | None = None, **other: Any) -> Tensor:
-        product_BG = F.linear(operand, self._of_stack(name, index))
+    def product(
+        self,
+        name: str,
+        operand: Any,
+        gates: int = 1,
+        *,
+        index: int | None = None,
+        transposed: bool = False,
+        **other: Any,
+    ) -> Tensor:
+        weights = self._of_stack(name, index)
+        product_BG = F.linear(operand, weights.t() if transposed else weights)
         return product_BG if gates == 1 else product_BG.unflatten(-1, (gates, -1)).movedim(-2, 0)
 
     def vector(self, name: str, gates: int = 1, *, index: int | None = None, of: int = 0, **other: Any) -> Tensor:

@@ -4,6 +4,7 @@ import math
 from random import Random
 from typing import Any, ClassVar
 
+import numpy as np
 from hypothesis import strategies as st
 
 from charlm.cells import (
@@ -52,7 +53,7 @@ BINARY = {
     "where": lambda v, a, w, b: (where(v > w, v - w, 0.3 * (w - v)), a + b),  # continuous
     "jump": lambda v, a, w, b: (where(v > w, v, -0.4), max(a, 0.4)),
 }
-OTHER = ("vector", "gates", "two_products", "layer_norm", "stack", "low_rank", "inputs")
+OTHER = ("vector", "gates", "two_products", "layer_norm", "stack", "low_rank", "inputs", "antisymmetric", "cumulative")
 
 
 class Drawn(Cell):
@@ -67,7 +68,7 @@ class Drawn(Cell):
         from_x = p.product("weight_ih", x) + p.vector("bias_ih")
         of_H.append((tanh(from_x), 1.0))
         for number, (name, i, j, form) in enumerate(self.recipe):
-            values = of_I if name != "stack" and form == 0 else of_H
+            values = of_I if name not in ("stack", "antisymmetric", "cumulative") and form == 0 else of_H
             (v, a), (w, b) = values[i % len(values)], values[j % len(values)]
             if name in UNARY:
                 new = [UNARY[name](v, a)]
@@ -97,6 +98,12 @@ class Drawn(Cell):
             return [(v, 3.0)]
         if name == "low_rank":
             return [(p.product(f"weight_{own}_left", p.product(f"weight_{own}_right", v, size=2)), 3.0)]
+        if name == "antisymmetric":
+            return [(p.product(f"weight_{own}", v) - p.product(f"weight_{own}", w, transposed=True), 3.0)]
+        if name == "cumulative":
+            ones = np.tril(np.full((self.hidden, self.hidden), 1 / self.hidden))
+            rates = p.vector(f"rate_{own}", start=np.linspace(0.3, 1.0, self.hidden), fixed=form == 3)
+            return [(p.product(f"weight_{own}", v, start=ones, fixed=form < 2) * rates, 3.0)]
         if name == "inputs":
             return [(2 * sigmoid(p.product(f"weight_{own}", v, size="I")) * p.vector(own, size="I", start=1.0), 2.0)]
         gates = 2 + form % 2

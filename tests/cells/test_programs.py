@@ -51,7 +51,7 @@ def test_equations_read_like_those_of_a_paper():
         "leaky = (k where k > 0, else rate ⊙ k) + (1 where e[2] > rows[2][1], else 0) ⊙ (e[2] − rows[2][1])",
         "decay = 1 / (1 + softplus(e[2]) + exp(min(e[1], 1)))",
         "m = decay ⊙ logitsₜ₋₁ + (1 − decay) ⊙ min(leaky, 3)",
-        "new_yₜ = stop_gradient(0.9 new_yₜ₋₁ + √(1 + relu(widen (tanh(narrow max(e[1], −0.5)) + constructor))))",
+        "new_yₜ = stop_gradient(0.9 new_yₜ₋₁ + √(1 + relu(narrowᵀ (tanh(narrow max(e[1], −0.5)) + constructor))))",
         "u = back[1] m",
         "yₜ = tanh(m / max(new_yₜ, rate)) − 0.1 u[2]",
         "logitsₜ = −m",
@@ -64,7 +64,7 @@ class Written(Cell):
     text: str
 
     def step(self, p: Any, x: Any, h: Any) -> Any:
-        names = {**vars(charlm.cells), "h": h, "b": p.vector("b"), "W": lambda v: p.product("W", v)}
+        names = {**vars(charlm.cells), "p": p, "h": h, "b": p.vector("b"), "W": lambda v: p.product("W", v)}
         return eval(self.text, names)
 
 
@@ -95,7 +95,29 @@ def test_an_equation_means_what_its_expression_does(text):
 def test_the_derivative_reads_like_the_equations():
     lines = derivative(LSTM(layer_norm=True).program(square=False))
     assert "dhₜ₋₁ = W_hhᵀ da" in lines
-    assert "δ₁ = dhₜ ⊙ o ⊙ (1 − k²)" in lines  # of a sum, whose bias has the same
+    assert "db_ln_cell = dhₜ ⊙ o ⊙ (1 − k²)" in lines
     assert "dw_ln_gates[1] = de[1] ⊙ normalize(a[1])" in lines
     assert "da[1] = normalize′(a[1], de[1] ⊙ w_ln_gates[1])" in lines
     assert [line.split("(")[0] for line in notes(lines)] == ["normalize", "normalize′"]
+
+
+VECTORS = {
+    "sigmoid(h + p.vector('v'))": "dv = dhₜ₋₁",
+    "h * exp(2 + p.vector('v'))": "dv = dhₜ ⊙ hₜ₋₁ ⊙ a",
+    "h * sigmoid(p.vector('u') + p.vector('v'))": "dv = du",
+    "h + p.vector('v')": "dv = dhₜ",
+    "W(h) + p.vector('v')": "",  # a bias: the line would be that of the product
+    "h * p.vector('v', fixed=True)": "",
+}
+
+
+@pytest.mark.parametrize("text", VECTORS)
+def test_the_derivative_has_a_line_for_each_vector_but_biases_and_fixed_ones(text):
+    lines = derivative(Written(text=text).program(square=False))
+    assert "".join(line for line in lines if line.startswith("dv")) == VECTORS[text]
+
+
+def test_a_transposed_product_is_written_with_its_matrix():
+    program = Written(text="tanh(W(h) - p.product('W', h, transposed=True))").program(square=False)
+    assert equations(program) == ["hₜ = tanh(W hₜ₋₁ − Wᵀ hₜ₋₁)"]
+    assert derivative(program)[-1] == "dhₜ₋₁ = W δ₂ + Wᵀ δ₁"

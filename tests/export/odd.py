@@ -37,12 +37,13 @@ class Odd(Cell):
     def step(self, p: Parameters, x: Any, y: Any, other: Any, norm: Any) -> Any:
         gate = 2 * sigmoid(p.product("q", y, size="I") + p.vector("q_bias", size="I"))
         seen = rms_normalize(gate * x, 1e-3)
-        plain = p.product("plain", x, 2) * p.vector("plain_gain", start=1.0)  # one vector for both
+        gains = [1 + 0.5 * unit / self.hidden for unit in range(self.hidden)]
+        plain = p.product("plain", x, 2) * p.vector("plain_gain", start=gains, fixed=True)  # one vector for both
         stacked = normalize(plain + p.product("turn", seen, 2) + p.vector("turn_bias", 2))
         a, b = stacked * p.vector("y", of=2, start=(1.0, 0.5)) + p.product("back", y, 2, index=1, of=2)
         first, _ = p.vector("rows", 2, index=1, of=3)
         small = p.product("narrow", maximum(a, -0.5), size=5)
-        wide = p.product("widen", tanh(small) + p.vector("constructor", size=5))
+        wide = p.product("narrow", tanh(small) + p.vector("constructor", size=5), transposed=True)
         rate = p.vector("rate", start=0.3)
         slope = a - 0.1 * b
         leaky = where(slope > 0, slope, rate * slope) + (b > first) * (b - first)

@@ -83,4 +83,15 @@ export class Matrix {
     }
     return this.output;
   }
+
+  /** y = Wᵀ x, in double precision, without the kernel. */
+  multiplyTransposed(y, x) {
+    const sums = new Float64Array(this.columns);
+    for (let row = 0; row < this.rows; row++) {
+      const factor = (this.scales?.[row] ?? 1) * x[row];
+      const start = row * this.stride;
+      for (let column = 0; column < this.columns; column++) sums[column] += factor * this.values[start + column];
+    }
+    y.set(sums);
+  }
 }

@@ -27,10 +27,11 @@ function arrayOf({ op, length, start, number, name }, [first], parameters) {
 }
 
 /** A function that fills the array of a node; none if there is nothing to compute. */
-function loopOf({ op, index, number, name }, y, args, parameters) {
+function loopOf({ op, index, number, name, transposed }, y, args, parameters) {
   const [a, b, c] = args;
   if (op === "product") {
     const matrix = parameters[name] instanceof Matrix ? parameters[name] : parameters[name][index];
+    if (transposed) return () => matrix.multiplyTransposed(y, a);
     return () => y.set(matrix.multiply(a));
   }
   if (op === "normalize") return () => normalize(y, a, number, index === 0);
