@@ -71,7 +71,9 @@ class NewRun:
             settings += _limited_to(self.minutes)
         if self.text is not None:
             settings.append(f"data.source={dump_flow(self.text)}")
-        return load_config(self.config, [*settings, *self.settings], cell=cell, runs_file=self.init_from is None)
+        # What `init_from` has is not read yet in `check_early`.
+        runs_file = self.init_from is None or cell is not None
+        return load_config(self.config, [*settings, *self.settings], cell=cell, runs_file=runs_file)
 
     def request(self) -> "Request":
         """The text and the minutes for which settings are to be chosen."""
@@ -137,15 +139,20 @@ def _with_text_kept(new: NewRun) -> NewRun:
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
     """The request with the model of a run; ConfigError if the user's options do not fit it."""
+    from charlm.cells.stored import is_edited
     from charlm.config import parse_config
     from charlm.training.fine_tuning import check_same_model, settings_of_run
 
-    taken = settings_of_run(initial.config)
-    request = replace(request, initial=initial)
+    taken, names_cell = settings_of_run(initial.config), request.gives("model.cell.kind")
+    request = replace(request, initial=initial, cell=initial.config.model.cell)
     config = request.config({"data": {"source": request.source}}, taken)
     raw = config.model_dump(mode="json")
-    check_same_model(parse_config(raw, name, request.overrides, cell=config.model.cell), initial)
-    return replace(request, overrides=[*taken, *request.overrides])
+    config = parse_config(raw, name, request.overrides, cell=config.model.cell, runs_file=names_cell)
+    check_same_model(config, initial)
+    if is_edited(config.model.cell):
+        kind = config.model.cell.kind
+        say("cell", f"{kind}: the file has changed; the run takes the checkpoint's step, unless you set model.cell.kind")
+    return replace(request, cell=config.model.cell, overrides=[*taken, *request.overrides])
 
 
 def cost_of(new: NewRun, group: "ProcessGroup") -> "dict[str, Any]":

@@ -6,6 +6,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -120,6 +121,11 @@ def plain(value: Any) -> Any:
 def is_in_file(kind: object) -> bool:
     """Whether a kind names a Python file, and perhaps a class in it."""
     return isinstance(kind, str) and re.search(r"\.py(:|$)", kind) is not None
+
+
+def same_file(kind: str, other: str) -> bool:
+    """Whether two kinds name a class in a file alike; the file may have moved."""
+    return is_in_file(other) and Path(kind).name == Path(other).name
 
 
 # The program of a step

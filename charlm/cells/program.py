@@ -79,6 +79,13 @@ class Parameter(NamedTuple):
     fixed: bool = False
     """Whether it keeps its initial value: training does not change it."""
 
+    @property
+    def shape_text(self) -> str:
+        """The shape for people, such as [4·H, I]."""
+        rows = f"{self.gates}·{self.size}" if self.gates > 1 else f"{self.size}"
+        sizes = [self.stack or "", rows, self.columns]
+        return f"[{', '.join(str(size) for size in sizes if size != '')}]"
+
     def shape(self, hidden: int, inputs: int) -> tuple[int, ...]:
         """The shape of the tensor."""
         stack = [self.stack] if self.stack else []

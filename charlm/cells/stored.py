@@ -4,9 +4,11 @@ Built-in kinds are not stored: their checkpoints follow the equations of the cha
 """
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import astuple
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict, FailFast, ValidationError, model_validator
@@ -34,6 +36,8 @@ class StoredCell(Cell):
     _programs: tuple[Program | None, Program | None] = (None, None)
     """See `Cell.programs`."""
     _initial: tuple[str, ...] = ()
+    _source: str = ""
+    """The `_digest_of_source` when the run began."""
 
     @model_validator(mode="after")
     def _has_plain_names(self) -> "StoredCell":
@@ -107,15 +111,30 @@ class StoredCell(Cell):
             general and _program(general, raw, self.hidden, square=False),
             _program(square, raw, self.hidden, square=True),
         )
-        cell._initial = raw.initial
+        cell._initial, cell._source = raw.initial, raw.source
         return cell
 
 
 def as_json(cell: Cell) -> str:
     """The programs of a cell, and the attributes of its class. CellError if there is no program."""
     programs = [None if program is None else _of_program(program) for program in cell.programs()]
-    record = {"states": list(cell.states), "internal": cell.internal, "initial": cell.initial, "programs": programs}
+    source = cell._source if isinstance(cell, StoredCell) else _digest_of_source(cell.kind)
+    record = {"states": list(cell.states), "internal": cell.internal, "initial": cell.initial, "source": source}
+    record["programs"] = programs
     return json.dumps(record, allow_nan=False, separators=(",", ":"))
+
+
+def is_edited(cell: Cell) -> bool:
+    """Whether the file of a run's cell has changed since the run began. A file that is gone has not."""
+    return isinstance(cell, StoredCell) and _digest_of_source(cell.kind) not in ("", cell._source)
+
+
+def _digest_of_source(kind: str) -> str:
+    """Identifies the text of a cell's file; "" if there is none."""
+    try:
+        return hashlib.sha256(Path(kind.rpartition(":")[0] or kind).read_bytes()).hexdigest()
+    except OSError:
+        return ""
 
 
 def _of_program(program: Program) -> dict[str, Any]:
@@ -183,6 +202,7 @@ class _Stored(Section):
     states: _Strings
     internal: _Strings
     initial: _Strings
+    source: str
     programs: tuple[_StoredProgram | None, _StoredProgram]
 
 

@@ -85,6 +85,8 @@ class Request:
     """KEY=VALUE: options that keep the value given."""
     initial: "Checkpoint | None" = None
     """Where the new run takes model, vocabulary and weights from."""
+    cell: Cell | None = None
+    """The cell of a run with `initial`."""
 
     def gives(self, option: str) -> bool:
         """Whether the user gives this option, one below it, or the section that it is in if that names its kind."""
@@ -95,8 +97,8 @@ class Request:
     def config(self, settings: dict[str, Any], overrides: Sequence[str] | None = None) -> Config:
         """The config of these settings, with the user's; ConfigError if they do not fit."""
         overrides = self.overrides if overrides is None else overrides
-        cell = self.initial.config.model.cell if self.initial else None
-        return parse_config(settings, f"the settings for {self.source}", overrides, cell=cell, runs_file=cell is None)
+        where = f"the settings for {self.source}"
+        return parse_config(settings, where, overrides, cell=self.cell, runs_file=self.cell is None)
 
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""

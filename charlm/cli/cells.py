@@ -14,7 +14,6 @@ from charlm.system.formatting import one_line
 
 if TYPE_CHECKING:
     from charlm.cells import Cell
-    from charlm.cells.program import Parameter
 
 app = usage.command_group("List and show kinds of cells, and check one of your own.", "charlm cells show lstm")
 
@@ -113,7 +112,7 @@ def _print(cell: "Cell") -> None:
     program = general or square
     note = "" if general else "  (for layers with as many inputs as hidden units only)"
     options = {"hidden": cell.hidden, **cell.options()}
-    shapes = [f"{one.name} {_shape(one)}{' fixed' if one.fixed else ''}" for one in program.parameters]
+    shapes = [f"{one.name} {one.shape_text}{' fixed' if one.fixed else ''}" for one in program.parameters]
     print_table(
         {
             cell.name: (_summary(type(cell)) or "without a docstring") + note,
@@ -127,10 +126,3 @@ def _print(cell: "Cell") -> None:
     explained = [" ".join(paragraph.split()) for paragraph in paragraphs]
     for lines in filter(None, (forward, backward, [*explained, *notes(forward + backward)])):
         typer.echo("\n" + "\n".join(lines))
-
-
-def _shape(parameter: "Parameter") -> str:
-    """The shape of a parameter, such as [4·H, I]."""
-    rows = f"{parameter.gates}·{parameter.size}" if parameter.gates > 1 else f"{parameter.size}"
-    sizes = [parameter.stack or "", rows, parameter.columns]
-    return f"[{', '.join(str(size) for size in sizes if size != '')}]"

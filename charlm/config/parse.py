@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from charlm.cells import Cell
-from charlm.cells.cell import is_in_file
+from charlm.cells.cell import is_in_file, same_file
 from charlm.cells.stored import StoredCell
 from charlm.config.faults import Schema, Written, fault_lines, json_schema, show, written_at
 from charlm.config.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule
@@ -77,7 +77,8 @@ def parse_config(
     An override that changes the kind of a section drops the options in `raw` that only some kinds have. For a cell in
     a Python file:
 
-    cell       the run's cell: the config must name the same, perhaps with other options
+    cell       the run's cell, for a config that names its file. With runs_file it stands for files that a run's folder
+               names only; else the config must name the same, perhaps with other options
     runs_file  whether the file is run: only if a user typed its path. In a run's folder a config is data, and its cell
                has options only
     folder     the config's, where the file's relative path starts; in an override, the current folder
@@ -122,14 +123,14 @@ def parse_config(
 
 def _own_cell(kind: str, folder: Path | None, known: Cell | None, runs_file: bool) -> Cell:
     """The cell of a Python file: the known one, one that the file makes, or its options alone; see `parse_config`."""
-    # The file of a known cell may have moved with the config.
-    if known is not None and is_in_file(known.kind) and Path(kind).name == Path(known.kind).name:
-        return known
+    in_run = folder is not None and is_run(folder)
+    if known is not None and same_file(kind, known.kind) and (in_run or not runs_file):
+        return known.model_copy(update={"kind": _in_full(kind, folder or Path())})
     if not runs_file:
         if known is None:
             return StoredCell.model_construct(kind=kind)
         raise CellError(f"found {kind!r}; the run has {known.kind!r}; allowed: the same")
-    if folder is not None and is_run(folder):
+    if in_run:
         raise CellError(
             f"found {kind!r} in a run's folder, from which no code is run; allowed: --set model.cell.kind=FILE.py:CLASS"
         )

@@ -2,6 +2,9 @@
 
 import torch
 
+from charlm.cells.cell import same_file
+from charlm.cells.program import Program
+from charlm.cells.split import equations_only
 from charlm.checkpoint import Checkpoint
 from charlm.config import Config, differences, flatten
 from charlm.config.yaml import dump_flow
@@ -24,8 +27,12 @@ def settings_of_run(config: Config) -> list[str]:
 
 def check_same_model(config: Config, init_from: Checkpoint) -> None:
     """ConfigError unless the config's model can take the checkpoint's weights."""
-    changed = differences(init_from.config, config)
-    free = (*_FREE_TO_DIFFER, *(f"model.cell.{name}" for name in config.model.cell.initial))
+    cell, old, known = config.model.cell, init_from.config, init_from.config.model.cell
+    if same_file(cell.kind, known.kind):
+        moved = known.model_copy(update={"kind": cell.kind})
+        old = old.model_copy(update={"model": old.model.model_copy(update={"cell": moved})})
+    changed = differences(old, config)
+    free = (*_FREE_TO_DIFFER, *(f"model.cell.{name}" for name in cell.initial))
     faults = [
         f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"
         for key, (wanted, found) in changed.items()
@@ -33,6 +40,24 @@ def check_same_model(config: Config, init_from: Checkpoint) -> None:
     ]
     if faults:
         raise ConfigError(*faults)
+    shapes, known_shapes = (_shapes(one.program(square=True)) for one in (cell, known))
+    if shapes != known_shapes:
+        raise ConfigError(
+            f"model.cell.kind: found a step with the parameters {shapes}; the checkpoint of --init-from has "
+            f"{known_shapes}; allowed: the same"
+        )
+
+
+def _shapes(program: Program) -> str:
+    """The names and the shapes of the parameters of a step."""
+    return ", ".join(f"{one.name} {one.shape_text}" for one in sorted(program.parameters))
+
+
+def say_if_other_step(config: Config, init_from: Checkpoint) -> None:
+    """Say whether the cell's file has another step than the checkpoint, whose weights the run starts from."""
+    steps = [equations_only(one.model.cell.program(square=True)) for one in (config, init_from.config)]
+    if steps[0] != steps[1]:
+        say("cell", f"{config.model.cell.kind}: the step differs from that of the checkpoint; the run uses the file's")
 
 
 def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: CountedSources) -> Vocabulary:

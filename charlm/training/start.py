@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from charlm.cells.cell import same_file
+from charlm.cells.stored import is_edited
 from charlm.checkpoint import Checkpoint
 from charlm.config import Config, differences, ignored_options
 from charlm.data.corpus import Corpus, CountedSources, load_unchanged_corpus
@@ -19,7 +21,7 @@ from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes, format_share
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
-from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights
+from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights, say_if_other_step
 from charlm.training.folder import RunFolder, claim_if_there, claim_run, make_folder, refusing_os_errors
 from charlm.training.loop import OnRow, Outcome, TrainingLoop
 from charlm.training.machine import Machine, choose_machine
@@ -45,9 +47,10 @@ def start_run(
     run's minutes, if they have begun. Any CharlmError comes before the run's folder is written.
     """
 
+    if init_from:
+        group.on_each(check_same_model, config, init_from)
+
     def load() -> Corpus:
-        if init_from:
-            check_same_model(config, init_from)
         text = opened[1] if opened else CountedSources(config.data)
         vocabulary = fine_tuned_vocabulary(config, init_from, text) if init_from else None
         return text.corpus(vocabulary, split=config.data.split)
@@ -57,6 +60,7 @@ def start_run(
         trainer, corpus = prepare(config, group, load, opened[0] if opened else None, budget)
         trainer.broadcast_weights()
         if init_from:
+            say_if_other_step(config, init_from)
             trainer.start_from_weights(grown_weights(trainer.model, init_from))
             trainer.state.earlier_symbols = init_from.trained_symbols
             trainer.state.earlier_texts = listed_texts(init_from.config, init_from.progress)
@@ -82,6 +86,8 @@ def resume_run(
     with contextlib.ExitStack() as locks:
         path, checkpoint = group.on_first(claim_run, run_dir, locks)
         config, before = group.on_first(_changed_config, checkpoint.config, change), checkpoint.progress
+        if is_edited(config.model.cell):
+            say("cell", f"{config.model.cell.kind}: the file has changed; the run continues with its own step")
         load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, before, run_dir)
         locks.enter_context(preferring(before.get("kernels", "")))
         trainer, corpus = prepare(config, group, load)
@@ -208,7 +214,7 @@ def _changed_config(saved: Config, change: Callable[[Config], Config]) -> Config
     faults = [
         f"{key}: found {after!r}, the run has {before!r}; allowed on --resume: the same; start a new run"
         for key, (before, after) in changed.items()
-        if key.startswith(_FIXED) and key not in _FREE
+        if key.startswith(_FIXED) and key not in _FREE and not (key == "model.cell.kind" and same_file(before, after))
     ]
     if faults:
         raise ConfigError(*faults)

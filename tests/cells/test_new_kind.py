@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import charlm
@@ -36,6 +37,7 @@ class Leaky(Cell):
     def step(self, p: Parameters, x: Any, h: Any) -> Any:
         a = sigmoid(p.vector("leak", start=self.leak))
         new = tanh(p.product("weight_ih", x) + p.product("weight_hh", h) + p.vector("bias"))
+        new = p.product("mix", new, start="orthogonal", fixed=True) * p.vector("gain", start=0.9, fixed=True)
         p.note(new=new, a=a)
         return h + a * (new - h)
 '''
@@ -82,7 +84,7 @@ def test_a_cell_outside_of_charlm_goes_through_every_command(cli, folder, traine
     assert yaml.safe_load(shown.out)["model"]["cell"] == own
     assert json.loads(cli("runs", trained, "--json").out)[0]["kind"] == "Leaky"
     for words in (
-        ["eval", trained],
+        ["eval", trained, "--dynamic"],
         ["sample", trained, "--length", 40],
         ["look", trained, "--out", "look.html"],
         ["report", trained, "--out", "report.html"],
@@ -92,18 +94,54 @@ def test_a_cell_outside_of_charlm_goes_through_every_command(cli, folder, traine
     assert "Leaky, 2 × 12 units" in repr(charlm.load(trained, device="cpu"))
 
 
-def test_resuming_and_fine_tuning_run_no_file(cli, folder, trained):
+def test_training_does_not_change_what_is_fixed(trained):
+    layers = charlm.load(trained, device="cpu").network.layers
+    assert (layers.get_parameter("gain_l1") == 0.9).all()
+    mix = layers.get_parameter("mix_l1")
+    torch.testing.assert_close(mix @ mix.mT, torch.eye(12))
+    assert not mix.requires_grad
+
+
+def test_resuming_runs_no_file_and_says_that_it_has_changed(cli, folder, trained):
     Path("own/leaky.py").write_text("raise AssertionError\n")
     run = shutil.copytree(trained, folder / "run")
     resumed = cli("train", "--resume", "--run-dir", run, "--config", "own/mine.yaml", "--set", "train.max_steps=6")
     assert (resumed.code, rows(run)[-1]["step"]) == (0, 6)
-    words = ["train", "--config", "own/mine.yaml", "--init-from", run, "--run-dir", "next"]
-    tuned = cli(*words, "--set", "model.cell.leak=-1", "--set", "train.max_steps=1")
-    assert tuned.code == 0, tuned.err
-    assert "runs this file" not in resumed.err + tuned.err
+    assert f"{folder}/own/leaky.py:Leaky: the file has changed; the run continues with its own step" in resumed.err
+    assert "runs this file" not in resumed.err
     Path("own/leaky.py").write_text(LEAKY)
     assert cli("train", "--config", "own/mine.yaml", "--run-dir", "whole", "--set", "train.max_steps=6").code == 0
     assert rows(run)[-1]["nats"] == rows(Path("whole"))[-1]["nats"]
+
+
+@pytest.mark.usefixtures("no_kernels")
+def test_weights_of_a_run_go_on_in_the_step_of_the_file_that_is_named(cli, folder, trained):
+    """If the shapes fit; a line says so. Without a name the step is the run's."""
+    words = ["train", "--set", "train.max_steps=1", "--set", "model.cell.leak=-1", "--run-dir"]
+    says, by_config = "the step differs from that of the checkpoint", ("--config", "own/mine.yaml")
+    same = cli(*words, "same", *by_config, "--init-from", trained)
+    assert same.code == 0, same.err
+    assert says not in same.err
+
+    Path("own/leaky.py").write_text(LEAKY.replace('p.product("weight_hh"', '-0.9 * p.product("weight_hh"'))
+    words = [*words[:3], "--init-from", "same", "--run-dir"]
+    edited = cli(*words, "edited", *by_config, "--set", "model.cell.leak=1")
+    assert f"{folder}/own/leaky.py:Leaky: {says}; the run uses the file's" in edited.err
+    assert rows(Path("edited"))[0]["nats"] != rows(Path("same"))[0]["nats"]
+    assert "-0.9" in str(charlm.load("edited").config.model.cell.program(square=False))
+    options = ("--set", "device=cpu", "--set", "threads=1")
+    unnamed = cli(*words, "unnamed", "text.txt", "--minutes", 0.01, *options)
+    assert "the file has changed; the run takes the checkpoint's step" in unnamed.err
+    named = cli(*words, "named", "text.txt", "--minutes", 0.01, *options, "--set", "model.cell.kind=own/leaky.py:Leaky")
+    assert says in named.err
+
+    Path("own/leaky.py").write_text(LEAKY.replace('p.vector("bias")', 'p.vector("bias") * p.vector("more")'))
+    longer = cli(*words, "longer", *by_config)
+    assert longer.err.endswith(
+        "error: model.cell.kind: found a step with the parameters bias [H], gain [H], leak [H], mix [H, H], more [H], "
+        "weight_hh [H, H], weight_ih [H, I]; the checkpoint of --init-from has bias [H], gain [H], leak [H], "
+        "mix [H, H], weight_hh [H, H], weight_ih [H, I]; allowed: the same\n"
+    )
 
 
 # What is in the file, which class is named, and what is said of it.

@@ -4,7 +4,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import charlm.cells
-from charlm.cells import Cell, where
+from charlm.cells import Cell, tanh, where
 from charlm.cells.cell import trace
 from charlm.cells.program import Program
 from charlm.cells.stored import as_json, restored
@@ -45,20 +45,28 @@ def test_a_product_with_0_stays():
 
 
 def test_initial_values_of_a_step_stay_as_the_config_sets_others():
-    """A number is that of all entries."""
+    """A number is that of all entries; an array has its own for each."""
+    tril, rates = np.tril(np.ones((7, 7))), np.linspace(0, 1, 7)
 
     def step(self, p, x, h):
-        a, b = p.product("a", x, 2, start=(None, -0.5)) + p.vector("bias", 2, start=(None, 3.0))
+        a, b = p.product("a", x, 2, start=(None, -0.5)) + p.vector("bias", 2, start=(rates, 3.0))
         kept = p.product("b", h, start="identity") + p.product("c", h, index=1, of=2, start="orthogonal")
-        return h + a + b + kept + p.vector("d", bound=9.0)
+        fixed = p.product("sum", h, start=tril, fixed=True) * p.vector("rates", start=[*rates])
+        return h + a + b + kept + fixed + p.vector("d", bound=9.0)
 
-    layers = RecurrentLayers(restored({"kind": "./own.py:Own", "hidden": 7}, as_json(cell_of(step))), 3)
+    cell = cell_of(step).with_options({"hidden": 7})
+    layers = RecurrentLayers(restored({"kind": "./own.py:Own", "hidden": 7}, as_json(cell)), 3)
     layers.init_uniform_(0.25)
     layers.init_orthogonal_()
-    a, bias, b, c, d = (layers.get_parameter(f"{name}_l0") for name in ("a", "bias", "b", "c", "d"))
+    names = ("a", "bias", "b", "c", "d", "sum", "rates")
+    a, bias, b, c, d, total, one = (layers.get_parameter(f"{name}_l0") for name in names)
     assert 0.2 < a[:7].abs().max() <= 0.25
     assert (a[7:] == -0.5).all()
     assert (bias[7:] == 3).all()
+    assert torch.equal(bias[:7], torch.from_numpy(rates).float())
+    assert torch.equal(one, bias[:7])
+    assert torch.equal(total, torch.from_numpy(tril).float())
+    assert {name for name, each in layers.named_parameters() if not each.requires_grad} == {"sum_l0"}
     assert torch.equal(b, torch.eye(7))
     torch.testing.assert_close(c @ c.mT, torch.eye(7).expand(2, 7, 7))
     assert 5 < d.abs().max() <= 9
@@ -80,6 +88,12 @@ FAULTS = {
     "(h, h)": "the number of values that step returns is 2; allowed: 1: h",
     'p.product("w", h) + p.product("w", x)': "the parameter w is declared twice, with columns",
     'p.product("w", h, start="ones")': "found w: an initial value 'ones'; allowed: finite numbers, identity, ",
+    'p.product("w", h, start=np.ones(9))': "w: start is an array of shape [9]; allowed: a number, or an array",
+    'p.vector("b", start=np.ones(9), size="I") * x': "b: start is an array of shape [9]; allowed: a number",
+    'p.vector("b", start=[1, 2])': "b: start is an array of shape [2]; allowed: a number, or an array of shape [256]",
+    'p.vector("b", start=[math.nan] * 256) * h': "found b: an initial value that is not finite",
+    'p.product("w", h, 2, transposed=True)[0]': "w: transposed with 2 gates; allowed: 1",
+    'p.product("w", x) + p.product("w", h, transposed=True)': "the parameter w is declared twice, with columns",
     'torch.rand(()).item() * p.product("w", h)': "two calls of step differ; ",
 }
 
@@ -90,6 +104,32 @@ def test_a_step_that_cannot_be_traced_is_told_what_to_write(step, fault):
         program_of(step)
     text = str(raised.value).replace("AttributeError: ", "")
     assert text.startswith(f"own.py, line 1, Own.step: {fault}")
+
+
+class Form(Cell):
+    """A cell with options of every type that are said to be initial."""
+
+    initial: ClassVar = ("number", "flag", "word")
+    number: float = 0.25
+    flag: bool = False
+    word: Literal["one", "two"] = "one"
+    used: ClassVar[str] = "0.0"
+
+    def step(self, p: Any, x: Any, h: Any) -> Any:
+        start = (self.number, 2.0 * self.flag, float(self.word == "two"))
+        return eval(self.used) * h + tanh(p.product("w", x, 3) + p.vector("b", 3, start=start))[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "used"),
+    [("number", "1 - self.number"), ("flag", "float(self.flag)"), ("word", "float(self.word == 'one')")],
+)
+def test_an_option_in_the_equations_is_not_initial(option, used, monkeypatch):
+    assert trace(Form(), square=False)
+    monkeypatch.setattr(Form, "used", used)
+    monkeypatch.setattr(Form, "initial", (option,))
+    with pytest.raises(CellError, match=f"the option {option} is in `initial`, but the equations depend on it"):
+        trace(Form(), square=False)
 
 
 OPERANDS = ("v", "two", "c", "cc", "half", "whole")
