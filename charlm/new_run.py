@@ -150,8 +150,8 @@ def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Req
     config = parse_config(raw, name, request.overrides, cell=config.model.cell, runs_file=names_cell)
     check_same_model(config, initial)
     if is_edited(config.model.cell):
-        kind = config.model.cell.kind
-        say("cell", f"{kind}: the file has changed; the run takes the checkpoint's step, unless you set model.cell.kind")
+        own_step = "the run takes the checkpoint's step; to take that of the file, set model.cell.kind"
+        say("cell", f"{config.model.cell.kind}: the file has changed; {own_step}")
     return replace(request, cell=config.model.cell, overrides=[*taken, *request.overrides])
 
 

@@ -49,7 +49,7 @@ def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
     except ImportError as error:
         raise CharlmError(f"onnx: {error.name or error} is not installed; pip install onnx onnxruntime") from None
     network = trained.on_cpu_in_float32().single_network
-    size = 4 * trained.parameters
+    size = 4 * sum(parameter.numel() for parameter in network.parameters())
     if size > _MOST_BYTES:
         raise CharlmError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")
     model = build_model(network)

@@ -27,7 +27,15 @@ from charlm.inference.reach import LONGEST, gradient_norms
 from charlm.inference.sampling import next_probabilities, sample_text
 from charlm.inference.seen import SeenTexts, earlier_texts, listed_texts, longest_copy
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
-from charlm.model import CharLM, Network, build_model, count_parameters, load_weights, uninitialized_model
+from charlm.model import (
+    CharLM,
+    Network,
+    build_model,
+    count_weights,
+    load_weights,
+    trained_parameters,
+    uninitialized_model,
+)
 from charlm.runs import FOLDER, find_checkpoint
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
@@ -74,7 +82,8 @@ class TrainedModel:
 
     @property
     def parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.network.parameters())
+        """The number of parameters that training changes."""
+        return sum(parameter.numel() for parameter in trained_parameters(self.network))
 
     def on_cpu_in_float32(self) -> "TrainedModel":
         """A copy on the CPU that multiplies in float32, with weights of its own."""
@@ -346,7 +355,7 @@ def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "a
     CheckpointError if the weights do not fit the config, DeviceError if the device lacks the precision.
     """
     model = checkpoint.config.model
-    expected, least = count_parameters(model, len(checkpoint.vocabulary)), model.members * model.layers
+    expected, least = count_weights(model, len(checkpoint.vocabulary)), model.members * model.layers
     stored, tensors = sum(tensor.numel() for tensor in checkpoint.weights.values()), len(checkpoint.weights)
     if stored != expected or tensors < least:  # checked before a forged config can ask for time and memory
         raise CheckpointError(

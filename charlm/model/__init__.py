@@ -8,6 +8,7 @@ build.py     from a config to modules; their parameters
 from charlm.model.build import (
     build_model,
     count_parameters,
+    count_weights,
     load_weights,
     parameters_by_part,
     trained_parameters,

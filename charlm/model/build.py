@@ -29,7 +29,7 @@ def build_model(
 
     reset_id: see `CharLM.reset_id`. ConfigError if a step would need far more memory than the weights.
     """
-    weights = count_parameters(config, vocabulary_size)
+    weights = count_weights(config, vocabulary_size)
     values = config.members * _sum_over_layers(config, vocabulary_size, _step_values)
     if values > weights + _MORE_VALUES:
         raise ConfigError(
@@ -105,11 +105,11 @@ class _Uninitialized(TorchFunctionMode):
 
 
 def parameters_by_part(config: ModelConfig, vocabulary_size: int) -> dict[str, int]:
-    """Number of a model's parameters in embedding, layers and logits; a tied matrix counts with the logits only."""
+    """Number of parameters that training changes in embedding, layers and logits; a tied matrix is in the logits."""
     V, H, E = vocabulary_size, config.cell.hidden, config.embedding
 
     def of_layer(program: Program, hidden: int, inputs: int) -> int:
-        return sum(math.prod(one.shape(hidden, inputs)) for one in program.parameters)
+        return sum(math.prod(one.shape(hidden, inputs)) for one in program.parameters if not one.fixed)
 
     projection = E * H if config.tie_embeddings and E != H else 0
     parts = {
@@ -121,8 +121,18 @@ def parameters_by_part(config: ModelConfig, vocabulary_size: int) -> dict[str, i
 
 
 def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
-    """The number of a model's parameters."""
+    """The number of a model's parameters that training changes."""
     return sum(parameters_by_part(config, vocabulary_size).values())
+
+
+def count_weights(config: ModelConfig, vocabulary_size: int) -> int:
+    """The number of all weights of a model, those included that a cell fixes."""
+
+    def fixed(program: Program, hidden: int, inputs: int) -> int:
+        return sum(math.prod(one.shape(hidden, inputs)) for one in program.parameters if one.fixed)
+
+    fixed_weights = config.members * _sum_over_layers(config, vocabulary_size, fixed)
+    return count_parameters(config, vocabulary_size) + fixed_weights
 
 
 def trained_parameters(model: nn.Module) -> list[Tensor]:

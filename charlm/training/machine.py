@@ -9,7 +9,7 @@ from charlm.cells import Cell
 from charlm.cells.derivative import least_saved
 from charlm.config import Config
 from charlm.errors import DeviceError
-from charlm.model import count_parameters
+from charlm.model import count_weights
 from charlm.native.kernels import SHARED_KERNELS, kernel_of
 from charlm.native.loading import KernelError, load
 from charlm.native.precision import choose_precision
@@ -80,7 +80,7 @@ def check_memory(config: Config, vocabulary_size: int, machine: Machine) -> None
 def least_bytes(config: Config, vocabulary_size: int, machine: Machine) -> int:
     """A lower bound, of all processes that share the device: weights, gradients, optimizer state, and a window."""
     model, train, group = config.model, config.train, machine.group
-    parameters = count_parameters(model, vocabulary_size)
+    parameters = count_weights(model, vocabulary_size)
     # Numbers per stream: what the layers save for the backward pass, and logits with their gradient.
     saved = least_saved(model.cell) * model.layers * model.cell.hidden * train.bptt
     per_stream = model.members * (saved + 2 * vocabulary_size * train.scored_steps)

@@ -82,7 +82,8 @@ def test_a_cell_outside_of_charlm_goes_through_every_command(cli, folder, traine
     assert shown.err == f"cell     {folder}/own/leaky.py: runs this file, for the cells in it\n"
     own = {"kind": f"{folder}/own/leaky.py:Leaky", "hidden": 12, "leak": 0.5}
     assert yaml.safe_load(shown.out)["model"]["cell"] == own
-    assert json.loads(cli("runs", trained, "--json").out)[0]["kind"] == "Leaky"
+    row = json.loads(cli("runs", trained, "--json").out)[0]
+    assert (row["kind"], row["parameters"]) == ("Leaky", charlm.load(trained, device="cpu").parameters)
     for words in (
         ["eval", trained, "--dynamic"],
         ["sample", trained, "--length", 40],
