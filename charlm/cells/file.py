@@ -151,8 +151,8 @@ def _importable(folder: Path) -> Iterator[list[Path]]:
     helpers: list[Path] = []
     beside = {file.stem: file for file in folder.glob("*.py") if file.stem not in sys.stdlib_module_names}
     others = {name: sys.modules.pop(name) for name in beside.keys() & sys.modules.keys()}
+    # Python would read bytecode again after a change within the same second.
     writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    # A change within a second of the last run would leave bytecode valid, so none is written.
     sys.path.insert(0, str(folder))
     importlib.invalidate_caches()
     try:

@@ -50,7 +50,7 @@ class Parameters:
         size: Size = "H",
         start: Any = None,
     ) -> Any:
-        """W v: a matrix times a vector. Several gates: the vectors of each, side by side.
+        """W v: a matrix times a vector; the same name again: the same matrix. Several gates: vectors side by side.
 
         index, of: this is matrix `index` of a stack of `of`. size: the result's units: "H", "I" for as many as the
         input has, or a number. start: the initial matrix, or one for each gate: "identity", "orthogonal", or a number
@@ -75,8 +75,8 @@ class Parameters:
     ) -> Any:
         """A parameter with one number per unit; several gates: one such vector each, side by side.
 
-        start: the initial value, or one for each gate; None: drawn at random, from U(±bound) or like a bias. of: length
-        of the parameter's first dimension; index: the row to use, else all.
+        A step calls this once for each row. start: the initial value, or one for each gate; None: drawn at random, from
+        U(±bound) or like a bias. of: length of the parameter's first dimension; index: the row to use, else all.
         """
         bound = None if bound is None else float(bound)
         self._declare(Parameter(name, gates, size, stack=of, bound=bound), index, start)
@@ -117,9 +117,10 @@ class Parameters:
                 self.fail("a comparison where a vector belongs; allowed: where(comparison, a, b), or v * comparison")
             return value
         if isinstance(value, Real) and not isinstance(value, bool):
-            if not abs(value) <= LARGEST:
-                self.fail(f"found the number {value}; allowed: finite numbers")
-            return Value(self, self.builder.constant(float(value)))
+            number = float(value)
+            if not abs(number) <= LARGEST:
+                self.fail(f"found the number {number}; allowed: finite numbers")
+            return Value(self, self.builder.constant(number))
         return self.fail(f"found a {type(value).__name__} where a vector or a number belongs; {ALLOWED}")
 
     def apply(self, op: str, *operands: Any) -> Value:

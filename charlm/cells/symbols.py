@@ -145,7 +145,7 @@ class Value:
         """Methods of tensors that are operations, as `x.tanh()`."""
         if name in FUNCTIONS and name not in NO_METHODS:
             return functools.partial(FUNCTIONS[name], self)
-        fault = f"a vector of a step has no {name}, only a number for each unit, H in a state"
+        fault = f"a vector of a step, such as a state of H units, has no {name}"
         raise AttributeError(f"{fault}; {_instead(name) or ALLOWED}", name=name, obj=self)
 
     @classmethod
