@@ -163,13 +163,15 @@ class Parameters:
 
     def where(self, error: BaseException | None = None) -> str:
         """File and line of the step that is being traced, or in which an error was raised."""
-        frames = traceback.walk_stack(sys._getframe(1)) if error is None else traceback.walk_tb(error.__traceback__)
+        frames = [*(traceback.walk_tb(error.__traceback__) if error else traceback.walk_stack(sys._getframe(1)))]
         step = inspect.unwrap(type(self.cell).step).__code__
         lines = [line for frame, line in frames if frame.f_code.co_filename == step.co_filename]
         if self.returned:
             line = max(number for *_, number in step.co_lines() if number)
-        elif lines:  # the innermost: the first of a stack, the last of a traceback
-            line = lines[0 if error is None else -1]
+        elif any(
+            frame.f_code is step for frame, _ in frames
+        ):  # the innermost: the first of a stack, the last of a traceback
+            line = lines[-1 if error else 0]
         else:
             line = step.co_firstlineno
         return f"{Path(step.co_filename).name}, line {line}, {type(self.cell).__name__}.step"

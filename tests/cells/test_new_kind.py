@@ -13,7 +13,7 @@ import charlm
 from charlm.cells import LSTM, RNN, Cell, tanh
 from charlm.cells.stored import StoredCell
 from charlm.config import flatten, parse_config
-from charlm.errors import ConfigError
+from charlm.errors import CellError, ConfigError
 from tests.runs import rows
 from tests.text import words_text
 
@@ -145,6 +145,16 @@ def test_other_processes_get_its_programs_instead_of_its_class():
 def test_python_is_told_of_wrong_options_in_one_line(values, options, fault):
     with pytest.raises((TypeError, ValueError), match=f"^{fault}$"):
         LSTM(*values, **options)
+
+
+def test_an_error_names_the_step_not_who_calls_it():
+    class Swapped(Cell):
+        def step(self, p: Any, h: Any, x: Any) -> Any:
+            return h
+
+    line = Swapped.step.__code__.co_firstlineno
+    with pytest.raises(CellError, match=rf"^test_new_kind.py, line {line}, Swapped.step: found h in the wrong place"):
+        Swapped().program(square=True)
 
 
 class Scaled(Cell):
