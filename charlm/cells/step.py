@@ -168,9 +168,8 @@ class Parameters:
         lines = [line for frame, line in frames if frame.f_code.co_filename == step.co_filename]
         if self.returned:
             line = max(number for *_, number in step.co_lines() if number)
-        elif any(
-            frame.f_code is step for frame, _ in frames
-        ):  # the innermost: the first of a stack, the last of a traceback
+        elif any(frame.f_code is step for frame, _ in frames):
+            # The innermost line: the first of a stack, the last of a traceback.
             line = lines[-1 if error else 0]
         else:
             line = step.co_firstlineno
