@@ -38,6 +38,7 @@ from charlm.cells.slstm import SLSTM
 from charlm.cells.sru import SRU
 from charlm.cells.step import (
     Parameters,
+    clamp,
     exp,
     log,
     log_sigmoid,

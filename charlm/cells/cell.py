@@ -11,12 +11,13 @@ from typing import Annotated, Any, ClassVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from charlm.cells.check import check
+from charlm.cells.check import check, is_name
 from charlm.cells.program import MOST_SIZE, Node, Program
 from charlm.cells.split import equations_only
 from charlm.cells.step import Parameters
-from charlm.cells.symbols import ALLOWED, Value
+from charlm.cells.symbols import Value
 from charlm.errors import CellError
+from charlm.system.faults import fault_lines, json_schema, nearest
 from charlm.system.section import Count, Section
 
 
@@ -45,6 +46,24 @@ class Cell(Section):
     """The name of a built-in kind, or FILE.py:CLASS."""
     hidden: Annotated[Count, Field(le=MOST_SIZE)] = 256
     """Hidden units of each layer, H."""
+
+    def __init__(self, *values: Any, **options: Any) -> None:
+        """A cell with these options. TypeError for a value without a name; ValueError with a line for each fault."""
+        name = type(self).__name__
+        if values:
+            raise TypeError(f"{name}: found {values[0]!r:.40} without a name; allowed: options by name, as hidden=16")
+        try:
+            super().__init__(**options)
+        except ValidationError as error:
+            raise ValueError("\n".join(fault_lines(error, json_schema(type(self)), options, {(): name}))) from None
+
+    # So pydantic does not call it to validate a section.
+    __init__.__pydantic_base_init__ = True  # pyright: ignore[reportFunctionMemberAccess]
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        super().__init_subclass__(**settings)
+        if not cls.__module__.startswith("charlm.cells."):
+            _check_names(cls)
 
     @field_validator("hidden")
     @classmethod
@@ -118,6 +137,12 @@ def plain(value: Any) -> Any:
     return value
 
 
+def are_names(value: Any) -> bool:
+    """Whether a value is a tuple of different names."""
+    is_plain = isinstance(value, tuple) and all(isinstance(name, str) and is_name(name) for name in value)
+    return is_plain and len({*value}) == len(value)
+
+
 def is_in_file(kind: object) -> bool:
     """Whether a kind names a Python file, and perhaps a class in it."""
     return isinstance(kind, str) and re.search(r"\.py(:|$)", kind) is not None
@@ -126,6 +151,43 @@ def is_in_file(kind: object) -> bool:
 def same_file(kind: str, other: str) -> bool:
     """Whether two kinds name a class in a file alike; the file may have moved."""
     return is_in_file(other) and Path(kind).name == Path(other).name
+
+
+_SET = ("states", "internal", "initial", "meanings")
+"""Attributes of `Cell` that a class sets, without a type."""
+
+
+def _check_names(cell: type[Cell]) -> None:
+    """CellError if a class outside of charlm replaces what every cell has, except what a kind sets."""
+    types = inspect.get_annotations(cell)
+    for name in dict.fromkeys((*vars(cell), *types)):
+        is_option = name in types and "ClassVar" not in str(types[name])
+        may_set = ("hidden",) if is_option else (*_SET, "step", "model_post_init")
+        is_new = not hasattr(Cell, name) and name not in Cell.model_fields
+        if is_new or name in may_set or (name.startswith("_") and name != "__init__"):
+            continue
+        if name == "model_config" and cell.model_config == Cell.model_config:  # set by pydantic
+            continue
+        allowed = "another name"
+        if name == "hidden":
+            allowed = "hidden: int = 256"
+        elif name in _SET:
+            allowed = f"{name} = …, without a type"
+        elif name in ("__init__", "model_config"):
+            allowed = "options as attributes of the class, as in leak: float = 0.0"
+        raise CellError(f"{cell.__name__}: found its own {name}, which every cell has; allowed: {allowed}")
+
+
+def place_of(cell: type[Cell], attribute: str = "") -> str:
+    """File and line of a class, or of an attribute in its body, for errors; its name alone if it has no source."""
+    try:
+        lines, first = inspect.getsourcelines(cell)
+        file = Path(inspect.getfile(cell)).name
+    except (OSError, TypeError):
+        return cell.__name__
+    numbers = [number for number, text in enumerate(lines) if re.match(rf"\s+{attribute}\s*[:=]", text)]
+    line = first + numbers[0] if attribute and numbers else first
+    return f"{file}, line {line}, {cell.__name__}"
 
 
 # The program of a step
@@ -177,13 +239,11 @@ def _traced(cell: Cell, square: bool) -> Program:
     except CellError:
         raise
     except (Exception, SystemExit) as error:
-        text = f"{type(error).__name__}: {' '.join(str(error).split())}; {ALLOWED}"
-        if isinstance(error, ValidationError):
-            text = "step sets an attribute of the cell; allowed: reading attributes; carry values as states"
-        raise CellError(f"{tracing.where(error)}: {text}") from error
+        raise CellError(f"{tracing.where(error)}: {_explained(error, tracing)}") from error
     tracing.returned = True
-    if isinstance(results, list):
-        tracing.fail("step returns a list; allowed: a tuple, or one value")
+    if results is None or isinstance(results, list):
+        found = "nothing" if results is None else "a list"
+        tracing.fail(f"step returns {found}; allowed: a value for each state, as in return {', '.join(cell.states)}")
     results = results if isinstance(results, tuple) else (results,)
     if len(results) != len(cell.states):
         states = f"{len(cell.states)}: {', '.join(cell.states)}"
@@ -206,19 +266,41 @@ def _traced(cell: Cell, square: bool) -> Program:
     return program
 
 
+def _explained(error: BaseException, tracing: Parameters) -> str:
+    """What to say of an exception that a step raised."""
+    cell, text = tracing.cell, " ".join(str(error).split())
+    if isinstance(error, ValidationError):
+        return "step sets an attribute of the cell; allowed: reading attributes; carry values as states"
+    if isinstance(error, AttributeError) and error.obj is tracing:
+        functions = "p.product, p.vector, p.linear, p.layer_norm, p.note, p.show, p.square"
+        return f"found p.{error.name}; allowed: {functions}; no value is a matrix: a state is a vector of H units"
+    if isinstance(error, AttributeError) and error.obj is cell:
+        known = sorted({*vars(cell), *dir(type(cell))} - {"kind", *dir(Cell)})
+        return f"found self.{error.name}; allowed: {', '.join(known)}{nearest(error.name, known)}"
+    is_complete = isinstance(error, ValueError) or (isinstance(error, AttributeError) and isinstance(error.obj, Value))
+    return text if text and is_complete else f"{type(error).__name__}: {text}"
+
+
 def _check_signature(tracing: Parameters) -> None:
-    """CellError unless the cell has states, and its step takes them."""
+    """CellError unless the cell has states, and its step takes them, each in its place."""
     cell = tracing.cell
-    names, internal, name = cell.states, cell.internal, type(cell).__name__
-    if not isinstance(names, tuple) or len({*names}) != len(names) or not {*internal} < {*names}:
+    if not are_names(cell.states) or not cell.states:
+        where = place_of(type(cell), "states")
+        raise CellError(f'{where}: found states = {cell.states!r:.80}; allowed: different names, as in ("h", "c")')
+    if not are_names(cell.internal) or not {*cell.internal} <= {*cell.states[1:]}:
+        where = place_of(type(cell), "internal")
         raise CellError(
-            f"{name}: found states {names!r}, internal {internal!r}; allowed: a tuple of different names, such as "
-            'states: ClassVar = ("h", "c"), and as internal any but the first of them'
+            f"{where}: found internal = {cell.internal!r:.80}; allowed: a tuple of states, without the first"
         )
-    signature = ", ".join(("self", "p", "x", *names))
+    arguments = ("p", "x", *cell.states)
+    signature = f"def step({', '.join(('self', *arguments))})"
     if type(cell).step.__module__ == __name__:  # that of `Cell`
-        raise CellError(f"{name}: found no step; allowed: def step({signature})")
+        raise CellError(f"{place_of(type(cell))}: found no step; allowed: {signature}")
     try:
-        inspect.signature(cell.step).bind(tracing, None, *names)
+        written = inspect.signature(cell.step)
+        written.bind(tracing, None, *cell.states)
     except TypeError as error:
-        tracing.fail(f"{error}; allowed: def step({signature}), with one argument for each of the states")
+        tracing.fail(f"{error}; allowed: {signature}, with one argument for each of the states")
+    for place, name in enumerate(written.parameters):
+        if name in arguments and arguments[place : place + 1] != (name,):
+            tracing.fail(f"found {name} in the wrong place; allowed: {signature}")

@@ -177,7 +177,8 @@ def _check_ends(program: Program, square: bool) -> None:
     for name, place in (*states, *looked_at):
         require(0 <= place < len(program.nodes), f"{name}: no operation {place}")
         node = program.nodes[place]
-        require(node.count == 1 and node.size in hidden, f"{name} with {node.count} × {node.size}; allowed: 1 × H")
+        shape = f"{node.count} × {node.size or 'constant'}"
+        require(node.count == 1 and node.size in hidden, f"{name} with {shape}; allowed: 1 × H")
         require(not _is_condition(program, node), f"{name}: a comparison")
     for name, place in states:
         fault = f"{name}, which depends neither on x nor on a state; allowed: states that do"

@@ -1,15 +1,14 @@
 """A cell in a Python file outside of charlm, whose kind is `path/to/file.py:Class`. Loading one runs the file."""
 
-import difflib
-import functools
 import hashlib
+import importlib
 import inspect
 import os
 import sys
 import traceback
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,12 @@ from pydantic import PydanticUserError, ValidationError
 from pydantic_core import PydanticUndefined
 
 from charlm.cells import CELLS, Cell
-from charlm.cells.cell import is_in_file
+from charlm.cells.cell import are_names, is_in_file, place_of
 from charlm.cells.check import LARGEST, is_name
 from charlm.cells.stored import StoredCell
 from charlm.errors import CellError
 from charlm.system.console import say
+from charlm.system.faults import fault_lines, json_schema, nearest
 from charlm.system.files import read_file
 
 MOST_BYTES = 1_000_000
@@ -31,8 +31,8 @@ _ALLOWED = "allowed: a Python file with a subclass of charlm.cells.Cell, as ./le
 def load_cell(kind: str, folder: Path) -> Cell:
     """A cell of the class that a kind names, with default options and the absolute path in its own kind.
 
-    A relative path starts in `folder`. A file is run once, and again after it has changed; a line says so. CellError
-    for whatever is wrong with it.
+    A relative path starts in `folder`. A file is run once, and again after it or a module beside it, which it imports,
+    has changed; a line says so. CellError for whatever is wrong with it.
     """
     written, is_named, name = kind.rpartition(".py:")
     path = absolute(folder, f"{written}.py" if is_named else kind)
@@ -73,7 +73,7 @@ def registered(cell: Any) -> Iterator[dict[str, Any]]:
         yield _as_settings(kind, options)
         return
     if not isinstance(cell, Cell) or not is_in_file(cell.kind):
-        _check_class("cell", own_class)
+        _check_class(own_class)
         file = getattr(sys.modules.get(own_class.__module__), "__file__", None) or ""
         if not is_in_file(file):  # as "<stdin>", or a script without an ending
             file = f"{own_class.__module__}.py"
@@ -101,21 +101,36 @@ def _module(path: Path) -> types.ModuleType:
     except (OSError, ValueError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", None) or error
         raise CellError(f"{path}: {reason}; {_ALLOWED}") from None
-    return _run(path, source)
+    files, module = _RAN.get(path, ({}, None))
+    if module is None or any(_content(file) != content for file, content in files.items()):
+        module, helpers = _run(path, source)
+        _RAN[path] = {path: source} | {file: _content(file) for file in helpers}, module
+    return module
 
 
-@functools.lru_cache(maxsize=32)
-def _run(path: Path, source: bytes) -> types.ModuleType:
+_RAN: dict[Path, tuple[dict[Path, bytes | None], types.ModuleType]] = {}
+"""The files that each path's module was made of, with their content."""
+
+
+def _content(file: Path) -> bytes | None:
+    with suppress(OSError):
+        return file.read_bytes()
+
+
+def _run(path: Path, source: bytes) -> tuple[types.ModuleType, list[Path]]:
+    """The module of a cell's file, and the files beside it that it imports."""
     say("cell", f"{path}: runs this file, for the cells in it")
     module = types.ModuleType(f"charlm_cell_{hashlib.sha256(bytes(path) + source).hexdigest()[:16]}")
     module.__file__ = str(path)
     # Pydantic finds types, and inspect finds the file, by way of the module.
     sys.modules[module.__name__] = module
     try:
-        exec(compile(source, str(path), "exec"), module.__dict__)
+        with _importable(path.parent) as helpers:
+            exec(compile(source, str(path), "exec"), module.__dict__)
     except (Exception, SystemExit) as error:
+        file = path
         if isinstance(error, SyntaxError):
-            line, text = error.lineno, error.msg
+            file, line, text = error.filename, error.lineno, error.msg
         else:
             frames = traceback.extract_tb(error.__traceback__)
             lines = [frame.lineno for frame in frames if frame.filename == str(path)]
@@ -124,8 +139,31 @@ def _run(path: Path, source: bytes) -> types.ModuleType:
         at = f", line {line}" if line else ""
         if isinstance(error, PydanticUserError):
             text = f"{text.partition('. ')[0]}; allowed: options with a type, as in scale: float = 3.0"
-        raise CellError(f"{path}{at}: {type(error).__name__}: {text}") from None
-    return module
+        if not isinstance(error, CellError):
+            text = f"{type(error).__name__}: {text}"
+        raise CellError(f"{file}{at}: {text}") from None
+    return module, helpers
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[list[Path]]:
+    """During the block the modules of a folder can be imported, and are read anew. Lists their files after it."""
+    helpers: list[Path] = []
+    beside = {file.stem: file for file in folder.glob("*.py") if file.stem not in sys.stdlib_module_names}
+    others = {name: sys.modules.pop(name) for name in beside.keys() & sys.modules.keys()}
+    # Python would read bytecode again after a change within the same second.
+    writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    sys.path.insert(0, str(folder))
+    importlib.invalidate_caches()
+    try:
+        yield helpers
+    finally:
+        sys.path.remove(str(folder))
+        sys.dont_write_bytecode = writes_none
+        for name in beside.keys() & sys.modules.keys():
+            del sys.modules[name]
+            helpers.append(beside[name])
+        sys.modules.update(others)
 
 
 def _own_cells(path: Path, module: types.ModuleType) -> list[str]:
@@ -146,41 +184,36 @@ def _cell(path: Path, module: types.ModuleType, name: str) -> Cell:
     if named is None or not _is_cell(named):
         own_cells = _own_cells(path, module)
         description = f"no class {name}" if named is None else f"{name}, which is no subclass of charlm.cells.Cell"
-        near = difflib.get_close_matches(name, own_cells, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise CellError(f"{path}: found {description}; allowed: {' | '.join(own_cells)}{hint}")
-    _check_class(str(path), named)
+        raise CellError(f"{path}: found {description}; allowed: {' | '.join(own_cells)}{nearest(name, own_cells)}")
+    _check_class(named)
     if name in CELLS:
         raise CellError(f"{path}: found a class {name}, the name of a built-in kind; allowed: another name")
     return named.model_construct(kind=f"{path}:{name}")
 
 
-def _check_class(where: str, cell: type[Cell]) -> None:
+def _check_class(cell: type[Cell]) -> None:
     """CellError unless a checkpoint can hold the class's name and its options, and a config their defaults."""
 
-    def require(holds: bool, found: str, allowed: str) -> None:
+    def require(holds: bool, attribute: str, found: str, allowed: str) -> None:
         if not holds:
-            raise CellError(f"{where}: found {found}; allowed: {allowed}")
+            raise CellError(f"{place_of(cell, attribute)}: found {found}; allowed: {allowed}")
 
     name, initial = cell.__name__, cell.initial
-    require(is_name(name), f"a class {name}", "a name of ASCII letters, not beginning with _")
+    require(is_name(name), "", f"a class {name}", "a name of ASCII letters, not beginning with _")
     options = [option for option in cell.model_fields if option not in Cell.model_fields]
     for option in options:
-        require(not hasattr(StoredCell, option), f"an option {name}.{option}, which Cell has", "another name")
-        require(is_name(option), f"an option {name}.{option}", "a name of ASCII letters")
+        require(not hasattr(StoredCell, option), option, f"an option {option}, which Cell has", "another name")
+        require(is_name(option), option, f"an option {option}", "a name of ASCII letters")
         default = cell.model_fields[option].get_default(call_default_factory=True)
-        is_number = isinstance(default, int | float) and abs(default) <= LARGEST
-        is_plain = is_number or default is PydanticUndefined or isinstance(default, str | None)
-        require(is_plain, f"{name}.{option} = {default!r:.40}", "a finite number, text, true or false")
+        require(default is not PydanticUndefined, option, "no default", f"one, as in {option}: float = 0.0")
+        is_plain = isinstance(default, str | None) or (isinstance(default, int | float) and abs(default) <= LARGEST)
+        require(is_plain, option, f"{option} = {default!r:.40}", "a finite number, text, true or false")
     try:
         cell.model_validate(cell.model_validate({}).model_dump(mode="json"))
     except ValidationError as error:
-        for fault in error.errors():
-            if fault["type"] != "missing":
-                option = ".".join(map(str, fault["loc"]))
-                text = fault["msg"].rpartition("; ")[2]
-                found = f"{where}: found {name}.{option} = {fault['input']!r:.40} as a default"
-                raise CellError(f"{found}; {text}") from None
-    is_known = isinstance(initial, tuple) and len({*initial}) == len(initial) and {*initial} <= {*options}
+        where = place_of(cell, str(error.errors()[0]["loc"][0]))
+        defaults = vars(cell.model_construct())
+        raise CellError(fault_lines(error, json_schema(cell), defaults, {(): where})[0]) from None
+    is_known = are_names(initial) and {*initial} <= {*options}
     listed = ", ".join(options) or "there are none"
-    require(is_known, f"{name}.initial = {initial!r:.80}", f"a tuple of options: {listed}")
+    require(is_known, "initial", f"initial = {initial!r:.80}", f"a tuple of options: {listed}")

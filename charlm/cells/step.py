@@ -9,7 +9,7 @@ from operator import methodcaller
 from pathlib import Path
 from typing import Any, NoReturn
 
-from charlm.cells.check import MOST_NODES, check_shape, joined
+from charlm.cells.check import LARGEST, MOST_NODES, check_shape, joined
 from charlm.cells.operations import OPERATIONS
 from charlm.cells.program import EPSILON, Builder, Node, Parameter, Size, Start
 from charlm.cells.symbols import ALLOWED, Condition, Value
@@ -27,9 +27,11 @@ class Parameters:
         self.square = square
         """Whether the layer has as many inputs as hidden units, so that x and the states can be added."""
         self.returned = False
-        """Whether the step has returned: errors then name its first line."""
+        """Whether the step has returned: errors then name its last line."""
         self.builder = Builder()
         self.declared: dict[str, Parameter] = {}
+        self.rows: set[tuple[str, int]] = set()
+        """The rows of vectors that the step has, by name and number."""
         self.gates: dict[str, int] = {}
         self.shown: dict[str, int] = {}
         self.operations = 0
@@ -50,7 +52,7 @@ class Parameters:
         transposed: bool = False,
         fixed: bool = False,
     ) -> Any:
-        """W v: a matrix times a vector. Several gates: the vectors of each, side by side.
+        """W v: a matrix times a vector; the same name again: the same matrix. Several gates: vectors side by side.
 
         index, of: this is matrix `index` of a stack of `of`. size: the result's units: "H", "I" for as many as the
         input has, or a number. start: the initial matrix, or one for each gate: "identity", "orthogonal", a number for
@@ -80,13 +82,17 @@ class Parameters:
     ) -> Any:
         """A parameter with one number per unit; several gates: one such vector each, side by side.
 
-        start: the initial value, or one for each gate: a number, or an array with a number for each unit; None: drawn
-        at random, from U(±bound) or like a bias. of: length of the parameter's first dimension; index: the row to use,
-        else all. fixed: training does not change the vector.
+        A step calls this once for each row. start: the initial value, or one for each gate: a number, or an array with
+        a number for each unit; None: drawn at random, from U(±bound) or like a bias. of: length of the parameter's
+        first dimension; index: the row to use, else all. fixed: training does not change the vector.
         """
         bound = None if bound is None else float(bound)
         self._declare(Parameter(name, gates, size, stack=of, bound=bound, fixed=fixed), index, start)
         rows, first = (gates * max(of, 1), 0) if index is None else (gates, index * gates)
+        own_rows = {(name, row) for row in range(first, first + rows)}
+        if not self.rows.isdisjoint(own_rows):
+            self.fail(f"the vector {name} is asked for twice; allowed: once; keep it in a variable, or rename one")
+        self.rows |= own_rows
         return self._put(Node("vector", (), rows, size, name, first))
 
     def linear(self, x: Any, h: Any, gates: int = 1, start: tuple[float | None, ...] | None = None) -> Any:
@@ -119,7 +125,10 @@ class Parameters:
                 self.fail("a comparison where a vector belongs; allowed: where(comparison, a, b), or v * comparison")
             return value
         if isinstance(value, Real) and not isinstance(value, bool):
-            return Value(self, self.builder.constant(float(value)))
+            number = float(value)
+            if not abs(number) <= LARGEST:
+                self.fail(f"found the number {number}; allowed: finite numbers")
+            return Value(self, self.builder.constant(number))
         return self.fail(f"found a {type(value).__name__} where a vector or a number belongs; {ALLOWED}")
 
     def apply(self, op: str, *operands: Any) -> Value:
@@ -162,11 +171,16 @@ class Parameters:
 
     def where(self, error: BaseException | None = None) -> str:
         """File and line of the step that is being traced, or in which an error was raised."""
-        frames = traceback.walk_stack(sys._getframe(1)) if error is None else traceback.walk_tb(error.__traceback__)
+        frames = [*(traceback.walk_tb(error.__traceback__) if error else traceback.walk_stack(sys._getframe(1)))]
         step = inspect.unwrap(type(self.cell).step).__code__
         lines = [line for frame, line in frames if frame.f_code.co_filename == step.co_filename]
-        # The innermost line of the cell's own file: the first of a stack, the last of a traceback.
-        line = lines[0 if error is None else -1] if lines and not self.returned else step.co_firstlineno
+        if self.returned:
+            line = max(number for *_, number in step.co_lines() if number)
+        elif any(frame.f_code is step for frame, _ in frames):
+            # The innermost line: the first of a stack, the last of a traceback.
+            line = lines[-1 if error else 0]
+        else:
+            line = step.co_firstlineno
         return f"{Path(step.co_filename).name}, line {line}, {type(self.cell).__name__}.step"
 
     def _named(self, values: dict[str, Any]) -> dict[str, int]:
@@ -262,6 +276,11 @@ def maximum(a: Any, b: Any) -> Any:
 def minimum(a: Any, b: Any) -> Any:
     """The smaller of two vectors, or of a vector and a number."""
     return _extreme("minimum", a, b)
+
+
+def clamp(v: Any, min: Any = None, max: Any = None) -> Any:
+    """v, but at least min and at most max, which are numbers or vectors."""
+    return v.clamp(min, max)
 
 
 def where(condition: Any, a: Any, b: Any) -> Any:

@@ -85,8 +85,9 @@ class Value:
         """How many vectors are side by side; with one, an error that says so: of a tensor it is the batch size."""
         if self.node.count == 1:
             self.tracing.fail(
-                "found one vector where several are expected; allowed: products and vectors with gates; a step sees "
-                "one time step, and charlm makes the loop over time"
+                "found one vector where several are expected, as by len, sum or a loop; allowed: products and vectors "
+                "with gates; a state is a vector of H units, without batch and time; write self.hidden for H, and "
+                "p.product for a sum over units"
             )
         return self.node.count
 
@@ -104,6 +105,9 @@ class Value:
     __array__ = _refused(f"an array of numpy of vectors, which a trace does not know; {ALLOWED}")
     __array_ufunc__ = None  # numpy then refuses its functions, and leaves operators to this class
     __matmul__ = __rmatmul__ = _refused('a product with @; allowed: p.product("weight", x), which declares the matrix')
+    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __divmod__ = __round__ = _refused(
+        f"an operation that a step does not have; {ALLOWED}"
+    )
     __eq__ = _refused(f"a comparison with == or !=; {ALLOWED}")
     __hash__ = None  # type: ignore[assignment]
 
@@ -141,7 +145,8 @@ class Value:
         """Methods of tensors that are operations, as `x.tanh()`."""
         if name in FUNCTIONS and name not in NO_METHODS:
             return functools.partial(FUNCTIONS[name], self)
-        raise AttributeError(f"a vector of a step has no {name}" + (f"; {_instead(name)}" if _instead(name) else ""))
+        fault = f"a vector of a step, such as a state of H units, has no {name}"
+        raise AttributeError(f"{fault}; {_instead(name) or ALLOWED}", name=name, obj=self)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> "Value":
@@ -249,6 +254,7 @@ NO_METHODS = {"log_sigmoid": "log_sigmoid(v)", "softplus": "softplus(v)", "silu"
 
 INSTEAD = {
     **dict.fromkeys(("linear", "matmul", "mm", "addmm", "bmm", "einsum"), "p.product(name, v)"),
+    **dict.fromkeys(("T", "t", "transpose"), "p.product(name, v, transposed=True)"),
     **dict.fromkeys(("cat", "concat", "concatenate", "stack", "hstack"), "a product of each vector, and their sum"),
     **dict.fromkeys(("chunk", "split", "unbind", "unflatten", "view", "reshape"), "i, f = p.product(name, v, 2)"),
     **{"layer_norm": "normalize(v), or p.layer_norm(v, name)", "rms_norm": "rms_normalize(v)"},
@@ -260,7 +266,7 @@ INSTEAD = {
     **dict.fromkeys(("shape", "size", "dim", "ndim", "numel"), "self.hidden or another option"),
     **dict.fromkeys(
         ("mean", "sum", "prod", "var", "std", "norm", "amax", "amin", "argmax", "softmax", "logsumexp", "cumsum"),
-        "normalize(v) or rms_normalize(v), or p.product(name, v), which learns sums over units,",
+        "p.product(name, v, start=1.0, fixed=True), which sums over units, or normalize(v) or rms_normalize(v)",
     ),
 }
 """What a step writes instead of functions that need more than one unit, or that do not belong into a step."""

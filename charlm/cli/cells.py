@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -68,8 +69,6 @@ def check(
     Example:
       charlm cells check leaky.py
     """
-    from pydantic import ValidationError
-
     from charlm.cells.cell import is_in_file
     from charlm.cells.file import cells_of_file, load_cell
     from charlm.layers.check_backends import HIDDEN, agreements
@@ -78,11 +77,7 @@ def check(
         raise CellError(f"{file}: found no path of a Python file; allowed: for example leaky.py, or leaky.py:Leaky")
     own = cells_of_file(Path(file)) if file.endswith(".py") else [load_cell(file, Path())]
     for each in own:
-        try:
-            cell = each.with_options({"kind": each.kind, "hidden": HIDDEN})
-        except ValidationError as error:
-            options = ", ".join(".".join(map(str, fault["loc"])) for fault in error.errors())
-            raise CellError(f"{each.name}: found no valid default of {options}; allowed: one for each") from None
+        cell = each.with_options({"kind": each.kind, "hidden": HIDDEN})
         if each is not own[0]:
             typer.echo()
         _print(cell)
@@ -113,14 +108,17 @@ def _print(cell: "Cell") -> None:
     note = "" if general else "  (for layers with as many inputs as hidden units only)"
     options = {"hidden": cell.hidden, **cell.options()}
     shapes = [f"{one.name} {one.shape_text}{' fixed' if one.fixed else ''}" for one in program.parameters]
-    print_table(
-        {
-            cell.name: (_summary(type(cell)) or "without a docstring") + note,
-            "states": ", ".join(cell.states),
-            "options": ", ".join(f"{name} {json.dumps(value)}" for name, value in options.items()),
-            "parameters": ", ".join(shapes),
-        }
-    )
+    products = Counter((node.name, node.index) for node in program.nodes if node.op == "product")
+    shared = [f"{name} multiplies {count} vectors" for (name, _), count in products.items() if count > 1]
+    rows = {
+        cell.name: (_summary(type(cell)) or "without a docstring") + note,
+        "states": ", ".join(cell.states),
+        "options": ", ".join(f"{name} {json.dumps(value)}" for name, value in options.items()),
+        "parameters": ", ".join(shapes),
+    }
+    if shared:
+        rows["shared"] = ", ".join(shared)
+    print_table(rows)
     forward, backward = equations(program), derivative(program)
     paragraphs = inspect.cleandoc(type(cell).__doc__ or "").split("\n\n")[1:]
     explained = [" ".join(paragraph.split()) for paragraph in paragraphs]

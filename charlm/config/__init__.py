@@ -3,7 +3,6 @@
 schema.py      Config: declares every option, with its default, range and help
 optimizers.py  the options of optimizers and learning rate schedules; those of cells are in charlm/cells/
 parse.py       load_config, parse_config: a config from YAML and overrides (KEY=VALUE), or all its faults at once
-faults.py      pydantic's errors as lines for a person
 yaml.py        YAML as people expect it
 listing.py     the options that a config has: listed, compared, written
 shipped.py     the configs that come with charlm

@@ -4,9 +4,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from charlm.config.faults import show
 from charlm.config.schema import Config
 from charlm.config.yaml import dump_flow, dump_yaml
+from charlm.system.faults import show
 from charlm.system.section import Section
 
 

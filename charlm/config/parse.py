@@ -10,13 +10,13 @@ from pydantic import ValidationError
 from charlm.cells import Cell
 from charlm.cells.cell import is_in_file, same_file
 from charlm.cells.stored import StoredCell
-from charlm.config.faults import Schema, Written, fault_lines, json_schema, show, written_at
 from charlm.config.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule
 from charlm.config.schema import CELL_KINDS, Config
 from charlm.config.shipped import find_config, nearest_configs
 from charlm.config.yaml import load_yaml
 from charlm.errors import CellError, ConfigError
 from charlm.runs import is_run
+from charlm.system.faults import Schema, Written, fault_lines, json_schema, show, written_at
 from charlm.system.files import encoding_fault, read_file
 from charlm.system.section import Kinds, Section
 
@@ -101,10 +101,10 @@ def parse_config(
 
     own_cell: Cell | None = None
     section = _section_of(raw, _CELL_KIND)
-    if section and is_in_file(section.get("kind")):
+    if section and isinstance(kind := section.get("kind"), str) and (":" in kind or is_in_file(kind)):
         source = written_at(_CELL_KIND, written)
         try:
-            own_cell = _own_cell(section["kind"], folder if source == where else None, cell, runs_file)
+            own_cell = _own_cell(kind, folder if source == where else None, cell, runs_file)
             section["kind"] = own_cell.kind
         except CellError as error:
             faults.append(f"{source}: model.cell.kind: {error}")
@@ -123,6 +123,10 @@ def parse_config(
 
 def _own_cell(kind: str, folder: Path | None, known: Cell | None, runs_file: bool) -> Cell:
     """The cell of a Python file: the known one, one that the file makes, or its options alone; see `parse_config`."""
+    if not is_in_file(kind):
+        file, _, name = kind.rpartition(":")
+        near = f"./{file.removeprefix('./')}.py:{name}"
+        raise CellError(f"found {kind!r}; allowed: a built-in kind, or FILE.py:CLASS; did you mean {near!r}?")
     in_run = folder is not None and is_run(folder)
     if known is not None and same_file(kind, known.kind) and (in_run or not runs_file):
         return known.model_copy(update={"kind": _in_full(kind, folder or Path())})

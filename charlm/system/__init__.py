@@ -11,4 +11,5 @@ formatting.py     numbers with units, and text without control characters
 children.py       child processes: limited in memory and time, and ended with their parent
 number.py         in_range: numbers as arguments
 section.py        Section: what the sections of a config share
+faults.py         pydantic's errors as lines for a person
 """

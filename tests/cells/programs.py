@@ -59,7 +59,6 @@ OTHER = ("vector", "gates", "two_products", "layer_norm", "stack", "low_rank", "
 class Drawn(Cell):
     """A cell that follows a recipe: each instruction adds values to those that the next ones choose from."""
 
-    kind: Any = "drawn"
     recipe: tuple[Instruction, ...] = ()
 
     def step(self, p: Parameters, x: Any, *states: Any) -> Any:

@@ -11,10 +11,10 @@ import torch
 import yaml
 
 import charlm
-from charlm.cells import RNN, Cell, tanh
+from charlm.cells import LSTM, RNN, Cell, tanh
 from charlm.cells.stored import StoredCell
 from charlm.config import flatten, parse_config
-from charlm.errors import ConfigError
+from charlm.errors import CellError, ConfigError
 from tests.runs import rows
 from tests.text import words_text
 
@@ -151,14 +151,10 @@ FAULTS = [
     (LEAKY, "tanh", "found tanh, which is no subclass of charlm.cells.Cell; allowed: Leaky"),
     (f"{LEAKY}\nclass Two(Leaky):\n    pass\n", "", "found 2 cells, Leaky, Two; allowed: the name of one"),
     (LEAKY.replace("Leaky", "lstm"), "lstm", "found a class lstm, the name of a built-in kind; "),
-    (LEAKY.replace("leak: float", "step: float"), "Leaky", "found an option Leaky.step, which Cell has; "),
-    (LEAKY.replace("leak: float", "leak"), "Leaky", "; allowed: options with a type, as in scale: float = 3.0"),
-    (LEAKY.replace("leak: float", "rate: float"), "Leaky", "initial = ('leak',); allowed: a tuple of options: rate"),
 ]
 
 
 @pytest.mark.parametrize(("source", "name", "fault"), FAULTS, ids=lambda value: value[-30:])
-@pytest.mark.filterwarnings("ignore:Field name")
 def test_what_is_wrong_with_the_file_is_one_line(source, name, fault):
     Path("wrong.py").write_text(source, encoding="utf-8")
     kind = f"wrong.py:{name}" if name else "wrong.py"
@@ -175,6 +171,29 @@ def test_other_processes_get_its_programs_instead_of_its_class():
     assert flatten(received) == flatten(config)
     assert isinstance(received.model.cell, StoredCell)
     assert received.model.cell.program(square=False) == config.model.cell.program(square=False)
+
+
+@pytest.mark.parametrize(
+    ("values", "options", "fault"),
+    [
+        ((), {"hiden": 16}, "LSTM: hiden: unknown key; allowed: .*; did you mean 'hidden'[?]"),
+        ((), {"hidden": 0}, "LSTM: hidden: found 0; allowed: an integer ≥ 1 and ≤ 1,048,576"),
+        ((16,), {}, "LSTM: found 16 without a name; allowed: options by name, as hidden=16"),
+    ],
+)
+def test_python_is_told_of_wrong_options_in_one_line(values, options, fault):
+    with pytest.raises((TypeError, ValueError), match=f"^{fault}$"):
+        LSTM(*values, **options)
+
+
+def test_an_error_names_the_step_not_who_calls_it():
+    class Swapped(Cell):
+        def step(self, p: Any, h: Any, x: Any) -> Any:
+            return h
+
+    line = Swapped.step.__code__.co_firstlineno
+    with pytest.raises(CellError, match=rf"^test_new_kind.py, line {line}, Swapped.step: found h in the wrong place"):
+        Swapped().program(square=True)
 
 
 class Scaled(Cell):

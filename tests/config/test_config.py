@@ -13,6 +13,7 @@ from charlm.errors import ConfigError
 KEYS = "data, model, train, optimizer, seed, device, precision, threads"
 INTEGER = "an integer ≥ 0 and < 9,223,372,036,854,775,808"
 NO_LIMIT = "train: found no limit; allowed: at least one of max_steps, max_epochs, max_minutes"
+NO_FILE = "found 'mine:Mix'; allowed: a built-in kind, or FILE.py:CLASS"
 NO_VALIDATION = "train.patience: found early stopping without a validation split; allowed: 0, or a validation share "
 
 
@@ -28,6 +29,7 @@ FAULTS = [
     ("optimizer: {lr: 1e400}", "optimizer.lr: found Infinity; allowed: a number ≥ 1e-30 and ≤ 1,000,000,000"),
     ("model: {dropout: 1}", "model.dropout: found 1; allowed: a number ≥ 0 and ≤ 0.9999999 or a section"),
     ("{data: {split: [1, 0, 0]}, train: {max_steps: 1, patience: 2}}", NO_VALIDATION),
+    ("model: {cell: {kind: 'mine:Mix'}}", f"model.cell.kind: {NO_FILE}; did you mean './mine.py:Mix'?"),
     # The tag that pydantic puts behind `cell` is no part of the path, even where a key has the tag's name.
     ("model: {cell: {kind: gru, gru: {}}}", "model.cell.gru: unknown key; allowed: kind, hidden"),
 ]  # fmt: skip

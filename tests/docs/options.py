@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from charlm.config.faults import Schema, allowed_text, json_schema
 from charlm.config.schema import Config
+from charlm.system.faults import Schema, allowed_text, json_schema
 
 
 def options_table() -> str:

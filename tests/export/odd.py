@@ -32,8 +32,6 @@ class Odd(Cell):
     states: ClassVar = ("y", "logits", "new_y")
     internal: ClassVar = ("new_y",)
 
-    kind: str = "odd"
-
     def step(self, p: Parameters, x: Any, y: Any, other: Any, norm: Any) -> Any:
         gate = 2 * sigmoid(p.product("q", y, size="I") + p.vector("q_bias", size="I"))
         seen = rms_normalize(gate * x, 1e-3)

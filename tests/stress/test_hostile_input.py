@@ -104,7 +104,8 @@ class Wide(Cell):
     states: ClassVar = tuple(f"h{number}" for number in range(64))
 
     def step(self, p: Any, x: Any, *states: Any) -> Any:
-        return tuple(h + p.vector("w") for h in states)
+        w = p.vector("w")
+        return tuple(h + w for h in states)
 
 
 WIDE: dict[str, Any] = {

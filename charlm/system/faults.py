@@ -99,21 +99,22 @@ def _explain(fault: Any, path: Path, value: Any, node: Schema) -> tuple[Path, st
     kind = fault["type"]
     if kind == "extra_forbidden":
         known = list(node.get("properties", {}))
-        return (), f"unknown key; allowed: {', '.join(known)}{_nearest(path[-1], known)}"
+        return (), f"unknown key; allowed: {', '.join(known)}{nearest(path[-1], known)}"
     if kind == "value_error":  # from our validators: "key: found …; allowed: …", or without the key
         key, colon, text = str(fault["ctx"]["error"]).partition(": found ")
         return (tuple(key.split(".")), f"found {text}") if colon else ((), key)
     if kind == "union_tag_not_found":
         tag, allowed = node["discriminator"]["propertyName"], list(node["discriminator"]["mapping"])
         tag_value = value.get(tag, _MISSING)
-        return (tag,), f"found {show(tag_value)}; allowed: {' | '.join(allowed)}{_nearest(tag_value, allowed)}"
+        return (tag,), f"found {show(tag_value)}; allowed: {' | '.join(allowed)}{nearest(tag_value, allowed)}"
     if kind == "string_unicode":  # the value or the key itself
         return (), f"found {show(fault['input'])}, which is not Unicode text; allowed: UTF-8"
     choices = [choice for choice in _choices(node) if isinstance(choice, str)]
-    return (), f"found {show(value)}; allowed: {allowed_text(node)}{_nearest(value, choices)}"
+    return (), f"found {show(value)}; allowed: {allowed_text(node)}{nearest(value, choices)}"
 
 
-def _nearest(value: Any, known: Sequence[str]) -> str:
+def nearest(value: Any, known: Sequence[str]) -> str:
+    """A hint at the known name that is most like a value; "" if none is."""
     is_short = isinstance(value, str) and len(value) < 100  # difflib takes seconds for 10 MB
     near = difflib.get_close_matches(value.lower(), known, n=1, cutoff=0.5) if is_short else []
     return f"; did you mean {near[0]!r}?" if near else ""
