@@ -272,7 +272,7 @@ def _explained(error: BaseException, tracing: Parameters) -> str:
     if isinstance(error, ValidationError):
         return "step sets an attribute of the cell; allowed: reading attributes; carry values as states"
     if isinstance(error, AttributeError) and error.obj is tracing:
-        functions = "p.product, p.vector, p.linear, p.layer_norm, p.note, p.show, p.square"
+        functions = "p.product, p.transposed, p.vector, p.linear, p.layer_norm, p.note, p.show, p.square"
         return f"found p.{error.name}; allowed: {functions}; no value is a matrix: a state is a vector of H units"
     if isinstance(error, AttributeError) and error.obj is cell:
         known = sorted({*vars(cell), *dir(type(cell))} - {"kind", *dir(Cell)})

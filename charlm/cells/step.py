@@ -49,24 +49,29 @@ class Parameters:
         of: int = 0,
         size: Size = "H",
         start: Any = None,
-        transposed: bool = False,
         fixed: bool = False,
     ) -> Any:
         """W v: a matrix times a vector; the same name again: the same matrix. Several gates: vectors side by side.
 
         index, of: this is matrix `index` of a stack of `of`. size: the result's units: "H", "I" for as many as the
         input has, or a number. start: the initial matrix, or one for each gate: "identity", "orthogonal", a number for
-        all entries, or an array [size, units of v]; None: drawn at random. transposed: Wᵀ v, where W is the matrix of
-        this name that products of `size` units have. fixed: training does not change the matrix.
+        all entries, or an array [size, units of v]; None: drawn at random. fixed: training does not change the matrix.
         """
         value = self.value(operand)
         if value.node.count != 1 or value.node.size == "":
             self.fail(f"{name}: the operand has {value.node.count} vectors; allowed: 1, and no constant")
-        if transposed and gates != 1:
-            self.fail(f"{name}: transposed with {gates} gates; allowed: 1")
-        rows, columns = (value.node.size, size) if transposed else (size, value.node.size)
-        self._declare(Parameter(name, gates, rows, columns, of, fixed=fixed), index, start)
-        return self._put(Node("product", (value.place,), gates, size, name, index or 0, transposed=transposed))
+        self._declare(Parameter(name, gates, size, value.node.size, of, fixed=fixed), index, start)
+        return self._put(Node("product", (value.place,), gates, size, name, index or 0))
+
+    def transposed(self, name: str, operand: Any, index: int = 0) -> Any:
+        """Wᵀ v, where W is the matrix of one gate of an earlier `product` of this name and index."""
+        value, known = self.value(operand), self.declared.get(name)
+        if known is None or known.columns == "" or known.gates != 1:
+            self.fail(f"{name}: found no matrix of this name with one gate; allowed: that of an earlier p.product")
+        if value.node.count != 1 or value.node.size != known.size:
+            found = f"{value.node.count} × {value.node.size or 'constant'}"
+            self.fail(f"{name}: the operand of the transposed matrix is {found}; allowed: 1 × {known.size}")
+        return self._put(Node("product", (value.place,), 1, known.columns, name, index, transposed=True))
 
     def vector(
         self,

@@ -254,7 +254,7 @@ NO_METHODS = {"log_sigmoid": "log_sigmoid(v)", "softplus": "softplus(v)", "silu"
 
 INSTEAD = {
     **dict.fromkeys(("linear", "matmul", "mm", "addmm", "bmm", "einsum"), "p.product(name, v)"),
-    **dict.fromkeys(("T", "t", "transpose"), "p.product(name, v, transposed=True)"),
+    **dict.fromkeys(("T", "t", "transpose"), "p.transposed(name, v)"),
     **dict.fromkeys(("cat", "concat", "concatenate", "stack", "hstack"), "a product of each vector, and their sum"),
     **dict.fromkeys(("chunk", "split", "unbind", "unflatten", "view", "reshape"), "i, f = p.product(name, v, 2)"),
     **{"layer_norm": "normalize(v), or p.layer_norm(v, name)", "rms_norm": "rms_normalize(v)"},

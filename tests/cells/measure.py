@@ -218,19 +218,12 @@ class TensorParameters(Parameters):
     def __init__(self, parameters: Mapping[str, Tensor], square: bool) -> None:
         self.parameters, self.square = parameters, square
 
-    def product(
-        self,
-        name: str,
-        operand: Any,
-        gates: int = 1,
-        *,
-        index: int | None = None,
-        transposed: bool = False,
-        **other: Any,
-    ) -> Tensor:
-        weights = self._of_stack(name, index)
-        product_BG = F.linear(operand, weights.t() if transposed else weights)
+    def product(self, name: str, operand: Any, gates: int = 1, *, index: int | None = None, **other: Any) -> Tensor:
+        product_BG = F.linear(operand, self._of_stack(name, index))
         return product_BG if gates == 1 else product_BG.unflatten(-1, (gates, -1)).movedim(-2, 0)
+
+    def transposed(self, name: str, operand: Any, index: int = 0) -> Tensor:
+        return operand @ self._of_stack(name, index if self.parameters[name].dim() == 3 else None)
 
     def vector(self, name: str, gates: int = 1, *, index: int | None = None, of: int = 0, **other: Any) -> Tensor:
         rows = gates if index is not None else gates * max(of, 1)

@@ -98,7 +98,7 @@ class Drawn(Cell):
         if name == "low_rank":
             return [(p.product(f"weight_{own}_left", p.product(f"weight_{own}_right", v, size=2)), 3.0)]
         if name == "antisymmetric":
-            return [(p.product(f"weight_{own}", v) - p.product(f"weight_{own}", w, transposed=True), 3.0)]
+            return [(p.product(f"weight_{own}", v) - p.transposed(f"weight_{own}", w), 3.0)]
         if name == "cumulative":
             ones = np.tril(np.full((self.hidden, self.hidden), 1 / self.hidden))
             rates = p.vector(f"rate_{own}", start=np.linspace(0.3, 1.0, self.hidden), fixed=form == 3)

@@ -41,7 +41,7 @@ class Odd(Cell):
         a, b = stacked * p.vector("y", of=2, start=(1.0, 0.5)) + p.product("back", y, 2, index=1, of=2)
         first, _ = p.vector("rows", 2, index=1, of=3)
         small = p.product("narrow", maximum(a, -0.5), size=5)
-        wide = p.product("narrow", tanh(small) + p.vector("constructor", size=5), transposed=True)
+        wide = p.transposed("narrow", tanh(small) + p.vector("constructor", size=5))
         rate = p.vector("rate", start=0.3)
         slope = a - 0.1 * b
         leaky = where(slope > 0, slope, rate * slope) + (b > first) * (b - first)
