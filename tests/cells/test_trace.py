@@ -88,7 +88,7 @@ class Form(Cell):
 
 @pytest.mark.parametrize(
     ("option", "used"),
-    [("number", "1 - self.number"), ("flag", "float(self.flag)"), ("word", "float(self.word == 'one')")],
+    [("number", "2 * self.number"), ("flag", "float(self.flag)"), ("word", "float(self.word == 'one')")],
 )
 def test_an_option_in_the_equations_is_not_initial(option, used, monkeypatch):
     assert trace(Form(), square=False)
