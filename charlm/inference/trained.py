@@ -31,9 +31,9 @@ from charlm.model import (
     CharLM,
     Network,
     build_model,
+    count_parameters,
     count_weights,
     load_weights,
-    trained_parameters,
     uninitialized_model,
 )
 from charlm.runs import FOLDER, find_checkpoint
@@ -83,7 +83,7 @@ class TrainedModel:
     @property
     def parameters(self) -> int:
         """The number of parameters that training changes."""
-        return sum(parameter.numel() for parameter in trained_parameters(self.network))
+        return count_parameters(self.config.model, len(self.vocabulary))
 
     def on_cpu_in_float32(self) -> "TrainedModel":
         """A copy on the CPU that multiplies in float32, with weights of its own."""
