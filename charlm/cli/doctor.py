@@ -99,11 +99,17 @@ def _precision(name: str) -> str:
 
 
 def _backend(kind: str, name: str) -> str:
-    """What computes a kind of cell, and why nothing faster does."""
+    """What computes a kind of cell, and why nothing faster does; then the same for records, if it differs."""
     from charlm.layers import select_backend
-    from charlm.system.device import resolve_device
+    from charlm.native.precision import choose_precision
+    from charlm.system.device import autocast, prepare_device, resolve_device
 
-    return select_backend(kind, resolve_device(name)).way
+    device = resolve_device(name)
+    precision, _ = choose_precision("auto", device)
+    prepare_device(device, precision)
+    with autocast(device, precision):
+        way, of_records = (select_backend(kind, device, resets).way for resets in (False, True))
+    return way if of_records == way else f"{way}; in models of records: {of_records}"
 
 
 def _kernels() -> str:
