@@ -1,5 +1,6 @@
 """Whether all ways to compute a cell agree: the reference loop, and every backend there is."""
 
+import copy
 from collections.abc import Iterator
 
 import torch
@@ -64,7 +65,7 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
     for device in map(torch.device, ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]):
         for dtype, expected in ((torch.float64, truth), (torch.float32, rounding)):
             there = [moved(start, device, dtype) for start in starts]
-            for backend in backends(layers.to(device, dtype), device):
+            for backend in backends(copy.deepcopy(layers).to(device, dtype), device):
                 name = f"{backend.name} in {str(dtype).removeprefix('torch.')} on {device.type}"
                 if reason := backend.prepare(True):
                     yield name, f"left out: {reason}"

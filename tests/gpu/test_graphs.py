@@ -4,6 +4,7 @@ Drivers prove themselves, and where one fails the next way computes the layers.
 """
 
 import copy
+import json
 import pickle
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from charlm.cells import CELLS
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers import RecurrentLayers
@@ -295,6 +297,15 @@ def test_the_cache_keeps_the_outcome_for_the_kernels_and_the_card(drivers, cache
     assert compares()
 
 
+def test_doctor_tells_what_proves_itself(drivers, cli, monkeypatch):
+    monkeypatch.setattr("charlm.layers.proof.prove", lambda loop, *on: "y differs" if loop.options.resets else "")
+    drivers()
+    rows = json.loads(cli("doctor", "--kernels", "--json", "--device", "cpu").out)
+    loop = "loop in CUDA graphs (Triton's kernels)"
+    fault = "in models of records: reference loop; no loop in CUDA graphs and no loop of single kernels: y differs"
+    assert {rows[kind] for kind in CELLS} == {f"{loop}; {fault}"}
+
+
 def test_memory_that_runs_out_is_no_outcome(drivers, monkeypatch, cache):
     def spoil(*arguments: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -330,7 +341,7 @@ def test_kernels_that_fail_later_leave_the_update_to_the_next_way(drivers, monke
     with before_updates(1, lambda trainer: break_pass(monkeypatch, broken, fail_once)):
         printed = cli("train", "--config", "rnn.yaml", "--run-dir", "failed").err
     assert "rnn: loop in CUDA graphs (Triton's kernels)\n" in printed
-    fault = "gpu      cpu: the loop in CUDA graphs failed: TypeError: y is not defined; the next call takes a slower way"
+    fault = "gpu      cpu: the loop in CUDA graphs failed: TypeError: y is not defined; the next call takes a "
     assert fault in printed
     assert "failed" not in printed.partition(fault)[2].partition("valid ")[0]
     monkeypatch.setattr("charlm.layers.selection.backends", lambda stack, device: [REFERENCE])
@@ -362,8 +373,8 @@ def test_kernels_prove_themselves_on_a_card(case):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_replayed_window_has_the_bits_of_a_launched_one(case):
     stack = case.build(17, 40, 1, zoneout=0.1).float().cuda()
-    driver = GpuDriver(Graphs())
-    graphs, forward = driver.graphs, own(stack, driver)
+    graphs = Graphs()
+    forward = own(stack, GpuDriver(graphs))
     x, dy = torch.randn(9, 5, 17, device="cuda"), torch.randn(9, 5, 40, device="cuda")
 
     def window():
