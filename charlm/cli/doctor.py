@@ -22,7 +22,8 @@ _PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "tensorboard
 _VARIABLES = ("CHARLM_CACHE", "CHARLM_GRAPHS", "CHARLM_KERNELS", "CXX", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 
 Kernels = Annotated[
-    bool, typer.Option("--kernels", help="Also show what computes each kind of cell; compiles missing kernels.")
+    bool,
+    typer.Option("--kernels", help="Also show what computes each kind; compiles missing kernels, and proves a GPU's."),
 ]
 
 
@@ -99,7 +100,7 @@ def _precision(name: str) -> str:
 
 
 def _backend(kind: str, name: str) -> str:
-    """What computes a kind of cell, and why nothing faster does; then the same for records, if it differs."""
+    """What computes a kind of cell, and why nothing faster does; where no loop of charlm does, also of records."""
     from charlm.layers import select_backend
     from charlm.native.precision import choose_precision
     from charlm.system.device import autocast, prepare_device, resolve_device
@@ -108,8 +109,10 @@ def _backend(kind: str, name: str) -> str:
     precision, _ = choose_precision("auto", device)
     prepare_device(device, precision)
     with autocast(device, precision):
-        way, of_records = (select_backend(kind, device, resets).way for resets in (False, True))
-    return way if of_records == way else f"{way}; in models of records: {of_records}"
+        selection = select_backend(kind, device)
+        if selection.backend.by_driver or device.type == "cpu":
+            return selection.way
+        return f"{selection.way}; in models of records: {select_backend(kind, device, resets=True).way}"
 
 
 def _kernels() -> str:

@@ -52,7 +52,10 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
             for parameter in layers.parameters():  # some initial values, such as 0, hide an effect
                 parameter += 0.2 * torch.randn_like(parameter)
         starts = [_start(layers) for _ in range(RUNS)]
-    truth = [run(REFERENCE, start) for start in starts]
+    try:
+        truth = [run(REFERENCE, start) for start in starts]
+    except CellError as error:
+        raise CellError(f"{cell.name}: {error}") from None
     if faulty := [name for one in truth for name, tensor in one.items() if not tensor.isfinite().all()]:
         raise CellError(
             f"{cell.name}: {faulty[0]} is not finite; allowed: steps whose exp, log, sqrt and ÷ stay finite"
