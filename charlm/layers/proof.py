@@ -187,7 +187,13 @@ def prove(loop: Loop, driver: GpuDriver, device: torch.device) -> str:
     # A call is recorded the second time, in both passes.
     if driver.graphs and driver.graphs.replays < 2 * (RUNS - 2):
         return "no window was replayed"
-    return disagreement(results, expected, truth, _GPU_ROUNDING)
+    faults = []
+    for k in range(RUNS):
+        alone = [*truth[:k], results[k], *truth[k + 1 :]]
+        faults.append(disagreement(alone, expected, truth, _GPU_ROUNDING))
+    # In bfloat16 rounding may decide on which side of 0 an argument of relu is. So a fault shows in two runs: in those
+    # that were launched, or in those that were replayed.
+    return next((first for first, second in (faults[:2], faults[2:]) if first and second), "")
 
 
 def _starts(loop: Loop) -> list[Start]:
