@@ -12,8 +12,9 @@ from torch import Tensor
 
 from charlm.config import parse_config
 from charlm.gpu.product import torch_product
+from charlm.gpu.recurrence import DRIVERS
 from charlm.layers import RecurrentLayers
-from charlm.layers.selection import backends
+from charlm.layers.selection import gpu_backend
 from charlm.system.device import prepare_device
 from charlm.training.machine import choose_machine
 from charlm.training.step import Trainer
@@ -94,10 +95,10 @@ def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Eff
     }
     if layer := torch_layer(stack):
         ways["torch"] = both_passes(layer.to(device), layer, x_TBH, dy_TBH)
-    if "own backward pass" in described:
-        ways["launched"] = _without_graphs(stack, ways["layer"])
-    elif "cuDNN" in described:
-        ways["loop"] = both_passes(_by_loop(stack, device), stack, x_TBH, dy_TBH, dtype)
+    if "cuDNN" in described:
+        ways["loop"] = both_passes(_by_loop(stack, device, 0), stack, x_TBH, dy_TBH, dtype)
+    else:
+        ways["launched"] = both_passes(_by_loop(stack, device, 1), stack, x_TBH, dy_TBH, dtype)
     times = interleave(ways, effort, rare=["reference"])
     figures = {
         "GF/s": rate(6 * matrix_elements(stack) * T * B / 1e9, times["layer"], "GF/s"),
@@ -113,24 +114,9 @@ def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Eff
     return Row("gpu", device.type, name, {"H": H, "B": B, "T": T}, figures, described)
 
 
-def _by_loop(stack: RecurrentLayers, device: torch.device) -> Callable[[Tensor], Any]:
-    """`forward` by charlm's loop, where another backend is chosen."""
-    loop = next(backend for backend in backends(stack, device) if "own backward pass" in backend.name)
-    return partial(stack, backend=loop)
-
-
-def _without_graphs(stack: RecurrentLayers, layer: Way) -> Way:
-    """The layer with every kernel launched by itself."""
-    graphs = stack.gpu_driver.graphs
-
-    def call() -> None:
-        before, graphs.enabled = graphs.enabled, False
-        try:
-            layer()
-        finally:
-            graphs.enabled = before
-
-    return call
+def _by_loop(stack: RecurrentLayers, device: torch.device, number: int) -> Callable[[Tensor], Any]:
+    """`forward` by one of charlm's loops on GPUs, the fastest first."""
+    return partial(stack, backend=gpu_backend(stack, DRIVERS[number], device))
 
 
 def _products_alone(stack: RecurrentLayers, B: int, *, bf16: bool) -> Way:

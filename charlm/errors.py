@@ -10,6 +10,7 @@ CharlmError             base class: the command line prints the message and exit
 │   └── DamagedCheckpointError   damaged or altered, or missing in its run
 ├── RunError            the run's folder: holds a run already, cannot be written, is in use
 ├── DeviceError         a device, precision or amount of memory that this machine does not have
+│   └── LoopError       charlm's loop failed on a GPU; the next call takes a slower way
 └── DivergenceError     a loss, gradient or weight that is not finite
 """
 
@@ -48,6 +49,9 @@ class RunError(CharlmError): ...
 
 
 class DeviceError(CharlmError): ...
+
+
+class LoopError(DeviceError): ...
 
 
 class DivergenceError(CharlmError): ...

@@ -170,6 +170,9 @@ def _explained(error: Exception) -> Iterable[str] | None:
         advice = "lower model.cell.hidden, train.batch_size or train.bptt"
         is_of_gpu = "out of memory" in str(error)
         return [f"out of memory; {advice if is_of_gpu else raise_limit_or(advice)}"]
+    if isinstance(error, RuntimeError) and "CUDA error" in str(error):  # after it, PyTorch can use the GPU no more
+        advice = "start again, or resume; CHARLM_KERNELS=none in the environment takes the slow, safe way"
+        return [f"gpu: {str(error).splitlines()[0]}; {advice}"]
     if is_out_of_processes(error):
         advice = raise_limit_or("raise the limit (`ulimit -u`, or pids.max of the control group)")
         return [f"processes: the system starts no further thread or process; allowed: dozens for each core; {advice}"]

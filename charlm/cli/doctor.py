@@ -22,7 +22,8 @@ _PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "tensorboard
 _VARIABLES = ("CHARLM_CACHE", "CHARLM_GRAPHS", "CHARLM_KERNELS", "CXX", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")
 
 Kernels = Annotated[
-    bool, typer.Option("--kernels", help="Also show what computes each kind of cell; compiles missing kernels.")
+    bool,
+    typer.Option("--kernels", help="Also show what computes each kind; compiles missing kernels, and proves a GPU's."),
 ]
 
 
@@ -99,11 +100,19 @@ def _precision(name: str) -> str:
 
 
 def _backend(kind: str, name: str) -> str:
-    """What computes a kind of cell, and why nothing faster does."""
+    """What computes a kind of cell, and why nothing faster does; where no loop of charlm does, also of records."""
     from charlm.layers import select_backend
-    from charlm.system.device import resolve_device
+    from charlm.native.precision import choose_precision
+    from charlm.system.device import autocast, prepare_device, resolve_device
 
-    return select_backend(kind, resolve_device(name)).way
+    device = resolve_device(name)
+    precision, _ = choose_precision("auto", device)
+    prepare_device(device, precision)
+    with autocast(device, precision):
+        selection = select_backend(kind, device)
+        if selection.backend.by_driver or device.type == "cpu":
+            return selection.way
+        return f"{selection.way}; in models of records: {select_backend(kind, device, resets=True).way}"
 
 
 def _kernels() -> str:

@@ -21,9 +21,19 @@ from charlm.system.device import allows_graphs
 Launches = Callable[[], None]
 
 
-def may_record(device: torch.device) -> bool:
-    """Whether launches on a device may become graphs."""
-    return device.type == "cuda" and allows_graphs()
+def lacks_graphs(device: torch.device) -> str | None:
+    """Why launches on a device may not become graphs, or None if they may."""
+    if device.type != "cuda":
+        return "they need a CUDA device"
+    return None if allows_graphs() else "switched off by CHARLM_GRAPHS"
+
+
+def is_recording(device: torch.device) -> bool:
+    """Whether the caller records a graph of its own."""
+    if device.type != "cuda":
+        return False
+    with torch.cuda.device(device):
+        return torch.cuda.is_current_stream_capturing()
 
 
 def stream_of(device: torch.device) -> int:
@@ -89,12 +99,21 @@ _ALONE = threading.RLock()
 class Graphs:
     """Runs launches, and replays those that it has recorded, in the same stream.
 
-    A call is recorded the second time. The least recently used calls and graphs are forgotten.
+    A call is recorded the second time. The least recently used calls and graphs are forgotten. Where a graph fails,
+    this call and all later ones are launched; strict: its error is raised. recorder: makes what records.
     """
 
-    def __init__(self, record: Callable[[Launches, torch.device], Launches] | None = None, capacity: int = 64) -> None:
-        self._record = record or Recorder()
+    def __init__(
+        self,
+        recorder: Callable[[], Callable[[Launches, torch.device], Launches]] = Recorder,
+        capacity: int = 64,
+        *,
+        strict: bool = False,
+    ) -> None:
+        self.recorder = recorder
+        self._record = recorder()
         self._capacity = capacity
+        self._strict = strict
         self._launched: OrderedDict[Hashable, None] = OrderedDict()
         self._recorded: OrderedDict[Hashable, Launches] = OrderedDict()
         self.enabled = True
@@ -113,7 +132,10 @@ class Graphs:
         if replay := self._recorded.get(call):
             self._recorded.move_to_end(call)
             self.replays += 1
-            return replay()
+            try:
+                return replay()
+            except RuntimeError as error:
+                self._give_up(error)
         launches()
         if call not in self._launched:
             _put(self._launched, call, None, self._capacity)
@@ -122,10 +144,22 @@ class Graphs:
         try:
             _put(self._recorded, call, self._record(launches, device), self._capacity)
         except RuntimeError as error:
-            self.enabled = False
-            reason = str(error).strip().partition("\n")[0]
-            say("graph", f"not used from now on: {reason}; kernels are launched one by one, which is slower")
+            self._give_up(error)
         return None
+
+    def _give_up(self, error: RuntimeError) -> None:
+        if self._strict:
+            raise error
+        self.enabled = False
+        say("graph", f"not used from now on: {reason_of(error)}; kernels are launched one by one, which is slower")
+
+
+def reason_of(error: BaseException) -> str:
+    """An error of PyTorch, CUDA or Triton in a line."""
+    lines = str(error).strip().splitlines() or [""]
+    # Triton begins with a place in the kernel and its text.
+    line = lines[-1] if lines[0].startswith("at ") else lines[0]
+    return f"{type(error).__name__}: {line:.200}".removeprefix("RuntimeError: ").removesuffix(": ")
 
 
 def _put(items: OrderedDict[Hashable, Any], key: Hashable, item: Any, capacity: int) -> None:

@@ -1,19 +1,33 @@
-"""The loop over a window on GPUs: its steps by Triton's kernels, replayed as CUDA graphs."""
+"""The loop over a window on GPUs: its steps by Triton's kernels, replayed as CUDA graphs or launched one by one."""
 
 import torch
 
 from charlm.cells.window import Gradients, Window
-from charlm.gpu.graphs import Graphs, Launches, identity, may_record, stream_of
+from charlm.errors import LoopError, is_out_of_memory
+from charlm.gpu.graphs import Graphs, Launches, identity, is_recording, lacks_graphs, reason_of, stream_of
 from charlm.system.device import fp32_precision, without_autocast
 
 
 class GpuDriver:
-    """Computes the loops of all cells in float32."""
+    """Computes the loops of all cells in float32. graphs: None to launch kernels one by one.
+
+    LoopError where a kernel fails; `fault` then says why, and no layer takes the driver again.
+    """
 
     padding = 1
 
-    def __init__(self) -> None:
-        self.graphs = Graphs()
+    def __init__(self, graphs: Graphs | None) -> None:
+        self.graphs = graphs
+        self.name = "loop of single kernels" if graphs is None else "loop in CUDA graphs"
+        self.fault = ""
+
+    def lacks(self, device: torch.device) -> str | None:
+        """Why the driver cannot compute on this device, or None if it may."""
+        return self.fault or (lacks_graphs(device) if self.graphs else None)
+
+    def for_a_proof(self) -> "GpuDriver":
+        """A driver of the same kind with graphs of its own, which raise where they fail."""
+        return GpuDriver(self.graphs and Graphs(self.graphs.recorder, strict=True))
 
     def forward(self, window: Window) -> None:
         from charlm.gpu.kernels import TritonSteps  # not above: Triton can be missing
@@ -32,20 +46,26 @@ class GpuDriver:
             with without_autocast(device):
                 launches()
 
-        # Triton launches on this thread's current device, whichever holds the tensors.
-        with torch.cuda.device_of(window.states):
-            if self.takes_graphs(device):
-                self.graphs.run((fp32_precision(), identity(fields)), in_full_precision, device)
-            else:
-                in_full_precision()
-
-    def takes_graphs(self, device: torch.device) -> bool:
-        """Whether windows become graphs on this device."""
-        if not may_record(device):
-            return False
-        with torch.cuda.device(device):
-            return not torch.cuda.is_current_stream_capturing()
+        try:
+            # Triton launches on this thread's current device, whichever holds the tensors.
+            with torch.cuda.device_of(window.states):
+                if self.graphs and self.graph_stream(device) is not None:
+                    self.graphs.run((fp32_precision(), identity(fields)), in_full_precision, device)
+                else:
+                    in_full_precision()
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            self.fault = reason_of(error)
+            advice = "the next call takes a slower way; CHARLM_KERNELS=none takes the slow, safe way from the start"
+            raise LoopError(f"{device}: the {self.name} failed: {self.fault}; {advice}") from error
 
     def graph_stream(self, device: torch.device) -> int | None:
         """The stream in which windows are replayed as graphs; None where they are not."""
-        return stream_of(device) if self.graphs.enabled and self.takes_graphs(device) else None
+        if self.graphs is None or not self.graphs.enabled or is_recording(device):
+            return None
+        return stream_of(device)
+
+
+DRIVERS = GpuDriver(Graphs()), GpuDriver(None)
+"""The fastest first. All layers share them."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from charlm.data.records import as_records
 from charlm.data.vocabulary import Vocabulary
-from charlm.gpu.graphs import Graphs, may_record
+from charlm.gpu.graphs import Graphs, lacks_graphs
 from charlm.inference.options import SamplingOptions
 from charlm.inference.reader import START, Reader, windows_between
 from charlm.inference.texts import score_texts
@@ -175,7 +175,7 @@ class StepByStep:
         self._never = torch.tensor([*never], dtype=torch.int64, device=self._device)
         self._row = torch.zeros(1, dtype=torch.int64, device=self._device)
         self.graphs = Graphs()
-        self.graphs.enabled = may_record(self._device)
+        self.graphs.enabled = lacks_graphs(self._device) is None
 
     def __call__(self, draws_TN: Tensor) -> Tensor:
         """The next T ≤ 256 characters of every sample, [T, N] on the CPU; −1 where a logit is not finite."""

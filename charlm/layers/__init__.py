@@ -2,6 +2,7 @@
 
     stack.py            RecurrentLayers: parameters, states, dropout, initialization
     backend.py          Backend, one way to compute a layer, and LayerCall, its arguments
+    proof.py            the comparison of a backend with the reference loop, which drivers of GPUs must pass
     selection.py        the backends, and the choice of the fastest one that can compute a stack
     reference.py        the reference loop, which defines the right results
     torch_operator.py   torch's own operators
@@ -26,10 +27,11 @@ from charlm.layers.selection import Selection
 from charlm.layers.stack import NO_DROPOUT, RecurrentLayers
 
 
-def select_backend(kind: str, device: torch.device | str) -> Selection:
-    """The backend of a kind with default options in training on `device`, and why not a faster one.
+def select_backend(kind: str, device: torch.device | str, resets: bool = False) -> Selection:
+    """The backend of two layers of a kind with default options in training on `device`, and why not a faster one.
 
     See `RecurrentLayers.select_backend`. Leaves torch's random generator unchanged.
     """
     with torch.random.fork_rng(devices=[]):
-        return RecurrentLayers(CELLS[kind](hidden=1), 1).to(device).select_backend(device)
+        # As most layers on a GPU: 16 divides their sizes.
+        return RecurrentLayers(CELLS[kind](hidden=16), 32, 2).to(device).select_backend(device, resets=resets)

@@ -77,6 +77,8 @@ class Backend:
     """Whether a `Driver` computes it: `layer` then also takes a Lookup as input, and `carry_TB`."""
     generates: bool = False
     """Whether `Generator` can compute the layer too."""
+    prove: Callable[[bool, bool], str | None] = lambda training, resets: None
+    """(training, resets) → why it computes something else than the reference loop on this device, or None."""
 
 
 def layer_in_parts(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor | None) -> tuple[Tensor, LayerState]:

@@ -6,7 +6,7 @@ x ──► windows, vectors ──► Driver.forward ──► outputs, last st
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,24 +24,19 @@ from charlm.native.operators import table_gradient
 from charlm.native.recurrence import CpuDriver
 from charlm.system.device import autocasts_to_bf16
 
-if TYPE_CHECKING:
-    from charlm.layers.stack import RecurrentLayers
-
 Driver = CpuDriver | GpuDriver
 """Computes the loop of any layer, and its gradients. All sums are float32, in bfloat16 products too."""
 
 
 def layer_by_driver(
-    layers: "RecurrentLayers", device: torch.device, x: Tensor | Lookup, call: LayerCall
+    driver: Driver, cache: BufferCache, input_size: int, x: Tensor | Lookup, call: LayerCall
 ) -> tuple[Tensor, LayerState]:
-    """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I].
+    """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I]. input_size: I of a lookup without a table.
 
     Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. ValueError for ids
     outside the table, on the CPU.
     """
     passes, state = call.passes, call.state
-    driver: Driver = layers.cpu_driver if device.type == "cpu" else layers.gpu_driver
-    input_size = layers.input_size  # of a lookup without a table
     if call.carry_TB is not None:
         state = tuple(tensor * call.carry_TB[0, :, None] for tensor in state)
     windows, vectors, ids_TB = values_before_loop(driver, passes.split, x, call.parameters, input_size)
@@ -67,7 +62,7 @@ def layer_by_driver(
         carry=call.carry_TB,
     )
     differentiable = (*windows, *vectors, *inputs.weights, *state)
-    buffers_of = choose_buffers(driver, inputs, differentiable, layers.buffer_cache)
+    buffers_of = choose_buffers(driver, inputs, differentiable, cache)
     refuse_symbols()
     results: Any = _Loop.apply(driver, inputs, state, buffers_of, *differentiable)
     y_TBH, *last = results

@@ -13,7 +13,8 @@ from charlm.cells.derivative import both_passes
 from charlm.cells.passes import Passes
 from charlm.cells.program import Parameter, Program, Start
 from charlm.config.schema import Dropout
-from charlm.gpu.recurrence import GpuDriver
+from charlm.errors import LoopError
+from charlm.gpu.recurrence import DRIVERS
 from charlm.layers.backend import (
     Activations,
     Backend,
@@ -31,6 +32,8 @@ from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import Selection, select
 from charlm.native.operators import check_tensor
 from charlm.native.recurrence import CpuDriver, cpu_driver
+from charlm.system.console import say
+from charlm.system.device import autocast_state
 from charlm.system.process_group import WHOLE_BATCH
 
 NO_DROPOUT = Dropout()
@@ -175,7 +178,15 @@ class RecurrentLayers(nn.Module):
         """
         like = next(self.parameters())
         if backend is None:
-            backend = self.select_backend(like.device, self.training, resets=resets_TB is not None).backend
+            options = {"activations": activations, "layer_inputs": layer_inputs}
+            selection = self.select_backend(like.device, self.training, resets=resets_TB is not None)
+            try:
+                return self.forward(x, state, resets_TB, lengths_B, backend=selection.backend, **options)
+            except LoopError as error:
+                say("gpu", str(error))
+            if layer_inputs is not None:
+                layer_inputs.clear()
+            return self.forward(x, state, resets_TB, lengths_B, **options)
         T, B = self._check_input(x)
         carry_TB = None
         if resets_TB is not None:
@@ -279,22 +290,20 @@ class RecurrentLayers(nn.Module):
 
     # Backends
 
-    gpu_driver = GpuDriver()
-    """For all cells on a GPU."""
-
     @property
     def cpu_driver(self) -> CpuDriver:
         """The kernels of all layers. KernelError if the cell's step is too long for them."""
         return cpu_driver(self.kind, self._passes)
 
     def select_backend(self, device: torch.device | str, training: bool = True, resets: bool = False) -> Selection:
-        """The backend that `forward` uses on `device`, and why not a faster one. Compiles kernels at first use.
+        """The backend that `forward` uses on `device`, and why not a faster one. At first use, compiles kernels on
+        the CPU, and compares those of a GPU with the reference loop.
 
         resets: whether `forward` gets `resets_TB`. Call it under the same autocast as `forward`.
         """
         device, like = torch.device(device), next(self.parameters())
-        autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
-        conditions = device, training, resets, like.device.type, like.dtype, autocast
+        faults = [driver.fault for driver in DRIVERS]
+        conditions = device, training, resets, like.device.type, like.dtype, autocast_state(device), *faults
         if conditions not in self._selections:
             self._selections[conditions] = select(self, device, training=training, resets=resets)
         return self._selections[conditions]

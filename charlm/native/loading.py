@@ -6,7 +6,7 @@ import functools
 import hashlib
 import os
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from charlm.native.compiler import KernelError, Outcomes, compiled
@@ -117,16 +117,26 @@ _MISSING = KernelError("no kernel for it comes with charlm for this CPU")
 
 
 def _get(libraries: Sequence[Kernel]) -> Outcomes:
-    allowed = os.environ.get("CHARLM_KERNELS", "")
-    sources = {"": [_shipped, compiled], "shipped": [_shipped], "compile": [compiled], "none": []}
-    if allowed not in sources:
-        error = KernelError(f"CHARLM_KERNELS: found {allowed}; allowed: {', '.join(filter(None, sources))}")
+    try:
+        sources = allowed_sources()
+    except KernelError as error:
         return dict.fromkeys(libraries, error)
-    outcomes: Outcomes = dict.fromkeys(libraries, KernelError("switched off by CHARLM_KERNELS"))
-    for get in sources[allowed][:: -1 if _preferred == "compiled" else 1]:
-        if missing := [library for library, outcome in outcomes.items() if isinstance(outcome, KernelError)]:
+    outcomes: Outcomes = {}
+    for get in sources[:: -1 if _preferred == "compiled" else 1]:
+        if missing := [library for library in libraries if isinstance(outcomes.get(library, _MISSING), KernelError)]:
             outcomes |= get(missing)
     return outcomes
+
+
+def allowed_sources() -> list[Callable[[Sequence[Kernel]], Outcomes]]:
+    """Where kernels may come from; KernelError if `CHARLM_KERNELS` allows none, which holds for those of GPUs, too."""
+    found = os.environ.get("CHARLM_KERNELS", "")
+    sources = {"": [_shipped, compiled], "shipped": [_shipped], "compile": [compiled], "none": []}
+    if found not in sources:
+        raise KernelError(f"CHARLM_KERNELS: found {found}; allowed: {', '.join(filter(None, sources))}")
+    if not sources[found]:
+        raise KernelError("switched off by CHARLM_KERNELS")
+    return sources[found]
 
 
 def _shipped(libraries: Sequence[Kernel]) -> Outcomes:

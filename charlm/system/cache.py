@@ -1,4 +1,4 @@
-"""The cache folder: encoded texts and compiled kernels. Both can be made again, so each folder has a bound."""
+"""The cache folder: encoded texts, compiled kernels, and proofs. All can be made again, so each folder has a bound."""
 
 import contextlib
 import errno
@@ -19,7 +19,7 @@ BOUNDS = {"corpora": 10_000_000_000, "kernels": 100_000_000}
 """Bytes of each folder. A kernel takes 0.1 MB."""
 ADVICE = "any folder with room will do; name one in CHARLM_CACHE"
 
-_OWN_NAMES = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}.*\.bin|.+-[0-9a-f]{16}\.(so|sha256|log)")
+_OWN_NAMES = re.compile(r"[0-9a-f]{16}-[0-9a-f]{64}.*\.bin|.+-[0-9a-f]{16}\.(so|sha256|log|proof)")
 """What charlm writes there; CHARLM_CACHE may name a folder with other files in it."""
 _RECENT_S = 600
 """A file that was used so recently stays: another process may be about to open it."""

@@ -152,6 +152,14 @@ def describe_device(device: torch.device) -> str:
     return f"cpu ({counted(torch.get_num_threads(), 'thread')})"
 
 
+def describe_card(device: torch.device) -> str:
+    """The model of a GPU, with its compute capability."""
+    if device.type != "cuda":
+        return device.type
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{torch.cuda.get_device_name(device)}, {major}.{minor}"
+
+
 def set_threads(threads: int) -> None:
     """Set the number of CPU threads; 0: torch's default, or fewer under a quota. A forked process keeps one."""
     if _forked:
@@ -215,13 +223,18 @@ _CPU = torch.device("cpu")
 
 def autocasts_to_bf16(device: torch.device = _CPU) -> bool:
     """Whether autocast asks for products in bfloat16 on this device; sums are float32."""
-    name = _autocast_name(device)
-    return torch.is_autocast_enabled(name) and torch.get_autocast_dtype(name) == torch.bfloat16
+    return autocast_state(device) == (True, torch.bfloat16)
 
 
 def without_autocast(device: torch.device) -> torch.autocast:
     """A context in which autocast does not round operands and results of torch's products."""
     return torch.autocast(_autocast_name(device), enabled=False)
+
+
+def autocast_state(device: torch.device) -> tuple[bool, torch.dtype]:
+    """Whether autocast is on for this device, and its dtype."""
+    name = _autocast_name(device)
+    return torch.is_autocast_enabled(name), torch.get_autocast_dtype(name)
 
 
 def _autocast_name(device: torch.device) -> str:

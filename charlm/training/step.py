@@ -15,10 +15,11 @@ from charlm.config import Config
 from charlm.data.corpus import Corpus
 from charlm.data.records import reset_id_of
 from charlm.data.streams import RecordStreams, Streams
-from charlm.errors import DivergenceError
+from charlm.errors import DivergenceError, LoopError
 from charlm.layers import RecurrentState
 from charlm.model import Network, WindowLoss, build_model, load_weights, trained_parameters
 from charlm.native.loading import used_kernels
+from charlm.system.console import say
 from charlm.system.process_group import Shard
 from charlm.training.budget import Budget
 from charlm.training.machine import Machine, check_memory
@@ -116,15 +117,7 @@ class Trainer:
         train, state = self.config.train, self.state
         x_TB, y_TB = self.streams.read(state.position, train.bptt, self.device, state.epoch)
         lr = self.learning_rate()
-        loss = self.model.window_loss(
-            x_TB,
-            y_TB,
-            self._carried_state(),
-            scored_steps=train.scored_steps,
-            activation_penalty=train.activation_penalty,
-            change_penalty=train.change_penalty,
-        )
-        loss = self._backward(loss)
+        loss = self._gradients(x_TB, y_TB)
         grad_norm = clip_gradients(self.optimizer, self.config.optimizer, self._clipped)
         self._stop_unless_finite(loss.objective, grad_norm)
         self._step(lr)
@@ -143,6 +136,24 @@ class Trainer:
             state.epoch += 1
             state.position = self.streams.epoch_start(state.epoch)
             state.recurrent = None
+
+    def _gradients(self, x_TB: Tensor, y_TB: Tensor) -> WindowLoss:
+        """Leave the gradients of a window; where a backward pass fails on a GPU, compute all again by a slower way."""
+        train = self.config.train
+        while True:
+            loss = self.model.window_loss(
+                x_TB,
+                y_TB,
+                self._carried_state(),
+                scored_steps=train.scored_steps,
+                activation_penalty=train.activation_penalty,
+                change_penalty=train.change_penalty,
+            )
+            try:
+                return self._backward(loss)
+            except LoopError as error:
+                say("gpu", str(error))
+            self.optimizer.zero_grad()
 
     def _backward(self, loss: WindowLoss) -> WindowLoss:
         """Leave the gradients of the whole batch, the mean over all processes; return its loss, detached."""

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 from charlm.cells import CELLS, Cell, Parameters
 from charlm.cells.program import Program
 from charlm.config.schema import Dropout
+from charlm.gpu.recurrence import GpuDriver
 from charlm.layers import RecurrentLayers, RecurrentState
 from charlm.layers.reference import TensorProgram
-from charlm.layers.selection import backends
+from charlm.layers.selection import gpu_backend
 
 Run = dict[str, Tensor]
 
@@ -159,9 +160,9 @@ def rounded(tensor: Tensor) -> Tensor:
     return tensor.bfloat16().to(tensor.dtype)
 
 
-def own(stack: RecurrentLayers) -> Callable[..., tuple[Tensor, RecurrentState]]:
+def own(stack: RecurrentLayers, driver: GpuDriver | None = None) -> Callable[..., tuple[Tensor, RecurrentState]]:
     """`forward` by the loop of GPUs; on the CPU in Triton's interpreter, in float32."""
-    *_, loop, _ = backends(stack, torch.device("meta"))
+    loop = gpu_backend(stack, driver or GpuDriver(None), next(stack.parameters()).device)
     return partial(RecurrentLayers.forward, stack, backend=loop)
 
 

@@ -144,11 +144,15 @@ def test_lines_without_a_kernel(kind, options, training, line):
 
 
 def test_lines_on_a_gpu(monkeypatch):
+    monkeypatch.setattr("charlm.layers.selection.fault_on_device", lambda *loop: None)
     monkeypatch.setattr(torch.backends.cudnn, "is_available", lambda: True)
     assert Case("lstm").start(3, 4).select_backend("cuda").description == "lstm: fused torch layer (cuDNN)"
     for kind in CELLS:  # cuDNN takes no resets
         selection = Case(kind).start(3, 4).select_backend("cuda", resets=True)
-        assert (selection.backend.name, selection.passed_over) == ("loop with its own backward pass", {})
+        assert (selection.backend.name, selection.passed_over) == ("loop in CUDA graphs", {})
+    monkeypatch.setenv("CHARLM_KERNELS", "none")
+    way = Case("rhn").start(3, 4).select_backend("cuda").way
+    assert way == "reference loop; no loop in CUDA graphs and no loop of single kernels: switched off by CHARLM_KERNELS"
 
 
 @pytest.mark.usefixtures("no_kernels")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from charlm.gpu.graphs import Graphs
-from charlm.layers import RecurrentLayers
+from charlm.gpu.recurrence import DRIVERS
 from tests.cells.measure import own, random_input
 
 FIRST, SECOND = torch.device("cuda", 0), torch.device("cuda", 1)
@@ -50,13 +50,10 @@ def test_kernels_are_launched_on_the_card_of_the_tensors(case, current, monkeypa
     assert current == [0]
 
 
-@pytest.mark.usefixtures("current")
 def test_a_variable_switches_graphs_off(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    takes_graphs = RecurrentLayers.gpu_driver.takes_graphs
-    assert takes_graphs(FIRST)
+    assert [driver.lacks(FIRST) for driver in DRIVERS] == [None, None]
     monkeypatch.setenv("CHARLM_GRAPHS", "0")
-    assert not takes_graphs(FIRST)
+    assert [driver.lacks(FIRST) for driver in DRIVERS] == ["switched off by CHARLM_GRAPHS", None]
 
 
 def test_a_call_in_another_stream_or_on_another_card_is_another_graph(monkeypatch):
@@ -67,7 +64,7 @@ def test_a_call_in_another_stream_or_on_another_card_is_another_graph(monkeypatc
         recorded.append((device, current.cuda_stream))
         return launches
 
-    graphs = Graphs(record)
+    graphs = Graphs(lambda: record)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current)
     for stream, device in ((5, SECOND), (6, SECOND), (5, SECOND), (5, FIRST)):
         current.cuda_stream = stream

@@ -1,0 +1,265 @@
+"""Whether a backend agrees with the reference loop, and the proof that a driver of a GPU does.
+
+A driver proves itself before layers first use it, on the card that will compute them: in a few small windows with the
+kernels that will run. The cache keeps the outcome.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from charlm.cells.passes import Passes
+from charlm.cells.program import Program
+from charlm.cells.triton import Options, kernels
+from charlm.errors import DataError, is_out_of_memory
+from charlm.gpu.graphs import reason_of
+from charlm.gpu.recurrence import GpuDriver
+from charlm.layers.backend import Backend, LayerCall, layer_in_parts
+from charlm.layers.buffers import BufferCache
+from charlm.layers.recurrence import layer_by_driver
+from charlm.layers.reference import REFERENCE
+from charlm.system.cache import cache_folder, limit_cache, open_private
+from charlm.system.console import say
+from charlm.system.device import autocasts_to_bf16, describe_card, fp32_precision, without_autocast
+from charlm.system.files import replace_file
+
+if TYPE_CHECKING:
+    from charlm.layers.stack import RecurrentLayers
+
+HIDDEN, INPUTS = 13, 5
+STEPS, STREAMS, RUNS = 6, 3, 4
+_TIMES = 4
+"""How much more a backend may err than the reference loop in float32."""
+_EXACT = 1e-10
+"""How much it may err in float64, relative to the largest value or 1."""
+CPU = torch.device("cpu")
+
+Results = dict[str, Tensor]
+"""Outputs, last states, and gradients."""
+Start = tuple[Tensor, LayerCall]
+"""The input of a layer [T, B, I], and the rest of its call."""
+
+
+# The comparison
+
+
+def run(backend: Backend, start: Start) -> Results:
+    """Outputs, last states, and all gradients, under fixed gradients of both; in float64 on the CPU."""
+    x_TBI, given = start
+    x_TBI, *state = (tensor.detach().requires_grad_() for tensor in (x_TBI, *given.state))
+    parameters, trained = {}, {one.name for one in given.passes.split.program.parameters if not one.fixed}
+    for name, tensor in given.parameters.items():
+        parameters[name] = tensor.detach().requires_grad_(name in trained)
+    call = given._replace(state=tuple(state), parameters=parameters)
+    if backend.by_driver or call.carry_TB is None:
+        y_TBH, last = backend.layer(x_TBI, call)
+    else:
+        y_TBH, last = layer_in_parts(backend, x_TBI, call, None)
+    names = call.passes.states
+    outputs = {"y": y_TBH} | dict(zip(names, last, strict=True))
+    inputs = {"dx": x_TBI} | {f"d{name}0": tensor for name, tensor in zip(names, state, strict=True)}
+    inputs |= {f"d{name}": parameters[name] for name in parameters if name in trained}
+    generator = torch.Generator().manual_seed(2)
+    upstream = [torch.randn(output.shape, generator=generator).to(output) for output in outputs.values()]
+    pairs = zip(outputs.values(), upstream, strict=True)
+    objective = sum(((output * d_output).sum() for output, d_output in pairs if output.requires_grad), torch.zeros(()))
+    gradients = [torch.zeros_like(tensor) for tensor in inputs.values()]
+    if objective.requires_grad:
+        gradients = torch.autograd.grad(objective, [*inputs.values()], allow_unused=True, materialize_grads=True)
+    results = outputs | dict(zip(inputs, gradients, strict=True))
+    return {name: tensor.detach().cpu().double() for name, tensor in results.items()}
+
+
+def moved(start: Start, device: torch.device, dtype: torch.dtype) -> Start:
+    """The tensors of a start on a device, in a dtype."""
+    x_TBI, call = start
+
+    def of(tensor: Tensor | None) -> Tensor | None:
+        return None if tensor is None else tensor.to(device, dtype)
+
+    others = {name: of(getattr(call, name)) for name in ("mask_BH", "zoneout_TBS", "carry_TB")}
+    parameters = {name: tensor.to(device, dtype) for name, tensor in call.parameters.items()}
+    state = tuple(tensor.to(device, dtype) for tensor in call.state)
+    return x_TBI.to(device, dtype), call._replace(parameters=parameters, state=state, **others)
+
+
+def disagreement(
+    results: list[Results], expected: list[Results], truth: list[Results], tolerance: float | None = None
+) -> str:
+    """What errs more than _TIMES the expected errors, in words; "" if nothing does.
+
+    tolerance: an error that is allowed, relative to the largest value or 1; None: of rounding.
+    """
+    if tolerance is None:
+        tolerance = _EXACT if expected is truth else 2 * torch.finfo(torch.float32).eps
+    for name in truth[0]:
+        size = max(float(one[name].abs().max()) for one in truth)
+        allowed = _TIMES * largest_error(expected, truth, name) + tolerance * max(1.0, size)
+        found = largest_error(results, truth, name)
+        if not found <= allowed:
+            return f"{name} differs from the reference loop by up to {found:.2g}"
+    return ""
+
+
+def largest_error(results: list[Results], truth: list[Results], name: str) -> float:
+    """The largest error of a result in all runs; NaN if one is NaN."""
+    errors = [(result[name] - true[name]).abs().max() for result, true in zip(results, truth, strict=True)]
+    return float(torch.stack(errors).max())
+
+
+# The proof
+
+_AGREES = "agrees"
+_GPU_ROUNDING = 1e-4
+"""Rounding of a GPU's exp must not cost the speed of its loop. What is wrong differs by more."""
+
+
+class Loop(NamedTuple):
+    """What is proved: the kernels of a layer's loop, at sizes for which Triton compiles them alike."""
+
+    program: Program
+    passes: Passes
+    options: Options
+    hidden: int
+    inputs: int
+
+
+def fault_on_device(
+    layers: RecurrentLayers, driver: GpuDriver, device: torch.device, training: bool, resets: bool
+) -> str | None:
+    """Why a driver cannot be trusted with these layers on this device, or None if it can.
+
+    Compares its results with the reference loop's, unless the cache has the outcome. Leaves random numbers, buffers and
+    graphs of the process as they were. Errors of the reference loop come through, and those of memory.
+    """
+    is_said = False
+    for loop in dict.fromkeys(_loops(layers, device, training, resets)):
+        name = f"{layers.kind}-{_digest(loop, driver, device)}.proof"
+        outcome = _kept(name)
+        if not outcome:
+            if not is_said:
+                say("check", f"{layers.kind}: {driver.name} and reference loop, once for this card ...")
+                is_said = True
+            outcome = prove(loop, driver.for_a_proof(), device) or _AGREES
+            _keep(name, outcome)
+        if outcome != _AGREES:
+            return outcome
+    return None
+
+
+def _loops(layers: RecurrentLayers, device: torch.device, training: bool, resets: bool) -> Iterator[Loop]:
+    """The loops of all layers, in training also without the mask: an evaluation must not fail later."""
+    for mask in {False, training and layers.dropout.state > 0}:
+        options = Options(mask, zoneout=layers.zoneout > 0, resets=resets, bf16=autocasts_to_bf16(device))
+        for layer in range(layers.num_layers):
+            input_size = layers.layer_input_size(layer)
+            # Triton compiles a kernel anew for sizes that 16 divides.
+            hidden = 16 if layers.hidden_size % 16 == 0 else HIDDEN
+            inputs = 48 if input_size % 16 == 0 else INPUTS
+            if input_size == layers.hidden_size:
+                inputs = hidden
+            yield Loop(layers.program(layer), layers.passes(layer), options, hidden, inputs)
+
+
+def prove(loop: Loop, driver: GpuDriver, device: torch.device) -> str:
+    """Why a driver of its own does not compute what the reference loop does, or "" if it does."""
+    compute = partial(layer_by_driver, driver, BufferCache(), loop.inputs)
+    backend = Backend(driver.name, compute, by_driver=True)
+    with torch.inference_mode(False), torch.enable_grad():
+        with without_autocast(CPU):
+            starts = _starts(loop)
+            truth = [run(REFERENCE, start) for start in starts]
+        single = [moved(start, device, torch.float32) for start in starts]
+        expected = [run(REFERENCE, start) for start in single]
+        try:
+            results = [run(backend, start) for start in single]
+        except Exception as error:
+            if is_out_of_memory(error):
+                raise
+            return driver.fault or reason_of(error)
+    # A call is recorded the second time, in both passes.
+    if driver.graphs and driver.graphs.replays < 2 * (RUNS - 2):
+        return "no window was replayed"
+    faults = []
+    for k in range(RUNS):
+        alone = [*truth[:k], results[k], *truth[k + 1 :]]
+        faults.append(disagreement(alone, expected, truth, _GPU_ROUNDING))
+    # In bfloat16 rounding may decide on which side of 0 an argument of relu is. So a fault shows in two runs: in those
+    # that were launched, or in those that were replayed.
+    return next((first for first, second in (faults[:2], faults[2:]) if first and second), "")
+
+
+def _starts(loop: Loop) -> list[Start]:
+    """Random calls, from states that a step from zeros reaches, near the initial parameters; in float64 on the CPU."""
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device=CPU)
+
+    parameters = {}
+    for declared in loop.program.parameters:
+        parameters[declared.name] = 0.3 * draw(*declared.shape(loop.hidden, loop.inputs))
+        blocks = parameters[declared.name].view(max(1, len(declared.starts)), -1)
+        for block, start in zip(blocks, declared.starts, strict=False):
+            block += start if isinstance(start, float) else 0.0
+    states, options = loop.passes.states, loop.options
+    starts = []
+    for _ in range(RUNS):
+        zeros = tuple(draw(STREAMS, loop.hidden).zero_() for _ in states)
+        call = LayerCall(loop.passes, parameters, zeros)
+        with torch.no_grad():
+            _, state = REFERENCE.layer(draw(1, STREAMS, loop.inputs), call)
+        call = call._replace(
+            state=state,
+            mask_BH=2.0 * (draw(STREAMS, loop.hidden) > 0) if options.mask else None,
+            zoneout_TBS=draw(STEPS, STREAMS, len(states) * loop.hidden).sigmoid() if options.zoneout else None,
+            carry_TB=(draw(STEPS, STREAMS) > -0.5).double() if options.resets else None,
+        )
+        starts.append((draw(STEPS, STREAMS, loop.inputs), call))
+    return starts
+
+
+# What the cache keeps
+
+
+def _digest(loop: Loop, driver: GpuDriver, device: torch.device) -> str:
+    """Identifies a proof: the driver, the kernels and what launches them, the software, and the card."""
+    import triton  # can be missing where no driver proves itself
+
+    both = kernels(loop.passes, loop.options)
+    software = torch.__version__, torch.version.cuda, triton.__version__, fp32_precision(), _sources()
+    parts = driver.name, both, loop.program, loop.hidden, loop.inputs, software, describe_card(device)
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
+
+
+@functools.cache
+def _sources() -> str:
+    """Identifies the files that the loop on GPUs, and its proof, are made of."""
+    folders = (Path(__file__).parents[1] / name for name in ("cells", "gpu", "layers"))
+    files: Iterable[Path] = sorted(file for folder in folders for file in folder.glob("*.py"))
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()
+
+
+def _kept(name: str) -> str:
+    """The outcome in the cache, or ""."""
+    try:
+        with open_private(cache_folder("kernels") / name) as file:
+            return file.read().decode(errors="replace")
+    except (OSError, DataError):
+        return ""
+
+
+def _keep(name: str, outcome: str) -> None:
+    """Keep an outcome, where the cache can be written."""
+    with suppress(OSError, DataError):
+        replace_file(cache_folder("kernels") / name, outcome.encode(), 0o600)
+        limit_cache("kernels")
