@@ -89,7 +89,7 @@ def _runs(layers: RecurrentLayers, backend: Backend, starts: list[tuple[Tensor, 
 
 def _run(layers: RecurrentLayers, backend: Backend, start: tuple[Tensor, ...]) -> Results:
     """Outputs, last states, and all gradients of the first layer, under fixed gradients of both."""
-    like, names = next(layers.parameters()), layers.cell.states
+    like, names = layers.like, layers.cell.states
     x_TBI, *state = (tensor.to(like).requires_grad_() for tensor in start)
     y_TBH, last = backend.layer(x_TBI, layers.layer_call(0, tuple(state), len(x_TBI), training=True))
     outputs = {"y": y_TBH} | dict(zip(names, last, strict=True))

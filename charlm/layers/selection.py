@@ -60,6 +60,8 @@ def backends(layers: RecurrentLayers, device: torch.device) -> list[Backend]:
     if device.type == "cpu":
         lacks = partial(lacks_cpu_kernel, layers)
         return [Backend("fused CPU kernel", compute, lacks, by_driver=True, generates=True), *torchs, REFERENCE]
+    if device.type != "cuda":
+        return [*torchs, REFERENCE]
     lacks = partial(lacks_gpu_kernels, layers)
     loop = Backend("loop with its own backward pass", compute, lacks, "Triton's kernels", by_driver=True)
     return [*torchs, loop, REFERENCE]
@@ -67,7 +69,7 @@ def backends(layers: RecurrentLayers, device: torch.device) -> list[Backend]:
 
 def lacks_cpu_kernel(layers: RecurrentLayers, training: bool) -> str | None:
     """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
-    parameter = next(layers.parameters())
+    parameter = layers.like
     if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
         return "it needs float32 parameters on the CPU"
     if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
@@ -81,6 +83,6 @@ def lacks_cpu_kernel(layers: RecurrentLayers, training: bool) -> str | None:
 
 def lacks_gpu_kernels(layers: RecurrentLayers, training: bool) -> str | None:
     """Why Triton's kernels cannot compute a layer, or None if they can."""
-    if next(layers.parameters()).dtype != torch.float32:
+    if layers.like.dtype != torch.float32:
         return "it needs float32 parameters"
     return None if importlib.util.find_spec("triton") else "no Triton"

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -24,14 +25,15 @@ from charlm.layers.backend import (
     layer_in_parts,
 )
 from charlm.layers.buffers import BufferCache
-from charlm.layers.dropout import drop_units, dropout_mask, zoneout_shares
+from charlm.layers.dropout import check_probability, drop_units, dropout_mask, zoneout_shares
 from charlm.layers.generation import generating_layer
-from charlm.layers.operators import check_ids
+from charlm.layers.operators import check_ids, refuse_symbols
 from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import Selection, select
 from charlm.native.operators import check_tensor
 from charlm.native.recurrence import CpuDriver, cpu_driver
 from charlm.system.process_group import WHOLE_BATCH
+from charlm.system.section import Section
 
 NO_DROPOUT = Dropout()
 
@@ -42,10 +44,10 @@ class RecurrentLayers(nn.Module):
     Args:
         cell: the kind with its options; H is `cell.hidden`.
         input_size: I, the features of the first layer's input.
-        dropout: probabilities by place. `between_layers`: units of the inputs above the first layer. `state`: units of
-            the operands of recurrent products; one mask per layer and call (Gal & Ghahramani 2016). `weights`:
-            recurrent weights; one mask per layer and call, shared by the streams (Merity et al. 2018). `variational`:
-            one input mask per call, not per step.
+        dropout: probabilities by place; a number means `between_layers`. `between_layers`: units of the inputs above
+            the first layer. `state`: units of the operands of recurrent products; one mask per layer and call (Gal &
+            Ghahramani 2016). `weights`: recurrent weights; one mask per layer and call, shared by the streams (Merity
+            et al. 2018). `variational`: one input mask per call, not per step. Other places are the caller's.
         zoneout: probability that a unit of a state keeps its value in a step; evaluation uses the expected value
             (Krueger et al. 2017, arXiv:1606.01305). Acts after the step: no new state is computed from a kept one.
         residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144, (6)),
@@ -57,6 +59,8 @@ class RecurrentLayers(nn.Module):
 
     Shapes: input [T, B, I], output [T, B, H], state a tuple of [L, B, H]. `{name}_l{layer}` is the parameter `name` of
     the cell's program in a layer, as in torch.nn.
+
+    TypeError and ValueError for arguments that are not allowed.
     """
 
     def __init__(
@@ -65,7 +69,7 @@ class RecurrentLayers(nn.Module):
         input_size: int,
         num_layers: int = 1,
         *,
-        dropout: Dropout = NO_DROPOUT,
+        dropout: Dropout | float = NO_DROPOUT,
         zoneout: float = 0.0,
         residual: bool = False,
         batch_first: bool = False,
@@ -76,6 +80,17 @@ class RecurrentLayers(nn.Module):
         for name, number in {"input_size": input_size, "num_layers": num_layers}.items():
             if type(number) is not int or number < 1:
                 raise ValueError(f"{cell.name}: {name}: found {number!r}; allowed: a whole number ≥ 1")
+        for name, flag in {"residual": residual, "batch_first": batch_first}.items():
+            if not isinstance(flag, bool):
+                raise TypeError(f"{cell.name}: {name}: found {flag!r}; allowed: True or False")
+        check_probability(f"{cell.name}: zoneout", zoneout)
+        if not isinstance(dropout, Dropout):
+            check_probability(f"{cell.name}: dropout", dropout)
+            if dropout > 0 and num_layers == 1:
+                warnings.warn(
+                    f"{cell.name}: dropout: found {dropout} with one layer; it acts between layers", stacklevel=2
+                )
+            dropout = Dropout(between_layers=dropout)
         self.kind = cell.name
         self.cell = cell
         self.state_names = cell.states
@@ -99,6 +114,22 @@ class RecurrentLayers(nn.Module):
         bound = 1 / math.sqrt(self.hidden_size)
         self.init_uniform_(bound, bias_bound=bound)
 
+    def extra_repr(self) -> str:
+        """The arguments, without those that are defaults."""
+        parts = [_without_defaults(self.cell, hidden=self.hidden_size), f"input_size={self.input_size}"]
+        parts.append(f"num_layers={self.num_layers}")
+        if self.dropout != NO_DROPOUT:
+            parts.append(f"dropout={_without_defaults(self.dropout)}")
+        others = {"zoneout": self.zoneout, "residual": self.residual, "batch_first": self.batch_first}
+        return ", ".join([*parts, *(f"{name}={value}" for name, value in others.items() if value)])
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and device of all parameters."""
+        for parameter in self.parameters():
+            return parameter
+        return getattr(self, f"{self.program(0).parameters[0].name}_l0")  # plain tensors, as in copies of DataParallel
+
     def passes(self, layer: int) -> Passes:
         """The passes of the cell's step in this layer."""
         passes = self._passes[self.layer_input_size(layer) == self.hidden_size]
@@ -118,7 +149,7 @@ class RecurrentLayers(nn.Module):
 
         ValueError for one that was replaced by another shape, or by another type or device than the first has.
         """
-        parameters, like = {}, getattr(self, f"{self.program(layer).parameters[0].name}_l{layer}")
+        parameters, like = {}, self.like
         for declared in self.program(layer).parameters:
             name = f"{declared.name}_l{layer}"
             shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
@@ -166,14 +197,21 @@ class RecurrentLayers(nn.Module):
         x is [T, B, I], as a tensor or as a lookup. Where `resets_TB`, a bool tensor, is true, the stream's states are
         set to zero before the step. `lengths_B`: how many steps each stream has; what x has after them is not read,
         outputs there are 0, and the last state is that after the stream's last step. Outputs and states have the
-        parameters' dtype, even under autocast. TypeError and ValueError for arguments that do not fit.
+        parameters' dtype, even under autocast. TypeError and ValueError for arguments that do not fit, RuntimeError
+        where PyTorch traces or transforms the kernels. torch.compile leaves the call out of its graphs.
 
         backend: default: the fastest that can. activations: one for each layer, which the reference loop records.
         layer_inputs: gets the input of each layer, [T, B, I]; x is then a tensor.
         """
-        like = next(self.parameters())
+        if torch.compiler.is_dynamo_compiling() and backend is not REFERENCE:
+            from charlm.layers.uncompiled import uncompiled
+
+            return uncompiled(self.forward, x, state, resets_TB, lengths_B, backend=backend, layer_inputs=layer_inputs)
+        like = self.like
         if backend is None:
             backend = self.select_backend(like.device, self.training, resets=resets_TB is not None).backend
+        if backend.by_driver:
+            refuse_symbols()
         T, B = self._check_input(x)
         carry_TB = None
         if resets_TB is not None:
@@ -223,18 +261,21 @@ class RecurrentLayers(nn.Module):
 
     def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
         """T and B of an input."""
-        like = next(self.parameters())
+        like = self.like
         if isinstance(x, Lookup):
-            check_tensor("ids of a lookup", x.ids_TB, x.ids_TB.shape, torch.int64, like.device)
+            check_tensor("ids of a lookup", x.ids_TB, None, torch.int64, like.device)
+            V = self.input_size
             if x.table_VI is not None:
-                shape = len(x.table_VI), self.input_size
-                check_tensor("table of a lookup", x.table_VI, shape, like.dtype, like.device)
+                V = len(x.table_VI)
+                check_tensor("table of a lookup", x.table_VI, (V, self.input_size), like.dtype, like.device)
+            if like.is_cpu:
+                check_ids("ids of a lookup", x.ids_TB, V)
             shape = [*x.ids_TB.shape, self.input_size]
         elif isinstance(x, Tensor):
             dtype = like.dtype
             if x.is_floating_point() and torch.is_autocast_enabled("cpu" if like.is_cpu else "cuda"):
                 dtype = x.dtype  # as in torch.nn: autocast converts the results of operators before these layers
-            check_tensor(f"{self.kind}: input", x, x.shape, dtype, like.device)
+            check_tensor(f"{self.kind}: input", x, None, dtype, like.device)
             shape = list(x.shape)
         else:
             raise TypeError(
@@ -290,7 +331,7 @@ class RecurrentLayers(nn.Module):
 
         resets: whether `forward` gets `resets_TB`. Call it under the same autocast as `forward`.
         """
-        device, like = torch.device(device), next(self.parameters())
+        device, like = torch.device(device), self.like
         autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
         conditions = device, training, resets, like.device.type, like.dtype, autocast
         if conditions not in self._selections:
@@ -310,14 +351,14 @@ class RecurrentLayers(nn.Module):
             count = f" of {len(state)}" if isinstance(state, tuple | list) else ""
             found = f"{type(state).__name__}{count}"
             raise TypeError(f"{self.kind}: state: found a {found}; allowed: a tuple ({names}) of tensors")
-        shape, like = (self.num_layers, batch_size, self.hidden_size), next(self.parameters())
+        shape, like = (self.num_layers, batch_size, self.hidden_size), self.like
         for name, tensor in zip(self.state_names, state, strict=True):
             check_tensor(f"{self.kind}: state {name} of an input {self._order}", tensor, shape, like.dtype, like.device)
         return list(zip(*(tensor.unbind() for tensor in state), strict=True))
 
     def zero_state(self, batch_size: int) -> RecurrentState:
         """The initial state of `batch_size` streams."""
-        zeros = next(self.parameters()).new_zeros
+        zeros = self.like.new_zeros
         shape = (self.num_layers, batch_size, self.hidden_size)
         return tuple(zeros(shape) for _ in self.state_names)
 
@@ -355,3 +396,9 @@ class RecurrentLayers(nn.Module):
         """The rows of a vector parameter, or its matrices, each with its initial value."""
         blocks = parameter.view(-1, *self._gate_shape(layer, declared))
         return zip(blocks, declared.starts or [None] * len(blocks), strict=True)
+
+
+def _without_defaults(section: Section, **shown: Any) -> str:
+    """How a section is made: `shown`, and its options that are not defaults."""
+    options = shown | section.model_dump(exclude={"kind"}, exclude_defaults=True)
+    return f"{type(section).__name__}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
