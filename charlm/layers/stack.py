@@ -84,13 +84,6 @@ class RecurrentLayers(nn.Module):
             if not isinstance(flag, bool):
                 raise TypeError(f"{cell.name}: {name}: found {flag!r}; allowed: True or False")
         check_probability(f"{cell.name}: zoneout", zoneout)
-        if not isinstance(dropout, Dropout):
-            check_probability(f"{cell.name}: dropout", dropout)
-            if dropout > 0 and num_layers == 1:
-                warnings.warn(
-                    f"{cell.name}: dropout: found {dropout} with one layer; it acts between layers", stacklevel=2
-                )
-            dropout = Dropout(between_layers=dropout)
         self.kind = cell.name
         self.cell = cell
         self.state_names = cell.states
@@ -98,6 +91,8 @@ class RecurrentLayers(nn.Module):
         self.hidden_size = cell.hidden
         self.num_layers = num_layers
         self.dropout = dropout
+        if not isinstance(dropout, Dropout) and dropout > 0 and num_layers == 1:
+            warnings.warn(f"{self.kind}: dropout: found {dropout} with one layer; it acts between layers", stacklevel=2)
         self.zoneout = zoneout
         self.residual = residual
         self.batch_first = batch_first
@@ -122,6 +117,18 @@ class RecurrentLayers(nn.Module):
             parts.append(f"dropout={_without_defaults(self.dropout)}")
         others = {"zoneout": self.zoneout, "residual": self.residual, "batch_first": self.batch_first}
         return ", ".join([*parts, *(f"{name}={value}" for name, value in others.items() if value)])
+
+    @property
+    def dropout(self) -> Dropout:
+        """Probabilities by place; may be set to a number, too."""
+        return self._dropout
+
+    @dropout.setter
+    def dropout(self, dropout: Dropout | float) -> None:
+        if not isinstance(dropout, Dropout):
+            check_probability(f"{self.kind}: dropout", dropout)
+            dropout = Dropout(between_layers=dropout)
+        self._dropout = dropout
 
     @property
     def like(self) -> Tensor:
