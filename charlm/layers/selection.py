@@ -60,8 +60,6 @@ def backends(layers: RecurrentLayers, device: torch.device) -> list[Backend]:
     if device.type == "cpu":
         lacks = partial(lacks_cpu_kernel, layers)
         return [Backend("fused CPU kernel", compute, lacks, by_driver=True, generates=True), *torchs, REFERENCE]
-    if device.type != "cuda":
-        return [*torchs, REFERENCE]
     lacks = partial(lacks_gpu_kernels, layers)
     loop = Backend("loop with its own backward pass", compute, lacks, "Triton's kernels", by_driver=True)
     return [*torchs, loop, REFERENCE]
