@@ -213,7 +213,8 @@ class RecurrentLayers(nn.Module):
         if torch.compiler.is_dynamo_compiling() and backend is not REFERENCE:
             from charlm.layers.uncompiled import uncompiled
 
-            return uncompiled(self.forward, x, state, resets_TB, lengths_B, backend=backend, layer_inputs=layer_inputs)
+            options: Any = {"backend": backend, "activations": activations, "layer_inputs": layer_inputs}
+            return uncompiled(self.forward, x, state, resets_TB, lengths_B, **options)
         like = self.like
         if backend is None:
             backend = self.select_backend(like.device, self.training, resets=resets_TB is not None).backend
@@ -231,9 +232,7 @@ class RecurrentLayers(nn.Module):
             y = x.transpose(0, 1)
         after_end_TB1 = None
         if lengths_B is not None:
-            lengths_B = torch.as_tensor(lengths_B, device=like.device)
-            check_tensor(f"{self.kind}: lengths", lengths_B, (B,), torch.int64, like.device)
-            check_ids(f"{self.kind}: lengths", lengths_B, T + 1)
+            lengths_B = self._check_lengths(lengths_B, T, B)
             after_end_TB1 = (torch.arange(T, device=like.device)[:, None] >= lengths_B).unsqueeze(-1)
             y = y.masked_fill(after_end_TB1, 0)
         layer_states: list[LayerState] = []
@@ -244,10 +243,7 @@ class RecurrentLayers(nn.Module):
                 layer_inputs.append(inputs)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
             call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
-            if lengths_B is None and (carry_TB is None or backend.by_driver):
-                output, layer_state = backend.layer(inputs, call)
-            else:
-                output, layer_state = layer_in_parts(backend, inputs, call, lengths_B)
+            output, layer_state = layer_in_parts(backend, inputs, call, lengths_B)
             if after_end_TB1 is not None:
                 output = output.masked_fill(after_end_TB1, 0)
             y = y + output if layer > 0 and self.residual else output
@@ -294,6 +290,14 @@ class RecurrentLayers(nn.Module):
             if T > 0:
                 return T, B
         raise ValueError(f"{self.kind}: input: found shape {shape}; allowed: {self._order} with T ≥ 1")
+
+    def _check_lengths(self, lengths: Tensor | Sequence[int], T: int, B: int) -> Tensor:
+        """The lengths as a tensor [B]."""
+        name, device = f"{self.kind}: lengths", self.like.device
+        lengths_B = torch.as_tensor(lengths, device=device)
+        check_tensor(name, lengths_B, (B,), torch.int64, device)
+        check_ids(name, lengths_B, T + 1)
+        return lengths_B
 
     @property
     def _order(self) -> str:
