@@ -20,12 +20,14 @@ from charlm.system.host import limit_spinning, limit_threads
 from charlm.training.budget import DEFAULT_MINUTES, check_minutes
 
 if TYPE_CHECKING:
+    import torch
+
     from charlm.cells import Cell
     from charlm.inference.trained import TrainedModel
     from charlm.training.loop import Outcome
 
 
-def load(path: str | Path, device: str = "auto", precision: str = "auto") -> "TrainedModel":
+def load(path: str | Path, device: "str | torch.device" = "auto", precision: str = "auto") -> "TrainedModel":
     """Load a trained model from a run's folder (its best checkpoint) or from a checkpoint file.
 
     device: auto, cpu, cuda or cuda:N. precision: fp32, tf32 or bf16 for matrix products; auto: that of the training.
@@ -159,7 +161,7 @@ class Run:
 
         return read_rows(self.path)
 
-    def load(self, device: str = "auto", precision: str = "auto") -> "TrainedModel":
+    def load(self, device: "str | torch.device" = "auto", precision: str = "auto") -> "TrainedModel":
         """The run's model, from its best checkpoint; see `charlm.load`."""
         return load(self.path, device, precision)
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import numpy as np
 import pytest
+import torch
 
 import charlm
 from charlm.config import load_config
@@ -52,7 +53,7 @@ def test_an_exception_of_on_log_is_raised_again_and_the_run_can_be_resumed(cli, 
 
     with pytest.raises(OSError, match="no such host"):
         charlm.train(config=tiny_config, run_dir=tmp_path / "run", on_log=on_log)
-    assert charlm.load(tmp_path / "run" / LAST, "cpu").progress["step"] == 3
+    assert charlm.load(tmp_path / "run" / LAST, torch.device("cpu")).progress["step"] == 3
     assert cli("train", "--resume", "--run-dir", tmp_path / "run").code == 0
     charlm.train(config=tiny_config, run_dir=tmp_path / "whole")
     assert untimed(tmp_path / "run") == untimed(tmp_path / "whole")

@@ -37,6 +37,8 @@ class SamplingOptions:
             ("top_p", 1e-9, 1.0),
         ):
             object.__setattr__(self, name, in_range(name, getattr(self, name), least, most))
+        if not isinstance(self.ban, str):
+            raise TypeError(f"ban: found {type(self.ban).__name__}; allowed: str")
         stops = tuple(self.stop) if isinstance(self.stop, list | tuple) else (self.stop,)
         object.__setattr__(self, "stop", stops)
         for stop in stops:

@@ -339,9 +339,9 @@ class TrainedModel:
         return all_ids
 
 
-def load(path: str | Path, device: str = "auto", precision: str = "auto") -> TrainedModel:
+def load(path: str | Path, device: str | torch.device = "auto", precision: str = "auto") -> TrainedModel:
     """What `charlm.load` gives."""
-    where = resolve_device(device)
+    where = resolve_device(str(device))
     file = find_checkpoint(Path(path))
     checkpoint = read_checkpoint(file)
     network = load_model(checkpoint, where, precision)

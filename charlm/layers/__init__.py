@@ -11,6 +11,7 @@
     buffers.py          the tensors of a driver's calls, new or reused
     operators.py        x wᵀ + b, and the cross-entropy of logits, with their gradients
     dropout.py          masks, and zoneout's shares
+    uncompiled.py       a call outside of torch.compile's graphs
     check_backends.py   whether all backends of a cell agree
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.

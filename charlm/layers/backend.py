@@ -82,10 +82,12 @@ class Backend:
 
 
 def layer_in_parts(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor | None) -> tuple[Tensor, LayerState]:
-    """`Backend.layer`, by a call from each step at which a stream ends, or is reset, to the next.
+    """`Backend.layer`, where needed by a call from each step at which a stream ends, or is reset, to the next.
 
     lengths_B: how many steps each stream has; None: all have T.
     """
+    if lengths_B is None and (call.carry_TB is None or backend.by_driver):
+        return backend.layer(x, call)
     carry_TB, cuts = call.carry_TB, {0, len(x)}
     if lengths_B is not None:
         cuts.update(lengths_B.tolist())

@@ -9,6 +9,12 @@ from charlm.native.operators import random_mask
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
 
+def check_probability(name: str, p: float) -> None:
+    """ValueError unless p is a number that a config allows as a probability."""
+    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 0.9999999:
+        raise ValueError(f"{name}: found {p!r}; allowed: a number ≥ 0 and ≤ 0.9999999")
+
+
 def dropout_mask(
     shape: tuple[int, ...], p: float, like: Tensor, *, shard: Shard = WHOLE_BATCH, streams: int = 1
 ) -> Tensor:
@@ -20,6 +26,7 @@ def dropout_mask(
     shard: this shard, along the dimension `streams`, of the whole batch's mask: masks do not depend on the number of
     processes.
     """
+    check_probability("p", p)
     if like.device.type == "cpu":
         refuse_symbols()
         return random_mask(shape, max(1, round((1 - p) * 2**16)), shard, streams).to(like.dtype)

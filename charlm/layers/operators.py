@@ -19,10 +19,18 @@ def refuse_symbols() -> None:
     """RuntimeError where PyTorch traces or transforms what it calls: kernels have no numbers to compute with then."""
     if torch.jit.is_tracing():  # pyright: ignore[reportPrivateImportUsage]
         raise _refused("torch.jit.trace")
-    if torch.compiler.is_exporting():
-        raise _refused("torch.export")
+    if torch.compiler.is_exporting() or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY):
+        raise _refused("torch.export or make_fx")
     if torch._C._are_functorch_transforms_active():
         raise _refused("a transform of torch.func")
+
+
+class KernelFunction(torch.autograd.Function):
+    """A kernel's function. RuntimeError for forward-mode derivatives."""
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        raise _refused("forward-mode derivatives")
 
 
 def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,7 +78,7 @@ def _is_for_kernels(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.dtype == torch.float32 and tensor.layout == torch.strided and not tensor.is_neg()
 
 
-class _Linear(torch.autograd.Function):
+class _Linear(KernelFunction):
     @staticmethod
     def forward(ctx: Any, x_MK: Tensor, w_NK: Tensor, bias_N: Tensor | None, bf16: bool) -> Tensor:
         ctx.save_for_backward(x_MK, w_NK)
@@ -109,7 +117,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     return nats_N.view(targets.shape)
 
 
-class _CrossEntropy(torch.autograd.Function):
+class _CrossEntropy(KernelFunction):
     @staticmethod
     def forward(ctx: Any, logits_NV: Tensor, targets_N: Tensor, with_backward: bool) -> Tensor:
         nats_N, d_logits_NV = operators.cross_entropy(logits_NV, targets_N, with_backward=with_backward)

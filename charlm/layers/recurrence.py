@@ -18,7 +18,7 @@ from charlm.cells.window import Gradients, LoopInputs, Window
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers.backend import LayerCall, LayerState, Lookup
 from charlm.layers.buffers import BufferCache, Buffers, BuffersOf
-from charlm.layers.operators import check_ids, first_derivative, linear, matmul, refuse_symbols
+from charlm.layers.operators import KernelFunction, first_derivative, linear, matmul
 from charlm.layers.reference import TensorProgram
 from charlm.native.operators import table_gradient
 from charlm.native.recurrence import CpuDriver
@@ -33,8 +33,7 @@ def layer_by_driver(
 ) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I]. input_size: I of a lookup without a table.
 
-    Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32. ValueError for ids
-    outside the table, on the CPU.
+    Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32.
     """
     passes, state = call.passes, call.state
     if call.carry_TB is not None:
@@ -63,7 +62,6 @@ def layer_by_driver(
     )
     differentiable = (*windows, *vectors, *inputs.weights, *state)
     buffers_of = choose_buffers(driver, inputs, differentiable, cache)
-    refuse_symbols()
     results: Any = _Loop.apply(driver, inputs, state, buffers_of, *differentiable)
     y_TBH, *last = results
     return y_TBH, tuple(last)
@@ -78,8 +76,6 @@ def values_before_loop(
     if isinstance(x, Lookup):
         rows, ids_TB = x.table_VI, x.ids_TB.contiguous()
         V = input_size if rows is None else len(rows)
-        if ids_TB.device.type == "cpu":
-            check_ids("ids of a lookup", ids_TB, V)
         if rows is not None and ids_TB.numel() < V:  # fewer than the rows of the table
             rows, ids_TB = F.embedding(ids_TB, rows), None
     else:
@@ -166,7 +162,7 @@ def new_window(driver: Driver, inputs: LoopInputs, state: LayerState, lasting: B
     return window
 
 
-class _Loop(torch.autograd.Function):
+class _Loop(KernelFunction):
     """The loop as one operation of autograd; the tensors that have gradients follow once more."""
 
     @staticmethod

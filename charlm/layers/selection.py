@@ -90,7 +90,7 @@ def gpu_backend(layers: RecurrentLayers, driver: GpuDriver, device: torch.device
 
 def lacks_cpu_kernel(layers: RecurrentLayers, training: bool) -> str | None:
     """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
-    parameter = next(layers.parameters())
+    parameter = layers.like
     if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
         return "it needs float32 parameters on the CPU"
     if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
@@ -104,7 +104,7 @@ def lacks_cpu_kernel(layers: RecurrentLayers, training: bool) -> str | None:
 
 def lacks_gpu_kernels(layers: RecurrentLayers, driver: GpuDriver, device: torch.device, training: bool) -> str | None:
     """Why Triton's kernels cannot compute a layer, or None if they can."""
-    if next(layers.parameters()).dtype != torch.float32:
+    if layers.like.dtype != torch.float32:
         return "it needs float32 parameters"
     if importlib.util.find_spec("triton") is None:
         return "no Triton"

@@ -2,6 +2,7 @@
 
 import ctypes
 import math
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -25,9 +26,9 @@ from charlm.layers.backend import (
     layer_in_parts,
 )
 from charlm.layers.buffers import BufferCache
-from charlm.layers.dropout import drop_units, dropout_mask, zoneout_shares
+from charlm.layers.dropout import check_probability, drop_units, dropout_mask, zoneout_shares
 from charlm.layers.generation import generating_layer
-from charlm.layers.operators import check_ids
+from charlm.layers.operators import check_ids, refuse_symbols
 from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import Selection, select
 from charlm.native.operators import check_tensor
@@ -35,6 +36,7 @@ from charlm.native.recurrence import CpuDriver, cpu_driver
 from charlm.system.console import say
 from charlm.system.device import autocast_state
 from charlm.system.process_group import WHOLE_BATCH
+from charlm.system.section import Section
 
 NO_DROPOUT = Dropout()
 
@@ -45,10 +47,10 @@ class RecurrentLayers(nn.Module):
     Args:
         cell: the kind with its options; H is `cell.hidden`.
         input_size: I, the features of the first layer's input.
-        dropout: probabilities by place. `between_layers`: units of the inputs above the first layer. `state`: units of
-            the operands of recurrent products; one mask per layer and call (Gal & Ghahramani 2016). `weights`:
-            recurrent weights; one mask per layer and call, shared by the streams (Merity et al. 2018). `variational`:
-            one input mask per call, not per step.
+        dropout: probabilities by place; a number means `between_layers`. `between_layers`: units of the inputs above
+            the first layer. `state`: units of the operands of recurrent products; one mask per layer and call (Gal &
+            Ghahramani 2016). `weights`: recurrent weights; one mask per layer and call, shared by the streams (Merity
+            et al. 2018). `variational`: one input mask per call, not per step. Other places are the caller's.
         zoneout: probability that a unit of a state keeps its value in a step; evaluation uses the expected value
             (Krueger et al. 2017, arXiv:1606.01305). Acts after the step: no new state is computed from a kept one.
         residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144, (6)),
@@ -60,6 +62,8 @@ class RecurrentLayers(nn.Module):
 
     Shapes: input [T, B, I], output [T, B, H], state a tuple of [L, B, H]. `{name}_l{layer}` is the parameter `name` of
     the cell's program in a layer, as in torch.nn.
+
+    TypeError and ValueError for arguments that are not allowed.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class RecurrentLayers(nn.Module):
         input_size: int,
         num_layers: int = 1,
         *,
-        dropout: Dropout = NO_DROPOUT,
+        dropout: Dropout | float = NO_DROPOUT,
         zoneout: float = 0.0,
         residual: bool = False,
         batch_first: bool = False,
@@ -79,6 +83,10 @@ class RecurrentLayers(nn.Module):
         for name, number in {"input_size": input_size, "num_layers": num_layers}.items():
             if type(number) is not int or number < 1:
                 raise ValueError(f"{cell.name}: {name}: found {number!r}; allowed: a whole number ≥ 1")
+        for name, flag in {"residual": residual, "batch_first": batch_first}.items():
+            if not isinstance(flag, bool):
+                raise TypeError(f"{cell.name}: {name}: found {flag!r}; allowed: True or False")
+        check_probability(f"{cell.name}: zoneout", zoneout)
         self.kind = cell.name
         self.cell = cell
         self.state_names = cell.states
@@ -86,6 +94,8 @@ class RecurrentLayers(nn.Module):
         self.hidden_size = cell.hidden
         self.num_layers = num_layers
         self.dropout = dropout
+        if not isinstance(dropout, Dropout) and dropout > 0 and num_layers == 1:
+            warnings.warn(f"{self.kind}: dropout: found {dropout} with one layer; it acts between layers", stacklevel=2)
         self.zoneout = zoneout
         self.residual = residual
         self.batch_first = batch_first
@@ -102,6 +112,34 @@ class RecurrentLayers(nn.Module):
                 self.register_parameter(f"{declared.name}_l{layer}", parameter)
         bound = 1 / math.sqrt(self.hidden_size)
         self.init_uniform_(bound, bias_bound=bound)
+
+    def extra_repr(self) -> str:
+        """The arguments, without those that are defaults."""
+        parts = [_without_defaults(self.cell, hidden=self.hidden_size), f"input_size={self.input_size}"]
+        parts.append(f"num_layers={self.num_layers}")
+        if self.dropout != NO_DROPOUT:
+            parts.append(f"dropout={_without_defaults(self.dropout)}")
+        others = {"zoneout": self.zoneout, "residual": self.residual, "batch_first": self.batch_first}
+        return ", ".join([*parts, *(f"{name}={value}" for name, value in others.items() if value)])
+
+    @property
+    def dropout(self) -> Dropout:
+        """Probabilities by place; may be set to a number, too."""
+        return self._dropout
+
+    @dropout.setter
+    def dropout(self, dropout: Dropout | float) -> None:
+        if not isinstance(dropout, Dropout):
+            check_probability(f"{self.kind}: dropout", dropout)
+            dropout = Dropout(between_layers=dropout)
+        self._dropout = dropout
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and device of all parameters."""
+        for parameter in self.parameters():
+            return parameter
+        return getattr(self, f"{self.program(0).parameters[0].name}_l0")  # plain tensors, as in copies of DataParallel
 
     def passes(self, layer: int) -> Passes:
         """The passes of the cell's step in this layer."""
@@ -122,7 +160,7 @@ class RecurrentLayers(nn.Module):
 
         ValueError for one that was replaced by another shape, or by another type or device than the first has.
         """
-        parameters, like = {}, getattr(self, f"{self.program(layer).parameters[0].name}_l{layer}")
+        parameters, like = {}, self.like
         for declared in self.program(layer).parameters:
             name = f"{declared.name}_l{layer}"
             shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
@@ -171,22 +209,22 @@ class RecurrentLayers(nn.Module):
         x is [T, B, I], as a tensor or as a lookup. Where `resets_TB`, a bool tensor, is true, the stream's states are
         set to zero before the step. `lengths_B`: how many steps each stream has; what x has after them is not read,
         outputs there are 0, and the last state is that after the stream's last step. Outputs and states have the
-        parameters' dtype, even under autocast. TypeError and ValueError for arguments that do not fit.
+        parameters' dtype, even under autocast. TypeError and ValueError for arguments that do not fit, RuntimeError
+        where PyTorch traces or transforms the kernels. torch.compile leaves the call out of its graphs.
 
         backend: default: the fastest that can. activations: one for each layer, which the reference loop records.
         layer_inputs: gets the input of each layer, [T, B, I]; x is then a tensor.
         """
-        like = next(self.parameters())
+        if torch.compiler.is_dynamo_compiling() and backend is not REFERENCE:
+            from charlm.layers.uncompiled import uncompiled
+
+            options: Any = {"backend": backend, "activations": activations, "layer_inputs": layer_inputs}
+            return uncompiled(self.forward, x, state, resets_TB, lengths_B, **options)
+        like = self.like
         if backend is None:
-            options = {"activations": activations, "layer_inputs": layer_inputs}
-            selection = self.select_backend(like.device, self.training, resets=resets_TB is not None)
-            try:
-                return self.forward(x, state, resets_TB, lengths_B, backend=selection.backend, **options)
-            except LoopError as error:
-                say("gpu", str(error))
-            if layer_inputs is not None:
-                layer_inputs.clear()
-            return self.forward(x, state, resets_TB, lengths_B, **options)
+            return self._by_fastest(x, state, resets_TB, lengths_B, activations, layer_inputs)
+        if backend.by_driver:
+            refuse_symbols()
         T, B = self._check_input(x)
         carry_TB = None
         if resets_TB is not None:
@@ -199,9 +237,7 @@ class RecurrentLayers(nn.Module):
             y = x.transpose(0, 1)
         after_end_TB1 = None
         if lengths_B is not None:
-            lengths_B = torch.as_tensor(lengths_B, device=like.device)
-            check_tensor(f"{self.kind}: lengths", lengths_B, (B,), torch.int64, like.device)
-            check_ids(f"{self.kind}: lengths", lengths_B, T + 1)
+            lengths_B = self._check_lengths(lengths_B, T, B)
             after_end_TB1 = (torch.arange(T, device=like.device)[:, None] >= lengths_B).unsqueeze(-1)
             y = y.masked_fill(after_end_TB1, 0)
         layer_states: list[LayerState] = []
@@ -212,16 +248,33 @@ class RecurrentLayers(nn.Module):
                 layer_inputs.append(inputs)
             call = self.layer_call(layer, layer_state, steps=T, training=self.training)
             call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
-            if lengths_B is None and (carry_TB is None or backend.by_driver):
-                output, layer_state = backend.layer(inputs, call)
-            else:
-                output, layer_state = layer_in_parts(backend, inputs, call, lengths_B)
+            output, layer_state = layer_in_parts(backend, inputs, call, lengths_B)
             if after_end_TB1 is not None:
                 output = output.masked_fill(after_end_TB1, 0)
             y = y + output if layer > 0 and self.residual else output
             layer_states.append(layer_state)
         last_state = tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
         return y.transpose(0, 1) if self.batch_first else y, last_state
+
+    def _by_fastest(
+        self,
+        x: Tensor | Lookup,
+        state: RecurrentState | None,
+        resets_TB: Tensor | None,
+        lengths_B: Tensor | Sequence[int] | None,
+        activations: list[Activations] | None,
+        layer_inputs: list[Tensor] | None,
+    ) -> tuple[Tensor, RecurrentState]:
+        """`forward` by the fastest backend that can; by the next one where a loop fails on a GPU."""
+        while True:
+            backend = self.select_backend(self.like.device, self.training, resets=resets_TB is not None).backend
+            options: Any = {"backend": backend, "activations": activations, "layer_inputs": layer_inputs}
+            try:
+                return self.forward(x, state, resets_TB, lengths_B, **options)
+            except LoopError as error:
+                say("gpu", str(error))
+            if layer_inputs is not None:
+                layer_inputs.clear()
 
     def forward_reference(
         self,
@@ -236,18 +289,21 @@ class RecurrentLayers(nn.Module):
 
     def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
         """T and B of an input."""
-        like = next(self.parameters())
+        like = self.like
         if isinstance(x, Lookup):
-            check_tensor("ids of a lookup", x.ids_TB, x.ids_TB.shape, torch.int64, like.device)
+            check_tensor("ids of a lookup", x.ids_TB, None, torch.int64, like.device)
+            V = self.input_size
             if x.table_VI is not None:
-                shape = len(x.table_VI), self.input_size
-                check_tensor("table of a lookup", x.table_VI, shape, like.dtype, like.device)
+                V = len(x.table_VI)
+                check_tensor("table of a lookup", x.table_VI, (V, self.input_size), like.dtype, like.device)
+            if like.is_cpu:
+                check_ids("ids of a lookup", x.ids_TB, V)
             shape = [*x.ids_TB.shape, self.input_size]
         elif isinstance(x, Tensor):
             dtype = like.dtype
             if x.is_floating_point() and torch.is_autocast_enabled("cpu" if like.is_cpu else "cuda"):
                 dtype = x.dtype  # as in torch.nn: autocast converts the results of operators before these layers
-            check_tensor(f"{self.kind}: input", x, x.shape, dtype, like.device)
+            check_tensor(f"{self.kind}: input", x, None, dtype, like.device)
             shape = list(x.shape)
         else:
             raise TypeError(
@@ -259,6 +315,14 @@ class RecurrentLayers(nn.Module):
             if T > 0:
                 return T, B
         raise ValueError(f"{self.kind}: input: found shape {shape}; allowed: {self._order} with T ≥ 1")
+
+    def _check_lengths(self, lengths: Tensor | Sequence[int], T: int, B: int) -> Tensor:
+        """The lengths as a tensor [B]."""
+        name, device = f"{self.kind}: lengths", self.like.device
+        lengths_B = torch.as_tensor(lengths, device=device)
+        check_tensor(name, lengths_B, (B,), torch.int64, device)
+        check_ids(name, lengths_B, T + 1)
+        return lengths_B
 
     @property
     def _order(self) -> str:
@@ -301,7 +365,7 @@ class RecurrentLayers(nn.Module):
 
         resets: whether `forward` gets `resets_TB`. Call it under the same autocast as `forward`.
         """
-        device, like = torch.device(device), next(self.parameters())
+        device, like = torch.device(device), self.like
         faults = [driver.fault for driver in DRIVERS]
         conditions = device, training, resets, like.device.type, like.dtype, autocast_state(device), *faults
         if conditions not in self._selections:
@@ -321,14 +385,14 @@ class RecurrentLayers(nn.Module):
             count = f" of {len(state)}" if isinstance(state, tuple | list) else ""
             found = f"{type(state).__name__}{count}"
             raise TypeError(f"{self.kind}: state: found a {found}; allowed: a tuple ({names}) of tensors")
-        shape, like = (self.num_layers, batch_size, self.hidden_size), next(self.parameters())
+        shape, like = (self.num_layers, batch_size, self.hidden_size), self.like
         for name, tensor in zip(self.state_names, state, strict=True):
             check_tensor(f"{self.kind}: state {name} of an input {self._order}", tensor, shape, like.dtype, like.device)
         return list(zip(*(tensor.unbind() for tensor in state), strict=True))
 
     def zero_state(self, batch_size: int) -> RecurrentState:
         """The initial state of `batch_size` streams."""
-        zeros = next(self.parameters()).new_zeros
+        zeros = self.like.new_zeros
         shape = (self.num_layers, batch_size, self.hidden_size)
         return tuple(zeros(shape) for _ in self.state_names)
 
@@ -366,3 +430,9 @@ class RecurrentLayers(nn.Module):
         """The rows of a vector parameter, or its matrices, each with its initial value."""
         blocks = parameter.view(-1, *self._gate_shape(layer, declared))
         return zip(blocks, declared.starts or [None] * len(blocks), strict=True)
+
+
+def _without_defaults(section: Section, **shown: Any) -> str:
+    """How a section is made: `shown`, and its options that are not defaults."""
+    options = shown | section.model_dump(exclude={"kind"}, exclude_defaults=True)
+    return f"{type(section).__name__}({', '.join(f'{name}={value!r}' for name, value in options.items())})"

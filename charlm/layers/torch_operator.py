@@ -24,7 +24,7 @@ _STEPS: dict[type[Cell], Any] = {kind: kind.step for kind in (RNN, LSTM, GRU)}
 
 def torch_backend(layers: RecurrentLayers, device: torch.device) -> Backend | None:
     """Torch's operator for these layers; None unless torch.nn has it, with the same parameters and gate order."""
-    cell, dtype = layers.cell, next(layers.parameters()).dtype
+    cell, dtype = layers.cell, layers.like.dtype
     if _STEPS.get(type(cell)) is not type(cell).step:  # a class that inherits, or one whose step was replaced
         return None
     onednn, cudnn = torch.backends.mkldnn, torch.backends.cudnn
@@ -55,9 +55,8 @@ def _lacks(layers: RecurrentLayers, library: str, training: bool) -> str | None:
 
 def onednn_supports(dtype: torch.dtype) -> bool:
     """Whether oneDNN can compute in `dtype` on this CPU."""
-    if dtype == torch.bfloat16:
-        return torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    # It has float16 without gradients only.
+    return dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def operator_layer(cell: Cell, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:

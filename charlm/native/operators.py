@@ -15,10 +15,16 @@ from charlm.system.process_group import WHOLE_BATCH, Shard
 _CPU = torch.device("cpu")
 
 
-def check_tensor(name: str, tensor: Any, shape: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
-    """TypeError unless it is a tensor, ValueError unless it is dense, with this shape and type, and on this device."""
+def check_tensor(name: str, tensor: Any, shape: Sequence[int] | None, dtype: torch.dtype, device: torch.device) -> None:
+    """TypeError unless it is a tensor, ValueError unless it is dense, with this shape and type, and on this device.
+
+    shape: None allows any.
+    """
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{name}: found a {type(tensor).__name__}; allowed: a tensor {list(shape)}")
+        allowed = "a tensor" if shape is None else f"a tensor {list(shape)}"
+        raise TypeError(f"{name}: found a {type(tensor).__name__}; allowed: {allowed}")
+    if shape is None:
+        shape = tensor.shape
     is_dense = tensor.layout == torch.strided
     if not is_dense or tensor.shape != tuple(shape) or tensor.dtype != dtype or tensor.device != device:
         layout = "" if is_dense else f" as {tensor.layout}"

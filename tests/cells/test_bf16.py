@@ -115,3 +115,12 @@ def assert_operands_are_rounded(case: Case, batch_size, hidden_size, options, fo
         assert in_bf16[name].dtype == torch.float32, name
         # A sum near a tie is seldom rounded to bfloat16 alike in float32 and float64, by the reference in float32 too.
         assert error(in_bf16, name) <= max(0.3 * error(in_float32, name), 2 * error(reference, name)), name
+
+
+def test_autocast_to_float16_has_gradients():
+    """oneDNN's LSTM has none."""
+    stack, x = Case("lstm").start(8, 5), torch.randn(4, 2, 8)
+    with torch.autocast("cpu", torch.float16):
+        y, _ = stack(x)
+    y.sum().backward()
+    assert all(parameter.grad.isfinite().all() for parameter in stack.parameters())

@@ -3,12 +3,14 @@
 `test_against_reference.py` holds what they compute to the reference.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 from unittest import mock
 
 import pytest
 import torch
+from torch import Tensor
+from torch.autograd import forward_ad
 
 from charlm.cells import Cell, exp, maximum, minimum, relu, tanh, where
 from charlm.layers import RecurrentLayers
@@ -60,15 +62,79 @@ def test_numbers_that_are_not_finite(case):
     assert y.isnan().any()
 
 
-def test_what_transforms_and_second_derivatives_are_left_to_the_reference():
-    layers, x = Case("lstm").build(3, 5).float(), torch.randn(2, 2, 1, 3, requires_grad=True)
-    y, _ = torch.func.vmap(layers.forward_reference)(x)
-    torch.testing.assert_close(y[1], layers(x[1])[0])
-    with pytest.raises(RuntimeError, match=r"^charlm's kernels: found a transform of torch.func; allowed: "):
-        torch.func.vmap(layers)(x)
-    y, _ = layers(x[0])
-    with pytest.raises(RuntimeError, match=r"^charlm's kernels: found second derivatives; allowed: "):
-        torch.autograd.grad(y.sum(), x, create_graph=True)
+class Calls(torch.nn.Module):
+    """A model of users: calls `layers.forward` or `layers.forward_reference`."""
+
+    def __init__(self, layers: RecurrentLayers, way: str) -> None:
+        super().__init__()
+        self.layers = layers
+        self.call = getattr(layers, way)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, _ = self.call(2 * x)
+        return y.sin()
+
+
+def dual(model: Calls, x: Tensor) -> Any:
+    with forward_ad.dual_level():
+        return forward_ad.unpack_dual(model(forward_ad.make_dual(x, x))).tangent
+
+
+def second_derivative(model: Calls, x: Tensor) -> Tensor:
+    (dx,) = torch.autograd.grad(model(x).sum(), x, create_graph=True)
+    return torch.autograd.grad(dx.sum(), x)[0]
+
+
+def fx(model: Calls, x: Tensor) -> Any:
+    from torch.fx.experimental.proxy_tensor import make_fx  # which takes time
+
+    return make_fx(model)(x)
+
+
+# What PyTorch does with a function, and the name of it in the error.
+TRANSFORMS: dict[str, tuple[str, Callable[[Calls, Tensor], Any]]] = {
+    "vmap": ("a transform of torch.func", lambda model, x: torch.func.vmap(model)(x[None])),
+    "grad": ("a transform of torch.func", lambda model, x: torch.func.grad(lambda x: model(x).sum())(x)),
+    "jvp": ("a transform of torch.func", lambda model, x: torch.func.jvp(model, (x,), (x,))),
+    "dual numbers": ("forward-mode derivatives", dual),
+    "second derivatives": ("second derivatives", second_derivative),
+    "vectorized gradients": (
+        "vectorized gradients",
+        lambda model, x: torch.autograd.functional.jacobian(model, x, vectorize=True),
+    ),
+    "torch.jit.trace": ("torch.jit.trace", torch.jit.trace),
+    "torch.export": ("torch.export", lambda model, x: torch.export.export(model, (x,))),
+    "make_fx": ("torch.export or make_fx", fx),
+}
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.jit is deprecated, and tracers warn of the loop over steps
+@pytest.mark.parametrize(("found", "transform"), TRANSFORMS.values(), ids=TRANSFORMS)
+def test_what_transforms_and_second_derivatives_are_left_to_the_reference(found, transform):
+    layers, x = Case("lstm").build(3, 5).float(), torch.randn(3, 2, 3, requires_grad=True)
+    assert transform(Calls(layers, "forward_reference"), x) is not None
+    with pytest.raises(RuntimeError, match=rf"^charlm's kernels: found {found}.*; allowed: .*forward_reference"):
+        transform(Calls(layers, "forward"), x)
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # of torch.compile, which asks for it
+def test_the_layers_are_called_between_the_graphs_of_torch_compile():
+    graphs = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        graphs.append(graph.code)
+        return graph.forward
+
+    layers, x = Case("lstm").build(3, 5).float(), torch.randn(6, 2, 3)
+    model = Calls(layers, "forward")
+    compiled = torch.compile(model, backend=backend)
+    for T in range(2, 7):
+        assert torch.equal(compiled(x[:T]), model(x[:T]))
+    assert len(graphs) == 4  # 2 x and the sine, of two steps and of any number
+    with pytest.raises(RuntimeError, match=r"charlm's kernels: found torch.compile; allowed: .*forward_reference"):
+        torch.compile(model, backend="eager", fullgraph=True)(x)
+    by_reference = Calls(layers, "forward_reference")
+    torch.testing.assert_close(torch.compile(by_reference, backend="eager", fullgraph=True)(x), model(x))
 
 
 # Cells of these tests, in one library

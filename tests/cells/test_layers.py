@@ -1,13 +1,16 @@
 """What holds of any layers: starts, resets, what they do not take, and which backend computes them."""
 
 import itertools
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 import torch
 
-from charlm.cells import CELLS
-from charlm.layers import Lookup
+from charlm.cells import CELLS, GRU, LSTM
+from charlm.config.schema import Dropout
+from charlm.layers import Lookup, RecurrentLayers, dropout_mask
 from tests.cells.measure import (
     RESET_STEPS,
     Case,
@@ -111,15 +114,68 @@ MIXED_UP: dict[str, tuple[Any, ...]] = {
     "a state too few": (X, (ZEROS,)),
     "resets with the batch first": (X, None, torch.zeros(2, 5).bool()),
     "a length of more steps than there are": (X, None, None, [5, 6]),
+    "a lookup without a tensor": (Lookup([[1, 1]], torch.zeros(4, 3)),),
     "a lookup below the table": (Lookup(torch.tensor([[1, -1]]), torch.zeros(4, 3)),),
     "a lookup beyond the table": (Lookup(torch.tensor([[1, 4]]), torch.zeros(4, 3)),),
+    "a lookup beyond the inputs": (Lookup(torch.tensor([[1, 3]]), None),),
 }
 
 
+@pytest.mark.parametrize("way", ["forward", "forward_reference"])
 @pytest.mark.parametrize("arguments", MIXED_UP.values(), ids=MIXED_UP)
-def test_arguments_that_do_not_fit_are_named(arguments):
+def test_arguments_that_do_not_fit_are_named(arguments, way):
     with pytest.raises((TypeError, ValueError), match=r"^(lstm: |ids |table ).*found .*; allowed: "):
-        Case("lstm").start(3, 4, 2)(*arguments)
+        getattr(Case("lstm").start(3, 4, 2), way)(*arguments)
+
+
+WRONG = [
+    ("input_size", 2.0), ("num_layers", 0), ("dropout", 1), ("dropout", "0.3"), ("dropout", True), ("zoneout", 2.0),
+    ("zoneout", -1), ("zoneout", float("nan")), ("residual", "no"), ("batch_first", 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), WRONG)
+def test_an_option_that_is_not_allowed_is_named(name, value):
+    options: dict[str, Any] = {"input_size": 3, name: value}
+    with pytest.raises((TypeError, ValueError), match=rf"^lstm: {name}: found {value!r}; allowed: "):
+        RecurrentLayers(LSTM(hidden=4), **options)
+    if name == "zoneout":
+        with pytest.raises(ValueError, match=rf"^p: found {value!r}; allowed: "):
+            dropout_mask((2, 3), value, torch.zeros(1))
+
+
+def test_a_number_for_dropout_is_dropout_between_layers():
+    number, place = (RecurrentLayers(LSTM(hidden=4), 3, 2, dropout=p) for p in (0.5, Dropout(between_layers=0.5)))
+    number.load_state_dict(place.state_dict())
+    y, _ = seeded(number)(X + 1)
+    assert torch.equal(y, seeded(place)(X + 1)[0])
+    number.dropout = 0.0
+    assert not torch.equal(y, seeded(number)(X + 1)[0])
+    with pytest.warns(UserWarning, match="^lstm: dropout: found 0.5 with one layer; "):
+        RecurrentLayers(LSTM(hidden=4), 3, dropout=0.5)
+
+
+def test_a_printed_stack_shows_sizes_and_options():
+    assert repr(RecurrentLayers(GRU(), 3)) == "RecurrentLayers(GRU(hidden=256), input_size=3, num_layers=1)"
+    layers = RecurrentLayers(LSTM(hidden=4, layer_norm=True), 3, 2, dropout=0.3, zoneout=0.1, batch_first=True)
+    places = "dropout=Dropout(between_layers=0.3), zoneout=0.1, batch_first=True"
+    expected = f"RecurrentLayers(LSTM(hidden=4, layer_norm=True), input_size=3, num_layers=2, {places})"
+    assert repr(layers) == expected
+
+
+def test_layers_without_parameters_of_their_own_compute_the_same():
+    """As in the copies that DataParallel makes."""
+    layers = Case("gru").start(3, 4, 2)
+    copied = layers._replicate_for_data_parallel()
+    for name, parameter in layers.named_parameters():
+        setattr(copied, name, parameter.detach().clone())
+    assert torch.equal(copied(X)[0], layers(X)[0])
+
+
+@pytest.mark.slow
+def test_torch_compile_costs_nothing_where_it_is_not_used():
+    program = "import sys, charlm.layers; sys.exit('torch._dynamo' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
 # The backend that computes a layer, and the line that says which it is and why.

@@ -97,6 +97,8 @@ def test_what_is_no_text_and_characters_that_the_model_does_not_know_are_refused
         for wrong in (["so", None], "so", None):
             with pytest.raises(TypeError):
                 method(wrong)
+    with pytest.raises(TypeError, match=r"^ban: found int; allowed: str$"):
+        model.sample("so", ban=5)
 
 
 def test_lists_of_texts_of_every_kind(model):
