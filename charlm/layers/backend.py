@@ -86,9 +86,16 @@ def layer_in_parts(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor 
 
     lengths_B: how many steps each stream has; None: all have T.
     """
-    if lengths_B is None and (call.carry_TB is None or backend.by_driver):
-        return backend.layer(x, call)
     carry_TB, cuts = call.carry_TB, {0, len(x)}
+    if backend.by_driver and carry_TB is None and lengths_B is not None and not call.passes.split.loop.internal:
+        # As if zoneout kept all of each state after the stream's end.
+        is_after_TB1 = (torch.arange(len(x), device=lengths_B.device)[:, None] >= lengths_B).unsqueeze(-1)
+        shares_TBS = call.state[0].new_zeros(1) if call.zoneout_TBS is None else call.zoneout_TBS
+        S = len(call.state) * call.state[0].shape[1]
+        call = call._replace(zoneout_TBS=torch.where(is_after_TB1, 1.0, shares_TBS).expand(-1, -1, S).contiguous())
+        lengths_B = None
+    if lengths_B is None and (carry_TB is None or backend.by_driver):
+        return backend.layer(x, call)
     if lengths_B is not None:
         cuts.update(lengths_B.tolist())
     if carry_TB is not None:

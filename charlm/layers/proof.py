@@ -141,6 +141,8 @@ def fault_on_device(
     Compares its results with the reference loop's, unless the cache has the outcome. Leaves random numbers, buffers and
     graphs of the process as they were. Errors of the reference loop come through, and those of memory.
     """
+    if device.type == "meta":
+        return "tensors there have no values"
     is_said = False
     for loop in dict.fromkeys(_loops(layers, device, training, resets)):
         name = f"{layers.kind}-{_digest(loop, driver, device)}.proof"
