@@ -26,6 +26,7 @@ from charlm.cells.stored import StoredCell, as_json
 from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
+from charlm.model import count_parameters
 from charlm.runs import BEST, FOLDER, FORMAT, VERSION, check_format, parse_progress, read_header
 from charlm.system.files import read_file, replace_file
 from charlm.system.host import free_bytes
@@ -69,6 +70,7 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
         "config": json.dumps(checkpoint.config.model_dump(mode="json")),
         "vocabulary": json.dumps(checkpoint.vocabulary.to_json()),
         "progress": json.dumps(checkpoint.progress, allow_nan=False),
+        "parameters": str(count_parameters(checkpoint.config.model, len(checkpoint.vocabulary))),
     }
     if is_in_file(checkpoint.config.model.cell.kind):
         header["cell"] = as_json(checkpoint.config.model.cell)

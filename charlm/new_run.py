@@ -139,11 +139,14 @@ def _with_text_kept(new: NewRun) -> NewRun:
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
     """The request with the model of a run; ConfigError if the user's options do not fit it."""
+    from charlm.cells.cell import is_in_file
     from charlm.cells.stored import is_edited
     from charlm.config import parse_config
     from charlm.training.fine_tuning import check_same_model, settings_of_run
 
     taken, names_cell = settings_of_run(initial.config), request.gives("model.cell.kind")
+    if names_cell and is_in_file(initial.config.model.cell.kind):  # the file may have other options
+        taken = [one for one in taken if not one.startswith("model.cell.") or one.startswith("model.cell.hidden=")]
     request = replace(request, initial=initial, cell=initial.config.model.cell)
     config = request.config({"data": {"source": request.source}}, taken)
     raw = config.model_dump(mode="json")

@@ -2,9 +2,7 @@
 
 import errno
 import json
-import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from charlm.system.files import regular
 from charlm.system.lock import is_locked
 
 FORMAT = "charlm checkpoint"
-VERSION = 5
+VERSION = 6
 FOLDER = "checkpoints"
 LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG = "config.yaml"
@@ -106,24 +104,14 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
         end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
         if file_bytes != 8 + size + end:
             raise ValueError(f"{file_bytes} bytes instead of {8 + size + end}")
-        fixed, parameters = _fixed_names(header), 0
-        for name, tensor in tensors.items():
-            if name.startswith("weights/") and re.sub(r"_l\d+$", "", name.rpartition(".")[2]) not in fixed:
-                parameters += math.prod(tensor["shape"])
-        progress = parse_progress(header["progress"])
-        if "step" not in progress or parameters >= 2**63:
-            raise ValueError("no step, or weights of an impossible size")
+        parameters, progress = int(header["parameters"]), parse_progress(header["progress"])
+        if "step" not in progress or not 0 < parameters < 2**63:
+            raise ValueError("no step, or an impossible number of parameters")
         return json.loads(header["config"]), progress, parameters
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({error}); use another one of the run"
         ) from None
-
-
-def _fixed_names(header: Mapping[str, str]) -> set[str]:
-    """The parameters of a stored cell that training does not change, see `charlm.cells.stored`."""
-    programs = json.loads(header.get("cell", '{"programs": []}'))["programs"]
-    return {fields[0] for program in programs if program for fields in program["parameters"] if fields[-1]}
 
 
 def check_format(path: Path, header: Mapping[str, str]) -> None:

@@ -260,7 +260,7 @@ def _traced(cell: Cell, square: bool) -> Program:
         shown=tuple(tracing.shown.items()),
     )
     try:
-        check(program, square, cell.hidden)
+        check(program, square)
     except ValueError as error:
         tracing.fail(str(error))
     return program

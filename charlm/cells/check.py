@@ -1,11 +1,10 @@
 """Checks a program, of a traced step or of a checkpoint, which may be hostile."""
 
-import math
 from collections.abc import Iterable
 from typing import Any
 
 from charlm.cells.operations import LEAVES, OPERATIONS, OVER_UNITS
-from charlm.cells.program import MATRIX_STARTS, MOST_SIZE, STATIC, Node, Parameter, Program, Size, when
+from charlm.cells.program import ARRAY, MATRIX_STARTS, MOST_SIZE, STATIC, Node, Parameter, Program, Size, when
 
 MOST_NODES = 20_000
 MOST_VECTORS = 30_000
@@ -16,8 +15,6 @@ MOST_STACK = 1024
 MOST_STATES = 64
 MOST_NAMES = 4000
 """Most parameters; and most values that people look at."""
-MOST_ENTRIES = 2**20
-"""Most initial values of an array."""
 LONGEST_NAME = 100
 LARGEST = 3e38
 """The largest number, which float32 can hold."""
@@ -32,11 +29,8 @@ def require(holds: bool, fault: str) -> None:
         raise ValueError(f"found {fault}")
 
 
-def check(program: Program, square: bool, hidden: int) -> None:
-    """ValueError unless each node fits its arguments, parameter and the limits above.
-
-    square: see `Cell.program`. hidden: H, for initial values that are arrays.
-    """
+def check(program: Program, square: bool) -> None:
+    """ValueError unless each node fits its arguments, parameter and the limits above. square: see `Cell.program`."""
     counts = {
         "operations": (len(program.nodes), MOST_NODES),
         "vectors in all operations": (sum(node.count for node in program.nodes), MOST_VECTORS),
@@ -50,7 +44,7 @@ def check(program: Program, square: bool, hidden: int) -> None:
     declared = {parameter.name: parameter for parameter in program.parameters}
     require(len(declared) == len(program.parameters), "a parameter twice")
     for parameter in program.parameters:
-        _check_parameter(parameter, hidden)
+        _check_parameter(parameter)
     for place, node in enumerate(program.nodes):
         require(all(0 <= arg < place for arg in node.args), f"operation {place}: an argument that comes after it")
         args = [program.nodes[arg] for arg in node.args]
@@ -73,20 +67,16 @@ def check_shape(parameter: Parameter) -> None:
     require(_fits(columns), f"{name}: {columns!r:.40} columns; allowed: H, I, or 1 to {MOST_SIZE}")
 
 
-def _check_parameter(parameter: Parameter, hidden: int) -> None:
+def _check_parameter(parameter: Parameter) -> None:
     check_shape(parameter)
     name, gates, _, columns, stack, starts, bound, _ = parameter
     is_matrix = columns != ""
     require(len(starts) == gates * max(stack, 1) or (is_matrix and not starts), f"{name}: {len(starts)} initial values")
     require(bound is None or 0 <= bound <= LARGEST, f"{name}: a bound {bound}")
     for start in starts:
-        if isinstance(start, bytes):
-            entries = math.prod(parameter._replace(gates=1, stack=0).shape(hidden, 0))
-            require(0 < entries <= MOST_ENTRIES, f"{name}: {entries:,} initial values; allowed: 1 to {MOST_ENTRIES:,}")
-            require(len(start) == 8 * entries, f"{name}: {len(start)} bytes of {entries} initial values")
-            is_finite = all(abs(number) <= LARGEST for number in memoryview(start).cast("d"))
-            require(is_finite, f"{name}: an initial value that is not finite")
-        elif isinstance(start, str):
+        if isinstance(start, bytes) or (isinstance(start, str) and start.startswith(ARRAY)):
+            continue
+        if isinstance(start, str):
             allowed = f"finite numbers, {', '.join(MATRIX_STARTS)}" if is_matrix else "finite numbers"
             require(is_matrix and start in MATRIX_STARTS, f"{name}: an initial value {start!r:.40}; allowed: {allowed}")
         else:

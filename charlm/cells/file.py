@@ -8,7 +8,7 @@ import sys
 import traceback
 import types
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,12 @@ from pydantic_core import PydanticUndefined
 from charlm.cells import CELLS, Cell
 from charlm.cells.cell import are_names, is_in_file, place_of
 from charlm.cells.check import LARGEST, is_name
-from charlm.cells.stored import StoredCell
+from charlm.cells.stored import MOST_BYTES, SOURCES, StoredCell, digest_of_file
 from charlm.errors import CellError
 from charlm.system.console import say
 from charlm.system.faults import fault_lines, json_schema, nearest
 from charlm.system.files import read_file
 
-MOST_BYTES = 1_000_000
 _ALLOWED = "allowed: a Python file with a subclass of charlm.cells.Cell, as ./leaky.py:Leaky"
 
 
@@ -101,20 +100,16 @@ def _module(path: Path) -> types.ModuleType:
     except (OSError, ValueError) as error:
         reason = "no such file" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", None) or error
         raise CellError(f"{path}: {reason}; {_ALLOWED}") from None
-    files, module = _RAN.get(path, ({}, None))
-    if module is None or any(_content(file) != content for file, content in files.items()):
+    module, made_of = _RAN.get(path), SOURCES.get(str(path), {})
+    if module is None or any(digest_of_file(path.parent / name) != digest for name, digest in made_of.items()):
         module, helpers = _run(path, source)
-        _RAN[path] = {path: source} | {file: _content(file) for file in helpers}, module
+        SOURCES[str(path)] = {os.path.relpath(file, path.parent): digest_of_file(file) for file in (path, *helpers)}
+        _RAN[path] = module
     return module
 
 
-_RAN: dict[Path, tuple[dict[Path, bytes | None], types.ModuleType]] = {}
-"""The files that each path's module was made of, with their content."""
-
-
-def _content(file: Path) -> bytes | None:
-    with suppress(OSError):
-        return file.read_bytes()
+_RAN: dict[Path, types.ModuleType] = {}
+"""The module that each path became."""
 
 
 def _run(path: Path, source: bytes) -> tuple[types.ModuleType, list[Path]]:
@@ -147,10 +142,17 @@ def _run(path: Path, source: bytes) -> tuple[types.ModuleType, list[Path]]:
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[list[Path]]:
-    """During the block the modules of a folder can be imported, and are read anew. Lists their files after it."""
+    """During the block modules of a folder, and packages, can be imported, and are read anew. Lists them after it."""
     helpers: list[Path] = []
-    beside = {file.stem: file for file in folder.glob("*.py") if file.stem not in sys.stdlib_module_names}
-    others = {name: sys.modules.pop(name) for name in beside.keys() & sys.modules.keys()}
+    beside = {file.stem for file in folder.glob("*.py")} | {file.parent.name for file in folder.glob("*/*.py")}
+    beside -= sys.stdlib_module_names
+
+    def taken() -> dict[str, types.ModuleType]:
+        """The modules of such names, which are imported no more."""
+        names = [name for name in sys.modules if name.partition(".")[0] in beside]
+        return {name: sys.modules.pop(name) for name in names}
+
+    others = taken()
     # Python would read bytecode again after a change within the same second.
     writes_none, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     sys.path.insert(0, str(folder))
@@ -160,9 +162,7 @@ def _importable(folder: Path) -> Iterator[list[Path]]:
     finally:
         sys.path.remove(str(folder))
         sys.dont_write_bytecode = writes_none
-        for name in beside.keys() & sys.modules.keys():
-            del sys.modules[name]
-            helpers.append(beside[name])
+        helpers += [Path(module.__file__) for module in taken().values() if module.__file__]
         sys.modules.update(others)
 
 

@@ -4,6 +4,7 @@ A program is a list of nodes in the order of computation; a node's place is its 
 `count` vectors over units, side by side (stacked gates). Shapes: H hidden units, I inputs.
 """
 
+import hashlib
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -25,7 +26,14 @@ MATRIX_STARTS = ("identity", "orthogonal")
 """Initial values of a matrix besides numbers."""
 Start = float | str | bytes | None
 """The initial value of a matrix, or of a row of a vector: a number for all entries, a name in MATRIX_STARTS, or the
-bytes of an array of float64; None: drawn at random."""
+bytes of an array of float64; None: drawn at random. Of an array that a checkpoint leaves out a text that begins with
+ARRAY: its weights have the values."""
+ARRAY = "array "
+
+
+def without_arrays(starts: "tuple[Start, ...]") -> tuple[float | str | None, ...]:
+    """Initial values, with a digest for each array."""
+    return tuple(f"{ARRAY}{hashlib.sha256(one).hexdigest()}" if isinstance(one, bytes) else one for one in starts)
 
 
 @dataclass(frozen=True)

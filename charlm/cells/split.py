@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from charlm.cells.program import STATIC, WINDOW, Builder, Node, Program, needed, scalarized, when
+from charlm.cells.program import STATIC, WINDOW, Builder, Node, Program, needed, scalarized, when, without_arrays
 
 
 class Split(NamedTuple):
@@ -25,21 +25,20 @@ class Split(NamedTuple):
     """The same for the loop."""
 
 
-def without_starts(program: Program) -> Program:
-    """The program without initial values."""
-    return program._replace(parameters=tuple(one._replace(starts=(), bound=None) for one in program.parameters))
-
-
 def equations_only(program: Program) -> Program:
-    """What the new states need, without initial values: equal for steps that compute the same in the same order."""
+    """What the new states need, without initial values of what is trained: equal for steps that compute the same."""
     nodes, new, _ = _cut(program.nodes, program.results, lambda place: None)
     results = tuple(new[place] for place in program.results)
-    return without_starts(program)._replace(nodes=tuple(nodes), results=results, gates=(), shown=())
+    parameters = []
+    for one in program.parameters:
+        starts = without_arrays(one.starts) if one.fixed else ()
+        parameters.append(one._replace(starts=starts, bound=None))
+    return program._replace(nodes=tuple(nodes), results=results, parameters=tuple(parameters), gates=(), shown=())
 
 
 def split(program: Program, *, looked_at: bool = False) -> Split:
     """Split a program, without initial values and what no result needs. looked_at: with what people look at."""
-    program = without_starts(program)
+    program = program._replace(parameters=tuple(one._replace(starts=()) for one in program.parameters))
     kinds = when(program.nodes)
     gates = program.gates if looked_at else ()
     shown = program.shown if looked_at else ()

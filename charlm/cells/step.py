@@ -66,6 +66,8 @@ class Parameters:
     def transposed(self, name: str, operand: Any, index: int = 0) -> Any:
         """Wᵀ v, where W is the matrix of one gate of an earlier `product` of this name and index."""
         value, known = self.value(operand), self.declared.get(name)
+        if known and not (type(index) is int and 0 <= index < max(known.stack, 1)):
+            self.fail(f"{name}: index {index!r:.40}; allowed: 0 to {max(known.stack, 1) - 1}")
         if known is None or known.columns == "" or known.gates != 1:
             self.fail(f"{name}: found no matrix of this name with one gate; allowed: that of an earlier p.product")
         if value.node.count != 1 or value.node.size != known.size:
@@ -216,6 +218,8 @@ class Parameters:
         except ValueError as error:
             self.fail(str(error))
         name, of = parameter.name, parameter.stack
+        if not isinstance(parameter.fixed, bool):
+            self.fail(f"{name}: fixed={parameter.fixed!r:.40}; allowed: True or False")
         if index is not None and not (type(index) is int and 0 <= index < of):
             self.fail(f"{name}: index {index!r:.40}; allowed: 0 to {of - 1}")
         if start is not None or parameter.columns == "":
@@ -245,13 +249,21 @@ class Parameters:
         """An initial value as the program holds it. shape: of arrays; 0 for units that are not known yet."""
         if start is None or isinstance(start, str):
             return start
-        if isinstance(start, Real):
+        if isinstance(start, Real) and not isinstance(start, bool):
             return float(start)
         import numpy as np  # not above: it takes a tenth of a second
 
-        array = np.asarray(start, dtype=np.float64)
+        try:
+            array = np.asarray(start)
+        except ValueError:  # lists of different lengths
+            array = np.empty(0, object)
+        if array.dtype.kind not in "fiu":
+            self.fail(f"{name}: start is a {type(start).__name__} of {array.dtype}; allowed: real numbers")
+        array = array.astype(np.float64)
         if array.ndim == 0:
             return float(array)
+        if not (np.abs(array) <= LARGEST).all():
+            self.fail(f"{name}: start has a number that is not finite; allowed: finite numbers")
         if array.shape != shape:
             allowed = f"a number, or an array of shape {list(shape)}" if all(shape) else "a number"
             self.fail(f"{name}: start is an array of shape {[*array.shape]}; allowed: {allowed}")
@@ -284,7 +296,7 @@ def minimum(a: Any, b: Any) -> Any:
 
 
 def clamp(v: Any, min: Any = None, max: Any = None) -> Any:
-    """v, but at least min and at most max, which are numbers or vectors."""
+    """A vector v, but at least min and at most max, which are numbers or vectors."""
     return v.clamp(min, max)
 
 

@@ -3,7 +3,6 @@
 Built-in kinds are not stored: their checkpoints follow the equations of the charlm that reads them.
 """
 
-import base64
 import hashlib
 import json
 from collections.abc import Mapping
@@ -17,14 +16,15 @@ from pydantic_core import InitErrorDetails
 from charlm.cells import CELLS, Cell
 from charlm.cells.cell import is_in_file, plain
 from charlm.cells.check import check, is_name, require
-from charlm.cells.program import Node, Parameter, Program, Size, Start
+from charlm.cells.program import Node, Parameter, Program, Size, without_arrays
 from charlm.errors import CellError
+from charlm.system.files import read_file
 from charlm.system.section import Section
 
 LONGEST_KIND = 5000
 MOST_OPTIONS = 200
-_ARRAY = "base64:"
-"""Begins an initial value that is an array."""
+MOST_BYTES = 1_000_000
+"""Of a cell's file."""
 
 
 class StoredCell(Cell):
@@ -36,8 +36,8 @@ class StoredCell(Cell):
     _programs: tuple[Program | None, Program | None] = (None, None)
     """See `Cell.programs`."""
     _initial: tuple[str, ...] = ()
-    _source: str = ""
-    """The `_digest_of_source` when the run began."""
+    _source: Mapping[str, str] = {}
+    """See `SOURCES`, when the run began."""
 
     @model_validator(mode="after")
     def _has_plain_names(self) -> "StoredCell":
@@ -106,34 +106,48 @@ class StoredCell(Cell):
         require(set(raw.initial) <= (self.model_extra or {}).keys(), "initial options that are no options")
         require(set(raw.internal) < set(raw.states), "internal states that are no states, or all of them")
         general, square = raw.programs
+        programs = general and _program(general, raw, square=False), _program(square, raw, square=True)
+        return self.with_step(programs, raw.initial, raw.source)
+
+    def with_step(
+        self, programs: tuple[Program | None, Program], initial: tuple[str, ...], source: Mapping[str, str]
+    ) -> "StoredCell":
+        """The cell with these programs, and attributes of its class."""
         cell = self.model_copy()
-        cell._programs = (
-            general and _program(general, raw, self.hidden, square=False),
-            _program(square, raw, self.hidden, square=True),
-        )
-        cell._initial, cell._source = raw.initial, raw.source
+        cell._programs, cell._initial, cell._source = programs, initial, source
         return cell
+
+
+SOURCES: dict[str, dict[str, str]] = {}
+"""What the cells of a file were made of: its path → each file, relative to its folder, and the SHA-256 of its text."""
+
+
+def _step_of(cell: Cell) -> tuple[tuple[Program | None, Program], tuple[str, ...], Mapping[str, str]]:
+    """The arguments of `with_step`. CellError if there is no program."""
+    source = cell._source if isinstance(cell, StoredCell) else SOURCES.get(cell.kind.rpartition(":")[0], {})
+    return cell.programs(), cell.initial, source
 
 
 def as_json(cell: Cell) -> str:
     """The programs of a cell, and the attributes of its class. CellError if there is no program."""
-    programs = [None if program is None else _of_program(program) for program in cell.programs()]
-    source = cell._source if isinstance(cell, StoredCell) else _digest_of_source(cell.kind)
-    record = {"states": list(cell.states), "internal": cell.internal, "initial": cell.initial, "source": source}
-    record["programs"] = programs
-    return json.dumps(record, allow_nan=False, separators=(",", ":"))
+    both, initial, source = _step_of(cell)
+    programs = [None if program is None else _of_program(program) for program in both]
+    record = {"states": list(cell.states), "internal": cell.internal, "initial": initial, "source": source}
+    return json.dumps(record | {"programs": programs}, allow_nan=False, separators=(",", ":"))
 
 
 def is_edited(cell: Cell) -> bool:
-    """Whether the file of a run's cell has changed since the run began. A file that is gone has not."""
-    return isinstance(cell, StoredCell) and _digest_of_source(cell.kind) not in ("", cell._source)
+    """Whether a file of a run's cell has changed since the run began. A file that is gone has not."""
+    source = cell._source if isinstance(cell, StoredCell) else {}
+    folder = Path(cell.kind.rpartition(":")[0]).parent
+    return any(digest_of_file(folder / name) not in ("", digest) for name, digest in source.items())
 
 
-def _digest_of_source(kind: str) -> str:
-    """Identifies the text of a cell's file; "" if there is none."""
+def digest_of_file(path: Path) -> str:
+    """The SHA-256 of a file; "" if it cannot be read."""
     try:
-        return hashlib.sha256(Path(kind.rpartition(":")[0] or kind).read_bytes()).hexdigest()
-    except OSError:
+        return hashlib.sha256(read_file(path, MOST_BYTES)).hexdigest()
+    except (OSError, ValueError):
         return ""
 
 
@@ -141,40 +155,22 @@ def _of_program(program: Program) -> dict[str, Any]:
     return {
         "nodes": [list(astuple(node)) for node in program.nodes],
         "results": program.results,
-        "parameters": [_of_parameter(parameter) for parameter in program.parameters],
+        "parameters": [one._replace(starts=without_arrays(one.starts)) for one in program.parameters],
         "gates": program.gates,
         "shown": program.shown,
     }
 
 
-def _of_parameter(parameter: Parameter) -> list[Any]:
-    """Its fields; initial values that are arrays become text."""
-    fields = parameter._asdict()
-    fields["starts"] = []
-    for start in parameter.starts:
-        is_array = isinstance(start, bytes)
-        fields["starts"].append(_ARRAY + base64.b64encode(start).decode() if is_array else start)
-    return [*fields.values()]
-
-
-def _start(stored: float | str | None) -> Start:
-    """An initial value from the JSON; ValueError for a damaged array."""
-    if isinstance(stored, str) and stored.startswith(_ARRAY):
-        return base64.b64decode(stored.removeprefix(_ARRAY), validate=True)
-    return stored
-
-
 def with_step_of_now(cell: Cell) -> Cell:
     """A cell of a file with the programs of its step as it is now, whatever happens to the globals that it reads."""
-    return restored(cell.model_dump(mode="json"), as_json(cell)) if is_in_file(cell.kind) else cell
+    return _with_step(cell.model_dump(mode="json"), *_step_of(cell)) if is_in_file(cell.kind) else cell
 
 
-def restored(section: Mapping[str, Any], stored: str) -> StoredCell:
-    """The cell with the options of a config's section `model.cell`, and the programs in the JSON."""
-    return StoredCell.model_validate(section).with_programs(stored)
+def _with_step(section: Mapping[str, Any], *step: Any) -> StoredCell:
+    return StoredCell.model_validate(section).with_step(*step)
 
 
-Cell.reduced = lambda cell: (restored, (cell.model_dump(mode="json"), as_json(cell)))
+Cell.reduced = lambda cell: (_with_step, (cell.model_dump(mode="json"), *_step_of(cell)))
 
 
 # The JSON. Its types are checked here, everything else by `check`.
@@ -202,16 +198,13 @@ class _Stored(Section):
     states: _Strings
     internal: _Strings
     initial: _Strings
-    source: str
+    source: dict[str, str]
     programs: tuple[_StoredProgram | None, _StoredProgram]
 
 
-def _program(raw: _StoredProgram, cell: _Stored, hidden: int, *, square: bool) -> Program:
+def _program(raw: _StoredProgram, cell: _Stored, *, square: bool) -> Program:
     nodes = tuple(Node(*node) for node in raw.nodes)
-    parameters = []
-    for stored in raw.parameters:
-        parameter = Parameter(*stored)
-        parameters.append(parameter._replace(starts=tuple(map(_start, stored[5]))))
-    program = Program(nodes, cell.states, raw.results, tuple(parameters), cell.internal, raw.gates, raw.shown)
-    check(program, square, hidden)
+    parameters = tuple(Parameter(*parameter) for parameter in raw.parameters)
+    program = Program(nodes, cell.states, raw.results, parameters, cell.internal, raw.gates, raw.shown)
+    check(program, square)
     return program

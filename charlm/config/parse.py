@@ -125,7 +125,7 @@ def _own_cell(kind: str, folder: Path | None, known: Cell | None, runs_file: boo
     """The cell of a Python file: the known one, one that the file makes, or its options alone; see `parse_config`."""
     if not is_in_file(kind):
         file, _, name = kind.rpartition(":")
-        near = f"./{file.removeprefix('./')}.py:{name}"
+        near = f"{file if '/' in file else f'./{file}'}.py:{name}"
         raise CellError(f"found {kind!r}; allowed: a built-in kind, or FILE.py:CLASS; did you mean {near!r}?")
     in_run = folder is not None and is_run(folder)
     if known is not None and same_file(kind, known.kind) and (in_run or not runs_file):

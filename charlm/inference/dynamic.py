@@ -17,7 +17,7 @@ from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, DivergenceError
 from charlm.inference.evaluation import WARMUP, Evaluation, part_starts, scored_windows, sum_windows
 from charlm.inference.reader import Reader, evaluating
-from charlm.model import Network, trained_parameters
+from charlm.model import Network
 from charlm.system.number import LARGEST, in_range
 
 _WINDOWS = 512
@@ -65,7 +65,7 @@ def evaluate_dynamically(
     length_B = np.array([len(ids) - 1])
     steps = max(1, min(steps, len(ids) - 1))
     sizes = gradient_rms(model, train_ids, steps)
-    parameters = trained_parameters(model)
+    parameters: list[Tensor] = list(model.parameters())
     trained = [parameter.detach().clone() for parameter in parameters]
     mean = torch.cat([rms.flatten() for rms in sizes]).mean().clamp(min=1e-20)
     rates = [lr / (rms + _EPSILON * mean) for rms in sizes]
@@ -113,7 +113,7 @@ def gradient_rms(model: Network, ids: Ids, steps: int) -> list[Tensor]:
     warmup = min(WARMUP, len(ids) - 1 - T)
     windows = min(_WINDOWS, max(_FEWEST_WINDOWS, len(ids) // T))
     starts = np.linspace(0, len(ids) - 1 - T - warmup, windows).astype(np.int64)
-    parameters = trained_parameters(model)
+    parameters = list(model.parameters())
     squares = [torch.zeros_like(parameter) for parameter in parameters]
     with evaluating(model):
         for first in range(0, windows, _READ_TOGETHER):

@@ -98,6 +98,8 @@ class TrainedModel:
             network = build_model(
                 self.config.model, len(self.vocabulary), self.network.precision, reset_id=self.network.reset_id
             )
+            for own, fixed in zip(network.buffers(), self.network.buffers(), strict=True):
+                own.copy_(fixed)
         progress = {**self.progress, "step": 0, "best_nats": None, "elapsed_s": 0.0}
         return replace(self, network=network.to(self.device).eval(), progress=progress)
 

@@ -51,8 +51,7 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
         _check_finite(cell, [run(REFERENCE, _start_from_zeros(layers))], " from the zero state")
         with torch.no_grad():
             for parameter in layers.parameters():  # some initial values, such as 0, hide an effect
-                if parameter.requires_grad:
-                    parameter += 0.2 * torch.randn_like(parameter)
+                parameter += 0.2 * torch.randn_like(parameter)
         starts = [_start_from_zeros(layers), *(_start(layers) for _ in range(RUNS))]
     truth = [run(REFERENCE, start) for start in starts]
     _check_finite(cell, truth)

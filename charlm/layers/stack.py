@@ -108,8 +108,10 @@ class RecurrentLayers(nn.Module):
         for layer in range(num_layers):
             for declared in self.program(layer).parameters:
                 shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
-                parameter = nn.Parameter(torch.empty(shape), requires_grad=not declared.fixed)
-                self.register_parameter(f"{declared.name}_l{layer}", parameter)
+                if declared.fixed:
+                    self.register_buffer(f"{declared.name}_l{layer}", torch.empty(shape))
+                else:
+                    self.register_parameter(f"{declared.name}_l{layer}", nn.Parameter(torch.empty(shape)))
         bound = 1 / math.sqrt(self.hidden_size)
         self.init_uniform_(bound, bias_bound=bound)
 
@@ -173,6 +175,15 @@ class RecurrentLayers(nn.Module):
         for layer in range(self.num_layers):
             for declared in self.program(layer).parameters:
                 yield layer, declared, getattr(self, f"{declared.name}_l{layer}")
+
+    def fixed_at_start(self) -> dict[str, Tensor]:
+        """The fixed weights whose values the cell gives, by name."""
+        found = {}
+        for layer, declared, weight in self._declared():
+            is_given = declared.starts and all(isinstance(one, float | bytes) for one in declared.starts)
+            if declared.fixed and is_given:
+                found[f"{declared.name}_l{layer}"] = weight
+        return found
 
     def vectors(self) -> list[Tensor]:
         """The parameters with a number for each unit. All others are matrices, or stacks of them."""

@@ -10,8 +10,8 @@ from charlm.model.build import (
     count_parameters,
     count_weights,
     load_weights,
+    named_weights,
     parameters_by_part,
-    trained_parameters,
     uninitialized_model,
 )
 from charlm.model.members import Members, Network

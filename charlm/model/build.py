@@ -135,14 +135,14 @@ def count_weights(config: ModelConfig, vocabulary_size: int) -> int:
     return count_parameters(config, vocabulary_size) + fixed_weights
 
 
-def trained_parameters(model: nn.Module) -> list[Tensor]:
-    """The parameters of a model that training changes; a cell may have fixed ones."""
-    return [parameter for parameter in model.parameters() if parameter.requires_grad]
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters of a model, and the weights that a cell fixes."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
 
 
 def load_weights(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
     """Copy weights by name; CheckpointError where names, shapes or types are not the model's."""
-    parameters = dict(model.named_parameters())
+    parameters = named_weights(model)
     for name in sorted(weights.keys() | parameters.keys()):
         found, own = (_described(tensors.get(name)) for tensors in (weights, parameters))
         if found != own:

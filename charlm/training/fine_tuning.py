@@ -2,15 +2,17 @@
 
 import torch
 
-from charlm.cells.cell import same_file
-from charlm.cells.program import Program
+from charlm.cells import Cell
+from charlm.cells.cell import is_in_file
 from charlm.cells.split import equations_only
+from charlm.cells.stored import StoredCell
 from charlm.checkpoint import Checkpoint
 from charlm.config import Config, differences, flatten
 from charlm.config.yaml import dump_flow
 from charlm.data.corpus import CountedSources
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import ConfigError, VocabularyError
+from charlm.layers import RecurrentLayers
 from charlm.model import Network
 from charlm.system.console import say
 from charlm.system.formatting import counted
@@ -27,12 +29,18 @@ def settings_of_run(config: Config) -> list[str]:
 
 def check_same_model(config: Config, init_from: Checkpoint) -> None:
     """ConfigError unless the config's model can take the checkpoint's weights."""
-    cell, old, known = config.model.cell, init_from.config, init_from.config.model.cell
-    if same_file(cell.kind, known.kind):
-        moved = known.model_copy(update={"kind": cell.kind})
-        old = old.model_copy(update={"model": old.model.model_copy(update={"cell": moved})})
-    changed = differences(old, config)
-    free = (*_FREE_TO_DIFFER, *(f"model.cell.{name}" for name in cell.initial))
+    cell, known = config.model.cell, init_from.config.model.cell
+    changed = differences(init_from.config, config)
+    free = _FREE_TO_DIFFER
+    if isinstance(cell, StoredCell):
+        pass  # its step is that of the checkpoint, whatever its options
+    elif is_in_file(cell.kind) and is_in_file(known.kind):
+        # The steps are compared, below and in `say_if_other_step`, instead of names and options.
+        changed = {key: values for key, values in changed.items() if not key.startswith("model.cell.")}
+        if cell.hidden != known.hidden:
+            changed["model.cell.hidden"] = known.hidden, cell.hidden
+    else:
+        free = (*free, *(f"model.cell.{name}" for name in cell.initial))
     faults = [
         f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"
         for key, (wanted, found) in changed.items()
@@ -40,7 +48,7 @@ def check_same_model(config: Config, init_from: Checkpoint) -> None:
     ]
     if faults:
         raise ConfigError(*faults)
-    shapes, known_shapes = (_shapes(one.program(square=True)) for one in (cell, known))
+    shapes, known_shapes = (_shapes(one) for one in (cell, known))
     if shapes != known_shapes:
         raise ConfigError(
             f"model.cell.kind: found a step with the parameters {shapes}; the checkpoint of --init-from has "
@@ -48,14 +56,19 @@ def check_same_model(config: Config, init_from: Checkpoint) -> None:
         )
 
 
-def _shapes(program: Program) -> str:
+def _shapes(cell: Cell) -> str:
     """The names and the shapes of the parameters of a step."""
-    return ", ".join(f"{one.name} {one.shape_text}" for one in sorted(program.parameters))
+    shapes: dict[str, None] = {}
+    for program in filter(None, cell.programs()):
+        shapes |= dict.fromkeys(f"{one.name} {one.shape_text}" for one in program.parameters)
+    return ", ".join(sorted(shapes))
 
 
 def say_if_other_step(config: Config, init_from: Checkpoint) -> None:
     """Say whether the cell's file has another step than the checkpoint, whose weights the run starts from."""
-    steps = [equations_only(one.model.cell.program(square=True)) for one in (config, init_from.config)]
+    steps = []
+    for cell in (config.model.cell, init_from.config.model.cell):
+        steps.append([program and equations_only(program) for program in cell.programs()])
     if steps[0] != steps[1]:
         say("cell", f"{config.model.cell.kind}: the step differs from that of the checkpoint; the run uses the file's")
 
@@ -76,8 +89,14 @@ def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: CountedSo
 
 
 def grown_weights(model: Network, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
-    """The checkpoint's weights in the model's shapes. New characters are random, with the lowest output bias."""
+    """The checkpoint's weights in the model's shapes. New characters are random, with the lowest output bias.
+
+    Weights that a cell fixes at given values are the model's own: its file may fix other ones.
+    """
     weights = dict(checkpoint.averaged or checkpoint.weights)
+    for prefix, module in model.named_modules():
+        if isinstance(module, RecurrentLayers):
+            weights |= {f"{prefix}.{name}": fixed.cpu() for name, fixed in module.fixed_at_start().items()}
     for name, parameter in model.named_parameters():
         old = weights.get(name)
         if old is None or old.shape == parameter.shape or old.dim() != parameter.dim():

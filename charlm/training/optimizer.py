@@ -48,8 +48,6 @@ def build_optimizer(model: nn.Module, config: Optimizer) -> torch.optim.Optimize
     others: dict[str, Tensor] = {}
     by_muon: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
         if parameter in shapes:
             by_muon[name] = parameter
         elif parameter in vectors or parameter.dim() < 2:

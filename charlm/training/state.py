@@ -10,7 +10,7 @@ from torch import Tensor
 from charlm.checkpoint import Checkpoint, digest
 from charlm.errors import CheckpointError
 from charlm.layers import RecurrentState
-from charlm.model import load_weights
+from charlm.model import load_weights, named_weights
 from charlm.native.loading import used_kernels
 from charlm.scored import ScoredText
 
@@ -110,8 +110,8 @@ def take_snapshot(trainer: "Trainer") -> Checkpoint:
     return Checkpoint(
         config=trainer.config,
         vocabulary=trainer.vocabulary,
-        weights=on_cpu(dict(trainer.model.named_parameters())),
-        averaged=on_cpu({} if trainer.averaged is None else dict(trainer.averaged.named_parameters())),
+        weights=on_cpu(named_weights(trainer.model)),
+        averaged=on_cpu({} if trainer.averaged is None else named_weights(trainer.averaged)),
         optimizer=on_cpu(_optimizer_tensors(trainer)),
         carried=on_cpu(carried),
         progress={f.name: getattr(state, f.name) for f in fields(state) if f.name not in _TENSORS},

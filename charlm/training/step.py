@@ -17,7 +17,7 @@ from charlm.data.records import reset_id_of
 from charlm.data.streams import RecordStreams, Streams
 from charlm.errors import DivergenceError, LoopError
 from charlm.layers import RecurrentState
-from charlm.model import Network, WindowLoss, build_model, load_weights, trained_parameters
+from charlm.model import Network, WindowLoss, build_model, load_weights, named_weights
 from charlm.native.loading import used_kernels
 from charlm.system.console import say
 from charlm.system.process_group import Shard
@@ -57,12 +57,10 @@ class Trainer:
         self.model = _new_model(self.config, corpus, machine)
         selection = self.model.select_backend(self.device)
         self.backend = selection.description
-        self.parameters = trained_parameters(self.model)
+        self.parameters: list[Tensor] = list(self.model.parameters())
         self.averaged = copy.deepcopy(self.model).requires_grad_(False) if config.train.ema else None
-        self._averages: dict[Tensor, Tensor] = {}
-        if self.averaged is not None:
-            pairs = zip(self.model.parameters(), self.averaged.parameters(), strict=True)
-            self._averages = {weight: average for weight, average in pairs if weight.requires_grad}
+        averages = [] if self.averaged is None else self.averaged.parameters()
+        self._averages = dict(zip(self.parameters, averages, strict=False))
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self._clipped = self.model.clipped_together()
         self.state = TrainState(
@@ -196,9 +194,10 @@ class Trainer:
 
     def broadcast_weights(self) -> None:
         """Take the first process's initial weights: their random numbers may depend on the kind of CPU."""
-        for parameter in self.model.parameters():
-            self.group.broadcast_(parameter.data)
-        self.start_from_weights(dict(self.model.named_parameters()))
+        weights = named_weights(self.model)
+        for weight in weights.values():
+            self.group.broadcast_(weight.data)
+        self.start_from_weights(weights)
 
     def _stop_unless_finite(self, objective: Tensor, grad_norm: Tensor) -> None:
         step = self.state.step + 1

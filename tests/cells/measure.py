@@ -100,7 +100,7 @@ def run(forward: Callable[..., Any], stack: RecurrentLayers, x: Tensor, state: R
     generator = torch.Generator().manual_seed(seed)
     upstream = [torch.randn(o.shape, generator=generator, dtype=torch.float64) for o in outputs.values()]
     inputs = {"dx": x} | {f"d{name}0": tensor for name, tensor in zip(stack.state_names, first, strict=True)}
-    inputs |= {f"d{name}": parameter for name, parameter in stack.named_parameters() if parameter.requires_grad}
+    inputs |= {f"d{name}": parameter for name, parameter in stack.named_parameters()}
     # A state that has no gradient, as the m of an sLSTM, is compared by its value alone.
     pairs = [(o, gradient.to(o)) for gradient, o in zip(upstream, outputs.values(), strict=True) if o.requires_grad]
     used, upstream = zip(*pairs, strict=True)

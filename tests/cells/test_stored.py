@@ -12,9 +12,9 @@ from charlm.cells import Cell
 from charlm.cells.cpp import cpp
 from charlm.cells.derivative import derive
 from charlm.cells.equations import equations
-from charlm.cells.program import Program
+from charlm.cells.program import Program, without_arrays
 from charlm.cells.split import split
-from charlm.cells.stored import as_json, restored
+from charlm.cells.stored import StoredCell, as_json
 from charlm.cells.triton import Options, kernels
 from charlm.errors import CellError
 from charlm.export.html import program_json
@@ -45,6 +45,10 @@ class Adds(Cell):
 CELLS: list[Cell] = [*(case.start(1, 5).cell for case in CASES), Own(hidden=5), Adds(hidden=5)]
 
 
+def restored(section: dict[str, Any], stored: str) -> StoredCell:
+    return StoredCell.model_validate(section).with_programs(stored)
+
+
 def section_of(cell: Cell) -> dict[str, Any]:
     return cell.model_dump(mode="json") | {"kind": KIND}
 
@@ -56,7 +60,9 @@ def test_nothing_is_lost(cell):
     assert again.model_dump(mode="json") == section
     assert (again.states, again.internal, again.initial) == (cell.states, cell.internal, cell.initial)
     assert again.name == "Mine"
-    assert again.programs() == cell.programs()
+    for program, stored_program in zip(cell.programs(), again.programs(), strict=True):
+        parameters = [one._replace(starts=without_arrays(one.starts)) for one in program.parameters] if program else []
+        assert stored_program == (program and program._replace(parameters=tuple(parameters)))
     assert as_json(again) == stored
 
 

@@ -16,7 +16,7 @@ import charlm.cells
 from charlm.cells import Cell, tanh, where
 from charlm.cells.cell import trace
 from charlm.cells.program import Program
-from charlm.cells.stored import as_json, restored
+from charlm.cells.stored import StoredCell, with_step_of_now
 from charlm.cells.symbols import FUNCTIONS, Condition, Value
 from charlm.errors import CellError
 from charlm.layers import RecurrentLayers
@@ -54,19 +54,20 @@ def test_initial_values_of_a_step_stay_as_the_config_sets_others():
         fixed = p.product("sum", h, start=tril, fixed=True) * p.vector("rates", start=[*rates])
         return h + a + b + kept + fixed + p.vector("d", bound=9.0)
 
-    cell = cell_of(step).with_options({"hidden": 7})
-    layers = RecurrentLayers(restored({"kind": "./own.py:Own", "hidden": 7}, as_json(cell)), 3)
+    cell = with_step_of_now(cell_of(step).with_options({"kind": "./own.py:Own", "hidden": 7}))
+    assert isinstance(cell, StoredCell)
+    layers = RecurrentLayers(cell, 3)
     layers.init_uniform_(0.25)
     layers.init_orthogonal_()
     names = ("a", "bias", "b", "c", "d", "sum", "rates")
-    a, bias, b, c, d, total, one = (layers.get_parameter(f"{name}_l0") for name in names)
+    a, bias, b, c, d, total, one = (layers.layer_parameters(0)[name].detach() for name in names)
     assert 0.2 < a[:7].abs().max() <= 0.25
     assert (a[7:] == -0.5).all()
     assert (bias[7:] == 3).all()
     assert torch.equal(bias[:7], torch.from_numpy(rates).float())
     assert torch.equal(one, bias[:7])
     assert torch.equal(total, torch.from_numpy(tril).float())
-    assert {name for name, each in layers.named_parameters() if not each.requires_grad} == {"sum_l0"}
+    assert [name for name, _ in layers.named_buffers()] == ["sum_l0"]
     assert torch.equal(b, torch.eye(7))
     torch.testing.assert_close(c @ c.mT, torch.eye(7).expand(2, 7, 7))
     assert 5 < d.abs().max() <= 9

@@ -92,7 +92,7 @@ STEPS = {
     "p.product('w', h, start=torch.ones(9))": "w: start is an array of shape [9]; allowed: a number, or an array of ",
     "p.vector('b', start=torch.ones(9), size='I') * x": "b: start is an array of shape [9]; allowed: a number",
     "p.vector('b', start=[1, 2]) * h": "b: start is an array of shape [2]; allowed: a number, or an array of shape [",
-    "p.vector('b', start=[math.nan] * self.hidden) * h": "found b: an initial value that is not finite",
+    "p.vector('b', start=[math.nan] * self.hidden) * h": "b: start has a number that is not finite; ",
     "p.product('w', h, 2)[0] + p.transposed('w', h)": "w: found no matrix of this name with one gate; allowed: ",
     "p.product('w', x, size=4) + p.transposed('w', h)": "w: the operand of the transposed matrix is 1 × H; ",
     "p.product('w', h, size=7)": "found the new state h with 1 × 7; allowed: 1 × H",
