@@ -88,8 +88,11 @@ def layer_in_parts(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor 
     """
     carry_TB, cuts = call.carry_TB, {0, len(x)}
     if backend.by_driver and carry_TB is None and lengths_B is not None and not call.passes.split.loop.internal:
-        # As if zoneout kept all of each state after the stream's end.
+        # As if zoneout kept all of each state after the stream's end, where its last input is repeated: a step that is
+        # computed for nothing must not give an infinity, whose product with 0 is no number.
         is_after_TB1 = (torch.arange(len(x), device=lengths_B.device)[:, None] >= lengths_B).unsqueeze(-1)
+        last_BI = x[(lengths_B - 1).clamp(min=0), torch.arange(len(lengths_B), device=lengths_B.device)]
+        x = torch.where(is_after_TB1, last_BI, x)
         shares_TBS = call.state[0].new_zeros(1) if call.zoneout_TBS is None else call.zoneout_TBS
         S = len(call.state) * call.state[0].shape[1]
         call = call._replace(zoneout_TBS=torch.where(is_after_TB1, 1.0, shares_TBS).expand(-1, -1, S).contiguous())

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from charlm.cells import CELLS, GRU, LSTM
+from charlm.cells import CELLS, GRU, LSTM, Cell, tanh
 from charlm.config.schema import Dropout
 from charlm.layers import Lookup, RecurrentLayers, dropout_mask
 from tests.cells.measure import (
@@ -25,8 +25,10 @@ from tests.cells.measure import (
 )
 
 
-@pytest.mark.parametrize("way", ["kernel", "reference"])
-def test_a_reset_begins_a_stream_which_ends_at_its_length(case, way):
+@pytest.mark.parametrize(
+    ("way", "resets_of_streams"), [("kernel", RESET_STEPS), ("reference", RESET_STEPS), ("kernel", [()] * 4)]
+)
+def test_a_reset_begins_a_stream_which_ends_at_its_length(case, way, resets_of_streams):
     """As if each stretch of a stream were alone; with the batch first."""
     T, lengths = 7, (4, 7, 6, 0)
     stack = case.build(3, 5, 2, zoneout=0.3, residual=True).eval()
@@ -37,7 +39,7 @@ def test_a_reset_begins_a_stream_which_ends_at_its_length(case, way):
 
     def stretch_by_stretch(x, state):
         y, last = x.new_zeros(4, T, 5), []
-        for b, (resets, length) in enumerate(zip(RESET_STEPS, lengths, strict=True)):
+        for b, (resets, length) in enumerate(zip(resets_of_streams, lengths, strict=True)):
             of_stream = tuple(tensor[:, b : b + 1] for tensor in state)
             for start, end in itertools.pairwise(sorted({0, *resets, T})):
                 if start in resets and start < length:
@@ -53,8 +55,25 @@ def test_a_reset_begins_a_stream_which_ends_at_its_length(case, way):
     x = x.clone()
     for b, length in enumerate(lengths):
         x[b, length:] = torch.nan
-    found = run(seeded(forward, resets_of(T, 4), torch.tensor(lengths)), stack, x, state)
+    resets_TB = resets_of(T, 4) if any(resets_of_streams) else None
+    found = run(seeded(forward, resets_TB, torch.tensor(lengths)), stack, x, state)
     assert_equal_runs(found, expected, tolerance=1e-5 if way == "kernel" else 1e-11)
+
+
+class Inverse(Cell):
+    def step(self, p: Any, x: Any, h: Any) -> Any:
+        return 1 / p.product("w", x) + tanh(p.product("u", h))
+
+
+def test_what_follows_a_streams_end_is_not_computed_with(compiled):
+    """The inverse of an input of zeros is infinite."""
+    layers = RecurrentLayers(Inverse(hidden=4), 3)
+    x = torch.randn(3, 2, 3)
+    x[2, 1] = 0
+    y, (h,) = layers(x, lengths_B=[3, 2])
+    expected, (h_expected,) = layers.forward_reference(x, lengths_B=[3, 2])
+    torch.testing.assert_close(y, expected)
+    torch.testing.assert_close(h, h_expected)
 
 
 def test_parameters_start_within_the_range_of_torch_or_of_the_config(case):

@@ -117,9 +117,9 @@ def test_resuming_runs_no_file_and_says_that_it_has_changed(cli, folder, trained
 @pytest.mark.usefixtures("no_kernels")
 def test_weights_of_a_run_go_on_in_the_step_of_the_file_that_is_named(cli, folder, trained):
     """If the shapes fit; a line says so. Without a name the step is the run's."""
-    words = ["train", "--set", "train.max_steps=1", "--set", "model.cell.leak=-1", "--run-dir"]
+    words = ["train", "--set", "train.max_steps=1", "--run-dir"]
     says, by_config = "the step differs from that of the checkpoint", ("--config", "own/mine.yaml")
-    same = cli(*words, "same", *by_config, "--init-from", trained)
+    same = cli(*words, "same", *by_config, "--init-from", trained, "--set", "model.cell.leak=-1")
     assert same.code == 0, same.err
     assert says not in same.err
 
@@ -134,6 +134,16 @@ def test_weights_of_a_run_go_on_in_the_step_of_the_file_that_is_named(cli, folde
     assert "the file has changed; the run takes the checkpoint's step" in unnamed.err
     named = cli(*words, "named", "text.txt", "--minutes", 0.01, *options, "--set", "model.cell.kind=own/leaky.py:Leaky")
     assert says in named.err
+    refused = cli(*words, "refused", "text.txt", "--minutes", 0.01, *options, "--set", "model.cell.leak=1")
+    assert refused.error == "model.cell.leak: found 1; the checkpoint of --init-from has -1.0; allowed: the same"
+
+    # What is fixed comes from the file; so does what only other layers compute.
+    Path("own/leaky.py").write_text(LEAKY.replace("start=0.9", "start=0.25"))
+    fixed = cli(*words, "fixed", *by_config)
+    assert says in fixed.err
+    assert (charlm.load("fixed", device="cpu").network.layers.get_buffer("gain_l0") == 0.25).all()
+    Path("own/leaky.py").write_text(LEAKY.replace("return h +", "return h if p.square else h +"))
+    assert says in cli(*words, "square", *by_config).err
 
     Path("own/leaky.py").write_text(LEAKY.replace('p.vector("bias")', 'p.vector("bias") * p.vector("more")'))
     longer = cli(*words, "longer", *by_config)

@@ -89,7 +89,12 @@ class Form(Cell):
 
 @pytest.mark.parametrize(
     ("option", "used"),
-    [("number", "2 * self.number"), ("flag", "float(self.flag)"), ("word", "float(self.word == 'one')")],
+    [
+        ("number", "p.vector('f', start=self.number, fixed=True)"),
+        ("number", "2 * self.number"),
+        ("flag", "float(self.flag)"),
+        ("word", "float(self.word == 'one')"),
+    ],
 )
 def test_an_option_in_the_equations_is_not_initial(option, used, monkeypatch):
     assert trace(Form(), square=False)

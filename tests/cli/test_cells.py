@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 
 from charlm.cells import CELLS
+from charlm.cells.equations import equations
+from charlm.cells.file import load_cell
+from charlm.cells.stored import is_edited, with_step_of_now
 from tests.cells.test_new_kind import LEAKY
 
 
@@ -152,14 +155,21 @@ def test_show_names_matrices_that_multiply_several_vectors(cli):
     assert "shared      w multiplies 2 vectors" in cli("cells", "show", "./own.py:Own").out
 
 
-def test_a_file_imports_from_a_module_beside_it(cli):
-    """The module is read again after it has changed."""
-    Path("own.py").write_text(f"from helper import act\n{HEAD}{STEP}act(p.linear(x, h))\n")
-    for function in ("tanh", "relu"):
-        Path("helper.py").write_text(f"from charlm.cells import {function} as act\n")
-        assert f"\nhₜ = {function}(" in cli("cells", "show", "./own.py:Own").out
-    Path("helper.py").write_text("def act(v)\n")
-    assert f"{Path.cwd()}/helper.py, line 1: SyntaxError: " in cli("cells", "show", "./own.py:Own").error
+@pytest.mark.parametrize("name", ["helper", "helpers.act"])
+def test_a_file_imports_from_a_module_beside_it(cli, name):
+    """The module is read again after it has changed; that of another folder is another one, also in a package."""
+    for folder, function in (("one", "tanh"), ("two", "exp"), ("one", "relu")):
+        module = Path(folder, *name.split(".")).with_suffix(".py")
+        module.parent.mkdir(parents=True, exist_ok=True)
+        module.write_text(f"from charlm.cells import {function} as act\n")
+        Path(folder, "own.py").write_text(f"from {name} import act\n{HEAD}{STEP}act(p.linear(x, h))\n")
+        cell = load_cell("own.py:Own", Path(folder))
+        assert equations(cell.program(square=False))[0].startswith(f"hₜ = {function}(")
+        stored = with_step_of_now(cell)
+        assert not is_edited(stored)
+    module.write_text("def act(v)\n")
+    assert is_edited(stored)
+    assert f"{module.absolute()}, line 1: SyntaxError: " in cli("cells", "show", "./one/own.py:Own").error
 
 
 def test_a_run_from_somebody_else_runs_no_file(cli, copied_run, text_file):
