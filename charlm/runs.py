@@ -18,7 +18,7 @@ from charlm.system.files import regular
 from charlm.system.lock import is_locked
 
 FORMAT = "charlm checkpoint"
-VERSION = 5
+VERSION = 6
 FOLDER = "checkpoints"
 LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG = "config.yaml"
