@@ -65,6 +65,10 @@ class Budget:
     def __init__(self, minutes: float | None, begun_s: float | None = None) -> None:
         self.run_s = 60 * minutes if minutes else math.inf
         self.begun_s = begun_s
+        self.evaluation_updates = 0.0
+        """What the last evaluation took, in updates: a slower machine is slower at both. Before the first one a guess."""
+        self.saving_s = 0.0
+        """What the last checkpoint took."""
         self._recent_s = self._recent_updates = 0.0  # sums that fade
 
     # Before the training
@@ -91,7 +95,7 @@ class Budget:
 
         valid_windows: how many times as much as an update an evaluation reads.
         """
-        state.evaluation_updates = state.evaluation_updates or EVALUATION_COST * valid_windows
+        self.evaluation_updates = EVALUATION_COST * valid_windows
         starting_s = 0.0 if self.begun_s is None else self._passed_s(self.begun_s)
         if starting_s > _MOST * self.run_s:
             starting_s = _MOST * self.run_s
@@ -120,12 +124,13 @@ class Budget:
     def share_done(self, state: "TrainState") -> float:
         """Share of the minutes between the first update and the last that has passed; 0 without minutes."""
         left_s = max(self.run_s - state.starting_s, 1e-9)
-        return state.updating_s / (left_s - min(self._ending_s(state), _MOST * left_s))
+        return state.updating_s / (left_s - min(self._ending_s, _MOST * left_s))
 
     def has_time_to_evaluate(self, state: "TrainState") -> bool:
         """Whether there is time for an evaluation beside the last one."""
-        return state.elapsed_s + 2 * self._ending_s(state) <= self.run_s
+        return state.elapsed_s + 2 * self._ending_s <= self.run_s
 
-    def _ending_s(self, state: "TrainState") -> float:
+    @property
+    def _ending_s(self) -> float:
         """Expected time from the last update to the end: an evaluation, and two checkpoints."""
-        return state.evaluation_updates * self.update_s + 2 * state.saving_s
+        return self.evaluation_updates * self.update_s + 2 * self.saving_s

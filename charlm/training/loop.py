@@ -222,7 +222,7 @@ class TrainingLoop:
         start_s = state.elapsed_s
         self._score()
         if self.budget.update_s:
-            state.evaluation_updates = (state.elapsed_s - start_s) / self.budget.update_s
+            self.budget.evaluation_updates = (state.elapsed_s - start_s) / self.budget.update_s
         state.rows += 1
         state.evaluated_step = state.step
         state.evaluations_since_best = 0 if state.is_best else state.evaluations_since_best + 1
@@ -289,7 +289,7 @@ class TrainingLoop:
         numbered, keep = self._is_due(self.config.train.save_every), self.config.train.keep_checkpoints
         self.group.on_first(self.folder.save, snapshot, best=state.is_best, numbered=numbered, keep=keep)
         self._tick()
-        state.saving_s = state.elapsed_s - start_s
+        self.budget.saving_s = state.elapsed_s - start_s
 
     def _print_header(self) -> None:
         trainer, model = self.trainer, self.config.model

@@ -36,10 +36,6 @@ class TrainState:
     """Wall time of all sessions, with evaluations and checkpoints. The `Budget` writes this and the next one."""
     starting_s: float = 0.0
     """The time before the first update."""
-    evaluation_updates: float = 0.0
-    """What the last evaluation took, in updates: a slower machine is slower at both. Before the first one a guess."""
-    saving_s: float = 0.0
-    """What the last checkpoint took."""
     threads: int = 0
     """CPU threads of the last session. Another number rounds sums differently, and so do other kernels."""
     kernels: str = ""
