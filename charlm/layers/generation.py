@@ -20,7 +20,8 @@ from charlm.layers.buffers import Buffers
 from charlm.layers.operators import linear
 from charlm.layers.recurrence import matrices, new_window, values_before_loop
 from charlm.layers.reference import TensorProgram
-from charlm.native.loading import Kernel
+from charlm.native.compiler import Kernel
+from charlm.native.loading import run
 from charlm.native.recurrence import CpuDriver, copies, partials, scratch
 from charlm.system.device import autocasts_to_bf16
 
@@ -129,5 +130,5 @@ class Generator:
             drawn=drawn,
             **self._fields,
         )
-        self._kernel.library().recurrence_generate(ctypes.byref(generation))
+        run(self._kernel, "recurrence_generate", generation)
         return drawn

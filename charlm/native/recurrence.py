@@ -14,6 +14,7 @@ from charlm.cells.cpp import norm_counts
 from charlm.cells.passes import Passes
 from charlm.cells.window import Gradients, Window
 from charlm.native.kernels import kernel_of_passes, variants_of
+from charlm.native.loading import run
 
 Tables = dict[str, list[Tensor | None]]
 """Fields of `Arguments`, each a table of pointers."""
@@ -34,13 +35,13 @@ class CpuDriver:
         passes, copied = window.passes, window.bf16 or window.mask is not None
         widths = [window.units(operand.size) if copied else 0 for operand in passes.operands]
         arguments = self.arguments(window, **scratch(window, widths))
-        self.kernel.library().recurrence_forward(ctypes.byref(arguments))
+        run(self.kernel, "recurrence_forward", arguments)
 
     def backward(self, window: Window, gradients: Gradients) -> None:
         products = window.passes.products
         widths = [product.gates * window.units(product.size) if window.bf16 else 0 for product in products]
         arguments = self.arguments(window, **vars(gradients), **scratch(window, widths))
-        self.kernel.library().recurrence_backward(ctypes.byref(arguments))
+        run(self.kernel, "recurrence_backward", arguments)
 
     def arguments(self, window: Window, **more: Tensor | Sequence[Tensor | None]) -> ctypes.Structure:
         """The struct `Arguments` of a call; `more` fields replace those of the window."""
