@@ -45,7 +45,7 @@ def generating_layer(
             width = all_nodes[place].count * units(all_nodes[place].size, H, input_size)
             windows.append(state[0].new_empty(B, width))
     else:
-        windows, _, _ = values_before_loop(driver, split, characters, parameters, input_size)
+        windows, _ = values_before_loop(split, characters.table_VI, parameters, input_size)
     ends = (*split.vectors, *before.vectors)
     static = TensorProgram(split.program, ends, parameters, linear=linear)
     vectors = [vector.contiguous() for vector in static({})]

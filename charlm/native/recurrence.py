@@ -13,6 +13,7 @@ from torch import Tensor
 from charlm.cells.cpp import norm_counts
 from charlm.cells.passes import Passes
 from charlm.cells.window import Gradients, Window
+from charlm.native.compiler import Kernel
 from charlm.native.kernels import kernel_of_passes, variants_of
 from charlm.native.loading import run
 
@@ -21,15 +22,20 @@ Tables = dict[str, list[Tensor | None]]
 
 
 class CpuDriver:
-    """Computes loops with these passes, see `both_passes`; KernelError if they are too long for a kernel."""
+    """Computes loops with these passes, see `both_passes`."""
 
     padding = 16  # the largest W of vector.h
 
     def __init__(self, name: str, general_and_square: tuple[Passes | None, ...]) -> None:
-        self.kernel = kernel_of_passes(name, general_and_square)
+        self._of_kernel = name, general_and_square
         splits = [passes.split for passes in variants_of(general_and_square)]
         # By identity: comparing whole programs takes as long as a small layer.
         self._variants = {passes: splits.index(passes.split) for passes in general_and_square if passes is not None}
+
+    @functools.cached_property
+    def kernel(self) -> Kernel:
+        """KernelError if the passes are too long for one."""
+        return kernel_of_passes(*self._of_kernel)
 
     def forward(self, window: Window) -> None:
         passes, copied = window.passes, window.bf16 or window.mask is not None

@@ -66,7 +66,7 @@ class Budget:
         self.run_s = 60 * minutes if minutes else math.inf
         self.begun_s = begun_s
         self.evaluation_updates = 0.0
-        """What the last evaluation took, in updates: a slower machine is slower at both. Before the first one a guess."""
+        """What the last evaluation took, in updates: a slower machine is slower at both. Before the first a guess."""
         self.saving_s = 0.0
         """What the last checkpoint took."""
         self._recent_s = self._recent_updates = 0.0  # sums that fade
