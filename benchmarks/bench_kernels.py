@@ -183,7 +183,7 @@ def measure_products(report: Report, effort: Effort) -> None:
     M, N, K = GEMM
     explanation = "charlm.native.operators.matmul, which the kernels use for whole windows, beside torch's products"
     report.table("products, cpu: fp32", explanation, ["GF/s", "÷ GEMM", "÷ F.linear", "GEMM GF/s"])
-    if not PRODUCT.works():
+    if not loading.works(PRODUCT):
         report.note("skipped: no kernel can be compiled on this machine")
         return
     a_MK, w_NK = torch.randn(M, K), torch.randn(N, K)

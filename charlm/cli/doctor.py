@@ -110,7 +110,7 @@ def _backend(kind: str, name: str) -> str:
     prepare_device(device, precision)
     with autocast(device, precision):
         selection = select_backend(kind, device)
-        if selection.backend.by_driver or device.type == "cpu":
+        if selection.backend.driver or device.type == "cpu":
             return selection.way
         return f"{selection.way}; in models of records: {select_backend(kind, device, resets=True).way}"
 

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from charlm.cells import Cell
 from charlm.cells.passes import Passes
+from charlm.cells.program import Program
+from charlm.gpu.recurrence import GpuDriver
+from charlm.layers.buffers import BufferCache
+from charlm.native.recurrence import CpuDriver
 
 
 class Lookup(NamedTuple):
@@ -41,6 +46,33 @@ Activations = defaultdict[tuple[str, bool], list[Tensor]]
 RHN after each depth too; (name, True): what decides it, gates from 0 to 1 (r, z, i, f, o, g1, …) and candidates."""
 
 
+class LayerForm(NamedTuple):
+    """The step of a layer, and its sizes."""
+
+    program: Program
+    passes: Passes
+    hidden: int
+    inputs: int
+
+
+class Task(NamedTuple):
+    """What a backend is chosen for."""
+
+    cell: Cell
+    layers: tuple[LayerForm, ...]
+    both_passes: tuple[Passes | None, Passes]
+    """Of all layers, see `charlm.cells.derivative.both_passes`."""
+    dtype: torch.dtype
+    """Of parameters and states."""
+    training: bool
+    resets: bool
+    mask: bool
+    """Whether state dropout acts."""
+    zoneout: bool
+    buffers: BufferCache
+    """For loops on GPUs."""
+
+
 class LayerCall(NamedTuple):
     """What one call of a layer takes besides its input."""
 
@@ -69,16 +101,10 @@ class Backend:
     name: str
     layer: Callable[[Any, LayerCall], tuple[Tensor, LayerState]]
     """(x_TBI, call) → (y_TBH, last state of the layer)."""
-    prepare: Callable[[bool], str | None] = lambda training: None
-    """training → why this backend cannot compute the layer, or None if it can. May compile a kernel."""
     library: str = ""
     """What does the work, for people."""
-    by_driver: bool = False
-    """Whether a `Driver` computes it: `layer` then also takes a Lookup as input, and `carry_TB`."""
-    generates: bool = False
-    """Whether `Generator` can compute the layer too."""
-    prove: Callable[[bool, bool], str | None] = lambda training, resets: None
-    """(training, resets) → why it computes something else than the reference loop on this device, or None."""
+    driver: CpuDriver | GpuDriver | None = None
+    """What runs the loop: `layer` then also takes a Lookup as input, and `carry_TB`."""
 
 
 def layer_in_parts(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor | None) -> tuple[Tensor, LayerState]:
@@ -87,7 +113,7 @@ def layer_in_parts(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor 
     lengths_B: how many steps each stream has; None: all have T.
     """
     carry_TB, cuts = call.carry_TB, {0, len(x)}
-    if backend.by_driver and carry_TB is None and lengths_B is not None and not call.passes.split.loop.internal:
+    if backend.driver and carry_TB is None and lengths_B is not None and not call.passes.split.loop.internal:
         # As if zoneout kept all of each state after the stream's end, where its last input is repeated: a step that is
         # computed for nothing must not give an infinity, whose product with 0 is no number.
         is_after_TB1 = (torch.arange(len(x), device=lengths_B.device)[:, None] >= lengths_B).unsqueeze(-1)
@@ -97,7 +123,7 @@ def layer_in_parts(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor 
         S = len(call.state) * call.state[0].shape[1]
         call = call._replace(zoneout_TBS=torch.where(is_after_TB1, 1.0, shares_TBS).expand(-1, -1, S).contiguous())
         lengths_B = None
-    if lengths_B is None and (carry_TB is None or backend.by_driver):
+    if lengths_B is None and (carry_TB is None or backend.driver):
         return backend.layer(x, call)
     if lengths_B is not None:
         cuts.update(lengths_B.tolist())

@@ -29,11 +29,13 @@ class Buffers:
         assert (tensor.shape, tensor.dtype, tensor.device) == (shape, like.dtype, like.device), name
         return tensor
 
-    def read(self, name: str, tensor: Tensor) -> Tensor:
-        """The tensor as the driver reads it: copied in where the tensors are kept."""
-        if self._tensors is None:
-            return tensor.contiguous()
-        return self.new(name, tensor, *tensor.shape).copy_(tensor)
+    def read(self, name: str, value: Any) -> Any:
+        """A tensor as the driver reads it, copied in where the tensors are kept; or each of a list, or None."""
+        if isinstance(value, list):
+            return [self.read(f"{name}{k}", tensor) for k, tensor in enumerate(value)]
+        if value is None or self._tensors is None:
+            return value if value is None else value.contiguous()
+        return self.new(name, value, *value.shape).copy_(value)
 
     def result(self, tensor: Tensor) -> Tensor:
         """A tensor that the driver wrote, for the caller."""

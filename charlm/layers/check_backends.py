@@ -1,29 +1,18 @@
 """Whether all ways to compute a cell agree: the reference loop, and every backend there is."""
 
-import copy
 from collections.abc import Iterator
 
 import torch
 
 from charlm.cells import Cell
+from charlm.cells.triton import Options
 from charlm.errors import CellError
-from charlm.layers.proof import (
-    CPU,
-    HIDDEN,
-    INPUTS,
-    RUNS,
-    STEPS,
-    STREAMS,
-    Results,
-    Start,
-    disagreement,
-    largest_error,
-    moved,
-    run,
-)
+from charlm.layers.proof import CPU, HIDDEN, INPUTS, Results, disagreement, largest_error, moved, random_starts, run
 from charlm.layers.reference import REFERENCE
-from charlm.layers.selection import backends
+from charlm.layers.selection import backends, lacks
 from charlm.layers.stack import RecurrentLayers
+
+PLAIN = Options(mask=False, zoneout=False, resets=False, bf16=False)
 
 
 def agreements(cell: Cell) -> Iterator[tuple[str, str]]:
@@ -48,14 +37,18 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(1)
         layers = RecurrentLayers(cell, inputs).double()
-        _check_finite(cell, [run(REFERENCE, _start_from_zeros(layers))], " from the zero state")
+        task = layers.task(training=True)
+        [form] = task.layers
+        [(x_TBI, call), *_] = random_starts(form, PLAIN, layers.layer_parameters(0))
+        from_zeros = x_TBI, call._replace(state=tuple(map(torch.zeros_like, call.state)))
+        _check_finite(cell, [run(REFERENCE, from_zeros)], " from the zero state")
         with torch.no_grad():
             for parameter in layers.parameters():  # some initial values, such as 0, hide an effect
                 parameter += 0.2 * torch.randn_like(parameter)
-        starts = [_start_from_zeros(layers), *(_start(layers) for _ in range(RUNS))]
+    starts = [from_zeros, *random_starts(form, PLAIN, layers.layer_parameters(0))]
     truth = [run(REFERENCE, start) for start in starts]
     _check_finite(cell, truth)
-    trained = [declared.name for declared in layers.program(0).parameters if not declared.fixed]
+    trained = [declared.name for declared in form.program.parameters if not declared.fixed]
     values = ("y", *cell.states)
     if not any(tensor.any() for one in truth for name, tensor in one.items() if name not in values):
         raise CellError(f"{cell.name}: found no gradient; allowed: a step that can learn")
@@ -66,11 +59,12 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
     for device in map(torch.device, ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]):
         for dtype, expected in ((torch.float64, truth), (torch.float32, rounding)):
             there = [moved(start, device, dtype) for start in starts]
-            for backend in backends(copy.deepcopy(layers).to(device, dtype), device):
+            own_task = task._replace(dtype=dtype)
+            for backend in backends(own_task, device):
                 name = f"{backend.name} in {str(dtype).removeprefix('torch.')} on {device.type}"
-                if reason := backend.prepare(True):
+                if reason := lacks(backend, own_task, device):
                     yield name, f"left out: {reason}"
-                elif backend.name != REFERENCE.name or device.type != "cpu":
+                elif backend is not REFERENCE or device.type != "cpu":
                     results = [run(backend, start) for start in there]
                     if fault := disagreement(results, expected, truth):
                         raise CellError(f"{cell.name}: {name}: {fault}; allowed: rounding")
@@ -90,19 +84,3 @@ def _check_finite(cell: Cell, runs: list[Results], when: str = "") -> None:
 
 def _largest(results: list[Results], truth: list[Results]) -> str:
     return f"largest difference {max(largest_error(results, truth, name) for name in truth[0]):.1g}"
-
-
-def _start(layers: RecurrentLayers) -> Start:
-    """A call with a random input, and a state that a step from zeros reaches."""
-    with torch.no_grad():
-        x_TBI, call = _start_from_zeros(layers)
-        _, state = REFERENCE.layer(x_TBI[:1], call)
-        x_TBI, call = _start_from_zeros(layers)
-    return x_TBI, call._replace(state=state)
-
-
-def _start_from_zeros(layers: RecurrentLayers) -> Start:
-    """A call with a random input, and the state with which a training starts."""
-    x_TBI = torch.randn(STEPS, STREAMS, layers.input_size, dtype=torch.float64)
-    zeros = tuple(state[0] for state in layers.zero_state(STREAMS))
-    return x_TBI, layers.layer_call(0, zeros, STEPS, training=True)

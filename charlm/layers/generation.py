@@ -20,7 +20,8 @@ from charlm.layers.buffers import Buffers
 from charlm.layers.operators import linear
 from charlm.layers.recurrence import matrices, new_window, values_before_loop
 from charlm.layers.reference import TensorProgram
-from charlm.native.loading import Kernel
+from charlm.native.compiler import Kernel
+from charlm.native.loading import run
 from charlm.native.recurrence import CpuDriver, copies, partials, scratch
 from charlm.system.device import autocasts_to_bf16
 
@@ -44,7 +45,7 @@ def generating_layer(
             width = all_nodes[place].count * units(all_nodes[place].size, H, input_size)
             windows.append(state[0].new_empty(B, width))
     else:
-        windows, _, _ = values_before_loop(driver, split, characters, parameters, input_size)
+        windows, _ = values_before_loop(split, characters.table_VI, parameters, input_size)
     ends = (*split.vectors, *before.vectors)
     static = TensorProgram(split.program, ends, parameters, linear=linear)
     vectors = [vector.contiguous() for vector in static({})]
@@ -129,5 +130,5 @@ class Generator:
             drawn=drawn,
             **self._fields,
         )
-        self._kernel.library().recurrence_generate(ctypes.byref(generation))
+        run(self._kernel, "recurrence_generate", generation)
         return drawn

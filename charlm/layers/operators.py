@@ -11,6 +11,7 @@ from torch import Tensor
 from charlm.gpu import product as gpu_product
 from charlm.native import operators
 from charlm.native.kernels import LOSS, PRODUCT
+from charlm.native.loading import works
 from charlm.native.operators import check_tensor
 from charlm.system.device import autocasts_to_bf16
 
@@ -61,7 +62,7 @@ def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
     """
     if x.device.type == "cpu":
         operands = [x, w_NK] if bias_N is None else [x, w_NK, bias_N]
-        if not x.shape[-1] or not all(map(_is_for_kernels, operands)) or not PRODUCT.works():
+        if not x.shape[-1] or not all(map(_is_for_kernels, operands)) or not works(PRODUCT):
             return F.linear(x, w_NK, bias_N)
     refuse_symbols()
     y_MN: Any = _Linear.apply(x.reshape(-1, x.shape[-1]), w_NK, bias_N, autocasts_to_bf16(x.device))
@@ -109,7 +110,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
     logits_NV, targets_N = logits.float().reshape(-1, logits.shape[-1]), targets.reshape(-1)
     if logits.device.type == "cpu":
         check_ids("targets", targets, logits.shape[-1])
-    if logits.device.type == "cpu" and LOSS.works():
+    if logits.device.type == "cpu" and works(LOSS):
         refuse_symbols()
         nats_N: Any = _CrossEntropy.apply(logits_NV.contiguous(), targets_N.contiguous(), torch.is_grad_enabled())
     else:

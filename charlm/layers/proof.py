@@ -4,36 +4,28 @@ A driver proves itself before layers first use it, on the card that will compute
 kernels that will run. The cache keeps the outcome.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
 
-from charlm.cells.passes import Passes
-from charlm.cells.program import Program
 from charlm.cells.triton import Options, kernels
 from charlm.errors import DataError, is_out_of_memory
 from charlm.gpu.graphs import reason_of
 from charlm.gpu.recurrence import GpuDriver
-from charlm.layers.backend import Backend, LayerCall, layer_in_parts
+from charlm.layers.backend import Backend, LayerCall, LayerForm, Task, layer_in_parts
 from charlm.layers.buffers import BufferCache
-from charlm.layers.recurrence import layer_by_driver
+from charlm.layers.recurrence import gpu_layer
 from charlm.layers.reference import REFERENCE
 from charlm.system.cache import cache_folder, limit_cache, open_private
 from charlm.system.console import say
 from charlm.system.device import autocasts_to_bf16, describe_card, fp32_precision, without_autocast
 from charlm.system.files import replace_file
-
-if TYPE_CHECKING:
-    from charlm.layers.stack import RecurrentLayers
 
 HIDDEN, INPUTS = 13, 5
 STEPS, STREAMS, RUNS = 6, 3, 4
@@ -52,6 +44,39 @@ Start = tuple[Tensor, LayerCall]
 # The comparison
 
 
+def random_starts(form: LayerForm, options: Options, parameters: dict[str, Tensor] | None = None) -> list[Start]:
+    """RUNS calls, from states that a step from zeros reaches; in float64 on the CPU.
+
+    parameters: of the layer; None: random ones, near the initial ones.
+    """
+    generator = torch.Generator().manual_seed(1)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device=CPU)
+
+    if parameters is None:
+        parameters = {}
+        for declared in form.program.parameters:
+            parameters[declared.name] = 0.3 * draw(*declared.shape(form.hidden, form.inputs))
+            blocks = parameters[declared.name].view(max(1, len(declared.starts)), -1)
+            for block, start in zip(blocks, declared.starts, strict=False):
+                block += start if isinstance(start, float) else 0.0
+    states, starts = form.passes.states, []
+    for _ in range(RUNS):
+        zeros = tuple(draw(STREAMS, form.hidden).zero_() for _ in states)
+        call = LayerCall(form.passes, parameters, zeros)
+        with torch.no_grad():
+            _, state = REFERENCE.layer(draw(1, STREAMS, form.inputs), call)
+        call = call._replace(
+            state=state,
+            mask_BH=2.0 * (draw(STREAMS, form.hidden) > 0) if options.mask else None,
+            zoneout_TBS=draw(STEPS, STREAMS, len(states) * form.hidden).sigmoid() if options.zoneout else None,
+            carry_TB=(draw(STEPS, STREAMS) > -0.5).double() if options.resets else None,
+        )
+        starts.append((draw(STEPS, STREAMS, form.inputs), call))
+    return starts
+
+
 def run(backend: Backend, start: Start) -> Results:
     """Outputs, last states, and all gradients, under fixed gradients of both; in float64 on the CPU."""
     x_TBI, given = start
@@ -60,10 +85,7 @@ def run(backend: Backend, start: Start) -> Results:
     for name, tensor in given.parameters.items():
         parameters[name] = tensor.detach().requires_grad_(name in trained)
     call = given._replace(state=tuple(state), parameters=parameters)
-    if backend.by_driver or call.carry_TB is None:
-        y_TBH, last = backend.layer(x_TBI, call)
-    else:
-        y_TBH, last = layer_in_parts(backend, x_TBI, call, None)
+    y_TBH, last = layer_in_parts(backend, x_TBI, call, None)
     names = call.passes.states
     outputs = {"y": y_TBH} | dict(zip(names, last, strict=True))
     inputs = {"dx": x_TBI} | {f"d{name}0": tensor for name, tensor in zip(names, state, strict=True)}
@@ -123,19 +145,7 @@ _GPU_ROUNDING = 1e-4
 """Rounding of a GPU's exp must not cost the speed of its loop. What is wrong differs by more."""
 
 
-class Loop(NamedTuple):
-    """What is proved: the kernels of a layer's loop, at sizes for which Triton compiles them alike."""
-
-    program: Program
-    passes: Passes
-    options: Options
-    hidden: int
-    inputs: int
-
-
-def fault_on_device(
-    layers: RecurrentLayers, driver: GpuDriver, device: torch.device, training: bool, resets: bool
-) -> str | None:
+def fault_on_device(driver: GpuDriver, task: Task, device: torch.device) -> str | None:
     """Why a driver cannot be trusted with these layers on this device, or None if it can.
 
     Compares its results with the reference loop's, unless the cache has the outcome. Leaves random numbers, buffers and
@@ -143,42 +153,41 @@ def fault_on_device(
     """
     if device.type == "meta":
         return "tensors there have no values"
-    is_said = False
-    for loop in dict.fromkeys(_loops(layers, device, training, resets)):
-        name = f"{layers.kind}-{_digest(loop, driver, device)}.proof"
+    kind, is_said = task.cell.name, False
+    for form, options in dict.fromkeys(_loops(task, device)):
+        name = f"{kind}-{_digest(form, options, driver, device)}.proof"
         outcome = _kept(name)
         if not outcome:
             if not is_said:
-                say("check", f"{layers.kind}: {driver.name} and reference loop, once for this card ...")
+                say("check", f"{kind}: {driver.name} and reference loop, once for this card ...")
                 is_said = True
-            outcome = prove(loop, driver.for_a_proof(), device) or _AGREES
+            outcome = prove(form, options, driver.for_a_proof(), device) or _AGREES
             _keep(name, outcome)
         if outcome != _AGREES:
             return outcome
     return None
 
 
-def _loops(layers: RecurrentLayers, device: torch.device, training: bool, resets: bool) -> Iterator[Loop]:
-    """The loops of all layers, in training also without the mask: an evaluation must not fail later."""
-    for mask in {False, training and layers.dropout.state > 0}:
-        options = Options(mask, zoneout=layers.zoneout > 0, resets=resets, bf16=autocasts_to_bf16(device))
-        for layer in range(layers.num_layers):
-            input_size = layers.layer_input_size(layer)
+def _loops(task: Task, device: torch.device) -> Iterator[tuple[LayerForm, Options]]:
+    """The loops of all layers, at sizes for which Triton compiles their kernels alike, and their options.
+
+    In training also without the mask: an evaluation must not fail later.
+    """
+    for mask in {False, task.mask}:
+        options = Options(mask, zoneout=task.zoneout, resets=task.resets, bf16=autocasts_to_bf16(device))
+        for form in task.layers:
             # Triton compiles a kernel anew for sizes that 16 divides.
-            hidden = 16 if layers.hidden_size % 16 == 0 else HIDDEN
-            inputs = 48 if input_size % 16 == 0 else INPUTS
-            if input_size == layers.hidden_size:
-                inputs = hidden
-            yield Loop(layers.program(layer), layers.passes(layer), options, hidden, inputs)
+            hidden = 16 if form.hidden % 16 == 0 else HIDDEN
+            inputs = 48 if form.inputs % 16 == 0 else INPUTS
+            yield form._replace(hidden=hidden, inputs=hidden if form.inputs == form.hidden else inputs), options
 
 
-def prove(loop: Loop, driver: GpuDriver, device: torch.device) -> str:
+def prove(form: LayerForm, options: Options, driver: GpuDriver, device: torch.device) -> str:
     """Why a driver of its own does not compute what the reference loop does, or "" if it does."""
-    compute = partial(layer_by_driver, driver, BufferCache(), loop.inputs)
-    backend = Backend(driver.name, compute, by_driver=True)
+    backend = Backend(driver.name, partial(gpu_layer, driver, BufferCache(), form.inputs), driver=driver)
     with torch.inference_mode(False), torch.enable_grad():
         with without_autocast(CPU):
-            starts = _starts(loop)
+            starts = random_starts(form, options)
             truth = [run(REFERENCE, start) for start in starts]
         single = [moved(start, device, torch.float32) for start in starts]
         expected = [run(REFERENCE, start) for start in single]
@@ -200,46 +209,16 @@ def prove(loop: Loop, driver: GpuDriver, device: torch.device) -> str:
     return next((first for first, second in (faults[:2], faults[2:]) if first and second), "")
 
 
-def _starts(loop: Loop) -> list[Start]:
-    """Random calls, from states that a step from zeros reaches, near the initial parameters; in float64 on the CPU."""
-    generator = torch.Generator().manual_seed(1)
-
-    def draw(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64, device=CPU)
-
-    parameters = {}
-    for declared in loop.program.parameters:
-        parameters[declared.name] = 0.3 * draw(*declared.shape(loop.hidden, loop.inputs))
-        blocks = parameters[declared.name].view(max(1, len(declared.starts)), -1)
-        for block, start in zip(blocks, declared.starts, strict=False):
-            block += start if isinstance(start, float) else 0.0
-    states, options = loop.passes.states, loop.options
-    starts = []
-    for _ in range(RUNS):
-        zeros = tuple(draw(STREAMS, loop.hidden).zero_() for _ in states)
-        call = LayerCall(loop.passes, parameters, zeros)
-        with torch.no_grad():
-            _, state = REFERENCE.layer(draw(1, STREAMS, loop.inputs), call)
-        call = call._replace(
-            state=state,
-            mask_BH=2.0 * (draw(STREAMS, loop.hidden) > 0) if options.mask else None,
-            zoneout_TBS=draw(STEPS, STREAMS, len(states) * loop.hidden).sigmoid() if options.zoneout else None,
-            carry_TB=(draw(STEPS, STREAMS) > -0.5).double() if options.resets else None,
-        )
-        starts.append((draw(STEPS, STREAMS, loop.inputs), call))
-    return starts
-
-
 # What the cache keeps
 
 
-def _digest(loop: Loop, driver: GpuDriver, device: torch.device) -> str:
+def _digest(form: LayerForm, options: Options, driver: GpuDriver, device: torch.device) -> str:
     """Identifies a proof: the driver, the kernels and what launches them, the software, and the card."""
     import triton  # can be missing where no driver proves itself
 
-    both = kernels(loop.passes, loop.options)
+    both = kernels(form.passes, options)
     software = torch.__version__, torch.version.cuda, triton.__version__, fp32_precision(), _sources()
-    parts = driver.name, both, loop.program, loop.hidden, loop.inputs, software, describe_card(device)
+    parts = driver.name, both, form.program, form.hidden, form.inputs, software, describe_card(device)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

@@ -3,7 +3,6 @@
 x ──► windows, vectors ──► Driver.forward ──► outputs, last states        Driver.backward computes the gradients
 """
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils import _pytree as pytree
 
 from charlm.cells.passes import Passes
 from charlm.cells.split import Split
@@ -28,29 +28,62 @@ Driver = CpuDriver | GpuDriver
 """Computes the loop of any layer, and its gradients. All sums are float32, in bfloat16 products too."""
 
 
-def layer_by_driver(
-    driver: Driver, cache: BufferCache, input_size: int, x: Tensor | Lookup, call: LayerCall
-) -> tuple[Tensor, LayerState]:
+def cpu_layer(driver: CpuDriver, input_size: int, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
     """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I]. input_size: I of a lookup without a table.
 
     Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32.
     """
-    passes, state = call.passes, call.state
-    if call.carry_TB is not None:
-        state = tuple(tensor * call.carry_TB[0, :, None] for tensor in state)
-    windows, vectors, ids_TB = values_before_loop(driver, passes.split, x, call.parameters, input_size)
-    B, H = state[0].shape
+    inputs = loop_inputs(x, call, input_size)
+    return _run(driver, inputs, first_states(call), lambda phase: Buffers())
+
+
+def gpu_layer(
+    driver: GpuDriver, cache: BufferCache, input_size: int, x: Tensor | Lookup, call: LayerCall
+) -> tuple[Tensor, LayerState]:
+    """`cpu_layer` on a GPU. Where a call may become a graph, its buffers have the addresses of an earlier call."""
+    inputs, state = loop_inputs(x, call, input_size), first_states(call)
+    if inputs.ids is not None:
+        windows = [F.embedding(inputs.ids, window) for window in inputs.windows]
+        inputs = replace(inputs, windows=windows, ids=None)
+    stream = driver.graph_stream(state[0].device)
+    if stream is None:
+        return _run(driver, inputs, state, lambda phase: Buffers())
+    tensors = (inputs.mask, inputs.zoneout, inputs.carry, *inputs.windows, *inputs.vectors, *inputs.weights, *state)
+    shapes = tuple(None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
+    kind = inputs.passes, inputs.I
+    # Buffers of another stream may be in use.
+    form = driver, stream, kind, inputs.T, inputs.bf16, torch.is_grad_enabled(), shapes
+    return _run(driver, inputs, state, cache.buffers_of(form, kind))
+
+
+def first_states(call: LayerCall) -> LayerState:
+    """The states before the first step."""
+    if call.carry_TB is None:
+        return call.state
+    return tuple(tensor * call.carry_TB[0, :, None] for tensor in call.state)
+
+
+def loop_inputs(x: Tensor | Lookup, call: LayerCall, input_size: int) -> LoopInputs:
+    """What a loop reads; of a lookup windows [V, n], and the ids of their rows."""
+    passes, ids_TB = call.passes, None
+    rows: Tensor | None  # the input of each step and stream, or a table; None: the table is one-hot
     if isinstance(x, Lookup):
-        T = len(x.ids_TB)
+        T, rows, ids_TB = len(x.ids_TB), x.table_VI, x.ids_TB.contiguous()
+        if rows is not None and ids_TB.numel() < len(rows):
+            rows, ids_TB = F.embedding(ids_TB, rows), None
     else:
-        T, input_size = len(x), x.shape[-1]
-    inputs = LoopInputs(
+        T, rows = len(x), x.to(call.state[0].dtype)
+    windows, vectors = values_before_loop(passes.split, rows, call.parameters, input_size)
+    B, H = call.state[0].shape
+    if rows is not None:
+        input_size = rows.shape[-1]
+    return LoopInputs(
         passes=passes,
         T=T,
         B=B,
         H=H,
         I=input_size if passes.reads_input_size else 0,
-        bf16=autocasts_to_bf16(state[0].device),
+        bf16=autocasts_to_bf16(call.state[0].device),
         saved_steps=T if torch.is_grad_enabled() else 1,
         weights=matrices(passes, call.parameters),
         windows=windows,
@@ -60,26 +93,12 @@ def layer_by_driver(
         zoneout=call.zoneout_TBS,
         carry=call.carry_TB,
     )
-    differentiable = (*windows, *vectors, *inputs.weights, *state)
-    buffers_of = choose_buffers(driver, inputs, differentiable, cache)
-    results: Any = _Loop.apply(driver, inputs, state, buffers_of, *differentiable)
-    y_TBH, *last = results
-    return y_TBH, tuple(last)
 
 
 def values_before_loop(
-    driver: Driver, split: Split, x: Tensor | Lookup, parameters: Mapping[str, Tensor], input_size: int
-) -> tuple[list[Tensor], list[Tensor], Tensor | None]:
-    """The windows and vectors that a loop reads; for a lookup windows [V, n], and the ids of their rows."""
-    rows: Tensor | None  # the input of each step and stream, or the table; None: the rows of the table are one-hot
-    ids_TB: Tensor | None  # the rows that each step reads; None: those of its own
-    if isinstance(x, Lookup):
-        rows, ids_TB = x.table_VI, x.ids_TB.contiguous()
-        V = input_size if rows is None else len(rows)
-        if rows is not None and ids_TB.numel() < V:  # fewer than the rows of the table
-            rows, ids_TB = F.embedding(ids_TB, rows), None
-    else:
-        rows, ids_TB = x.to(next(iter(parameters.values())).dtype), None
+    split: Split, rows: Tensor | None, parameters: Mapping[str, Tensor], input_size: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The windows and vectors that a loop reads. rows: of the input; None: all one-hot vectors."""
     before = TensorProgram(
         split.program,
         (*split.windows, *split.vectors),
@@ -89,10 +108,7 @@ def values_before_loop(
         linear=linear,
     )
     values = before({"input": rows})
-    windows, vectors = values[: len(split.windows)], values[len(split.windows) :]
-    if ids_TB is not None and isinstance(driver, GpuDriver):
-        return [F.embedding(ids_TB, window) for window in windows], vectors, None
-    return windows, vectors, ids_TB
+    return values[: len(split.windows)], values[len(split.windows) :]
 
 
 def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
@@ -105,39 +121,15 @@ def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
     return found
 
 
-def choose_buffers(
-    driver: Driver, inputs: LoopInputs, differentiable: Sequence[Tensor], cache: BufferCache
-) -> BuffersOf:
-    """The buffers of a call: where it may become a graph, those with the addresses of an earlier call."""
-    stream = driver.graph_stream(differentiable[0].device) if isinstance(driver, GpuDriver) else None
-    if stream is None:
-        return lambda phase: Buffers()
-    tensors = (inputs.ids, inputs.mask, inputs.zoneout, inputs.carry, *differentiable)
-    shapes = tuple(None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
-    numbers = inputs.T, inputs.I, torch.is_grad_enabled(), inputs.bf16
-    # Buffers of another stream may be in use.
-    return cache.buffers_of((driver, inputs.passes, numbers, stream, shapes), layer_kind=(inputs.passes, inputs.I))
-
-
-def new_window(driver: Driver, inputs: LoopInputs, state: LayerState, lasting: Buffers, passing: Buffers) -> Window:
+def new_window(
+    driver: Driver, inputs: LoopInputs, state: Sequence[Tensor], lasting: Buffers, passing: Buffers
+) -> Window:
     """The memory of a forward pass from `state`; what a backward pass needs is in `lasting` buffers."""
     passes, like, steps = inputs.passes, state[0], inputs.saved_steps
     T, B, H, S = inputs.T, inputs.B, inputs.H, len(state)
-
-    def read(name: str, tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else lasting.read(name, tensor)
-
-    def read_all(name: str, tensors: Sequence[Tensor], buffers: Buffers) -> list[Tensor]:
-        return [buffers.read(f"{name}{k}", tensor) for k, tensor in enumerate(tensors)]
-
-    reads = {
-        "weights": read_all("weights", inputs.weights, lasting),
-        "windows": read_all("windows", inputs.windows, lasting if passes.reads_windows else passing),
-        "vectors": read_all("vectors", inputs.vectors, lasting),
-        "mask": read("mask", inputs.mask),
-        "zoneout": read("zoneout", inputs.zoneout),
-        "carry": read("carry", inputs.carry),
-    }
+    names = ("weights", "vectors", "mask", "zoneout", "carry")
+    reads = {name: lasting.read(name, getattr(inputs, name)) for name in names}
+    reads["windows"] = (lasting if passes.reads_windows else passing).read("windows", inputs.windows)
     window = Window(
         **vars(inputs) | reads,
         states=lasting.new("states", like, S, 1 + T, B, H),
@@ -162,19 +154,23 @@ def new_window(driver: Driver, inputs: LoopInputs, state: LayerState, lasting: B
     return window
 
 
+def _run(driver: Driver, inputs: LoopInputs, state: LayerState, buffers_of: BuffersOf) -> tuple[Tensor, LayerState]:
+    """The outputs and last states of a loop."""
+    differentiable = (*inputs.windows, *inputs.vectors, *inputs.weights, *state)
+    results: Any = _Loop.apply(driver, inputs, buffers_of, *differentiable)
+    y_TBH, *last = results
+    return y_TBH, tuple(last)
+
+
 class _Loop(KernelFunction):
-    """The loop as one operation of autograd; the tensors that have gradients follow once more."""
+    """The loop as one operation of autograd, which sees the inputs that have gradients; the last are the states."""
 
     @staticmethod
     def forward(
-        ctx: Any,
-        driver: Driver,
-        inputs: LoopInputs,
-        state: LayerState,
-        buffers_of: BuffersOf,
-        *differentiable: Tensor,
+        ctx: Any, driver: Driver, inputs: LoopInputs, buffers_of: BuffersOf, *differentiable: Tensor
     ) -> tuple[Tensor, ...]:
         lasting, passing = buffers_of("window"), buffers_of("forward")
+        state = differentiable[-len(inputs.passes.states) :]
         window = new_window(driver, inputs, state, lasting, passing)
         driver.forward(window)
         outputs = window.states[0, 1:] if window.outputs is None else window.outputs
@@ -182,7 +178,11 @@ class _Loop(KernelFunction):
         results = passing.result(outputs), *window.states[:, -1].clone()
         ctx.driver, ctx.buffers, ctx.buffers_of = driver, lasting, buffers_of
         ctx.table_rows = [len(table) for table in inputs.windows]
-        _save(ctx, replace(window, outputs=None, windows=window.windows if inputs.passes.reads_windows else []))
+        window = replace(window, outputs=None, windows=window.windows if inputs.passes.reads_windows else [])
+        # Autograd keeps the tensors, and notices when one is changed.
+        leaves, ctx.names = pytree.tree_flatten(vars(window))
+        ctx.save_for_backward(*[leaf if isinstance(leaf, Tensor) else None for leaf in leaves])
+        ctx.others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         return results
 
     @staticmethod
@@ -190,9 +190,11 @@ class _Loop(KernelFunction):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor, *d_last: Tensor
     ) -> tuple[Tensor | None, ...]:
-        driver, window, buffers = ctx.driver, _saved(ctx), ctx.buffers_of("backward")
+        pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
+        leaves = [other if tensor is None else tensor for tensor, other in pairs]
+        window, buffers = Window(**pytree.tree_unflatten(leaves, ctx.names)), ctx.buffers_of("backward")
         gradients = new_gradients(window, buffers, dy_TBH, d_last)
-        driver.backward(window, gradients)
+        ctx.driver.backward(window, gradients)
         d_windows = [buffers.result(d_rows) for d_rows in gradients.d_windows]
         if window.ids is not None:
             pairs = zip(d_windows, ctx.table_rows, strict=True)
@@ -201,10 +203,10 @@ class _Loop(KernelFunction):
             gradients.d_products[window.passes.like_vectors[k]].sum((0, 1)) if one is None else buffers.result(one)
             for k, one in enumerate(gradients.d_vectors)
         ]
-        needed = ctx.needs_input_grad[4 + len(d_windows) + len(d_vectors) :]
+        needed = ctx.needs_input_grad[3 + len(d_windows) + len(d_vectors) :]
         d_weights = weight_gradients(window, gradients, needed)
         d_state = buffers.result(gradients.d_first)
-        return None, None, None, None, *d_windows, *d_vectors, *d_weights, *d_state
+        return None, None, None, *d_windows, *d_vectors, *d_weights, *d_state
 
 
 def new_gradients(window: Window, buffers: Buffers, dy_TBH: Tensor, d_last: tuple[Tensor, ...]) -> Gradients:
@@ -255,21 +257,3 @@ def weight_gradients(window: Window, gradients: Gradients, needed: Sequence[bool
         v_TBK = window.masked(v_TBK, operand.size)
         d_weights.append(matmul(d_TBG.flatten(0, 1).t(), v_TBK.flatten(0, 1), bf16=window.bf16))
     return d_weights
-
-
-def _save(ctx: Any, window: Window) -> None:
-    """Save a window for the backward pass: its tensors through autograd, which notices when one is changed."""
-    fields = vars(window)
-    ctx.lists = {name: len(value) for name, value in fields.items() if isinstance(value, list)}
-    ctx.names = [name for name, value in fields.items() if isinstance(value, Tensor)]
-    ctx.others = {name: value for name, value in fields.items() if name not in ctx.lists and name not in ctx.names}
-    of_lists = (tensor for name in ctx.lists for tensor in fields[name])
-    ctx.save_for_backward(*(fields[name] for name in ctx.names), *of_lists)
-
-
-def _saved(ctx: Any) -> Window:
-    """The inverse of `_save`."""
-    tensors = iter(ctx.saved_tensors)
-    fields: dict[str, Any] = ctx.others | {name: next(tensors) for name in ctx.names}
-    fields |= {name: list(itertools.islice(tensors, length)) for name, length in ctx.lists.items()}
-    return Window(**fields)

@@ -1,26 +1,21 @@
-"""Which backend computes a stack's layers: the ways there are on a device, and the fastest that can."""
-
-from __future__ import annotations
+"""Which backend computes layers: the ways there are on a device, and the fastest that can."""
 
 import importlib.util
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from charlm.gpu.recurrence import DRIVERS, GpuDriver
-from charlm.layers.backend import Backend, LayerCall, LayerState
+from charlm.layers.backend import Backend, Task
 from charlm.layers.proof import fault_on_device
-from charlm.layers.recurrence import layer_by_driver
+from charlm.layers.recurrence import cpu_layer, gpu_layer
 from charlm.layers.reference import REFERENCE
-from charlm.layers.torch_operator import torch_backend
+from charlm.layers.torch_operator import torch_backends, torch_lacks
 from charlm.native.kernels import SHARED_KERNELS
 from charlm.native.loading import KernelError, allowed_sources, load
+from charlm.native.recurrence import cpu_driver
 from charlm.system.device import autocasts_to_bf16
-
-if TYPE_CHECKING:
-    from charlm.layers.stack import RecurrentLayers
 
 
 class Selection(NamedTuple):
@@ -47,69 +42,58 @@ class Selection(NamedTuple):
         return f"{self.backend.name}{library}{''.join(reasons)}"
 
 
-def select(layers: RecurrentLayers, device: torch.device, *, training: bool, resets: bool) -> Selection:
-    """The fastest backend that can compute these layers, see `RecurrentLayers.select_backend`."""
-    candidates = backends(layers, device)
-    if resets:  # drivers, which take them, are faster than calls for every step at which any stream is reset
-        candidates.sort(key=lambda backend: not backend.by_driver)
+def select(task: Task, device: torch.device) -> Selection:
+    """The fastest backend that can compute layers, see `RecurrentLayers.select_backend`."""
+    candidates = backends(task, device)
+    if task.resets:  # drivers, which take them, are faster than calls for every step at which any stream is reset
+        candidates.sort(key=lambda backend: backend.driver is None)
     passed_over: dict[str, str] = {}
-    while reason := candidates[0].prepare(training) or candidates[0].prove(training, resets):
-        passed_over[candidates.pop(0).name] = reason
-    return Selection(layers.kind, candidates[0], passed_over)
+    for backend in candidates:
+        reason = lacks(backend, task, device)
+        if not reason and isinstance(backend.driver, GpuDriver):
+            reason = fault_on_device(backend.driver, task, device)
+        if not reason:
+            return Selection(task.cell.name, backend, passed_over)
+        passed_over[backend.name] = reason
+    raise AssertionError("the reference loop lacks nothing")
 
 
-def backends(layers: RecurrentLayers, device: torch.device) -> list[Backend]:
-    """The ways to compute a layer on `device`, fastest first; the last one can compute every layer."""
-    operator = torch_backend(layers, device)
-    torchs = [] if operator is None else [operator]
+def backends(task: Task, device: torch.device) -> list[Backend]:
+    """The ways to compute layers on `device`, fastest first; the last one can compute every layer."""
+    by_torch = torch_backends(task, device)
     if device.type == "cpu":
-        return [cpu_backend(layers), *torchs, REFERENCE]
-    return [*torchs, *(gpu_backend(layers, driver, device) for driver in DRIVERS), REFERENCE]
+        return [cpu_backend(task), *by_torch, REFERENCE]
+    return [*by_torch, *(gpu_backend(driver, task) for driver in DRIVERS), REFERENCE]
 
 
-def cpu_backend(layers: RecurrentLayers) -> Backend:
+def cpu_backend(task: Task) -> Backend:
     """The kernels of the CPU."""
-
-    def compute(x: Any, call: LayerCall) -> tuple[Tensor, LayerState]:
-        return layer_by_driver(layers.cpu_driver, layers.buffer_cache, layers.input_size, x, call)
-
-    return Backend("fused CPU kernel", compute, partial(lacks_cpu_kernel, layers), by_driver=True, generates=True)
+    driver = cpu_driver(task.cell.name, task.both_passes)
+    return Backend("fused CPU kernel", partial(cpu_layer, driver, task.layers[0].inputs), driver=driver)
 
 
-def gpu_backend(layers: RecurrentLayers, driver: GpuDriver, device: torch.device) -> Backend:
-    """The kernels of GPUs, which prove themselves before the first use."""
-    return Backend(
-        driver.name,
-        partial(layer_by_driver, driver, layers.buffer_cache, layers.input_size),
-        partial(lacks_gpu_kernels, layers, driver, device),
-        "Triton's kernels",
-        by_driver=True,
-        prove=partial(fault_on_device, layers, driver, device),
-    )
+def gpu_backend(driver: GpuDriver, task: Task) -> Backend:
+    """The kernels of GPUs."""
+    layer = partial(gpu_layer, driver, task.buffers, task.layers[0].inputs)
+    return Backend(driver.name, layer, "Triton's kernels", driver)
 
 
-def lacks_cpu_kernel(layers: RecurrentLayers, training: bool) -> str | None:
-    """Compile the kind's CPU kernel at first use; why it cannot compute a layer, or None if it can."""
-    parameter = layers.like
-    if parameter.device.type != "cpu" or parameter.dtype != torch.float32:
-        return "it needs float32 parameters on the CPU"
-    if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
-        return "it multiplies in float32 or bfloat16 only"
+def lacks(backend: Backend, task: Task, device: torch.device) -> str | None:
+    """Why a backend cannot compute layers, or None if it can. Compiles the cell's CPU kernel at first use."""
+    driver = backend.driver
+    if driver is None:
+        return None if backend is REFERENCE else torch_lacks(task, backend.library)
+    if task.dtype != torch.float32:
+        return "it needs float32 parameters"
     try:
-        load(layers.cpu_driver.kernel, *SHARED_KERNELS)
+        if isinstance(driver, GpuDriver):
+            if importlib.util.find_spec("triton") is None:
+                return "no Triton"
+            allowed_sources()
+            return driver.lacks(device)
+        if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
+            return "it multiplies in float32 or bfloat16 only"
+        load(driver.kernel, *SHARED_KERNELS)
     except KernelError as error:
         return str(error)
     return None
-
-
-def lacks_gpu_kernels(layers: RecurrentLayers, driver: GpuDriver, device: torch.device, training: bool) -> str | None:
-    """Why Triton's kernels cannot compute a layer, or None if they can."""
-    if layers.like.dtype != torch.float32:
-        return "it needs float32 parameters"
-    if importlib.util.find_spec("triton") is None:
-        return "no Triton"
-    try:
-        allowed_sources()
-    except KernelError as error:
-        return str(error)
-    return driver.lacks(device)

@@ -20,9 +20,11 @@ from charlm.layers.backend import (
     Activations,
     Backend,
     LayerCall,
+    LayerForm,
     LayerState,
     Lookup,
     RecurrentState,
+    Task,
     layer_in_parts,
 )
 from charlm.layers.buffers import BufferCache
@@ -32,7 +34,7 @@ from charlm.layers.operators import check_ids, refuse_symbols
 from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import Selection, select
 from charlm.native.operators import check_tensor
-from charlm.native.recurrence import CpuDriver, cpu_driver
+from charlm.native.recurrence import CpuDriver
 from charlm.system.console import say
 from charlm.system.device import autocast_state
 from charlm.system.process_group import WHOLE_BATCH
@@ -101,8 +103,15 @@ class RecurrentLayers(nn.Module):
         self.batch_first = batch_first
         self.shard = WHOLE_BATCH
         """The shard of the batch that `forward` computes; masks are drawn for it."""
-        self._programs = cell.programs()
-        self._passes = both_passes(*self._programs)
+        programs = cell.programs()
+        self._both_passes = both_passes(*programs)
+        self._forms: list[LayerForm] = []
+        for inputs in [input_size] + [cell.hidden] * (num_layers - 1):
+            square = inputs == cell.hidden
+            passes = self._both_passes[square]
+            program = programs[square] or cell.program(square)  # which raises: there is none
+            assert passes is not None
+            self._forms.append(LayerForm(program, passes, cell.hidden, inputs))
         self.buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
         for layer in range(num_layers):
@@ -139,23 +148,19 @@ class RecurrentLayers(nn.Module):
     @property
     def like(self) -> Tensor:
         """A tensor with the dtype and device of all parameters."""
-        for parameter in self.parameters():
-            return parameter
-        return getattr(self, f"{self.program(0).parameters[0].name}_l0")  # plain tensors, as in copies of DataParallel
+        return getattr(self, f"{self.program(0).parameters[0].name}_l0")
 
     def passes(self, layer: int) -> Passes:
         """The passes of the cell's step in this layer."""
-        passes = self._passes[self.layer_input_size(layer) == self.hidden_size]
-        assert passes is not None
-        return passes
+        return self._forms[layer].passes
 
     def program(self, layer: int) -> Program:
         """The cell's step in this layer, as it was when these layers were made."""
-        square = self.layer_input_size(layer) == self.hidden_size
-        return self._programs[square] or self.cell.program(square)  # which raises: there is none
+        return self._forms[layer].program
 
     def layer_input_size(self, layer: int) -> int:
-        return self.input_size if layer == 0 else self.hidden_size
+        """The features of the layer's input."""
+        return self._forms[layer].inputs
 
     def layer_parameters(self, layer: int) -> dict[str, Tensor]:
         """The parameters of one layer by name, in the program's order.
@@ -212,7 +217,6 @@ class RecurrentLayers(nn.Module):
         lengths_B: Tensor | Sequence[int] | None = None,
         *,
         backend: Backend | None = None,
-        activations: list[Activations] | None = None,
         layer_inputs: list[Tensor] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
@@ -223,65 +227,20 @@ class RecurrentLayers(nn.Module):
         parameters' dtype, even under autocast. TypeError and ValueError for arguments that do not fit, RuntimeError
         where PyTorch traces or transforms the kernels. torch.compile leaves the call out of its graphs.
 
-        backend: default: the fastest that can. activations: one for each layer, which the reference loop records.
-        layer_inputs: gets the input of each layer, [T, B, I]; x is then a tensor.
+        backend: default: the fastest that can, or the next one where a loop fails on a GPU. layer_inputs: gets the
+        input of each layer, [T, B, I]; x is then a tensor.
         """
-        if torch.compiler.is_dynamo_compiling() and backend is not REFERENCE:
+        if torch.compiler.is_dynamo_compiling():
             from charlm.layers.uncompiled import uncompiled
 
-            options: Any = {"backend": backend, "activations": activations, "layer_inputs": layer_inputs}
+            options: Any = {"backend": backend, "layer_inputs": layer_inputs}
             return uncompiled(self.forward, x, state, resets_TB, lengths_B, **options)
-        like = self.like
-        if backend is None:
-            return self._by_fastest(x, state, resets_TB, lengths_B, activations, layer_inputs)
-        if backend.by_driver:
-            refuse_symbols()
-        T, B = self._check_input(x)
-        carry_TB = None
-        if resets_TB is not None:
-            check_tensor(f"{self.kind}: resets", resets_TB, (T, B), torch.bool, like.device)
-            carry_TB = (~resets_TB).to(like.dtype)
-        y: Any = x
-        if isinstance(x, Lookup):
-            y = x if backend.by_driver and lengths_B is None else x.dense(self.input_size, like)
-        elif self.batch_first:
-            y = x.transpose(0, 1)
-        after_end_TB1 = None
-        if lengths_B is not None:
-            lengths_B = self._check_lengths(lengths_B, T, B)
-            after_end_TB1 = (torch.arange(T, device=like.device)[:, None] >= lengths_B).unsqueeze(-1)
-            y = y.masked_fill(after_end_TB1, 0)
-        layer_states: list[LayerState] = []
-        for layer, layer_state in enumerate(self._split_state(state, B)):
-            p = self.dropout.between_layers if layer > 0 and self.training else 0.0
-            inputs = drop_units(y, p, variational=self.dropout.variational, shard=self.shard) if p > 0 else y
-            if layer_inputs is not None:
-                layer_inputs.append(inputs)
-            call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
-            output, layer_state = layer_in_parts(backend, inputs, call, lengths_B)
-            if after_end_TB1 is not None:
-                output = output.masked_fill(after_end_TB1, 0)
-            y = y + output if layer > 0 and self.residual else output
-            layer_states.append(layer_state)
-        last_state = tuple(torch.stack(tensors) for tensors in zip(*layer_states, strict=True))
-        return y.transpose(0, 1) if self.batch_first else y, last_state
-
-    def _by_fastest(
-        self,
-        x: Tensor | Lookup,
-        state: RecurrentState | None,
-        resets_TB: Tensor | None,
-        lengths_B: Tensor | Sequence[int] | None,
-        activations: list[Activations] | None,
-        layer_inputs: list[Tensor] | None,
-    ) -> tuple[Tensor, RecurrentState]:
-        """`forward` by the fastest backend that can; by the next one where a loop fails on a GPU."""
+        if backend is not None:
+            return self._by(backend, x, state, resets_TB, lengths_B, layer_inputs=layer_inputs)
         while True:
             backend = self.select_backend(self.like.device, self.training, resets=resets_TB is not None).backend
-            options: Any = {"backend": backend, "activations": activations, "layer_inputs": layer_inputs}
             try:
-                return self.forward(x, state, resets_TB, lengths_B, **options)
+                return self._by(backend, x, state, resets_TB, lengths_B, layer_inputs=layer_inputs)
             except LoopError as error:
                 say("gpu", str(error))
             if layer_inputs is not None:
@@ -295,8 +254,56 @@ class RecurrentLayers(nn.Module):
         lengths_B: Tensor | Sequence[int] | None = None,
         activations: list[Activations] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
-        """`forward` by the reference loop, which defines the right results for every other backend."""
-        return self.forward(x, state, resets_TB, lengths_B, backend=REFERENCE, activations=activations)
+        """`forward` by the reference loop, which defines the right results for every other backend.
+
+        activations: one for each layer, which the loop records.
+        """
+        return self._by(REFERENCE, x, state, resets_TB, lengths_B, activations=activations)
+
+    def _by(
+        self,
+        backend: Backend,
+        x: Tensor | Lookup,
+        state: RecurrentState | None,
+        resets_TB: Tensor | None,
+        lengths_B: Tensor | Sequence[int] | None,
+        *,
+        activations: list[Activations] | None = None,
+        layer_inputs: list[Tensor] | None = None,
+    ) -> tuple[Tensor, RecurrentState]:
+        """`forward` by a backend."""
+        if backend.driver:
+            refuse_symbols()
+        T, B = self._check_input(x)
+        layer_states, like, carry_TB = self._split_state(state, B), self.like, None
+        if resets_TB is not None:
+            check_tensor(f"{self.kind}: resets", resets_TB, (T, B), torch.bool, like.device)
+            carry_TB = (~resets_TB).to(like.dtype)
+        y: Any = x
+        if isinstance(x, Lookup):
+            y = x if backend.driver and lengths_B is None else x.dense(self.input_size, like)
+        elif self.batch_first:
+            y = x.transpose(0, 1)
+        after_end_TB1 = None
+        if lengths_B is not None:
+            lengths_B = self._check_lengths(lengths_B, T, B)
+            after_end_TB1 = (torch.arange(T, device=like.device)[:, None] >= lengths_B).unsqueeze(-1)
+            y = y.masked_fill(after_end_TB1, 0)
+        last_states: list[LayerState] = []
+        for layer, layer_state in enumerate(layer_states):
+            p = self.dropout.between_layers if layer > 0 and self.training else 0.0
+            inputs = drop_units(y, p, variational=self.dropout.variational, shard=self.shard) if p > 0 else y
+            if layer_inputs is not None:
+                layer_inputs.append(inputs)
+            call = self.layer_call(layer, layer_state, steps=T, training=self.training)
+            call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
+            output, last_state = layer_in_parts(backend, inputs, call, lengths_B)
+            if after_end_TB1 is not None:
+                output = output.masked_fill(after_end_TB1, 0)
+            y = y + output if layer > 0 and self.residual else output
+            last_states.append(last_state)
+        y = y.transpose(0, 1) if self.batch_first else y
+        return y, tuple(torch.stack(tensors) for tensors in zip(*last_states, strict=True))
 
     def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
         """T and B of an input."""
@@ -354,21 +361,30 @@ class RecurrentLayers(nn.Module):
         zoneout_TBS = zoneout_shares(self.cell, self.zoneout, shape, like, training=training, shard=self.shard)
         return LayerCall(passes, parameters, state, mask_BH, zoneout_TBS)
 
-    def generating_layers(self, state: RecurrentState, characters: Lookup) -> list[ctypes.Structure]:
+    def generating_layers(self, driver: CpuDriver, state: RecurrentState, characters: Lookup) -> list[ctypes.Structure]:
         """The structs for a `Generator`, in evaluation mode. characters: the input for each character."""
         layers = []
         for layer, layer_state in enumerate(self._split_state(state, state[0].shape[1])):
             call = self.layer_call(layer, layer_state, steps=1, training=False)
             inputs = characters if layer == 0 else None
-            layers.append(generating_layer(self.cpu_driver, self.layer_input_size(layer), call, inputs))
+            layers.append(generating_layer(driver, self.layer_input_size(layer), call, inputs))
         return layers
 
     # Backends
 
-    @property
-    def cpu_driver(self) -> CpuDriver:
-        """The kernels of all layers. KernelError if the cell's step is too long for them."""
-        return cpu_driver(self.kind, self._passes)
+    def task(self, training: bool, resets: bool = False) -> Task:
+        """What these layers ask of a backend."""
+        return Task(
+            cell=self.cell,
+            layers=tuple(self._forms),
+            both_passes=self._both_passes,
+            dtype=self.like.dtype,
+            training=training,
+            resets=resets,
+            mask=training and self.dropout.state > 0,
+            zoneout=self.zoneout > 0,
+            buffers=self.buffer_cache,
+        )
 
     def select_backend(self, device: torch.device | str, training: bool = True, resets: bool = False) -> Selection:
         """The backend that `forward` uses on `device`, and why not a faster one. At first use, compiles kernels on
@@ -376,11 +392,11 @@ class RecurrentLayers(nn.Module):
 
         resets: whether `forward` gets `resets_TB`. Call it under the same autocast as `forward`.
         """
-        device, like = torch.device(device), self.like
+        device = torch.device(device)
         faults = [driver.fault for driver in DRIVERS]
-        conditions = device, training, resets, like.device.type, like.dtype, autocast_state(device), *faults
+        conditions = device, training, resets, self.like.dtype, autocast_state(device), *faults
         if conditions not in self._selections:
-            self._selections[conditions] = select(self, device, training=training, resets=resets)
+            self._selections[conditions] = select(self.task(training, resets), device)
         return self._selections[conditions]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -1,54 +1,49 @@
 """Torch's own operators for the kinds of torch.nn: oneDNN or ATen computes them on the CPU, cuDNN or ATen on a GPU."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from charlm.cells import GRU, LSTM, RNN, Cell
-from charlm.layers.backend import Backend, LayerCall, LayerState
+from charlm.layers.backend import Backend, LayerCall, LayerState, Task
 from charlm.system.device import without_autocast
-
-if TYPE_CHECKING:
-    from charlm.layers.stack import RecurrentLayers
 
 _STEPS: dict[type[Cell], Any] = {kind: kind.step for kind in (RNN, LSTM, GRU)}
 """What torch's operators compute."""
 
 
-def torch_backend(layers: RecurrentLayers, device: torch.device) -> Backend | None:
-    """Torch's operator for these layers; None unless torch.nn has it, with the same parameters and gate order."""
-    cell, dtype = layers.cell, layers.like.dtype
+def torch_backends(task: Task, device: torch.device) -> list[Backend]:
+    """Torch's operator for these layers, if torch.nn has it, with the same parameters and gate order."""
+    cell = task.cell
     if _STEPS.get(type(cell)) is not type(cell).step:  # a class that inherits, or one whose step was replaced
-        return None
+        return []
     onednn, cudnn = torch.backends.mkldnn, torch.backends.cudnn
     library = "ATen"
     if device.type == "cuda" and cudnn.enabled and cudnn.is_available():
         library = "cuDNN"
-    has_onednn = device.type == "cpu" and dtype == torch.float32 and onednn.is_available() and onednn.enabled
+    has_onednn = device.type == "cpu" and task.dtype == torch.float32 and onednn.is_available() and onednn.enabled
     if isinstance(cell, LSTM) and has_onednn:
         library = "oneDNN"
-    return Backend("fused torch layer", partial(operator_layer, cell), partial(_lacks, layers, library), library)
+    return [Backend("fused torch layer", partial(operator_layer, cell), library)]
 
 
-def _lacks(layers: RecurrentLayers, library: str, training: bool) -> str | None:
-    """Why torch's operator cannot compute these layers, or None if it can."""
-    if getattr(layers.cell, "layer_norm", False):
+def torch_lacks(task: Task, library: str) -> str | None:
+    """Why torch's operator of a library cannot compute these layers, or None if it can."""
+    if getattr(task.cell, "layer_norm", False):
         return "it lacks layer_norm"
     if library == "oneDNN" and torch.is_autocast_enabled("cpu"):
         # Without support, torch.lstm raises "could not create a primitive descriptor".
         dtype = torch.get_autocast_dtype("cpu")
         if not onednn_supports(dtype):
             return f"oneDNN lacks {str(dtype).removeprefix('torch.')} on this CPU"
-    if training and layers.dropout.state > 0:
+    if task.mask:
         return "it lacks dropout.state"
-    if layers.zoneout > 0:
+    if task.zoneout:
         return "it lacks zoneout"
     return None
 

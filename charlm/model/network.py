@@ -25,6 +25,7 @@ from charlm.layers import (
     linear,
 )
 from charlm.native.operators import check_tensor
+from charlm.native.recurrence import CpuDriver
 from charlm.system.device import autocast
 
 NEVER = -1e30
@@ -267,18 +268,22 @@ def generator_of(models: Sequence[tuple[CharLM, RecurrentState]], never: Sequenc
 
     never: ids that are not drawn.
     """
-    layers, decoders = [], []
+    layers, decoders, kernel = [], [], None
     for model, state in models:
         model.check_weights()
-        if not model.select_backend(model.device, training=False).backend.generates:
+        driver = model.select_backend(model.device, training=False).backend.driver
+        if not isinstance(driver, CpuDriver):
             return None
+        kernel = driver.kernel
         table_VE = None if model.embedding is None else model.embedding.weight
         decoders.append((model.logit_weights(), model.logit_bias(never)))
+        characters = Lookup(torch.arange(model.vocabulary_size), table_VE)
         with model.autocast(model.device):
-            layers += model.layers.generating_layers(state, Lookup(torch.arange(model.vocabulary_size), table_VE))
+            layers += model.layers.generating_layers(driver, state, characters)
     first, _ = models[0]
+    assert kernel is not None
     with first.autocast(first.device):
-        return Generator(first.layers.cpu_driver.kernel, layers, decoders, residual=first.layers.residual)
+        return Generator(kernel, layers, decoders, residual=first.layers.residual)
 
 
 def overflow() -> DivergenceError:

@@ -9,8 +9,8 @@
     precision.py    the choice between float32 and bfloat16
 
     kernels.py      the list of all kernels, and the kernel of a cell
-    loading.py      Kernel: a library that came with charlm, or is compiled; threads.cpp, which all libraries share
-    compiler.py     compiles for this machine, and keeps the libraries in the cache
+    loading.py      libraries that came with charlm, or are compiled; threads.cpp, which all of them share
+    compiler.py     Kernel: a C++ file; compiles for this machine, and keeps the libraries in the cache
     structs.py      the structs that Python fills in, parsed from the C++
     runtime.cpp     the part of the C++ runtime that a wheel's libraries need
 

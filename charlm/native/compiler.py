@@ -1,6 +1,4 @@
-"""Libraries of kernels: compiled for this machine, and kept in the cache."""
-
-from __future__ import annotations
+"""Kernels, and their libraries: compiled for this machine, and kept in the cache."""
 
 import contextlib
 import ctypes
@@ -16,17 +14,14 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
 
 from charlm.errors import DataError
+from charlm.native.structs import Struct
 from charlm.system.cache import cache_folder, limit_cache, open_private
 from charlm.system.children import Run, children
 from charlm.system.console import say
 from charlm.system.files import replace_file
 from charlm.system.host import count_cores, free_bytes
-
-if TYPE_CHECKING:
-    from charlm.native.loading import Kernel
 
 _FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
 
@@ -35,7 +30,29 @@ class KernelError(Exception):
     """A short reason why this machine cannot run a kernel."""
 
 
-Outcomes: TypeAlias = "dict[Kernel, ctypes.CDLL | KernelError]"
+class Kernel:
+    """A C++ file that becomes a library. Each of its functions takes a pointer to a struct.
+
+    Args:
+        source: the file.
+        structs: those of its functions' arguments; default: its `struct Arguments`.
+        name: the library's name; default: the file's.
+        text: C++ that follows the file.
+    """
+
+    def __init__(self, source: Path, structs: tuple[Struct, ...] | None = None, name: str = "", text: str = "") -> None:
+        self.source, self.name, self.text = source, name or source.stem, text
+        self.structs: tuple[Struct, ...] = (Struct(source),) if structs is None else structs
+
+    @property
+    def digest(self) -> str:
+        """Identifies what is compiled: the source, the headers beside it, and the text."""
+        headers = sorted(self.source.parent.glob("*.h"))
+        texts = [file.read_bytes() for file in (*headers, self.source)]
+        return hashlib.sha256(b"\0".join([*texts, self.text.encode()])).hexdigest()[:16]
+
+
+Outcomes = dict[Kernel, ctypes.CDLL | KernelError]
 """For each kernel its library, or why there is none."""
 
 

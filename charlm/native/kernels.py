@@ -8,7 +8,7 @@ from charlm.cells.cell import Cell
 from charlm.cells.cpp import cpp
 from charlm.cells.derivative import both_passes
 from charlm.cells.passes import Passes
-from charlm.native.loading import Kernel, KernelError
+from charlm.native.compiler import Kernel, KernelError
 from charlm.native.structs import Struct
 
 _HERE = Path(__file__).parent

@@ -1,57 +1,15 @@
-"""Kernels, and how their libraries are got: they come with charlm, or are compiled at first use."""
+"""The libraries of kernels: they come with charlm, or are compiled at first use."""
 
 import contextlib
 import ctypes
 import functools
-import hashlib
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from charlm.native.compiler import KernelError, Outcomes, compiled
-from charlm.native.structs import Struct, Value
-
-
-class Kernel:
-    """A C++ file that becomes a library. Each of its functions takes a pointer to a struct.
-
-    Args:
-        source: the file.
-        structs: those of its functions' arguments; default: its `struct Arguments`.
-        name: the library's name; default: the file's.
-        text: C++ that follows the file.
-    """
-
-    def __init__(self, source: Path, structs: tuple[Struct, ...] | None = None, name: str = "", text: str = "") -> None:
-        self.source, self.name, self.text = source, name or source.stem, text
-        self.structs: tuple[Struct, ...] = (Struct(source),) if structs is None else structs
-
-    @property
-    def digest(self) -> str:
-        """Identifies what is compiled: the source, the headers beside it, and the text."""
-        headers = sorted(self.source.parent.glob("*.h"))
-        texts = [file.read_bytes() for file in (*headers, self.source)]
-        return hashlib.sha256(b"\0".join([*texts, self.text.encode()])).hexdigest()[:16]
-
-    def __call__(self, function: str, **values: Value) -> ctypes.Structure:
-        """Call a function with these values of the first struct, see `Struct.fill`; returns the struct."""
-        arguments = self.structs[0].fill(**values)
-        getattr(self.library(), function)(ctypes.byref(arguments))
-        return arguments
-
-    def library(self) -> ctypes.CDLL:
-        """The functions of the file. KernelError if the kernel does not compile."""
-        return load(self)[0]
-
-    def works(self) -> bool:
-        """Whether the kernel compiles and loads."""
-        try:
-            load(self)
-        except KernelError:
-            return False
-        return True
-
+from charlm.native.compiler import Kernel, KernelError, Outcomes, compiled
+from charlm.native.structs import Value
 
 SHIPPED = Path(__file__).with_name("shipped")
 """Libraries in charlm's wheels: THREADS, which runs on any CPU, and a folder of the others for each level of CPU."""
@@ -78,6 +36,28 @@ def load(*libraries: Kernel) -> list[ctypes.CDLL]:
             raise KernelError(*outcome.args)  # a new one: an error keeps what its callers had, down to the tensors
         loaded.append(outcome)
     return loaded
+
+
+def call(kernel: Kernel, function: str, **values: Value) -> ctypes.Structure:
+    """Call a kernel's function with these values of its first struct, see `Struct.fill`; returns the struct."""
+    arguments = kernel.structs[0].fill(**values)
+    run(kernel, function, arguments)
+    return arguments
+
+
+def run(kernel: Kernel, function: str, arguments: ctypes.Structure) -> None:
+    """Call a kernel's function with a struct. KernelError if the kernel does not compile."""
+    [library] = load(kernel)
+    getattr(library, function)(ctypes.byref(arguments))
+
+
+def works(kernel: Kernel) -> bool:
+    """Whether a kernel compiles and loads."""
+    try:
+        load(kernel)
+    except KernelError:
+        return False
+    return True
 
 
 _outcomes: Outcomes = {}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from charlm.native.kernels import LOOKUP, LOSS, PRODUCT, RANDOM
+from charlm.native.loading import call, works
 from charlm.native.structs import address
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
@@ -48,7 +49,7 @@ def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bo
     c_MN = a_MK.new_empty(M, N)
     a = {"a": address("a product", a_MK), "a_row": a_MK.stride(0), "a_column": a_MK.stride(1)}
     b = {"b": address("a product", b_KN), "b_row": b_KN.stride(0), "b_column": b_KN.stride(1)}
-    PRODUCT("product", M=M, N=N, K=K, **a, **b, bf16=bf16, bias=bias_N, c=c_MN)
+    call(PRODUCT, "product", M=M, N=N, K=K, **a, **b, bf16=bf16, bias=bias_N, c=c_MN)
     return c_MN
 
 
@@ -56,7 +57,8 @@ def table_gradient(d_rows_TBN: Tensor, ids_TB: Tensor, V: int) -> Tensor:
     """The gradient of a table: for each of its V rows the sum of those of its lookups, [V, N] (lookup.cpp)."""
     columns = d_rows_TBN.shape[-1]
     d_table_VN = d_rows_TBN.new_empty(V, columns)
-    LOOKUP("lookup_gradient", N=ids_TB.numel(), V=V, columns=columns, ids=ids_TB, d_rows=d_rows_TBN, d_table=d_table_VN)
+    sizes = {"N": ids_TB.numel(), "V": V, "columns": columns}
+    call(LOOKUP, "lookup_gradient", **sizes, ids=ids_TB, d_rows=d_rows_TBN, d_table=d_table_VN)
     return d_table_VN
 
 
@@ -64,7 +66,8 @@ def cross_entropy(logits_NV: Tensor, targets_N: Tensor, *, with_backward: bool) 
     """Nats [N] of targets from 0 to V − 1, and `with_backward` the gradient of their sum, [N, V] (loss.cpp)."""
     (N, V), nats_N = logits_NV.shape, logits_NV.new_empty(len(logits_NV))
     d_logits_NV = torch.empty_like(logits_NV) if with_backward else None
-    LOSS("cross_entropy", N=N, V=V, logits=logits_NV, targets=targets_N, nats=nats_N, d_logits=d_logits_NV)
+    tensors = {"logits": logits_NV, "targets": targets_N, "nats": nats_N, "d_logits": d_logits_NV}
+    call(LOSS, "cross_entropy", N=N, V=V, **tensors)
     return nats_N, d_logits_NV
 
 
@@ -77,10 +80,10 @@ def random_mask(shape: tuple[int, ...], keep: int, shard: Shard = WHOLE_BATCH, d
     seed = int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
     dim = 0 if shard == WHOLE_BATCH else dim
     rows, size = math.prod(shape[:dim]), math.prod(shape[dim:])
-    if RANDOM.works():
+    if works(RANDOM):
         mask = torch.empty(shape)
         where = {"first": shard.index * size, "stride": shard.count * size}
-        RANDOM("random_mask", rows=rows, size=size, **where, seed=seed, keep=keep, mask=mask)
+        call(RANDOM, "random_mask", rows=rows, size=size, **where, seed=seed, keep=keep, mask=mask)
         return mask
     # Element 4 n + i is decided by the i-th 16 bits of the n-th output, as in random.cpp.
     draws = _split_mix_64(seed, (rows * shard.count * size + 3) // 4).astype("<u8").view("<u2")

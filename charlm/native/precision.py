@@ -3,13 +3,13 @@
 import torch
 
 from charlm.native.kernels import PRODUCT
-from charlm.native.loading import KernelError
+from charlm.native.loading import KernelError, call
 from charlm.system.device import precisions
 
 
 def bf16_instructions() -> str:
     """The instructions by which kernels multiply bfloat16 faster than float32 here, or ""; KernelError without any."""
-    return ("", "AVX512_BF16", "AMX")[PRODUCT("product_fast_bf16").bf16]
+    return ("", "AVX512_BF16", "AMX")[call(PRODUCT, "product_fast_bf16").bf16]
 
 
 def choose_precision(precision: str, device: torch.device) -> tuple[str, str]:

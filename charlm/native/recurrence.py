@@ -13,34 +13,41 @@ from torch import Tensor
 from charlm.cells.cpp import norm_counts
 from charlm.cells.passes import Passes
 from charlm.cells.window import Gradients, Window
+from charlm.native.compiler import Kernel
 from charlm.native.kernels import kernel_of_passes, variants_of
+from charlm.native.loading import run
 
 Tables = dict[str, list[Tensor | None]]
 """Fields of `Arguments`, each a table of pointers."""
 
 
 class CpuDriver:
-    """Computes loops with these passes, see `both_passes`; KernelError if they are too long for a kernel."""
+    """Computes loops with these passes, see `both_passes`."""
 
     padding = 16  # the largest W of vector.h
 
     def __init__(self, name: str, general_and_square: tuple[Passes | None, ...]) -> None:
-        self.kernel = kernel_of_passes(name, general_and_square)
+        self._of_kernel = name, general_and_square
         splits = [passes.split for passes in variants_of(general_and_square)]
         # By identity: comparing whole programs takes as long as a small layer.
         self._variants = {passes: splits.index(passes.split) for passes in general_and_square if passes is not None}
+
+    @functools.cached_property
+    def kernel(self) -> Kernel:
+        """KernelError if the passes are too long for one."""
+        return kernel_of_passes(*self._of_kernel)
 
     def forward(self, window: Window) -> None:
         passes, copied = window.passes, window.bf16 or window.mask is not None
         widths = [window.units(operand.size) if copied else 0 for operand in passes.operands]
         arguments = self.arguments(window, **scratch(window, widths))
-        self.kernel.library().recurrence_forward(ctypes.byref(arguments))
+        run(self.kernel, "recurrence_forward", arguments)
 
     def backward(self, window: Window, gradients: Gradients) -> None:
         products = window.passes.products
         widths = [product.gates * window.units(product.size) if window.bf16 else 0 for product in products]
         arguments = self.arguments(window, **vars(gradients), **scratch(window, widths))
-        self.kernel.library().recurrence_backward(ctypes.byref(arguments))
+        run(self.kernel, "recurrence_backward", arguments)
 
     def arguments(self, window: Window, **more: Tensor | Sequence[Tensor | None]) -> ctypes.Structure:
         """The struct `Arguments` of a call; `more` fields replace those of the window."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from charlm.native.kernels import UPDATE
+from charlm.native.loading import call, works
 from charlm.native.operators import check_tensor
 
 
@@ -14,7 +15,7 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     if not gradients or not _takes(gradients):
         return nn.utils.get_total_norm(gradients)
     norm = torch.empty(())
-    UPDATE("gradient_norm", tensors=len(gradients), sizes=_sizes(gradients), gradients=gradients, norm=norm)
+    call(UPDATE, "gradient_norm", tensors=len(gradients), sizes=_sizes(gradients), gradients=gradients, norm=norm)
     return norm
 
 
@@ -47,7 +48,8 @@ def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], de
             {} if gradient is None else _state(optimizer, weight)
             for weight, gradient in zip(weights, gradients, strict=True)
         ]
-        UPDATE(
+        call(
+            UPDATE,
             "adam_step",
             tensors=len(weights),
             sizes=_sizes(weights),
@@ -72,7 +74,7 @@ def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], de
 def _takes(tensors: Sequence[Tensor]) -> bool:
     """Whether the kernel can read and write them."""
     fits = (t.is_cpu and t.dtype == torch.float32 and t.is_contiguous() for t in tensors)
-    return all(fits) and UPDATE.works()
+    return all(fits) and works(UPDATE)
 
 
 def _state(optimizer: torch.optim.Adam, weight: Tensor) -> dict[str, Tensor]:

@@ -6,7 +6,8 @@ loop.py         evaluate → sample → save → stop → update → log
 budget.py       the minutes
 step.py         one update
 optimizer.py    optimizers, learning rates, clipping
-state.py        what a run carries from step to step, and all of it ↔ a checkpoint
+state.py        what a run carries from step to step
+snapshot.py     all of it ↔ a checkpoint
 folder.py       the run's folder: who may write there, and its checkpoints
 metrics.py      the logs: metrics.jsonl, samples.jsonl, TensorBoard; the progress bar
 signals.py      Ctrl-C, SIGTERM, SIGHUP

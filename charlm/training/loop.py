@@ -20,7 +20,7 @@ from charlm.training.folder import RunFolder
 from charlm.training.metrics import ProgressBar, Tracker, metrics_row, train_row
 from charlm.training.optimizer import describe_treatment
 from charlm.training.signals import catch_signals
-from charlm.training.state import fingerprint, restore_snapshot, take_snapshot
+from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Trainer, divergence
 
 OnRow = Callable[[dict[str, Any]], object]
@@ -73,7 +73,8 @@ class TrainingLoop:
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
         self._train_nats = self._train_nats_of_best = math.nan  # of the last row, and of that before the best score
-        self.budget.begin(trainer.state, len(corpus.splits.get("valid", ())))
+        window = self.config.train.batch_size * self.config.train.bptt
+        self.budget.begin(trainer.state, len(corpus.splits.get("valid", ())) / window)
 
     def fit(self) -> Outcome:
         """Train until a limit or a signal; RunError if a checkpoint cannot be written.
@@ -136,7 +137,7 @@ class TrainingLoop:
         """What is due at this step. A sample also is at 0, 10, 30, 100, 300, …, where noise becomes words."""
         train, state = self.config.train, self.trainer.state
         step, sample_every = state.step, train.sample_every
-        evaluates = self._is_due(train.eval_every) and self.budget.has_time_to_evaluate()
+        evaluates = self._is_due(train.eval_every) and self.budget.has_time_to_evaluate(state)
         if step == 0:
             evaluates = state.earlier_symbols > 0
         samples_early = 10 <= step < sample_every and str(step).rstrip("0") in ("1", "3")
@@ -201,7 +202,7 @@ class TrainingLoop:
         state = self.trainer.state
         self._signals = self.budget.tick(state, self.group, self._received)
         if state.step:  # before the first update nothing is done, whatever time has passed
-            self.bar.show(state.step, self.trainer.share_done(), self.budget.updating_s)
+            self.bar.show(state.step, self.trainer.share_done(), state.updating_s)
 
     def _stop_if_signaled(self) -> None:
         """_Stopped if a process has received a signal."""
@@ -210,17 +211,18 @@ class TrainingLoop:
             raise _Stopped
 
     def _update(self) -> None:
-        start_s, start_symbols = self.budget.elapsed_s, self.trainer.state.symbols
+        start_s = self.trainer.state.elapsed_s
         self.trainer.update()
         self._tick()
-        self.budget.count_update(self.budget.elapsed_s - start_s, self.trainer.state.symbols - start_symbols)
+        self.budget.count_update(self.trainer.state.elapsed_s - start_s)
 
     def _evaluate(self) -> None:
         state = self.trainer.state
         self._tick()
-        start_s = self.budget.elapsed_s
+        start_s = state.elapsed_s
         self._score()
-        self.budget.count_evaluation(self.budget.elapsed_s - start_s)
+        if self.budget.update_s:
+            self.budget.evaluation_updates = (state.elapsed_s - start_s) / self.budget.update_s
         state.rows += 1
         state.evaluated_step = state.step
         state.evaluations_since_best = 0 if state.is_best else state.evaluations_since_best + 1
@@ -279,14 +281,15 @@ class TrainingLoop:
     def _save(self) -> None:
         """Write the `last` checkpoint, `best` if these weights have the best score, and the numbered one if due."""
         self._tick()
-        start_s = self.budget.elapsed_s
+        state = self.trainer.state
+        start_s = state.elapsed_s
         snapshot = take_snapshot(self.trainer)
         self.group.check_equal("weights", lambda: fingerprint(snapshot))
         self.trainer.check_finite(weights=True)
         numbered, keep = self._is_due(self.config.train.save_every), self.config.train.keep_checkpoints
-        self.group.on_first(self.folder.save, snapshot, best=self.trainer.state.is_best, numbered=numbered, keep=keep)
+        self.group.on_first(self.folder.save, snapshot, best=state.is_best, numbered=numbered, keep=keep)
         self._tick()
-        self.budget.count_saving(self.budget.elapsed_s - start_s)
+        self.budget.saving_s = state.elapsed_s - start_s
 
     def _print_header(self) -> None:
         trainer, model = self.trainer, self.config.model

@@ -26,7 +26,7 @@ from charlm.training.folder import RunFolder, claim_if_there, claim_run, make_fo
 from charlm.training.loop import OnRow, Outcome, TrainingLoop
 from charlm.training.machine import Machine, choose_machine
 from charlm.training.metrics import Tracker
-from charlm.training.state import restore_snapshot
+from charlm.training.snapshot import restore_snapshot
 from charlm.training.step import Trainer
 
 

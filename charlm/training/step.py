@@ -93,7 +93,7 @@ class Trainer:
         return {
             "max_steps": self.state.step / (train.max_steps or math.inf),
             "max_epochs": self.epochs() / (train.max_epochs or math.inf),
-            "max_minutes": self.budget.share_done(),
+            "max_minutes": self.budget.share_done(self.state),
         }
 
     def share_done(self) -> float:

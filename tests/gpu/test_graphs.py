@@ -15,7 +15,7 @@ from torch import Tensor
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers import RecurrentLayers
-from charlm.layers.backend import Backend
+from charlm.layers.backend import Backend, Task
 from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import gpu_backend
 from charlm.system.device import autocast
@@ -185,8 +185,8 @@ def drivers(monkeypatch, interpreter):
     def of(recorder: Any = Recorder) -> tuple[GpuDriver, GpuDriver]:
         drivers = GpuDriver(Graphs(recorder)), GpuDriver(None)
 
-        def backends(stack: RecurrentLayers, device: torch.device) -> list[Backend]:
-            return [*(gpu_backend(stack, driver, device) for driver in drivers), REFERENCE]
+        def backends(task: Task, device: torch.device) -> list[Backend]:
+            return [*(gpu_backend(driver, task) for driver in drivers), REFERENCE]
 
         monkeypatch.setattr("charlm.layers.selection.backends", backends)
         monkeypatch.setattr("charlm.layers.stack.DRIVERS", drivers)
@@ -355,7 +355,7 @@ def test_kernels_that_fail_later_leave_the_update_to_the_next_way(drivers, monke
     assert "single kernels" not in before
     assert "check    rnn: loop of single kernels and reference loop" in after
     assert "failed: " not in after
-    monkeypatch.setattr("charlm.layers.selection.backends", lambda stack, device: [REFERENCE])
+    monkeypatch.setattr("charlm.layers.selection.backends", lambda task, device: [REFERENCE])
     cli("train", "--config", "rnn.yaml", "--run-dir", "whole")
     pairs = zip(untimed(Path("failed")), untimed(Path("whole")), strict=True)
     assert all(one["nats"] == pytest.approx(other["nats"], rel=1e-5) for one, other in pairs)

@@ -14,8 +14,8 @@ from charlm.config import load_config
 from charlm.config.shipped import shipped_configs
 from charlm.layers import RecurrentLayers
 from charlm.native import compiler, loading
+from charlm.native.compiler import Kernel, KernelError
 from charlm.native.kernels import SHARED_KERNELS, kernel_of
-from charlm.native.loading import Kernel, KernelError
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++", "c++"))), reason="no C++ compiler")
@@ -101,7 +101,7 @@ def ship(kernel, threads, cache, monkeypatch):
 
 def add_up(kernel: Kernel, *numbers: float) -> float:
     total = torch.zeros(1)
-    kernel("add_up", n=len(numbers), a=torch.tensor(numbers).float(), factor=0.5, sum=total)
+    loading.call(kernel, "add_up", n=len(numbers), a=torch.tensor(numbers).float(), factor=0.5, sum=total)
     return total.item()
 
 
@@ -158,7 +158,7 @@ def test_why_nothing_can_be_compiled(kernel, monkeypatch, variable, value, error
     monkeypatch.setenv(variable, value)
     with pytest.raises(KernelError, match=error):
         loading.load(kernel)
-    assert not kernel.works()
+    assert not loading.works(kernel)
 
 
 def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel, tmp_path):
@@ -169,7 +169,7 @@ def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel, tmp_pa
     shown, log = str(caught.value).split("; see ")
     assert "nothing" in shown
     assert "faulty.cpp" in Path(log).read_text().splitlines()[0]
-    assert (kernel.works(), faulty.works()) == (True, False)
+    assert (loading.works(kernel), loading.works(faulty)) == (True, False)
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_arguments_are_those_of_the_struct_in_the_text(kernel):
     assert (struct.n, struct.threads, struct.a) == (5, 1, None)
     for tensor in (torch.zeros(2, 2).t()[:1], torch.zeros(2, dtype=torch.float16), torch.zeros(2, device="meta")):
         with pytest.raises(ValueError, match="a: found"):
-            kernel("add_up", n=2, a=tensor, sum=torch.zeros(1))
+            loading.call(kernel, "add_up", n=2, a=tensor, sum=torch.zeros(1))
 
 
 WITHOUT_TORCH = """

@@ -5,7 +5,7 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint, save_checkpoint
-from charlm.training.state import restore_snapshot, take_snapshot
+from charlm.training.snapshot import restore_snapshot, take_snapshot
 from tests.runs import row_of
 
 pytestmark = [pytest.mark.cuda, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

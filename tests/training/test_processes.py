@@ -14,8 +14,8 @@ from charlm.data.corpus import CountedSources
 from charlm.errors import CharlmError
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.machine import choose_machine
+from charlm.training.snapshot import restore_snapshot, take_snapshot
 from charlm.training.start import resume_run, run_of_this_launch, start_run
-from charlm.training.state import restore_snapshot, take_snapshot
 from charlm.training.step import Trainer
 from tests.processes import team
 from tests.runs import before_updates, interrupted_after, untimed, with_max_steps

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from charlm.config.optimizers import OPTIMIZERS
 from charlm.errors import CheckpointError, DivergenceError
-from charlm.training.state import restore_snapshot, take_snapshot
+from charlm.training.snapshot import restore_snapshot, take_snapshot
 from tests.pairwise import pairwise
 from tests.runs import row_of
 
