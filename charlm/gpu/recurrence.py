@@ -1,7 +1,10 @@
 """The loop over a window on GPUs: its steps by Triton's kernels, replayed as CUDA graphs or launched one by one."""
 
+from collections.abc import Iterable
+
 import torch
 
+from charlm.cells.passes import Passes
 from charlm.cells.window import Gradients, Window
 from charlm.errors import LoopError, is_out_of_memory
 from charlm.gpu.graphs import Graphs, Launches, identity, is_recording, lacks_graphs, reason_of, stream_of
@@ -11,7 +14,7 @@ from charlm.system.device import fp32_precision, without_autocast
 class GpuDriver:
     """Computes the loops of all cells in float32. graphs: None to launch kernels one by one.
 
-    LoopError where a kernel fails; `fault` then says why, and no layer takes the driver again.
+    LoopError where a kernel fails; `faults` then says why, and no layer with this step takes the driver again.
     """
 
     padding = 1
@@ -19,11 +22,14 @@ class GpuDriver:
     def __init__(self, graphs: Graphs | None) -> None:
         self.graphs = graphs
         self.name = "loop of single kernels" if graphs is None else "loop in CUDA graphs"
-        self.fault = ""
+        self.faults: dict[Passes, str] = {}
 
-    def lacks(self, device: torch.device) -> str | None:
-        """Why the driver cannot compute on this device, or None if it may."""
-        return self.fault or (lacks_graphs(device) if self.graphs else None)
+    def lacks(self, device: torch.device, both_passes: Iterable[Passes | None]) -> str | None:
+        """Why the driver cannot compute layers with these passes on this device, or None if it may."""
+        faults = [self.faults[passes] for passes in both_passes if passes in self.faults]
+        if faults:
+            return faults[0]
+        return lacks_graphs(device) if self.graphs else None
 
     def for_a_proof(self) -> "GpuDriver":
         """A driver of the same kind with graphs of its own, which raise where they fail."""
@@ -56,9 +62,9 @@ class GpuDriver:
         except Exception as error:
             if is_out_of_memory(error):
                 raise
-            self.fault = reason_of(error)
+            fault = self.faults[window.passes] = reason_of(error)
             advice = "the next call takes a slower way; CHARLM_KERNELS=none takes the slow, safe way from the start"
-            raise LoopError(f"{device}: the {self.name} failed: {self.fault}; {advice}") from error
+            raise LoopError(f"{device}: the {self.name} failed: {fault}; {advice}") from error
 
     def graph_stream(self, device: torch.device) -> int | None:
         """The stream in which windows are replayed as graphs; None where they are not."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells.triton import Options, kernels
-from charlm.errors import DataError, is_out_of_memory
+from charlm.errors import DataError, LoopError, is_out_of_memory
 from charlm.gpu.graphs import reason_of
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers.backend import Backend, LayerCall, LayerForm, Task, layer_in_parts
@@ -44,10 +44,13 @@ Start = tuple[Tensor, LayerCall]
 # The comparison
 
 
-def random_starts(form: LayerForm, options: Options, parameters: dict[str, Tensor] | None = None) -> list[Start]:
+def random_starts(
+    form: LayerForm, options: Options, parameters: dict[str, Tensor] | None = None, *, training: bool = True
+) -> list[Start]:
     """RUNS calls, from states that a step from zeros reaches; in float64 on the CPU.
 
-    parameters: of the layer; None: random ones, near the initial ones.
+    parameters: of the layer; None: random ones, near the initial ones. training: in an evaluation, zoneout has the same
+    shares for all steps and streams.
     """
     generator = torch.Generator().manual_seed(1)
 
@@ -60,7 +63,13 @@ def random_starts(form: LayerForm, options: Options, parameters: dict[str, Tenso
             parameters[declared.name] = 0.3 * draw(*declared.shape(form.hidden, form.inputs))
             blocks = parameters[declared.name].view(max(1, len(declared.starts)), -1)
             for block, start in zip(blocks, declared.starts, strict=False):
-                block += start if isinstance(start, float) else 0.0
+                if isinstance(start, bytes):
+                    start = torch.frombuffer(bytearray(start), dtype=torch.float64)[: len(block)]
+                if not isinstance(start, str | None):
+                    value = torch.as_tensor(start, dtype=torch.float64)
+                    block *= torch.where(value == 0, 1, value.abs().clamp(max=1))  # most keep their signs
+                    block += value
+    shares = (STEPS, STREAMS) if training else (1, 1)
     states, starts = form.passes.states, []
     for _ in range(RUNS):
         zeros = tuple(draw(STREAMS, form.hidden).zero_() for _ in states)
@@ -70,7 +79,7 @@ def random_starts(form: LayerForm, options: Options, parameters: dict[str, Tenso
         call = call._replace(
             state=state,
             mask_BH=2.0 * (draw(STREAMS, form.hidden) > 0) if options.mask else None,
-            zoneout_TBS=draw(STEPS, STREAMS, len(states) * form.hidden).sigmoid() if options.zoneout else None,
+            zoneout_TBS=draw(*shares, len(states) * form.hidden).sigmoid() if options.zoneout else None,
             carry_TB=(draw(STEPS, STREAMS) > -0.5).double() if options.resets else None,
         )
         starts.append((draw(STEPS, STREAMS, form.inputs), call))
@@ -155,13 +164,19 @@ def fault_on_device(driver: GpuDriver, task: Task, device: torch.device) -> str 
         return "tensors there have no values"
     kind, is_said = task.cell.name, False
     for form, options in dict.fromkeys(_loops(task, device)):
-        name = f"{kind}-{_digest(form, options, driver, device)}.proof"
+        name = f"{kind}-{_digest(form, options, task.training, driver, device)}.proof"
         outcome = _kept(name)
         if not outcome:
             if not is_said:
                 say("check", f"{kind}: {driver.name} and reference loop, once for this card ...")
                 is_said = True
-            outcome = prove(form, options, driver.for_a_proof(), device) or _AGREES
+            try:
+                outcome = prove(form, options, task.training, driver.for_a_proof(), device) or _AGREES
+            except Exception as error:
+                if is_out_of_memory(error):
+                    raise
+                # Not kept: the reason may go away, as that of a missing compiler.
+                return reason_of(error.__cause__ or error if isinstance(error, LoopError) else error)
             _keep(name, outcome)
         if outcome != _AGREES:
             return outcome
@@ -182,43 +197,47 @@ def _loops(task: Task, device: torch.device) -> Iterator[tuple[LayerForm, Option
             yield form._replace(hidden=hidden, inputs=hidden if form.inputs == form.hidden else inputs), options
 
 
-def prove(form: LayerForm, options: Options, driver: GpuDriver, device: torch.device) -> str:
+def prove(form: LayerForm, options: Options, training: bool, driver: GpuDriver, device: torch.device) -> str:
     """Why a driver of its own does not compute what the reference loop does, or "" if it does."""
     backend = Backend(driver.name, partial(gpu_layer, driver, BufferCache(), form.inputs), driver=driver)
     with torch.inference_mode(False), torch.enable_grad():
         with without_autocast(CPU):
-            starts = random_starts(form, options)
+            starts = random_starts(form, options, training=training)
             truth = [run(REFERENCE, start) for start in starts]
         single = [moved(start, device, torch.float32) for start in starts]
         expected = [run(REFERENCE, start) for start in single]
-        try:
-            results = [run(backend, start) for start in single]
-        except Exception as error:
-            if is_out_of_memory(error):
-                raise
-            return driver.fault or reason_of(error)
+        results = [run(backend, start) for start in single]
+        with torch.no_grad():  # then a step overwrites what the one before has saved
+            others = [backend.layer(*start) for start in single[:2]]
+    if any(not tensor.isfinite().all() for one in truth for tensor in one.values()):
+        return ""  # the reference loop overflows at these values, and shows nothing
     # A call is recorded the second time, in both passes.
     if driver.graphs and driver.graphs.replays < 2 * (RUNS - 2):
         return "no window was replayed"
+    for k, (y_TBH, last) in enumerate(others):
+        values = dict(zip(("y", *form.passes.states), (y_TBH, *last), strict=True))
+        results.append(truth[k] | {name: tensor.cpu().double() for name, tensor in values.items()})
     faults = []
-    for k in range(RUNS):
-        alone = [*truth[:k], results[k], *truth[k + 1 :]]
+    for number, result in enumerate(results):
+        k = number % RUNS
+        alone = [*truth[:k], result, *truth[k + 1 :]]
         faults.append(disagreement(alone, expected, truth, _GPU_ROUNDING))
     # In bfloat16 rounding may decide on which side of 0 an argument of relu is. So a fault shows in two runs: in those
-    # that were launched, or in those that were replayed.
-    return next((first for first, second in (faults[:2], faults[2:]) if first and second), "")
+    # that were launched, in those that were replayed, or in those without gradients.
+    pairs = zip(faults[::2], faults[1::2], strict=True)
+    return next((first for first, second in pairs if first and second), "")
 
 
 # What the cache keeps
 
 
-def _digest(form: LayerForm, options: Options, driver: GpuDriver, device: torch.device) -> str:
+def _digest(form: LayerForm, options: Options, training: bool, driver: GpuDriver, device: torch.device) -> str:
     """Identifies a proof: the driver, the kernels and what launches them, the software, and the card."""
     import triton  # can be missing where no driver proves itself
 
     both = kernels(form.passes, options)
     software = torch.__version__, torch.version.cuda, triton.__version__, fp32_precision(), _sources()
-    parts = driver.name, both, form.program, form.hidden, form.inputs, software, describe_card(device)
+    parts = driver.name, both, training, form.program, form.hidden, form.inputs, software, describe_card(device)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

@@ -90,7 +90,7 @@ def lacks(backend: Backend, task: Task, device: torch.device) -> str | None:
             if importlib.util.find_spec("triton") is None:
                 return "no Triton"
             allowed_sources()
-            return driver.lacks(device)
+            return driver.lacks(device, task.both_passes)
         if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
             return "it multiplies in float32 or bfloat16 only"
         load(driver.kernel, *SHARED_KERNELS)

@@ -36,7 +36,7 @@ from charlm.layers.selection import Selection, select
 from charlm.native.operators import check_tensor
 from charlm.native.recurrence import CpuDriver
 from charlm.system.console import say
-from charlm.system.device import autocast_state
+from charlm.system.device import autocast_state, random_state, set_random_state
 from charlm.system.process_group import WHOLE_BATCH
 from charlm.system.section import Section
 
@@ -237,12 +237,14 @@ class RecurrentLayers(nn.Module):
             return uncompiled(self.forward, x, state, resets_TB, lengths_B, **options)
         if backend is not None:
             return self._by(backend, x, state, resets_TB, lengths_B, layer_inputs=layer_inputs)
+        device, given = self.like.device, {"resets": resets_TB is not None, "lengths": lengths_B is not None}
         while True:
-            backend = self.select_backend(self.like.device, self.training, resets=resets_TB is not None).backend
+            backend, random = self.select_backend(device, self.training, **given).backend, random_state(device)
             try:
                 return self._by(backend, x, state, resets_TB, lengths_B, layer_inputs=layer_inputs)
             except LoopError as error:
                 say("gpu", str(error))
+            set_random_state(device, random)
             if layer_inputs is not None:
                 layer_inputs.clear()
 
@@ -372,7 +374,7 @@ class RecurrentLayers(nn.Module):
 
     # Backends
 
-    def task(self, training: bool, resets: bool = False) -> Task:
+    def task(self, training: bool, resets: bool = False, lengths: bool = False) -> Task:
         """What these layers ask of a backend."""
         return Task(
             cell=self.cell,
@@ -382,21 +384,24 @@ class RecurrentLayers(nn.Module):
             training=training,
             resets=resets,
             mask=training and self.dropout.state > 0,
-            zoneout=self.zoneout > 0,
+            zoneout=self.zoneout > 0 or lengths,  # see `layer_in_parts`
             buffers=self.buffer_cache,
         )
 
-    def select_backend(self, device: torch.device | str, training: bool = True, resets: bool = False) -> Selection:
+    def select_backend(
+        self, device: torch.device | str, training: bool = True, resets: bool = False, lengths: bool = False
+    ) -> Selection:
         """The backend that `forward` uses on `device`, and why not a faster one. At first use, compiles kernels on
         the CPU, and compares those of a GPU with the reference loop.
 
-        resets: whether `forward` gets `resets_TB`. Call it under the same autocast as `forward`.
+        resets, lengths: whether `forward` gets `resets_TB`, `lengths_B`. Call it under the same autocast as `forward`.
         """
-        device = torch.device(device)
-        faults = [driver.fault for driver in DRIVERS]
-        conditions = device, training, resets, self.like.dtype, autocast_state(device), *faults
+        device, task = torch.device(device), self.task(training, resets, lengths)
+        faults = [len(driver.faults) for driver in DRIVERS]
+        asked = task.dtype, task.training, task.resets, task.mask, task.zoneout
+        conditions = device, autocast_state(device), *asked, *faults
         if conditions not in self._selections:
-            self._selections[conditions] = select(self.task(training, resets), device)
+            self._selections[conditions] = select(task, device)
         return self._selections[conditions]
 
     def __getstate__(self) -> dict[str, Any]:

@@ -231,6 +231,19 @@ def without_autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(_autocast_name(device), enabled=False)
 
 
+def random_state(device: torch.device) -> list[torch.Tensor]:
+    """The state of the generators from which masks for this device are drawn."""
+    on_gpu = [torch.cuda.get_rng_state(device)] if device.type == "cuda" else []
+    return [torch.get_rng_state(), *on_gpu]
+
+
+def set_random_state(device: torch.device, state: list[torch.Tensor]) -> None:
+    """The inverse of `random_state`."""
+    torch.set_rng_state(state[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state[1], device)
+
+
 def autocast_state(device: torch.device) -> tuple[bool, torch.dtype]:
     """Whether autocast is on for this device, and its dtype."""
     name = _autocast_name(device)

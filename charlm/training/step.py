@@ -20,6 +20,7 @@ from charlm.layers import RecurrentState
 from charlm.model import Network, WindowLoss, build_model, load_weights, named_weights
 from charlm.native.loading import used_kernels
 from charlm.system.console import say
+from charlm.system.device import random_state, set_random_state
 from charlm.system.process_group import Shard
 from charlm.training.budget import Budget
 from charlm.training.machine import Machine, check_memory
@@ -139,6 +140,7 @@ class Trainer:
         """Leave the gradients of a window; where a backward pass fails on a GPU, compute all again by a slower way."""
         train = self.config.train
         while True:
+            random = random_state(self.device)
             loss = self.model.window_loss(
                 x_TB,
                 y_TB,
@@ -152,6 +154,7 @@ class Trainer:
             except LoopError as error:
                 say("gpu", str(error))
             self.optimizer.zero_grad()
+            set_random_state(self.device, random)
 
     def _backward(self, loss: WindowLoss) -> WindowLoss:
         """Leave the gradients of the whole batch, the mean over all processes; return its loss, detached."""
