@@ -50,7 +50,10 @@ def cells_of_file(path: Path) -> list[Cell]:
     """A cell of each class that a file defines, in its order, as `load_cell` gives it; CellError if there is none."""
     path = absolute(Path.cwd(), str(path))
     module = _module(path)
-    return [_cell(path, module, name) for name in _own_cells(path, module)]
+    names = _own_cells(path, module)
+    # A class without a step is the base of others.
+    names = [name for name in names if getattr(module, name).step is not Cell.step] or names
+    return [_cell(path, module, name) for name in names]
 
 
 _REGISTERED: dict[str, Cell] = {}

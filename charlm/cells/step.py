@@ -102,9 +102,10 @@ class Parameters:
         self.rows |= own_rows
         return self._put(Node("vector", (), rows, size, name, first))
 
-    def linear(self, x: Any, h: Any, gates: int = 1, start: tuple[float | None, ...] | None = None) -> Any:
-        """W x + b + R h + b', with torch.nn's names of the parameters. start: initial value of b + b'."""
-        other = start and tuple(None if one is None else 0.0 for one in start)
+    def linear(self, x: Any, h: Any, gates: int = 1, start: Any = None) -> Any:
+        """W x + b + R h + b', with torch.nn's names of the parameters. start: initial value of b + b', see `vector`."""
+        starts = start if isinstance(start, tuple | list) else (start,) * gates
+        other = [None if one is None else 0.0 for one in starts]
         biases = self.vector("bias_ih", gates, start=start) + self.vector("bias_hh", gates, start=other)
         return self.product("weight_ih", x, gates) + biases + self.product("weight_hh", h, gates)
 
@@ -136,7 +137,10 @@ class Parameters:
             if not abs(number) <= LARGEST:
                 self.fail(f"found the number {number}; allowed: finite numbers")
             return Value(self, self.builder.constant(number))
-        return self.fail(f"found a {type(value).__name__} where a vector or a number belongs; {ALLOWED}")
+        allowed = ALLOWED
+        if getattr(value, "ndim", 0) > 0:
+            allowed = "allowed: a vector with these values, p.vector(name, start=array, fixed=True)"
+        return self.fail(f"found a {type(value).__name__} where a vector or a number belongs; {allowed}")
 
     def apply(self, op: str, *operands: Any) -> Value:
         """An operation unit by unit."""

@@ -93,7 +93,8 @@ class Value:
 
     def __getitem__(self, index: int) -> "Value":
         if type(index) is not int or not -len(self) <= index < len(self):
-            self.tracing.fail(f"found {index!r:.40} as an index; allowed: 0 to {len(self) - 1}")
+            found = "a slice" if isinstance(index, slice | tuple) else f"{index!r:.40}"
+            self.tracing.fail(f"found {found} as an index; allowed: 0 to {len(self) - 1}, one of the gates")
         return list(self)[index]
 
     # torch would change a tensor under all its names, and vectors that share its memory.

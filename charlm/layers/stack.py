@@ -413,7 +413,7 @@ class RecurrentLayers(nn.Module):
         if state is None:
             state = self.zero_state(batch_size)
         if not isinstance(state, tuple | list) or len(state) != len(self.state_names):
-            names = ", ".join(self.state_names)
+            names = ", ".join(self.state_names) + ("," if len(self.state_names) == 1 else "")
             count = f" of {len(state)}" if isinstance(state, tuple | list) else ""
             found = f"{type(state).__name__}{count}"
             raise TypeError(f"{self.kind}: state: found a {found}; allowed: a tuple ({names}) of tensors")

@@ -8,10 +8,12 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
+from charlm.cells import Cell, log, sqrt, tanh
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers import RecurrentLayers
@@ -221,13 +223,28 @@ WRONG: dict[str, tuple[tuple[Any, ...], str]] = {
 
 
 @pytest.mark.parametrize(("broken", "fault"), WRONG.values(), ids=WRONG)
-def test_wrong_kernels_leave_layers_to_the_reference_loop(drivers, monkeypatch, broken, fault):
+def test_wrong_kernels_leave_layers_to_the_reference_loop(drivers, monkeypatch, cache, broken, fault):
+    """What differs is a verdict, which the cache keeps; an error may go away."""
     drivers()
     break_pass(monkeypatch, *broken)
     selection = Case("rnn").start(3, 4).select_backend("cpu")
     assert selection.backend is REFERENCE
     assert list(selection.passed_over) == ["loop in CUDA graphs", "loop of single kernels"]
     assert all(reason.startswith(fault) for reason in selection.passed_over.values())
+    assert bool(list(cache.rglob("*.proof"))) == (broken[1] is not fails)
+
+
+class Starts(Cell):
+    """A cell whose step is not finite for negative parameters."""
+
+    def step(self, p: Any, x: Any, h: Any) -> Any:
+        rates = log(p.vector("rate", start=np.geomspace(0.01, 1, self.hidden), fixed=True))
+        return tanh(p.product("w", x) + sqrt(p.vector("root", start=0.5)) * rates * h)
+
+
+def test_kernels_prove_themselves_near_the_initial_values(drivers):
+    drivers()
+    assert RecurrentLayers(Starts(hidden=48), 3).select_backend("cpu").passed_over == {}
 
 
 @pytest.mark.parametrize(
@@ -325,7 +342,7 @@ def test_memory_that_runs_out_is_no_outcome(drivers, monkeypatch, cache):
 
 TINY_RNN = """\
 data: {source: text.txt, split: [0.9, 0.1, 0]}
-model: {cell: {kind: rnn, hidden: 5}, embedding: 4}
+model: {cell: {kind: rnn, hidden: 5}, embedding: 4, dropout: {input: 0.3, state: 0.3}}
 train: {batch_size: 2, bptt: 4, max_steps: 3, log_every: 1, sample_every: 0}
 device: cpu
 precision: fp32
