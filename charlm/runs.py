@@ -11,11 +11,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from charlm import __version__
 from charlm.errors import CheckpointError, DamagedCheckpointError
 from charlm.scored import ScoredText
-from charlm.system.files import regular
+from charlm.system.files import read_file, regular
+from charlm.system.formatting import model_in_words
 from charlm.system.lock import is_locked
+from charlm.version import __version__
 
 FORMAT = "charlm checkpoint"
 VERSION = 5
@@ -56,9 +57,11 @@ class RunSummary:
     """What the score is of."""
 
     @property
-    def several(self) -> str:
-        """For people: ", 3 members"; "" for a model of one."""
-        return f", {self.members} members" if self.members and self.members > 1 else ""
+    def model(self) -> str | None:
+        """In words."""
+        if self.kind and self.layers and self.hidden and self.members:
+            return model_in_words(self.kind, self.layers, self.hidden, self.members)
+        return None
 
 
 def parse_progress(text: str) -> dict[str, Any]:
@@ -143,6 +146,21 @@ def check_version(path: Path, header: Mapping[str, str]) -> None:
             f"{path}: found format version {header.get('version')}, of charlm {writer}; "
             f"allowed: version {VERSION}, of charlm {__version__}; use the charlm that wrote it, or train anew"
         )
+
+
+def read_log(file: Path) -> tuple[list[Any], int]:
+    """The rows of METRICS or SAMPLES that can be read, and how many others there are; OSError if it cannot be read.
+
+    An incomplete last line does not count: it is being written.
+    """
+    rows, damaged = [], 0
+    for line in read_file(file, LOG_BYTES).splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            try:
+                rows.append(json.loads(line))
+            except (ValueError, RecursionError):
+                damaged += 1
+    return rows, damaged
 
 
 def find_checkpoint(path: Path, option: str = "") -> Path:

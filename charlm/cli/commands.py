@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from charlm import IMPORTED_S, __version__
+from charlm import IMPORTED_S
 from charlm.cli import cells, config, data
 from charlm.cli.classify import classify
 from charlm.cli.common import open_output
@@ -32,6 +32,7 @@ from charlm.errors import CharlmError, ConfigError, is_out_of_memory, is_out_of_
 from charlm.system.console import say_error
 from charlm.system.formatting import printable, what_to_type
 from charlm.system.host import limit_spinning, limit_threads, raise_limit_or
+from charlm.version import __version__
 
 
 class _Commands(TyperGroup):

@@ -1,24 +1,22 @@
 """charlm export."""
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from charlm.cli import usage
-from charlm.export import FORMATS, Weights
+from charlm.export import FORMATS, FormatName, Weights
 from charlm.export import export as write
 from charlm.runs import find_checkpoint
 from charlm.system.console import say
 
-Format = StrEnum("Format", {name: name for name in FORMATS})
 _ROUNDED = [name for name, form in FORMATS.items() if form.rounds]
 
 
 def export(
     checkpoint: usage.Checkpoint,
-    to: Annotated[Format, typer.Option(help=" ".join(f"{name}: {form.help}." for name, form in FORMATS.items()))],
+    to: Annotated[FormatName, typer.Option(help=" ".join(f"{name}: {form.help}." for name, form in FORMATS.items()))],
     out: Annotated[Path, usage.option("PATH", "The file to write.")],
     weights: Annotated[
         Weights | None,

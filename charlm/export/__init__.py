@@ -33,14 +33,15 @@ class Format(NamedTuple):
     """Whether the file may have other weights than float32."""
 
 
-FORMATS = {
+FormatName = Literal["onnx", "html", "c"]
+FORMATS: dict[FormatName, Format] = {
     "onnx": Format("a file for ONNX runtimes", "an ONNX model of charlm"),
     "html": Format("a page that runs the model in a browser", "a page of charlm export", rounds=True),
     "c": Format("one file of C", "a C file of charlm export", rounds=True),
 }
 
 
-def export(trained: "TrainedModel", to: str, out: Path, weights: Weights | None = None) -> str:
+def export(trained: "TrainedModel", to: FormatName, out: Path, weights: Weights | None = None) -> str:
     """Write the model to a file in one of FORMATS, once it is checked; the size and what was found, in words.
 
     weights: int8 unless told otherwise, where the format rounds. Replaces only an earlier export in this format.

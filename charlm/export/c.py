@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from charlm.data.reading import LINES
+from charlm.data.records import LINE_END
 from charlm.export import Weights
 from charlm.export.c_step import LayerCode, commented, helpers, layer_code
 from charlm.export.rounding import at_a_cost, stored_matrix
@@ -70,7 +70,7 @@ class _CFile:
         if network.embedding is not None and not tied:
             self.add_matrix("embedding", network.embedding.weight)
         first, *_ = prompt_ids(network, vocabulary, "")
-        separator = (self.trained.config.data.records or LINES).encode()
+        separator = (self.trained.config.data.records or LINE_END).encode()
         steps = "\n".join(self.steps(codes[0].states[0], tied=tied))
         structs = "\n\n".join(code.text for code in codes)
         weight, unpacked = _WEIGHT[self.weights]

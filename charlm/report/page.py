@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm import __version__
 from charlm.config.yaml import dump_flow
 from charlm.report.run import PLACES, VALUES, Floats, RunRecord, short_names
 from charlm.scored import apart, text_names
 from charlm.system.formatting import one_line, source_name
+from charlm.version import __version__
 from charlm.web.page import html_page, packed
 
 MOST = 1200
@@ -64,7 +64,7 @@ def _run(name: str, record: RunRecord) -> dict[str, Any]:
         "name": name,
         "curves": {split: _curves(columns, VALUES[split]) for split, columns in record.splits.items()},
         "rollbacks": _rollbacks(record),
-        "model": f"{about.kind}, {about.layers} × {about.hidden} units{about.several}" if about.kind else None,
+        "model": about.model,
         "text": source_name(source) if source else None,
         "scores": _scores(record),
         "faults": [one_line(fault) for fault in record.faults],

@@ -24,10 +24,10 @@ from tqdm import tqdm
 
 from charlm.config.schema import TrainConfig
 from charlm.errors import RunError
-from charlm.runs import CHARTS, LOG_BYTES, METRICS, SAMPLES
+from charlm.runs import CHARTS, LOG_BYTES, METRICS, SAMPLES, read_log
 from charlm.system.console import say
-from charlm.system.files import read_file, replace_file, unlinked
-from charlm.system.formatting import format_duration, nats_to_bits, to_json
+from charlm.system.files import read_file, reason_of, replace_file, unlinked
+from charlm.system.formatting import counted, format_duration, nats_to_bits, to_json
 from charlm.training.state import TrainState
 
 _TAGS = {
@@ -163,7 +163,7 @@ class Tracker:
         try:
             write(*arguments)
         except OSError as error:
-            fault = error.strerror or str(error)
+            fault = reason_of(error)
             if fault not in self._faults:
                 say("log", f"{self._folder}: cannot be written ({fault}); training goes on")
             self._faults.add(fault)
@@ -184,10 +184,13 @@ def _encoded(events: list[Event]) -> bytes:
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of a run's metrics.jsonl, without an incomplete last one; RunError if it cannot be read."""
     try:
-        lines = read_file(folder / METRICS, LOG_BYTES).splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith(b"\n")]
-    except (OSError, ValueError) as error:
-        raise RunError(f"{folder / METRICS}: cannot be read ({error}); allowed: metrics that a run wrote") from None
+        rows, damaged = read_log(folder / METRICS)
+        fault = f"{counted(damaged, 'line')} of it" if damaged else ""
+    except OSError as error:
+        rows, fault = [], reason_of(error)
+    if fault:
+        raise RunError(f"{folder / METRICS}: cannot be read ({fault}); allowed: metrics that a run wrote")
+    return rows
 
 
 def _truncate(file: Path, step: int, rows: int | None = None) -> None:
