@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainState:
-    """The numbers and tensors that the step and the loop carry on; numbers count from the start of the run."""
+    """The numbers and tensors that the step and the loop carry on; numbers count from the start of the run.
+
+    A checkpoint holds them all, and resuming needs them all: a new field needs a new VERSION in `charlm.runs`.
+    """
 
     corpus_sha256: str
     scored: dict[str, Any] = field(default_factory=dict)
