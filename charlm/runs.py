@@ -1,6 +1,5 @@
 """Runs on disk: the names of their files, and what the header of a checkpoint says. Imports no torch."""
 
-import errno
 import json
 import math
 import os
@@ -31,8 +30,6 @@ LOG_BYTES = 500_000_000
 """The largest METRICS and SAMPLES that are read: about two million rows."""
 _HEADER_BYTES = 100_000_000
 """The largest header that safetensors allows."""
-_DEEPEST = 100
-"""How many folders deep runs are looked for."""
 
 
 @dataclass(frozen=True)
@@ -211,9 +208,6 @@ def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda err
         yield folder
         return
     for place, names, _ in os.walk(folder, onerror=unreadable):
-        if len(Path(place).parts) - len(folder.parts) > _DEEPEST:
-            unreadable(OSError(errno.ENAMETOOLONG, f"more than {_DEEPEST} folders deep", place))
-            names.clear()
         below = [Path(place, name) for name in names if not name.startswith(".")]
         runs = [path for path in below if is_run(path)]
         yield from runs

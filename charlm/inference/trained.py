@@ -151,7 +151,7 @@ class TrainedModel:
         probabilities = next_probabilities(self.network, self.vocabulary, prompt)
         values, ids = probabilities.sort(descending=True, stable=True)
         likeliest = zip(ids[:k].tolist(), values[:k].tolist(), strict=True)
-        return [(self.vocabulary.symbol(id), p) for id, p in likeliest]
+        return [(self.vocabulary.decode([id], "surrogateescape"), p) for id, p in likeliest]
 
     def novelty(self, texts: Iterable[str]) -> list[tuple[int, str, float | None]]:
         """How much of each text is copied from what the weights were trained on, see `seen`.

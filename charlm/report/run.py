@@ -30,7 +30,7 @@ _NEEDED = "the folder of a run, a checkpoint of one, or a folder that holds runs
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class ReportedRun:
     """A run as a report shows it."""
 
     path: Path
@@ -63,7 +63,7 @@ def runs_in(path: Path) -> list[Path]:
     raise RunError(f"{path}: holds no run; allowed: {_NEEDED}")
 
 
-def read_run(path: Path) -> RunRecord:
+def read_run(path: Path) -> ReportedRun:
     """Read a run, which may be training, and say what cannot be read. Takes no lock and writes nothing.
 
     OSError if its folder cannot be read.
@@ -85,7 +85,7 @@ def read_run(path: Path) -> RunRecord:
     samples = _read(path / SAMPLES, _sample, faults)
     for fault in faults:
         say("note", f"{path}: {fault}")
-    return RunRecord(path, about, options, splits, rollbacks, samples, faults)
+    return ReportedRun(path, about, options, splits, rollbacks, samples, faults)
 
 
 def read_comparison(folder: Path) -> dict[str, Any] | None:

@@ -46,32 +46,26 @@ def train_row(state: TrainState, train: TrainConfig, symbols_per_char: float) ->
 
     symbols_per_char: of the text.
     """
-    symbol_nats = state.objective_sum.item() / (state.interval_steps * train.scored_steps)
+    loss = state.objective_sum.item() / state.interval_steps
     symbols_per_s = state.interval_steps * train.bptt * train.batch_size / state.interval_s
-    nats, chars_per_s = symbols_per_char * symbol_nats, symbols_per_s / symbols_per_char
-    row = metrics_row(state, train, symbols_per_char, "train", symbol_nats, nats, chars_per_s)
+    nats = symbols_per_char * loss / train.scored_steps
+    row = metrics_row(state, symbols_per_char, "train", loss, nats, symbols_per_s / symbols_per_char)
     return row | {"grad_norm": state.grad_norm.item()}
 
 
 def metrics_row(
-    state: TrainState,
-    train: TrainConfig,
-    symbols_per_char: float,
-    split: str,
-    symbol_nats: float,
-    nats: float,
-    chars_per_s: float,
+    state: TrainState, symbols_per_char: float, split: str, loss: float, nats: float, chars_per_s: float
 ) -> dict[str, Any]:
     """One line of metrics.jsonl; for a byte model too, nats, bpc and chars are of characters.
 
-    loss: training objective without penalties, `symbol_nats` × `scored_steps`.
+    loss: of a window, without penalties: the nats of a symbol × `TrainConfig.scored_steps`.
     grad_norm: norm of the last gradient before clipping; None for the split valid.
     """
     return {
         "step": state.step,
         "chars": round(state.symbols / symbols_per_char),
         "split": split,
-        "loss": symbol_nats * train.scored_steps,
+        "loss": loss,
         "nats": nats,
         "bpc": nats_to_bits(nats),
         "lr": state.lr,
