@@ -9,9 +9,9 @@
 Imports torch only when a function is called.
 """
 
-__version__ = "0.2.0"
-
 import time as _time
+
+from charlm.version import __version__
 
 TYPE_CHECKING = False  # as in typing, whose import takes as long as all of Python's start
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from charlm import __version__
 from charlm.cells.cell import is_in_file
 from charlm.cells.stored import StoredCell, as_json
 from charlm.config import Config, parse_config
@@ -30,6 +29,7 @@ from charlm.model import count_parameters
 from charlm.runs import BEST, FOLDER, FORMAT, VERSION, check_format, parse_progress, read_header
 from charlm.system.files import read_file, replace_file
 from charlm.system.host import free_bytes
+from charlm.version import __version__
 
 
 @dataclass(frozen=True)

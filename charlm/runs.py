@@ -1,6 +1,5 @@
 """Runs on disk: the names of their files, and what the header of a checkpoint says. Imports no torch."""
 
-import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -9,11 +8,12 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from charlm import __version__
 from charlm.errors import CheckpointError, DamagedCheckpointError
 from charlm.scored import ScoredText
-from charlm.system.files import regular
+from charlm.system.files import read_file, regular
+from charlm.system.formatting import model_in_words
 from charlm.system.lock import is_locked
+from charlm.version import __version__
 
 FORMAT = "charlm checkpoint"
 VERSION = 6
@@ -28,8 +28,6 @@ LOG_BYTES = 500_000_000
 """The largest METRICS and SAMPLES that are read: about two million rows."""
 _HEADER_BYTES = 100_000_000
 """The largest header that safetensors allows."""
-_DEEPEST = 100
-"""How many folders deep runs are looked for."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +52,11 @@ class RunSummary:
     """What the score is of."""
 
     @property
-    def several(self) -> str:
-        """For people: ", 3 members"; "" for a model of one."""
-        return f", {self.members} members" if self.members and self.members > 1 else ""
+    def model(self) -> str | None:
+        """In words."""
+        if self.kind and self.layers and self.hidden and self.members:
+            return model_in_words(self.kind, self.layers, self.hidden, self.members)
+        return None
 
 
 def parse_progress(text: str) -> dict[str, Any]:
@@ -133,6 +133,21 @@ def check_version(path: Path, header: Mapping[str, str]) -> None:
         )
 
 
+def read_log(file: Path) -> tuple[list[Any], int]:
+    """The rows of METRICS or SAMPLES that can be read, and how many others there are; OSError if it cannot be read.
+
+    An incomplete last line does not count: it is being written.
+    """
+    rows, damaged = [], 0
+    for line in read_file(file, LOG_BYTES).splitlines(keepends=True):
+        if line.endswith(b"\n"):
+            try:
+                rows.append(json.loads(line))
+            except (ValueError, RecursionError):
+                damaged += 1
+    return rows, damaged
+
+
 def find_checkpoint(path: Path, option: str = "") -> Path:
     """`path` if it is a file; for the folder of a run, its best checkpoint, else its last one. Or CheckpointError."""
     where = f"{option} {path}" if option else f"{path}"
@@ -181,9 +196,6 @@ def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda err
         yield folder
         return
     for place, names, _ in os.walk(folder, onerror=unreadable):
-        if len(Path(place).parts) - len(folder.parts) > _DEEPEST:
-            unreadable(OSError(errno.ENAMETOOLONG, f"more than {_DEEPEST} folders deep", place))
-            names.clear()
         below = [Path(place, name) for name in names if not name.startswith(".")]
         runs = [path for path in below if is_run(path)]
         yield from runs

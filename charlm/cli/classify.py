@@ -46,7 +46,8 @@ def classify(
     """
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import arriving_records, text_name
+    from charlm.data.reading import text_name
+    from charlm.data.records import arriving_records
     from charlm.data.vocabulary import never_seen, readable
 
     vocabulary, number, is_said = trained.vocabulary, 0, False

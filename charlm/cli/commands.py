@@ -13,7 +13,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from charlm import IMPORTED_S, __version__
+from charlm import IMPORTED_S
 from charlm.cli import cells, config, data
 from charlm.cli.classify import classify
 from charlm.cli.common import open_output
@@ -31,7 +31,8 @@ from charlm.cli.usage import UsageError, check_words, worded
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory, is_out_of_processes
 from charlm.system.console import say_error
 from charlm.system.formatting import printable, what_to_type
-from charlm.system.host import check_address_space, limit_spinning, limit_threads, raise_limit_or
+from charlm.system.host import limit_spinning, limit_threads, raise_limit_or
+from charlm.version import __version__
 
 
 class _Commands(TyperGroup):
@@ -108,18 +109,13 @@ app.add_typer(config.app, name="config")
 app.add_typer(data.app, name="data")
 
 
-_WITHOUT_TORCH = ("runs", "report", "data")
-
-
 @app.callback(invoke_without_command=True)
 def _version(
-    context: typer.Context, version: bool = typer.Option(False, "--version", help="Print the version and exit.")
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     if version:
         typer.echo(__version__)
         raise typer.Exit
-    if context.invoked_subcommand not in _WITHOUT_TORCH:
-        check_address_space()
 
 
 def _skip_last_collection() -> None:

@@ -57,11 +57,12 @@ def info(
     separator = usage.separator_of(lines, records)
     text = count_source(source, level, separator)
     cut = cutting(text, vocabulary_of(text), dict(zip(SPLITS, DataConfig().split, strict=True)))
+    in_records = f" in {counted(text.record_count, 'record')}" if separator else ""
     print_table(
         {
             "files": f"{len(text.paths):,}",
             "size": f"{sum(text.sizes):,} bytes",
-            "length": f"{text.length:,} {level}s" + (f" in {counted(text.records, 'record')}" if separator else ""),
+            "length": f"{text.length:,} {level}s{in_records}",
             "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
             "rare": _rare(text),
             "splits": cut or ("by a hash of each record" if separator else "in order"),

@@ -11,12 +11,12 @@ from typing import Annotated
 
 import typer
 
-from charlm import __version__
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_table
 from charlm.system.cache import BOUNDS, cache_dir, cache_folder
 from charlm.system.formatting import format_bytes
 from charlm.system.host import describe_cpu, free_bytes
+from charlm.version import __version__
 
 _PACKAGES = ("torch", "numpy", "pydantic", "pyyaml", "safetensors", "tensorboard", "tqdm", "typer")
 _VARIABLES = ("CHARLM_CACHE", "CHARLM_GRAPHS", "CHARLM_KERNELS", "CXX", "OMP_NUM_THREADS", "GOMP_SPINCOUNT")

@@ -1,27 +1,26 @@
 """charlm export."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
 from charlm.cli import usage
+from charlm.export import FORMATS, FormatName, Weights
+from charlm.export import export as write
 from charlm.runs import find_checkpoint
 from charlm.system.console import say
+
+_ROUNDED = [name for name, form in FORMATS.items() if form.rounds]
 
 
 def export(
     checkpoint: usage.Checkpoint,
-    to: Annotated[
-        Literal["onnx", "html", "c"],
-        typer.Option(
-            help="onnx: a file for ONNX runtimes. html: a page that runs the model in a browser. c: one file of C."
-        ),
-    ],
+    to: Annotated[FormatName, typer.Option(help=" ".join(f"{name}: {form.help}." for name, form in FORMATS.items()))],
     out: Annotated[Path, usage.option("PATH", "The file to write.")],
     weights: Annotated[
-        Literal["float32", "bfloat16", "int8"] | None,
-        typer.Option(help="For html and c. int8 and bfloat16 may raise the loss by 0.5 %.  [default: int8]"),
+        Weights | None,
+        typer.Option(help=f"For {' and '.join(_ROUNDED)}. int8 may raise the loss by 0.5 %.  [default: int8]"),
     ] = None,
 ) -> None:
     """Write a trained model for use without charlm.
@@ -35,14 +34,12 @@ def export(
       charlm export runs/mine --to html --out mine.html
       charlm export runs/mine --to c --out mine.c
     """
-    usage.refuse_if(to == "onnx" and weights is not None, "--weights needs --to html or --to c")
-    usage.refuse_if(to == "html" and weights == "bfloat16", "--weights bfloat16 needs --to c")
+    needs = " or ".join(f"--to {name}" for name in _ROUNDED)
+    usage.refuse_if(weights and not FORMATS[to].rounds, f"--weights needs {needs}")
     find_checkpoint(checkpoint)
 
-    from charlm.export import export
     from charlm.inference.trained import load
 
     trained = load(checkpoint, "cpu")
-    options = {} if to == "onnx" else {"weights": weights or "int8"}
     say("export", f"writing {out} and comparing it with charlm's own model ...")
-    say("export", f"{out}: {export(trained, to, out, **options)}")
+    say("export", f"{out}: {write(trained, to, out, weights)}")

@@ -30,8 +30,8 @@ def report(
     from charlm.report.run import read_comparison, read_run, runs_in
 
     paths = {path.resolve(): path for given in runs for path in runs_in(given)}
-    records = [read_run(path) for path in paths.values()]
-    found = ((read, folder) for folder in runs if (read := read_comparison(folder)))
-    comparison, folder = next(found, (None, Path()))
+    read = [read_run(path) for path in paths.values()]
+    comparisons = ((found, folder) for folder in runs if (found := read_comparison(folder)))
+    comparison, folder = next(comparisons, (None, Path()))
     check_output(out, "--out", "a page of charlm report")
-    write_page(out, report_page(records, comparison, folder))
+    write_page(out, report_page(read, comparison, folder))

@@ -1,7 +1,7 @@
 """charlm runs: what there is on disk."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +15,9 @@ from charlm.runs import RunSummary, describe_run, find_runs
 from charlm.scored import apart, text_names
 from charlm.system.console import say
 from charlm.system.formatting import format_duration, one_line
+
+_NUMBERS = ("updates", "best nats/char")
+"""The columns that end at their right."""
 
 
 def runs(
@@ -48,25 +51,20 @@ def runs(
     if json:
         print_json([asdict(run) | {"path": str(run.path)} for run in listed])
     elif listed:
-        header = ("run", "model", "updates", "best nats/char", "scored on", "written", "state")
-        scored = {one_line(str(run.path)): run.scored for run in listed if run.best_nats is not None}
+        scored = {run.path: run.scored for run in listed if run.best_nats is not None}
         names = dict(zip(scored, text_names([*scored.values()]), strict=True))
-        print_rows([header, *(_row(run, names) for run in listed)], right=(2, 3))
+        columns: dict[str, Callable[[RunSummary], object]] = {
+            "run": lambda run: run.path,
+            "model": lambda run: run.model,
+            "updates": lambda run: None if run.step is None else f"{run.step:,}",
+            "best nats/char": lambda run: None if run.best_nats is None else f"{run.best_nats:.4f}",
+            "scored on": lambda run: names.get(run.path),
+            "written": lambda run: f"{format_duration(max(0.0, time.time() - run.written_s))} ago",
+            "state": lambda run: run.state,
+        }
+        rows = [[one_line(str(find(run) or "—")) for find in columns.values()] for run in listed]
+        print_rows([[*columns], *rows], right=[place for place, name in enumerate(columns) if name in _NUMBERS])
         if note := apart([*scored.values()]):
             say("note", note)
     else:
         say("runs", f"none in {where}; start one, for example:", "charlm train my.txt --minutes 10")
-
-
-def _row(run: RunSummary, scored_on: Mapping[str, str | None]) -> tuple[str, ...]:
-    """A row of the table. scored_on: the names of texts by run."""
-    path = one_line(str(run.path))
-    return (
-        path,
-        f"{one_line(run.kind)} {run.layers} × {run.hidden}{run.several}" if run.kind else "—",
-        "—" if run.step is None else f"{run.step:,}",
-        "—" if run.best_nats is None else f"{run.best_nats:.4f}",
-        one_line(scored_on.get(path) or "—"),
-        f"{format_duration(max(0.0, time.time() - run.written_s))} ago",
-        run.state,
-    )

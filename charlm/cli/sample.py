@@ -98,7 +98,7 @@ def sample(
         raise usage.error(f"--match: found {match!r}: {refused}; allowed: a regular expression of Python") from None
     trained = open_model(checkpoint, device, precision, prompts)
 
-    from charlm.data.reading import arriving_records
+    from charlm.data.records import arriving_records
     from charlm.inference.sampling import sample_text
 
     separator = trained.config.data.records
@@ -146,7 +146,7 @@ def _lengths(length: str) -> tuple[int, int]:
 
 def _checked(trained: Any, prompt: str, option: str) -> str:
     """A prompt in the model's characters; a usage error if it ends a record."""
-    from charlm.data.reading import end_of_record
+    from charlm.data.records import end_of_record
 
     separator = trained.config.data.records
     if separator and (separator in prompt or end_of_record(separator) in prompt):

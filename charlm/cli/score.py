@@ -72,7 +72,8 @@ def score(
     separator = usage.separator_of(False, records)
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import arriving_records, is_pipe, text_name
+    from charlm.data.reading import is_pipe, text_name
+    from charlm.data.records import arriving_records
     from charlm.data.vocabulary import never_seen
     from charlm.inference.texts import score_records
 

@@ -122,12 +122,12 @@ def _print_outcome(outcome: Any, json: bool) -> None:
 
 def _print_sample(run_dir: Path) -> None:
     from charlm.config import load_config
-    from charlm.data.reading import LINES
+    from charlm.data.records import LINE_END
     from charlm.inference.trained import load
 
     model = load(run_dir, load_config(run_dir / CONFIG).device)
     for seed in range(1, 11) if model.network.reads_records else [1]:
-        print_exactly(f"{model.sample(length=400, seed=seed)}{model.config.data.records or LINES}")
+        print_exactly(f"{model.sample(length=400, seed=seed)}{model.config.data.records or LINE_END}")
 
 
 def plan(

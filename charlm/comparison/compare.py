@@ -16,7 +16,7 @@ from charlm.inference.reach import context_curve, gradient_norms, least_context
 from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel, load
 from charlm.model import CharLM
-from charlm.report.run import COMPARISON, RunRecord, read_run
+from charlm.report.run import COMPARISON, ReportedRun, read_run
 from charlm.runs import describe_run
 from charlm.system.console import say
 from charlm.system.files import refuse_links
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 """What came out for a kind; docs/compare.md describes the entries. None: unknown, as for a text that is too short."""
 
 
-def compare(plan: Plan, folder: Path) -> tuple[list[tuple[Row, RunRecord, TrainedModel]], str]:
+def compare(plan: Plan, folder: Path) -> tuple[list[tuple[Row, ReportedRun, TrainedModel]], str]:
     """Train the missing models, and measure all: (row, run, model) for each kind, the best first, and "".
 
     Run and model are those of the first seed. If a signal stopped the training: no rows, and the signal's name.
@@ -72,7 +72,7 @@ def _train(config: Config, seed: int, run_dir: Path, progress: str) -> Outcome |
     return resume_run(run_dir) if state == "resumable" else start_run(config.model_copy(update={"seed": seed}), run_dir)
 
 
-def _row(cell: str, config: Config, records: Sequence[RunRecord], fewest: float, model: TrainedModel) -> Row:
+def _row(cell: str, config: Config, records: Sequence[ReportedRun], fewest: float, model: TrainedModel) -> Row:
     """fewest: characters read by the run that read the fewest."""
     best = [record.about.best_nats for record in records if record.about.best_nats is not None]
     after_chars = [nats for record in records if (nats := _best_until(record, fewest)) is not None]
@@ -98,7 +98,7 @@ def _row(cell: str, config: Config, records: Sequence[RunRecord], fewest: float,
     }
 
 
-def _best_until(record: RunRecord, chars: float) -> float | None:
+def _best_until(record: ReportedRun, chars: float) -> float | None:
     """The best validation score up to this place, interpolated between evaluations; None before the first one."""
     columns = record.splits["valid"]
     at, nats = columns["chars"], np.minimum.accumulate(columns["nats"])

@@ -9,7 +9,7 @@ import numpy as np
 
 from charlm.comparison.compare import MEASURED, Row, gradient_left
 from charlm.comparison.plan import Plan, run_name, short_name
-from charlm.data.reading import LINES
+from charlm.data.records import LINE_END
 from charlm.data.vocabulary import Ids
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import sample_many
@@ -107,6 +107,6 @@ def _written(model: TrainedModel) -> Ids:
     """What the model writes from the start of a line on; from a model of records, some of them."""
     options = SamplingOptions(length=WRITTEN, temperature=0.7)
     seeds = range(1, 1 + (_RECORDS if model.network.reads_records else 1))
-    separator = model.config.data.records or LINES
+    separator = model.config.data.records or LINE_END
     samples = sample_many(model.network, model.vocabulary, "", options, seeds)
     return model.encode(separator.join(text for _, text in samples)).ids

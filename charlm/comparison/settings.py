@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from charlm import __version__
 from charlm.cells import CELLS, Cell
 from charlm.cells.cell import is_in_file
 from charlm.cells.file import load_cell
@@ -24,6 +23,7 @@ from charlm.system.console import say
 from charlm.system.files import read_file, replace_file
 from charlm.system.formatting import format_duration, to_json
 from charlm.training.fine_tuning import settings_of_run
+from charlm.version import __version__
 
 EVALUATIONS = 10
 """Of each training, so that scores can be compared before its end."""

@@ -7,6 +7,7 @@ from pydantic import Field, Strict, field_validator, model_validator
 from charlm.cells import CELLS, LSTM, Cell
 from charlm.cells.program import MOST_SIZE
 from charlm.config.optimizers import OPTIMIZERS, AdamWConfig, Optimizer
+from charlm.system.formatting import model_in_words
 from charlm.system.section import (
     Count,
     CountOrNever,
@@ -131,8 +132,7 @@ class ModelConfig(Section):
     @property
     def description(self) -> str:
         """The cell and the sizes: "lstm, 2 × 256 units, 3 members"."""
-        members = f", {self.members} members" if self.members > 1 else ""
-        return f"{self.cell.name}, {self.layers} × {self.cell.hidden} units{members}"
+        return model_in_words(self.cell.name, self.layers, self.cell.hidden, self.members)
 
 
 class TrainConfig(Section):

@@ -20,8 +20,8 @@ from charlm.config.schema import DataConfig
 from charlm.data.cache import cached
 from charlm.data.counting import CountedSource, count_source, short_digest
 from charlm.data.encoded import EncodedText
-from charlm.data.reading import LINES, arriving, end_of_record, read_symbols, text_in_training, text_name
-from charlm.data.records import end_id, record_starts
+from charlm.data.reading import arriving, is_pipe, text_name
+from charlm.data.records import LINE_END, end_id, end_of_record, read_symbols, record_starts, text_in_training
 from charlm.data.sources import is_gone
 from charlm.data.splits import cuts, described, record_splits, text_splits
 from charlm.data.time_order import are_in_order
@@ -99,7 +99,7 @@ class CountedSources:
         }
         """"train", and "valid" and "test" if these splits have texts of their own."""
         train, separator = self.sources["train"], data.records
-        if separator != LINES and train.records == 1:
+        if separator != LINE_END and train.record_count == 1:
             raise DataError(
                 f"{data.source}: found no {separator!r}; allowed: two records or more, with this between them"
             )
@@ -172,7 +172,7 @@ def vocabulary_of(*sources: CountedSource, min_count: int = 1) -> Vocabulary:
         return Vocabulary("byte")
     codes, places = np.unique(np.concatenate([source.symbols for source in sources]), return_inverse=True)
     counts = np.bincount(places, np.concatenate([source.counts for source in sources]))
-    end = end_of_record(sources[0].separator or LINES)
+    end = end_of_record(sources[0].separator or LINE_END)
     kept = [chr(code) for code in codes[(counts >= min_count) | (codes == ord(end))].tolist()]
     if len(kept) < 2 <= len(codes):
         raise DataError(f"data.min_count: found {min_count}, with which no two characters are left; allowed: fewer")
@@ -247,14 +247,14 @@ def load_unchanged_corpus(
 def encode_file(
     path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, separator: str = ""
 ) -> tuple[Ids, dict[str, int]]:
-    """The ids of any source, or of stdin for "-", and how often each unknown character was skipped.
+    """The ids of any source, or of a pipe, and how often each unknown character was skipped.
 
     A text with unknown characters is read in the Unicode form of which the model knows the most. VocabularyError for
     unknown characters unless they are skipped.
     """
     name = text_name(str(path))
-    if str(path) == "-":
-        text = text_in_training(arriving("-"), vocabulary.level, separator, name)
+    if is_pipe(str(path)):
+        text = text_in_training(arriving(path), vocabulary.level, separator, name)
     else:
         source = count_source(str(path), vocabulary.level, separator)
         if not vocabulary.without_own_id("".join(map(chr, source.symbols.tolist()))):

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from charlm.data.reading import LINES, end_of_record, read_symbols
+from charlm.data.records import LINE_END, end_of_record, read_symbols
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, utf8_decoder
 from charlm.errors import DataError
@@ -53,7 +53,7 @@ class CountedSource:
         return sum(self.file_chars)
 
     @property
-    def records(self) -> int:
+    def record_count(self) -> int:
         """How many there are; 0 in running text."""
         return int(self.counts[self.symbols == ord(end_of_record(self.separator))].sum()) if self.separator else 0
 
@@ -92,7 +92,7 @@ def count_source(source: str, level: Level, separator: str = "") -> CountedSourc
     symbols = np.flatnonzero(counts)
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
-    if separator == LINES and counts[ord("\n")] <= len(paths) and counts[ord("\r")] > len(paths):
+    if separator == LINE_END and counts[ord("\n")] <= len(paths) and counts[ord("\r")] > len(paths):
         raise DataError(
             f"{source}: found lines that end with CR alone, as on an old Mac; allowed: LF or CR LF; convert it: "
             f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from charlm.errors import DataError
 from charlm.system.console import say
-from charlm.system.files import read_file, replace_file
+from charlm.system.files import read_file, reason_of, replace_file
 
 TIMEOUT_S = 30.0
 
@@ -73,7 +73,7 @@ def fetch(download: Download, folder: Path) -> Path:
         replace_file(path, content)
     except OSError as error:
         allowed = f"allowed: a writable folder with room for {download.name}"
-        raise DataError(f"{error.filename or folder}: {error.strerror}; {allowed}") from error
+        raise DataError(f"{error.filename or folder}: {reason_of(error)}; {allowed}") from error
     return path
 
 
@@ -90,17 +90,13 @@ def _received(download: Download, elsewhere: str) -> bytes:
         with zipfile.ZipFile(file) as archive:
             return archive.read(archive.namelist()[0])
     except (requests.RequestException, zipfile.BadZipFile) as error:
-        raise DataError(f"{download.url}: {_first_cause(error)}; {elsewhere}") from error
+        first: BaseException = error
+        while cause := first.__cause__ or first.__context__:
+            first = cause
+        raise DataError(f"{download.url}: {reason_of(first)}; {elsewhere}") from error
 
 
 def _check_sha256(content: bytes, download: Download, where: Path | str, remedy: str) -> None:
     actual = hashlib.sha256(content).hexdigest()
     if actual != download.sha256:
         raise DataError(f"{where}: SHA-256 is {actual}; it must be {download.sha256}; {remedy}")
-
-
-def _first_cause(error: BaseException) -> str:
-    """The text of the first cause of an error, without its number."""
-    while cause := error.__cause__ or error.__context__:
-        error = cause
-    return getattr(error, "strerror", None) or str(error) or type(error).__name__

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from charlm.errors import DataError
-from charlm.system.files import regular, replacing, temporary_beside
+from charlm.system.files import reason_of, regular, replacing, temporary_beside
 
 _HEAD_BYTES = 80
 _BEGINNINGS = {
@@ -78,4 +78,4 @@ def write_output(file: Path, option: str, content: bytes) -> None:
 
 
 def _unwritable(file: Path, option: str, error: OSError) -> DataError:
-    return DataError(f"{option} {file}: {error.strerror}; allowed: a file that can be written")
+    return DataError(f"{option} {file}: {reason_of(error)}; allowed: a file that can be written")

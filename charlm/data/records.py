@@ -1,23 +1,138 @@
-"""Texts of records: each record starts from the zero state, after the end of another, and ends with its own end.
+"""Texts as training reads them, and records: each starts from the zero state, and ends with its own end.
 
 The end of a record is one symbol: the separator, or RECORD_END for a separator of several bytes, see `end_of_record`.
 """
 
-from collections.abc import Iterator
+import codecs
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from charlm.data.cache import cached
-from charlm.data.reading import LINES, end_of_record
-from charlm.data.vocabulary import Ids, Vocabulary
+from charlm.data.reading import arriving, check_text, text_name
+from charlm.data.vocabulary import CodePoints, Ids, Level, Vocabulary, code_points
+from charlm.errors import DataError
 
+LINE_END = "\n"
+"""The separator of records that are lines."""
+RECORD_END = "\x1e"
+"""The symbol that stands for a separator of several bytes: ASCII's record separator."""
 _CHUNK = 1 << 18
 """Characters that are read at once; more if a record is longer."""
 
 
-def end_id(vocabulary: Vocabulary, separator: str = LINES) -> np.integer[Any]:
+def end_of_record(separator: str) -> str:
+    """The symbol that ends a record."""
+    return separator if len(separator.encode()) == 1 else RECORD_END
+
+
+# From bytes
+
+
+def read_symbols(path: Path, level: Level, separator: str, see: Callable[[bytes], object]) -> Iterator[CodePoints]:
+    """The code points of a file, or its bytes at level byte, in chunks as training reads them, see `as_in_training`.
+
+    Calls `see` with the bytes of each chunk. DataError unless the file is UTF-8 at level char.
+    """
+    chunks = as_in_training(_seen(arriving(path), see), level, separator, path)
+    if level == "byte":
+        yield from (np.frombuffer(chunk, np.uint8) for chunk in chunks)
+        return
+    decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
+    for chunk in itertools.chain(chunks, [b""]):
+        try:
+            text = decoder.decode(chunk, final=not chunk)
+        except UnicodeDecodeError as error:
+            line += error.object.count(b"\n", 0, error.start)
+            raise DataError(
+                f"{path}: line {line:,}: byte 0x{error.object[error.start]:02X} is not UTF-8 ({error.reason}); "
+                "data.level: char needs UTF-8 text; convert the file or set data.level: byte"
+            ) from None
+        line += text.count("\n")
+        if text:
+            yield code_points(text)
+
+
+def _seen(chunks: Iterable[bytes], see: Callable[[bytes], object]) -> Iterator[bytes]:
+    for chunk in chunks:
+        see(chunk)
+        yield chunk
+
+
+def as_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: str | Path) -> Iterator[bytes]:
+    """The bytes of a file or pipe as training reads them; DataError, at level char, for a known kind that is not text.
+
+    At level char a byte order mark at the start is dropped. In records CR LF becomes a newline, and each separator one
+    symbol, see `end_of_record`. The last record also gets it: a partial separator at the end of the text counts as one.
+    """
+    mark = codecs.BOM_UTF8 if level == "char" else b""
+    whole, end = separator.encode(), end_of_record(separator).encode()
+    beginnings = [whole[:length] for length in range(len(whole) - 1, 0, -1)]
+    waiting, carriage_return, last = b"", b"", end  # waiting: what may be the beginning of a CR LF, or of a separator
+    for chunk in chunks:
+        if mark:
+            check_text(name, chunk)
+        chunk, mark = waiting + chunk.removeprefix(mark), b""
+        if separator:
+            if whole != end and end in chunk:
+                raise DataError(f"{name}: found the byte 0x1E, which marks the ends of records; allowed: other text")
+            chunk, carriage_return = _without(chunk, [b"\r"])
+            chunk, beginning = _without(chunk.replace(b"\r\n", b"\n").replace(whole, end), beginnings)
+            waiting = beginning + carriage_return
+        if chunk:
+            last = chunk[-1:]
+            yield chunk
+    if separator and (last != end or carriage_return):
+        yield end
+
+
+def text_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: str | Path) -> str:
+    """A whole text as training reads it, see `as_in_training`; bytes that are not UTF-8 as lone surrogates."""
+    return b"".join(as_in_training(chunks, level, separator, name)).decode("utf-8", "surrogateescape")
+
+
+def _without(chunk: bytes, endings: Iterable[bytes]) -> tuple[bytes, bytes]:
+    """A chunk without the first of these that it ends with, and that."""
+    for ending in endings:
+        if chunk.endswith(ending):
+            return chunk[: len(chunk) - len(ending)], ending
+    return chunk, b""
+
+
+def whole_records(blocks: Iterable[bytes], separator: str = LINE_END) -> Iterator[list[str]]:
+    """The records that end in each block, without their ends; at last the one that has none. As by `text_records`."""
+    end = end_of_record(separator).encode()
+    partial: list[bytes] = []  # parts of a record without its end
+    for block in blocks:
+        *whole, remainder = block.split(end)
+        if whole:
+            whole[0] = b"".join([*partial, whole[0]])
+            partial.clear()
+            yield [record.decode("utf-8", "surrogateescape") for record in whole]
+        if remainder:
+            partial.append(remainder)
+    if partial:
+        yield [b"".join(partial).decode("utf-8", "surrogateescape")]
+
+
+def arriving_records(path: str, vocabulary: Vocabulary, separator: str) -> Iterator[list[str]]:
+    """The records of a file, or of stdin for "-", as they arrive; without a separator its lines.
+
+    CR LF ends a line, too, if the training text had none.
+    """
+    reads_lines = vocabulary.unknown("\r") and not separator
+    blocks = as_in_training(arriving(path), vocabulary.level, LINE_END if reads_lines else separator, text_name(path))
+    return whole_records(blocks, separator or LINE_END)
+
+
+# In ids
+
+
+def end_id(vocabulary: Vocabulary, separator: str = LINE_END) -> np.integer[Any]:
     """The id of the end of a record; VocabularyError if it has none."""
     return vocabulary.dtype.type(vocabulary.encode(end_of_record(separator))[0])
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.cache import cached, find_entry
-from charlm.data.hashes import BASE, record_hashes, scattered
+from charlm.data.polynomial_hashes import BASE, record_hashes, scattered
 from charlm.data.records import record_chunks, record_ends, record_starts
 from charlm.data.vocabulary import Ids, Vocabulary, utf8_decoder
 from charlm.errors import DataError
@@ -28,9 +28,9 @@ from charlm.system.formatting import counted
 Bounds = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint8]
 
-CHARS, LINES = 1_000, 1
-"""Characters, or lines, that are enough to score: a state from elsewhere spoils the score of the first few hundred
-characters, but not that of lines."""
+_ENOUGH_CHARS, _ENOUGH_RECORDS = 1_000, 1
+"""Characters, or records, that are enough to score: a state from elsewhere spoils the score of the first few hundred
+characters, but not that of records."""
 _PIECES = 32
 """Pieces of a split at least, as far as there are files; then they are shorter."""
 _SMALL = 16
@@ -40,13 +40,13 @@ _BLOCK = 16
 _CHUNK = 1 << 20
 """Bytes that are read at once."""
 _BUCKETS = 1 << 20
-"""Lines are counted by their hashes modulo this number."""
+"""Records are counted by their hashes modulo this number."""
 _FREQUENT = 0.1
 _LEAST_SHARE = 1e-3
 _FEW = 4
-"""A line is frequent if it occurs more than `_FEW` times and makes up more than `_FREQUENT` of the smallest split's
-share of lines. Shares below `_LEAST_SHARE` count as `_LEAST_SHARE`, so that a frequent line outnumbers the rare
-lines in its bucket."""
+"""A record is frequent if it occurs more than `_FEW` times and makes up more than `_FREQUENT` of the smallest split's
+share of records. Shares below `_LEAST_SHARE` count as `_LEAST_SHARE`, so that a frequent record outnumbers the rare
+ones in its bucket."""
 
 
 def text_splits(ids: Ids, lengths: Sequence[int], shares: Mapping[str, float], *, key: str) -> dict[str, Ids]:
@@ -83,12 +83,12 @@ def _joined(ids: Ids, bounds: Bounds, key: str) -> Ids:
     return cached(key, ids.dtype, (ids[begin:end] for begin, end in pieces))
 
 
-def cuts(lengths: Sequence[int], shares: Sequence[float], enough: int = CHARS) -> Bounds:
+def cuts(lengths: Sequence[int], shares: Sequence[float], enough: int = _ENOUGH_CHARS) -> Bounds:
     """Where the splits of each file begin and end, [F, S + 1]: places in the text, which is all files joined.
 
-    lengths: of the files, in characters or lines. shares: of the splits, training first. enough: the least length of a
-    piece. In a single file of N characters, split k ends at floor(N · (share_0 + … + share_k) / (sum of shares)), with
-    exact fractions: 0.9 is 9/10.
+    lengths: of the files, in characters or records. shares: of the splits, training first. enough: the least length of
+    a piece. In a single file of N characters, split k ends at floor(N · (share_0 + … + share_k) / (sum of shares)),
+    with exact fractions: 0.9 is 9/10.
     """
     exact = [Fraction(str(float(share))) for share in shares]
     total = sum(exact)
@@ -210,8 +210,8 @@ def _records_of(ids: Ids, end: np.integer[Any], takes: npt.NDArray[np.bool_]) ->
 
 def _in_order(ends: Ids, files: Sequence[int], shares: Mapping[str, float]) -> Numbers:
     """The number of each record's split, [records]: the end of each file is for the splits after the first."""
-    lines = np.diff(np.searchsorted(ends, np.cumsum([0, *files]), side="right"))
-    sizes = np.diff(cuts(lines.tolist(), list(shares.values()), LINES), axis=1)
+    counts = np.diff(np.searchsorted(ends, np.cumsum([0, *files]), side="right"))
+    sizes = np.diff(cuts(counts.tolist(), list(shares.values()), _ENOUGH_RECORDS), axis=1)
     return np.repeat(np.tile(np.arange(len(shares), dtype=np.uint8), len(files)), sizes.ravel())
 
 

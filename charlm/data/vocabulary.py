@@ -148,10 +148,6 @@ class Vocabulary:
         ids = self.id_of_code_point[code_points(text)]
         return ids, ids != UNKNOWN
 
-    def symbol(self, index: int) -> str:
-        """The character with this id; a byte from 128 on as a lone surrogate, as from Python's "surrogateescape"."""
-        return self.decode([index], "surrogateescape")
-
     def decode(self, ids: Iterable[int], errors: str = "replace") -> str:
         """The text of `ids`; bytes that are not UTF-8 become U+FFFD, or lone surrogates with "surrogateescape"."""
         array = ids if isinstance(ids, np.ndarray) else np.array([*ids], np.int64)

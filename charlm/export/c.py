@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
-from charlm.data.reading import LINES
+from charlm.data.records import LINE_END
+from charlm.export import Weights
 from charlm.export.c_step import LayerCode, commented, helpers, layer_code
-from charlm.export.rounding import Weights, at_a_cost, stored_matrix
+from charlm.export.rounding import at_a_cost, stored_matrix
 from charlm.inference.sampling import prompt_ids
 from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
@@ -24,31 +25,16 @@ _ALPHABET = "".join(chr(code) for code in range(35, 126) if chr(code) not in "?\
 _WORDS = 20
 """Words of 32 bits in a row of the file."""
 _WEIGHT: dict[Weights, tuple[str, str]] = {
-    "float32": (
-        "typedef float weight;\nstatic float value(weight w) { return w; }",
-        "read_floats(out, count, rows);",
-    ),
-    "bfloat16": (
-        """\
-typedef uint16_t weight; /* the upper half of a float */
-static float value(weight w)
-{
-    const uint32_t bits = (uint32_t)w << 16;
-    float result;
-    memcpy(&result, &bits, sizeof bits);
-    return result;
-}""",
-        "for (long n = 0; n < count; n++) out[n] = (weight)(word(rows, n / 2) >> n % 2 * 16);",
-    ),
+    "float32": ("float", "read_floats(out, count, rows);"),
     "int8": (
-        "typedef int8_t weight; /* times the scale of its row */\nstatic float value(weight w) { return w; }",
+        "int8_t",
         "for (long n = 0; n < count; n++) out[n] = (weight)(word(rows, n / 4) >> n % 4 * 8 & 0xff);",
     ),
 }
-"""The C of a weight, and the statement that reads `count` of them from `rows`."""
+"""The C type of a weight, and the statement that reads `count` of them from `rows`."""
 
 
-def c_file(trained: TrainedModel, *, weights: Weights = "int8") -> tuple[bytes, str]:
+def exported(trained: TrainedModel, weights: Weights) -> tuple[bytes, str]:
     """The file, and the nats that its rounding costs, see `at_a_cost`."""
     trained = trained.on_cpu_in_float32()
     content, _, cost = at_a_cost(trained, weights, lambda: _CFile(trained, weights).text())
@@ -84,7 +70,7 @@ class _CFile:
         if network.embedding is not None and not tied:
             self.add_matrix("embedding", network.embedding.weight)
         first, *_ = prompt_ids(network, vocabulary, "")
-        separator = (self.trained.config.data.records or LINES).encode()
+        separator = (self.trained.config.data.records or LINE_END).encode()
         steps = "\n".join(self.steps(codes[0].states[0], tied=tied))
         structs = "\n\n".join(code.text for code in codes)
         weight, unpacked = _WEIGHT[self.weights]
@@ -100,7 +86,7 @@ class _CFile:
             "E": E,
             "H": H,
             "bytes": int(vocabulary.level == "byte"),
-            "lines": -1 if network.reset_id is None else network.reset_id,
+            "record_end": -1 if network.reset_id is None else network.reset_id,
             "first": first,
             "other": vocabulary.characters.index(vocabulary.other) if vocabulary.other else -1,
             "separator_bytes": len(separator),

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from charlm.cells.program import Program, needed, scalarized, units, when
 from charlm.errors import DataError
-from charlm.export.rounding import Weights, at_a_cost, stored_matrix
+from charlm.export import Weights
+from charlm.export.rounding import at_a_cost, stored_matrix
 from charlm.inference.sampling import prompt_ids
 from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
@@ -28,10 +29,8 @@ _UNITS_LENGTH = 5000
 _EXAMPLE_LENGTH = 240
 
 
-def html_file(trained: TrainedModel, *, weights: Weights = "int8") -> tuple[bytes, str]:
-    """The page, and the nats that it costs, see `at_a_cost`; ValueError for bfloat16, which the page cannot read."""
-    if weights == "bfloat16":
-        raise ValueError("weights: found 'bfloat16'; allowed for html: 'float32' or 'int8'")
+def exported(trained: TrainedModel, weights: Weights) -> tuple[bytes, str]:
+    """The page, and the nats that it costs, see `at_a_cost`."""
     trained = trained.on_cpu_in_float32()
     tracking, example = _of_validation_text(trained)
     model, after, cost = at_a_cost(trained, weights, lambda: packed_model(trained, weights))

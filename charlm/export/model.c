@@ -31,13 +31,14 @@ enum {
     E = {{E}}, /* numbers of x */
     H = {{H}}, /* units of a layer */
     BYTES = {{bytes}}, /* whether the ids are bytes, not characters */
-    LINES = {{lines}}, /* the id of the end of a line or record, if each is a text of its own; or -1 */
+    RECORD_END = {{record_end}}, /* the id of the end of a line or record, if each is a text of its own; or -1 */
     FIRST = {{first}}, /* the id that is read where there is no prompt */
     OTHER = {{other}}, /* the id of all characters that have none; -1: the model does not know them */
     END = {{separator_bytes}} /* bytes of what ends a record in a text */
 };
 
-{{weight}}
+typedef {{weight}} weight; /* times the scale of its row */
+static float value(weight w) { return w; }
 
 /* y = W x. W has one scale for each row, and its values stand column by column, so that a compiler can multiply many
  * rows at once. Columns whose x is 0 cost nothing. */
@@ -91,7 +92,7 @@ void model_begin(Model *m)
 /* Read the character `id`. Returns the logits of the next one, which stay valid until the next step. */
 const float *model_step(Model *m, int id)
 {
-    if (id == LINES) model_begin(m);
+    if (id == RECORD_END) model_begin(m);
 {{steps}}
     for (int v = 0; v < V; v++) m->logits[v] += m->output_bias[v];
     return m->logits;
@@ -167,7 +168,7 @@ int model_id(uint32_t code)
 
 #ifndef MODEL_NO_MAIN
 
-/* What ends a record in a text. The model reads it as one character, LINES. */
+/* What ends a record in a text. The model reads it as one character, RECORD_END. */
 static const unsigned char SEPARATOR[END] = { {{separator}} };
 
 /* Bytes of a text: a string, or standard input. */
@@ -188,7 +189,7 @@ static int next_byte(Text *t)
     const int byte = t->ahead[0];
     memmove(t->ahead, t->ahead + 1, END * sizeof t->ahead[0]);
     t->ahead[END] = read_byte(t);
-    if (LINES >= 0 && t->ahead[END - 1] == '\r' && t->ahead[END] == '\n') {
+    if (RECORD_END >= 0 && t->ahead[END - 1] == '\r' && t->ahead[END] == '\n') {
         t->ahead[END - 1] = '\n';
         t->ahead[END] = read_byte(t);
     }
@@ -214,7 +215,7 @@ static int end_bytes(const Text *t)
     int k = 0;
     while (k < END && t->ahead[k] == SEPARATOR[k]) k++;
     const int is_end = k == END || (t->ahead[k] < 0 && !t->string);
-    return LINES >= 0 && is_end ? k : 0;
+    return RECORD_END >= 0 && is_end ? k : 0;
 }
 
 /* The next id of a text; -1 at its end. */
@@ -225,7 +226,7 @@ static int next_id(Text *t)
     for (int k = 0; k < end; k++) next_byte(t);
     if (end > 0 && end < END) return -1;
     t->position++;
-    if (end > 0) return LINES;
+    if (end > 0) return RECORD_END;
     const int byte = next_byte(t);
     if (BYTES) return byte;
     const int more = byte < 0x80 ? 0 : byte >= 0xf0 && byte < 0xf8 ? 3 : byte >= 0xe0 && byte < 0xf0 ? 2 : 1;
@@ -260,13 +261,13 @@ static void put_character(int id)
 static int write_text(Model *m, const char *prompt, long length, double temperature, int top_k, double top_p)
 {
     Text text = text_of(prompt);
-    if (LINES >= 0 || !*prompt) model_step(m, FIRST);
+    if (RECORD_END >= 0 || !*prompt) model_step(m, FIRST);
     for (int id; (id = next_id(&text)) >= 0;) model_step(m, id);
     fputs(prompt, stdout);
     for (long n = 0; n < length; n++) {
         const int id = model_sample(m, temperature, top_k, top_p);
         if (id < 0) fail("found logits that are not finite", n + 1);
-        if (id == LINES) break;
+        if (id == RECORD_END) break;
         put_character(id);
         fflush(stdout);
         model_step(m, id);
@@ -284,10 +285,10 @@ static int score_text(Model *m)
     const float *logits = NULL;
     double nats = 0;
     long scored = 0, characters = 0;
-    int id, last = LINES;
-    if (LINES >= 0) logits = model_step(m, LINES);
-    while ((id = next_id(&text)) >= 0 || last != LINES) {
-        if (id < 0) id = LINES; /* the last line has no end */
+    int id, last = RECORD_END;
+    if (RECORD_END >= 0) logits = model_step(m, RECORD_END);
+    while ((id = next_id(&text)) >= 0 || last != RECORD_END) {
+        if (id < 0) id = RECORD_END; /* the last line has no end */
         const int begins = !BYTES || (id & 0xc0) != 0x80;
         if (logits && (begins || characters)) {
             double largest = logits[0], sum = 0;
@@ -299,12 +300,12 @@ static int score_text(Model *m)
             characters += begins;
         }
         logits = model_step(m, id);
-        last = LINES >= 0 ? id : LINES;
+        last = RECORD_END >= 0 ? id : RECORD_END;
     }
     if (!scored) fail("found a text of fewer than 2 characters, which ends", text.position);
     if (!isfinite(nats)) fail("found logits that are not finite", scored);
     const double bits = nats / log(2.0);
-    if (BYTES && LINES < 0) printf("%.7f bits per byte, %ld bytes; ", bits / scored, scored);
+    if (BYTES && RECORD_END < 0) printf("%.7f bits per byte, %ld bytes; ", bits / scored, scored);
     printf("%.7f bits per character, %ld characters\n", bits / characters, characters);
     return 0;
 }

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,12 +11,11 @@ from torch import Tensor
 
 from charlm.data.encoded import EncodedText
 from charlm.errors import CharlmError, DataError
+from charlm.export import Weights
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.trained import TrainedModel
 from charlm.model import overflow
 
-Weights = Literal["float32", "bfloat16", "int8"]
-"""How matrices are stored. Vectors, such as biases, stay float32."""
 LARGEST = 127
 MOST_LOSS = 0.005
 """The share of its nats that a model may lose."""
@@ -37,17 +36,13 @@ def int8_matrix(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8],
 
 
 def stored_matrix(weight: Tensor, weights: Weights) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32] | None]:
-    """A matrix as it is stored, bfloat16 as its bits, and the scale of each row for int8.
+    """A matrix as it is stored, and the scale of each row for int8.
 
     `weight`, on the CPU in float32, gets the rounded values.
     """
     values = weight.detach().numpy()
     if weights == "float32":
         return values, None
-    if weights == "bfloat16":
-        rounded = weight.detach().bfloat16()
-        weight.detach().copy_(rounded)
-        return rounded.view(torch.int16).numpy().view(np.uint16), None
     whole, scales = int8_matrix(values)
     weight.detach().copy_(torch.from_numpy(whole * scales[:, None]))
     return whole, scales

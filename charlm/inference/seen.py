@@ -15,9 +15,8 @@ from pydantic import ValidationError
 from charlm.config.schema import Config, DataConfig
 from charlm.data.corpus import load_unchanged_corpus
 from charlm.data.encoded import EncodedText
-from charlm.data.hashes import BASE, Hashes, stretch_hashes
-from charlm.data.reading import LINES
-from charlm.data.records import end_id, record_ends, text_records
+from charlm.data.polynomial_hashes import BASE, Hashes, stretch_hashes
+from charlm.data.records import LINE_END, end_id, record_ends, text_records
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import CharlmError
 from charlm.system.formatting import source_name
@@ -42,11 +41,11 @@ class SeenTexts(NamedTuple):
 
     def records(self, vocabulary: Vocabulary, separator: str) -> Iterator[str]:
         """The records of these texts; a text may be running text."""
-        end = end_id(vocabulary, separator or LINES)
+        end = end_id(vocabulary, separator or LINE_END)
         for text in self.texts:
             begun = text[1:] if text[0] == end else text
             ended = begun if begun[-1] == end else np.append(begun, end)
-            yield from itertools.chain.from_iterable(text_records(ended, vocabulary, separator or LINES))
+            yield from itertools.chain.from_iterable(text_records(ended, vocabulary, separator or LINE_END))
 
 
 def listed_texts(config: Config, progress: Mapping[str, Any]) -> list[dict[str, Any]]:

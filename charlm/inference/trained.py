@@ -16,8 +16,8 @@ from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import Corpus, encode_file, load_unchanged_corpus
 from charlm.data.encoded import EncodedText
-from charlm.data.reading import LINES, end_of_record, text_in_training, text_name
-from charlm.data.records import as_records, end_id, reset_id_of
+from charlm.data.reading import text_name
+from charlm.data.records import LINE_END, as_records, end_id, end_of_record, reset_id_of, text_in_training
 from charlm.data.vocabulary import Ids, Vocabulary, describe_characters
 from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference.dynamic import evaluate_dynamically
@@ -153,7 +153,7 @@ class TrainedModel:
         probabilities = next_probabilities(self.network, self.vocabulary, prompt)
         values, ids = probabilities.sort(descending=True, stable=True)
         likeliest = zip(ids[:k].tolist(), values[:k].tolist(), strict=True)
-        return [(self.vocabulary.symbol(id), p) for id, p in likeliest]
+        return [(self.vocabulary.decode([id], "surrogateescape"), p) for id, p in likeliest]
 
     def novelty(self, texts: Iterable[str]) -> list[tuple[int, str, float | None]]:
         """How much of each text is copied from what the weights were trained on, see `seen`.
@@ -264,7 +264,7 @@ class TrainedModel:
         lines, labels = each_text(lines, "lines"), each_text(labels, "labels")
         if not all(labels) or not labels or len(set(labels)) < len(labels):
             raise ValueError(f"labels: found {labels}; allowed: one or more texts, all different")
-        end = self.config.data.records or LINES
+        end = self.config.data.records or LINE_END
         if any(mark in text for text in (*lines, *labels, separator) for mark in (end, end_of_record(end))):
             raise ValueError("found the end of a record in a record, label or separator; allowed: records without it")
         label_ids = self._ids_of_all([label + separator for label in labels], "labels")

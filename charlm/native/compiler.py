@@ -18,7 +18,6 @@ from pathlib import Path
 from charlm.errors import DataError
 from charlm.native.structs import Struct
 from charlm.system.cache import cache_folder, limit_cache, open_private
-from charlm.system.children import Run, children
 from charlm.system.console import say
 from charlm.system.files import replace_file
 from charlm.system.host import count_cores, free_bytes
@@ -118,8 +117,7 @@ def _paths(libraries: Sequence[Kernel], command: list[str]) -> dict[Kernel, Path
     which identify its version and the CPU.
     """
     folder = cache_folder("kernels")
-    with children() as run:
-        macros = run([*command, "-dM", "-E", "-x", "c++", os.devnull]).stdout
+    macros = _run([*command, "-dM", "-E", "-x", "c++", os.devnull]).stdout
     paths = {}
     for library in libraries:
         parts = [repr(command).encode(), macros.encode(), library.digest.encode()]
@@ -132,8 +130,8 @@ def _compile_all(paths: dict[Kernel, Path], command: list[str]) -> Outcomes:
     """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
     say("compile", f"for this CPU and these options, once: {', '.join(library.name for library in paths)} ...")
     start_s = time.perf_counter()
-    with ThreadPoolExecutor(min(len(paths), _compilers())) as pool, children() as run:
-        results = pool.map(lambda library: _compile(library, command, paths[library], run), paths)
+    with ThreadPoolExecutor(min(len(paths), _compilers())) as pool:
+        results = pool.map(lambda library: _compile(library, command, paths[library]), paths)
         outcomes = dict(zip(paths, results, strict=True))
     limit_cache("kernels")
     seconds = time.perf_counter() - start_s
@@ -162,12 +160,35 @@ _COMPILER_BYTES = 400_000_000
 """g++ 12 takes up to 350 MB for a kernel."""
 
 
-def _compile(library: Kernel, command: list[str], path: Path, run: Run) -> ctypes.CDLL | KernelError:
+_MOST_S, _MOST_BYTES = 300, 4_000_000_000
+"""The most time, and address space, of a compiler. g++ 12 takes up to 0.5 GB of it for a kernel."""
+_LIMITS = f'ulimit -v {_MOST_BYTES // 1024} 2>/dev/null; ulimit -t {_MOST_S} 2>/dev/null; exec "$@"'
+_LIMITED = [] if sys.platform == "win32" else ["/bin/sh", "-c", _LIMITS, "sh"]
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run a compiler to its end; KernelError if it takes too long. Its own children end by the limit of CPU time."""
+    try:
+        done = subprocess.run(
+            [*_LIMITED, *command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=_MOST_S,
+        )
+    except subprocess.TimeoutExpired:
+        raise _fault(f"{command[0]} took longer than {_MOST_S} s") from None
+    done.args = command
+    return done
+
+
+def _compile(library: Kernel, command: list[str], path: Path) -> ctypes.CDLL | KernelError:
     """Build the library, put it into its place in one step, and load it."""
     with tempfile.TemporaryDirectory(prefix="charlm-") as folder:
         text, out = Path(folder, "kernel.cpp"), Path(folder, "kernel.so")
         text.write_text(library.text, encoding="utf-8")
-        result = run([*command, "-include", str(library.source), str(text), "-o", str(out)])
+        result = _run([*command, "-include", str(library.source), str(text), "-o", str(out)])
         if result.returncode:
             return _compiler_fault(result, path.with_suffix(".log"))
         if opened := _cached(path):  # another process was faster

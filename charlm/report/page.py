@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from charlm import __version__
 from charlm.config.yaml import dump_flow
-from charlm.report.run import PLACES, VALUES, Floats, RunRecord, short_names
+from charlm.report.run import PLACES, VALUES, Floats, ReportedRun, short_names
 from charlm.scored import apart, text_names
 from charlm.system.formatting import one_line, source_name
+from charlm.version import __version__
 from charlm.web.page import html_page, packed
 
 MOST = 1200
@@ -24,7 +24,7 @@ SAMPLE_LENGTH = 1000
 """Characters of a sample on the page."""
 
 
-def report_page(records: Sequence[RunRecord], comparison: dict[str, Any] | None = None, folder: Path = Path()) -> str:
+def report_page(runs: Sequence[ReportedRun], comparison: dict[str, Any] | None = None, folder: Path = Path()) -> str:
     """A page of HTML about runs: curves, settings, samples, scores.
 
     comparison: data of a comparison, see `comparison_data`. Its runs, which are in `folder`, come first, in its order
@@ -33,54 +33,54 @@ def report_page(records: Sequence[RunRecord], comparison: dict[str, Any] | None 
     compared = {} if comparison is None else comparison["runs"]
     root = folder.resolve()
 
-    def name_in_folder(record: RunRecord) -> str | None:
-        path = record.path.resolve()
+    def name_in_folder(run: ReportedRun) -> str | None:
+        path = run.path.resolve()
         return path.name if path.parent == root else None
 
-    if not compared.keys() <= {*map(name_in_folder, records)}:
+    if not compared.keys() <= {*map(name_in_folder, runs)}:
         comparison, compared = None, {}
     order = {name: place for place, name in enumerate(compared)}
-    records = sorted(records, key=lambda record: order.get(name_in_folder(record), len(order)))
-    short = short_names([record.path for record in records])
-    names = [one_line(compared.get(name_in_folder(record), name)) for record, name in zip(records, short, strict=True)]
+    runs = sorted(runs, key=lambda run: order.get(name_in_folder(run), len(order)))
+    short = short_names([run.path for run in runs])
+    names = [one_line(compared.get(name_in_folder(run), name)) for run, name in zip(runs, short, strict=True)]
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
-    runs = [_run(name, record) for name, record in zip(names, records, strict=True)]
-    texts = [record.about.scored for record in records]
-    for run, text, name in zip(runs, texts, text_names(texts), strict=True):
-        run["scoredOn"] = None if name is None else one_line(name)
-        run["isUnseen"] = text is not None and text.seen == 0
-    data = {"version": __version__, "runs": runs, "apart": one_line(apart(texts))}
-    data |= {"settings": settings_data(records), "comparison": comparison}
+    shown = [_shown(name, run) for name, run in zip(names, runs, strict=True)]
+    texts = [run.about.scored for run in runs]
+    for each, text, name in zip(shown, texts, text_names(texts), strict=True):
+        each["scoredOn"] = None if name is None else one_line(name)
+        each["isUnseen"] = text is not None and text.seen == 0
+    data = {"version": __version__, "runs": shown, "apart": one_line(apart(texts))}
+    data |= {"settings": settings_data(runs), "comparison": comparison}
     return html_page("report", f"{title} · charlm report", data)
 
 
-def _run(name: str, record: RunRecord) -> dict[str, Any]:
+def _shown(name: str, run: ReportedRun) -> dict[str, Any]:
     """What the page has of a run."""
-    about, samples, source = record.about, record.samples, record.options.get("data.source")
+    about, samples, source = run.about, run.samples, run.options.get("data.source")
     if len(samples) > SAMPLES:
         numbers = np.geomspace(1, len(samples), SAMPLES).round().astype(int)
         samples = [samples[number - 1] for number in np.unique(numbers)]
     return {
         "name": name,
-        "curves": {split: _curves(columns, VALUES[split]) for split, columns in record.splits.items()},
-        "rollbacks": _rollbacks(record),
-        "model": f"{about.kind}, {about.layers} × {about.hidden} units{about.several}" if about.kind else None,
+        "curves": {split: _curves(columns, VALUES[split]) for split, columns in run.splits.items()},
+        "rollbacks": _rollbacks(run),
+        "model": about.model,
         "text": source_name(source) if source else None,
-        "scores": _scores(record),
-        "faults": [one_line(fault) for fault in record.faults],
+        "scores": _scores(run),
+        "faults": [one_line(fault) for fault in run.faults],
         "samples": [{"step": sample["step"]} | text_data(sample["text"], sample["bits"]) for sample in samples],
     }
 
 
-def _scores(record: RunRecord) -> dict[str, Any]:
+def _scores(run: ReportedRun) -> dict[str, Any]:
     """The final scores; None, or a number that is not finite, for what is unknown."""
-    train, valid = record.splits["train"], record.splits["valid"]
+    train, valid = run.splits["train"], run.splits["valid"]
     speeds = train["chars_per_s"][np.isfinite(train["chars_per_s"])]
     ends = {name: max([*train[name], *valid[name]], default=None) for name in PLACES}
     return ends | {
-        "state": record.about.state,
-        "parameters": record.about.parameters,
-        "best_nats": record.about.best_nats,
+        "state": run.about.state,
+        "parameters": run.about.parameters,
+        "best_nats": run.about.best_nats,
         "last_nats": next(reversed(valid["nats"].tolist()), None),
         "train_nats": next(reversed(train["nats"].tolist()), None),
         "chars_per_s": float(np.median(speeds)) if len(speeds) else None,
@@ -124,10 +124,10 @@ def summary_of(column: Floats, starts: npt.NDArray[np.int64]) -> list[npt.NDArra
         return [values.astype(np.float32) for values in (mean, *extremes)]
 
 
-def _rollbacks(record: RunRecord) -> list[dict[str, Any]]:
+def _rollbacks(run: ReportedRun) -> list[dict[str, Any]]:
     """Each rollback, at its step and where the next row of training stands on the other axes."""
-    train, rollbacks = record.splits["train"], []
-    for step, text in record.rollbacks:
+    train, rollbacks = run.splits["train"], []
+    for step, text in run.rollbacks:
         row = train["step"].searchsorted(step)
         if row < len(train["step"]):
             at = {name: float(train[name][row]) for name in PLACES} | {"step": step}
@@ -142,11 +142,11 @@ def text_data(text: str, bits: Sequence[float] | Floats) -> dict[str, Any]:
     return {"text": text[:SAMPLE_LENGTH], "left_out": max(len(text) - SAMPLE_LENGTH, 0), "bits": packed(known)}
 
 
-def settings_data(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
+def settings_data(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     """Every option, its value in each run as YAML (None if the run lacks it), and whether it tells the runs apart."""
     settings = []
-    for key in dict.fromkeys(key for record in records for key in record.options):
-        values = [dump_flow(each.options[key]) if key in each.options else None for each in records]
-        known = {value for value, record in zip(values, records, strict=True) if record.options}
+    for key in dict.fromkeys(key for run in runs for key in run.options):
+        values = [dump_flow(each.options[key]) if key in each.options else None for each in runs]
+        known = {value for value, run in zip(values, runs, strict=True) if run.options}
         settings.append({"key": key, "values": values, "differs": len(known) > 1 and key not in _INTERVALS})
     return settings

@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from charlm.config import flatten, load_config
 from charlm.errors import ConfigError, RunError
-from charlm.runs import CONFIG, FOLDER, LOG_BYTES, METRICS, SAMPLES, RunSummary, describe_run, find_runs, is_run, run_of
+from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, RunSummary, describe_run, find_runs, is_run, read_log, run_of
 from charlm.system.console import say
-from charlm.system.files import read_file
+from charlm.system.files import read_file, reason_of
 
 Floats = npt.NDArray[np.float64]
 
@@ -30,7 +30,7 @@ _NEEDED = "the folder of a run, a checkpoint of one, or a folder that holds runs
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class ReportedRun:
     """A run as a report shows it."""
 
     path: Path
@@ -63,7 +63,7 @@ def runs_in(path: Path) -> list[Path]:
     raise RunError(f"{path}: holds no run; allowed: {_NEEDED}")
 
 
-def read_run(path: Path) -> RunRecord:
+def read_run(path: Path) -> ReportedRun:
     """Read a run, which may be training, and say what cannot be read. Takes no lock and writes nothing.
 
     OSError if its folder cannot be read.
@@ -85,7 +85,7 @@ def read_run(path: Path) -> RunRecord:
     samples = _read(path / SAMPLES, _sample, faults)
     for fault in faults:
         say("note", f"{path}: {fault}")
-    return RunRecord(path, about, options, splits, rollbacks, samples, faults)
+    return ReportedRun(path, about, options, splits, rollbacks, samples, faults)
 
 
 def read_comparison(folder: Path) -> dict[str, Any] | None:
@@ -99,21 +99,22 @@ def read_comparison(folder: Path) -> dict[str, Any] | None:
 
 
 def _read(file: Path, parse: Callable[[Any], dict[str, Any]], faults: list[str]) -> list[dict[str, Any]]:
-    """What the lines of a file hold; adds a fault if some cannot be read. An incomplete last one is being written."""
+    """What the lines of a file hold; adds a fault if some cannot be read."""
     try:
-        lines = [line for line in read_file(file, LOG_BYTES).splitlines(keepends=True) if line.endswith(b"\n")]
+        rows, damaged = read_log(file)
     except OSError as error:
-        faults.append(f"{file.name} cannot be read ({error.strerror}).")
+        faults.append(f"{file.name} cannot be read ({reason_of(error)}).")
         return []
-    rows = []
-    for line in lines:
+    parsed = []
+    for row in rows:
         try:
-            rows.append(parse(json.loads(line)))
-        except (ValueError, TypeError, LookupError, OverflowError, RecursionError):
-            continue
-    if damaged := len(lines) - len(rows):
-        faults.append(f"{file.name}: {damaged:,} of {len(lines):,} lines cannot be read and are left out.")
-    return rows
+            parsed.append(parse(row))
+        except (ValueError, TypeError, LookupError, OverflowError):
+            damaged += 1
+    if damaged:
+        lines = len(parsed) + damaged
+        faults.append(f"{file.name}: {damaged:,} of {lines:,} lines cannot be read and are left out.")
+    return parsed
 
 
 def _metrics_row(row: Any) -> dict[str, Any]:

@@ -8,7 +8,6 @@ lock.py           one process at a time in a run's folder
 cache.py          the cache folder and its bounds
 console.py        say: everything on stderr
 formatting.py     numbers with units, and text without control characters
-children.py       child processes: limited in memory and time, and ended with their parent
 number.py         in_range: numbers as arguments
 section.py        Section: what the sections of a config share
 faults.py         pydantic's errors as lines for a person

@@ -13,7 +13,7 @@ from typing import BinaryIO
 from platformdirs import user_cache_path
 
 from charlm.errors import DataError
-from charlm.system.files import unlinked
+from charlm.system.files import reason_of, unlinked
 
 BOUNDS = {"corpora": 10_000_000_000, "kernels": 100_000_000}
 """Bytes of each folder. A kernel takes 0.1 MB."""
@@ -50,7 +50,7 @@ def cache_folder(name: str) -> Path:
 
 def unwritable(folder: Path, error: OSError) -> DataError:
     """The error for a folder of the cache in which nothing can be written."""
-    return DataError(f"{folder}: the cache cannot be written: {error.strerror}; {ADVICE}")
+    return DataError(f"{folder}: the cache cannot be written: {reason_of(error)}; {ADVICE}")
 
 
 def open_private(path: Path) -> BinaryIO:

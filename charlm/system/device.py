@@ -5,7 +5,6 @@ import ctypes
 import gc
 import os
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,7 +21,6 @@ from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device:
     """The device for `auto`, `cpu`, `cuda` or `cuda:N`, with its index. Processes of a machine get a GPU each."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        _start_threads(torch.get_num_threads())
         return torch.device("cpu")
     kind, _, number = name.partition(":")
     if kind not in ("auto", "cuda") or not (number or "0").isdecimal():
@@ -44,24 +42,6 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
     if index >= count:
         raise DeviceError(f"device: found {name}; allowed here: auto | cpu | cuda | cuda:0 to cuda:{count - 1}")
     return torch.device("cuda", index)
-
-
-_PER_THREAD = 2**15
-"""Elements for which torch takes one more thread."""
-
-
-def _start_threads(count: int) -> None:
-    """Start threads and end them, then OpenMP's, one less: where it cannot start one, it ends the process."""
-    end = threading.Event()
-    threads = [threading.Thread(target=end.wait) for _ in range(count)]
-    try:
-        for thread in threads:
-            thread.start()
-    finally:
-        end.set()
-    for thread in threads:
-        thread.join()
-    torch.ones(_PER_THREAD * count, dtype=torch.uint8)
 
 
 def prepare_device(device: torch.device, precision: str) -> None:

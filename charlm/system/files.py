@@ -113,6 +113,11 @@ def read_file(path: Path, most_bytes: int) -> bytes:
         return file.read(size)
 
 
+def reason_of(error: BaseException) -> str:
+    """Why a file cannot be read or written, in words."""
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
 def plain_name(text: str) -> str:
     """A name for a file or folder that every system takes: at most 40 letters, digits, - and _ of a text."""
     name = re.sub(r"[^\w-]+", "-", text).strip("-")[:40] or "run"

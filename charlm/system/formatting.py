@@ -107,6 +107,12 @@ def source_name(source: str) -> str:
     return one_line(source if ":" in source or "*" in source else Path(source).name or source)
 
 
+def model_in_words(kind: str, layers: int, hidden: int, members: int) -> str:
+    """The cell and the sizes of a model: "lstm, 2 × 256 units, 3 members"."""
+    several = f", {members} members" if members > 1 else ""
+    return f"{kind}, {layers} × {hidden} units{several}"
+
+
 DASHES = "‐‑‒–—―−﹘﹣－"
 QUOTES = {**dict.fromkeys("“”„‟«»＂", '"'), **dict.fromkeys("‘’‚‛‹›＇", "'")}
 _SPACES = dict.fromkeys("\u00a0\u2002\u2003\u2007\u2009\u202f\u3000", "a space")

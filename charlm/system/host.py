@@ -9,10 +9,8 @@ import re
 import sys
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 
-from charlm.errors import DeviceError
 from charlm.system.formatting import format_bytes
 
 _ROOT = Path("/")
@@ -147,24 +145,6 @@ def raise_limit_or(advice: str, system: Path = _ROOT) -> str:
     if limit is None or unmapped is None or unmapped > (_unused_bytes(system) or math.inf):
         return advice
     return f"raise the limit of {format_bytes(limit)} of address space (`ulimit -v`), or {advice}"
-
-
-_BESIDE_TORCH = 250_000_000
-"""What charlm maps beside PyTorch's libraries: 180 MB for a sample, 230 MB for a small training with two threads."""
-
-
-def check_address_space(system: Path = _ROOT) -> None:
-    """DeviceError if PyTorch does not fit into the limit: its libraries would end the process without a word."""
-    limit = _address_limit(system)
-    torch = find_spec("torch") if limit is not None else None
-    if limit is None or torch is None or torch.origin is None:
-        return
-    needed = _BESIDE_TORCH + sum(file.stat().st_size for file in Path(torch.origin).parent.glob("lib/*"))
-    if limit < needed:
-        raise DeviceError(
-            f"memory: found a limit of {format_bytes(limit)} of address space; allowed: {format_bytes(needed)} or "
-            "more, most of it for PyTorch; raise the limit (`ulimit -v`)"
-        )
 
 
 _SPINS = 2_000  # tens of microseconds

@@ -22,7 +22,15 @@ from charlm.data.sources import check_texts_apart
 from charlm.errors import CheckpointError, DamagedCheckpointError, DataError, RunError
 from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES, TEXT, check_resumable
 from charlm.system.console import say
-from charlm.system.files import NotOwnError, plain_name, refuse_links, remove_leftovers, replace_file, replacing
+from charlm.system.files import (
+    NotOwnError,
+    plain_name,
+    reason_of,
+    refuse_links,
+    remove_leftovers,
+    replace_file,
+    replacing,
+)
 from charlm.system.lock import LOCK, holds, locked
 
 
@@ -183,5 +191,4 @@ def refusing_os_errors(folder: Path) -> Iterator[None]:
         allowed = "allowed: what charlm wrote itself; remove it"
         raise RunError(f"{error.filename}: {error.strerror}; {allowed}") from None
     except OSError as error:
-        fault = error.strerror or error
-        raise RunError(f"{folder}: {fault}; allowed: a folder that can be written; see --run-dir") from None
+        raise RunError(f"{folder}: {reason_of(error)}; allowed: a folder that can be written; see --run-dir") from None

@@ -240,9 +240,8 @@ class TrainingLoop:
         nats = score.nats_per_char
         if not nats < 2**63:  # no checkpoint may hold more
             raise divergence(state.step, f"a validation score of {nats:.3g} nats, which stands for infinity")
-        symbol_nats, train = score.nats_sum / (len(valid.ids) - valid.given), self.config.train
-        row = metrics_row(state, train, trainer.symbols_per_char, "valid", symbol_nats, nats, score.chars_per_s)
-        self._record(row)
+        loss = score.nats_sum / (len(valid.ids) - valid.given) * self.config.train.scored_steps
+        self._record(metrics_row(state, trainer.symbols_per_char, "valid", loss, nats, score.chars_per_s))
         state.valid_nats = nats
         # A run that was killed after it wrote `best` comes to this score again.
         is_again = (nats, state.step) == (state.best_nats, state.best_step)

@@ -46,7 +46,7 @@ def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Ite
     lacks the precision, DataError for a cache in which no text can be kept.
     """
     set_threads(group.threads(config.threads))
-    device = group.on_each(resolve_device, config.device, group)  # checks that the threads start
+    device = group.on_each(resolve_device, config.device, group)
     group.use(device)
     keep_freed_memory()
     free_bytes = available_bytes(device)

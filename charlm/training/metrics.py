@@ -24,10 +24,10 @@ from tqdm import tqdm
 
 from charlm.config.schema import TrainConfig
 from charlm.errors import RunError
-from charlm.runs import CHARTS, LOG_BYTES, METRICS, SAMPLES
+from charlm.runs import CHARTS, LOG_BYTES, METRICS, SAMPLES, read_log
 from charlm.system.console import say
-from charlm.system.files import read_file, replace_file, unlinked
-from charlm.system.formatting import format_duration, nats_to_bits, to_json
+from charlm.system.files import read_file, reason_of, replace_file, unlinked
+from charlm.system.formatting import counted, format_duration, nats_to_bits, to_json
 from charlm.training.state import TrainState
 
 _TAGS = {
@@ -46,32 +46,26 @@ def train_row(state: TrainState, train: TrainConfig, symbols_per_char: float) ->
 
     symbols_per_char: of the text.
     """
-    symbol_nats = state.objective_sum.item() / (state.interval_steps * train.scored_steps)
+    loss = state.objective_sum.item() / state.interval_steps
     symbols_per_s = state.interval_steps * train.bptt * train.batch_size / state.interval_s
-    nats, chars_per_s = symbols_per_char * symbol_nats, symbols_per_s / symbols_per_char
-    row = metrics_row(state, train, symbols_per_char, "train", symbol_nats, nats, chars_per_s)
+    nats = symbols_per_char * loss / train.scored_steps
+    row = metrics_row(state, symbols_per_char, "train", loss, nats, symbols_per_s / symbols_per_char)
     return row | {"grad_norm": state.grad_norm.item()}
 
 
 def metrics_row(
-    state: TrainState,
-    train: TrainConfig,
-    symbols_per_char: float,
-    split: str,
-    symbol_nats: float,
-    nats: float,
-    chars_per_s: float,
+    state: TrainState, symbols_per_char: float, split: str, loss: float, nats: float, chars_per_s: float
 ) -> dict[str, Any]:
     """One line of metrics.jsonl; for a byte model too, nats, bpc and chars are of characters.
 
-    loss: training objective without penalties, `symbol_nats` × `scored_steps`.
+    loss: of a window, without penalties: the nats of a symbol × `TrainConfig.scored_steps`.
     grad_norm: norm of the last gradient before clipping; None for the split valid.
     """
     return {
         "step": state.step,
         "chars": round(state.symbols / symbols_per_char),
         "split": split,
-        "loss": symbol_nats * train.scored_steps,
+        "loss": loss,
         "nats": nats,
         "bpc": nats_to_bits(nats),
         "lr": state.lr,
@@ -163,7 +157,7 @@ class Tracker:
         try:
             write(*arguments)
         except OSError as error:
-            fault = error.strerror or str(error)
+            fault = reason_of(error)
             if fault not in self._faults:
                 say("log", f"{self._folder}: cannot be written ({fault}); training goes on")
             self._faults.add(fault)
@@ -184,10 +178,13 @@ def _encoded(events: list[Event]) -> bytes:
 def read_rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of a run's metrics.jsonl, without an incomplete last one; RunError if it cannot be read."""
     try:
-        lines = read_file(folder / METRICS, LOG_BYTES).splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith(b"\n")]
-    except (OSError, ValueError) as error:
-        raise RunError(f"{folder / METRICS}: cannot be read ({error}); allowed: metrics that a run wrote") from None
+        rows, damaged = read_log(folder / METRICS)
+        fault = f"{counted(damaged, 'line')} of it" if damaged else ""
+    except OSError as error:
+        rows, fault = [], reason_of(error)
+    if fault:
+        raise RunError(f"{folder / METRICS}: cannot be read ({fault}); allowed: metrics that a run wrote")
+    return rows
 
 
 def _truncate(file: Path, step: int, rows: int | None = None) -> None:

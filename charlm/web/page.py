@@ -1,6 +1,6 @@
 """One file of HTML from a page's body, style, modules and data, in the frame of shared/page.html.
 
-Modules import only one another, one import per line: `import { name } from "./other.js";`, or `"../look/other.js"`.
+Modules import only one another, one import per line: `import { name } from "./other.js";`, or `"../shared/other.js"`.
 They become one script, each module after its imports, without import lines and `export`; so names must be unique among
 a page's modules. The Content-Security-Policy admits only this script and the style, by their hashes.
 """

@@ -4,6 +4,7 @@ import csv
 import hashlib
 import json
 import math
+import os
 import re
 import unicodedata
 from pathlib import Path
@@ -155,6 +156,11 @@ def test_a_text_is_read_in_the_unicode_form_that_the_model_knows(cli, tiny_confi
     files = [write("nfc.txt", part), write("nfd.txt", other)]
     first, *others = (json.loads(cli("eval", run, "--file", file, "--json").out) for file in files)
     others.append(json.loads(cli("eval", run, "--file", "-", "--json", stdin=other.encode()).out))
+    reading, writing = os.pipe()
+    os.write(writing, other.encode())
+    os.close(writing)
+    others.append(json.loads(cli("eval", run, "--file", f"/dev/fd/{reading}", "--json").out))
+    os.close(reading)
     for value in others:
         assert value["nats_per_char"] == first["nats_per_char"]
         assert value["text"] | {"name": ""} == first["text"] | {"name": ""}

@@ -70,7 +70,7 @@ def test_members_answer_together_or_the_first_of_them_says_so(cli, kernels, tmp_
     lowest = min(row["nats"] for row in rows(members_run) if row["split"] == "valid")
     assert value["nats_per_char"] == pytest.approx(lowest, rel=1e-6)
     assert value["dynamic"]["nats_per_char"] < lowest
-    assert "  lstm 2 × 16, 2 members  " in cli("runs", members_run).out
+    assert "  lstm, 2 × 16 units, 2 members  " in cli("runs", members_run).out
     line = "the first of 2 members; together they score better\n"
     assert f"look     {line}" in cli("look", members_run, "--out", tmp_path / "look.html", "--length", 300).err
     assert f"export   {line}" in cli("export", members_run, "--to", "html", "--out", tmp_path / "model.html").err

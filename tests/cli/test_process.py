@@ -1,7 +1,6 @@
 """charlm as a process: pipes, encodings, unexpected errors, and no network."""
 
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -43,24 +42,6 @@ def test_an_unexpected_error_keeps_its_traceback(cli, monkeypatch):
     monkeypatch.setattr("charlm.config.dump_config", mock.Mock(side_effect=RuntimeError("a bug of charlm")))
     with pytest.raises(RuntimeError, match="a bug of charlm"):
         cli("config", "show", "lstm")
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_too_little_address_space_for_pytorch_is_one_line():
-    """PyTorch's C++ and NumPy's BLAS would end the process."""
-    for kilobytes, words, found in (
-        (100_000, "doctor", "102 MB"),
-        (537_000, "doctor", "550 MB"),
-        (537_000, "cells check own.py", "550 MB"),
-        (537_000, "config suggest text.txt", "550 MB"),
-    ):
-        command = ["sh", "-c", f'ulimit -v {kilobytes} && exec "$0" -m charlm {words}', sys.executable]
-        done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
-        assert (done.returncode, done.stdout) == (1, "")
-        allowed = r"\d.* or more, most of it for PyTorch; raise the limit \(`ulimit -v`\)\n"
-        assert re.fullmatch(
-            f"error: memory: found a limit of {found} of address space; allowed: {allowed}", done.stderr
-        )
 
 
 INTERRUPTED = """

@@ -39,7 +39,13 @@ def test_table_and_json(cli, runs):
     header, new, old = [re.split("  +", line) for line in result.out.splitlines()]
     assert header == ["run", "model", "updates", "best nats/char", "scored on", "written", "state"]
     best = read_header(runs / "new" / FOLDER / BEST)[1]["best_nats"]
-    assert new[:5] == [str(runs / "new"), "lstm 1 × 16", "6", f"{best:.4f}", "5 % of text.txt before the last 5 %"]
+    assert new[:5] == [
+        str(runs / "new"),
+        "lstm, 1 × 16 units",
+        "6",
+        f"{best:.4f}",
+        "5 % of text.txt before the last 5 %",
+    ]
     assert re.fullmatch(r"[\d.]+ s ago|\d+ min \d+ s ago", new[5])
     assert (old[0], old[6]) == (str(runs / "by topic" / "Öl-日本"), "finished")
     assert re.fullmatch(r"\d+ d \d+ h ago", old[5])

@@ -173,13 +173,6 @@ def test_memory_of_a_gpu_that_runs_out_is_one_line(cli, tiny_config, monkeypatch
     assert cli("plan", "--config", tiny_config).error == f"out of memory; {LOWER}"
 
 
-def test_all_threads_of_a_run_are_tried_before_openmp_starts_its_own(cli, tiny_config, monkeypatch):
-    """OpenMP ends the process where it cannot start one."""
-    refused = RuntimeError("can't start new thread")
-    monkeypatch.setattr(threading.Thread, "start", mock.Mock(side_effect=[None, None, refused]))
-    assert cli("plan", "--config", tiny_config, "--set", "threads=3").error.startswith("processes: ")
-
-
 @pytest.fixture
 def limited_address_space():
     """Lets this process map 2 GB more, until the test ends; returns its limit."""

@@ -13,7 +13,7 @@ import pytest
 
 from charlm.config.schema import DataConfig
 from charlm.data.corpus import CountedSources
-from charlm.data.reading import RECORD_END, arriving_records, as_in_training
+from charlm.data.records import RECORD_END, arriving_records, as_in_training
 from charlm.data.time_order import are_in_order
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError

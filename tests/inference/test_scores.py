@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from charlm.cells import CELLS, LSTM, SLSTM
-from charlm.data.reading import as_in_training, whole_records
+from charlm.data.records import as_in_training, whole_records
 from charlm.errors import DataError, VocabularyError
 from charlm.inference import reader
 from charlm.inference.evaluation import WARMUP, evaluate

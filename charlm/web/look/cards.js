@@ -2,8 +2,8 @@
 
 import { byId, element, oneStop } from "../shared/elements.js";
 import { linesChart } from "../shared/lines.js";
+import { bitsAt } from "../shared/prediction.js";
 import { excerpt } from "../shared/printable.js";
-import { bitsAt } from "./prediction.js";
 
 /** Of two models, the first is blue: those are the colors of the comparison. */
 const signOf = (models, number) => (models.length > 1 && number === 0 ? "negative" : "positive");

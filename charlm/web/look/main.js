@@ -3,8 +3,8 @@
 import { fillLegend, signedShade, surpriseScale } from "../shared/colors.js";
 import { byId, choice, showPage } from "../shared/elements.js";
 import { story, whole } from "../shared/numbers.js";
+import { bitsAt, Pane } from "../shared/prediction.js";
 import { advantage, fillCompared, fillGradients, fillMemory, fillWords } from "./cards.js";
-import { bitsAt, Pane } from "./prediction.js";
 import { Strip } from "./strip.js";
 import { Units } from "./units.js";
 

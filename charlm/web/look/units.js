@@ -1,14 +1,7 @@
 // Units: a list, and the curve that the text is colored by.
 
 import { byId, element, oneStop } from "../shared/elements.js";
-
-/** "h 17, layer 1". */
-export const unitName = ({ state, unit, layer }) => `${state} ${unit}, layer ${layer}`;
-
-const rounded = (value) => value.toFixed(2).replace("-", "−");
-
-/** "correlation 0.83 with “inside quotes”". */
-export const unitSays = ({ correlation, feature }) => `correlation ${rounded(correlation)} with “${feature}”`;
+import { rounded, unitName, unitSays } from "../shared/numbers.js";
 
 /** What the choice of a curve is told by: a gate may be named as a state. */
 const keyOf = ({ name, gate }) => (gate ? `gate ${name}` : name);

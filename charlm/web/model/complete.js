@@ -1,9 +1,9 @@
 // The tab that completes a text while it is typed.
 
-import { bar } from "../look/prediction.js";
-import { directionOf } from "../look/text.js";
 import { byId, element } from "../shared/elements.js";
+import { bar } from "../shared/prediction.js";
 import { excerpt, printable } from "../shared/printable.js";
+import { directionOf } from "../shared/text.js";
 import { choose, probabilities } from "./choose.js";
 import { Context, idsBefore } from "./context.js";
 import { composing, tellUnknown } from "./fields.js";

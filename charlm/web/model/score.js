@@ -1,9 +1,9 @@
 // The tab that scores a text: every character shaded by its bits.
 
-import { bitsAt, Pane } from "../look/prediction.js";
 import { surpriseScale } from "../shared/colors.js";
 import { byId } from "../shared/elements.js";
 import { whole } from "../shared/numbers.js";
+import { bitsAt, Pane } from "../shared/prediction.js";
 import { PART } from "../shared/printable.js";
 import { probabilities } from "./choose.js";
 import { blame, composing, tellUnknown } from "./fields.js";

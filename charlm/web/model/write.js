@@ -1,10 +1,9 @@
 // The tab that writes.
 
-import { bitsAt, Pane } from "../look/prediction.js";
-import { unitName, unitSays } from "../look/units.js";
 import { fillLegend } from "../shared/colors.js";
 import { byId, element } from "../shared/elements.js";
-import { whole } from "../shared/numbers.js";
+import { unitName, unitSays, whole } from "../shared/numbers.js";
+import { bitsAt, Pane } from "../shared/prediction.js";
 import { PART } from "../shared/printable.js";
 import { composing, listed, tellUnknown } from "./fields.js";
 import { Writer } from "./writer.js";

@@ -1,7 +1,7 @@
 // Writes samples, as charlm sample does: the same seed gives the same text.
 
-import { bitsAt } from "../look/prediction.js";
 import { shadeOf, signedShade } from "../shared/colors.js";
+import { bitsAt } from "../shared/prediction.js";
 import { choose, probabilities } from "./choose.js";
 import { Context, idsBefore } from "./context.js";
 import { Uniform } from "./random.js";

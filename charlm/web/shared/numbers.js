@@ -42,3 +42,11 @@ export function story({ source, step, elapsed: elapsedS }) {
   if (!step) return "A network that has not been trained yet.";
   return `A network read ${source}${elapsedS ? ` for ${timeSpan(elapsedS)}` : ""}.`;
 }
+
+/** "h 17, layer 1". */
+export const unitName = ({ state, unit, layer }) => `${state} ${unit}, layer ${layer}`;
+
+export const rounded = (value) => value.toFixed(2).replace("-", "−");
+
+/** "correlation 0.83 with “inside quotes”". */
+export const unitSays = ({ correlation, feature }) => `correlation ${rounded(correlation)} with “${feature}”`;

@@ -38,7 +38,7 @@ _STEPS = (40, 1, 7)
 """Windows that are compared, with the state carried from one to the next."""
 
 
-def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
+def exported(trained: TrainedModel) -> tuple[bytes, str]:
     """The file, and how far its logits are from charlm's when onnxruntime runs it.
 
     CharlmError if onnx or onnxruntime is missing, or the model is too large for one file.
@@ -52,7 +52,7 @@ def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
     size = 4 * sum(parameter.numel() for parameter in network.parameters())
     if size > _MOST_BYTES:
         raise CharlmError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")
-    model = build_model(network)
+    model = onnx_model(network)
     vocabulary = trained.vocabulary.to_json() | {"records": trained.config.data.records}
     onnx.helper.set_model_props(model, {"charlm": json.dumps(vocabulary)})
     onnx.checker.check_model(model, full_check=True)
@@ -70,7 +70,7 @@ def onnx_file(trained: TrainedModel) -> tuple[bytes, str]:
 
 
 @torch.inference_mode()
-def build_model(network: CharLM) -> Any:
+def onnx_model(network: CharLM) -> Any:
     """The ONNX model of a network on the CPU."""
     from onnx import TensorProto, helper
 

@@ -1,8 +1,8 @@
 // What a model predicted for one character, and the text and the card in which this is shown.
 
-import { byId, element } from "../shared/elements.js";
-import { percent, whole } from "../shared/numbers.js";
-import { excerpt, nameOf } from "../shared/printable.js";
+import { byId, element } from "./elements.js";
+import { percent, whole } from "./numbers.js";
+import { excerpt, nameOf } from "./printable.js";
 import { TextView } from "./text.js";
 
 const BEFORE = 24; // characters before the one that is predicted

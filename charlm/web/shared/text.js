@@ -1,8 +1,8 @@
 // A text in blocks of lines, of which only those near what is in sight have an element for each character.
 
-import { shadeColor, shadedText } from "../shared/colors.js";
-import { element } from "../shared/elements.js";
-import { SIGNS } from "../shared/printable.js";
+import { shadeColor, shadedText } from "./colors.js";
+import { element } from "./elements.js";
+import { SIGNS } from "./printable.js";
 
 const BLOCK = 500; // characters of a block at least, and up to the end of the line
 const LONGEST = 2 * BLOCK; // of a block without a line end

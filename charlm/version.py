@@ -1,0 +1,3 @@
+"""The version of charlm: nothing else says it."""
+
+__version__ = "0.2.0"
