@@ -64,7 +64,6 @@ class Task(NamedTuple):
     """Of all layers, see `charlm.cells.derivative.both_passes`."""
     dtype: torch.dtype
     """Of parameters and states."""
-    training: bool
     resets: bool
     mask: bool
     """Whether state dropout acts."""

@@ -311,7 +311,6 @@ class RecurrentLayers(nn.Module):
             layers=tuple(self.forms),
             both_passes=self._both_passes,
             dtype=self.like.dtype,
-            training=training,
             resets=resets,
             mask=training and self.dropout.state > 0,
             zoneout=self.zoneout > 0,
