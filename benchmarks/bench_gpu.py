@@ -116,7 +116,7 @@ def _measure_stack(subject: Subject, H: int, B: int, precision: str, effort: Eff
 
 def _by_loop(stack: RecurrentLayers, device: torch.device, number: int) -> Callable[[Tensor], Any]:
     """`forward` by one of charlm's loops on GPUs, the fastest first."""
-    return partial(stack, backend=gpu_backend(DRIVERS[number], stack.task(training=True)))
+    return partial(stack.forward_by, gpu_backend(DRIVERS[number], stack.task(training=True)))
 
 
 def _products_alone(stack: RecurrentLayers, B: int, *, bf16: bool) -> Way:

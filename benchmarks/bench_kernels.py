@@ -98,7 +98,7 @@ def measure_stack(name: str, stack: RecurrentLayers, B: int, effort: Effort, dev
         "reference": both_passes(stack.forward_reference, stack, x_TBH, dy_TBH),
         "gemm": gemm(device)[1],
     }
-    if not stack.passes(0).products and device.type == "cpu":
+    if not stack.forms[0].passes.products and device.type == "cpu":
         ways["products"] = products_alone(stack, B)
     if layer := torch_layer(stack):
         ways["torch"] = both_passes(layer.to(device), layer, x_TBH, dy_TBH)

@@ -35,7 +35,7 @@ def test_a_tensor_that_does_not_fit_is_refused_by_every_way_to_compute():
     model = model_of(cell={"kind": "lstm", "hidden": 8}, layers=2, embedding=5).eval()
     layers, inputs, state = model.layers, torch.randn(T, B, 5), model.zero_state(B)
     task = layers.task(training=False)
-    ways = [partial(layers, backend=way) for name in ("cpu", "meta") for way in backends(task, torch.device(name))]
+    ways = [partial(layers.forward_by, way) for name in ("cpu", "meta") for way in backends(task, torch.device(name))]
 
     def generate(state):
         return model.generator(state) or model(ids(), state)

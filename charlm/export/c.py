@@ -55,9 +55,9 @@ class _CFile:
     def text(self) -> str:
         """Fill in model.c."""
         network, layers, vocabulary = self.network, self.network.layers, self.trained.vocabulary
-        V, H, E = len(vocabulary), layers.hidden_size, layers.layer_input_size(0)
+        V, H, E = len(vocabulary), layers.hidden_size, layers.forms[0].inputs
         codes = [
-            layer_code(layers.program(n), name, H, layers.layer_input_size(n), layers.zoneout)
+            layer_code(layers.forms[n].program, name, H, layers.forms[n].inputs, layers.zoneout)
             for n, name in enumerate(["first_layer", "upper_layer"][: layers.num_layers])
         ]
         self.add_layers(layers, codes)
@@ -81,7 +81,7 @@ class _CFile:
             "weights": ", ".join(filter(None, [self.trained.weights, self.weights])),
             "input": "its row of a table" if network.embedding is not None else "a 1 at the place of the id",
             "layers": "one recurrent layer" if count == 1 else f"{count} recurrent layers",
-            "equations": commented(layers.program(0)),
+            "equations": commented(layers.forms[0].program),
             "V": V,
             "E": E,
             "H": H,
@@ -113,9 +113,7 @@ class _CFile:
         for n in range(layers.num_layers):
             where = f"upper[{n - 1}]" if n else "first"
             code = codes[min(n, 1)]
-            parameters = dict(
-                zip((p.name for p in layers.program(n).parameters), layers.layer_parameters(n).values(), strict=True)
-            )
+            parameters = layers.layer_parameters(n)
             for matrix in code.matrices:
                 tensor = parameters[matrix.parameter]
                 self.put_matrix(f"{where}.{matrix.field}", tensor if tensor.dim() == 2 else tensor[matrix.place])

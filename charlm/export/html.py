@@ -71,7 +71,7 @@ def packed_model(trained: TrainedModel, weights: Weights) -> dict[str, Any]:
         "residual": layers.residual,
         "begins": network.reset_id,
         "programs": [
-            program_json(layers.program(layer), layers.hidden_size, layers.layer_input_size(layer))
+            program_json(layers.forms[layer].program, layers.hidden_size, layers.forms[layer].inputs)
             for layer in range(min(2, layers.num_layers))  # all layers above the first have the same
         ],
         "layers": [_parameters(layers, layer, weights) for layer in range(layers.num_layers)],
@@ -94,7 +94,9 @@ def packed_model(trained: TrainedModel, weights: Weights) -> dict[str, Any]:
 def _parameters(layers: RecurrentLayers, layer: int, weights: Weights) -> dict[str, Any]:
     """A layer's parameters by name: matrices, lists of them, or flat vectors."""
     parameters: dict[str, Any] = {}
-    for declared, tensor in zip(layers.program(layer).parameters, layers.layer_parameters(layer).values(), strict=True):
+    tensors = layers.layer_parameters(layer)
+    for declared in layers.forms[layer].program.parameters:
+        tensor = tensors[declared.name]
         if declared.columns == "":
             parameters[declared.name] = packed(tensor.detach().numpy())
         elif declared.stack:

@@ -214,9 +214,9 @@ class OnnxLayer:
     """One step of a layer. Values are [B, count · units]; those that depend on parameters only are constants."""
 
     def __init__(self, layers: RecurrentLayers, layer: int, x: str, states: Sequence[str], nodes: Nodes) -> None:
-        self.nodes, self.program = nodes, layers.program(layer)
+        self.nodes, self.program = nodes, layers.forms[layer].program
         self.parameters = layers.layer_parameters(layer)
-        self.hidden, self.inputs = layers.hidden_size, layers.layer_input_size(layer)
+        self.hidden, self.inputs = layers.hidden_size, layers.forms[layer].inputs
         self.when = when(self.program.nodes)
         self.x, self.states, self.zoneout = x, dict(zip(self.program.states, states, strict=True)), layers.zoneout
         self.known: dict[tuple[int, int], str] = {}

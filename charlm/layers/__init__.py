@@ -1,7 +1,8 @@
 """Recurrent layers in PyTorch: a stack of a cell's layers, and its backends.
 
     stack.py            RecurrentLayers: parameters, states, dropout, initialization
-    backend.py          Backend, one way to compute a layer, and LayerCall, its arguments
+    arguments.py        checks of what the stack is called with
+    backend.py          Backend, one way to compute a layer; LayerCall, its arguments; Task, what it is chosen for
     proof.py            the comparison of a backend with the reference loop, which drivers of GPUs must pass
     selection.py        the backends, and the choice of the fastest one that can compute a stack
     reference.py        the reference loop, which defines the right results

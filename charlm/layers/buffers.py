@@ -83,10 +83,6 @@ class BufferCache:
             if len(forms) > _MOST_FORMS:
                 forms.popitem(last=False)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "BufferCache":
-        """A copied stack has a cache of its own."""
-        return BufferCache()
-
     def __reduce__(self) -> tuple[type["BufferCache"], tuple[()]]:
-        """A pickled cache is empty."""
+        """A copied or pickled cache is empty."""
         return BufferCache, ()

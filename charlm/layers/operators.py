@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from charlm.gpu import product as gpu_product
+from charlm.gpu.product import torch_product
 from charlm.native import operators
 from charlm.native.kernels import LOSS, PRODUCT
 from charlm.native.loading import works
 from charlm.native.operators import check_tensor
-from charlm.system.device import autocasts_to_bf16
+from charlm.system.device import autocasts_to_bf16, without_autocast
 
 
 def refuse_symbols() -> None:
@@ -71,8 +71,11 @@ def linear(x: Tensor, w_NK: Tensor, bias_N: Tensor | None = None) -> Tensor:
 
 def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bool = False) -> Tensor:
     """a b + bias, [M, N], without gradients. With `bf16` the operands are rounded, not the result."""
-    multiply = operators.matmul if a_MK.device.type == "cpu" else gpu_product.matmul
-    return multiply(a_MK, b_KN, bias_N, bf16=bf16)
+    if a_MK.device.type == "cpu":
+        return operators.matmul(a_MK, b_KN, bias_N, bf16=bf16)
+    with without_autocast(a_MK.device):
+        c_MN = torch_product(a_MK, b_KN, bf16=bf16)
+        return c_MN if bias_N is None else c_MN.add_(bias_N)
 
 
 def _is_for_kernels(tensor: Tensor) -> bool:

@@ -3,6 +3,7 @@
 x ──► windows, vectors ──► Driver.forward ──► outputs, last states        Driver.backward computes the gradients
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from torch.utils import _pytree as pytree
 
 from charlm.cells.passes import Passes
 from charlm.cells.split import Split
@@ -162,6 +162,11 @@ def _run(driver: Driver, inputs: LoopInputs, state: LayerState, buffers_of: Buff
     return y_TBH, tuple(last)
 
 
+_TENSORS = ("ids", "mask", "zoneout", "carry", "states", "moments", "pre_zoneout")
+_LISTS = ("weights", "windows", "vectors", "saved", "operands")
+"""What the backward pass reads of a window, by name."""
+
+
 class _Loop(KernelFunction):
     """The loop as one operation of autograd, which sees the inputs that have gradients; the last are the states."""
 
@@ -178,11 +183,11 @@ class _Loop(KernelFunction):
         results = passing.result(outputs), *window.states[:, -1].clone()
         ctx.driver, ctx.buffers, ctx.buffers_of = driver, lasting, buffers_of
         ctx.table_rows = [len(table) for table in inputs.windows]
-        window = replace(window, outputs=None, windows=window.windows if inputs.passes.reads_windows else [])
         # Autograd keeps the tensors, and notices when one is changed.
-        leaves, ctx.names = pytree.tree_flatten(vars(window))
-        ctx.save_for_backward(*[leaf if isinstance(leaf, Tensor) else None for leaf in leaves])
-        ctx.others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        fields = vars(window) | ({} if inputs.passes.reads_windows else {"windows": []})
+        ctx.lengths = {name: len(fields[name]) for name in _LISTS}
+        ctx.save_for_backward(*(fields[name] for name in _TENSORS), *itertools.chain(*(fields[n] for n in _LISTS)))
+        ctx.numbers = {name: value for name, value in fields.items() if isinstance(value, int) or name == "passes"}
         return results
 
     @staticmethod
@@ -190,9 +195,10 @@ class _Loop(KernelFunction):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, dy_TBH: Tensor, *d_last: Tensor
     ) -> tuple[Tensor | None, ...]:
-        pairs = zip(ctx.saved_tensors, ctx.others, strict=True)
-        leaves = [other if tensor is None else tensor for tensor, other in pairs]
-        window, buffers = Window(**pytree.tree_unflatten(leaves, ctx.names)), ctx.buffers_of("backward")
+        saved = iter(ctx.saved_tensors)
+        tensors: dict[str, Any] = {name: next(saved) for name in _TENSORS}
+        lists: dict[str, Any] = {name: list(itertools.islice(saved, length)) for name, length in ctx.lengths.items()}
+        window, buffers = Window(**ctx.numbers, **tensors, **lists), ctx.buffers_of("backward")
         gradients = new_gradients(window, buffers, dy_TBH, d_last)
         ctx.driver.backward(window, gradients)
         d_windows = [buffers.result(d_rows) for d_rows in gradients.d_windows]

@@ -14,7 +14,7 @@ from charlm.layers.reference import REFERENCE
 from charlm.layers.torch_operator import torch_backends, torch_lacks
 from charlm.native.kernels import SHARED_KERNELS
 from charlm.native.loading import KernelError, allowed_sources, load
-from charlm.native.recurrence import cpu_driver
+from charlm.native.recurrence import CpuDriver
 from charlm.system.device import autocasts_to_bf16
 
 
@@ -68,7 +68,7 @@ def backends(task: Task, device: torch.device) -> list[Backend]:
 
 def cpu_backend(task: Task) -> Backend:
     """The kernels of the CPU."""
-    driver = cpu_driver(task.cell.name, task.both_passes)
+    driver = CpuDriver(task.cell.name, task.both_passes)
     return Backend("fused CPU kernel", partial(cpu_layer, driver, task.layers[0].inputs), driver=driver)
 
 

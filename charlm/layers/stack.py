@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from charlm.cells import Cell
 from charlm.cells.derivative import both_passes
-from charlm.cells.passes import Passes
-from charlm.cells.program import Parameter, Program, Start
+from charlm.cells.program import Parameter, Start
 from charlm.config.schema import Dropout
 from charlm.errors import LoopError
 from charlm.gpu.recurrence import DRIVERS
+from charlm.layers.arguments import check_input, check_lengths, check_state, order_of
 from charlm.layers.backend import (
     Activations,
     Backend,
@@ -30,7 +30,7 @@ from charlm.layers.backend import (
 from charlm.layers.buffers import BufferCache
 from charlm.layers.dropout import check_probability, drop_units, dropout_mask, zoneout_shares
 from charlm.layers.generation import generating_layer
-from charlm.layers.operators import check_ids, refuse_symbols
+from charlm.layers.operators import refuse_symbols
 from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import Selection, select
 from charlm.native.operators import check_tensor
@@ -105,18 +105,19 @@ class RecurrentLayers(nn.Module):
         """The shard of the batch that `forward` computes; masks are drawn for it."""
         programs = cell.programs()
         self._both_passes = both_passes(*programs)
-        self._forms: list[LayerForm] = []
+        self.forms: list[LayerForm] = []
+        """Step and sizes of each layer."""
         for inputs in [input_size] + [cell.hidden] * (num_layers - 1):
             square = inputs == cell.hidden
             passes = self._both_passes[square]
             program = programs[square] or cell.program(square)  # which raises: there is none
             assert passes is not None
-            self._forms.append(LayerForm(program, passes, cell.hidden, inputs))
+            self.forms.append(LayerForm(program, passes, cell.hidden, inputs))
         self.buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
         for layer in range(num_layers):
-            for declared in self.program(layer).parameters:
-                shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
+            for declared in self.forms[layer].program.parameters:
+                shape = declared.shape(self.hidden_size, self.forms[layer].inputs)
                 if declared.fixed:
                     self.register_buffer(f"{declared.name}_l{layer}", torch.empty(shape))
                 else:
@@ -148,19 +149,7 @@ class RecurrentLayers(nn.Module):
     @property
     def like(self) -> Tensor:
         """A tensor with the dtype and device of all parameters."""
-        return getattr(self, f"{self.program(0).parameters[0].name}_l0")
-
-    def passes(self, layer: int) -> Passes:
-        """The passes of the cell's step in this layer."""
-        return self._forms[layer].passes
-
-    def program(self, layer: int) -> Program:
-        """The cell's step in this layer, as it was when these layers were made."""
-        return self._forms[layer].program
-
-    def layer_input_size(self, layer: int) -> int:
-        """The features of the layer's input."""
-        return self._forms[layer].inputs
+        return getattr(self, f"{self.forms[0].program.parameters[0].name}_l0")
 
     def layer_parameters(self, layer: int) -> dict[str, Tensor]:
         """The parameters of one layer by name, in the program's order.
@@ -168,9 +157,9 @@ class RecurrentLayers(nn.Module):
         ValueError for one that was replaced by another shape, or by another type or device than the first has.
         """
         parameters, like = {}, self.like
-        for declared in self.program(layer).parameters:
+        for declared in self.forms[layer].program.parameters:
             name = f"{declared.name}_l{layer}"
-            shape = declared.shape(self.hidden_size, self.layer_input_size(layer))
+            shape = declared.shape(self.hidden_size, self.forms[layer].inputs)
             parameters[declared.name] = getattr(self, name)
             check_tensor(name, parameters[declared.name], shape, like.dtype, like.device)
         return parameters
@@ -178,7 +167,7 @@ class RecurrentLayers(nn.Module):
     def _declared(self) -> Iterator[tuple[int, Parameter, Tensor]]:
         """Each parameter, with its layer and what the cell's program declares of it."""
         for layer in range(self.num_layers):
-            for declared in self.program(layer).parameters:
+            for declared in self.forms[layer].program.parameters:
                 yield layer, declared, getattr(self, f"{declared.name}_l{layer}")
 
     def fixed_at_start(self) -> dict[str, Tensor]:
@@ -199,13 +188,13 @@ class RecurrentLayers(nn.Module):
         shapes = {}
         for layer, declared, parameter in self._declared():
             reads_below = layer > 0 and declared.columns == "I" and not declared.fixed
-            if reads_below or declared.name in self.program(layer).recurrent():
+            if reads_below or declared.name in self.forms[layer].program.recurrent():
                 shapes[parameter] = self._gate_shape(layer, declared)
         return shapes
 
     def _gate_shape(self, layer: int, declared: Parameter) -> tuple[int, ...]:
         """The shape of one gate's matrix."""
-        return declared._replace(gates=1, stack=0).shape(self.hidden_size, self.layer_input_size(layer))
+        return declared._replace(gates=1, stack=0).shape(self.hidden_size, self.forms[layer].inputs)
 
     # Forward
 
@@ -216,7 +205,6 @@ class RecurrentLayers(nn.Module):
         resets_TB: Tensor | None = None,
         lengths_B: Tensor | Sequence[int] | None = None,
         *,
-        backend: Backend | None = None,
         layer_inputs: list[Tensor] | None = None,
     ) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
@@ -227,21 +215,18 @@ class RecurrentLayers(nn.Module):
         parameters' dtype, even under autocast. TypeError and ValueError for arguments that do not fit, RuntimeError
         where PyTorch traces or transforms the kernels. torch.compile leaves the call out of its graphs.
 
-        backend: default: the fastest that can, or the next one where a loop fails on a GPU. layer_inputs: gets the
-        input of each layer, [T, B, I]; x is then a tensor.
+        By the fastest backend that can, or the next one where a loop fails on a GPU. layer_inputs: gets the input of
+        each layer, [T, B, I]; x is then a tensor.
         """
         if torch.compiler.is_dynamo_compiling():
             from charlm.layers.uncompiled import uncompiled
 
-            options: Any = {"backend": backend, "layer_inputs": layer_inputs}
-            return uncompiled(self.forward, x, state, resets_TB, lengths_B, **options)
-        if backend is not None:
-            return self._by(backend, x, state, resets_TB, lengths_B, layer_inputs=layer_inputs)
+            return uncompiled(self.forward, x, state, resets_TB, lengths_B, layer_inputs=layer_inputs)
         device, given = self.like.device, {"resets": resets_TB is not None, "lengths": lengths_B is not None}
         while True:
-            backend, random = self.select_backend(device, self.training, **given).backend, random_state(device)
+            selection, random = self.select_backend(device, self.training, **given), random_state(device)
             try:
-                return self._by(backend, x, state, resets_TB, lengths_B, layer_inputs=layer_inputs)
+                return self.forward_by(selection.backend, x, state, resets_TB, lengths_B, layer_inputs=layer_inputs)
             except LoopError as error:
                 say("gpu", str(error))
             set_random_state(device, random)
@@ -260,15 +245,15 @@ class RecurrentLayers(nn.Module):
 
         activations: one for each layer, which the loop records.
         """
-        return self._by(REFERENCE, x, state, resets_TB, lengths_B, activations=activations)
+        return self.forward_by(REFERENCE, x, state, resets_TB, lengths_B, activations=activations)
 
-    def _by(
+    def forward_by(
         self,
         backend: Backend,
         x: Tensor | Lookup,
-        state: RecurrentState | None,
-        resets_TB: Tensor | None,
-        lengths_B: Tensor | Sequence[int] | None,
+        state: RecurrentState | None = None,
+        resets_TB: Tensor | None = None,
+        lengths_B: Tensor | Sequence[int] | None = None,
         *,
         activations: list[Activations] | None = None,
         layer_inputs: list[Tensor] | None = None,
@@ -276,7 +261,7 @@ class RecurrentLayers(nn.Module):
         """`forward` by a backend."""
         if backend.driver:
             refuse_symbols()
-        T, B = self._check_input(x)
+        T, B = check_input(f"{self.kind}: input", x, self.input_size, self.like, batch_first=self.batch_first)
         layer_states, like, carry_TB = self._split_state(state, B), self.like, None
         if resets_TB is not None:
             check_tensor(f"{self.kind}: resets", resets_TB, (T, B), torch.bool, like.device)
@@ -288,7 +273,7 @@ class RecurrentLayers(nn.Module):
             y = x.transpose(0, 1)
         after_end_TB1 = None
         if lengths_B is not None:
-            lengths_B = self._check_lengths(lengths_B, T, B)
+            lengths_B = check_lengths(f"{self.kind}: lengths", lengths_B, T, B, like.device)
             after_end_TB1 = (torch.arange(T, device=like.device)[:, None] >= lengths_B).unsqueeze(-1)
             y = y.masked_fill(after_end_TB1, 0)
         last_states: list[LayerState] = []
@@ -307,51 +292,9 @@ class RecurrentLayers(nn.Module):
         y = y.transpose(0, 1) if self.batch_first else y
         return y, tuple(torch.stack(tensors) for tensors in zip(*last_states, strict=True))
 
-    def _check_input(self, x: Tensor | Lookup) -> tuple[int, int]:
-        """T and B of an input."""
-        like = self.like
-        if isinstance(x, Lookup):
-            check_tensor("ids of a lookup", x.ids_TB, None, torch.int64, like.device)
-            V = self.input_size
-            if x.table_VI is not None:
-                V = len(x.table_VI)
-                check_tensor("table of a lookup", x.table_VI, (V, self.input_size), like.dtype, like.device)
-            if like.is_cpu:
-                check_ids("ids of a lookup", x.ids_TB, V)
-            shape = [*x.ids_TB.shape, self.input_size]
-        elif isinstance(x, Tensor):
-            dtype = like.dtype
-            if x.is_floating_point() and torch.is_autocast_enabled("cpu" if like.is_cpu else "cuda"):
-                dtype = x.dtype  # as in torch.nn: autocast converts the results of operators before these layers
-            check_tensor(f"{self.kind}: input", x, None, dtype, like.device)
-            shape = list(x.shape)
-        else:
-            raise TypeError(
-                f"{self.kind}: input: found a {type(x).__name__}; allowed: a tensor {self._order}, and lengths_B for "
-                "sequences of different lengths"
-            )
-        if len(shape) == 3 and shape[2] == self.input_size:
-            T, B = shape[1::-1] if self.batch_first and isinstance(x, Tensor) else shape[:2]
-            if T > 0:
-                return T, B
-        raise ValueError(f"{self.kind}: input: found shape {shape}; allowed: {self._order} with T ≥ 1")
-
-    def _check_lengths(self, lengths: Tensor | Sequence[int], T: int, B: int) -> Tensor:
-        """The lengths as a tensor [B]."""
-        name, device = f"{self.kind}: lengths", self.like.device
-        lengths_B = torch.as_tensor(lengths, device=device)
-        check_tensor(name, lengths_B, (B,), torch.int64, device)
-        check_ids(name, lengths_B, T + 1)
-        return lengths_B
-
-    @property
-    def _order(self) -> str:
-        """How an input tensor is read."""
-        return f"[{'B, T' if self.batch_first else 'T, B'}, {self.input_size}]"
-
     def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
         """The call of one layer; draws its masks in training."""
-        passes, parameters = self.passes(layer), self.layer_parameters(layer)
+        passes, parameters = self.forms[layer].passes, self.layer_parameters(layer)
         like, mask_BH = next(iter(parameters.values())), None
         if training and (p := self.dropout.state) > 0:
             mask_BH = dropout_mask(tuple(state[0].shape), p, like=like, shard=self.shard, streams=0)
@@ -369,7 +312,7 @@ class RecurrentLayers(nn.Module):
         for layer, layer_state in enumerate(self._split_state(state, state[0].shape[1])):
             call = self.layer_call(layer, layer_state, steps=1, training=False)
             inputs = characters if layer == 0 else None
-            layers.append(generating_layer(driver, self.layer_input_size(layer), call, inputs))
+            layers.append(generating_layer(driver, self.forms[layer].inputs, call, inputs))
         return layers
 
     # Backends
@@ -378,7 +321,7 @@ class RecurrentLayers(nn.Module):
         """What these layers ask of a backend."""
         return Task(
             cell=self.cell,
-            layers=tuple(self._forms),
+            layers=tuple(self.forms),
             both_passes=self._both_passes,
             dtype=self.like.dtype,
             training=training,
@@ -412,14 +355,9 @@ class RecurrentLayers(nn.Module):
         """The state of each layer."""
         if state is None:
             state = self.zero_state(batch_size)
-        if not isinstance(state, tuple | list) or len(state) != len(self.state_names):
-            names = ", ".join(self.state_names) + ("," if len(self.state_names) == 1 else "")
-            count = f" of {len(state)}" if isinstance(state, tuple | list) else ""
-            found = f"{type(state).__name__}{count}"
-            raise TypeError(f"{self.kind}: state: found a {found}; allowed: a tuple ({names}) of tensors")
-        shape, like = (self.num_layers, batch_size, self.hidden_size), self.like
-        for name, tensor in zip(self.state_names, state, strict=True):
-            check_tensor(f"{self.kind}: state {name} of an input {self._order}", tensor, shape, like.dtype, like.device)
+        shape = self.num_layers, batch_size, self.hidden_size
+        order = order_of(self.input_size, batch_first=self.batch_first)
+        check_state(f"{self.kind}: state", state, self.state_names, shape, self.like, order)
         return list(zip(*(tensor.unbind() for tensor in state), strict=True))
 
     def zero_state(self, batch_size: int) -> RecurrentState:
@@ -434,7 +372,7 @@ class RecurrentLayers(nn.Module):
     def init_orthogonal_(self) -> None:
         """Make each gate's recurrent matrix that has no initial value of its own orthogonal (Saxe et al. 2014)."""
         for layer, declared, parameter in self._declared():
-            if declared.name in self.program(layer).recurrent():
+            if declared.name in self.forms[layer].program.recurrent():
                 for block, start in self._blocks(layer, declared, parameter):
                     if start is None:
                         nn.init.orthogonal_(block)

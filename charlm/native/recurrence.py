@@ -57,10 +57,6 @@ class CpuDriver:
         return self.kernel.structs[0].fill(**fields, zoneout_rows=rows, variant=self._variants[window.passes])
 
 
-cpu_driver = functools.lru_cache(maxsize=64)(CpuDriver)
-"""The driver of these passes: layers with the same passes share it."""
-
-
 def scratch(window: Window, widths: Sequence[int]) -> Tables:
     """Scratch that the threads of a call share. widths: of a row of each operand that is copied, or 0."""
     norms = norm_counts(window.passes.normalizations)

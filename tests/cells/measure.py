@@ -163,7 +163,7 @@ def rounded(tensor: Tensor) -> Tensor:
 def own(stack: RecurrentLayers, driver: GpuDriver | None = None) -> Callable[..., tuple[Tensor, RecurrentState]]:
     """`forward` by the loop of GPUs; on the CPU in Triton's interpreter, in float32."""
     loop = gpu_backend(driver or GpuDriver(None), stack.task(training=stack.training))
-    return partial(RecurrentLayers.forward, stack, backend=loop)
+    return partial(RecurrentLayers.forward_by, stack, loop)
 
 
 def by_kernel(stack: RecurrentLayers) -> RecurrentLayers:

@@ -72,11 +72,11 @@ def test_a_stack_is_its_layers_with_masks_drawn_from_the_lowest_up(case, residua
     def layer_by_hand(layer, inputs):
         mask = dropout_mask((5, 6), q, like=x)
         named = stack.layer_parameters(layer)
-        for name in stack.program(layer).recurrent():
+        for name in stack.forms[layer].program.recurrent():
             named[name] = named[name] * dropout_mask(tuple(named[name].shape), r, like=x)
         zoned_out = dropout_mask((4, 5, 6 * len(state)), k, like=x) == 0
         of_layer = tuple(tensor[layer] for tensor in state)
-        return reference_layer(inputs, LayerCall(stack.passes(layer), named, of_layer, mask, zoned_out.double()))
+        return reference_layer(inputs, LayerCall(stack.forms[layer].passes, named, of_layer, mask, zoned_out.double()))
 
     low, last_of_low = layer_by_hand(0, x)
     mask = dropout_mask((1 if variational else 4, 5, 6), p, like=x)

@@ -182,8 +182,8 @@ def hold_kernels_to_the_rule(cells: Sequence[Cell]) -> None:
             for parameter in stack.parameters():
                 parameter += 0.2 * torch.randn_like(parameter)
         stacks.append(stack)
-    library = CpuDriver("own", tuple(stack.passes(0) for stack in stacks))
-    with mock.patch("charlm.layers.selection.cpu_driver", return_value=library):
+    library = CpuDriver("own", tuple(stack.forms[0].passes for stack in stacks))
+    with mock.patch("charlm.layers.selection.CpuDriver", return_value=library):
         for stack in stacks:
             try:
                 hold_to_the_rule(stack, 4, 5)

@@ -82,7 +82,7 @@ def test_parameters_start_within_the_range_of_torch_or_of_the_config(case):
     first = {name: parameter.detach().clone() for name, parameter in stack.named_parameters()}
     stack.init_uniform_(0.01)
     for layer in range(2):
-        for declared in stack.program(layer).parameters:
+        for declared in stack.forms[layer].program.parameters:
             name = f"{declared.name}_l{layer}"
             if declared.bound is not None or any(start is not None for start in declared.starts):
                 continue
@@ -237,5 +237,5 @@ def test_layers_run_what_the_line_says():
     chosen = layers.select_backend("cpu").backend
     assert chosen.name != "reference loop"
     y, _ = layers(x)
-    assert torch.equal(y, layers(x, backend=chosen)[0])
+    assert torch.equal(y, layers.forward_by(chosen, x)[0])
     assert not torch.equal(y, layers.forward_reference(x)[0])

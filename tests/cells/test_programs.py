@@ -20,7 +20,7 @@ from tests.export.odd import Odd
 def assert_forms_are_the_step(layers: RecurrentLayers) -> None:
     """The reference loop and the programs give the numbers of the step; people can read it, and its derivative."""
     x, state = random_input(layers, 3, 2), random_state(layers, 2)
-    expected, program = run(by_step(layers), layers, x, state), layers.program(0)
+    expected, program = run(by_step(layers), layers, x, state), layers.forms[0].program
     for forward in (layers.forward_reference, by_program(layers, program), by_program(layers, scalarized(program))):
         assert_equal_runs(run(forward, layers, x, state), expected, tolerance=1e-10)
     assert all(" = " in line for line in (*equations(program), *derivative(program)))

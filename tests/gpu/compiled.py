@@ -29,7 +29,7 @@ def main() -> None:
     for case in CASES:
         if str(case) not in sys.argv[2:]:
             continue
-        passes = case.start(1, 2).passes(0)
+        passes = case.start(1, 2).forms[0].passes
         for on in (False, True):
             options = Options(mask=on, zoneout=on, resets=on, bf16=on)
             functions = compiled(passes, options)

@@ -51,9 +51,9 @@ def test_kernels_are_launched_on_the_card_of_the_tensors(case, current, monkeypa
 
 
 def test_a_variable_switches_graphs_off(monkeypatch):
-    assert [driver.lacks(FIRST) for driver in DRIVERS] == [None, None]
+    assert [driver.lacks(FIRST, []) for driver in DRIVERS] == [None, None]
     monkeypatch.setenv("CHARLM_GRAPHS", "0")
-    assert [driver.lacks(FIRST) for driver in DRIVERS] == ["switched off by CHARLM_GRAPHS", None]
+    assert [driver.lacks(FIRST, []) for driver in DRIVERS] == ["switched off by CHARLM_GRAPHS", None]
 
 
 def test_a_call_in_another_stream_or_on_another_card_is_another_graph(monkeypatch):
