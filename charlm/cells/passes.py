@@ -136,7 +136,16 @@ class Passes:
         return any(node.size == "I" for node in self.split.loop.nodes)
 
     @functools.cached_property
-    def mixes_sizes(self) -> bool:
+    def summed_vectors(self) -> dict[int, Rows]:
+        """The gradients of vectors that a loop sums up."""
+        return {k: rows for k, rows in self.backward.vectors.items() if k not in self.like_vectors}
+
+    def loop_size(self, size: Size) -> Size:
+        """The size of the loop that computes such vectors: H also for I where both are the same."""
+        return "H" if size == "I" and self._mixes_sizes else size
+
+    @functools.cached_property
+    def _mixes_sizes(self) -> bool:
         """Whether the step adds vectors of the sizes I and H, which then have the same units."""
         nodes = self.split.program.nodes
         if any(nodes[place].size == "I" for place in self.split.program.results):

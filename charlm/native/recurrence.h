@@ -231,13 +231,14 @@ class Partials {
     pair[B_] = y;
   }
 
-  // Put the mean and the sum of squared deviations of a part; values: its rows [groups, W], which sum to `total`.
-  void put_moments(Index part, const Slice& slice, const Slice& units, Index k, Index b, Floats total,
-                   const float* values) const {
+  // Put the mean and the sum of squared deviations of a part. value(u, n, i): its units, which sum to `total`.
+  template <class Value>
+  FLATTEN void put_moments(Index part, const Slice& slice, const Slice& units, Index k, Index b, Floats total,
+                           const Value& value) const {
     const float mean = sum(total) / (units.end - units.first);
     Floats squares = {};
-    slice.each_group_of(units, [&](Index, Index n, Index i) {
-      const Floats deviation = first_lanes(load(values + i * W) - mean, n);
+    slice.each_group_of(units, [&](Index u, Index n, Index i) {
+      const Floats deviation = first_lanes(value(u, n, i) - mean, n);
       squares += deviation * deviation;
     });
     put(part, k, b, mean, sum(squares));
