@@ -11,15 +11,12 @@ from charlm.cells.passes import Passes
 from charlm.cells.plan import (
     NORMALIZATIONS,
     PRODUCTS,
-    StagedStore,
     Store,
     Vector,
     backward_plan,
     forward_plan,
-    in_order,
     memory_of,
     planned,
-    stores_of_sums,
 )
 from charlm.cells.program import Node, Size
 from charlm.cells.split import Before, before_loop
@@ -71,16 +68,12 @@ def _forward(derived: Passes) -> str:
     """The forward pass."""
     operands = tuple(operand.node for operand in derived.operands)
     of = CppPass(derived, forward_plan(derived, BEGINS), derived.normalizations, operands)
-    members = [f"const Zoneout zoneout{{a, {len(derived.states)}}};", "int turn = 1;", *_partials(of)]
-    constructed = []
+    members = [f"const Zoneout zoneout{{a, {len(derived.states)}}};", *_partials(of)]
     for k, operand in enumerate(derived.operands):
         mask = "a.mask" if operand.size == "H" else "nullptr"
-        members.append(f"Copies<Operand> copies{k}{{a.B, {units(operand.size)}, {mask}, a.copies[{k}]}};")
-        if operand.state:
-            s = derived.states.index(operand.state)
-            constructed.append(f"copies{k}.begin(slice_H, a.state({s}, 0, 0));")
-    functions = ["Index operand_step(Index t) const { return a.saved_steps > 1 ? t : turn; }"]
-    return _class("Forward", of, [*members, *_products(of)], ["turn ^= 1;", *_stages(of)], functions, constructed)
+        first = f", slice_H, {of.operand_address(k, '0')}" if operand.state else ""
+        members.append(f"Copies<Operand> copies{k}{{a.B, {units(operand.size)}, {mask}, a.copies[{k}]{first}}};")
+    return _class("Forward", of, [*members, *_products(of)], [*_stages(of), "turn ^= 1;"])
 
 
 def _backward(derived: Passes) -> str:
@@ -109,14 +102,7 @@ def _backward(derived: Passes) -> str:
     last = [_multiplied_back(of, p) for products in derived.through.values() for p in products]
     if last:
         last = ["member.meet();", *last]
-    functions = [
-        "Index operand_step(Index t) const { return a.saved_steps > 1 ? t : 0; }",
-        "Floats masked(Floats d, Index b, Index u, Index n) const {",
-        "return a.mask ? d * load(a.mask + b * a.H + u, n) : d;",
-        "}",
-        *_finish(derived, of),
-    ]
-    return _class("Backward", of, members, [*clear, *_stages(of), *add, *last], functions)
+    return _class("Backward", of, members, [*clear, *_stages(of), *add, *last], _finish(derived, of))
 
 
 def _finish(derived: Passes, of: CppPass) -> list[str]:
@@ -139,23 +125,20 @@ def _finish(derived: Passes, of: CppPass) -> list[str]:
 def _before(derived: Passes, before: Before) -> str:
     """The part before the loop, one step at a time: generation gets the input of a layer step by step."""
     nodes, split = before.program.nodes, derived.split
-    order = in_order(nodes, before.program.results, BEGINS, derived.loop_size)
-    stores: list[StagedStore] = []
+    stores: list[Store] = []
     for k, place in enumerate(before.operands):
         if nodes[place].op != "input":
-            stores.append((order.home[place], Store(place, Vector("operand_before", k, nodes[place].size))))
+            stores.append(Store(Vector("operand_before", k, nodes[place].size), (place,)))
     rows = iter(before.program.results)
     for index, window in enumerate(split.windows):
         whole = split.program.nodes[window]
         for k in range(whole.count):
-            place = next(rows)
-            vector = Vector("window_before", index, whole.size, whole.count, k)
-            stores.append((order.home[place], Store(place, vector)))
+            stores.append(Store(Vector("window_before", index, whole.size, whole.count, k), (next(rows),)))
     memory = memory_of(derived, nodes)
     for place, vector in memory.items():
         if vector.kind == "static":  # in `a.vectors`, those of the loop come first
             memory[place] = vector._replace(index=vector.index + len(split.vectors))
-    plan = planned(order, memory, stores + stores_of_sums(order))
+    plan = planned(nodes, memory, stores, BEGINS, derived.loop_size)
     of = CppPass(derived, plan, before.norms, before.operands, is_before=True)
     members = _partials(of, first=len(norm_counts(derived.normalizations)))
     for k, place in enumerate(before.operands):
@@ -166,21 +149,14 @@ def _before(derived: Passes, before: Before) -> str:
             buffer = f"a.copies[{k + len(derived.operands)}]"
             members.append(f"Copies<Operand> copies{k}{{a.B, {size}, nullptr, {buffer}, true}};")
     members += _products(of, first=len(derived.products))
-    return _class("Before", of, members, _stages(of), [])
+    return _class("Before", of, members, _stages(of))
 
 
 # Parts of the classes
 
 
-def _class(
-    name: str,
-    of: CppPass,
-    members: Sequence[str],
-    step: Sequence[str],
-    functions: Sequence[str],
-    constructed: Sequence[str] = (),
-) -> str:
-    """A class with `step`, a function for each loop, and others. constructed: lines of the constructor."""
+def _class(name: str, of: CppPass, members: Sequence[str], step: Sequence[str], functions: Sequence[str] = ()) -> str:
+    """A class with `step`, a function for each loop, and others."""
     plan, lines = of.plan, []
     for size in dict.fromkeys(of.passes.loop_size(node.size) for node in plan.nodes if node.size != ""):
         lines.append(f"const Slice slice_{size}{{member, {units(size)}}};")
@@ -191,14 +167,10 @@ def _class(
     return "\n".join(
         [
             "template <class Operand>",
-            f"struct {name} {{",
-            *("const Arguments& a;", "const Member& member;", "Scratch& scratch;"),
+            f"struct {name} : Pass {{",
+            "using Pass::Pass;",
             *lines,
             *members,
-            f"{name}(const Arguments& a, const Member& member, Scratch& scratch)",
-            ": a(a), member(member), scratch(scratch) {",
-            *constructed,
-            "}",
             f"void step({of.time}) {{",
             *(f"partials_{size}.turn();" for size in norm_counts(of.norms)),
             *step,
@@ -245,9 +217,9 @@ def _begin(of: CppPass, place: int) -> list[str]:
     merge = f"partials_{size}.merge({k}, {node.number!r}f, {str(not node.is_rms).lower()});"
     if of.is_before:
         return [merge]
-    save = f"m[0] = partials_{size}.second({k})[b], m[1] = partials_{size}.first({k})[b];"
-    rows = f"for (Index b = 0; b < a.B; b++) {{ float* m = {of.moments(number)}; {save} }}"
-    return [merge, f"if (member.id == 0) {rows}"]
+    stride = 2 * len(of.norms)
+    save = f"partials_{size}.save({k}, a.moments + a.saved_row(t, 0) * {stride} + {2 * number}, {stride});"
+    return [merge, save]
 
 
 def _multiplied_back(of: CppPass, p: int) -> str:

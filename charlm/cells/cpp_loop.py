@@ -17,9 +17,9 @@ _ROWS = {
     "input": "x + b * {size}",
     "window": "a.windows[{index}] + a.input_row(t, b) * {width}",
     "static": "a.vectors[{index}]",
-    "state": "a.state({index}, t, {b})",
+    "state": "a.state({index}, t, b)",
     "after": "a.after({index}, t, b)",
-    "operand": "a.operands[{stored}] + (operand_step(t) * a.B + {b}) * {size}",
+    "operand": "a.operands[{stored}] + (operand_step(t) * a.B + b) * {size}",
     "saved": "a.saved[{index}] + a.saved_row(t, b) * Slice::groups_of({size}) * W * {count}",
     "product": "product{index}.row(b)",
     "later": "buffer_{name}.row(b, {index})",
@@ -63,24 +63,23 @@ class CppPass:
 
     def moments(self, norm: int) -> str:
         """The address of the saved moments of a normalization."""
-        return f"(a.moments + (a.saved_row(t, b) * {len(self.norms)} + {norm}) * 2)"
+        return f"(a.moments + a.saved_row(t, b) * {2 * len(self.norms)} + {2 * norm})"
 
-    def operand_address(self, k: int) -> str:
-        """The address of the rows of an operand for its products."""
+    def operand_address(self, k: int, t: str = "t") -> str:
+        """The address of the rows of an operand for its products at step t."""
         if self.is_before:
             return "x"
         operand = self.passes.operands[k]
-        if not operand.state:
-            return self.row(Vector("operand", k, operand.size), b="0")
-        return self.row(Vector("state", self.passes.states.index(operand.state)), b="0")
+        if operand.state:
+            return f"a.state({self.passes.states.index(operand.state)}, {t}, 0)"
+        return self.row(Vector("operand", k, operand.size)).replace(" + b)", ")")
 
-    def row(self, vector: Vector, b: str = "b") -> str:
+    def row(self, vector: Vector) -> str:
         """The address of the row of a vector."""
         kind, index, size, count, _ = vector
         width = units(size) if count == 1 else f"{count} * {units(size)}"
         stored = self.passes.stored_operands.index(index) if kind == "operand" else 0
-        names = {"index": index, "stored": stored, "count": count, "b": b}
-        return _ROWS[kind].format(name=size, size=units(size), width=width, **names)
+        return _ROWS[kind].format(index=index, stored=stored, name=size, size=units(size), width=width, count=count)
 
     def address(self, vector: Vector, row: str) -> str:
         """The address of a vector's units in its row."""
@@ -104,12 +103,12 @@ class LoopText:
 
     def text(self) -> str:
         """The function of a stage."""
-        of, size = self.of, self.loop.size
+        size = self.loop.size
         lines = list(map(self.line, self.loop.steps))
         sums = [store for store in self.loop.stores if store.vector.kind in _TOTALS]
         after = [self.exchanged(store) for store in sums]
         rows = [f"const auto {name} = {value};" for name, value in self.rows.items()]
-        head = [f"[[gnu::flatten]] void stage{self.stage}_{size}({of.time}, Index b) const {{", *rows]
+        head = [f"[[gnu::flatten]] void stage{self.stage}_{size}({self.of.time}, Index b) const {{", *rows]
         if not sums:
             body = [f"slice_{size}.each_group([&](Index u, Index n, Index i) {{", *lines, "});"]
         else:
@@ -204,7 +203,7 @@ class LoopText:
 
     def stored(self, store: Store) -> str:
         """The line that stores a value."""
-        kind, index, size, _, k = vector = store.vector
+        kind, index, *_ = vector = store.vector
         value = self.name(store.value)
         match kind:
             case "operand" | "d_product":
@@ -232,8 +231,9 @@ class LoopText:
             case "moments":
                 return f"total{index} += first_lanes({value}, n);"
             case "d_moments":
-                d = self.name(store.values[0])
-                return f"total{index} += first_lanes({d}, n); products{index} += first_lanes({d} * {value}, n);"
+                result = self.name(store.values[1])
+                total = f"total{index} += first_lanes({value}, n);"
+                return f"{total} products{index} += first_lanes({value} * {result}, n);"
         raise AssertionError(store)
 
     def copied(self, store: Store, value: str) -> str:

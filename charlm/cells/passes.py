@@ -153,23 +153,6 @@ class Passes:
         unit_by_unit = [node for node in nodes if node.op not in ("product", "part")]
         return any({"H", "I"} <= {nodes[arg].size for arg in node.args} for node in unit_by_unit)
 
-    @functools.cached_property
-    def forward_ends(self) -> list[int]:
-        """The nodes of the forward pass that are stored or multiplied."""
-        ends = [*self.forward.states.values()]
-        for rows in self.forward.saved.values():
-            ends += rows
-        return ends + [operand.node for operand in self.operands]
-
-    @functools.cached_property
-    def backward_ends(self) -> list[int]:
-        """Nodes of the backward pass that are stored or multiplied. `product_back` of states is not: see `through`."""
-        ends = [*self.backward.states.values()]
-        for gradients in (self.backward.products, self.backward.windows, self.backward.vectors):
-            for rows in gradients.values():
-                ends += rows
-        return ends
-
 
 def numbered(nodes: Sequence[Node], op: str) -> dict[int, int]:
     """The index in `Passes` of each product or normalization of the forward pass, by its place."""

@@ -45,7 +45,7 @@ class Vector(NamedTuple):
         no_d_state         the same where nothing but zoneout passes a gradient on
         window_before, operand_before   before the loop: window `index`; operand `index` of the products there
         moments, d_moments sums over units for the next stage: of the argument of normalization `index`; of the gradient
-                           d of its result x, and of d x
+                           d of its result x, and of d ⊙ x
     """
 
     kind: str
@@ -63,17 +63,15 @@ class Load(NamedTuple):
 
 
 class Store(NamedTuple):
-    """A value that a loop stores."""
+    """Values that a loop stores."""
 
-    value: int
     vector: Vector
-    arrival: int | None = None
-    """d_moments: the gradient d. d_state: the node `d_state`, if the same stage computes it."""
+    values: Rows
+    """One; for d_moments the gradient d of a normalization's result x, and x."""
 
     @property
-    def values(self) -> Rows:
-        """The nodes that it needs."""
-        return (self.value,) if self.arrival is None else (self.arrival, self.value)
+    def value(self) -> int:
+        return self.values[0]
 
 
 class Loop(NamedTuple):
@@ -105,36 +103,49 @@ class Plan(NamedTuple):
     """See `numbers`."""
 
 
-class Order(NamedTuple):
-    """The nodes of a pass, and the stage in which each is computed first."""
-
-    nodes: Sequence[Node]
-    begins: Collection[str]
-    """The operations that begin a stage."""
-    loop_size: Callable[[Size], Size]
-    """The size of the loop that computes values of a size."""
-    home: dict[int, int]
-    """The stage of each node that is needed."""
-
-    @property
-    def last(self) -> int:
-        """The last stage."""
-        return max(self.home.values(), default=0)
-
-
-StagedStore = tuple[int, Store]
-"""A store and its stage."""
-_LEAVES = ("window", "static", "vector", "before", "after", "saved", "operand", "constant", "state", "input")
 PLAIN = ("operand", "saved", "d_product", "d_window", "later")
 """Stores from which later stages can load the value."""
-_STATES = ("state", "d_state", "no_d_state")
-"""Stores that overwrite what the same loop reads."""
+_STATES = ("state", "d_state")
+"""Stores that overwrite what the step reads: they come last."""
+_LEAVES = ("window", "static", "vector", "before", "after", "saved", "operand", "constant", "state", "input")
 
 
-def in_order(
-    nodes: Sequence[Node], ends: Iterable[int], begins: Collection[str], loop_size: Callable[[Size], Size]
-) -> Order:
-    """The nodes that `ends` need, each with its stage.
+def forward_plan(passes: Passes, begins: Collection[str]) -> Plan:
+    """The plan of the forward pass. begins: the operations that begin a stage."""
+    forward, stores = passes.forward, list[Store]()
+    for k in passes.stored_operands:
+        stores.append(Store(Vector("operand", k, passes.operands[k].size), (passes.operands[k].node,)))
+    for index, (size, places) in enumerate(forward.saved.items()):
+        for k, place in enumerate(places):
+            stores.append(Store(Vector("saved", index, size, len(places), k), (place,)))
+    for s, place in enumerate(forward.states.values()):
+        stores.append(Store(Vector("state", s), (place,)))
+    return planned(forward.nodes, memory_of(passes, forward.nodes), stores, begins, passes.loop_size)
+
+
+def backward_plan(passes: Passes, begins: Collection[str]) -> Plan:
+    """The plan of the backward pass. begins: the operations that begin a stage."""
+    back, whole, stores = passes.backward, passes.split.program.nodes, list[Store]()
+    windows = {k: rows for k, rows in back.windows.items() if k not in passes.like_windows}
+    for kind, gradients, sizes in (
+        ("d_product", dict(sorted(back.products.items())), [product.size for product in passes.products]),
+        ("d_window", windows, [whole[place].size for place in passes.split.windows]),
+        ("d_vector", passes.summed_vectors, [whole[place].size for place in passes.split.vectors]),
+    ):
+        for index, rows in gradients.items():
+            for k, place in enumerate(rows):
+                stores.append(Store(Vector(kind, index, sizes[index], len(rows), k), (place,)))
+    for s, name in enumerate(passes.states):
+        if name in back.states:
+            stores.append(Store(Vector("d_state", s), (back.states[name],)))
+        else:
+            arriving = back.nodes.index(Node("d_state", name=name))
+            stores.append(Store(Vector("no_d_state", s), (arriving,)))
+    return planned(back.nodes, memory_of(passes, back.nodes), stores, begins, passes.loop_size)
+
+
+def stages_of(nodes: Sequence[Node], ends: Iterable[int], begins: Collection[str]) -> dict[int, int]:
+    """The nodes that `ends` need, and the stage in which each is computed.
 
     A product begins the stage after its operand's. The forward pass of an RHN of depth 2:
 
@@ -165,75 +176,7 @@ def in_order(
         needed_at = home[place] - 1 if node.op in begins else home[place]
         for arg in node.args:
             latest[arg] = min(latest.get(arg, needed_at), needed_at)
-    return Order(nodes, begins, loop_size, home)
-
-
-def forward_plan(passes: Passes, begins: Collection[str]) -> Plan:
-    """The plan of the forward pass. begins: the operations that begin a stage."""
-    forward, nodes = passes.forward, passes.forward.nodes
-    order = in_order(nodes, passes.forward_ends, begins, passes.loop_size)
-    home = order.home
-    stores: list[StagedStore] = []
-    for k in passes.stored_operands:
-        operand = passes.operands[k]
-        stores.append((home[operand.node], Store(operand.node, Vector("operand", k, operand.size))))
-    for index, (size, places) in enumerate(forward.saved.items()):
-        for k, place in enumerate(places):
-            stores.append((home[place], Store(place, Vector("saved", index, size, len(places), k))))
-    for s, (name, place) in enumerate(forward.states.items()):
-        # No earlier stage may overwrite the copy of a state that others still multiply.
-        stage = home[place]
-        for product, p in numbered(nodes, "product").items():
-            if passes.operands[passes.products[p].operand].state == name:
-                stage = max(stage, home[product])
-        if nodes[place].op in _LEAVES:
-            stage = order.last
-        stores.append((stage, Store(place, Vector("state", s))))
-    return planned(order, memory_of(passes, nodes), stores + stores_of_sums(order))
-
-
-def backward_plan(passes: Passes, begins: Collection[str]) -> Plan:
-    """The plan of the backward pass. begins: the operations that begin a stage."""
-    back, whole = passes.backward, passes.split.program.nodes
-    order = in_order(back.nodes, passes.backward_ends, begins, passes.loop_size)
-    home, last = order.home, order.last
-    arrivals = {name: back.nodes.index(Node("d_state", name=name)) for name in passes.states}
-    for arrival in arrivals.values():
-        home.setdefault(arrival, last)  # no gradient needs it, but zoneout may pass it on
-    stores: list[StagedStore] = []
-
-    def put(kind: str, gradients: Mapping[int, Rows], sizes: Sequence[Size]) -> None:
-        for index, rows in gradients.items():
-            for k, place in enumerate(rows):
-                stores.append((home[place], Store(place, Vector(kind, index, sizes[index], len(rows), k))))
-
-    put("d_product", dict(sorted(back.products.items())), [product.size for product in passes.products])
-    windows = {k: rows for k, rows in back.windows.items() if k not in passes.like_windows}
-    put("d_window", windows, [whole[place].size for place in passes.split.windows])
-    put("d_vector", passes.summed_vectors, [whole[place].size for place in passes.split.vectors])
-    for s, (name, arrival) in enumerate(arrivals.items()):
-        if name not in back.states:
-            stores.append((home[arrival], Store(arrival, Vector("no_d_state", s))))
-            continue
-        place = back.states[name]
-        stage = last if back.nodes[place].op in _LEAVES else max(home[place], home[arrival])
-        same_stage = stage == home[arrival]
-        stores.append((stage, Store(place, Vector("d_state", s), arrival if same_stage else None)))
-    return planned(order, memory_of(passes, back.nodes), stores + stores_of_sums(order))
-
-
-def stores_of_sums(order: Order) -> list[StagedStore]:
-    """The sums over units that normalizations need which begin a stage."""
-    norms = numbered(order.nodes, "normalize")
-    stores: list[StagedStore] = []
-    for place, stage in order.home.items():
-        node = order.nodes[place]
-        if node.op == "normalize" and node.op in order.begins:
-            stores.append((stage - 1, Store(node.args[0], Vector("moments", norms[place], node.size))))
-        elif node.op == "normalize_back" and node.op in order.begins:
-            d, result = node.args
-            stores.append((stage - 1, Store(result, Vector("d_moments", node.index, node.size), d)))
-    return stores
+    return home
 
 
 def memory_of(passes: Passes, nodes: Sequence[Node]) -> dict[int, Vector]:
@@ -256,14 +199,33 @@ def memory_of(passes: Passes, nodes: Sequence[Node]) -> dict[int, Vector]:
     return memory
 
 
-def planned(order: Order, memory: Mapping[int, Vector], stores: Iterable[StagedStore]) -> Plan:
+def planned(
+    nodes: Sequence[Node],
+    memory: Mapping[int, Vector],
+    ends: Sequence[Store],
+    begins: Collection[str],
+    loop_size: Callable[[Size], Size],
+) -> Plan:
     """The plan of a pass.
 
-    memory: where values are that no loop computes, such as leaves and products. stores: each with its stage. What a
-    stage reads from an earlier one is stored for it, unless it is stored anyway.
+    memory: where values are that no loop computes, such as leaves and products. ends: what is stored, besides values
+    that a stage reads from an earlier one. loop_size: the size of the loop that computes values of a size.
     """
-    nodes, begins, loop_size, home = order
-    stores = list(stores)
+    # Zoneout may pass on the gradient of a state that nothing else needs.
+    arriving = [place for place, node in enumerate(nodes) if node.op == "d_state"]
+    home = stages_of(nodes, [*arriving, *(store.value for store in ends)], begins)
+    last = max(home.values(), default=0)
+    stores = [(last if store.vector.kind in _STATES else home[store.value], store) for store in ends]
+    norms = numbered(nodes, "normalize")
+    for place, stage in home.items():  # the stage before a normalization sums up over units
+        node = nodes[place]
+        if place in memory or node.op not in begins:
+            continue
+        if node.op == "normalize":
+            stores.append((stage - 1, Store(Vector("moments", norms[place], node.size), node.args)))
+        else:
+            stores.append((stage - 1, Store(Vector("d_moments", node.index, node.size), node.args)))
+
     where = dict(memory)
     read: dict[int, set[int]] = {place: set() for place in home}  # the stages that read a value
     for stage, store in stores:
@@ -291,7 +253,7 @@ def planned(order: Order, memory: Mapping[int, Vector], stores: Iterable[StagedS
             size = loop_size(nodes[place].size)
             where[place] = Vector("later", counts.get(size, 0), size)
             counts[size] = counts.get(size, 0) + 1
-            stores.append((home[place], Store(place, where[place])))
+            stores.append((home[place], Store(where[place], (place,))))
 
     values_of: dict[tuple[int, Size], list[int]] = {}
     stores_of: dict[tuple[int, Size], list[Store]] = {}
@@ -300,7 +262,7 @@ def planned(order: Order, memory: Mapping[int, Vector], stores: Iterable[StagedS
             values_of.setdefault((stage, loop_size(nodes[place].size)), []).append(place)
     for stage, store in stores:
         stores_of.setdefault((stage, loop_size(store.vector.size)), []).append(store)
-    loops: list[list[Loop]] = [[] for _ in range(order.last + 1)]
+    loops: list[list[Loop]] = [[] for _ in range(last + 1)]
     for stage, size in dict.fromkeys((*values_of, *stores_of)):
         key = stage, size
         loops[stage].append(Loop(size, _steps(nodes, where, values_of.get(key, []), stores_of.get(key, []))))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from charlm.cells.operations import UNARY, in_code
 from charlm.cells.passes import Passes
 from charlm.cells.plan import PRODUCTS, Load, Loop, Plan, Store, Vector, backward_plan, forward_plan
-from charlm.cells.program import Size
+from charlm.cells.program import Node, Size
 
 
 class Options(NamedTuple):
@@ -95,30 +95,14 @@ def kernels(passes: Passes, options: Options) -> Kernels:
 
 def _stages(name: str, passes: Passes, options: Options, plan: Plan) -> tuple[list[TritonStage], list[str]]:
     """The stages of a pass, and the texts of its kernels."""
-    of = TritonPass(passes, options, plan)
     stages: list[TritonStage] = []
     texts: list[str] = []
     for k, stage in enumerate(plan.stages):
-        written = [KernelText(of, k, loop).write(f"{name}_{k}_{loop.size}") for loop in stage.loops]
+        written = [KernelText(passes, options, plan, k, loop).write(f"{name}_{k}_{loop.size}") for loop in stage.loops]
         texts += [text for _, text in written]
         begins = tuple(plan.numbers[place] for place in stage.begins)
         stages.append((begins, tuple(kernel for kernel, _ in written)))
     return stages, texts
-
-
-class TritonPass:
-    """A plan, and what its kernels refer to."""
-
-    def __init__(self, passes: Passes, options: Options, plan: Plan) -> None:
-        self.passes, self.options, self.plan = passes, options, plan
-        self.completed: dict[int, int] = {}
-        """The stage that stores the gradient of each state before the step."""
-        for at, stage in enumerate(plan.stages):
-            stores = [store for loop in stage.loops for store in loop.stores]
-            self.completed |= {store.vector.index: at for store in stores if store.vector.kind == "d_state"}
-
-    def zones_out(self, s: int) -> bool:
-        return self.options.zoneout and self.passes.states[s] not in self.passes.split.loop.internal
 
 
 _POINTERS = {"state": "before", "after": "pre_zoneout", "later": "node"}
@@ -128,8 +112,9 @@ _POINTERS = {"state": "before", "after": "pre_zoneout", "later": "node"}
 class KernelText:
     """The text of a kernel in the making: its lines, its arguments, and the names of values."""
 
-    def __init__(self, of: TritonPass, stage: int, loop: Loop) -> None:
-        self.of, self.nodes, self.stage, self.loop = of, of.plan.nodes, stage, loop
+    def __init__(self, passes: Passes, options: Options, plan: Plan, stage: int, loop: Loop) -> None:
+        self.passes, self.options, self.plan, self.nodes, self.loop = passes, options, plan, plan.nodes, loop
+        self.is_last = stage == len(plan.stages) - 1
         ops = [self.nodes[step].op for step in loop.steps if isinstance(step, int)]
         self.whole_rows = "normalize" in ops or "normalize_back" in ops
         self.lines: list[str] = []
@@ -191,7 +176,7 @@ class KernelText:
 
     def is_masked(self, size: Size) -> bool:
         """Whether a mask multiplies operands of this size."""
-        return self.of.options.mask and size == "H"
+        return self.options.mask and size == "H"
 
     def masked(self, value: str, size: Size) -> str:
         """An operand of a product, or its gradient."""
@@ -203,7 +188,10 @@ class KernelText:
 
     def moment(self, norm: int, k: int) -> str:
         """The address of 1 / σ, or of the mean, of a normalization."""
-        return f"{self.pointer('moments')} + (b * {len(self.of.passes.normalizations)} + {norm}) * 2 + {k}"
+        return f"{self.pointer('moments')} + (b * {len(self.passes.normalizations)} + {norm}) * 2 + {k}"
+
+    def zones_out(self, s: int) -> bool:
+        return self.options.zoneout and self.passes.states[s] not in self.passes.split.loop.internal
 
     def share(self, s: int) -> str:
         """The share of a state that zoneout keeps."""
@@ -229,16 +217,16 @@ class KernelText:
 
     def computed(self, place: int) -> str:
         """The name of a value that is computed here."""
-        of, node, name = self.of, self.nodes[place], f"v{place}"
-        norms = of.passes.normalizations
+        node, name = self.nodes[place], f"v{place}"
+        norms = self.passes.normalizations
         args = [self.name(arg) for arg in node.args]
         match node.op:
             case "stop":
                 return args[0]
             case "d_state":
-                return self.d_state(of.passes.states.index(node.name))
+                return self.d_state(self.passes.states.index(node.name))
             case "normalize":
-                norm = of.plan.numbers[place]
+                norm = self.plan.numbers[place]
                 self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.is_rms}, inside)")
                 for k, moment in enumerate(("scale", "mean")):
                     self.lines.append(f"tl.store({self.moment(norm, k)}, {moment})")
@@ -257,18 +245,18 @@ class KernelText:
     def d_state(self, s: int) -> str:
         """The gradient of a state after the step, before zoneout. `bypass_{s}` is the part that zoneout passes on."""
         name = f"d_{s}"
-        state = self.of.passes.states[s]
-        products = [self.read("product", index) for index in self.of.passes.through[state]]
+        state = self.passes.states[s]
+        products = [self.read("product", index) for index in self.passes.through[state]]
         terms = [self.read("d_state", s), *(self.masked(product, "H") for product in products)]
         self.let(name, " + ".join(terms))
-        if self.of.options.resets:
+        if self.options.resets:
             self.let(name, self.with_resets(name))
         if s == 0:
             self.let(name, f"{name} + {self.read('d_outputs')}")
-        if self.of.zones_out(s):
+        if self.zones_out(s):
             self.let(f"bypass_{s}", f"{self.share(s)} * {name}")
             self.let(name, f"(1 - {self.share(s)}) * {name}")
-            if self.of.completed.get(s, self.stage) > self.stage:
+            if state in self.passes.backward.states and not self.is_last:
                 self.write_to(self.address("d_state", s), f"bypass_{s}")
         return name
 
@@ -280,7 +268,7 @@ class KernelText:
                 self.write_to(self.address_of(store.vector), value)
                 if kind == "operand":
                     self.copy(index, value)
-                if kind == "d_product" and self.of.options.bf16:
+                if kind == "d_product" and self.options.bf16:
                     self.write_to(self.address("d_copy", *store.vector[1:]), value)
             case "d_vector":
                 address = self.address_of(store.vector)
@@ -289,23 +277,23 @@ class KernelText:
                 self.state(index, value)
             case "d_state" | "no_d_state":
                 terms = [value] if kind == "d_state" else []
-                if self.of.zones_out(index):
-                    is_here = kind == "no_d_state" or store.arrival is not None
-                    terms.append(f"bypass_{index}" if is_here else self.read("d_state", index))
+                if self.zones_out(index):
+                    arriving = self.nodes.index(Node("d_state", name=self.passes.states[index]))
+                    terms.append(f"bypass_{index}" if arriving in self.values else self.read("d_state", index))
                 self.write_to(self.address("d_state", index), " + ".join(terms) or "0.0")
 
     def copy(self, index: int, value: str) -> None:
         """Copy an operand for its products."""
-        size = self.of.passes.operands[index].size
-        if self.of.options.bf16 or self.is_masked(size):
+        size = self.passes.operands[index].size
+        if self.options.bf16 or self.is_masked(size):
             self.write_to(self.address("copy", index), self.masked(value, size))
 
     def state(self, s: int, value: str) -> None:
         """Store a state after the step, with zoneout and resets."""
-        options = self.of.options
+        options = self.options
         if options.zoneout or options.resets:
             self.write_to(self.address("pre_zoneout", s), value)
-        if self.of.zones_out(s):
+        if self.zones_out(s):
             share, old = self.share(s), self.read("before", s)
             value = self.let(f"new_{s}", f"{share} * {old} + (1 - {share}) * {value}")
         if options.resets:
@@ -313,6 +301,6 @@ class KernelText:
                 self.write_to(self.address("outputs"), value)
             value = self.let(f"next_{s}", self.with_resets(value))
         self.write_to(self.address("after", s), value)
-        for index, operand in enumerate(self.of.passes.operands):
-            if operand.state == self.of.passes.states[s]:
+        for index, operand in enumerate(self.passes.operands):
+            if operand.state == self.passes.states[s]:
                 self.copy(index, value)

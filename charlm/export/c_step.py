@@ -1,22 +1,24 @@
 """A layer of any cell as C, from the cell's program.
 
-Operations unit by unit become loops over units, which hold as many operations as can be computed at once; between them
-stand products and normalizations of whole vectors.
+A plan says which loops over units there are (charlm/cells/plan.py); between them stand products and normalizations of
+whole vectors.
 """
 
 import math
 import re
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from charlm.cells.equations import equations, notes
 from charlm.cells.operations import ATOM, OPERATIONS, in_code
+from charlm.cells.plan import Load, Loop, Store, Vector, planned
 from charlm.cells.program import Node, Program, needed, scalarized, units
 
 _LONGEST = 72
 """The most characters of an expression within another."""
+_WHOLE = ("product", "normalize")
+"""Operations on whole vectors."""
 _TERNARY = 0
 """The precedence of `a ? b : c`."""
 _HELPERS = {
@@ -103,14 +105,14 @@ class _Layer:
         same: list[int] = []  # a `stop` is its argument
         nodes: list[Node] = []
         for place, node in enumerate(program.nodes):
-            node = replace(node, args=tuple(same[arg] for arg in node.args))
+            size = node.size if node.op == "constant" else units(node.size, hidden, inputs)
+            node = replace(node, args=tuple(same[arg] for arg in node.args), size=size)
             same.append(node.args[0] if node.op == "stop" else place)
             nodes.append(node)
         self.nodes = nodes
         self.program = program = program._replace(results=tuple(same[place] for place in program.results))
         self.hidden, self.inputs, self.zoneout = hidden, inputs, zoneout
-        self.places = needed(self.nodes, program.results)
-        self.uses = Counter(arg for place in self.places for arg in self.nodes[place].args)
+        self.uses = Counter(arg for place in needed(nodes, program.results) for arg in nodes[place].args)
         self.uses.update(program.results)
         self.names = {same[place]: name for name, place in program.gates}
         self.names |= dict(zip(program.results, program.states, strict=True))
@@ -121,32 +123,25 @@ class _Layer:
         self.fields = {p.name: f"w_{_identifier(p.name)}_{n}" for n, p in enumerate(program.parameters)}
         self.stacked = {p.name for p in program.parameters if p.stack and p.columns != ""}
         self.arrays: dict[int, tuple[str, int]] = {}
-        for place in self.places:
-            node = self.nodes[place]
+        for place, node in enumerate(nodes):
             match node.op:
                 case "input":
                     self.arrays[place] = "x", 0
                 case "state":
                     self.arrays[place] = f"l->{self.states[node.name]}", 0
                 case "vector":
-                    self.arrays[place] = f"l->{self.fields[node.name]}", node.index * self.size(node)
-
-    def size(self, node: Node) -> int:
-        return units(node.size, self.hidden, self.inputs)
+                    self.arrays[place] = f"l->{self.fields[node.name]}", node.index * int(node.size)
 
     def code(self, name: str) -> LayerCode:
-        waiting = [place for place in self.places if place not in self.arrays and not self.is_inline(place)]
-        last: list[int] = []
-        while waiting:
-            whole = [place for place in waiting if self.is_whole(place) and self.is_ready(place, ())]
-            for place in whole:
+        in_memory = ("input", "state", "vector", "part", *_WHOLE)
+        memory = {place: Vector(node.op) for place, node in enumerate(self.nodes) if node.op in in_memory}
+        states = [Store(Vector("state", s, self.hidden), (place,)) for s, place in enumerate(self.program.results)]
+        plan = planned(self.nodes, memory, states, _WHOLE, lambda size: size)
+        for stage in plan.stages:
+            for place in stage.begins:
                 self.put_whole(place)
-            last = [] if whole else self.loop_of(waiting)
-            waiting = [place for place in waiting if place not in whole and place not in last]
-            if last and (waiting or self.loop_size(last) != self.hidden):
-                self.put_loop(last, self.loop_size(last), waiting)
-                last = []
-        self.put_loop(last, self.hidden, [], changes_state=True)
+            for loop in stage.loops:
+                self.put_loop(loop)
         matrices = [
             Matrix(self.matrix(p.name, k), p.name, k)
             for p in self.program.parameters
@@ -188,42 +183,14 @@ class _Layer:
     def matrix(self, name: str, index: int) -> str:
         return f"{self.fields[name]}_{index}" if name in self.stacked else self.fields[name]
 
-    def is_whole(self, place: int) -> bool:
-        """Whether a value is computed as a whole vector."""
-        return self.nodes[place].op in ("product", "normalize")
-
-    def is_inline(self, place: int) -> bool:
-        """Whether a value is written out wherever it is used: constants, what depends on them alone, and parts."""
-        return self.nodes[place].size == "" or self.nodes[place].op == "part"
-
-    def is_ready(self, place: int, more: Sequence[int]) -> bool:
-        """Whether all arguments are in arrays or in `more`."""
-        return all(
-            arg in self.arrays or arg in more or (self.is_inline(arg) and self.is_ready(arg, more))
-            for arg in self.nodes[place].args
-        )
-
-    def loop_size(self, loop: Sequence[int]) -> int:
-        return self.size(self.nodes[loop[0]])
-
-    def loop_of(self, waiting: Sequence[int]) -> list[int]:
-        """The operations that one loop over units can compute now."""
-        loop: list[int] = []
-        for place in waiting:
-            if self.is_whole(place) or not self.is_ready(place, loop):
-                continue
-            if not loop or self.size(self.nodes[place]) == self.loop_size(loop):
-                loop.append(place)
-        return loop
-
     def put_whole(self, place: int) -> None:
         node = self.nodes[place]
         [arg] = node.args
-        rows = node.count * self.size(node)
+        rows = node.count * int(node.size)
         array = self.new_array(place, rows)
         if node.op == "product":
             matrix = f"l->{self.matrix(node.name, node.index)}"
-            columns = self.size(self.nodes[arg])
+            columns = self.nodes[arg].size
             function, sizes = "multiply", f"{rows}, {columns}"
             if node.transposed:
                 function, sizes = "multiply_transposed", f"{columns}, {rows}"
@@ -232,43 +199,40 @@ class _Layer:
             call = f"normalize({array}, {self.pointer(arg)}, {rows}, {_number(node.number)}, {int(not node.is_rms)});"
         self.statements.append(call)
 
-    def put_loop(self, loop: Sequence[int], size: int, later: Sequence[int], *, changes_state: bool = False) -> None:
-        """A loop over units. later: the values computed after it. changes_state: it ends with the new states."""
-        self.locals = {}
-        body = []
-        kept = {arg for place in later for arg in self.read_by(place)}
-        if not changes_state:
-            kept |= set(self.program.results)
-        for place in loop:
-            text, precedence = self.operation(place)
-            is_short = len(text) <= _LONGEST and place not in self.names
-            if self.uses[place] == 1 and is_short and place not in kept and place not in self.program.results:
-                self.locals[place] = text, precedence
+    def put_loop(self, loop: Loop) -> None:
+        """A loop over units; it may end with the new states."""
+        stored = {store.value for store in loop.stores}
+        states: list[Store] = []
+        body: list[str] = []
+        for step in loop.steps:
+            if isinstance(step, Load):
                 continue
-            variable = f"{_identifier(self.names.get(place, 'v'))}_{place}"
-            self.locals[place] = variable, ATOM
-            body.append(f"const float {variable} = {text};")
-            if place in kept:
-                array = self.new_array(place, size)
-                body.append(f"{array}[u] = {variable};")
-        if changes_state:
-            body += self.new_states()
+            if isinstance(step, Store):
+                if step.vector.kind == "state":
+                    states.append(step)
+                else:
+                    text, _ = self.locals[step.value]
+                    body.append(f"{self.new_array(step.value, int(loop.size))}[u] = {text};")
+                continue
+            text, precedence = self.operation(step)
+            is_short = len(text) <= _LONGEST and step not in self.names
+            if self.uses[step] == 1 and is_short and step not in stored:
+                self.locals[step] = text, precedence
+            else:
+                variable = f"{_identifier(self.names.get(step, 'v'))}_{step}"
+                self.locals[step] = variable, ATOM
+                body.append(f"const float {variable} = {text};")
+        body += self.new_states(states)
         self.locals = {}
-        self.statements += [f"for (int u = 0; u < {size}; u++) {{", *(f"    {line}" for line in body), "}"]
+        self.statements += [f"for (int u = 0; u < {loop.size}; u++) {{", *(f"    {line}" for line in body), "}"]
 
-    def read_by(self, place: int) -> list[int]:
-        """The values that an operation reads, inline ones followed to what they read."""
-        read = []
-        for arg in self.nodes[place].args:
-            read += [arg, *self.read_by(arg)] if self.is_inline(arg) else [arg]
-        return read
-
-    def new_states(self) -> list[str]:
+    def new_states(self, stores: list[Store]) -> list[str]:
         """The statements that end the last loop: all new states before the first changes."""
         news, changes = [], []
-        for n, (state, place) in enumerate(zip(self.program.states, self.program.results, strict=True)):
-            field, (text, _) = f"l->{self.states[state]}[u]", self.unit(place)
-            if place not in self.locals:
+        for store in stores:
+            n, state = store.vector.index, self.program.states[store.vector.index]
+            field, (text, _) = f"l->{self.states[state]}[u]", self.unit(store.value)
+            if store.value not in self.locals:
                 news.append(f"const float new_{n} = {text};")
                 text = f"new_{n}"
             if self.zoneout and state not in self.program.internal:  # the expected value, Krueger et al. 2017
@@ -288,7 +252,7 @@ class _Layer:
         if place in self.arrays:
             return self.arrays[place]
         array, start = self.place_of(node.args[0])  # of a `part`
-        return array, start + node.index * self.size(node)
+        return array, start + node.index * int(node.size)
 
     def pointer(self, place: int) -> str:
         array, start = self.place_of(place)
@@ -301,8 +265,6 @@ class _Layer:
             return self.locals[place]
         if node.op == "constant":
             return _number(node.number), ATOM
-        if node.size == "":
-            return self.operation(place)
         array, start = self.place_of(place)
         return f"{array}[{start} + u]" if start else f"{array}[u]", ATOM
 

@@ -70,9 +70,9 @@ class Copies {
   Copies(Index B, Index K, const float* mask, float* buffer, bool always = false)
       : copies_(always || mask || std::is_same_v<Operand, Bf16>), B_(B), K_(K), mask_(mask),
         buffer_(reinterpret_cast<Operand*>(buffer)) {}
-
-  // Before the first product: copy this slice's units of rows [B, K]. The caller waits at a barrier.
-  void begin(const Slice& slice, const float* rows) const {
+  // And copy this slice's units of rows [B, K], for the first product. The caller waits at a barrier.
+  Copies(Index B, Index K, const float* mask, float* buffer, const Slice& slice, const float* rows)
+      : Copies(B, K, mask, buffer) {
     if (!copies_) return;
     for (Index b = 0; b < B_; b++)
       slice.each_group([&](Index u, Index n, Index) { put(b, u, n, load(rows + b * K_ + u, n)); });
@@ -126,6 +126,23 @@ class OwnCopy {
  private:
   Index B_, K_;
   Operand* copy_;
+};
+
+// What the classes of both passes share, and of the part before the loop. charlm/cells/cpp.py prints them.
+struct Pass {
+  const Arguments& a;
+  const Member& member;
+  Scratch& scratch;
+  int turn = 0;  // alternates with each step of a forward pass without a backward pass
+
+  Pass(const Arguments& a, const Member& member, Scratch& scratch) : a(a), member(member), scratch(scratch) {}
+
+  // Where step t stores its operands.
+  Index operand_step(Index t) const { return a.saved_steps > 1 ? t : turn; }
+  // The gradient of a state through a product.
+  Floats masked(Floats d, Index b, Index u, Index n) const {
+    return a.mask ? d * load(a.mask + b * a.H + u, n) : d;
+  }
 };
 
 // A product of whole rows by this member's columns of a matrix.
@@ -269,6 +286,12 @@ class Partials {
       for (Index b = 0; b < B_; b++) scale[b] += squares[b] + n * (means[b] - mean[b]) * (means[b] - mean[b]);
     });
     for (Index b = 0; b < B_; b++) scale[b] = 1.0f / std::sqrt(scale[b] / units_ + epsilon);
+  }
+
+  // Store 1/σ and the mean of stream b at moments + b * stride; one of the members does.
+  void save(Index k, float* moments, Index stride) const {
+    if (member_.id != 0) return;
+    for (Index b = 0; b < B_; b++, moments += stride) moments[0] = second(k)[b], moments[1] = first(k)[b];
   }
 
   // [B] each. Forward: mean and 1/σ; backward: the means of d and of d ⊙ x.
