@@ -1,6 +1,6 @@
 """C++ of a cell's passes: classes for charlm/native/recurrence.cpp, built from those in recurrence.h.
 
-tests/cells/gru.cpp is the text of a GRU.
+tests/cells/gru.cpp is the text of a GRU, with the function that prints each part.
 """
 
 from collections import Counter
@@ -86,18 +86,12 @@ def _backward(derived: Passes) -> str:
         members.append(f"Copies<Operand> copies{p}{{a.B, {width}, nullptr, a.copies[{p}]}};")
         arguments = f"a.B, {width}, slice_{columns}, a.weights[{p}], scratch"
         members.append(f"const Product<Operand> product{p} = Product<Operand>::backward({arguments});")
-    clear, add = [], []
     for index, rows in derived.summed_vectors.items():
         size = derived.split.program.nodes[derived.split.vectors[index]].size
-        loop = derived.loop_size(size)
-        members.append(f"const StageBuffer sums{index}{{1, {len(rows)}, slice_{loop}, scratch}};")
-        clear.append(f"sums{index}.clear(1);")
-        add.append(f"slice_{loop}.each_group([&](Index u, Index n, Index i) {{")
-        for k in range(len(rows)):
-            sums = of.address(Vector("d_vector", index, size, len(rows), k), f"sums{index}.row(0, 0)")
-            target = f"a.d_vectors[{index}] + {k} * {units(size)} + u"
-            add.append(f"store({target}, load({target}, n) + load({sums}), n);")
-        add.append("});")
+        arguments = f"slice_{derived.loop_size(size)}, {len(rows)}, {units(size)}, a.d_vectors[{index}], scratch"
+        members.append(f"const VectorSums sums{index}{{{arguments}}};")
+    clear = [f"sums{index}.clear();" for index in derived.summed_vectors]
+    add = [f"sums{index}.add();" for index in derived.summed_vectors]
     # The next call, for step t − 1, reads what these multiply.
     last = [_multiplied_back(of, p) for products in derived.through.values() for p in products]
     if last:

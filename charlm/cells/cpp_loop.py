@@ -25,7 +25,7 @@ _ROWS = {
     "later": "buffer_{name}.row(b, {index})",
     "d_product": "a.d_products[{index}] + (t * a.B + b) * {width}",
     "d_window": "a.d_windows[{index}] + (t * a.B + b) * {width}",
-    "d_vector": "sums{index}.row(0, 0)",
+    "d_vector": "sums{index}.row()",
     "window_before": "const_cast<float*>(a.windows[{index}]) + b * {width}",
 }
 """The row of vectors side by side, by their kind. See `Arguments` in recurrence.h, and the members in cpp.py."""

@@ -107,7 +107,6 @@ PLAIN = ("operand", "saved", "d_product", "d_window", "later")
 """Stores from which later stages can load the value."""
 _STATES = ("state", "d_state")
 """Stores that overwrite what the step reads: they come last."""
-_LEAVES = ("window", "static", "vector", "before", "after", "saved", "operand", "constant", "state", "input")
 
 
 def forward_plan(passes: Passes, begins: Collection[str]) -> Plan:
@@ -157,21 +156,21 @@ def stages_of(nodes: Sequence[Node], ends: Iterable[int], begins: Collection[str
         R₂ s₁, h₂, g₂, s₂            2          2
     """
     order = needed(nodes, ends)
-    # What depends on leaves and products alone comes as late as possible, so that few values pass from stage to stage.
     earliest: dict[int, int] = {}
-    movable: set[int] = set()
+    fixed: set[int] = set()
     for place in order:
         node = nodes[place]
         earliest[place] = max((earliest[arg] for arg in node.args), default=0)
         if node.op in begins:
             earliest[place] += 1
-        if node.op in (*_LEAVES, *begins) or (node.args and movable.issuperset(node.args)):
-            movable.add(place)
+        elif node.op == "d_state" or not fixed.isdisjoint(node.args):
+            fixed.add(place)
+    # All else comes as late as possible, so that few values pass from stage to stage.
     home = dict(earliest)
     latest: dict[int, int] = {}  # the first stage that needs the value
     for place in reversed(order):
         node = nodes[place]
-        if place in movable and node.op not in begins and place in latest:
+        if place in latest and place not in fixed and node.op not in begins:
             home[place] = max(latest[place], earliest[place])
         needed_at = home[place] - 1 if node.op in begins else home[place]
         for arg in node.args:

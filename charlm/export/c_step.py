@@ -6,21 +6,16 @@ whole vectors.
 
 import math
 import re
-from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 
 from charlm.cells.equations import equations, notes
-from charlm.cells.operations import ATOM, OPERATIONS, in_code
-from charlm.cells.plan import Load, Loop, Store, Vector, planned
-from charlm.cells.program import Node, Program, needed, scalarized, units
+from charlm.cells.operations import in_code
+from charlm.cells.plan import Loop, Store, Vector, planned
+from charlm.cells.program import Node, Program, scalarized, units
 
-_LONGEST = 72
-"""The most characters of an expression within another."""
 _WHOLE = ("product", "normalize")
 """Operations on whole vectors."""
-_TERNARY = 0
-"""The precedence of `a ? b : c`."""
 _HELPERS = {
     "sigmoid": "static float sigmoid(float a) { return 1 / (1 + exp(-a)); }",
     "softplus": "static float softplus(float a) { return maximum(a, 0) + log1p(exp(-fabs(a))); }",
@@ -98,7 +93,7 @@ class _Layer:
     """Writes the statements of a step in the order of computation.
 
     arrays: place → the array that holds a value, and where it begins there
-    locals: place → the variable, or the expression and its precedence, of a value in the loop being written
+    locals: place → the variable of a value in the loop being written
     """
 
     def __init__(self, program: Program, hidden: int, inputs: int, zoneout: float) -> None:
@@ -112,13 +107,11 @@ class _Layer:
         self.nodes = nodes
         self.program = program = program._replace(results=tuple(same[place] for place in program.results))
         self.hidden, self.inputs, self.zoneout = hidden, inputs, zoneout
-        self.uses = Counter(arg for place in needed(nodes, program.results) for arg in nodes[place].args)
-        self.uses.update(program.results)
         self.names = {same[place]: name for name, place in program.gates}
         self.names |= dict(zip(program.results, program.states, strict=True))
         self.scratch: list[str] = []
         self.statements: list[str] = []
-        self.locals: dict[int, tuple[str, int]] = {}
+        self.locals: dict[int, str] = {}
         self.states = {name: f"s_{_identifier(name)}_{n}" for n, name in enumerate(program.states)}
         self.fields = {p.name: f"w_{_identifier(p.name)}_{n}" for n, p in enumerate(program.parameters)}
         self.stacked = {p.name for p in program.parameters if p.stack and p.columns != ""}
@@ -196,33 +189,22 @@ class _Layer:
                 function, sizes = "multiply_transposed", f"{columns}, {rows}"
             call = f"{function}({array}, {matrix}, {matrix}_scale, {sizes}, {self.pointer(arg)});"
         else:
-            call = f"normalize({array}, {self.pointer(arg)}, {rows}, {_number(node.number)}, {int(not node.is_rms)});"
+            call = f"normalize({array}, {self.pointer(arg)}, {rows}, {node.number!r}f, {int(not node.is_rms)});"
         self.statements.append(call)
 
     def put_loop(self, loop: Loop) -> None:
         """A loop over units; it may end with the new states."""
-        stored = {store.value for store in loop.stores}
-        states: list[Store] = []
+        self.locals = {}
         body: list[str] = []
         for step in loop.steps:
-            if isinstance(step, Load):
-                continue
-            if isinstance(step, Store):
-                if step.vector.kind == "state":
-                    states.append(step)
-                else:
-                    text, _ = self.locals[step.value]
-                    body.append(f"{self.new_array(step.value, int(loop.size))}[u] = {text};")
-                continue
-            text, precedence = self.operation(step)
-            is_short = len(text) <= _LONGEST and step not in self.names
-            if self.uses[step] == 1 and is_short and step not in stored:
-                self.locals[step] = text, precedence
-            else:
-                variable = f"{_identifier(self.names.get(step, 'v'))}_{step}"
-                self.locals[step] = variable, ATOM
-                body.append(f"const float {variable} = {text};")
-        body += self.new_states(states)
+            if isinstance(step, int):
+                node = self.nodes[step]
+                self.locals[step] = f"{_identifier(self.names.get(step, 'v'))}_{step}"
+                expression = in_code("cpp", node.op, *map(self.unit, node.args))
+                body.append(f"const float {self.locals[step]} = {expression};")
+            elif isinstance(step, Store) and step.vector.kind == "later":
+                body.append(f"{self.new_array(step.value, int(loop.size))}[u] = {self.locals[step.value]};")
+        body += self.new_states([store for store in loop.stores if store.vector.kind == "state"])
         self.locals = {}
         self.statements += [f"for (int u = 0; u < {loop.size}; u++) {{", *(f"    {line}" for line in body), "}"]
 
@@ -230,13 +212,13 @@ class _Layer:
         """The statements that end the last loop: all new states before the first changes."""
         news, changes = [], []
         for store in stores:
-            n, state = store.vector.index, self.program.states[store.vector.index]
-            field, (text, _) = f"l->{self.states[state]}[u]", self.unit(store.value)
+            n, state, text = store.vector.index, self.program.states[store.vector.index], self.unit(store.value)
+            field = f"l->{self.states[state]}[u]"
             if store.value not in self.locals:
                 news.append(f"const float new_{n} = {text};")
                 text = f"new_{n}"
             if self.zoneout and state not in self.program.internal:  # the expected value, Krueger et al. 2017
-                text = f"{text} + {_number(self.zoneout)} * ({field} - {text})"
+                text = f"{text} + {self.zoneout!r}f * ({field} - {text})"
             changes.append(f"{field} = {text};")
         return [*news, *changes]
 
@@ -258,37 +240,17 @@ class _Layer:
         array, start = self.place_of(place)
         return f"{array} + {start}" if start else array
 
-    def unit(self, place: int) -> tuple[str, int]:
-        """A value's unit u, and the precedence of this expression."""
+    def unit(self, place: int) -> str:
+        """A value's unit u."""
         node = self.nodes[place]
         if place in self.locals:
             return self.locals[place]
         if node.op == "constant":
-            return _number(node.number), ATOM
+            return f"{node.number!r}f"
         array, start = self.place_of(place)
-        return f"{array}[{start} + u]" if start else f"{array}[u]", ATOM
-
-    def operation(self, place: int) -> tuple[str, int]:
-        """An operation on the unit u of its arguments, and its precedence."""
-        node = self.nodes[place]
-        own, *lowest = OPERATIONS[node.op].precedence or (ATOM, *[_TERNARY] * len(node.args))
-        if node.op == "where":
-            own, lowest = _TERNARY, [1, 1, 1]
-        args = []
-        for arg, least in zip(node.args, lowest, strict=True):
-            text, precedence = self.unit(arg)
-            args.append(text if precedence >= least else f"({text})")
-        return in_code("cpp", node.op, *args), own
+        return f"{array}[{start} + u]" if start else f"{array}[u]"
 
 
 def _identifier(name: str) -> str:
     """Letters of the name that C takes; what callers add makes it unique, and no word of the language."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name).strip("_")[:40] or "v"
-
-
-def _number(number: float) -> str:
-    if math.isnan(number):
-        return "NAN"
-    if abs(number) > 3.4e38:
-        return "-INFINITY" if number < 0 else "INFINITY"
-    return f"{float(number)!r}f"

@@ -192,6 +192,31 @@ class StageBuffer {
   float* buffer_;
 };
 
+// Sums over streams of the gradients of `count` vectors that all streams share, for this member's units.
+class VectorSums {
+ public:
+  VectorSums(const Slice& slice, Index count, Index units, float* total, Scratch& scratch)
+      : slice_(slice), count_(count), units_(units), total_(total), sums_(1, count, slice, scratch) {}
+
+  void clear() const { sums_.clear(1); }
+  // [groups, count, W]
+  float* row() const { return sums_.row(0, 0); }
+  // Add the sums to the total [count, units].
+  void add() const {
+    for (Index k = 0; k < count_; k++)
+      slice_.each_group([&](Index u, Index n, Index i) {
+        float* const total = total_ + k * units_ + u;
+        store(total, load(total, n) + load(row() + (i * count_ + k) * W), n);
+      });
+  }
+
+ private:
+  const Slice& slice_;
+  Index count_, units_;
+  float* total_;
+  StageBuffer sums_;
+};
+
 // Zoneout (Krueger et al. 2017): the share of its previous value that each unit keeps; 0 or 1 in training.
 class Zoneout {
  public:
