@@ -131,7 +131,7 @@ def _before(derived: Passes, before: Before) -> str:
     memory = memory_of(derived, nodes)
     for place, vector in memory.items():
         if vector.kind == "static":  # in `a.vectors`, those of the loop come first
-            memory[place] = vector._replace(index=vector.index + len(split.vectors))
+            memory[place] = vector._replace(item=vector.item + len(split.vectors))
     plan = planned(nodes, memory, stores, BEGINS, derived.loop_size)
     of = CppPass(derived, plan, before.norms, before.operands, is_before=True)
     members = _partials(of, first=len(norm_counts(derived.normalizations)))

@@ -112,7 +112,7 @@ class LoopText:
         if not sums:
             body = [f"slice_{size}.each_group([&](Index u, Index n, Index i) {{", *lines, "});"]
         else:
-            totals = [_TOTALS[store.vector.kind].format(store.vector.index) for store in sums]
+            totals = [_TOTALS[store.vector.kind].format(store.vector.item) for store in sums]
             body = [
                 f"partials_{sums[0].vector.size}.each_part([&](int part, const Slice& part_units) {{",
                 *totals,
@@ -142,7 +142,7 @@ class LoopText:
 
     def address(self, vector: Vector) -> str:
         """The address of a vector's units."""
-        return self.of.address(vector, self.pointer(f"{vector.kind}{vector.index}_row", self.of.row(vector)))
+        return self.of.address(vector, self.pointer(f"{vector.kind}{vector.item}_row", self.of.row(vector)))
 
     def name(self, place: int) -> str:
         """A value by its name."""

@@ -56,15 +56,18 @@ def derive(split: Split) -> Passes:
         operands.append(Operand(place, nodes[place].size, state))
 
     graph = GradientGraph(loop)
+    forward_nodes = graph.forward.nodes
     loads = _in_memory(loop, operand_indices)
-    forward_nodes, saved = _saved(graph.forward.nodes, values_to_save(graph.forward.nodes, loads, graph.values))
-    for size, stored in saved.items():
-        for slot, (place, number) in enumerate(stored.items()):
-            loads[place] = loads[number] = Node("saved", size=size, index=slot)
+    saved: dict[Size, list[int]] = {}
+    for place in values_to_save(forward_nodes, loads, graph.values):
+        size = forward_nodes[place].size
+        slots = saved.setdefault(size, [])
+        loads[place] = Node("saved", size=size, index=len(slots))
+        slots.append(place)
     backward_nodes, new = with_loads(forward_nodes, graph, loads)
 
     states = dict(zip(loop.states, loop.results, strict=True))
-    saved_rows = {size: tuple(stored.values()) for size, stored in saved.items()}
+    saved_rows = {size: tuple(places) for size, places in saved.items()}
     forward = Forward(forward_nodes, states, saved_rows)
     d_states = {name: new[place] for name, place in graph.states.items()}
     d_rows: dict[str, dict[int, Rows]] = {"product": {}, "window": {}, "static": {}}
@@ -270,19 +273,6 @@ def values_to_save(nodes: Sequence[Node], memory: Container[int], required: Cont
             available.add(place)
             saved.append(place)
     return saved
-
-
-def _saved(nodes: Sequence[Node], places: Sequence[int]) -> tuple[list[Node], dict[Size, dict[int, int]]]:
-    """The forward pass, and by size the values to save: the node → the node that is stored, 1 or 0 for `greater`."""
-    forward = Builder(nodes)
-    saved: dict[Size, dict[int, int]] = {}
-    comparisons_last = sorted(places, key=lambda place: nodes[place].op == "greater")
-    for place in comparisons_last:
-        node, stored = nodes[place], place
-        if node.op == "greater":
-            stored = forward.apply("where", place, forward.constant(1.0), forward.constant(0.0), size=node.size)
-        saved.setdefault(node.size, {})[place] = stored
-    return forward.nodes, saved
 
 
 # 3. The backward pass with loads

@@ -28,30 +28,30 @@ NORMALIZATIONS = ("normalize", "normalize_back")
 
 
 class Vector(NamedTuple):
-    """A place in memory: vector k of `count` vectors side by side.
+    """A place in memory: vector k of `width` vectors side by side.
 
         input              the input of the part before the loop
-        window, static     window or static value `index` of the `Split`
-        state, after       state `index` before the step; after it
-        operand, saved     operand `index` of the products; saved values of size number `index`
-        product            the result of product `index`; in the backward pass the gradient of its operand
-        d_product          the gradient of product `index`
-        d_window, d_vector the gradient of window or static value `index`; the latter is added up
-        later              number `index` of the values of this size for later stages
+        window, static     window or static value `item` of the `Split`
+        state, after       state `item` before the step; after it
+        operand, saved     operand `item` of the products; saved values of size number `item`
+        product            the result of product `item`; in the backward pass the gradient of its operand
+        d_product          the gradient of product `item`
+        d_window, d_vector the gradient of window or static value `item`; the latter is added up
+        later              number `item` of the values of this size for later stages
 
     These are no memory that a loop reads, but stored all the same:
 
-        d_state            the gradient of state `index` before the step, without its products' share
+        d_state            the gradient of state `item` before the step, without its products' share
         no_d_state         the same where nothing but zoneout passes a gradient on
-        window_before, operand_before   before the loop: window `index`; operand `index` of the products there
-        moments, d_moments sums over units for the next stage: of the argument of normalization `index`; of the gradient
+        window_before, operand_before   before the loop: window `item`; operand `item` of the products there
+        moments, d_moments sums over units for the next stage: of the argument of normalization `item`; of the gradient
                            d of its result x, and of d ⊙ x
     """
 
     kind: str
-    index: int = 0
+    item: int = 0
     size: Size = "H"
-    count: int = 1
+    width: int = 1
     k: int = 0
 
 

@@ -14,7 +14,7 @@ class SLSTM(Cell):
     """c_t = f ⊙ c_{t−1} + i ⊙ tanh(z), n_t = f ⊙ n_{t−1} + i, h_t = σ(o) ⊙ c_t / n_t with i = exp(a_i).
 
     n normalizes c. m keeps c and n in the range of float32: it scales both by e^−m, and c / n stays the same. So h has
-    no gradient through m. Smaller gates than 2·10⁻³⁸ count as 2·10⁻³⁸, which keeps n above 0.
+    no gradient through m. Gates below 2e−38 count as 2e−38, which keeps n above 0.
     """
 
     states: ClassVar = ("h", "c", "n", "m")

@@ -212,7 +212,7 @@ class _Layer:
         """The statements that end the last loop: all new states before the first changes."""
         news, changes = [], []
         for store in stores:
-            n, state, text = store.vector.index, self.program.states[store.vector.index], self.unit(store.value)
+            n, state, text = store.vector.item, self.program.states[store.vector.item], self.unit(store.value)
             field = f"l->{self.states[state]}[u]"
             if store.value not in self.locals:
                 news.append(f"const float new_{n} = {text};")
