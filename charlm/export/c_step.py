@@ -4,8 +4,8 @@ A plan says which loops over units there are (charlm/cells/plan.py); between the
 whole vectors.
 """
 
-import math
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -97,17 +97,13 @@ class _Layer:
     """
 
     def __init__(self, program: Program, hidden: int, inputs: int, zoneout: float) -> None:
-        same: list[int] = []  # a `stop` is its argument
-        nodes: list[Node] = []
-        for place, node in enumerate(program.nodes):
+        self.program = program
+        self.nodes: list[Node] = []
+        for node in program.nodes:
             size = node.size if node.op == "constant" else units(node.size, hidden, inputs)
-            node = replace(node, args=tuple(same[arg] for arg in node.args), size=size)
-            same.append(node.args[0] if node.op == "stop" else place)
-            nodes.append(node)
-        self.nodes = nodes
-        self.program = program = program._replace(results=tuple(same[place] for place in program.results))
+            self.nodes.append(replace(node, size=size))
         self.hidden, self.inputs, self.zoneout = hidden, inputs, zoneout
-        self.names = {same[place]: name for name, place in program.gates}
+        self.names = {place: name for name, place in program.gates}
         self.names |= dict(zip(program.results, program.states, strict=True))
         self.scratch: list[str] = []
         self.statements: list[str] = []
@@ -116,7 +112,7 @@ class _Layer:
         self.fields = {p.name: f"w_{_identifier(p.name)}_{n}" for n, p in enumerate(program.parameters)}
         self.stacked = {p.name for p in program.parameters if p.stack and p.columns != ""}
         self.arrays: dict[int, tuple[str, int]] = {}
-        for place, node in enumerate(nodes):
+        for place, node in enumerate(self.nodes):
             match node.op:
                 case "input":
                     self.arrays[place] = "x", 0
@@ -135,43 +131,29 @@ class _Layer:
                 self.put_whole(place)
             for loop in stage.loops:
                 self.put_loop(loop)
-        matrices = [
-            Matrix(self.matrix(p.name, k), p.name, k)
-            for p in self.program.parameters
-            if p.columns != ""
-            for k in range(max(p.stack, 1))
-        ]
-        vectors = [(self.fields[p.name], p.name) for p in self.program.parameters if p.columns == ""]
-        return LayerCode(self.text(name), matrices, vectors, [*self.states.values()])
-
-    def text(self, name: str) -> str:
-        shapes = {p.name: p.shape(self.hidden, self.inputs) for p in self.program.parameters}
-        fields = []
+        matrices: list[Matrix] = []
+        vectors: list[tuple[str, str]] = []
+        fields: list[str] = []
         for p in self.program.parameters:
-            shape = shapes[p.name]
+            *_, rows, columns = (1, *p.shape(self.hidden, self.inputs))
             if p.columns == "":
-                fields.append(f"float {self.fields[p.name]}[{math.prod(shape)}];")
+                vectors.append((self.fields[p.name], p.name))
+                fields.append(f"float {self.fields[p.name]}[{rows * columns}];")
                 continue
-            *_, rows, columns = shape
             for k in range(max(p.stack, 1)):
-                field = self.matrix(p.name, k)
+                matrices.append(Matrix(self.matrix(p.name, k), p.name, k))
+                field = matrices[-1].field
                 fields.append(f"weight {field}[{rows} * {columns}]; float {field}_scale[{rows}];")
         fields += [f"float {state}[{self.hidden}];" for state in self.states.values()]
+        return LayerCode(self.text(name, fields), matrices, vectors, [*self.states.values()])
+
+    def text(self, name: str, fields: Sequence[str]) -> str:
         body = self.statements
         if not any(re.search(r"\bx\b", line) for line in body):
             body = ["(void)x;", *body]
-        return "\n".join(
-            [
-                "typedef struct {",
-                *(f"    {line}" for line in [*fields, *self.scratch]),
-                f"}} {name}_t;",
-                "",
-                f"static void {name}({name}_t *l, const float *x)",
-                "{",
-                *(f"    {line}" for line in body),
-                "}",
-            ]
-        )
+        lines = ["typedef struct {", *(f"    {field}" for field in (*fields, *self.scratch)), f"}} {name}_t;", ""]
+        lines += [f"static void {name}({name}_t *l, const float *x)", "{", *(f"    {line}" for line in body), "}"]
+        return "\n".join(lines)
 
     def matrix(self, name: str, index: int) -> str:
         return f"{self.fields[name]}_{index}" if name in self.stacked else self.fields[name]
