@@ -16,10 +16,10 @@ An RHN of depth 2 also has a stage 2: it begins with the product of what stage 1
 stage 2 needs is stored there: as `later`, unless it is stored anyway.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from charlm.cells.passes import Passes, Rows, numbered, numbers
+from charlm.cells.passes import Passes, Rows, numbers
 from charlm.cells.program import Node, Size, needed
 
 PRODUCTS = ("product", "product_back")
@@ -207,45 +207,27 @@ def planned(
 ) -> Plan:
     """The plan of a pass.
 
-    memory: where values are that no loop computes, such as leaves and products. ends: what is stored, besides values
-    that a stage reads from an earlier one. loop_size: the size of the loop that computes values of a size.
+    memory: where values are that no loop computes, such as leaves and products. ends: what is stored, operands of
+    products too; values that a stage reads from an earlier one are stored besides. loop_size: the size of the loop that
+    computes values of a size.
     """
     # Zoneout may pass on the gradient of a state that nothing else needs.
     arriving = [place for place, node in enumerate(nodes) if node.op == "d_state"]
     home = stages_of(nodes, [*arriving, *(store.value for store in ends)], begins)
     last = max(home.values(), default=0)
     stores = [(last if store.vector.kind in _STATES else home[store.value], store) for store in ends]
-    norms = numbered(nodes, "normalize")
-    for place, stage in home.items():  # the stage before a normalization sums up over units
+    number_of = numbers(nodes)
+    for place, stage in home.items():
         node = nodes[place]
-        if place in memory or node.op not in begins:
-            continue
-        if node.op == "normalize":
-            stores.append((stage - 1, Store(Vector("moments", norms[place], node.size), node.args)))
-        else:
-            stores.append((stage - 1, Store(Vector("d_moments", node.index, node.size), node.args)))
-
+        if node.op in begins and place not in memory:  # a normalization: the stage before sums up over units
+            kind = "moments" if node.op == "normalize" else "d_moments"
+            stores.append((stage - 1, Store(Vector(kind, number_of[place], node.size), node.args)))
     where = dict(memory)
-    read: dict[int, set[int]] = {place: set() for place in home}  # the stages that read a value
-    for stage, store in stores:
+    for _, store in stores:
         if store.vector.kind in PLAIN:
             where.setdefault(store.value, store.vector)
-        for value in store.values:
-            read[value].add(stage)
-    computed: dict[int, set[int]] = {}  # the stages whose loops compute it
-    for place in sorted(home, reverse=True):
-        node = nodes[place]
-        if place in memory or node.op == "constant":
-            whole = [arg for arg in node.args if node.op in begins and arg not in where]
-            for arg in whole:
-                read[arg].add(home[place])
-            continue
-        # A normalized value is computed again from what is stored of its argument.
-        again = node.op in begins or node.op == "normalized"
-        computed[place] = read[place] if again else {home[place]}
-        for arg in node.args:
-            read[arg] |= computed[place]
 
+    read, computed = _needed_where(nodes, home, memory, stores, begins)
     counts: dict[Size, int] = {}
     for place in sorted(computed):
         if place not in where and not read[place] <= computed[place]:
@@ -270,7 +252,32 @@ def planned(
         if nodes[place].op in begins:
             firsts[home[place]].append(place)
     stages = [Stage(tuple(first), tuple(of_stage)) for first, of_stage in zip(firsts, loops, strict=True)]
-    return Plan(nodes, tuple(stages), numbers(nodes))
+    return Plan(nodes, tuple(stages), number_of)
+
+
+def _needed_where(
+    nodes: Sequence[Node],
+    home: Mapping[int, int],
+    memory: Container[int],
+    stores: Iterable[tuple[int, Store]],
+    begins: Collection[str],
+) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+    """The stages whose loops read each value, and the stages whose loops compute it."""
+    read: dict[int, set[int]] = {place: set() for place in home}
+    for stage, store in stores:
+        for value in store.values:
+            read[value].add(stage)
+    computed: dict[int, set[int]] = {}
+    for place in sorted(home, reverse=True):  # what needs a value comes before it
+        node = nodes[place]
+        if place in memory or node.op == "constant":
+            continue
+        # A normalized value is computed again from what is stored of its argument.
+        again = node.op in begins or node.op == "normalized"
+        computed[place] = read[place] if again else {home[place]}
+        for arg in node.args:
+            read[arg] |= computed[place]
+    return read, computed
 
 
 def _steps(

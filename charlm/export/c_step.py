@@ -12,7 +12,7 @@ from typing import NamedTuple
 from charlm.cells.equations import equations, notes
 from charlm.cells.operations import in_code
 from charlm.cells.plan import Loop, Store, Vector, planned
-from charlm.cells.program import Node, Program, scalarized, units
+from charlm.cells.program import Node, Program, needed, scalarized, units
 
 _WHOLE = ("product", "normalize")
 """Operations on whole vectors."""
@@ -124,8 +124,12 @@ class _Layer:
     def code(self, name: str) -> LayerCode:
         in_memory = ("input", "state", "vector", "part", *_WHOLE)
         memory = {place: Vector(node.op) for place, node in enumerate(self.nodes) if node.op in in_memory}
-        states = [Store(Vector("state", s, self.hidden), (place,)) for s, place in enumerate(self.program.results)]
-        plan = planned(self.nodes, memory, states, _WHOLE, lambda size: size)
+        whole = [self.nodes[place] for place in needed(self.nodes, self.program.results)]
+        operands = dict.fromkeys(node.args[0] for node in whole if node.op in _WHOLE and node.args[0] not in memory)
+        stores = [Store(Vector("operand", 0, self.nodes[place].size), (place,)) for place in operands]
+        for s, place in enumerate(self.program.results):
+            stores.append(Store(Vector("state", s, self.hidden), (place,)))
+        plan = planned(self.nodes, memory, stores, _WHOLE, lambda size: size)
         for stage in plan.stages:
             for place in stage.begins:
                 self.put_whole(place)
@@ -184,7 +188,7 @@ class _Layer:
                 self.locals[step] = f"{_identifier(self.names.get(step, 'v'))}_{step}"
                 expression = in_code("cpp", node.op, *map(self.unit, node.args))
                 body.append(f"const float {self.locals[step]} = {expression};")
-            elif isinstance(step, Store) and step.vector.kind == "later":
+            elif isinstance(step, Store) and step.vector.kind != "state":
                 body.append(f"{self.new_array(step.value, int(loop.size))}[u] = {self.locals[step.value]};")
         body += self.new_states([store for store in loop.stores if store.vector.kind == "state"])
         self.locals = {}
