@@ -1,15 +1,37 @@
-"""Prints a loop over units of a plan in C++."""
+"""Prints a loop over units of a plan in C++.
+
+The function of a loop first names rows: pointers that are the same for all units. Then it computes W units at a time:
+u is the first, n how many there are, i the number of the group among those of this thread.
+"""
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 from charlm.cells.operations import OPERATIONS, in_code
 from charlm.cells.passes import Passes
-from charlm.cells.plan import Loop, Plan, Store
+from charlm.cells.plan import PLAIN, Load, Loop, Plan, Store, Vector
 from charlm.cells.program import Node, Size
-from charlm.cells.split import Before
+
+_ROWS = {
+    "input": "x + b * {size}",
+    "window": "a.windows[{index}] + a.input_row(t, b) * {width}",
+    "static": "a.vectors[{index}]",
+    "state": "a.state({index}, t, b)",
+    "after": "a.after({index}, t, b)",
+    "operand": "a.operands[{stored}] + (operand_step(t) * a.B + b) * {size}",
+    "saved": "a.saved[{index}] + a.saved_row(t, b) * Slice::groups_of({size}) * W * {count}",
+    "product": "product{index}.row(b)",
+    "later": "buffer_{name}.row(b, {index})",
+    "d_product": "a.d_products[{index}] + (t * a.B + b) * {width}",
+    "d_window": "a.d_windows[{index}] + (t * a.B + b) * {width}",
+    "d_vector": "sums{index}.row()",
+    "window_before": "const_cast<float*>(a.windows[{index}]) + b * {width}",
+}
+"""The row of vectors side by side, by their kind. See `Arguments` in recurrence.h, and the members in cpp.py."""
+_GROUPS = {"saved": "u", "product": "i * W", "later": "i * W", "d_vector": "i * W"}
+"""Rows in which groups of W units of each vector alternate, and where a group begins. In others the vectors follow one
+another, each of exactly `size` units."""
 
 
 def units(size: Size) -> str:
@@ -23,30 +45,16 @@ class CppPass:
 
     passes: Passes
     plan: Plan
-    before: Before | None = None
-    """The program of the plan, if it is that of the part before the loop."""
+    norms: tuple[Node, ...]
+    operands: tuple[int, ...] = ()
+    """The distinct operands of products; of a forward pass."""
+    is_before: bool = False
+    """Whether it is the part before the loop over time, of a single step."""
 
     @property
-    def norms(self) -> tuple[Node, ...]:
-        return self.before.norms if self.before else self.passes.normalizations
-
-    @property
-    def of_step(self) -> str:
+    def time(self) -> str:
         """The parameter of `step`, which it passes on to its stages."""
-        return "const float* x" if self.before else "Index t"
-
-    @functools.cached_property
-    def operands(self) -> dict[int, int]:
-        """The operands of a forward pass's products → the first product of each."""
-        products = ((place, node) for place, node in enumerate(self.plan.nodes) if node.op == "product")
-        found: dict[int, int] = {}
-        for place, node in products:
-            found.setdefault(node.args[0], place)
-        return found
-
-    def key(self, size: Size) -> Size:
-        """The size, with H in place of I if both are the same."""
-        return "H" if size == "I" and self.passes.mixes_sizes else size
+        return "const float* x" if self.is_before else "Index t"
 
     def of_size(self, norm: int) -> tuple[Size, int]:
         """The size of a normalization, and its index among those of this size."""
@@ -55,38 +63,35 @@ class CppPass:
 
     def moments(self, norm: int) -> str:
         """The address of the saved moments of a normalization."""
-        return f"(a.moments + (a.saved_row(t, b) * {len(self.norms)} + {norm}) * 2)"
+        return f"(a.moments + a.saved_row(t, b) * {2 * len(self.norms)} + {2 * norm})"
 
-    def operand_address(self, k: int) -> str:
-        """The address of the rows of an operand for its products."""
-        if self.before:
+    def operand_address(self, k: int, t: str = "t") -> str:
+        """The address of the rows of an operand for its products at step t."""
+        if self.is_before:
             return "x"
-        state = self.passes.operands[k].state
-        return f"a.state({self.passes.states.index(state)}, t, 0)" if state else self.operand_row(k, "0")
+        operand = self.passes.operands[k]
+        if operand.state:
+            return f"a.state({self.passes.states.index(operand.state)}, {t}, 0)"
+        return self.row(Vector("operand", k, operand.size)).replace(" + b)", ")")
 
-    def operand_row(self, k: int, b: str = "b") -> str:
-        """The address of an operand that is stored."""
-        stored = self.passes.stored_operands.index(k)
-        return f"a.operands[{stored}] + (operand_step(t) * a.B + {b}) * {units(self.passes.operands[k].size)}"
+    def row(self, vector: Vector) -> str:
+        """The address of the row of a vector."""
+        kind, index, size, count, _ = vector
+        width = units(size) if count == 1 else f"{count} * {units(size)}"
+        stored = self.passes.stored_operands.index(index) if kind == "operand" else 0
+        return _ROWS[kind].format(index=index, stored=stored, name=size, size=units(size), width=width, count=count)
 
-    @functools.cached_property
-    def sums(self) -> dict[tuple[int, int], tuple[Size, int]]:
-        """The size and the slot in `sums` of each vector of a static value whose gradient is added up."""
-        found: dict[tuple[int, int], tuple[Size, int]] = {}
-        counts: dict[Size, int] = {}
-        for index, rows in self.passes.backward.vectors.items():
-            if index in self.passes.like_vectors:
-                continue
-            whole = self.passes.split.program.nodes[self.passes.split.vectors[index]]
-            size = self.key(whole.size)
-            for k in range(len(rows)):
-                found[index, k] = size, counts.get(size, 0)
-                counts[size] = counts.get(size, 0) + 1
-        return found
+    def address(self, vector: Vector, row: str) -> str:
+        """The address of a vector's units in its row."""
+        kind, _, size, count, k = vector
+        if kind in _GROUPS:
+            return f"{row} + {_GROUPS[kind]}" + (f" * {count} + {k} * W" if count > 1 else "")
+        return f"{row} + {k} * {units(size)} + u" if count > 1 else f"{row} + u"
 
-    def through(self, rows: dict[int, str]) -> str:
-        """The sum of the gradients of a state through products that read it. rows: of the products."""
-        return " + ".join(f"masked(load({row} + i * W), b, u, n)" for row in rows.values()) or "Floats{}"
+    def through(self, state: str, row: str) -> str:
+        """The sum of the gradients of a state through products that read it. row: of product {index}."""
+        terms = [f"masked(load({row.format(index=p)} + i * W), b, u, n)" for p in self.passes.through[state]]
+        return " + ".join(terms) or "Floats{}"
 
 
 class LoopText:
@@ -98,193 +103,158 @@ class LoopText:
 
     def text(self) -> str:
         """The function of a stage."""
-        lines = [self.stored(step) if isinstance(step, Store) else self.computed(step) for step in self.loop.steps]
-        inner = "".join(f"          {line}\n" for line in lines)
-        rows = "".join(f"      {line}\n" for line in self.rows.values())
         size = self.loop.size
-        name = f"stage{self.stage}_{size}({self.of.of_step}, Index b)"
-        head = f"    [[gnu::flatten]] void {name} const {{\n{rows}"
-        sums = [store for store in self.loop.stores if store.kind in ("moments", "d_moments")]
+        lines = list(map(self.line, self.loop.steps))
+        sums = [store for store in self.loop.stores if store.vector.kind in _TOTALS]
+        after = [self.exchanged(store) for store in sums]
+        rows = [f"const auto {name} = {value};" for name, value in self.rows.items()]
+        head = [f"[[gnu::flatten]] void stage{self.stage}_{size}({self.of.time}, Index b) const {{", *rows]
         if not sums:
-            return f"{head}      slice_{size}.each_group([&](Index u, Index n, Index i) {{\n{inner}      }});\n    }}\n"
-        totals = "".join(
-            f"        Floats {name}{{}};\n"
-            for store in sums
-            for name in _TOTALS[store.kind].format(store.index).split()
-        )
-        after = "".join(f"        {self.after_part(store)}\n" for store in sums)
-        return (
-            f"{head}      partials_{sums[0].size}.each_part([&](int part, const Slice& part_units) {{\n{totals}"
-            f"        slice_{size}.each_group_of(part_units, [&](Index u, Index n, Index i) {{\n{inner}"
-            f"        }});\n{after}      }});\n    }}\n"
-        )
+            body = [f"slice_{size}.each_group([&](Index u, Index n, Index i) {{", *lines, "});"]
+        else:
+            totals = [_TOTALS[store.vector.kind].format(store.vector.item) for store in sums]
+            body = [
+                f"partials_{sums[0].vector.size}.each_part([&](int part, const Slice& part_units) {{",
+                *totals,
+                f"slice_{size}.each_group_of(part_units, [&](Index u, Index n, Index i) {{",
+                *lines,
+                "});",
+                *after,
+                "});",
+            ]
+        return "\n".join([*head, *body, "}"])
 
-    def after_part(self, store: Store) -> str:
-        """Exchange the sums over the units of a thread's part."""
-        index = store.index
-        size, k = self.of.of_size(index)
-        if store.kind == "d_moments":
-            return f"partials_{size}.put(part, {k}, b, sum(total{index}), sum(products{index}));"
-        key = self.of.key(size)
-        row = f"buffer_{key}.row(b, {self.of.plan.slots[key][store.value]})"
-        return f"partials_{size}.put_moments(part, slice_{key}, part_units, {k}, b, total{index}, {row});"
+    def line(self, step: Load | Store | int) -> str:
+        if isinstance(step, Store):
+            return self.stored(step)
+        if isinstance(step, Load):
+            return self.declared(step.value, self.loaded(step))
+        return self.declared(step, self.computed(step))
 
-    def row(self, name: str, value: str, kind: str = "const float*") -> str:
+    def declared(self, place: int, value: str) -> str:
+        kind = "auto" if self.nodes[place].op == "greater" else "Floats"
+        return f"const {kind} v{place} = {value};"
+
+    def pointer(self, name: str, value: str) -> str:
         """The name of a value that is computed before the loop."""
-        self.rows.setdefault(name, f"{kind} {name} = {value};")
+        self.rows.setdefault(name, value)
         return name
 
-    def later(self, place: int) -> str:
-        """Where the value stands that an earlier stage stored, or that this one stores for later."""
-        size = self.of.key(self.nodes[place].size)
-        slot = self.of.plan.slots[size][place]
-        return f"{self.row(f'buffer{slot}', f'buffer_{size}.row(b, {slot})', 'float*')} + i * W"
-
-    def saved(self, index: int, k: int) -> str:
-        size, rows = list(self.of.passes.forward.saved.items())[index]
-        row = f"a.saved[{index}] + a.saved_row(t, b) * Slice::groups_of({units(size)}) * W * {len(rows)}"
-        return f"{self.row(f'saved{index}', row, 'float*')} + u * {len(rows)} + {k} * W"
-
-    # Values
+    def address(self, vector: Vector) -> str:
+        """The address of a vector's units."""
+        return self.of.address(vector, self.pointer(f"{vector.kind}{vector.item}_row", self.of.row(vector)))
 
     def name(self, place: int) -> str:
         """A value by its name."""
         node = self.nodes[place]
         return f"(Floats{{}} + {node.number!r}f)" if node.op == "constant" else f"v{place}"
 
-    def computed(self, place: int) -> str:
-        """The line that loads or computes a value."""
-        kind = "auto" if self.nodes[place].op == "greater" else "Floats"
-        return f"const {kind} v{place} = {self.expression(place)};"
+    def loaded(self, load: Load) -> str:
+        """A value in memory."""
+        vector, node = load.vector, self.nodes[load.value]
+        address = self.address(vector)
+        value = f"load({address})" if vector.kind in _GROUPS else f"load({address}, n)"
+        if node.op == "product_back" and node.size == "H":
+            return f"masked({value}, b, u, n)"
+        return f"{value} > 0.5f" if node.op == "greater" else value
 
-    def expression(self, place: int) -> str:
-        of, node = self.of, self.nodes[place]
-        whole, part = (node.args[0], node.index) if node.op == "part" else (place, 0)
-        if (loaded := self.loaded(whole, part)) is not None:
-            return loaded
-        if node.op == "normalized":
-            moments = of.moments(node.index)
-            scale = self.row(f"saved_scale{node.index}", f"{moments}[0]", "const float")
-            mean = self.row(f"saved_mean{node.index}", f"{moments}[1]", "const float")
-            return f"({self.name(node.args[0])} - {mean}) * {scale}"
-        if node.op in ("normalize", "normalize_back"):
-            return self.normalization(place)
-        if of.plan.home[place] < self.stage:
-            return f"load({self.later(place)})" + (" > 0.5f" if node.op == "greater" else "")
-        if node.op == "d_state":
-            s = of.passes.states.index(node.name)
-            has_skip = str(node.name in of.passes.backward.states).lower()
-            rows = {p: self.row(f"sums{p}", f"product{p}.row(b)") for p in of.passes.through[node.name]}
-            return f"gradients.after_step({s}, {has_skip}, {of.through(rows)}, t, b, u, n, i)"
+    def computed(self, place: int) -> str:
+        """The expression of a value."""
+        node = self.nodes[place]
+        match node.op:
+            case "d_state":
+                return self.arrived(node)
+            case "normalized":
+                mean = self.pointer(f"saved_mean{node.index}", f"{self.of.moments(node.index)}[1]")
+                return f"({self.name(node.args[0])} - {mean}) * {self.saved_scale(node.index)}"
+            case "normalize" | "normalize_back":
+                return self.normalization(place)
         args = list(map(self.name, node.args))
         if OPERATIONS[node.op].precedence:  # infix operators take numbers as they are
-            numbers = [f"{self.nodes[arg].number!r}f" for arg in node.args]
-            is_number = [self.nodes[arg].op == "constant" for arg in node.args]
-            args = [number if known else arg for number, known, arg in zip(numbers, is_number, args, strict=True)]
+            for k, arg in enumerate(node.args):
+                if self.nodes[arg].op == "constant":
+                    args[k] = f"{self.nodes[arg].number!r}f"
         return in_code("cpp", node.op, *args)
 
-    def loaded(self, place: int, part: int) -> str | None:
-        """A vector of a value in memory; None for other values."""
-        of, node = self.of, self.nodes[place]
-        index, size = node.index, units(node.size)
-        match node.op:
-            case "input":
-                row = self.row("row", "x + b * a.I")
-            case "window":
-                width = f"{node.count} * {size}"
-                row = self.row(f"window{index}", f"a.windows[{index}] + a.input_row(t, b) * {width}")
-                return f"load({row} + {part} * {size} + u, n)"
-            case "static":
-                first = len(of.passes.split.vectors) if of.before else 0
-                row = self.row(f"vector{index}", f"a.vectors[{index + first}]")
-                return f"load({row} + {part} * {size} + u, n)"
-            case "state" | "before" | "after":
-                function = "after" if node.op == "after" else "state"
-                s = of.passes.states.index(node.name)
-                row = self.row(f"{function}{s}", f"a.{function}({s}, t, b)")
-            case "operand":
-                row = self.row(f"operand{of.passes.stored_operands.index(index)}", of.operand_row(index))
-            case "saved":
-                return f"load({self.saved(list(of.passes.forward.saved).index(node.size), index)})"
-            case "product":
-                p = self.of.plan.numbers[place]
-                row = self.row(f"sums{p}", f"product{p}.row(b)")
-                return f"load({row} + (i * {node.count} + {part}) * W)"
-            case "product_back":
-                value = f"load({self.row(f'sums{index}', f'product{index}.row(b)')} + i * W)"
-                operand = of.passes.operands[of.passes.products[index].operand]
-                return f"masked({value}, b, u, n)" if operand.size == "H" else value
-            case _:
-                return None
-        return f"load({row} + u, n)"
+    def arrived(self, node: Node) -> str:
+        """The gradient of a state after the step."""
+        passes = self.of.passes
+        for p in passes.through[node.name]:
+            self.address(Vector("product", p))
+        s, has_skip = passes.states.index(node.name), str(node.name in passes.backward.states).lower()
+        through = self.of.through(node.name, "product{index}_row")
+        return f"gradients.after_step({s}, {has_skip}, {through}, t, b, u, n, i)"
+
+    def saved_scale(self, norm: int) -> str:
+        """1/σ of a normalization, as the forward pass has saved it."""
+        return self.pointer(f"saved_scale{norm}", f"{self.of.moments(norm)}[0]")
 
     def normalization(self, place: int) -> str:
         """A normalization, or its gradient, from the sums that threads have exchanged."""
-        node = self.nodes[place]
-        index = self.of.plan.numbers[place]
-        size, k = self.of.of_size(index)
-        v = f"load({self.later(node.args[0])})"
-        first, second = (f"partials_{size}.{name}({k})[b]" for name in ("first", "second"))
+        node, norm = self.nodes[place], self.of.plan.numbers[place]
+        size, k = self.of.of_size(norm)
+        first = self.pointer(f"first{norm}", f"partials_{size}.first({k})[b]")
+        second = self.pointer(f"second{norm}", f"partials_{size}.second({k})[b]")
+        args = list(map(self.name, node.args))
         if node.op == "normalize":
-            mean, scale = self.row(f"mean{k}", first, "const float"), self.row(f"scale{k}", second, "const float")
-            return f"({v} - {mean}) * {scale}"
-        scale = self.row(f"saved_scale{index}", f"{self.of.moments(index)}[0]", "const float")
-        mean_d = self.row(f"mean_d{index}", first, "const float")
-        mean_dx = self.row(f"mean_dx{index}", second, "const float")
-        centered = f" - {mean_d}" if not self.of.norms[index].is_rms else ""
-        return f"({v}{centered} - {self.name(node.args[1])} * {mean_dx}) * {scale}"
-
-    # Stores
+            return f"({args[0]} - {first}) * {second}"
+        centered = "" if self.of.norms[norm].is_rms else f" - {first}"
+        return f"({args[0]}{centered} - {args[1]} * {second}) * {self.saved_scale(norm)}"
 
     def stored(self, store: Store) -> str:
         """The line that stores a value."""
-        of, index, k = self.of, store.index, store.k
-        value, size = self.name(store.value), units(store.size)
-        states, operands = of.passes.states, of.passes.operands
-        match store.kind:
-            case "operand":
-                row = self.row(f"operand{of.passes.stored_operands.index(index)}", of.operand_row(index), "float*")
-                return f"store({row} + u, {value}, n); copies{index}.put(b, u, n, {value});"
+        kind, index, *_ = vector = store.vector
+        value = self.name(store.value)
+        match kind:
+            case "operand" | "d_product":
+                return f"store({self.address(vector)}, {value}, n); {self.copied(store, value)}"
             case "operand_before":
-                return f"copies{index}.put(b, u, n, {value});"
-            case "saved":
-                return f"store({self.saved(index, k)}, {value});"
-            case "state":
-                put = f"put_state(a, zoneout, {index}, t, b, u, n, {value})"
-                copies = [number for number, operand in enumerate(operands) if operand.state == states[index]]
-                return f"copies{copies[0]}.put(b, u, n, {put});" if copies else f"{put};"
-            case "d_product":
-                row = f"a.d_products[{index}] + (t * a.B + b) * {store.count} * {size}"
-                at = f"{self.row(f'd_product{index}', row, 'float*')} + {k} * {size} + u"
-                return f"store({at}, {value}, n); copies{index}.put(b, {k} * {size} + u, n, {value});"
-            case "d_window":
-                row = f"a.d_windows[{index}] + (t * a.B + b) * {store.count} * {size}"
-                return f"store({self.row(f'd_window{index}', row, 'float*')} + {k} * {size} + u, {value}, n);"
-            case "window":
-                row = f"const_cast<float*>(a.windows[{index}]) + b * {store.count} * {size}"
-                return f"store({self.row(f'window{index}', row, 'float*')} + {k} * {size} + u, {value}, n);"
-            case "d_vector":
-                key, slot = of.sums[index, k]
-                sums = f"{self.row(f'sum{slot}', f'sums_{key}.row(0, {slot})', 'float*')} + i * W"
-                return f"store({sums}, load({sums}) + {value});"
-            case "d_state":
-                complete = f"(void){self.name(store.arrival)}; " if store.arrival is not None else ""
-                return f"{complete}gradients.put({index}, b, i, {value});"
-            case "no_d_state":
-                return f"gradients.put_none({index}, b, i);"
-            case "later":
+                return self.copied(store, value)
+            case "d_window" | "window_before":
+                return f"store({self.address(vector)}, {value}, n);"
+            case "saved" | "later":
                 is_condition = self.nodes[store.value].op == "greater"
                 number = f"({value} ? Floats{{}} + 1.0f : Floats{{}})" if is_condition else value
-                return f"store({self.later(store.value)}, {number});"
+                return f"store({self.address(vector)}, {number});"
+            case "d_vector":
+                address = self.address(vector)
+                return f"store({address}, load({address}) + {value});"
+            case "state":
+                put = f"put_state(a, zoneout, {index}, t, b, u, n, {value})"
+                state = self.of.passes.states[index]
+                copies = [k for k, operand in enumerate(self.of.passes.operands) if operand.state == state]
+                return f"copies{copies[0]}.put(b, u, n, {put});" if copies else f"{put};"
+            case "d_state":
+                return f"gradients.put({index}, b, i, {value});"
+            case "no_d_state":
+                return f"gradients.put_none({index}, b, i);"
             case "moments":
                 return f"total{index} += first_lanes({value}, n);"
             case "d_moments":
-                assert store.arrival is not None
-                d = self.name(store.arrival)
-                total = f"total{index} += first_lanes({d}, n);"
-                return f"{total} products{index} += first_lanes({d} * {value}, n);"
+                result = self.name(store.values[1])
+                total = f"total{index} += first_lanes({value}, n);"
+                return f"{total} products{index} += first_lanes({value} * {result}, n);"
         raise AssertionError(store)
 
+    def copied(self, store: Store, value: str) -> str:
+        """The line that copies a value for its product."""
+        _, index, size, count, k = store.vector
+        start = f"{k} * {units(size)} + u" if count > 1 else "u"
+        return f"copies{index}.put(b, {start}, n, {value});"
 
-_TOTALS = {"moments": "total{0}", "d_moments": "total{0} products{0}"}
+    def exchanged(self, store: Store) -> str:
+        """The line after the loop that exchanges the sums over the units of a thread's part."""
+        kind, index, *_ = store.vector
+        size, k = self.of.of_size(index)
+        if kind == "d_moments":
+            return f"partials_{size}.put(part, {k}, b, sum(total{index}), sum(products{index}));"
+        steps = [step for step in self.loop.steps if isinstance(step, Load | Store) and step.value == store.value]
+        [vector, *_] = [step.vector for step in steps if isinstance(step, Load) or step.vector.kind in PLAIN]
+        value = self.loaded(Load(store.value, vector))
+        slices = f"slice_{self.loop.size}, part_units"
+        values = f"[&](Index u, Index n, Index i) {{ return {value}; }}"
+        return f"partials_{size}.put_moments(part, {slices}, {k}, b, total{index}, {values});"
+
+
+_TOTALS = {"moments": "Floats total{0}{{}};", "d_moments": "Floats total{0}{{}}, products{0}{{}};"}
 """Sums over units, by the kind of a store."""

@@ -1,27 +1,22 @@
 """Both passes over a step of a loop: its derivative by reverse mode, and what the forward pass saves for it.
 
-Three functions, from data to data:
+In three parts:
 
-    gradient_graph   the gradients, as functions of the forward pass's values
+    GradientGraph    the gradients, as functions of the forward pass's values
     values_to_save   which of these values the forward pass saves; all others can be computed again
     with_loads       the backward pass, which loads or recomputes the values that the gradients need
 """
 
 import functools
-import math
-from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from charlm.cells.cell import Cell
 from charlm.cells.operations import OPERATIONS, UNARY, Formula
-from charlm.cells.passes import Backward, Forward, Operand, Passes, Product, Rows, numbered
+from charlm.cells.passes import Backward, Forward, Operand, Passes, Product, Rows, numbered, numbers
 from charlm.cells.program import Builder, Node, Program, Size, needed, scalarized
 from charlm.cells.split import Split, split
 
-NEGLIGIBLE = -60.0
-"""exp of a smaller number is too small to matter as a gradient in single precision."""
 _CHEAP = ("add", "sub", "mul", "max", "min", "where", "greater", "stop", "relu")
 """Operations whose results are recomputed, not saved."""
 
@@ -60,16 +55,19 @@ def derive(split: Split) -> Passes:
         state = nodes[place].name if nodes[place].op == "state" else ""
         operands.append(Operand(place, nodes[place].size, state))
 
-    graph = gradient_graph(loop)
+    graph = GradientGraph(loop)
+    forward_nodes = graph.forward.nodes
     loads = _in_memory(loop, operand_indices)
-    forward_nodes, saved = _saved(graph.forward, values_to_save(graph.forward, loads, graph.values))
-    for size, numbers in saved.items():
-        for slot, (place, number) in enumerate(numbers.items()):
-            loads[place] = loads[number] = Node("saved", size=size, index=slot)
+    saved: dict[Size, list[int]] = {}
+    for place in values_to_save(forward_nodes, loads, graph.values):
+        size = forward_nodes[place].size
+        slots = saved.setdefault(size, [])
+        loads[place] = Node("saved", size=size, index=len(slots))
+        slots.append(place)
     backward_nodes, new = with_loads(forward_nodes, graph, loads)
 
     states = dict(zip(loop.states, loop.results, strict=True))
-    saved_rows = {size: tuple(numbers.values()) for size, numbers in saved.items()}
+    saved_rows = {size: tuple(places) for size, places in saved.items()}
     forward = Forward(forward_nodes, states, saved_rows)
     d_states = {name: new[place] for name, place in graph.states.items()}
     d_rows: dict[str, dict[int, Rows]] = {"product": {}, "window": {}, "static": {}}
@@ -85,54 +83,50 @@ def derive(split: Split) -> Passes:
 # 1. The gradients
 
 
-class GradientGraph(NamedTuple):
-    """The gradients of a loop's values. A node `value` with index k stands for node k of the forward pass."""
+class GradientGraph:
+    """The gradients of a loop, by reverse mode.
 
-    forward: list[Node]
-    """The loop, and what only gradients need of the forward pass."""
-    nodes: list[Node]
-    of: dict[int, int]
-    """The gradient of each node of the loop that has one."""
-    rows: dict[int, Rows]
-    """The gradients of each product's, window's and static value's vectors."""
-    states: dict[str, int]
-    """The gradient of each state before the step, without its products' share."""
-    live: set[int]
-    """The nodes that are of use."""
+    forward    the loop, and what only gradients need of the forward pass
+    back       the gradients; a node `value` with index k stands for node k of the forward pass
+    of         the gradient of each node of the loop that has one
+    rows       the gradients of the vectors of each product and leaf, without states
+    """
 
-    @property
-    def values(self) -> set[int]:
-        """The nodes of the forward pass whose values are of use."""
-        return {self.nodes[place].index for place in self.live if self.nodes[place].op == "value"}
+    def __init__(self, loop: Program) -> None:
+        self.loop, self.forward, self.back = loop, Builder(loop.nodes), Builder()
+        self.of: dict[int, int] = {}
+        self.rows: dict[int, Rows] = {}
+        self.numbers = numbers(loop.nodes)
+        nodes = [*enumerate(loop.nodes)]
+        self._parts = {(node.args[0], node.index): place for place, node in nodes if node.op == "part"}
+        for name, place in zip(loop.states, loop.results, strict=True):
+            self.add(place, self.back.put(Node("d_state", name=name)))
+        for place, node in reversed(nodes):
+            if rule := _RULES.get(node.op):
+                rule(self, place)
 
+    def add(self, place: int, term: int) -> None:
+        """Add to the gradient of a node."""
+        self.of[place] = self.back.apply("add", self.of[place], term) if place in self.of else term
 
-def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
-    """The gradients of a loop, by reverse mode. exact: no comparison stands for another one, see `_of_extreme`."""
-    forward, back = Builder(loop.nodes), Builder()
-    parts: dict[tuple[int, int], int] = {}
-    for place, node in enumerate(loop.nodes):
-        if node.op == "part":
-            parts[node.args[0], node.index] = place
-    products = numbered(loop.nodes, "product")
-    norms = numbered(loop.nodes, "normalize")
-    uses = Counter(arg for node in loop.nodes for arg in node.args)
-    gradients: dict[int, int] = {}
-    rows: dict[int, Rows] = {}
-
-    def add(place: int, term: int) -> None:
-        if place in gradients:
-            term = back.apply("add", gradients[place], term)
-        gradients[place] = term
-
-    def value(place: int) -> int:
-        node = forward.nodes[place]
+    def value(self, place: int) -> int:
+        """A value of the forward pass."""
+        node = self.forward.nodes[place]
         if node.op == "constant":
-            return back.constant(node.number)
-        return back.put(Node("value", size=node.size, index=place))
+            return self.back.constant(node.number)
+        return self.back.put(Node("value", size=node.size, index=place))
 
-    def term(place: int, formula: Formula) -> int:
-        """What a formula adds to the gradient of an argument of a node, such as d ⊙ b for y = a ⊙ b."""
-        node = loop.nodes[place]
+    def add_rows(self, place: int) -> bool:
+        """Set the gradients of the vectors of a leaf or product; returns whether there are any."""
+        count, zero = self.loop.nodes[place].count, self.back.constant(0.0)
+        # −1: nothing uses this vector.
+        vectors = [place] if count == 1 else [self._parts.get((place, k), -1) for k in range(count)]
+        self.rows[place] = tuple(self.of.get(vector, zero) for vector in vectors)
+        return not self.of.keys().isdisjoint(vectors)
+
+    def add_formula(self, place: int, arg: int, formula: Formula) -> None:
+        """Add to the gradient of an argument of a node, such as d ⊙ b for y = a ⊙ b."""
+        node = self.loop.nodes[place]
         letters = dict(zip("yab", (place, *node.args), strict=False))
 
         def lookup_in_forward(part: Formula) -> int | None:
@@ -140,79 +134,84 @@ def gradient_graph(loop: Program, *, exact: bool = False) -> GradientGraph:
 
         def lookup(part: Formula) -> int | None:
             if part.op == "in_forward":
-                return value(_put_formula(forward, part.args[0], lookup_in_forward, node.size))
+                return self.value(_put_formula(self.forward, part.args[0], lookup_in_forward, node.size))
             if part.op == "d":
-                return gradients[place]
-            return value(letters[part.op]) if part.op in letters else None
+                return self.of[place]
+            return self.value(letters[part.op]) if part.op in letters else None
 
-        return _put_formula(back, formula, lookup, node.size)
+        if self.loop.nodes[arg].op not in ("constant", "greater"):
+            self.add(arg, _put_formula(self.back, formula, lookup, node.size))
 
-    def vectors_of(place: int) -> list[int]:
-        """The vectors of a leaf or product; −1 for one that nothing uses."""
-        count = loop.nodes[place].count
-        if count == 1:
-            return [place]
-        return [parts.get((place, k), -1) for k in range(count)]
+    @functools.cached_property
+    def states(self) -> dict[str, int]:
+        """The gradient of each state before the step, without its products' share."""
+        found = [(node.name, place) for place, node in enumerate(self.loop.nodes) if node.op == "state"]
+        return {name: self.of[place] for name, place in found if place in self.of}
 
-    for name, place in zip(loop.states, loop.results, strict=True):
-        add(place, back.put(Node("d_state", name=name)))
-    for place, node in reversed([*enumerate(loop.nodes)]):
-        if node.op in ("product", "window", "static", "vector", "input"):
-            zero = back.constant(0.0)
-            vectors = vectors_of(place)
-            rows[place] = tuple(gradients.get(vector, zero) for vector in vectors)
-            if node.op == "product":
-                operand = loop.nodes[node.args[0]]
-                result = back.put(Node("product_back", rows[place], 1, operand.size, index=products[place]))
-                # A state gets this share elsewhere: see `Passes.through`. Without a gradient, 0 must not reach the
-                # operand: it could be divided by 0 there.
-                if operand.op != "state" and not gradients.keys().isdisjoint(vectors):
-                    add(node.args[0], result)
-        elif node.op == "normalize" and place in gradients:
-            args = gradients[place], value(place)
-            result = back.put(Node("normalize_back", args, 1, node.size, index=norms[place]))
-            add(node.args[0], result)
-        elif node.op in OPERATIONS and place in gradients:
-            formulas = _of_extreme(forward, None if exact else uses, place) or OPERATIONS[node.op].gradients
-            for arg, formula in zip(node.args, formulas, strict=True):
-                if formula is not None and loop.nodes[arg].op not in ("constant", "greater"):
-                    add(arg, term(place, formula))
+    @functools.cached_property
+    def live(self) -> set[int]:
+        """The nodes of `back` that are of use."""
+        ends = [*self.states.values()]
+        for vectors in self.rows.values():
+            ends += vectors
+        ends += [place for place, node in enumerate(self.back.nodes) if node.op == "product_back"]
+        return {*needed(self.back.nodes, ends)}
 
-    states: dict[str, int] = {}
-    for place, node in enumerate(loop.nodes):
-        if node.op == "state" and place in gradients:
-            states[node.name] = gradients[place]
-    ends = [*states.values()]
-    for vectors in rows.values():
-        ends += vectors
-    ends += [place for place, node in enumerate(back.nodes) if node.op == "product_back"]
-    live = {*needed(back.nodes, ends)}
-    return GradientGraph(forward.nodes, back.nodes, gradients, rows, states, live)
+    @property
+    def values(self) -> set[int]:
+        """The nodes of the forward pass whose values are of use."""
+        nodes = self.back.nodes
+        return {nodes[place].index for place in self.live if nodes[place].op == "value"}
 
 
-def _of_extreme(forward: Builder, uses: Counter[int] | None, place: int) -> tuple[Formula, ...]:
-    """The gradients of the arguments of a maximum or minimum with a number; () for another node.
+def _of_product(graph: GradientGraph, place: int) -> None:
+    has_gradient = graph.add_rows(place)
+    [arg] = graph.loop.nodes[place].args
+    operand = graph.loop.nodes[arg]
+    back = Node("product_back", graph.rows[place], 1, operand.size, index=graph.numbers[place])
+    result = graph.back.put(back)
+    # A state gets this share elsewhere: see `Passes.through`. Without a gradient, 0 must not reach the operand: it
+    # could be divided by 0 there.
+    if operand.op != "state" and has_gradient:
+        graph.add(arg, result)
 
-    The argument gets all of the gradient, also where it equals the number; where the number is the result, nothing.
-    """
-    node = forward.nodes[place]
-    numbers = [arg for arg in node.args if forward.nodes[arg].op == "constant"]
-    if node.op not in ("max", "min") or not numbers:
-        return ()
-    a, b = map(Formula, "ab") if numbers[0] == node.args[0] else map(Formula, "ba")
-    bound = forward.nodes[numbers[0]].number
-    exponential = Node("exp", (place,), 1, node.size)
-    if node.op == "min":
-        is_number = b > a
-    elif uses and bound < NEGLIGIBLE and uses[place] == 1 and forward.find(exponential) is not None:
-        # Compare its exponential, which is saved anyway. At the bound the gradient is negligible, so rounding
-        # either way is harmless.
-        saved = Formula("in_forward", (Formula("exp", (Formula("y"),)),))
-        is_number = Formula("greater", (math.exp(bound) * 1.000001, saved))
-    else:
-        is_number = a > b
-    gradient = Formula("where", (is_number, 0.0, Formula("d")))
-    return gradient, gradient
+
+def _of_normalization(graph: GradientGraph, place: int) -> None:
+    if place in graph.of:
+        node = graph.loop.nodes[place]
+        args = graph.of[place], graph.value(place)
+        back = Node("normalize_back", args, 1, node.size, index=graph.numbers[place])
+        graph.add(node.args[0], graph.back.put(back))
+
+
+def _of_operation(graph: GradientGraph, place: int) -> None:
+    node = graph.loop.nodes[place]
+    for arg, formula in zip(node.args, OPERATIONS[node.op].gradients, strict=True):
+        if place in graph.of and formula is not None:
+            graph.add_formula(place, arg, formula)
+
+
+def _of_extreme(graph: GradientGraph, place: int) -> None:
+    """A maximum or minimum with a number: the argument gets all of the gradient, also where it equals the number."""
+    nodes = graph.loop.nodes
+    if not any(nodes[arg].op == "constant" for arg in nodes[place].args):
+        _of_operation(graph, place)
+    elif place in graph.of:
+        for arg, own, other in zip(nodes[place].args, "ab", "ba", strict=True):
+            own, other = Formula(own), Formula(other)
+            loses = other > own if nodes[place].op == "max" else own > other
+            graph.add_formula(place, arg, Formula("where", (loses, 0.0, Formula("d"))))
+
+
+_Rule = Callable[[GradientGraph, int], object]
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(OPERATIONS, _of_operation),
+    **dict.fromkeys(("max", "min"), _of_extreme),
+    **dict.fromkeys(("window", "static", "vector", "input"), GradientGraph.add_rows),
+    "product": _of_product,
+    "normalize": _of_normalization,
+}
+"""What a node adds to the gradients of its arguments. The other operations add nothing."""
 
 
 def _put_formula(
@@ -276,19 +275,6 @@ def values_to_save(nodes: Sequence[Node], memory: Container[int], required: Cont
     return saved
 
 
-def _saved(nodes: Sequence[Node], places: Sequence[int]) -> tuple[list[Node], dict[Size, dict[int, int]]]:
-    """The forward pass, and by size the values to save: the node → the node that is stored, 1 or 0 for `greater`."""
-    forward = Builder(nodes)
-    saved: dict[Size, dict[int, int]] = {}
-    comparisons_last = sorted(places, key=lambda place: nodes[place].op == "greater")
-    for place in comparisons_last:
-        node, stored = nodes[place], place
-        if node.op == "greater":
-            stored = forward.apply("where", place, forward.constant(1.0), forward.constant(0.0), size=node.size)
-        saved.setdefault(node.size, {})[place] = stored
-    return forward.nodes, saved
-
-
 # 3. The backward pass with loads
 
 
@@ -320,7 +306,7 @@ def with_loads(
         else:
             values[place] = copy(node, args)
     new: dict[int, int] = {}
-    for place, node in enumerate(graph.nodes):
+    for place, node in enumerate(graph.back.nodes):
         if node.op == "value" and place in graph.live:
             new[place] = values[node.index]
         elif node.op != "value" and all(arg in new for arg in node.args):

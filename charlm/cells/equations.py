@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from charlm.cells.derivative import GradientGraph, gradient_graph
+from charlm.cells.derivative import GradientGraph
 from charlm.cells.notation import EXPLAINED, notation, number_text, readable_nodes, symbol
 from charlm.cells.operations import ATOM, LEAVES, OPERATIONS, UNARY
 from charlm.cells.passes import numbered
@@ -36,7 +36,7 @@ def equations(program: Program) -> list[str]:
 
 def derivative(program: Program) -> list[str]:
     """The equations of the backward pass, such as `dcₜ₋₁ = dc ⊙ f`, with the names of the forward equations."""
-    return [f"{name} = {text}" for name, text in _Back(program).lines()]
+    return [f"{name} = {text}" for name, text in _backward_lines(program).lines()]
 
 
 def notes(lines: Iterable[str]) -> list[str]:
@@ -55,12 +55,24 @@ class Lines:
         preferred    place → the name of its line: a new state, or what people see; "" if that name is reserved
         own_line     places that get a line even if they are short and used once
         names        place → the name of its line; filled by `lines`
+        named_ends   names and places of lines that stand even if the value has another name
+        of_gradients places of gradients, which only the backward pass has
+        wholes       the names of gradients of vectors side by side → the name of all together
         reserved     names of states, parameters and functions, and of their gradients: not allowed as preferred names
         used_names   names that no further line may have; `lines` adds its own
     """
 
-    def __init__(self, program: Program, ends: Iterable[int] = (), known: Mapping[int, str] | None = None) -> None:
-        """ends: nodes besides the results that get a line. known: names of values that other lines give."""
+    def __init__(
+        self,
+        program: Program,
+        names: Sequence[str] = (),
+        ends: Iterable[int] = (),
+        known: Mapping[int, str] | None = None,
+    ) -> None:
+        """names: of the results, if they are not the states. ends: nodes besides the results that get a line.
+
+        known: names of values that other lines give.
+        """
         self.program = program
         self.parameters = {parameter.name: parameter for parameter in program.parameters}
         self.nodes, self.same = readable_nodes(program.nodes, known or {})
@@ -73,16 +85,20 @@ class Lines:
         self.preferred: dict[int, str] = {}
         for name, place in (*program.gates, *program.shown):
             self.preferred[self.same[place]] = self._unreserved(symbol(name))
-        for name, place in zip(program.states, self.results, strict=True):
-            self.preferred[place] = self.after(name)
+        after = names or [self.symbols[state, "ₜ"] for state in program.states]
+        self.named_ends = [*zip(after, self.results, strict=True)]
+        self.preferred |= {place: name for name, place in self.named_ends}
         self.own_line = {*self.preferred, *ends}
         self.own_line |= {self.nodes[place].args[0] for place in self.places if self.nodes[place].op == "part"}
         for node in self.nodes:
             if node.op.endswith("normalize") and node.count > 1:  # the derivative names the argument's vectors
                 self.own_line.update(node.args)
         self.names: dict[int, str] = {}
-        self.named_ends = [*zip(map(self.after, program.states), self.results, strict=True)]
-        """Lines that stand even if the value has another name."""
+        self.wholes: dict[tuple[str, ...], str] = {}
+        self.of_gradients: set[int] = set()
+        for place, node in enumerate(self.nodes):
+            if node.op == "d_state" or not self.of_gradients.isdisjoint(node.args):
+                self.of_gradients.add(place)
         parameters = {self.row(node) for node in self.nodes if node.name in self.parameters}
         states = [self.symbols[state, ""] for state in program.states]
         self.used_names = {"", "d", "xₜ", *states, *parameters}
@@ -111,7 +127,7 @@ class Lines:
 
     def lines(self) -> Iterator[tuple[str, str]]:
         """Names and their expressions, in the order of computation."""
-        fresh = self.fresh()
+        fresh, numbers = self.fresh(), itertools.count(1)
         for place in self.places:
             if self.nodes[place].op in _NO_LINE:
                 continue
@@ -120,7 +136,7 @@ class Lines:
             if place in self.own_line or again or len(text) > _LONGEST:
                 name = self.preferred.get(place, "")
                 if name in self.used_names:  # as "" is
-                    name = self.unnamed(place, fresh)
+                    name = symbol("δ", str(next(numbers))) if place in self.of_gradients else next(fresh)
                 self.names[place] = name
                 self.used_names.add(name)
                 yield name, text
@@ -154,21 +170,34 @@ class Lines:
                 return f"{self.text(node.args[0])}[{node.index + 1}]", ATOM
             case "vector":
                 return self.row(node), ATOM
+            case "product_back":
+                return self.product_back(node)
         template, precedence = notation(node.op)
         binds, *lowest = precedence or (ATOM, *[0] * len(node.args))
         if node.op in ("add", "mul") and self.nodes[node.args[1]].op == node.op:  # a + (b + c)
             lowest[1] = binds
         args = [self.text(arg, each) for arg, each in zip(node.args, lowest, strict=True)]
         if template:
-            matrix = self.matrix(node) if node.op == "product" else ""
+            matrix = self.row(node) + "ᵀ" * node.transposed if node.op == "product" else ""
             return template.format(*args, matrix=matrix), binds
         if "normalize" in node.op and node.number != EPSILON:
             args.append(number_text(node.number))
         return f"{node.op.replace('_back', '′')}({', '.join(args)})", binds
 
-    def matrix(self, node: Node, *, back: bool = False) -> str:
-        """The matrix of a product, or the one that multiplies its gradient."""
-        return self.row(node) + ("ᵀ" if node.transposed != back else "")
+    def product_back(self, node: Node) -> tuple[str, int]:
+        """The gradient of a product's operand, and its precedence."""
+        is_single = len(node.args) == 1
+        rows = tuple(self.text(arg, ATOM if is_single else 0) for arg in node.args)
+        whole = rows[0] if is_single else f"({', '.join(rows)})"
+        template, precedence = notation("product")
+        matrix = self.row(replace(node, op="product")) + "ᵀ" * (not node.transposed)
+        return template.format(self.wholes.get(rows, whole), matrix=matrix), precedence[0]
+
+    def repeats(self, place: int) -> bool:
+        """Whether a value that is used often has no line: in the backward pass an operation on named values."""
+        node = self.nodes[place]
+        named = all(arg in self.names or self.nodes[arg].op in _NO_LINE for arg in node.args)
+        return bool(self.of_gradients) and named and not node.op.endswith("_back")
 
     def row(self, node: Node) -> str:
         """What a product or vector takes from its parameter: W_ih for weight_ih, with a number if it has several."""
@@ -193,125 +222,59 @@ class Lines:
                 if (name := "".join(letters)) not in self.used_names:
                     yield name
 
-    # What the backward pass writes differently
 
-    def after(self, state: str) -> str:
-        """The name of a result."""
-        return self.symbols[state, "ₜ"]
-
-    def repeats(self, place: int) -> bool:
-        """Whether a value that is used more than once is repeated in each expression, without a line of its own."""
-        return False
-
-    def unnamed(self, place: int, fresh: Iterator[str]) -> str:
-        """The name of a value that has none; `fresh` are free names."""
-        return next(fresh)
-
-
-class _Back(Lines):
+def _backward_lines(program: Program) -> Lines:
     """The backward pass, in which values that the forward equations name have these names."""
-
-    def __init__(self, program: Program) -> None:
-        forward = Lines(program)
-        forward_names = {name for name, _ in forward.lines()}
-        in_vectors = Builder()
-        vectors = scalars(in_vectors, program.nodes)
-        results = tuple(vectors[place][0] for place in program.results)
-        single = program._replace(nodes=tuple(in_vectors.nodes), results=results, gates=(), shown=())
-
-        graph = gradient_graph(single, exact=True)
-        both = Builder(graph.forward)  # the forward pass, and behind it the backward pass
-        gradients = _put_gradients(both, single, graph)
-        results = _state_gradients(both, single, graph, gradients)
-        fixed = {parameter.name for parameter in program.parameters if parameter.fixed}
-        ends = []
-        for place, rows in graph.rows.items():
-            if single.nodes[place].op != "vector" or single.nodes[place].name not in fixed:
-                ends += [gradients[row] for row in rows]
-        backward = single._replace(nodes=tuple(both.nodes), results=results)
-        rows = _names_of_vectors(forward, vectors)
-        super().__init__(backward, ends, _known_values(program, rows, vectors))
-
-        self.used_names |= forward_names
-        self.preferred = self.names_of(graph, gradients, forward) | self.preferred
-        self.wholes: dict[tuple[str, ...], str] = {}
-        """The gradients of vectors side by side → the name of all together."""
-        for place, names in rows.items():
-            self.wholes[tuple(f"d{name}" for name in names)] = f"d{forward.names[place]}"
-        self.of_gradients: set[int] = set()
-        for place, node in enumerate(self.nodes):
-            if node.op == "d_state" or not self.of_gradients.isdisjoint(node.args):
-                self.of_gradients.add(place)
-        self.numbers = itertools.count(1)
-
-    def names_of(self, graph: GradientGraph, gradients: Sequence[int], forward: Lines) -> dict[int, str]:
-        """Names of gradients, by the values that have them: first those with names, then parameters and the input."""
-        after = {forward.after(state): self.symbols[state, ""] for state in self.program.states}
-        # A bias needs no line: its gradient is that of the product to which it is added.
-        products = {row for place, rows in graph.rows.items() if self.nodes[place].op == "product" for row in rows}
-        names: dict[int, str] = {}
-        for named in (("known",), ("vector", "input")):
-            for place, gradient in sorted(graph.of.items()):
-                node = self.nodes[place]
-                if node.op not in named:
-                    continue
-                text, _ = self.formula(place)
-                name = f"d{after.get(text, text)}"
-                if node.op == "vector":
-                    if gradient in products or self.parameters[node.name].fixed:
-                        continue
-                    self.named_ends.append((name, self.same[gradients[gradient]]))
-                names.setdefault(self.same[gradients[gradient]], name)
-        return names
-
-    def after(self, state: str) -> str:
-        return f"d{self.symbols[state, 'ₜ₋₁']}"
-
-    def formula(self, place: int) -> tuple[str, int]:
-        node = self.nodes[place]
-        if node.op != "product_back":
-            return super().formula(place)
-        is_single = len(node.args) == 1
-        rows = tuple(self.text(arg, ATOM if is_single else 0) for arg in node.args)
-        whole = rows[0] if is_single else f"({', '.join(rows)})"
-        whole = self.wholes.get(rows, whole)
-        template, precedence = notation("product")
-        return template.format(whole, matrix=self.matrix(replace(node, op="product"), back=True)), precedence[0]
-
-    def repeats(self, place: int) -> bool:
-        """Repeat a single operation on named values."""
-        node = self.nodes[place]
-        named = all(arg in self.names or self.nodes[arg].op in _NO_LINE for arg in node.args)
-        return named and not node.op.endswith("_back")
-
-    def unnamed(self, place: int, fresh: Iterator[str]) -> str:
-        if place in self.of_gradients:
-            return symbol("δ", str(next(self.numbers)))
-        return next(fresh)
-
-
-def _names_of_vectors(forward: Lines, vectors: Sequence[Sequence[int]]) -> dict[int, list[str]]:
-    """The names of the vectors of each value that the forward equations name, such as a[1], a[2] for a."""
-    names: dict[int, list[str]] = {}
-    for place, name in forward.names.items():
-        count = len(vectors[place])
-        names[place] = [name] if count == 1 else [f"{name}[{k + 1}]" for k in range(count)]
-    return names
-
-
-def _known_values(
-    program: Program, rows: Mapping[int, Sequence[str]], vectors: Sequence[Sequence[int]]
-) -> dict[int, str]:
-    """The vectors that the forward equations name → the first name of each. rows: see `_names_of_vectors`."""
+    forward = Lines(program)
+    list(forward.lines())  # which names values
+    in_vectors = Builder()
+    vectors = scalars(in_vectors, program.nodes)
+    results = tuple(vectors[place][0] for place in program.results)
+    single = program._replace(nodes=tuple(in_vectors.nodes), results=results, gates=(), shown=())
     known: dict[int, str] = {}
-    for place, names in rows.items():
-        node, same = program.nodes[place], [place]
-        if node.op == "stop":  # the backward pass reads its argument
-            same += node.args
+    wholes: dict[tuple[str, ...], str] = {}
+    for place, name in forward.names.items():
+        node, count = program.nodes[place], len(vectors[place])
+        names = [name] if count == 1 else [f"{name}[{k + 1}]" for k in range(count)]
+        wholes[tuple(f"d{one}" for one in names)] = f"d{name}"
+        same = (place, *node.args) if node.op == "stop" else (place,)  # the backward pass reads its argument
         for each in same:
-            for vector, name in zip(vectors[each], names, strict=True):
-                known.setdefault(vector, name)
-    return known
+            for vector, one in zip(vectors[each], names, strict=True):
+                known.setdefault(vector, one)
+
+    graph = GradientGraph(single)
+    both = Builder(graph.forward.nodes)  # the forward pass, and behind it the backward pass
+    gradients = _put_gradients(both, single, graph)
+    results = _state_gradients(both, single, graph, gradients)
+    fixed = {parameter.name for parameter in program.parameters if parameter.fixed}
+    ends = []
+    for place, rows in graph.rows.items():
+        if single.nodes[place].op != "vector" or single.nodes[place].name not in fixed:
+            ends += [gradients[row] for row in rows]
+    backward = single._replace(nodes=tuple(both.nodes), results=results)
+    names = [f"d{forward.symbols[state, 'ₜ₋₁']}" for state in program.states]
+    back = Lines(backward, names, ends, known)
+    back.wholes = wholes
+    back.used_names |= forward.used_names
+
+    # The names of gradients: of values that have names themselves, and then of parameters and the input.
+    of_results = {forward.symbols[state, "ₜ"]: forward.symbols[state, ""] for state in program.states}
+    # A bias needs no line: its gradient is that of the product to which it is added.
+    products = {row for place, rows in graph.rows.items() if single.nodes[place].op == "product" for row in rows}
+    preferred: dict[int, str] = {}
+    for place, gradient in sorted(graph.of.items(), key=lambda pair: (pair[0] not in known, pair[0])):
+        node, end = back.nodes[place], back.same[gradients[gradient]]
+        if node.op not in ("known", "vector", "input"):
+            continue
+        text, _ = back.formula(place)
+        name = f"d{of_results.get(text, text)}"
+        if node.op == "vector":
+            if gradient in products or node.name in fixed:
+                continue
+            back.named_ends.append((name, end))
+        preferred.setdefault(end, name)
+    back.preferred = preferred | back.preferred
+    return back
 
 
 def _put_gradients(builder: Builder, program: Program, graph: GradientGraph) -> list[int]:
@@ -319,10 +282,10 @@ def _put_gradients(builder: Builder, program: Program, graph: GradientGraph) -> 
     products = [*numbered(program.nodes, "product")]
     norms = [*numbered(program.nodes, "normalize")]
     places: list[int] = []
-    for node in graph.nodes:
+    for node in graph.back.nodes:
         args = tuple(places[arg] for arg in node.args)
         if node.op == "value":
-            value = graph.forward[node.index]
+            value = graph.forward.nodes[node.index]
             places.append(value.args[0] if value.op == "stop" else node.index)
         elif node.op in OPERATIONS:
             places.append(_with_sign_in_front(builder, node, args))
@@ -362,7 +325,7 @@ def _state_gradients(
     for name in program.states:
         state = program.nodes.index(Node("state", name=name))
         terms = [gradients[graph.states[name]]] if name in graph.states else []
-        for node, place in zip(graph.nodes, gradients, strict=True):
+        for node, place in zip(graph.back.nodes, gradients, strict=True):
             if node.op == "product_back" and products[node.index].args[0] == state:
                 terms.append(place)
         total, *others = terms or [builder.constant(0.0)]

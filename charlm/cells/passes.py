@@ -136,30 +136,22 @@ class Passes:
         return any(node.size == "I" for node in self.split.loop.nodes)
 
     @functools.cached_property
-    def mixes_sizes(self) -> bool:
+    def summed_vectors(self) -> dict[int, Rows]:
+        """The gradients of vectors that a loop sums up."""
+        return {k: rows for k, rows in self.backward.vectors.items() if k not in self.like_vectors}
+
+    def loop_size(self, size: Size) -> Size:
+        """The size of the loop that computes such vectors: H also for I where both are the same."""
+        return "H" if size == "I" and self._mixes_sizes else size
+
+    @functools.cached_property
+    def _mixes_sizes(self) -> bool:
         """Whether the step adds vectors of the sizes I and H, which then have the same units."""
         nodes = self.split.program.nodes
         if any(nodes[place].size == "I" for place in self.split.program.results):
             return True
         unit_by_unit = [node for node in nodes if node.op not in ("product", "part")]
         return any({"H", "I"} <= {nodes[arg].size for arg in node.args} for node in unit_by_unit)
-
-    @functools.cached_property
-    def forward_ends(self) -> list[int]:
-        """The nodes of the forward pass that are stored or multiplied."""
-        ends = [*self.forward.states.values()]
-        for rows in self.forward.saved.values():
-            ends += rows
-        return ends + [operand.node for operand in self.operands]
-
-    @functools.cached_property
-    def backward_ends(self) -> list[int]:
-        """Nodes of the backward pass that are stored or multiplied. `product_back` of states is not: see `through`."""
-        ends = [*self.backward.states.values()]
-        for gradients in (self.backward.products, self.backward.windows, self.backward.vectors):
-            for rows in gradients.values():
-                ends += rows
-        return ends
 
 
 def numbered(nodes: Sequence[Node], op: str) -> dict[int, int]:

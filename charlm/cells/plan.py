@@ -1,7 +1,7 @@
-"""What a pass does between barriers, as data: which stage loads, computes and stores what. C++ and Triton print it.
+"""What a pass does between barriers, as data: which stage loads, computes and stores what. C++, Triton and C print it.
 
-A stage begins with products, which need all units of their operands, and goes on with a loop over units for each size.
-The forward pass of an LSTM, whose window W x + b was computed before the loop over time:
+A stage begins with operations that need all units of their operands, such as products, and goes on with a loop over
+units for each size. The forward pass of an LSTM, whose window W x + b was computed before the loop over time:
 
     stage 0   nothing: the operand of the product, h, is in memory
     stage 1   begins with the product R h, then a loop over H units:
@@ -13,57 +13,73 @@ The forward pass of an LSTM, whose window W x + b was computed before the loop o
                   h = o ⊙ tanh(c)                                  store state h, store state c
 
 An RHN of depth 2 also has a stage 2: it begins with the product of what stage 1 has computed. A value of stage 1 that
-stage 2 needs is stored there as `later`.
+stage 2 needs is stored there: as `later`, unless it is stored anyway.
 """
 
-import functools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from charlm.cells.passes import Passes, Rows, numbered, numbers
-from charlm.cells.program import Node, Size, needed, ordered
+from charlm.cells.passes import Passes, Rows, numbers
+from charlm.cells.program import Node, Size, needed
+
+PRODUCTS = ("product", "product_back")
+NORMALIZATIONS = ("normalize", "normalize_back")
+"""They begin a stage only where threads share the units of a stream; else a thread computes them amid a loop."""
 
 
-@dataclass(frozen=True)
-class Store:
-    """A store in a loop over units.
+class Vector(NamedTuple):
+    """A place in memory: vector k of `width` vectors side by side.
 
-    operand, saved, state   forward: operand `index` of the products; saved value k of size number `index`; state
-                            `index` after the step
-    d_product, d_window     backward: gate k of the gradient of product or window `index`
-    d_vector                backward: vector k of the gradient of static value `index`, added up
-    d_state                 backward: the gradient of state `index` before the step, without its products' share
-    no_d_state              backward: the same where nothing but zoneout passes a gradient on
-    window, operand_before  before the loop: vector k of window `index`; operand `index` of the products there
-    later                   number `index` of the values for later stages
-    moments, d_moments      sums over units for the next stage: of the argument of normalization `index`; of the
-                            gradient d of its result x, and of d x
+        input              the input of the part before the loop
+        window, static     window or static value `item` of the `Split`
+        state, after       state `item` before the step; after it
+        operand, saved     operand `item` of the products; saved values of size number `item`
+        product            the result of product `item`; in the backward pass the gradient of its operand
+        d_product          the gradient of product `item`
+        d_window, d_vector the gradient of window or static value `item`; the latter is added up
+        later              number `item` of the values of this size for later stages
+
+    These are no memory that a loop reads, but stored all the same:
+
+        d_state            the gradient of state `item` before the step, without its products' share
+        no_d_state         the same where nothing but zoneout passes a gradient on
+        window_before, operand_before   before the loop: window `item`; operand `item` of the products there
+        moments, d_moments sums over units for the next stage: of the argument of normalization `item`; of the gradient
+                           d of its result x, and of d ⊙ x
     """
 
     kind: str
-    index: int
-    value: int
-    """The node that is stored."""
-    size: Size
+    item: int = 0
+    size: Size = "H"
+    width: int = 1
     k: int = 0
-    count: int = 1
-    """How many vectors are side by side."""
-    arrival: int | None = None
-    """d_moments: the gradient d. d_state: the node `d_state`, if the same stage computes it."""
+
+
+class Load(NamedTuple):
+    """A value that a loop loads."""
+
+    value: int
+    vector: Vector
+
+
+class Store(NamedTuple):
+    """Values that a loop stores."""
+
+    vector: Vector
+    values: Rows
+    """One; for d_moments the gradient d of a normalization's result x, and x."""
 
     @property
-    def values(self) -> tuple[int, ...]:
-        """The nodes that it needs."""
-        return (self.value,) if self.arrival is None else (self.arrival, self.value)
+    def value(self) -> int:
+        return self.values[0]
 
 
 class Loop(NamedTuple):
     """A loop over the units of one size."""
 
     size: Size
-    steps: tuple[int | Store, ...]
-    """In order: nodes to load or to compute, and stores."""
+    steps: tuple[Load | Store | int, ...]
+    """In order; a number is a node to compute."""
 
     @property
     def stores(self) -> list[Store]:
@@ -73,108 +89,62 @@ class Loop(NamedTuple):
 class Stage(NamedTuple):
     """The computation between two barriers."""
 
-    begins: tuple[int, ...]
-    """Products, and normalizations of a team, that are computed first."""
+    begins: Rows
+    """The nodes that are computed first, because they need all units of their operands."""
     loops: tuple[Loop, ...]
 
 
-@dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(NamedTuple):
     """A pass in stages."""
 
     nodes: Sequence[Node]
-    home: dict[int, int]
-    """The stage that computes a node."""
     stages: tuple[Stage, ...]
-    slots: dict[Size, dict[int, int]]
-    """The values that later stages read, by size, and a number for each."""
-
-    @functools.cached_property
-    def numbers(self) -> dict[int, int]:
-        """See `numbers`."""
-        return numbers(self.nodes)
+    numbers: dict[int, int]
+    """See `numbers`."""
 
 
-_LEAVES = ("window", "static", "before", "after", "saved", "operand", "constant", "state", "input")
-"""Values in memory, which any stage can load."""
-_PRODUCTS = ("product", "product_back")
-_NORMS = ("normalize", "normalize_back")
+PLAIN = ("operand", "saved", "d_product", "d_window", "later")
+"""Stores from which later stages can load the value."""
+_STATES = ("state", "d_state")
+"""Stores that overwrite what the step reads: they come last."""
 
 
-class Staged(NamedTuple):
-    """The nodes of a pass, and the stage in which each is computed."""
-
-    nodes: Sequence[Node]
-    home: dict[int, int]
-    team: bool
-    """Whether threads share the units of a stream, so that normalizations begin stages; else a thread has them all."""
-    mixes_sizes: bool
-    """Whether H and I are the same number, so that one loop computes both."""
-
-    @property
-    def length(self) -> int:
-        """The number of stages."""
-        return 1 + max(self.home.values(), default=0)
-
-    @property
-    def begins(self) -> tuple[str, ...]:
-        return (*_PRODUCTS, *_NORMS) if self.team else _PRODUCTS
-
-    def unified(self, size: Size) -> Size:
-        return "H" if self.mixes_sizes and size == "I" else size
-
-    def operation(self, place: int) -> str:
-        """What gives a value; of one of several vectors, what gives these."""
-        node = self.nodes[place]
-        return self.nodes[node.args[0]].op if node.op == "part" else node.op
-
-    def is_from_earlier(self, place: int, stage: int) -> bool:
-        """Whether an earlier stage must have stored the value."""
-        anywhere = (*_LEAVES, *self.begins, "normalized") if self.team else (*_LEAVES, *self.begins)
-        return self.operation(place) not in anywhere and self.home[place] < stage
-
-    def arguments(self, stage: int, place: int) -> list[int]:
-        """The nodes that a loop needs to compute another one."""
-        node = self.nodes[place]
-        args = node.args
-        if node.op in ("part", *_PRODUCTS) or self.is_from_earlier(place, stage):
-            args = ()
-        elif self.team and node.op in _NORMS:  # the first one is stored for later
-            args = node.args[1:]
-        return [arg for arg in args if self.nodes[arg].op != "constant"]
-
-    def steps(self, stage: int, size: Size, stores: Iterable[Store], nodes: Iterable[int]) -> tuple[int | Store, ...]:
-        """The steps of a loop: before each store what it needs, states last. nodes: those of the stage."""
-        states_last = sorted(stores, key=lambda store: store.kind in ("state", "d_state", "no_d_state"))
-        ends = states_last if self.team else self._by_value(size, states_last, nodes)
-        steps: dict[int | Store, None] = {}
-        for end in ends:
-            needs = end.values if isinstance(end, Store) else (end,)
-            values = [value for value in needs if self.nodes[value].op != "constant"]
-            before = ordered(values, functools.partial(self.arguments, stage), known=steps)
-            steps |= dict.fromkeys((*before, end))
-        return tuple(steps)
-
-    def _by_value(self, size: Size, stores: Iterable[Store], nodes: Iterable[int]) -> list[int | Store]:
-        """The values that a stage computes, in order, each with its stores behind it: so few occupy registers."""
-        stores_of: dict[int, list[Store]] = {}
-        for store in stores:
-            stores_of.setdefault(store.value, []).append(store)
-        computed: set[int] = set()
-        for place in nodes:
-            in_memory = self.operation(place) in (*_LEAVES, *_PRODUCTS)
-            if not in_memory and self.unified(self.nodes[place].size) == size:
-                computed.add(place)
-        ends: list[int | Store] = []
-        for place in sorted(computed | stores_of.keys()):
-            if place in computed:
-                ends.append(place)
-            ends += stores_of.get(place, [])
-        return ends
+def forward_plan(passes: Passes, begins: Collection[str]) -> Plan:
+    """The plan of the forward pass. begins: the operations that begin a stage."""
+    forward, stores = passes.forward, list[Store]()
+    for k in passes.stored_operands:
+        stores.append(Store(Vector("operand", k, passes.operands[k].size), (passes.operands[k].node,)))
+    for index, (size, places) in enumerate(forward.saved.items()):
+        for k, place in enumerate(places):
+            stores.append(Store(Vector("saved", index, size, len(places), k), (place,)))
+    for s, place in enumerate(forward.states.values()):
+        stores.append(Store(Vector("state", s), (place,)))
+    return planned(forward.nodes, memory_of(passes, forward.nodes), stores, begins, passes.loop_size)
 
 
-def in_stages(nodes: Sequence[Node], ends: Iterable[int], *, team: bool, mixes_sizes: bool) -> Staged:
-    """The nodes that `ends` need, each with its stage, in the order of stages.
+def backward_plan(passes: Passes, begins: Collection[str]) -> Plan:
+    """The plan of the backward pass. begins: the operations that begin a stage."""
+    back, whole, stores = passes.backward, passes.split.program.nodes, list[Store]()
+    windows = {k: rows for k, rows in back.windows.items() if k not in passes.like_windows}
+    for kind, gradients, sizes in (
+        ("d_product", dict(sorted(back.products.items())), [product.size for product in passes.products]),
+        ("d_window", windows, [whole[place].size for place in passes.split.windows]),
+        ("d_vector", passes.summed_vectors, [whole[place].size for place in passes.split.vectors]),
+    ):
+        for index, rows in gradients.items():
+            for k, place in enumerate(rows):
+                stores.append(Store(Vector(kind, index, sizes[index], len(rows), k), (place,)))
+    for s, name in enumerate(passes.states):
+        if name in back.states:
+            stores.append(Store(Vector("d_state", s), (back.states[name],)))
+        else:
+            arriving = back.nodes.index(Node("d_state", name=name))
+            stores.append(Store(Vector("no_d_state", s), (arriving,)))
+    return planned(back.nodes, memory_of(passes, back.nodes), stores, begins, passes.loop_size)
+
+
+def stages_of(nodes: Sequence[Node], ends: Iterable[int], begins: Collection[str]) -> dict[int, int]:
+    """The nodes that `ends` need, and the stage in which each is computed.
 
     A product begins the stage after its operand's. The forward pass of an RHN of depth 2:
 
@@ -186,133 +156,154 @@ def in_stages(nodes: Sequence[Node], ends: Iterable[int], *, team: bool, mixes_s
         R₂ s₁, h₂, g₂, s₂            2          2
     """
     order = needed(nodes, ends)
-    begins = (*_PRODUCTS, *_NORMS) if team else _PRODUCTS
-    # What depends on leaves and products comes as late as possible, so that few values pass from stage to stage.
-    # For a team also what depends on d_state: an LSTM with layer normalization then passes on 5 values instead of 6.
-    # On a GPU, where each of them costs a store and a load, it stays early: an RHN passes on half as many.
-    leaves = (*_LEAVES, "d_state") if team else _LEAVES
     earliest: dict[int, int] = {}
-    movable: set[int] = set()
+    fixed: set[int] = set()
     for place in order:
         node = nodes[place]
         earliest[place] = max((earliest[arg] for arg in node.args), default=0)
         if node.op in begins:
             earliest[place] += 1
-        if node.op in (*leaves, *begins) or (node.args and movable.issuperset(node.args)):
-            movable.add(place)
+        elif node.op == "d_state" or not fixed.isdisjoint(node.args):
+            fixed.add(place)
+    # All else comes as late as possible, so that few values pass from stage to stage.
     home = dict(earliest)
     latest: dict[int, int] = {}  # the first stage that needs the value
     for place in reversed(order):
         node = nodes[place]
-        if place in movable and node.op not in begins and place in latest:
+        if place in latest and place not in fixed and node.op not in begins:
             home[place] = max(latest[place], earliest[place])
         needed_at = home[place] - 1 if node.op in begins else home[place]
         for arg in node.args:
             latest[arg] = min(latest.get(arg, needed_at), needed_at)
-    places = sorted(order, key=lambda place: (home[place], nodes[place].op not in begins, place))
-    return Staged(nodes, {place: home[place] for place in places}, team, mixes_sizes)
+    return home
 
 
-def forward_plan(passes: Passes, *, team: bool) -> Plan:
-    """The plan of the forward pass. team: see `Staged`."""
-    forward, nodes = passes.forward, passes.forward.nodes
-    staged = in_stages(nodes, passes.forward_ends, team=team, mixes_sizes=passes.mixes_sizes)
-    home = staged.home
-    stores: list[tuple[int, Store]] = []
-    for k in passes.stored_operands:
-        operand = passes.operands[k]
-        stores.append((home[operand.node], Store("operand", k, operand.node, operand.size)))
-    for index, (size, places) in enumerate(forward.saved.items()):
-        for k, place in enumerate(places):
-            stores.append((home[place], Store("saved", index, place, size, k, len(places))))
-    for s, (name, place) in enumerate(forward.states.items()):
-        # No earlier stage may overwrite the copy of a state that others still multiply.
-        stage = home[place]
-        for product, p in numbered(nodes, "product").items():
-            if passes.operands[passes.products[p].operand].state == name:
-                stage = max(stage, home[product])
-        if nodes[place].op in _LEAVES:
-            stage = staged.length - 1
-        stores.append((stage, Store("state", s, place, "H")))
-    return planned(staged, stores)
+def memory_of(passes: Passes, nodes: Sequence[Node]) -> dict[int, Vector]:
+    """Where those values of a pass are that no loop computes; of several vectors, each has a node `part`."""
+    memory: dict[int, Vector] = {}
+    number_of = numbers(nodes)
+    saved = list(passes.forward.saved)
+    for place, node in enumerate(nodes):
+        whole, k = (node.args[0], node.index) if node.op == "part" else (place, 0)
+        op, index, count = nodes[whole].op, nodes[whole].index, nodes[whole].count
+        if op in ("input", "window", "static", "operand"):
+            memory[place] = Vector(op, index, node.size, count, k)
+        elif op in ("state", "before", "after"):
+            memory[place] = Vector("after" if op == "after" else "state", passes.states.index(node.name))
+        elif op == "saved":
+            rows = passes.forward.saved[node.size]
+            memory[place] = Vector(op, saved.index(node.size), node.size, len(rows), index)
+        elif op in PRODUCTS:
+            memory[place] = Vector("product", number_of[whole], node.size, count, k)
+    return memory
 
 
-def backward_plan(passes: Passes, *, team: bool) -> Plan:
-    """The plan of the backward pass. team: see `Staged`."""
-    back, whole = passes.backward, passes.split.program.nodes
-    staged = in_stages(back.nodes, passes.backward_ends, team=team, mixes_sizes=passes.mixes_sizes)
-    home, end = staged.home, staged.length - 1
-    arrivals = {name: back.nodes.index(Node("d_state", name=name)) for name in passes.states}
-    for arrival in arrivals.values():
-        home.setdefault(arrival, end)  # no gradient needs it, but zoneout may pass it on
-    stores: list[tuple[int, Store]] = []
+def planned(
+    nodes: Sequence[Node],
+    memory: Mapping[int, Vector],
+    ends: Sequence[Store],
+    begins: Collection[str],
+    loop_size: Callable[[Size], Size],
+) -> Plan:
+    """The plan of a pass.
 
-    def put(kind: str, gradients: Mapping[int, Rows], sizes: Sequence[Size]) -> None:
-        for index, rows in gradients.items():
-            for k, place in enumerate(rows):
-                stores.append((home[place], Store(kind, index, place, sizes[index], k, len(rows))))
-
-    put("d_product", dict(sorted(back.products.items())), [product.size for product in passes.products])
-    windows = {k: rows for k, rows in back.windows.items() if k not in passes.like_windows}
-    put("d_window", windows, [whole[place].size for place in passes.split.windows])
-    vectors = {k: rows for k, rows in back.vectors.items() if k not in passes.like_vectors}
-    put("d_vector", vectors, [whole[place].size for place in passes.split.vectors])
-    for s, (name, arrival) in enumerate(arrivals.items()):
-        if name not in back.states:
-            stores.append((home[arrival], Store("no_d_state", s, arrival, "H")))
-            continue
-        place = back.states[name]
-        stage = end if back.nodes[place].op in _LEAVES else max(home[place], home[arrival])
-        same_stage = stage == home[arrival]
-        stores.append((stage, Store("d_state", s, place, "H", arrival=arrival if same_stage else None)))
-    return planned(staged, stores)
-
-
-def planned(staged: Staged, stores: Iterable[tuple[int, Store]]) -> Plan:
-    """The plan of a pass with these stores, each in a stage."""
-    nodes, home, team = staged.nodes, staged.home, staged.team
-    groups: list[dict[Size, list[Store]]] = [{} for _ in range(staged.length)]
-    slots: dict[Size, dict[int, int]] = {}
-
-    def put(stage: int, store: Store) -> None:
-        groups[stage].setdefault(staged.unified(store.size), []).append(store)
-
-    def keep(place: int) -> None:
-        """Store a value for later stages."""
-        numbers = slots.setdefault(staged.unified(nodes[place].size), {})
-        if place not in numbers:
-            numbers[place] = len(numbers)
-            put(home[place], Store("later", numbers[place], place, nodes[place].size))
-
-    for stage, store in stores:
-        put(stage, store)
-    norms = numbered(nodes, "normalize")
-    for place in home if team else ():
+    memory: where values are that no loop computes, such as leaves and products. ends: what is stored, operands of
+    products too; values that a stage reads from an earlier one are stored besides. loop_size: the size of the loop that
+    computes values of a size.
+    """
+    # Zoneout may pass on the gradient of a state that nothing else needs.
+    arriving = [place for place, node in enumerate(nodes) if node.op == "d_state"]
+    home = stages_of(nodes, [*arriving, *(store.value for store in ends)], begins)
+    last = max(home.values(), default=0)
+    stores = [(last if store.vector.kind in _STATES else home[store.value], store) for store in ends]
+    number_of = numbers(nodes)
+    for place, stage in home.items():
         node = nodes[place]
-        if node.op == "normalize":
-            keep(node.args[0])
-            put(home[place] - 1, Store("moments", norms[place], node.args[0], node.size))
-        elif node.op == "normalize_back":
-            d, result = node.args
-            put(home[place] - 1, Store("d_moments", node.index, result, node.size, arrival=d))
-    of_stage: list[list[int]] = [[] for _ in groups]
-    for place in home:
-        of_stage[home[place]].append(place)
-    # From the last stage to the first: what a stage reads from earlier ones is one more store there, so the stores of a
-    # stage are complete when its turn comes.
-    stages: list[Stage] = []
-    for stage in reversed(range(staged.length)):
-        loops: list[Loop] = []
-        for size, group in groups[stage].items():
-            loops.append(Loop(size, staged.steps(stage, size, group, of_stage[stage])))
-        for loop in loops:
-            for step in loop.steps:
-                if not isinstance(step, int):
-                    continue
-                if team and nodes[step].op == "normalize_back":  # the argument of `normalize` is kept above
-                    keep(nodes[step].args[0])
-                elif staged.is_from_earlier(step, stage):
-                    keep(step)
-        begins = tuple(place for place in of_stage[stage] if nodes[place].op in staged.begins)
-        stages.append(Stage(begins, tuple(loops)))
-    return Plan(nodes, home, tuple(stages[::-1]), slots)
+        if node.op in begins and place not in memory:  # a normalization: the stage before sums up over units
+            kind = "moments" if node.op == "normalize" else "d_moments"
+            stores.append((stage - 1, Store(Vector(kind, number_of[place], node.size), node.args)))
+    where = dict(memory)
+    for _, store in stores:
+        if store.vector.kind in PLAIN:
+            where.setdefault(store.value, store.vector)
+
+    read, computed = _needed_where(nodes, home, memory, stores, begins)
+    counts: dict[Size, int] = {}
+    for place in sorted(computed):
+        if place not in where and not read[place] <= computed[place]:
+            size = loop_size(nodes[place].size)
+            where[place] = Vector("later", counts.get(size, 0), size)
+            counts[size] = counts.get(size, 0) + 1
+            stores.append((home[place], Store(where[place], (place,))))
+
+    values_of: dict[tuple[int, Size], list[int]] = {}
+    stores_of: dict[tuple[int, Size], list[Store]] = {}
+    for place in sorted(computed):
+        for stage in computed[place]:
+            values_of.setdefault((stage, loop_size(nodes[place].size)), []).append(place)
+    for stage, store in stores:
+        stores_of.setdefault((stage, loop_size(store.vector.size)), []).append(store)
+    loops: list[list[Loop]] = [[] for _ in range(last + 1)]
+    for stage, size in dict.fromkeys((*values_of, *stores_of)):
+        key = stage, size
+        loops[stage].append(Loop(size, _steps(nodes, where, values_of.get(key, []), stores_of.get(key, []))))
+    firsts: list[list[int]] = [[] for _ in loops]
+    for place in sorted(home):
+        if nodes[place].op in begins:
+            firsts[home[place]].append(place)
+    stages = [Stage(tuple(first), tuple(of_stage)) for first, of_stage in zip(firsts, loops, strict=True)]
+    return Plan(nodes, tuple(stages), number_of)
+
+
+def _needed_where(
+    nodes: Sequence[Node],
+    home: Mapping[int, int],
+    memory: Container[int],
+    stores: Iterable[tuple[int, Store]],
+    begins: Collection[str],
+) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
+    """The stages whose loops read each value, and the stages whose loops compute it."""
+    read: dict[int, set[int]] = {place: set() for place in home}
+    for stage, store in stores:
+        for value in store.values:
+            read[value].add(stage)
+    computed: dict[int, set[int]] = {}
+    for place in sorted(home, reverse=True):  # what needs a value comes before it
+        node = nodes[place]
+        if place in memory or node.op == "constant":
+            continue
+        # A normalized value is computed again from what is stored of its argument.
+        again = node.op in begins or node.op == "normalized"
+        computed[place] = read[place] if again else {home[place]}
+        for arg in node.args:
+            read[arg] |= computed[place]
+    return read, computed
+
+
+def _steps(
+    nodes: Sequence[Node], where: Mapping[int, Vector], values: Sequence[int], stores: Sequence[Store]
+) -> tuple[Load | Store | int, ...]:
+    """Values in order, each behind its loads and before its stores, so that few occupy registers; states last."""
+    steps: list[Load | Store | int] = []
+    ready: set[int] = set()
+
+    def load(places: Iterable[int]) -> None:
+        for place in places:
+            if place not in ready and nodes[place].op != "constant":
+                ready.add(place)
+                steps.append(Load(place, where[place]))
+
+    stores_at: dict[int, list[Store]] = {}
+    for store in stores:
+        place = len(nodes) if store.vector.kind in _STATES else max(store.values)
+        stores_at.setdefault(place, []).append(store)
+    computed = {*values}
+    for place in sorted(computed | stores_at.keys()):
+        if place in computed:
+            load(nodes[place].args)
+            ready.add(place)
+            steps.append(place)
+        for store in stores_at.get(place, []):
+            load(store.values)
+            steps.append(store)
+    return tuple(steps)

@@ -193,10 +193,6 @@ class Builder:
         known = next((node.size for node in nodes if node.size != ""), "") if size is None else size
         return self.put(Node(op, args, max(node.count for node in nodes), known))
 
-    def find(self, node: Node) -> int | None:
-        """The place of this node, if there is one."""
-        return self._known.get(node)
-
     def part(self, value: int, index: int) -> int:
         """One of several vectors side by side."""
         node = self.nodes[value]

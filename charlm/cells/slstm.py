@@ -6,15 +6,15 @@ from charlm.cells.cell import Cell
 from charlm.cells.step import Parameters, exp, log_sigmoid, maximum, sigmoid, stop_gradient, tanh
 from charlm.system.section import Bias
 
-LEAST_EXPONENT = -87.0
-"""Of the stabilized gates."""
+LEAST = 2e-38
+"""Of the stabilized gates; float32 holds it with full precision."""
 
 
 class SLSTM(Cell):
     """c_t = f ⊙ c_{t−1} + i ⊙ tanh(z), n_t = f ⊙ n_{t−1} + i, h_t = σ(o) ⊙ c_t / n_t with i = exp(a_i).
 
     n normalizes c. m keeps c and n in the range of float32: it scales both by e^−m, and c / n stays the same. So h has
-    no gradient through m. Exponents below −87 count as −87, which keeps n above 0.
+    no gradient through m. Gates below 2e−38 count as 2e−38, which keeps n above 0.
     """
 
     states: ClassVar = ("h", "c", "n", "m")
@@ -45,8 +45,8 @@ class SLSTM(Cell):
         old = log_f + m
         m = stop_gradient(maximum(old, i))
         # i'_t = exp(log i_t − m_t), f'_t = exp(log f_t + m_{t−1} − m_t)  (16), (17)
-        i = exp(maximum(i - m, LEAST_EXPONENT))
-        f = exp(maximum(old - m, LEAST_EXPONENT))
+        i = maximum(exp(i - m), LEAST)
+        f = maximum(exp(old - m), LEAST)
         # c_t = f'_t ⊙ c_{t−1} + i'_t ⊙ z_t, z_t = tanh(a_z)              (8), (11)
         c = f * c + i * tanh(z)
         # n_t = f'_t ⊙ n_{t−1} + i'_t                                     (9)

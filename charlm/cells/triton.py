@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from charlm.cells.operations import UNARY, in_code
 from charlm.cells.passes import Passes
-from charlm.cells.plan import Loop, Plan, Store, backward_plan, forward_plan
-from charlm.cells.program import Size
+from charlm.cells.plan import PRODUCTS, Load, Loop, Plan, Store, Vector, backward_plan, forward_plan
+from charlm.cells.program import Node, Size
 
 
 class Options(NamedTuple):
@@ -40,7 +40,7 @@ class Argument:
         d_state         the gradient of state `index` before the step, except through products of it
         d_copy          a copy of `d_product` in bfloat16
         d_vector        sums over steps
-        node            node `index`, for a later stage
+        node            value `index` of this size for later stages
 
     All others are fields of `Arguments` in recurrence.h, or items of its tables.
     """
@@ -86,8 +86,8 @@ from charlm.gpu.functions import (
 @functools.lru_cache(maxsize=64)
 def kernels(passes: Passes, options: Options) -> Kernels:
     """The kernels of both passes."""
-    forward, forward_texts = _stages("forward", passes, options, forward_plan(passes, team=False))
-    backward, backward_texts = _stages("backward", passes, options, backward_plan(passes, team=False))
+    forward, forward_texts = _stages("forward", passes, options, forward_plan(passes, PRODUCTS))
+    backward, backward_texts = _stages("backward", passes, options, backward_plan(passes, PRODUCTS))
     through = tuple(index for indices in passes.through.values() for index in indices)
     source = "\n\n".join([_HEAD, *forward_texts, *backward_texts])
     return Kernels(source, forward, [*backward, (through, ())])
@@ -95,48 +95,27 @@ def kernels(passes: Passes, options: Options) -> Kernels:
 
 def _stages(name: str, passes: Passes, options: Options, plan: Plan) -> tuple[list[TritonStage], list[str]]:
     """The stages of a pass, and the texts of its kernels."""
-    of = TritonPass(passes, options, plan)
     stages: list[TritonStage] = []
     texts: list[str] = []
     for k, stage in enumerate(plan.stages):
-        written = [KernelText(of, k, loop).write(f"{name}_{k}_{loop.size}") for loop in stage.loops]
+        written = [KernelText(passes, options, plan, k, loop).write(f"{name}_{k}_{loop.size}") for loop in stage.loops]
         texts += [text for _, text in written]
         begins = tuple(plan.numbers[place] for place in stage.begins)
         stages.append((begins, tuple(kernel for kernel, _ in written)))
     return stages, texts
 
 
-_ARGUMENTS = ("operand", "saved", "d_product", "d_window", "later")
-"""Stores that leave a value as it is."""
-
-
-class TritonPass:
-    """A plan, and what its kernels refer to."""
-
-    def __init__(self, passes: Passes, options: Options, plan: Plan) -> None:
-        self.passes, self.options, self.plan = passes, options, plan
-        self.stored: dict[int, Store] = {}
-        """The store from which a value can be loaded after the stage that computes it."""
-        self.completed: dict[int, int] = {}
-        """The stage that stores the gradient of each state before the step."""
-        for at, stage in enumerate(plan.stages):
-            for loop in stage.loops:
-                for store in loop.stores:
-                    if store.kind in _ARGUMENTS:
-                        self.stored.setdefault(store.value, store)
-                    elif store.kind == "d_state":
-                        self.completed[store.index] = at
-
-    def zones_out(self, s: int) -> bool:
-        return self.options.zoneout and self.passes.states[s] not in self.passes.split.loop.internal
+_POINTERS = {"state": "before", "after": "pre_zoneout", "later": "node"}
+"""The kind of the argument for a kind of vector, where it has another name."""
 
 
 class KernelText:
     """The text of a kernel in the making: its lines, its arguments, and the names of values."""
 
-    def __init__(self, of: TritonPass, stage: int, loop: Loop) -> None:
-        self.of, self.nodes, self.stage, self.loop = of, of.plan.nodes, stage, loop
-        ops = [self.nodes[step].op for step in loop.steps if isinstance(step, int) and of.plan.home[step] == stage]
+    def __init__(self, passes: Passes, options: Options, plan: Plan, stage: int, loop: Loop) -> None:
+        self.passes, self.options, self.plan, self.nodes, self.loop = passes, options, plan, plan.nodes, loop
+        self.is_last = stage == len(plan.stages) - 1
+        ops = [self.nodes[step].op for step in loop.steps if isinstance(step, int)]
         self.whole_rows = "normalize" in ops or "normalize_back" in ops
         self.lines: list[str] = []
         self.arguments: dict[Argument, None] = {}
@@ -148,6 +127,8 @@ class KernelText:
         for step in self.loop.steps:
             if isinstance(step, Store):
                 self.store(step)
+            elif isinstance(step, Load):
+                self.values[step.value] = self.loaded(step)
             else:
                 self.values[step] = self.computed(step)
         names = ", ".join([*(argument.name for argument in self.arguments), "B", "N"])
@@ -169,16 +150,17 @@ class KernelText:
         self.arguments[argument] = None
         return argument.name
 
-    def address(self, kind: str, index: int = 0, count: int = 1, k: int = 0, size: Size = "H") -> str:
-        """The address of this stream's units of vector k, of `count` side by side."""
-        start = "b * N" if count == 1 else f"(b * {count} + {k}) * N"
-        return f"{self.pointer(kind, index, size)} + {start} + u"
+    def address(self, kind: str, index: int = 0, size: Size = "H", count: int = 1, k: int = 0) -> str:
+        """The address of this stream's units of vector k, of `count` side by side in an argument."""
+        pointer = self.pointer(kind, index, size)
+        return f"{pointer} + (b * {count} + {k}) * N + u" if count > 1 else f"{pointer} + b * N + u"
 
-    def address_of(self, store: Store) -> str:
-        """Where a store puts its value."""
-        if store.kind == "later":
-            return self.address("node", store.value, size=store.size)
-        return self.address(store.kind, store.index, store.count, store.k)
+    def address_of(self, vector: Vector) -> str:
+        """The address of this stream's units of a vector."""
+        kind, index, size, count, k = vector
+        if kind == "static":
+            return f"{self.pointer('vector', index)} + {k} * N + u"
+        return self.address(_POINTERS.get(kind, kind), index, size if kind == "later" else "H", count, k)
 
     def load(self, address: str) -> str:
         """A variable with the units at this address; 0 past the last one."""
@@ -186,15 +168,19 @@ class KernelText:
             self.loads[address] = self.let(f"x{len(self.loads)}", f"tl.load({address}, inside, other=0.0)")
         return self.loads[address]
 
-    def read(self, kind: str, index: int = 0, count: int = 1, k: int = 0) -> str:
-        return self.load(self.address(kind, index, count, k))
+    def read(self, kind: str, index: int = 0) -> str:
+        return self.load(self.address(kind, index))
 
     def write_to(self, address: str, value: str) -> None:
         self.lines.append(f"tl.store({address}, {value}, inside)")
 
+    def is_masked(self, size: Size) -> bool:
+        """Whether a mask multiplies operands of this size."""
+        return self.options.mask and size == "H"
+
     def masked(self, value: str, size: Size) -> str:
         """An operand of a product, or its gradient."""
-        return f"{value} * {self.read('mask')}" if self.of.options.mask and size == "H" else value
+        return f"{value} * {self.read('mask')}" if self.is_masked(size) else value
 
     def load_of_stream(self, address: str) -> str:
         """A number of this stream; 0 past the last one, where a block of units of any streams can end."""
@@ -202,7 +188,10 @@ class KernelText:
 
     def moment(self, norm: int, k: int) -> str:
         """The address of 1 / σ, or of the mean, of a normalization."""
-        return f"{self.pointer('moments')} + (b * {len(self.of.passes.normalizations)} + {norm}) * 2 + {k}"
+        return f"{self.pointer('moments')} + (b * {len(self.passes.normalizations)} + {norm}) * 2 + {k}"
+
+    def zones_out(self, s: int) -> bool:
+        return self.options.zoneout and self.passes.states[s] not in self.passes.split.loop.internal
 
     def share(self, s: int) -> str:
         """The share of a state that zoneout keeps."""
@@ -216,23 +205,28 @@ class KernelText:
         node = self.nodes[place]
         return repr(node.number) if node.op == "constant" else self.values[place]
 
+    def loaded(self, load: Load) -> str:
+        """The name of a value that is loaded."""
+        node = self.nodes[load.value]
+        value = self.load(self.address_of(load.vector))
+        if node.op == "greater":
+            return self.let(f"v{load.value}", f"{value} != 0")
+        if node.op == "product_back" and self.is_masked(node.size):
+            return self.let(f"v{load.value}", self.masked(value, node.size))
+        return value
+
     def computed(self, place: int) -> str:
-        """The name of a value, which is loaded or computed here."""
-        of, node = self.of, self.nodes[place]
-        norms, name = of.passes.normalizations, f"v{place}"
-        if of.plan.home[place] < self.stage and place in of.stored:
-            value = self.load(self.address_of(of.stored[place]))
-            return self.let(name, f"{value} != 0") if node.op == "greater" else value
-        if (loaded := self.loaded(place)) is not None:
-            return loaded if loaded.isidentifier() else self.let(name, loaded)
+        """The name of a value that is computed here."""
+        node, name = self.nodes[place], f"v{place}"
+        norms = self.passes.normalizations
         args = [self.name(arg) for arg in node.args]
         match node.op:
             case "stop":
                 return args[0]
             case "d_state":
-                return self.d_state(of.passes.states.index(node.name))
+                return self.d_state(self.passes.states.index(node.name))
             case "normalize":
-                norm = of.plan.numbers[place]
+                norm = self.plan.numbers[place]
                 self.let(f"{name}, scale, mean", f"normalize({args[0]}, N, {node.number}, {not node.is_rms}, inside)")
                 for k, moment in enumerate(("scale", "mean")):
                     self.lines.append(f"tl.store({self.moment(norm, k)}, {moment})")
@@ -248,83 +242,58 @@ class KernelText:
                 return self.let(name, call)
         return self.let(name, in_code("triton", node.op, *args))
 
-    def loaded(self, place: int) -> str | None:
-        """A value in memory; None for other values."""
-        node, passes = self.nodes[place], self.of.passes
-        k = 0
-        if node.op == "part":
-            [place], k = node.args, node.index
-            node = self.nodes[place]
-        match node.op:
-            case "static":
-                return self.load(f"{self.pointer('vector', node.index)} + {k} * N + u")
-            case "state" | "before" | "after":
-                kind = "pre_zoneout" if node.op == "after" else "before"
-                return self.read(kind, self.of.passes.states.index(node.name))
-            case "saved":
-                rows = passes.forward.saved[node.size]
-                return self.read("saved", list(passes.forward.saved).index(node.size), len(rows), node.index)
-            case "operand" | "window":
-                return self.read(node.op, node.index, node.count, k)
-            case "product" | "product_back":
-                value = self.read("product", self.of.plan.numbers[place], node.count, k)
-                return value if node.op == "product" else self.masked(value, node.size)
-        return None
-
     def d_state(self, s: int) -> str:
         """The gradient of a state after the step, before zoneout. `bypass_{s}` is the part that zoneout passes on."""
         name = f"d_{s}"
-        state = self.of.passes.states[s]
-        products = [self.read("product", index) for index in self.of.passes.through[state]]
+        state = self.passes.states[s]
+        products = [self.read("product", index) for index in self.passes.through[state]]
         terms = [self.read("d_state", s), *(self.masked(product, "H") for product in products)]
         self.let(name, " + ".join(terms))
-        if self.of.options.resets:
+        if self.options.resets:
             self.let(name, self.with_resets(name))
         if s == 0:
             self.let(name, f"{name} + {self.read('d_outputs')}")
-        if self.of.zones_out(s):
+        if self.zones_out(s):
             self.let(f"bypass_{s}", f"{self.share(s)} * {name}")
             self.let(name, f"(1 - {self.share(s)}) * {name}")
-            if self.of.completed.get(s, self.stage) > self.stage:
+            if state in self.passes.backward.states and not self.is_last:
                 self.write_to(self.address("d_state", s), f"bypass_{s}")
         return name
 
     def store(self, store: Store) -> None:
-        index, bf16 = store.index, self.of.options.bf16
+        kind, index, *_ = store.vector
         value = self.name(store.value)
-        match store.kind:
+        match kind:
             case "operand" | "saved" | "d_product" | "d_window" | "later":
-                if store.kind != "later" or self.of.stored[store.value] is store:
-                    self.write_to(self.address_of(store), value)
-                if store.kind == "operand":
+                self.write_to(self.address_of(store.vector), value)
+                if kind == "operand":
                     self.copy(index, value)
-                if store.kind == "d_product" and bf16:
-                    self.write_to(self.address("d_copy", index, store.count, store.k), value)
+                if kind == "d_product" and self.options.bf16:
+                    self.write_to(self.address("d_copy", *store.vector[1:]), value)
             case "d_vector":
-                address = self.address_of(store)
+                address = self.address_of(store.vector)
                 self.write_to(address, f"{self.load(address)} + {value}")
             case "state":
                 self.state(index, value)
             case "d_state" | "no_d_state":
-                terms = [value] if store.kind == "d_state" else []
-                if self.of.zones_out(index):
-                    is_here = store.kind == "no_d_state" or store.arrival is not None
-                    terms.append(f"bypass_{index}" if is_here else self.read("d_state", index))
+                terms = [value] if kind == "d_state" else []
+                if self.zones_out(index):
+                    arriving = self.nodes.index(Node("d_state", name=self.passes.states[index]))
+                    terms.append(f"bypass_{index}" if arriving in self.values else self.read("d_state", index))
                 self.write_to(self.address("d_state", index), " + ".join(terms) or "0.0")
 
     def copy(self, index: int, value: str) -> None:
         """Copy an operand for its products."""
-        size, options = self.of.passes.operands[index].size, self.of.options
-        if options.bf16 or (options.mask and size == "H"):
-            masked = self.masked(value, size)
-            self.write_to(self.address("copy", index), masked)
+        size = self.passes.operands[index].size
+        if self.options.bf16 or self.is_masked(size):
+            self.write_to(self.address("copy", index), self.masked(value, size))
 
     def state(self, s: int, value: str) -> None:
         """Store a state after the step, with zoneout and resets."""
-        options = self.of.options
+        options = self.options
         if options.zoneout or options.resets:
             self.write_to(self.address("pre_zoneout", s), value)
-        if self.of.zones_out(s):
+        if self.zones_out(s):
             share, old = self.share(s), self.read("before", s)
             value = self.let(f"new_{s}", f"{share} * {old} + (1 - {share}) * {value}")
         if options.resets:
@@ -332,6 +301,6 @@ class KernelText:
                 self.write_to(self.address("outputs"), value)
             value = self.let(f"next_{s}", self.with_resets(value))
         self.write_to(self.address("after", s), value)
-        for index, operand in enumerate(self.of.passes.operands):
-            if operand.state == self.of.passes.states[s]:
+        for index, operand in enumerate(self.passes.operands):
+            if operand.state == self.passes.states[s]:
                 self.copy(index, value)

@@ -1,24 +1,21 @@
 """A layer of any cell as C, from the cell's program.
 
-Operations unit by unit become loops over units, which hold as many operations as can be computed at once; between them
-stand products and normalizations of whole vectors.
+A plan says which loops over units there are (charlm/cells/plan.py); between them stand products and normalizations of
+whole vectors.
 """
 
-import math
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 from charlm.cells.equations import equations, notes
-from charlm.cells.operations import ATOM, OPERATIONS, in_code
+from charlm.cells.operations import in_code
+from charlm.cells.plan import Loop, Store, Vector, planned
 from charlm.cells.program import Node, Program, needed, scalarized, units
 
-_LONGEST = 72
-"""The most characters of an expression within another."""
-_TERNARY = 0
-"""The precedence of `a ? b : c`."""
+_WHOLE = ("product", "normalize")
+"""Operations on whole vectors."""
 _HELPERS = {
     "sigmoid": "static float sigmoid(float a) { return 1 / (1 + exp(-a)); }",
     "softplus": "static float softplus(float a) { return maximum(a, 0) + log1p(exp(-fabs(a))); }",
@@ -96,183 +93,118 @@ class _Layer:
     """Writes the statements of a step in the order of computation.
 
     arrays: place → the array that holds a value, and where it begins there
-    locals: place → the variable, or the expression and its precedence, of a value in the loop being written
+    locals: place → the variable of a value in the loop being written
     """
 
     def __init__(self, program: Program, hidden: int, inputs: int, zoneout: float) -> None:
-        same: list[int] = []  # a `stop` is its argument
-        nodes: list[Node] = []
-        for place, node in enumerate(program.nodes):
-            node = replace(node, args=tuple(same[arg] for arg in node.args))
-            same.append(node.args[0] if node.op == "stop" else place)
-            nodes.append(node)
-        self.nodes = nodes
-        self.program = program = program._replace(results=tuple(same[place] for place in program.results))
+        self.program = program
+        self.nodes: list[Node] = []
+        for node in program.nodes:
+            size = node.size if node.op == "constant" else units(node.size, hidden, inputs)
+            self.nodes.append(replace(node, size=size))
         self.hidden, self.inputs, self.zoneout = hidden, inputs, zoneout
-        self.places = needed(self.nodes, program.results)
-        self.uses = Counter(arg for place in self.places for arg in self.nodes[place].args)
-        self.uses.update(program.results)
-        self.names = {same[place]: name for name, place in program.gates}
+        self.names = {place: name for name, place in program.gates}
         self.names |= dict(zip(program.results, program.states, strict=True))
         self.scratch: list[str] = []
         self.statements: list[str] = []
-        self.locals: dict[int, tuple[str, int]] = {}
+        self.locals: dict[int, str] = {}
         self.states = {name: f"s_{_identifier(name)}_{n}" for n, name in enumerate(program.states)}
         self.fields = {p.name: f"w_{_identifier(p.name)}_{n}" for n, p in enumerate(program.parameters)}
         self.stacked = {p.name for p in program.parameters if p.stack and p.columns != ""}
         self.arrays: dict[int, tuple[str, int]] = {}
-        for place in self.places:
-            node = self.nodes[place]
+        for place, node in enumerate(self.nodes):
             match node.op:
                 case "input":
                     self.arrays[place] = "x", 0
                 case "state":
                     self.arrays[place] = f"l->{self.states[node.name]}", 0
                 case "vector":
-                    self.arrays[place] = f"l->{self.fields[node.name]}", node.index * self.size(node)
-
-    def size(self, node: Node) -> int:
-        return units(node.size, self.hidden, self.inputs)
+                    self.arrays[place] = f"l->{self.fields[node.name]}", node.index * int(node.size)
 
     def code(self, name: str) -> LayerCode:
-        waiting = [place for place in self.places if place not in self.arrays and not self.is_inline(place)]
-        last: list[int] = []
-        while waiting:
-            whole = [place for place in waiting if self.is_whole(place) and self.is_ready(place, ())]
-            for place in whole:
+        in_memory = ("input", "state", "vector", "part", *_WHOLE)
+        memory = {place: Vector(node.op) for place, node in enumerate(self.nodes) if node.op in in_memory}
+        whole = [self.nodes[place] for place in needed(self.nodes, self.program.results)]
+        operands = dict.fromkeys(node.args[0] for node in whole if node.op in _WHOLE and node.args[0] not in memory)
+        stores = [Store(Vector("operand", 0, self.nodes[place].size), (place,)) for place in operands]
+        for s, place in enumerate(self.program.results):
+            stores.append(Store(Vector("state", s, self.hidden), (place,)))
+        plan = planned(self.nodes, memory, stores, _WHOLE, lambda size: size)
+        for stage in plan.stages:
+            for place in stage.begins:
                 self.put_whole(place)
-            last = [] if whole else self.loop_of(waiting)
-            waiting = [place for place in waiting if place not in whole and place not in last]
-            if last and (waiting or self.loop_size(last) != self.hidden):
-                self.put_loop(last, self.loop_size(last), waiting)
-                last = []
-        self.put_loop(last, self.hidden, [], changes_state=True)
-        matrices = [
-            Matrix(self.matrix(p.name, k), p.name, k)
-            for p in self.program.parameters
-            if p.columns != ""
-            for k in range(max(p.stack, 1))
-        ]
-        vectors = [(self.fields[p.name], p.name) for p in self.program.parameters if p.columns == ""]
-        return LayerCode(self.text(name), matrices, vectors, [*self.states.values()])
-
-    def text(self, name: str) -> str:
-        shapes = {p.name: p.shape(self.hidden, self.inputs) for p in self.program.parameters}
-        fields = []
+            for loop in stage.loops:
+                self.put_loop(loop)
+        matrices: list[Matrix] = []
+        vectors: list[tuple[str, str]] = []
+        fields: list[str] = []
         for p in self.program.parameters:
-            shape = shapes[p.name]
+            *_, rows, columns = (1, *p.shape(self.hidden, self.inputs))
             if p.columns == "":
-                fields.append(f"float {self.fields[p.name]}[{math.prod(shape)}];")
+                vectors.append((self.fields[p.name], p.name))
+                fields.append(f"float {self.fields[p.name]}[{rows * columns}];")
                 continue
-            *_, rows, columns = shape
             for k in range(max(p.stack, 1)):
-                field = self.matrix(p.name, k)
+                matrices.append(Matrix(self.matrix(p.name, k), p.name, k))
+                field = matrices[-1].field
                 fields.append(f"weight {field}[{rows} * {columns}]; float {field}_scale[{rows}];")
         fields += [f"float {state}[{self.hidden}];" for state in self.states.values()]
+        return LayerCode(self.text(name, fields), matrices, vectors, [*self.states.values()])
+
+    def text(self, name: str, fields: Sequence[str]) -> str:
         body = self.statements
         if not any(re.search(r"\bx\b", line) for line in body):
             body = ["(void)x;", *body]
-        return "\n".join(
-            [
-                "typedef struct {",
-                *(f"    {line}" for line in [*fields, *self.scratch]),
-                f"}} {name}_t;",
-                "",
-                f"static void {name}({name}_t *l, const float *x)",
-                "{",
-                *(f"    {line}" for line in body),
-                "}",
-            ]
-        )
+        lines = ["typedef struct {", *(f"    {field}" for field in (*fields, *self.scratch)), f"}} {name}_t;", ""]
+        lines += [f"static void {name}({name}_t *l, const float *x)", "{", *(f"    {line}" for line in body), "}"]
+        return "\n".join(lines)
 
     def matrix(self, name: str, index: int) -> str:
         return f"{self.fields[name]}_{index}" if name in self.stacked else self.fields[name]
 
-    def is_whole(self, place: int) -> bool:
-        """Whether a value is computed as a whole vector."""
-        return self.nodes[place].op in ("product", "normalize")
-
-    def is_inline(self, place: int) -> bool:
-        """Whether a value is written out wherever it is used: constants, what depends on them alone, and parts."""
-        return self.nodes[place].size == "" or self.nodes[place].op == "part"
-
-    def is_ready(self, place: int, more: Sequence[int]) -> bool:
-        """Whether all arguments are in arrays or in `more`."""
-        return all(
-            arg in self.arrays or arg in more or (self.is_inline(arg) and self.is_ready(arg, more))
-            for arg in self.nodes[place].args
-        )
-
-    def loop_size(self, loop: Sequence[int]) -> int:
-        return self.size(self.nodes[loop[0]])
-
-    def loop_of(self, waiting: Sequence[int]) -> list[int]:
-        """The operations that one loop over units can compute now."""
-        loop: list[int] = []
-        for place in waiting:
-            if self.is_whole(place) or not self.is_ready(place, loop):
-                continue
-            if not loop or self.size(self.nodes[place]) == self.loop_size(loop):
-                loop.append(place)
-        return loop
-
     def put_whole(self, place: int) -> None:
         node = self.nodes[place]
         [arg] = node.args
-        rows = node.count * self.size(node)
+        rows = node.count * int(node.size)
         array = self.new_array(place, rows)
         if node.op == "product":
             matrix = f"l->{self.matrix(node.name, node.index)}"
-            columns = self.size(self.nodes[arg])
+            columns = self.nodes[arg].size
             function, sizes = "multiply", f"{rows}, {columns}"
             if node.transposed:
                 function, sizes = "multiply_transposed", f"{columns}, {rows}"
             call = f"{function}({array}, {matrix}, {matrix}_scale, {sizes}, {self.pointer(arg)});"
         else:
-            call = f"normalize({array}, {self.pointer(arg)}, {rows}, {_number(node.number)}, {int(not node.is_rms)});"
+            call = f"normalize({array}, {self.pointer(arg)}, {rows}, {node.number!r}f, {int(not node.is_rms)});"
         self.statements.append(call)
 
-    def put_loop(self, loop: Sequence[int], size: int, later: Sequence[int], *, changes_state: bool = False) -> None:
-        """A loop over units. later: the values computed after it. changes_state: it ends with the new states."""
+    def put_loop(self, loop: Loop) -> None:
+        """A loop over units; it may end with the new states."""
         self.locals = {}
-        body = []
-        kept = {arg for place in later for arg in self.read_by(place)}
-        if not changes_state:
-            kept |= set(self.program.results)
-        for place in loop:
-            text, precedence = self.operation(place)
-            is_short = len(text) <= _LONGEST and place not in self.names
-            if self.uses[place] == 1 and is_short and place not in kept and place not in self.program.results:
-                self.locals[place] = text, precedence
-                continue
-            variable = f"{_identifier(self.names.get(place, 'v'))}_{place}"
-            self.locals[place] = variable, ATOM
-            body.append(f"const float {variable} = {text};")
-            if place in kept:
-                array = self.new_array(place, size)
-                body.append(f"{array}[u] = {variable};")
-        if changes_state:
-            body += self.new_states()
+        body: list[str] = []
+        for step in loop.steps:
+            if isinstance(step, int):
+                node = self.nodes[step]
+                self.locals[step] = f"{_identifier(self.names.get(step, 'v'))}_{step}"
+                expression = in_code("cpp", node.op, *map(self.unit, node.args))
+                body.append(f"const float {self.locals[step]} = {expression};")
+            elif isinstance(step, Store) and step.vector.kind != "state":
+                body.append(f"{self.new_array(step.value, int(loop.size))}[u] = {self.locals[step.value]};")
+        body += self.new_states([store for store in loop.stores if store.vector.kind == "state"])
         self.locals = {}
-        self.statements += [f"for (int u = 0; u < {size}; u++) {{", *(f"    {line}" for line in body), "}"]
+        self.statements += [f"for (int u = 0; u < {loop.size}; u++) {{", *(f"    {line}" for line in body), "}"]
 
-    def read_by(self, place: int) -> list[int]:
-        """The values that an operation reads, inline ones followed to what they read."""
-        read = []
-        for arg in self.nodes[place].args:
-            read += [arg, *self.read_by(arg)] if self.is_inline(arg) else [arg]
-        return read
-
-    def new_states(self) -> list[str]:
+    def new_states(self, stores: list[Store]) -> list[str]:
         """The statements that end the last loop: all new states before the first changes."""
         news, changes = [], []
-        for n, (state, place) in enumerate(zip(self.program.states, self.program.results, strict=True)):
-            field, (text, _) = f"l->{self.states[state]}[u]", self.unit(place)
-            if place not in self.locals:
+        for store in stores:
+            n, state, text = store.vector.item, self.program.states[store.vector.item], self.unit(store.value)
+            field = f"l->{self.states[state]}[u]"
+            if store.value not in self.locals:
                 news.append(f"const float new_{n} = {text};")
                 text = f"new_{n}"
             if self.zoneout and state not in self.program.internal:  # the expected value, Krueger et al. 2017
-                text = f"{text} + {_number(self.zoneout)} * ({field} - {text})"
+                text = f"{text} + {self.zoneout!r}f * ({field} - {text})"
             changes.append(f"{field} = {text};")
         return [*news, *changes]
 
@@ -288,45 +220,23 @@ class _Layer:
         if place in self.arrays:
             return self.arrays[place]
         array, start = self.place_of(node.args[0])  # of a `part`
-        return array, start + node.index * self.size(node)
+        return array, start + node.index * int(node.size)
 
     def pointer(self, place: int) -> str:
         array, start = self.place_of(place)
         return f"{array} + {start}" if start else array
 
-    def unit(self, place: int) -> tuple[str, int]:
-        """A value's unit u, and the precedence of this expression."""
+    def unit(self, place: int) -> str:
+        """A value's unit u."""
         node = self.nodes[place]
         if place in self.locals:
             return self.locals[place]
         if node.op == "constant":
-            return _number(node.number), ATOM
-        if node.size == "":
-            return self.operation(place)
+            return f"{node.number!r}f"
         array, start = self.place_of(place)
-        return f"{array}[{start} + u]" if start else f"{array}[u]", ATOM
-
-    def operation(self, place: int) -> tuple[str, int]:
-        """An operation on the unit u of its arguments, and its precedence."""
-        node = self.nodes[place]
-        own, *lowest = OPERATIONS[node.op].precedence or (ATOM, *[_TERNARY] * len(node.args))
-        if node.op == "where":
-            own, lowest = _TERNARY, [1, 1, 1]
-        args = []
-        for arg, least in zip(node.args, lowest, strict=True):
-            text, precedence = self.unit(arg)
-            args.append(text if precedence >= least else f"({text})")
-        return in_code("cpp", node.op, *args), own
+        return f"{array}[{start} + u]" if start else f"{array}[u]"
 
 
 def _identifier(name: str) -> str:
     """Letters of the name that C takes; what callers add makes it unique, and no word of the language."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name).strip("_")[:40] or "v"
-
-
-def _number(number: float) -> str:
-    if math.isnan(number):
-        return "NAN"
-    if abs(number) > 3.4e38:
-        return "-INFINITY" if number < 0 else "INFINITY"
-    return f"{float(number)!r}f"

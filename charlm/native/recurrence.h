@@ -70,9 +70,9 @@ class Copies {
   Copies(Index B, Index K, const float* mask, float* buffer, bool always = false)
       : copies_(always || mask || std::is_same_v<Operand, Bf16>), B_(B), K_(K), mask_(mask),
         buffer_(reinterpret_cast<Operand*>(buffer)) {}
-
-  // Before the first product: copy this slice's units of rows [B, K]. The caller waits at a barrier.
-  void begin(const Slice& slice, const float* rows) const {
+  // And copy this slice's units of rows [B, K], for the first product. The caller waits at a barrier.
+  Copies(Index B, Index K, const float* mask, float* buffer, const Slice& slice, const float* rows)
+      : Copies(B, K, mask, buffer) {
     if (!copies_) return;
     for (Index b = 0; b < B_; b++)
       slice.each_group([&](Index u, Index n, Index) { put(b, u, n, load(rows + b * K_ + u, n)); });
@@ -128,6 +128,23 @@ class OwnCopy {
   Operand* copy_;
 };
 
+// What the classes of both passes share, and of the part before the loop. charlm/cells/cpp.py prints them.
+struct Pass {
+  const Arguments& a;
+  const Member& member;
+  Scratch& scratch;
+  int turn = 0;  // alternates with each step of a forward pass without a backward pass
+
+  Pass(const Arguments& a, const Member& member, Scratch& scratch) : a(a), member(member), scratch(scratch) {}
+
+  // Where step t stores its operands.
+  Index operand_step(Index t) const { return a.saved_steps > 1 ? t : turn; }
+  // The gradient of a state through a product.
+  Floats masked(Floats d, Index b, Index u, Index n) const {
+    return a.mask ? d * load(a.mask + b * a.H + u, n) : d;
+  }
+};
+
 // A product of whole rows by this member's columns of a matrix.
 template <class Operand>
 class Product {
@@ -173,6 +190,31 @@ class StageBuffer {
  private:
   Index columns_, slots_;
   float* buffer_;
+};
+
+// Sums over streams of the gradients of `count` vectors that all streams share, for this member's units.
+class VectorSums {
+ public:
+  VectorSums(const Slice& slice, Index count, Index units, float* total, Scratch& scratch)
+      : slice_(slice), count_(count), units_(units), total_(total), sums_(1, count, slice, scratch) {}
+
+  void clear() const { sums_.clear(1); }
+  // [groups, count, W]
+  float* row() const { return sums_.row(0, 0); }
+  // Add the sums to the total [count, units].
+  void add() const {
+    for (Index k = 0; k < count_; k++)
+      slice_.each_group([&](Index u, Index n, Index i) {
+        float* const total = total_ + k * units_ + u;
+        store(total, load(total, n) + load(row() + (i * count_ + k) * W), n);
+      });
+  }
+
+ private:
+  const Slice& slice_;
+  Index count_, units_;
+  float* total_;
+  StageBuffer sums_;
 };
 
 // Zoneout (Krueger et al. 2017): the share of its previous value that each unit keeps; 0 or 1 in training.
@@ -231,13 +273,14 @@ class Partials {
     pair[B_] = y;
   }
 
-  // Put the mean and the sum of squared deviations of a part; values: its rows [groups, W], which sum to `total`.
-  void put_moments(Index part, const Slice& slice, const Slice& units, Index k, Index b, Floats total,
-                   const float* values) const {
+  // Put the mean and the sum of squared deviations of a part. value(u, n, i): its units, which sum to `total`.
+  template <class Value>
+  FLATTEN void put_moments(Index part, const Slice& slice, const Slice& units, Index k, Index b, Floats total,
+                           const Value& value) const {
     const float mean = sum(total) / (units.end - units.first);
     Floats squares = {};
-    slice.each_group_of(units, [&](Index, Index n, Index i) {
-      const Floats deviation = first_lanes(load(values + i * W) - mean, n);
+    slice.each_group_of(units, [&](Index u, Index n, Index i) {
+      const Floats deviation = first_lanes(value(u, n, i) - mean, n);
       squares += deviation * deviation;
     });
     put(part, k, b, mean, sum(squares));
@@ -268,6 +311,12 @@ class Partials {
       for (Index b = 0; b < B_; b++) scale[b] += squares[b] + n * (means[b] - mean[b]) * (means[b] - mean[b]);
     });
     for (Index b = 0; b < B_; b++) scale[b] = 1.0f / std::sqrt(scale[b] / units_ + epsilon);
+  }
+
+  // Store 1/σ and the mean of stream b at moments + b * stride; one of the members does.
+  void save(Index k, float* moments, Index stride) const {
+    if (member_.id != 0) return;
+    for (Index b = 0; b < B_; b++, moments += stride) moments[0] = second(k)[b], moments[1] = first(k)[b];
   }
 
   // [B] each. Forward: mean and 1/σ; backward: the means of d and of d ⊙ x.

@@ -1,5 +1,7 @@
 """What a step becomes: its program and the program in single vectors give its numbers; equations for people."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import charlm.cells
-from charlm.cells import LSTM, Cell
+from charlm.cells import GRU, LSTM, Cell
 from charlm.cells.equations import derivative, equations, notes
 from charlm.cells.program import scalarized
 from charlm.layers import RecurrentLayers
+from charlm.native.kernels import kernel_of
 from tests.cells.measure import CASES, Case, assert_equal_runs, by_program, by_step, random_input, random_state, run
 from tests.cells.programs import cells
 from tests.export.odd import Odd
@@ -37,6 +40,17 @@ def test_every_form_of_a_kind_gives_the_numbers_of_its_step(case, inputs):
 def test_every_form_of_any_cell_gives_the_numbers_of_its_step(cell, inputs):
     torch.manual_seed(0)
     assert_forms_are_the_step(RecurrentLayers(cell, inputs).double())
+
+
+def test_the_kernel_of_a_gru():
+    """`gru.cpp` says where each line comes from."""
+    expected = (Path(__file__).parent / "gru.cpp").read_text(encoding="utf-8")
+    found = kernel_of(GRU()).text
+    assert without_comments(found) == without_comments(expected)
+
+
+def without_comments(text: str) -> list[str]:
+    return [line for line in re.sub(r" *//.*", "", text).splitlines() if line]
 
 
 # The printed equations
