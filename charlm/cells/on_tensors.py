@@ -66,6 +66,11 @@ def _repeated(value: Any, node: Node, count: int) -> Any:
     return value.repeat(*repeats, count)
 
 
+def array_of(start: bytes) -> Tensor:
+    """An initial value that is an array, flat, see `Start`."""
+    return torch.frombuffer(bytearray(start), dtype=torch.float64)
+
+
 def normalized(v: Tensor, node: Node) -> Tensor:
     """The vectors v [..., units] normalized as the node says.
 

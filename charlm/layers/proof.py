@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from charlm.cells.on_tensors import array_of
 from charlm.cells.triton import Options, kernels
 from charlm.errors import DataError, LoopError, is_out_of_memory
 from charlm.gpu.graphs import reason_of
@@ -63,10 +64,10 @@ def random_starts(
             parameters[declared.name] = 0.3 * draw(*declared.shape(form.hidden, form.inputs))
             blocks = parameters[declared.name].view(max(1, len(declared.starts)), -1)
             for block, start in zip(blocks, declared.starts, strict=False):
-                if isinstance(start, bytes):
-                    start = torch.frombuffer(bytearray(start), dtype=torch.float64)[: len(block)]
-                if not isinstance(start, str | None):
-                    value = torch.as_tensor(start, dtype=torch.float64)
+                if isinstance(start, float | bytes):
+                    # The layer's own array has another length: its numbers repeat.
+                    array = array_of(start) if isinstance(start, bytes) else torch.tensor([start], dtype=torch.float64)
+                    value = array[torch.arange(len(block)) % len(array)]
                     block *= torch.where(value == 0, 1, value.abs().clamp(max=1))  # most keep their signs
                     block += value
     shares = (STEPS, STREAMS) if training else (1, 1)
@@ -191,7 +192,7 @@ def _loops(task: Task, device: torch.device) -> Iterator[tuple[LayerForm, Option
     for mask in {False, task.mask}:
         options = Options(mask, zoneout=task.zoneout, resets=task.resets, bf16=autocasts_to_bf16(device))
         for form in task.layers:
-            # Triton compiles a kernel anew for sizes that 16 divides.
+            # Triton compiles one kernel for sizes that are multiples of 16, and another one for all other sizes.
             hidden = 16 if form.hidden % 16 == 0 else HIDDEN
             inputs = 48 if form.inputs % 16 == 0 else INPUTS
             yield form._replace(hidden=hidden, inputs=hidden if form.inputs == form.hidden else inputs), options

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from charlm.cells import Cell
 from charlm.cells.derivative import both_passes
+from charlm.cells.on_tensors import array_of
 from charlm.cells.program import Parameter, Start
 from charlm.config.schema import Dropout
 from charlm.errors import LoopError
@@ -394,7 +395,7 @@ class RecurrentLayers(nn.Module):
                 elif isinstance(start, float):
                     block.fill_(start)
                 elif isinstance(start, bytes):
-                    block.copy_(torch.frombuffer(bytearray(start), dtype=torch.float64).view_as(block))
+                    block.copy_(array_of(start).view_as(block))
 
     def _blocks(self, layer: int, declared: Parameter, parameter: Tensor) -> Iterator[tuple[Tensor, Start]]:
         """The rows of a vector parameter, or its matrices, each with its initial value."""
