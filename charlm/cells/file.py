@@ -22,7 +22,7 @@ from charlm.cells.stored import MOST_BYTES, SOURCES, StoredCell, digest_of_file
 from charlm.errors import CellError
 from charlm.system.console import say
 from charlm.system.faults import fault_lines, json_schema, nearest
-from charlm.system.files import read_file
+from charlm.system.files import read_file, reason_of
 
 _ALLOWED = "allowed: a Python file with a subclass of charlm.cells.Cell, as ./leaky.py:Leaky"
 
@@ -30,8 +30,8 @@ _ALLOWED = "allowed: a Python file with a subclass of charlm.cells.Cell, as ./le
 def load_cell(kind: str, folder: Path) -> Cell:
     """A cell of the class that a kind names, with default options and the absolute path in its own kind.
 
-    A relative path starts in `folder`. A file is run once, and again after it or a module beside it, which it imports,
-    has changed; a line says so. CellError for whatever is wrong with it.
+    A relative path starts in `folder`. charlm runs a file once, and again if the file, or a module beside it that it
+    imports, has changed; a line says so. CellError for whatever is wrong with it.
     """
     written, is_named, name = kind.rpartition(".py:")
     path = absolute(folder, f"{written}.py" if is_named else kind)
@@ -101,7 +101,7 @@ def _module(path: Path) -> types.ModuleType:
     try:
         source = read_file(path, MOST_BYTES)
     except (OSError, ValueError) as error:
-        reason = "no such file" if isinstance(error, FileNotFoundError) else getattr(error, "strerror", None) or error
+        reason = "no such file" if isinstance(error, FileNotFoundError) else reason_of(error)
         raise CellError(f"{path}: {reason}; {_ALLOWED}") from None
     module, made_of = _RAN.get(path), SOURCES.get(str(path), {})
     if module is None or any(digest_of_file(path.parent / name) != digest for name, digest in made_of.items()):
@@ -145,7 +145,7 @@ def _run(path: Path, source: bytes) -> tuple[types.ModuleType, list[Path]]:
 
 @contextmanager
 def _importable(folder: Path) -> Iterator[list[Path]]:
-    """During the block modules of a folder, and packages, can be imported, and are read anew. Lists them after it."""
+    """Within the block, Python can import the modules and packages of a folder. Lists their files at its end."""
     helpers: list[Path] = []
     beside = {file.stem for file in folder.glob("*.py")} | {file.parent.name for file in folder.glob("*/*.py")}
     beside -= sys.stdlib_module_names

@@ -107,6 +107,11 @@ class Backend:
     """What runs the loop: `layer` then also takes a Lookup as input, and `carry_TB`."""
 
 
+def after_end(T: int, lengths_B: Tensor) -> Tensor:
+    """Whether a step comes after the end of its stream, [T, B, 1]."""
+    return (torch.arange(T, device=lengths_B.device)[:, None] >= lengths_B).unsqueeze(-1)
+
+
 def layer_in_parts(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor | None) -> tuple[Tensor, LayerState]:
     """`Backend.layer`, where needed by a call from each step at which a stream ends, or is reset, to the next.
 
@@ -116,7 +121,7 @@ def layer_in_parts(backend: Backend, x: Any, call: LayerCall, lengths_B: Tensor 
     if backend.driver and carry_TB is None and lengths_B is not None and not call.passes.split.loop.internal:
         # As if zoneout kept all of each state after the stream's end, where its last input is repeated: a step that is
         # computed for nothing must not give an infinity, whose product with 0 is no number.
-        is_after_TB1 = (torch.arange(len(x), device=lengths_B.device)[:, None] >= lengths_B).unsqueeze(-1)
+        is_after_TB1 = after_end(len(x), lengths_B)
         last_BI = x[(lengths_B - 1).clamp(min=0), torch.arange(len(lengths_B), device=lengths_B.device)]
         x = torch.where(is_after_TB1, last_BI, x)
         shares_TBS = call.state[0].new_zeros(1) if call.zoneout_TBS is None else call.zoneout_TBS

@@ -7,12 +7,13 @@ from charlm.cells import Cell
 from charlm.layers.operators import refuse_symbols
 from charlm.native.operators import random_mask
 from charlm.system.process_group import WHOLE_BATCH, Shard
+from charlm.system.section import MOST_PROBABLE
 
 
 def check_probability(name: str, p: float) -> None:
     """ValueError unless p is a number that a config allows as a probability."""
-    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= 0.9999999:
-        raise ValueError(f"{name}: found {p!r}; allowed: a number ≥ 0 and ≤ 0.9999999")
+    if isinstance(p, bool) or not isinstance(p, int | float) or not 0 <= p <= MOST_PROBABLE:
+        raise ValueError(f"{name}: found {p!r}; allowed: a number ≥ 0 and ≤ {MOST_PROBABLE}")
 
 
 def dropout_mask(

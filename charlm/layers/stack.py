@@ -26,6 +26,7 @@ from charlm.layers.backend import (
     Lookup,
     RecurrentState,
     Task,
+    after_end,
     layer_in_parts,
 )
 from charlm.layers.buffers import BufferCache
@@ -275,7 +276,7 @@ class RecurrentLayers(nn.Module):
         after_end_TB1 = None
         if lengths_B is not None:
             lengths_B = check_lengths(f"{self.kind}: lengths", lengths_B, T, B, like.device)
-            after_end_TB1 = (torch.arange(T, device=like.device)[:, None] >= lengths_B).unsqueeze(-1)
+            after_end_TB1 = after_end(T, lengths_B)
             y = y.masked_fill(after_end_TB1, 0)
         last_states: list[LayerState] = []
         for layer, layer_state in enumerate(layer_states):

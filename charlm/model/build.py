@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -107,14 +108,10 @@ class _Uninitialized(TorchFunctionMode):
 def parameters_by_part(config: ModelConfig, vocabulary_size: int) -> dict[str, int]:
     """Number of parameters that training changes in embedding, layers and logits; a tied matrix is in the logits."""
     V, H, E = vocabulary_size, config.cell.hidden, config.embedding
-
-    def of_layer(program: Program, hidden: int, inputs: int) -> int:
-        return sum(math.prod(one.shape(hidden, inputs)) for one in program.parameters if not one.fixed)
-
     projection = E * H if config.tie_embeddings and E != H else 0
     parts = {
         "embedding": 0 if config.tie_embeddings else V * E,
-        "layers": _sum_over_layers(config, V, of_layer),
+        "layers": _sum_over_layers(config, V, partial(_weights, fixed=False)),
         "logits": projection + V * (E if config.tie_embeddings else H) + V,
     }
     return {part: config.members * count for part, count in parts.items()}
@@ -126,13 +123,14 @@ def count_parameters(config: ModelConfig, vocabulary_size: int) -> int:
 
 
 def count_weights(config: ModelConfig, vocabulary_size: int) -> int:
-    """The number of all weights of a model, those included that a cell fixes."""
-
-    def fixed(program: Program, hidden: int, inputs: int) -> int:
-        return sum(math.prod(one.shape(hidden, inputs)) for one in program.parameters if one.fixed)
-
-    fixed_weights = config.members * _sum_over_layers(config, vocabulary_size, fixed)
+    """The number of all weights of a model, including those that a cell fixes."""
+    fixed_weights = config.members * _sum_over_layers(config, vocabulary_size, partial(_weights, fixed=True))
     return count_parameters(config, vocabulary_size) + fixed_weights
+
+
+def _weights(program: Program, hidden: int, inputs: int, *, fixed: bool) -> int:
+    """The number of weights of a layer that its cell fixes, or of all others."""
+    return sum(math.prod(one.shape(hidden, inputs)) for one in program.parameters if one.fixed == fixed)
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:

@@ -218,10 +218,11 @@ def random_state(device: torch.device) -> list[torch.Tensor]:
 
 
 def set_random_state(device: torch.device, state: list[torch.Tensor]) -> None:
-    """The inverse of `random_state`."""
-    torch.set_rng_state(state[0])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state[1], device)
+    """The inverse of `random_state`; without the state of a GPU, its generator stays as it is."""
+    on_cpu, *on_gpu = state
+    torch.set_rng_state(on_cpu)
+    if device.type == "cuda" and on_gpu:
+        torch.cuda.set_rng_state(on_gpu[0], device)
 
 
 def autocast_state(device: torch.device) -> tuple[bool, torch.dtype]:

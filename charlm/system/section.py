@@ -9,7 +9,8 @@ from charlm.system.number import LARGEST
 
 # Numbers that float32 holds, and the products of two: where 1 − p divides, p in float32 must not be 1.
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Probability = Annotated[float, Field(ge=0, le=0.9999999)]
+MOST_PROBABLE = 0.9999999
+Probability = Annotated[float, Field(ge=0, le=MOST_PROBABLE)]
 Share = Annotated[float, Field(gt=0, le=1)]
 Positive = Annotated[float, Field(ge=1e-30, le=float(LARGEST))]
 NonNegative = Annotated[float, Field(ge=0, le=float(LARGEST))]

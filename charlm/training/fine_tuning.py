@@ -31,16 +31,14 @@ def check_same_model(config: Config, init_from: Checkpoint) -> None:
     """ConfigError unless the config's model can take the checkpoint's weights."""
     cell, known = config.model.cell, init_from.config.model.cell
     changed = differences(init_from.config, config)
-    free = _FREE_TO_DIFFER
-    if isinstance(cell, StoredCell):
-        pass  # its step is that of the checkpoint, whatever its options
-    elif is_in_file(cell.kind) and is_in_file(known.kind):
+    # The options of a stored cell change nothing: it has the step of the checkpoint.
+    initial = () if isinstance(cell, StoredCell) else cell.initial
+    free = (*_FREE_TO_DIFFER, *(f"model.cell.{name}" for name in initial))
+    if is_in_file(cell.kind) and is_in_file(known.kind) and not isinstance(cell, StoredCell):
         # The steps are compared, below and in `say_if_other_step`, instead of names and options.
         changed = {key: values for key, values in changed.items() if not key.startswith("model.cell.")}
         if cell.hidden != known.hidden:
             changed["model.cell.hidden"] = known.hidden, cell.hidden
-    else:
-        free = (*free, *(f"model.cell.{name}" for name in cell.initial))
     faults = [
         f"{key}: found {found!r}; the checkpoint of --init-from has {wanted!r}; allowed: the same"
         for key, (wanted, found) in changed.items()

@@ -12,11 +12,14 @@ from charlm.errors import CheckpointError
 from charlm.model import load_weights, named_weights
 from charlm.native.loading import used_kernels
 from charlm.scored import ScoredText
+from charlm.system.device import random_state, set_random_state
 from charlm.training.state import TrainState
 from charlm.training.step import Trainer
 
 _TENSORS = ("objective_sum", "grad_norm", "recurrent")
 """Fields of a `TrainState` that are no JSON."""
+_GENERATORS = ("rng.cpu", "rng.cuda")
+"""Names in a checkpoint of what `random_state` gives."""
 
 
 def take_snapshot(trainer: Trainer) -> Checkpoint:
@@ -26,11 +29,10 @@ def take_snapshot(trainer: Trainer) -> Checkpoint:
         return {name: tensor.detach().cpu() for name, tensor in tensors.items()}
 
     state = trainer.state
-    carried = {"objective_sum": state.objective_sum, "grad_norm": state.grad_norm, "rng.cpu": torch.get_rng_state()}
+    carried = {"objective_sum": state.objective_sum, "grad_norm": state.grad_norm}
     for index, state_LBH in enumerate(state.recurrent or ()):
         carried[f"recurrent.{index}"] = trainer.group.all_gather(state_LBH, dim=1)
-    if trainer.device.type == "cuda":
-        carried["rng.cuda"] = torch.cuda.get_rng_state(trainer.device)
+    carried |= dict(zip(_GENERATORS, random_state(trainer.device), strict=False))
     return Checkpoint(
         config=trainer.config,
         vocabulary=trainer.vocabulary,
@@ -77,10 +79,7 @@ def _restored_state(trainer: Trainer, checkpoint: Checkpoint) -> TrainState:
         if name not in _TENSORS and not isinstance(progress[name], kind):
             raise ValueError(f"{name}: found {progress[name]!r:.40}")
     carried = {name: tensor.clone() for name, tensor in checkpoint.carried.items()}
-    torch.set_rng_state(carried.pop("rng.cpu"))
-    cuda_state = carried.pop("rng.cuda", None)
-    if device.type == "cuda" and cuda_state is not None:
-        torch.cuda.set_rng_state(cuda_state, device)
+    set_random_state(device, [carried.pop(name) for name in _GENERATORS if name in carried])
     carried = {name: tensor.to(device) for name, tensor in carried.items()}
     objective_sum, grad_norm = carried.pop("objective_sum"), carried.pop("grad_norm")
     recurrent = tuple(carried[f"recurrent.{index}"] for index in range(len(carried))) or None
