@@ -12,6 +12,7 @@ from bench_measure import Effort, Report, Row, Way, figure, has_fast_bf16, inter
 from torch import Tensor, nn
 
 from charlm.cells import CELLS
+from charlm.cells.derivative import passes_of
 from charlm.layers import Lookup, RecurrentLayers
 from charlm.native import loading
 from charlm.native.kernels import PRODUCT
@@ -98,7 +99,7 @@ def measure_stack(name: str, stack: RecurrentLayers, B: int, effort: Effort, dev
         "reference": both_passes(stack.forward_reference, stack, x_TBH, dy_TBH),
         "gemm": gemm(device)[1],
     }
-    if not stack.forms[0].passes.products and device.type == "cpu":
+    if not passes_of(stack.forms[0].program).products and device.type == "cpu":
         ways["products"] = products_alone(stack, B)
     if layer := torch_layer(stack):
         ways["torch"] = both_passes(layer.to(device), layer, x_TBH, dy_TBH)

@@ -134,9 +134,10 @@ def _zig(command: list[str]) -> None:
 
 def shipped_kernels() -> list[Any]:
     """The kernels that all trainings need, and those of `shipped_cells`."""
+    from charlm.cells.state_options import ALL, PLAIN
     from charlm.native.kernels import SHARED_KERNELS, kernel_of
 
-    of_cells = [kernel_of(cell) for cell in shipped_cells()]
+    of_cells = [kernel_of(cell, options) for cell in shipped_cells() for options in (PLAIN, ALL)]
     different = {(kernel.name, kernel.digest): kernel for kernel in of_cells}
     return [*SHARED_KERNELS, *different.values()]
 

@@ -68,11 +68,10 @@ def _forward(derived: Passes) -> str:
     """The forward pass."""
     operands = tuple(operand.node for operand in derived.operands)
     of = CppPass(derived, forward_plan(derived, BEGINS), derived.normalizations, operands)
-    members = [f"const Zoneout zoneout{{a, {len(derived.states)}}};", *_partials(of)]
+    members = _partials(of)
     for k, operand in enumerate(derived.operands):
-        mask = "a.mask" if operand.size == "H" else "nullptr"
         first = f", slice_H, {of.operand_address(k, '0')}" if operand.state else ""
-        members.append(f"Copies<Operand> copies{k}{{a.B, {units(operand.size)}, {mask}, a.copies[{k}]{first}}};")
+        members.append(f"Copies<Operand> copies{k}{{a.B, {units(operand.size)}, a.copies[{k}]{first}}};")
     return _class("Forward", of, [*members, *_products(of)], [*_stages(of), "turn ^= 1;"])
 
 
@@ -83,7 +82,7 @@ def _backward(derived: Passes) -> str:
     for p, product in enumerate(derived.products):
         width = f"{product.gates} * {units(product.size)}"
         columns = derived.loop_size(derived.operands[product.operand].size)
-        members.append(f"Copies<Operand> copies{p}{{a.B, {width}, nullptr, a.copies[{p}]}};")
+        members.append(f"Copies<Operand> copies{p}{{a.B, {width}, a.copies[{p}]}};")
         arguments = f"a.B, {width}, slice_{columns}, a.weights[{p}], scratch"
         members.append(f"const Product<Operand> product{p} = Product<Operand>::backward({arguments});")
     for index, rows in derived.summed_vectors.items():
@@ -141,7 +140,7 @@ def _before(derived: Passes, before: Before) -> str:
             members.append(f"OwnCopy<Operand> copies{k}{{a.B, {size}, scratch}};")
         else:
             buffer = f"a.copies[{k + len(derived.operands)}]"
-            members.append(f"Copies<Operand> copies{k}{{a.B, {size}, nullptr, {buffer}, true}};")
+            members.append(f"Copies<Operand> copies{k}{{a.B, {size}, {buffer}, true}};")
     members += _products(of, first=len(derived.products))
     return _class("Before", of, members, _stages(of))
 

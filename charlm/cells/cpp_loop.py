@@ -17,8 +17,9 @@ _ROWS = {
     "input": "x + b * {size}",
     "window": "a.windows[{index}] + a.input_row(t, b) * {width}",
     "static": "a.vectors[{index}]",
+    "given": "a.given({index}, t, b)",
     "state": "a.state({index}, t, b)",
-    "after": "a.after({index}, t, b)",
+    "after": "a.state({index}, t + 1, b)",
     "operand": "a.operands[{stored}] + (operand_step(t) * a.B + b) * {size}",
     "saved": "a.saved[{index}] + a.saved_row(t, b) * Slice::groups_of({size}) * W * {count}",
     "product": "product{index}.row(b)",
@@ -90,7 +91,7 @@ class CppPass:
 
     def through(self, state: str, row: str) -> str:
         """The sum of the gradients of a state through products that read it. row: of product {index}."""
-        terms = [f"masked(load({row.format(index=p)} + i * W), b, u, n)" for p in self.passes.through[state]]
+        terms = [f"load({row.format(index=p)} + i * W)" for p in self.passes.through[state]]
         return " + ".join(terms) or "Floats{}"
 
 
@@ -152,10 +153,10 @@ class LoopText:
     def loaded(self, load: Load) -> str:
         """A value in memory."""
         vector, node = load.vector, self.nodes[load.value]
+        if vector.size == "":
+            return self.pointer(f"given{vector.item}", f"Floats{{}} + *{self.of.row(vector)}")
         address = self.address(vector)
         value = f"load({address})" if vector.kind in _GROUPS else f"load({address}, n)"
-        if node.op == "product_back" and node.size == "H":
-            return f"masked({value}, b, u, n)"
         return f"{value} > 0.5f" if node.op == "greater" else value
 
     def computed(self, place: int) -> str:
@@ -220,14 +221,14 @@ class LoopText:
                 address = self.address(vector)
                 return f"store({address}, load({address}) + {value});"
             case "state":
-                put = f"put_state(a, zoneout, {index}, t, b, u, n, {value})"
+                put = f"store(a.state({index}, t + 1, b) + u, {value}, n);"
                 state = self.of.passes.states[index]
                 copies = [k for k, operand in enumerate(self.of.passes.operands) if operand.state == state]
-                return f"copies{copies[0]}.put(b, u, n, {put});" if copies else f"{put};"
+                return f"{put} copies{copies[0]}.put(b, u, n, {value});" if copies else put
             case "d_state":
                 return f"gradients.put({index}, b, i, {value});"
             case "no_d_state":
-                return f"gradients.put_none({index}, b, i);"
+                return ""
             case "moments":
                 return f"total{index} += first_lanes({value}, n);"
             case "d_moments":

@@ -16,20 +16,23 @@ from charlm.cells.operations import OPERATIONS, UNARY, Formula
 from charlm.cells.passes import Backward, Forward, Operand, Passes, Product, Rows, numbered, numbers
 from charlm.cells.program import Builder, Node, Program, Size, needed, scalarized
 from charlm.cells.split import Split, split
+from charlm.cells.state_options import PLAIN, StateOptions, with_options
 
 _CHEAP = ("add", "sub", "mul", "max", "min", "where", "greater", "stop", "relu")
 """Operations whose results are recomputed, not saved."""
 
 
-@functools.lru_cache(maxsize=64)
-def passes_of(program: Program) -> Passes:
+@functools.lru_cache(maxsize=256)
+def passes_of(program: Program, options: StateOptions = PLAIN) -> Passes:
     """Both passes of a step. Equal programs share them, and so their kernels."""
-    return derive(split(program))
+    return derive(split(with_options(program, options)))
 
 
-def both_passes(general: Program | None, square: Program) -> tuple[Passes | None, Passes]:
+def both_passes(
+    general: Program | None, square: Program, options: StateOptions = PLAIN
+) -> tuple[Passes | None, Passes]:
     """The passes of `Cell.programs`, in the same order: general, square."""
-    return None if general is None else passes_of(general), passes_of(square)
+    return None if general is None else passes_of(general, options), passes_of(square, options)
 
 
 def least_saved(cell: Cell) -> int:
@@ -230,7 +233,7 @@ def _put_formula(
 
 
 def _in_memory(loop: Program, operands: Mapping[int, int]) -> dict[int, Node]:
-    """The node of the backward pass for each value in memory: constants, states, operands of products."""
+    """The node of the backward pass for each value in memory."""
     nodes = loop.nodes
     loads: dict[int, Node] = {}
     for place, k in operands.items():
@@ -238,7 +241,7 @@ def _in_memory(loop: Program, operands: Mapping[int, int]) -> dict[int, Node]:
     for name, place in zip(loop.states, loop.results, strict=True):
         loads[place] = Node("after", size=nodes[place].size, name=name)
     for place, node in enumerate(nodes):
-        if node.op == "constant":
+        if node.op in ("constant", "given"):
             loads[place] = node
         elif node.op == "state":
             loads[place] = Node("before", size=node.size, name=node.name)
@@ -261,7 +264,7 @@ def values_to_save(nodes: Sequence[Node], memory: Container[int], required: Cont
     available: set[int] = set()  # can be loaded or recomputed
     for place, node in enumerate(nodes):
         whole = nodes[node.args[0]] if node.op == "part" else node
-        in_memory = place in memory or node.op == "constant" or whole.op in ("static", "window")
+        in_memory = place in memory or node.op == "constant" or whole.op in ("static", "window", "given")
         if in_memory or (node.op in (*_CHEAP, "normalize") and plain.issuperset(node.args)):
             plain.add(place)
         is_cheap = node.op in (*_CHEAP, "div") and available.issuperset(node.args)

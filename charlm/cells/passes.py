@@ -4,10 +4,11 @@ Both are lists of single vectors, computed unit by unit, between products and no
 a program they have:
 
     window, static   window or vector `index` of the `Split`; `part` takes one of its vectors
-    before, after    the state `name` before the step, and after it (before zoneout)
+    before, after    the state `name` before the step, and after it
+    given            the tensor `name` of a call
     saved            the saved value `index` of this size
     operand          operand `index` of the products, if it is not a state
-    d_state          the gradient of the state `name` after the step (before zoneout)
+    d_state          the gradient of the state `name` after the step
     product_back     the gradient of product `index` with respect to its operand; args: the gradients of its gates
     normalized       args[0] normalized with the saved moments of normalization `index`
     normalize_back   the gradient of normalization `index` with respect to its argument; args: the gradient
@@ -91,6 +92,11 @@ class Passes:
     def states(self) -> tuple[str, ...]:
         """Names of the states."""
         return self.split.loop.states
+
+    @functools.cached_property
+    def given(self) -> tuple[str, ...]:
+        """Names of the tensors that a call gives, in the order of their tables."""
+        return self.split.loop.given
 
     @functools.cached_property
     def stored_operands(self) -> tuple[int, ...]:

@@ -32,6 +32,7 @@ class Vector(NamedTuple):
 
         input              the input of the part before the loop
         window, static     window or static value `item` of the `Split`
+        given              tensor `item` of a call; size "": a number for each stream
         state, after       state `item` before the step; after it
         operand, saved     operand `item` of the products; saved values of size number `item`
         product            the result of product `item`; in the backward pass the gradient of its operand
@@ -42,7 +43,7 @@ class Vector(NamedTuple):
     These are no memory that a loop reads, but stored all the same:
 
         d_state            the gradient of state `item` before the step, without its products' share
-        no_d_state         the same where nothing but zoneout passes a gradient on
+        no_d_state         the same where the step reads the state by products only: 0
         window_before, operand_before   before the loop: window `item`; operand `item` of the products there
         moments, d_moments sums over units for the next stage: of the argument of normalization `item`; of the gradient
                            d of its result x, and of d ⊙ x
@@ -186,7 +187,9 @@ def memory_of(passes: Passes, nodes: Sequence[Node]) -> dict[int, Vector]:
     for place, node in enumerate(nodes):
         whole, k = (node.args[0], node.index) if node.op == "part" else (place, 0)
         op, index, count = nodes[whole].op, nodes[whole].index, nodes[whole].count
-        if op in ("input", "window", "static", "operand"):
+        if op == "given":
+            memory[place] = Vector(op, passes.given.index(nodes[whole].name), node.size, count, k)
+        elif op in ("input", "window", "static", "operand"):
             memory[place] = Vector(op, index, node.size, count, k)
         elif op in ("state", "before", "after"):
             memory[place] = Vector("after" if op == "after" else "state", passes.states.index(node.name))

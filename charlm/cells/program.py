@@ -42,6 +42,7 @@ class Node:
 
         input       x_t, of size I
         state       the state `name` before the step
+        given       the tensor `name` of a call, see charlm/cells/state_options.py; size "": a number for each stream
         constant    `number`
         vector      `count` rows of the parameter `name` from row `index` on; a row has one number per unit
         product     W v for v = args[0]: W is matrix `index` of the parameter `name`, with `count` rows per unit;
@@ -118,6 +119,11 @@ class Program(NamedTuple):
     shown: tuple[tuple[str, int], ...] = ()
     """Names and nodes that people look at like states."""
 
+    @property
+    def given(self) -> tuple[str, ...]:
+        """Names of the tensors that a call gives besides the input."""
+        return tuple(node.name for node in self.nodes if node.op == "given")
+
     def recurrent(self) -> tuple[str, ...]:
         """Names of the matrices that are trained and multiply something of size H inside the loop over time."""
         kinds = when(self.nodes)
@@ -137,7 +143,7 @@ def when(nodes: Sequence[Node]) -> list[int]:
     """STATIC, WINDOW or LOOP for each node."""
     kinds: list[int] = []
     for node in nodes:
-        own_kind = {"input": WINDOW, "state": LOOP}.get(node.op, STATIC)
+        own_kind = {"input": WINDOW, "state": LOOP, "given": LOOP}.get(node.op, STATIC)
         kinds.append(max([own_kind, *(kinds[arg] for arg in node.args)]))
     return kinds
 
@@ -251,7 +257,7 @@ def scalars(builder: Builder, nodes: Sequence[Node]) -> list[list[int]]:
     for node in nodes:
         if node.op == "part":
             parts.append([parts[node.args[0]][node.index]])
-        elif node.op in ("vector", "product", "window", "static"):
+        elif node.op in ("vector", "product", "window", "static", "given"):
             one = replace(node, args=tuple(parts[arg][0] for arg in node.args))
             whole = builder.put(one)
             parts.append([builder.part(whole, k) for k in range(node.count)])

@@ -11,18 +11,7 @@ from typing import NamedTuple
 from charlm.cells.operations import UNARY, in_code
 from charlm.cells.passes import Passes
 from charlm.cells.plan import PRODUCTS, Load, Loop, Plan, Store, Vector, backward_plan, forward_plan
-from charlm.cells.program import Node, Size
-
-
-class Options(NamedTuple):
-    """What a call adds to the cell."""
-
-    mask: bool
-    """State dropout."""
-    zoneout: bool
-    resets: bool
-    bf16: bool
-    """Products in bfloat16, of copies of their operands."""
+from charlm.cells.program import Size
 
 
 @dataclass(frozen=True)
@@ -30,12 +19,10 @@ class Argument:
     """A pointer that a kernel takes: values of one step, [B, count, units] unless stated otherwise.
 
         before, after   state `index` before the step; after it
-        pre_zoneout     state `index` after the step, before zoneout and resets
         vector          [count, units]
-        zoneout         [B or 1, S, H]; zoneout_row, a number, is the distance of its rows
-        carry           [B]
+        given           tensor `index` of the call, [B or 1, n]; given_row, a number, is the distance of its rows
         moments         [B, normalizations, 2]
-        copy            a copy of operand `index` for its products: times the mask, perhaps in bfloat16
+        copy            a copy of operand `index` in bfloat16 for its products
         product         the result of product `index`; in the backward pass the gradient of its operand
         d_state         the gradient of state `index` before the step, except through products of it
         d_copy          a copy of `d_product` in bfloat16
@@ -83,38 +70,37 @@ from charlm.gpu.functions import (
 """
 
 
-@functools.lru_cache(maxsize=64)
-def kernels(passes: Passes, options: Options) -> Kernels:
-    """The kernels of both passes."""
-    forward, forward_texts = _stages("forward", passes, options, forward_plan(passes, PRODUCTS))
-    backward, backward_texts = _stages("backward", passes, options, backward_plan(passes, PRODUCTS))
+@functools.lru_cache(maxsize=256)
+def kernels(passes: Passes, bf16: bool) -> Kernels:
+    """The kernels of both passes. bf16: products are in bfloat16, of copies of their operands."""
+    forward, forward_texts = _stages("forward", passes, bf16, forward_plan(passes, PRODUCTS))
+    backward, backward_texts = _stages("backward", passes, bf16, backward_plan(passes, PRODUCTS))
     through = tuple(index for indices in passes.through.values() for index in indices)
     source = "\n\n".join([_HEAD, *forward_texts, *backward_texts])
     return Kernels(source, forward, [*backward, (through, ())])
 
 
-def _stages(name: str, passes: Passes, options: Options, plan: Plan) -> tuple[list[TritonStage], list[str]]:
+def _stages(name: str, passes: Passes, bf16: bool, plan: Plan) -> tuple[list[TritonStage], list[str]]:
     """The stages of a pass, and the texts of its kernels."""
     stages: list[TritonStage] = []
     texts: list[str] = []
     for k, stage in enumerate(plan.stages):
-        written = [KernelText(passes, options, plan, k, loop).write(f"{name}_{k}_{loop.size}") for loop in stage.loops]
+        written = [KernelText(passes, bf16, plan, loop).write(f"{name}_{k}_{loop.size}") for loop in stage.loops]
         texts += [text for _, text in written]
         begins = tuple(plan.numbers[place] for place in stage.begins)
         stages.append((begins, tuple(kernel for kernel, _ in written)))
     return stages, texts
 
 
-_POINTERS = {"state": "before", "after": "pre_zoneout", "later": "node"}
+_POINTERS = {"state": "before", "later": "node"}
 """The kind of the argument for a kind of vector, where it has another name."""
 
 
 class KernelText:
     """The text of a kernel in the making: its lines, its arguments, and the names of values."""
 
-    def __init__(self, passes: Passes, options: Options, plan: Plan, stage: int, loop: Loop) -> None:
-        self.passes, self.options, self.plan, self.nodes, self.loop = passes, options, plan, plan.nodes, loop
-        self.is_last = stage == len(plan.stages) - 1
+    def __init__(self, passes: Passes, bf16: bool, plan: Plan, loop: Loop) -> None:
+        self.passes, self.bf16, self.plan, self.nodes, self.loop = passes, bf16, plan, plan.nodes, loop
         ops = [self.nodes[step].op for step in loop.steps if isinstance(step, int)]
         self.whole_rows = "normalize" in ops or "normalize_back" in ops
         self.lines: list[str] = []
@@ -160,6 +146,9 @@ class KernelText:
         kind, index, size, count, k = vector
         if kind == "static":
             return f"{self.pointer('vector', index)} + {k} * N + u"
+        if kind == "given":
+            row = f"{self.pointer(kind, index)} + b * {self.pointer('given_row', index)}"
+            return row if size == "" else f"{row} + {k} * N + u"
         return self.address(_POINTERS.get(kind, kind), index, size if kind == "later" else "H", count, k)
 
     def load(self, address: str) -> str:
@@ -174,14 +163,6 @@ class KernelText:
     def write_to(self, address: str, value: str) -> None:
         self.lines.append(f"tl.store({address}, {value}, inside)")
 
-    def is_masked(self, size: Size) -> bool:
-        """Whether a mask multiplies operands of this size."""
-        return self.options.mask and size == "H"
-
-    def masked(self, value: str, size: Size) -> str:
-        """An operand of a product, or its gradient."""
-        return f"{value} * {self.read('mask')}" if self.is_masked(size) else value
-
     def load_of_stream(self, address: str) -> str:
         """A number of this stream; 0 past the last one, where a block of units of any streams can end."""
         return f"tl.load({address})" if self.whole_rows else f"tl.load({address}, inside, other=0.0)"
@@ -189,16 +170,6 @@ class KernelText:
     def moment(self, norm: int, k: int) -> str:
         """The address of 1 / σ, or of the mean, of a normalization."""
         return f"{self.pointer('moments')} + (b * {len(self.passes.normalizations)} + {norm}) * 2 + {k}"
-
-    def zones_out(self, s: int) -> bool:
-        return self.options.zoneout and self.passes.states[s] not in self.passes.split.loop.internal
-
-    def share(self, s: int) -> str:
-        """The share of a state that zoneout keeps."""
-        return self.load(f"{self.pointer('zoneout')} + b * {self.pointer('zoneout_row')} + {s} * N + u")
-
-    def with_resets(self, value: str) -> str:
-        return f"{value} * {self.load_of_stream(self.pointer('carry') + ' + b')}"
 
     def name(self, place: int) -> str:
         """A value by its name; a constant as a number."""
@@ -208,12 +179,10 @@ class KernelText:
     def loaded(self, load: Load) -> str:
         """The name of a value that is loaded."""
         node = self.nodes[load.value]
+        if load.vector.size == "":
+            return self.let(f"v{load.value}", self.load_of_stream(self.address_of(load.vector)))
         value = self.load(self.address_of(load.vector))
-        if node.op == "greater":
-            return self.let(f"v{load.value}", f"{value} != 0")
-        if node.op == "product_back" and self.is_masked(node.size):
-            return self.let(f"v{load.value}", self.masked(value, node.size))
-        return value
+        return self.let(f"v{load.value}", f"{value} != 0") if node.op == "greater" else value
 
     def computed(self, place: int) -> str:
         """The name of a value that is computed here."""
@@ -243,22 +212,12 @@ class KernelText:
         return self.let(name, in_code("triton", node.op, *args))
 
     def d_state(self, s: int) -> str:
-        """The gradient of a state after the step, before zoneout. `bypass_{s}` is the part that zoneout passes on."""
-        name = f"d_{s}"
-        state = self.passes.states[s]
-        products = [self.read("product", index) for index in self.passes.through[state]]
-        terms = [self.read("d_state", s), *(self.masked(product, "H") for product in products)]
-        self.let(name, " + ".join(terms))
-        if self.options.resets:
-            self.let(name, self.with_resets(name))
+        """The gradient of a state after the step."""
+        products = [self.read("product", index) for index in self.passes.through[self.passes.states[s]]]
+        terms = [self.read("d_state", s), *products]
         if s == 0:
-            self.let(name, f"{name} + {self.read('d_outputs')}")
-        if self.zones_out(s):
-            self.let(f"bypass_{s}", f"{self.share(s)} * {name}")
-            self.let(name, f"(1 - {self.share(s)}) * {name}")
-            if state in self.passes.backward.states and not self.is_last:
-                self.write_to(self.address("d_state", s), f"bypass_{s}")
-        return name
+            terms.append(self.read("d_outputs"))
+        return self.let(f"d_{s}", " + ".join(terms))
 
     def store(self, store: Store) -> None:
         kind, index, *_ = store.vector
@@ -268,39 +227,22 @@ class KernelText:
                 self.write_to(self.address_of(store.vector), value)
                 if kind == "operand":
                     self.copy(index, value)
-                if kind == "d_product" and self.options.bf16:
+                if kind == "d_product" and self.bf16:
                     self.write_to(self.address("d_copy", *store.vector[1:]), value)
             case "d_vector":
                 address = self.address_of(store.vector)
                 self.write_to(address, f"{self.load(address)} + {value}")
             case "state":
-                self.state(index, value)
-            case "d_state" | "no_d_state":
-                terms = [value] if kind == "d_state" else []
-                if self.zones_out(index):
-                    arriving = self.nodes.index(Node("d_state", name=self.passes.states[index]))
-                    terms.append(f"bypass_{index}" if arriving in self.values else self.read("d_state", index))
-                self.write_to(self.address("d_state", index), " + ".join(terms) or "0.0")
+                self.write_to(self.address("after", index), value)
+                for k, operand in enumerate(self.passes.operands):
+                    if operand.state == self.passes.states[index]:
+                        self.copy(k, value)
+            case "d_state":
+                self.write_to(self.address("d_state", index), value)
+            case "no_d_state":
+                self.write_to(self.address("d_state", index), "0.0")
 
     def copy(self, index: int, value: str) -> None:
         """Copy an operand for its products."""
-        size = self.passes.operands[index].size
-        if self.options.bf16 or self.is_masked(size):
-            self.write_to(self.address("copy", index), self.masked(value, size))
-
-    def state(self, s: int, value: str) -> None:
-        """Store a state after the step, with zoneout and resets."""
-        options = self.options
-        if options.zoneout or options.resets:
-            self.write_to(self.address("pre_zoneout", s), value)
-        if self.zones_out(s):
-            share, old = self.share(s), self.read("before", s)
-            value = self.let(f"new_{s}", f"{share} * {old} + (1 - {share}) * {value}")
-        if options.resets:
-            if s == 0:
-                self.write_to(self.address("outputs"), value)
-            value = self.let(f"next_{s}", self.with_resets(value))
-        self.write_to(self.address("after", s), value)
-        for index, operand in enumerate(self.passes.operands):
-            if operand.state == self.passes.states[s]:
-                self.copy(index, value)
+        if self.bf16:
+            self.write_to(self.address("copy", index), value)

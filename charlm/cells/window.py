@@ -35,9 +35,8 @@ class LoopInputs:
     """[T, B, n] each; with ids tables [V, n], of which each step reads a row."""
     vectors: list[Tensor]
     ids: Tensor | None = None
-    mask: Tensor | None = None
-    zoneout: Tensor | None = None
-    carry: Tensor | None = None
+    given: list[Tensor]
+    """[T or 1, B or 1, n] each, see charlm/cells/state_options.py."""
 
 
 @dataclass(eq=False, kw_only=True)
@@ -49,8 +48,6 @@ class Window(LoopInputs):
     saved: list[Tensor]
     operands: list[Tensor]
     moments: Tensor | None = None
-    pre_zoneout: Tensor | None = None
-    outputs: Tensor | None = None
 
     def units(self, size: Size) -> int:
         """The length of a vector of this size."""
@@ -64,19 +61,9 @@ class Window(LoopInputs):
         """A state before step t, [B, H]."""
         return self.states[self.passes.states.index(name), t]
 
-    def states_after(self, t: int) -> Tensor:
-        """The states after step t, before zoneout and resets, [S, B, H]."""
-        if self.pre_zoneout is None:
-            return self.states[:, t + 1]
-        return self.pre_zoneout[:, self.row(t)]
-
     def operand(self, index: int, t: int) -> Tensor:
         """An operand of products that is not a state, [B, size]."""
         return self.operands[self.passes.stored_operands.index(index)][self.row(t)]
-
-    def masked(self, operand: Tensor, size: Size) -> Tensor:
-        """An operand of a product, or its gradient, with the mask of state dropout."""
-        return operand if self.mask is None or size != "H" else operand * self.mask
 
 
 @dataclass(eq=False)

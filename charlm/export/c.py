@@ -57,8 +57,8 @@ class _CFile:
         network, layers, vocabulary = self.network, self.network.layers, self.trained.vocabulary
         V, H, E = len(vocabulary), layers.hidden_size, layers.forms[0].inputs
         codes = [
-            layer_code(layers.forms[n].program, name, H, layers.forms[n].inputs, layers.zoneout)
-            for n, name in enumerate(["first_layer", "upper_layer"][: layers.num_layers])
+            layer_code(form, name)
+            for form, name in zip(layers.evaluation_forms(), ["first_layer", "upper_layer"], strict=False)
         ]
         self.add_layers(layers, codes)
         self.add_matrix("output", network.decoder.weight)
@@ -81,7 +81,7 @@ class _CFile:
             "weights": ", ".join(filter(None, [self.trained.weights, self.weights])),
             "input": "its row of a table" if network.embedding is not None else "a 1 at the place of the id",
             "layers": "one recurrent layer" if count == 1 else f"{count} recurrent layers",
-            "equations": commented(layers.forms[0].program),
+            "equations": commented(layers.evaluation_forms()[0].program),
             "V": V,
             "E": E,
             "H": H,

@@ -13,6 +13,7 @@ from charlm.cells.equations import equations, notes
 from charlm.cells.operations import in_code
 from charlm.cells.plan import Loop, Store, Vector, planned
 from charlm.cells.program import Node, Program, needed, scalarized, units
+from charlm.layers.backend import LayerForm
 
 _WHOLE = ("product", "normalize")
 """Operations on whole vectors."""
@@ -84,9 +85,9 @@ def commented(program: Program) -> str:
     return text.replace("*/", "* /").replace("/*", "/ *").replace("\n", "\n *     ").replace("*     \n", "*\n")
 
 
-def layer_code(program: Program, name: str, hidden: int, inputs: int, zoneout: float) -> LayerCode:
+def layer_code(form: LayerForm, name: str) -> LayerCode:
     """The struct and the function of a layer with H hidden units and I inputs."""
-    return _Layer(scalarized(program), hidden, inputs, zoneout).code(name)
+    return _Layer(scalarized(form.program), form.hidden, form.inputs).code(name)
 
 
 class _Layer:
@@ -96,13 +97,13 @@ class _Layer:
     locals: place → the variable of a value in the loop being written
     """
 
-    def __init__(self, program: Program, hidden: int, inputs: int, zoneout: float) -> None:
+    def __init__(self, program: Program, hidden: int, inputs: int) -> None:
         self.program = program
         self.nodes: list[Node] = []
         for node in program.nodes:
             size = node.size if node.op == "constant" else units(node.size, hidden, inputs)
             self.nodes.append(replace(node, size=size))
-        self.hidden, self.inputs, self.zoneout = hidden, inputs, zoneout
+        self.hidden, self.inputs = hidden, inputs
         self.names = {place: name for name, place in program.gates}
         self.names |= dict(zip(program.results, program.states, strict=True))
         self.scratch: list[str] = []
@@ -203,8 +204,6 @@ class _Layer:
             if store.value not in self.locals:
                 news.append(f"const float new_{n} = {text};")
                 text = f"new_{n}"
-            if self.zoneout and state not in self.program.internal:  # the expected value, Krueger et al. 2017
-                text = f"{text} + {self.zoneout!r}f * ({field} - {text})"
             changes.append(f"{field} = {text};")
         return [*news, *changes]
 

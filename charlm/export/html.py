@@ -67,12 +67,11 @@ def packed_model(trained: TrainedModel, weights: Weights) -> dict[str, Any]:
     tied = embedding is not None and embedding.weight is network.decoder.weight
     model = {
         "hidden": layers.hidden_size,
-        "zoneout": layers.zoneout,
         "residual": layers.residual,
         "begins": network.reset_id,
         "programs": [
-            program_json(layers.forms[layer].program, layers.hidden_size, layers.forms[layer].inputs)
-            for layer in range(min(2, layers.num_layers))  # all layers above the first have the same
+            program_json(form.program, form.hidden, form.inputs)
+            for form in layers.evaluation_forms()[:2]  # all layers above the first have the same
         ],
         "layers": [_parameters(layers, layer, weights) for layer in range(layers.num_layers)],
         "embedding": None if embedding is None or tied else _matrix(embedding.weight, weights),

@@ -214,24 +214,17 @@ class OnnxLayer:
     """One step of a layer. Values are [B, count · units]; those that depend on parameters only are constants."""
 
     def __init__(self, layers: RecurrentLayers, layer: int, x: str, states: Sequence[str], nodes: Nodes) -> None:
-        self.nodes, self.program = nodes, layers.forms[layer].program
+        self.nodes, self.program = nodes, layers.evaluation_forms()[layer].program
         self.parameters = layers.layer_parameters(layer)
         self.hidden, self.inputs = layers.hidden_size, layers.forms[layer].inputs
         self.when = when(self.program.nodes)
-        self.x, self.states, self.zoneout = x, dict(zip(self.program.states, states, strict=True)), layers.zoneout
+        self.x, self.states = x, dict(zip(self.program.states, states, strict=True))
         self.known: dict[tuple[int, int], str] = {}
         self.split: dict[int, list[str]] = {}
 
     def new_states(self) -> list[str]:
-        """The names of the states after the step; with zoneout (Krueger et al. 2017), of their expected values."""
-        names = []
-        for (state, old), place in zip(self.states.items(), self.program.results, strict=True):
-            new = self.value(place)
-            if self.zoneout and state not in self.program.internal:
-                difference = self.nodes.one("Sub", old, new)
-                new = self.nodes.one("Add", new, self.nodes.one("Mul", difference, np.float32(self.zoneout)))
-            names.append(new)
-        return names
+        """The names of the states after the step."""
+        return [self.value(place) for place in self.program.results]
 
     def value(self, place: int, count: int = 1) -> str:
         """The name of a value; of a single vector repeated for each of `count` if others have so many."""

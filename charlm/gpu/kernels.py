@@ -9,9 +9,9 @@ import torch
 import triton.language as tl
 from torch import Tensor
 
-from charlm.cells.passes import Operand, Passes
+from charlm.cells.passes import Passes
 from charlm.cells.program import Size
-from charlm.cells.triton import Argument, Options, TritonKernel, TritonStage, kernels
+from charlm.cells.triton import Argument, TritonKernel, TritonStage, kernels
 from charlm.cells.window import Gradients, Window
 from charlm.gpu.product import torch_product
 
@@ -21,11 +21,11 @@ AS_WRITTEN = {"enable_fp_fusion": False}
 """Options of all kernels: no fused multiply-adds, because a·b − a·b must be 0."""
 
 
-@functools.lru_cache(maxsize=64)
-def compiled(passes: Passes, options: Options) -> dict[str, Any]:
+@functools.lru_cache(maxsize=256)
+def compiled(passes: Passes, bf16: bool) -> dict[str, Any]:
     """The kernels as functions by name. Triton reads their text again, through Python's cache of lines."""
-    source = kernels(passes, options).source
-    file = f"<kernels {hash((passes, options)):x}>"
+    source = kernels(passes, bf16).source
+    file = f"<kernels {hash((passes, bf16)):x}>"
     linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
     functions: dict[str, Any] = {"__name__": "charlm.gpu.kernels"}
     exec(compile(source, file, "exec"), functions)
@@ -53,21 +53,16 @@ class TritonSteps:
         w, p = window, window.passes
         # Rounded once for all steps.
         self.weights = [weight.bfloat16() for weight in w.weights] if w.bf16 else w.weights
-        options = Options(
-            mask=w.mask is not None, zoneout=w.zoneout is not None, resets=w.carry is not None, bf16=w.bf16
-        )
-        self._kernels, self._functions = kernels(p, options), compiled(p, options)
+        self._kernels, self._functions = kernels(p, w.bf16), compiled(p, w.bf16)
         self._node_values: dict[Argument, Tensor] = {}
-        if w.carry is not None:
-            self._carry = torch.cat([w.carry[1:], torch.ones_like(w.carry[:1])])  # from each step to the next
         if gradients is None:
             self._products = [self._new(one.size, one.gates) for one in p.products]
             # Double-buffered: a step copies states for the next one while it still needs its own copies.
-            copied = [(k, operand) for k, operand in enumerate(p.operands) if self._is_copied(operand)]
-            self._copies = {k: self._new(operand.size, 2, w.bf16).view(2, w.B, -1) for k, operand in copied}
-            for k, operand in copied:
+            self._copies: dict[int, Tensor] = {}
+            for k, operand in enumerate(p.operands if w.bf16 else ()):
+                self._copies[k] = self._new(operand.size, 2, bf16=True).view(2, w.B, -1)
                 if operand.state:
-                    self._copies[k][0] = w.masked(w.state(operand.state, 0), operand.size)
+                    self._copies[k][0] = w.state(operand.state, 0)
         else:
             self._d_states = gradients.d_last.clone(memory_format=torch.contiguous_format)
             self._products = [self._new(p.operands[one.operand].size).zero_() for one in p.products]
@@ -88,7 +83,7 @@ class TritonSteps:
             self._run(self._kernels.backward, t)
         for name, d_BH in zip(w.passes.states, self._d_states, strict=True):
             for index in w.passes.through[name]:
-                d_BH += w.masked(self._products[index], "H")
+                d_BH += self._products[index]
         gradients.d_first.copy_(self._d_states)
         for total, sums in zip(gradients.d_vectors, self._d_vectors, strict=True):
             if total is not None and sums is not None:
@@ -123,9 +118,6 @@ class TritonSteps:
             return self._copies[number][t % 2 if operand.state else 0]
         return w.state(operand.state, t) if operand.state else w.operand(number, t)
 
-    def _is_copied(self, operand: Operand) -> bool:
-        return self.w.bf16 or (self.w.mask is not None and operand.size == "H")
-
     def _argument(self, argument: Argument, t: int) -> Tensor | int:
         """The value of a kernel's argument at step t."""
         if argument.kind != "node":
@@ -142,14 +134,10 @@ class TritonSteps:
 _ARGUMENTS: dict[str, Callable[[Any, int, int], Tensor | int]] = {
     "window": lambda steps, k, t: steps.w.windows[k][t],
     "vector": lambda steps, k, t: steps.w.vectors[k],
-    "mask": lambda steps, k, t: steps.w.mask,
-    "zoneout": lambda steps, k, t: steps.w.zoneout[t % len(steps.w.zoneout)],
-    "zoneout_row": lambda steps, k, t: 0 if steps.w.zoneout.shape[1] == 1 else steps.w.zoneout.shape[2],
-    "carry": lambda steps, k, t: steps._carry[t],
+    "given": lambda steps, k, t: steps.w.given[k][t % len(steps.w.given[k])],
+    "given_row": lambda steps, k, t: 0 if steps.w.given[k].shape[1] == 1 else steps.w.given[k].shape[2],
     "before": lambda steps, k, t: steps.w.states[k, t],
     "after": lambda steps, k, t: steps.w.states[k, t + 1],
-    "pre_zoneout": lambda steps, k, t: steps.w.states_after(t)[k],
-    "outputs": lambda steps, k, t: steps.w.outputs[t],
     "saved": lambda steps, k, t: steps.w.saved[k][steps.w.row(t)],
     "moments": lambda steps, k, t: steps.w.moments[steps.w.row(t)],
     "operand": lambda steps, k, t: steps.w.operand(k, t),

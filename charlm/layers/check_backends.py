@@ -5,14 +5,12 @@ from collections.abc import Iterator
 import torch
 
 from charlm.cells import Cell
-from charlm.cells.triton import Options
+from charlm.cells.state_options import PLAIN
 from charlm.errors import CellError
 from charlm.layers.proof import CPU, HIDDEN, INPUTS, Results, disagreement, largest_error, moved, random_starts, run
 from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import backends, lacks
 from charlm.layers.stack import RecurrentLayers
-
-PLAIN = Options(mask=False, zoneout=False, resets=False, bf16=False)
 
 
 def agreements(cell: Cell) -> Iterator[tuple[str, str]]:

@@ -45,15 +45,13 @@ def drop_units(values_TBF: Tensor, p: float, *, variational: bool, shard: Shard)
 
 def zoneout_shares(
     cell: Cell, p: float, shape: tuple[int, int, int], like: Tensor, *, training: bool, shard: Shard
-) -> Tensor | None:
-    """Zoneout's `LayerCall.zoneout_TBS`: drawn in training, else the expected value; None without zoneout.
+) -> Tensor:
+    """The share of its previous value that each unit keeps, [T, B, S · H], or [1, 1, S · H] of all steps and streams.
 
-    p: the probability that a unit keeps its previous value. shape: T, B, and S = H for each state. 0 for internal
-    states.
+    Drawn in training, else the expected value. p: the probability that a unit keeps its previous value. shape: T, B and
+    S · H for S states. 0 for internal states.
     """
-    if p == 0:
-        return None
-    if training:
+    if training and p > 0:
         zoneout_TBS = (dropout_mask(shape, p, like, shard=shard) == 0).to(like.dtype)
     else:
         zoneout_TBS = like.new_full((1, 1, shape[2]), p)

@@ -60,7 +60,7 @@ def generating_layer(
         weights=matrices(call.passes, parameters),
         windows=windows,
         vectors=vectors[: len(split.vectors)],
-        zoneout=call.zoneout_TBS,
+        given=[call.given[name] for name in call.passes.given],
     )
     window = new_window(driver, inputs, state, Buffers(), Buffers())
     window.states[:, 1] = window.states[:, 0]

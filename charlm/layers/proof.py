@@ -14,12 +14,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from charlm.cells.derivative import passes_of
 from charlm.cells.on_tensors import array_of
-from charlm.cells.triton import Options, kernels
+from charlm.cells.state_options import StateOptions
+from charlm.cells.triton import kernels
 from charlm.errors import DataError, LoopError, is_out_of_memory
 from charlm.gpu.graphs import reason_of
 from charlm.gpu.recurrence import GpuDriver
-from charlm.layers.backend import Backend, LayerCall, LayerForm, Task, layer_in_parts
+from charlm.layers.backend import Backend, LayerCall, LayerForm, Task
 from charlm.layers.buffers import BufferCache
 from charlm.layers.recurrence import gpu_layer
 from charlm.layers.reference import REFERENCE
@@ -46,7 +48,7 @@ Start = tuple[Tensor, LayerCall]
 
 
 def random_starts(
-    form: LayerForm, options: Options, parameters: dict[str, Tensor] | None = None, *, training: bool = True
+    form: LayerForm, options: StateOptions, parameters: dict[str, Tensor] | None = None, *, training: bool = True
 ) -> list[Start]:
     """RUNS calls, from states that a step from zeros reaches; in float64 on the CPU.
 
@@ -71,19 +73,20 @@ def random_starts(
                     block *= torch.where(value == 0, 1, value.abs().clamp(max=1))  # most keep their signs
                     block += value
     shares = (STEPS, STREAMS) if training else (1, 1)
-    states, starts = form.passes.states, []
+    plain, passes, starts = passes_of(form.program), passes_of(form.program, options), []
     for _ in range(RUNS):
-        zeros = tuple(draw(STREAMS, form.hidden).zero_() for _ in states)
-        call = LayerCall(form.passes, parameters, zeros)
+        zeros = tuple(draw(STREAMS, form.hidden).zero_() for _ in passes.states)
         with torch.no_grad():
-            _, state = REFERENCE.layer(draw(1, STREAMS, form.inputs), call)
-        call = call._replace(
-            state=state,
-            mask_BH=2.0 * (draw(STREAMS, form.hidden) > 0) if options.mask else None,
-            zoneout_TBS=draw(*shares, len(states) * form.hidden).sigmoid() if options.zoneout else None,
-            carry_TB=(draw(STEPS, STREAMS) > -0.5).double() if options.resets else None,
-        )
-        starts.append((draw(STEPS, STREAMS, form.inputs), call))
+            first = LayerCall(plain, parameters, zeros, {})
+            _, state = REFERENCE.layer(draw(1, STREAMS, form.inputs), first)
+        given = {}
+        if options.mask:
+            given["mask"] = 2.0 * (draw(1, STREAMS, form.hidden) > 0)
+        if options.zoneout:
+            given["zoneout"] = draw(*shares, len(passes.states) * form.hidden).sigmoid()
+        if options.resets:
+            given["keep"] = (draw(STEPS, STREAMS, 1) > -0.5).double()
+        starts.append((draw(STEPS, STREAMS, form.inputs), LayerCall(passes, parameters, state, given)))
     return starts
 
 
@@ -95,7 +98,7 @@ def run(backend: Backend, start: Start) -> Results:
     for name, tensor in given.parameters.items():
         parameters[name] = tensor.detach().requires_grad_(name in trained)
     call = given._replace(state=tuple(state), parameters=parameters)
-    y_TBH, last = layer_in_parts(backend, x_TBI, call, None)
+    y_TBH, last = backend.layer(x_TBI, call)
     names = call.passes.states
     outputs = {"y": y_TBH} | dict(zip(names, last, strict=True))
     inputs = {"dx": x_TBI} | {f"d{name}0": tensor for name, tensor in zip(names, state, strict=True)}
@@ -115,13 +118,10 @@ def moved(start: Start, device: torch.device, dtype: torch.dtype) -> Start:
     """The tensors of a start on a device, in a dtype."""
     x_TBI, call = start
 
-    def of(tensor: Tensor | None) -> Tensor | None:
-        return None if tensor is None else tensor.to(device, dtype)
-
-    others = {name: of(getattr(call, name)) for name in ("mask_BH", "zoneout_TBS", "carry_TB")}
     parameters = {name: tensor.to(device, dtype) for name, tensor in call.parameters.items()}
+    given = {name: tensor.to(device, dtype) for name, tensor in call.given.items()}
     state = tuple(tensor.to(device, dtype) for tensor in call.state)
-    return x_TBI.to(device, dtype), call._replace(parameters=parameters, state=state, **others)
+    return x_TBI.to(device, dtype), call._replace(parameters=parameters, given=given, state=state)
 
 
 def disagreement(
@@ -164,7 +164,7 @@ def fault_on_device(driver: GpuDriver, task: Task, device: torch.device) -> str 
     if device.type == "meta":
         return "tensors there have no values"
     kind, is_said = task.cell.name, False
-    for form, options in dict.fromkeys(_loops(task, device)):
+    for form, options in dict.fromkeys(_loops(task)):
         name = f"{kind}-{_digest(form, options, task.training, driver, device)}.proof"
         outcome = _kept(name)
         if not outcome:
@@ -184,13 +184,13 @@ def fault_on_device(driver: GpuDriver, task: Task, device: torch.device) -> str 
     return None
 
 
-def _loops(task: Task, device: torch.device) -> Iterator[tuple[LayerForm, Options]]:
+def _loops(task: Task) -> Iterator[tuple[LayerForm, StateOptions]]:
     """The loops of all layers, at sizes for which Triton compiles their kernels alike, and their options.
 
     In training also without the mask: an evaluation must not fail later.
     """
-    for mask in {False, task.mask}:
-        options = Options(mask, zoneout=task.zoneout, resets=task.resets, bf16=autocasts_to_bf16(device))
+    for mask in {False, task.options.mask}:
+        options = task.options._replace(mask=mask)
         for form in task.layers:
             # Triton compiles one kernel for sizes that are multiples of 16, and another one for all other sizes.
             hidden = 16 if form.hidden % 16 == 0 else HIDDEN
@@ -198,7 +198,7 @@ def _loops(task: Task, device: torch.device) -> Iterator[tuple[LayerForm, Option
             yield form._replace(hidden=hidden, inputs=hidden if form.inputs == form.hidden else inputs), options
 
 
-def prove(form: LayerForm, options: Options, training: bool, driver: GpuDriver, device: torch.device) -> str:
+def prove(form: LayerForm, options: StateOptions, training: bool, driver: GpuDriver, device: torch.device) -> str:
     """Why a driver of its own does not compute what the reference loop does, or "" if it does."""
     backend = Backend(driver.name, partial(gpu_layer, driver, BufferCache(), form.inputs), driver=driver)
     with torch.inference_mode(False), torch.enable_grad():
@@ -216,7 +216,7 @@ def prove(form: LayerForm, options: Options, training: bool, driver: GpuDriver, 
     if driver.graphs and driver.graphs.replays < 2 * (RUNS - 2):
         return "no window was replayed"
     for k, (y_TBH, last) in enumerate(others):
-        values = dict(zip(("y", *form.passes.states), (y_TBH, *last), strict=True))
+        values = dict(zip(("y", *form.program.states), (y_TBH, *last), strict=True))
         results.append(truth[k] | {name: tensor.cpu().double() for name, tensor in values.items()})
     faults = []
     for number, result in enumerate(results):
@@ -232,13 +232,13 @@ def prove(form: LayerForm, options: Options, training: bool, driver: GpuDriver, 
 # What the cache keeps
 
 
-def _digest(form: LayerForm, options: Options, training: bool, driver: GpuDriver, device: torch.device) -> str:
+def _digest(form: LayerForm, options: StateOptions, training: bool, driver: GpuDriver, device: torch.device) -> str:
     """Identifies a proof: the driver, the kernels and what launches them, the software, and the card."""
     import triton  # can be missing where no driver proves itself
 
-    both = kernels(form.passes, options)
+    both = kernels(passes_of(form.program, options), bf16=autocasts_to_bf16(device))
     software = torch.__version__, torch.version.cuda, triton.__version__, fp32_precision(), _sources()
-    parts = driver.name, both, training, form.program, form.hidden, form.inputs, software, describe_card(device)
+    parts = driver.name, both, training, options, form, software, describe_card(device)
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
 
 

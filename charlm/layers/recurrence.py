@@ -33,34 +33,26 @@ def cpu_layer(driver: CpuDriver, input_size: int, x: Tensor | Lookup, call: Laye
 
     Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32.
     """
-    inputs = loop_inputs(x, call, input_size)
-    return _run(driver, inputs, first_states(call), lambda phase: Buffers())
+    return _run(driver, loop_inputs(x, call, input_size), call.state, lambda phase: Buffers())
 
 
 def gpu_layer(
     driver: GpuDriver, cache: BufferCache, input_size: int, x: Tensor | Lookup, call: LayerCall
 ) -> tuple[Tensor, LayerState]:
     """`cpu_layer` on a GPU. Where a call may become a graph, its buffers have the addresses of an earlier call."""
-    inputs, state = loop_inputs(x, call, input_size), first_states(call)
+    inputs, state = loop_inputs(x, call, input_size), call.state
     if inputs.ids is not None:
         windows = [F.embedding(inputs.ids, window) for window in inputs.windows]
         inputs = replace(inputs, windows=windows, ids=None)
     stream = driver.graph_stream(state[0].device)
     if stream is None:
         return _run(driver, inputs, state, lambda phase: Buffers())
-    tensors = (inputs.mask, inputs.zoneout, inputs.carry, *inputs.windows, *inputs.vectors, *inputs.weights, *state)
-    shapes = tuple(None if tensor is None else (tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
+    tensors = (*inputs.given, *inputs.windows, *inputs.vectors, *inputs.weights, *state)
+    shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in tensors)
     kind = inputs.passes, inputs.I
     # Buffers of another stream may be in use.
     form = driver, stream, kind, inputs.T, inputs.bf16, torch.is_grad_enabled(), shapes
     return _run(driver, inputs, state, cache.buffers_of(form, kind))
-
-
-def first_states(call: LayerCall) -> LayerState:
-    """The states before the first step."""
-    if call.carry_TB is None:
-        return call.state
-    return tuple(tensor * call.carry_TB[0, :, None] for tensor in call.state)
 
 
 def loop_inputs(x: Tensor | Lookup, call: LayerCall, input_size: int) -> LoopInputs:
@@ -89,9 +81,7 @@ def loop_inputs(x: Tensor | Lookup, call: LayerCall, input_size: int) -> LoopInp
         windows=windows,
         vectors=vectors,
         ids=ids_TB,
-        mask=call.mask_BH,
-        zoneout=call.zoneout_TBS,
-        carry=call.carry_TB,
+        given=[call.given[name] for name in passes.given],
     )
 
 
@@ -127,7 +117,7 @@ def new_window(
     """The memory of a forward pass from `state`; what a backward pass needs is in `lasting` buffers."""
     passes, like, steps = inputs.passes, state[0], inputs.saved_steps
     T, B, H, S = inputs.T, inputs.B, inputs.H, len(state)
-    names = ("weights", "vectors", "mask", "zoneout", "carry")
+    names = ("weights", "vectors", "given")
     reads = {name: lasting.read(name, getattr(inputs, name)) for name in names}
     reads["windows"] = (lasting if passes.reads_windows else passing).read("windows", inputs.windows)
     window = Window(
@@ -147,10 +137,6 @@ def new_window(
         window.operands.append(lasting.new(f"operands{k}", like, *shape))
     if norms := len(passes.normalizations):
         window.moments = lasting.new("moments", like, steps, B, norms, 2)
-    if inputs.zoneout is not None or inputs.carry is not None:
-        window.pre_zoneout = lasting.new("pre_zoneout", like, S, steps, B, H)
-    if inputs.carry is not None:
-        window.outputs = passing.new("outputs", like, T, B, H)
     return window
 
 
@@ -162,8 +148,8 @@ def _run(driver: Driver, inputs: LoopInputs, state: LayerState, buffers_of: Buff
     return y_TBH, tuple(last)
 
 
-_TENSORS = ("ids", "mask", "zoneout", "carry", "states", "moments", "pre_zoneout")
-_LISTS = ("weights", "windows", "vectors", "saved", "operands")
+_TENSORS = ("ids", "states", "moments")
+_LISTS = ("weights", "windows", "vectors", "given", "saved", "operands")
 """What the backward pass reads of a window, by name."""
 
 
@@ -178,9 +164,8 @@ class _Loop(KernelFunction):
         state = differentiable[-len(inputs.passes.states) :]
         window = new_window(driver, inputs, state, lasting, passing)
         driver.forward(window)
-        outputs = window.states[0, 1:] if window.outputs is None else window.outputs
         # Clones: views would hold the states of the whole window in memory.
-        results = passing.result(outputs), *window.states[:, -1].clone()
+        results = passing.result(window.states[0, 1:]), *window.states[:, -1].clone()
         ctx.driver, ctx.buffers, ctx.buffers_of = driver, lasting, buffers_of
         ctx.table_rows = [len(table) for table in inputs.windows]
         # Autograd keeps the tensors, and notices when one is changed.
@@ -260,6 +245,5 @@ def weight_gradients(window: Window, gradients: Gradients, needed: Sequence[bool
             v_TBK = window.states[passes.states.index(operand.state), :-1]
         else:
             v_TBK = window.operands[passes.stored_operands.index(product.operand)][: window.T]
-        v_TBK = window.masked(v_TBK, operand.size)
         d_weights.append(matmul(d_TBG.flatten(0, 1).t(), v_TBK.flatten(0, 1), bf16=window.bf16))
     return d_weights

@@ -25,11 +25,7 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
     windows, vectors = values[: len(parts.windows)], values[len(parts.windows) :]
     named = (*loop.shown, *loop.gates) if call.activations is not None else ()
     ends = (*loop.results, *(place for _, place in named))
-    step = TensorProgram(loop, ends, parameters, additions=parts.loop_additions, mask_BH=call.mask_BH)
-    shares: Sequence[Tensor | None] = [None] * len(loop.states)
-    if call.zoneout_TBS is not None:
-        chunks = zip(loop.states, call.zoneout_TBS.chunk(len(loop.states), dim=2), strict=True)
-        shares = [None if name in loop.internal else chunk for name, chunk in chunks]
+    step = TensorProgram(loop, ends, parameters, additions=parts.loop_additions)
     states, outputs = call.state, []
     for t in range(len(x_TBI)):
         values = step(
@@ -37,10 +33,10 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
                 "state": dict(zip(loop.states, states, strict=True)),
                 "window": [window[t] for window in windows],
                 "static": vectors,
+                "given": {name: tensor[t % len(tensor)] for name, tensor in call.given.items()},
             }
         )
-        pairs = zip(values[: len(states)], states, shares, strict=True)
-        states = tuple(zone_out(new_BH, old_BH, zoneout_TBH, t) for new_BH, old_BH, zoneout_TBH in pairs)
+        states = tuple(values[: len(states)])
         outputs.append(states[0])
         if call.activations is not None:
             _record(call, loop, states, dict(zip(named, values[len(states) :], strict=True)))
@@ -59,20 +55,13 @@ def _record(call: LayerCall, loop: Program, states: LayerState, values: Mapping[
         call.activations[name, True].append(values[name, place].expand_as(states[0]))
 
 
-def zone_out(new_BH: Tensor, old_BH: Tensor, zoneout_TBH: Tensor | None, t: int) -> Tensor:
-    """Zoneout (Krueger et al. 2017): share ⊙ old + (1 − share) ⊙ new, the state after step t; see `LayerCall`."""
-    if zoneout_TBH is None:
-        return new_BH
-    return torch.lerp(new_BH, old_BH, zoneout_TBH[t % len(zoneout_TBH)])
-
-
 REFERENCE = Backend("reference loop", reference_layer)
 
 
 class TensorProgram:
     """The values of a program's nodes `ends`, as a function of its leaves.
 
-    additions: see `Split`. mask_BH: multiplies operands of size H. one_hot_size: V if the input is all one-hot vectors,
+    additions: see `Split`. one_hot_size: V if the input is all one-hot vectors,
     [V, V], which are not given. linear: products with a bias.
     """
 
@@ -83,7 +72,6 @@ class TensorProgram:
         parameters: Mapping[str, Tensor],
         *,
         additions: Mapping[int, tuple[int, int]] | None = None,
-        mask_BH: Tensor | None = None,
         one_hot_size: int = 0,
         linear: Callable[..., Tensor] = F.linear,
     ) -> None:
@@ -92,13 +80,13 @@ class TensorProgram:
         # The order decides in which order autograd adds gradients.
         self.order = ordered(self.ends, lambda place: reversed(self.nodes[place].args))
         self.rows = {parameter.name: max(parameter.stack, 1) * parameter.gates for parameter in program.parameters}
-        self.mask_BH, self.one_hot_size, self.linear = mask_BH, one_hot_size, linear
+        self.one_hot_size, self.linear = one_hot_size, linear
         self.dtype = next(iter(parameters.values())).dtype
 
     def __call__(self, leaves: Mapping[str, Any]) -> list[Any]:
         """The values, each [..., count · units]; of a constant a float.
 
-        leaves: values by their operation: "input" [..., I], "state" by name, "window" and "static" by index.
+        leaves: values by their operation: "input" [..., I], "state" and "given" by name, others by index.
         """
 
         def leaf(place: int, args: list[Any]) -> Any:
@@ -106,8 +94,8 @@ class TensorProgram:
             match node.op:
                 case "input":
                     return self._one_hot() if self.one_hot_size else leaves["input"]
-                case "state":
-                    return leaves["state"][node.name]
+                case "state" | "given":
+                    return leaves[node.op][node.name]
                 case "window" | "static":
                     return leaves[node.op][node.index]
                 case "constant":
@@ -130,8 +118,6 @@ class TensorProgram:
     def _product(self, node: Node, v: Tensor, added: Tensor | None = None) -> Tensor:
         """added + v Wᵀ, in the state's dtype: under autocast the product is bfloat16, but nothing after it."""
         weights = self._weights(node)
-        if self.mask_BH is not None and self.nodes[node.args[0]].size == "H":
-            v = v * self.mask_BH
         if added is None or added.dim() == 1:
             return self.linear(v, weights, added).to(self.dtype)
         if v.dim() == 2:

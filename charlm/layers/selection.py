@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from charlm.cells.state_options import ALL, StateOptions
 from charlm.gpu.recurrence import DRIVERS, GpuDriver
 from charlm.layers.backend import Backend, Task
 from charlm.layers.proof import fault_on_device
@@ -45,7 +46,7 @@ class Selection(NamedTuple):
 def select(task: Task, device: torch.device) -> Selection:
     """The fastest backend that can compute layers, see `RecurrentLayers.select_backend`."""
     candidates = backends(task, device)
-    if task.resets:  # drivers, which take them, are faster than calls for every step at which any stream is reset
+    if task.options.resets:  # drivers are faster than a call of torch from each reset to the next
         candidates.sort(key=lambda backend: backend.driver is None)
     passed_over: dict[str, str] = {}
     for backend in candidates:
@@ -53,6 +54,7 @@ def select(task: Task, device: torch.device) -> Selection:
         if not reason and isinstance(backend.driver, GpuDriver):
             reason = fault_on_device(backend.driver, task, device)
         if not reason:
+            passed_over.pop(backend.name, None)
             return Selection(task.cell.name, backend, passed_over)
         passed_over[backend.name] = reason
     raise AssertionError("the reference loop lacks nothing")
@@ -62,14 +64,16 @@ def backends(task: Task, device: torch.device) -> list[Backend]:
     """The ways to compute layers on `device`, fastest first; the last one can compute every layer."""
     by_torch = torch_backends(task, device)
     if device.type == "cpu":
-        return [cpu_backend(task), *by_torch, REFERENCE]
+        return [cpu_backend(task, task.options), *by_torch, cpu_backend(task, ALL), REFERENCE]
     return [*by_torch, *(gpu_backend(driver, task) for driver in DRIVERS), REFERENCE]
 
 
-def cpu_backend(task: Task) -> Backend:
-    """The kernels of the CPU."""
-    driver = CpuDriver(task.cell.name, task.both_passes)
-    return Backend("fused CPU kernel", partial(cpu_layer, driver, task.layers[0].inputs), driver=driver)
+def cpu_backend(task: Task, options: StateOptions) -> Backend:
+    """The kernels of the CPU for these options. Of each cell charlm brings those for PLAIN and ALL."""
+    driver = CpuDriver(task.cell.name, task.both_passes(options))
+    library = "" if options == task.options else "for all options"
+    layer = partial(cpu_layer, driver, task.layers[0].inputs)
+    return Backend("fused CPU kernel", layer, library, driver, options)
 
 
 def gpu_backend(driver: GpuDriver, task: Task) -> Backend:
@@ -90,7 +94,7 @@ def lacks(backend: Backend, task: Task, device: torch.device) -> str | None:
             if importlib.util.find_spec("triton") is None:
                 return "no Triton"
             allowed_sources()
-            return driver.lacks(device, task.both_passes)
+            return driver.lacks(device, task.both_passes(task.options))
         if torch.is_autocast_enabled("cpu") and not autocasts_to_bf16():
             return "it multiplies in float32 or bfloat16 only"
         load(driver.kernel, *SHARED_KERNELS)

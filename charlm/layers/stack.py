@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from charlm.cells import Cell
 from charlm.cells.derivative import both_passes
 from charlm.cells.on_tensors import array_of
+from charlm.cells.passes import Passes
 from charlm.cells.program import Parameter, Start
+from charlm.cells.state_options import StateOptions, with_expected_zoneout
 from charlm.config.schema import Dropout
 from charlm.errors import LoopError
 from charlm.gpu.recurrence import DRIVERS
@@ -26,8 +28,6 @@ from charlm.layers.backend import (
     Lookup,
     RecurrentState,
     Task,
-    after_end,
-    layer_in_parts,
 )
 from charlm.layers.buffers import BufferCache
 from charlm.layers.dropout import check_probability, drop_units, dropout_mask, zoneout_shares
@@ -106,15 +106,13 @@ class RecurrentLayers(nn.Module):
         self.shard = WHOLE_BATCH
         """The shard of the batch that `forward` computes; masks are drawn for it."""
         programs = cell.programs()
-        self._both_passes = both_passes(*programs)
+        self._passes: dict[StateOptions, tuple[Passes | None, Passes]] = {}
         self.forms: list[LayerForm] = []
         """Step and sizes of each layer."""
         for inputs in [input_size] + [cell.hidden] * (num_layers - 1):
             square = inputs == cell.hidden
-            passes = self._both_passes[square]
             program = programs[square] or cell.program(square)  # which raises: there is none
-            assert passes is not None
-            self.forms.append(LayerForm(program, passes, cell.hidden, inputs))
+            self.forms.append(LayerForm(program, cell.hidden, inputs))
         self.buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
         for layer in range(num_layers):
@@ -180,6 +178,13 @@ class RecurrentLayers(nn.Module):
             if declared.fixed and is_given:
                 found[f"{declared.name}_l{layer}"] = weight
         return found
+
+    def evaluation_forms(self) -> list[LayerForm]:
+        """The step of each layer in an evaluation, from its input and states alone."""
+        forms = []
+        for form in self.forms:
+            forms.append(form._replace(program=with_expected_zoneout(form.program, self.zoneout)))
+        return forms
 
     def vectors(self) -> list[Tensor]:
         """The parameters with a number for each unit. All others are matrices, or stacks of them."""
@@ -264,72 +269,113 @@ class RecurrentLayers(nn.Module):
         if backend.driver:
             refuse_symbols()
         T, B = check_input(f"{self.kind}: input", x, self.input_size, self.like, batch_first=self.batch_first)
-        layer_states, like, carry_TB = self._split_state(state, B), self.like, None
+        layer_states, like, keep_TB1 = self._split_state(state, B), self.like, None
         if resets_TB is not None:
             check_tensor(f"{self.kind}: resets", resets_TB, (T, B), torch.bool, like.device)
-            carry_TB = (~resets_TB).to(like.dtype)
+            keep_TB1 = (~resets_TB).to(like.dtype).unsqueeze(-1)
         y: Any = x
         if isinstance(x, Lookup):
             y = x if backend.driver and lengths_B is None else x.dense(self.input_size, like)
         elif self.batch_first:
             y = x.transpose(0, 1)
-        after_end_TB1 = None
+        is_after_TB1 = last_B = None
         if lengths_B is not None:
             lengths_B = check_lengths(f"{self.kind}: lengths", lengths_B, T, B, like.device)
-            after_end_TB1 = after_end(T, lengths_B)
-            y = y.masked_fill(after_end_TB1, 0)
+            is_after_TB1 = (torch.arange(T, device=like.device)[:, None] >= lengths_B).unsqueeze(-1)
+            last_B = (lengths_B - 1).clamp(min=0)
+            y = y.masked_fill(is_after_TB1, 0)
+            keep_TB1 = None if keep_TB1 is None else torch.where(is_after_TB1, 1, keep_TB1)
         last_states: list[LayerState] = []
         for layer, layer_state in enumerate(layer_states):
             p = self.dropout.between_layers if layer > 0 and self.training else 0.0
             inputs = drop_units(y, p, variational=self.dropout.variational, shard=self.shard) if p > 0 else y
+            if is_after_TB1 is not None:
+                # The steps after a stream's end must not give an infinity, whose product with 0 is no number.
+                last_BI = inputs[last_B, torch.arange(B, device=like.device)]
+                inputs = torch.where(is_after_TB1, last_BI, inputs)
             if layer_inputs is not None:
                 layer_inputs.append(inputs)
-            call = self.layer_call(layer, layer_state, steps=T, training=self.training)
-            call = call._replace(carry_TB=carry_TB, activations=activations[layer] if activations else None)
-            output, last_state = layer_in_parts(backend, inputs, call, lengths_B)
-            if after_end_TB1 is not None:
-                output = output.masked_fill(after_end_TB1, 0)
+            options = backend.options or self.options(self.training, resets_TB is not None, lengths_B is not None)
+            call = self.layer_call(layer, layer_state, T, options, keep_TB1, is_after_TB1, training=self.training)
+            if activations:
+                call = call._replace(activations=activations[layer])
+            output, last_state = backend.layer(inputs, call)
+            if is_after_TB1 is not None:
+                output = output.masked_fill(is_after_TB1, 0)
             y = y + output if layer > 0 and self.residual else output
             last_states.append(last_state)
         y = y.transpose(0, 1) if self.batch_first else y
         return y, tuple(torch.stack(tensors) for tensors in zip(*last_states, strict=True))
 
-    def layer_call(self, layer: int, state: LayerState, steps: int, training: bool) -> LayerCall:
-        """The call of one layer; draws its masks in training."""
-        passes, parameters = self.forms[layer].passes, self.layer_parameters(layer)
-        like, mask_BH = next(iter(parameters.values())), None
-        if training and (p := self.dropout.state) > 0:
-            mask_BH = dropout_mask(tuple(state[0].shape), p, like=like, shard=self.shard, streams=0)
+    def layer_call(
+        self,
+        layer: int,
+        state: LayerState,
+        steps: int,
+        options: StateOptions,
+        keep_TB1: Tensor | None = None,
+        is_after_TB1: Tensor | None = None,
+        *,
+        training: bool,
+    ) -> LayerCall:
+        """The call of one layer; draws its masks in training.
+
+        options: what the step reads; where nothing acts, it has no effect. keep_TB1: 0 where states are reset.
+        is_after_TB1: where a stream has ended; its states then stay as they are.
+        """
+        form, parameters, given = self.forms[layer], self.layer_parameters(layer), dict[str, Tensor]()
+        passes = self._both_passes(options)[form.inputs == form.hidden]
+        assert passes is not None
+        like = next(iter(parameters.values()))
+        B, H = state[0].shape
+        if options.resets:
+            given["keep"] = like.new_ones(1, 1, 1) if keep_TB1 is None else keep_TB1
+        if options.mask:
+            given["mask"] = like.new_ones(1, 1, H)
+            if training and (p := self.dropout.state) > 0:
+                given["mask"] = dropout_mask((B, H), p, like=like, shard=self.shard, streams=0)[None]
         if training and (p := self.dropout.weights) > 0:
-            for name in passes.split.program.recurrent():
+            for name in form.program.recurrent():
                 weights = parameters[name]
                 parameters[name] = weights * dropout_mask(tuple(weights.shape), p, like=weights)
-        shape = steps, len(state[0]), len(state) * self.hidden_size
-        zoneout_TBS = zoneout_shares(self.cell, self.zoneout, shape, like, training=training, shard=self.shard)
-        return LayerCall(passes, parameters, state, mask_BH, zoneout_TBS)
+        if options.zoneout:
+            shape = steps, B, len(state) * H
+            shares = zoneout_shares(self.cell, self.zoneout, shape, like, training=training, shard=self.shard)
+            given["zoneout"] = shares if is_after_TB1 is None else torch.where(is_after_TB1, 1.0, shares)
+        return LayerCall(passes, parameters, state, given)
 
-    def generating_layers(self, driver: CpuDriver, state: RecurrentState, characters: Lookup) -> list[ctypes.Structure]:
+    def generating_layers(
+        self, driver: CpuDriver, options: StateOptions, state: RecurrentState, characters: Lookup
+    ) -> list[ctypes.Structure]:
         """The structs for a `Generator`, in evaluation mode. characters: the input for each character."""
         layers = []
         for layer, layer_state in enumerate(self._split_state(state, state[0].shape[1])):
-            call = self.layer_call(layer, layer_state, steps=1, training=False)
+            call = self.layer_call(layer, layer_state, 1, options, training=False)
             inputs = characters if layer == 0 else None
             layers.append(generating_layer(driver, self.forms[layer].inputs, call, inputs))
         return layers
 
     # Backends
 
-    def task(self, training: bool, resets: bool = False, lengths: bool = False) -> Task:
-        """What these layers ask of a backend."""
+    def options(self, training: bool, resets: bool = False, lengths: bool = False) -> StateOptions:
+        """What happens to states in a call. A stream that has ended keeps its states as zoneout does."""
+        return StateOptions(resets, training and self.dropout.state > 0, self.zoneout > 0 or lengths)
+
+    def _both_passes(self, options: StateOptions) -> tuple[Passes | None, Passes]:
+        """The passes of all layers; kept, because comparing whole programs takes as long as a small layer."""
+        if options not in self._passes:
+            self._passes[options] = both_passes(*self.cell.programs(), options)
+        return self._passes[options]
+
+    def task(self, training: bool, options: StateOptions | None = None) -> Task:
+        """What these layers ask of a backend; by default without resets and lengths."""
         return Task(
             cell=self.cell,
             layers=tuple(self.forms),
             both_passes=self._both_passes,
             dtype=self.like.dtype,
             training=training,
-            resets=resets,
-            mask=training and self.dropout.state > 0,
-            zoneout=self.zoneout > 0 or lengths,  # see `layer_in_parts`
+            options=options or self.options(training),
             buffers=self.buffer_cache,
         )
 
@@ -341,17 +387,16 @@ class RecurrentLayers(nn.Module):
 
         resets, lengths: whether `forward` gets `resets_TB`, `lengths_B`. Call it under the same autocast as `forward`.
         """
-        device, task = torch.device(device), self.task(training, resets, lengths)
+        device, options = torch.device(device), self.options(training, resets, lengths)
         faults = [len(driver.faults) for driver in DRIVERS]
-        asked = task.dtype, task.training, task.resets, task.mask, task.zoneout
-        conditions = device, autocast_state(device), *asked, *faults
+        conditions = device, autocast_state(device), self.like.dtype, training, options, *faults
         if conditions not in self._selections:
-            self._selections[conditions] = select(task, device)
+            self._selections[conditions] = select(self.task(training, options), device)
         return self._selections[conditions]
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy selects its own backends, which refer to it."""
-        return {**self.__dict__, "_selections": {}}
+        return {**self.__dict__, "_selections": {}, "_passes": {}}
 
     def _split_state(self, state: RecurrentState | None, batch_size: int) -> list[LayerState]:
         """The state of each layer."""

@@ -1,5 +1,6 @@
 """Torch's own operators for the kinds of torch.nn: oneDNN or ATen computes them on the CPU, cuDNN or ATen on a GPU."""
 
+import itertools
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -41,9 +42,9 @@ def torch_lacks(task: Task, library: str) -> str | None:
         dtype = torch.get_autocast_dtype("cpu")
         if not onednn_supports(dtype):
             return f"oneDNN lacks {str(dtype).removeprefix('torch.')} on this CPU"
-    if task.mask:
+    if task.options.mask:
         return "it lacks dropout.state"
-    if task.zoneout:
+    if task.options.zoneout:
         return "it lacks zoneout"
     return None
 
@@ -55,9 +56,16 @@ def onednn_supports(dtype: torch.dtype) -> bool:
 
 
 def operator_layer(cell: Cell, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:
-    """One layer of a kind of torch.nn, without state dropout and zoneout."""
-    assert call.mask_BH is None
-    assert call.zoneout_TBS is None
+    """One layer of a kind of torch.nn, without state dropout and zoneout; in a call from each reset to the next."""
+    if (keep_TB1 := call.given.get("keep")) is not None:
+        resets = (keep_TB1 == 0).any(dim=1).flatten().nonzero().flatten().tolist()
+        outputs, state = [], call.state
+        for start, end in itertools.pairwise(sorted({0, *resets, len(x_TBI)})):
+            state = tuple(s_BH * keep_TB1[start] for s_BH in state)
+            y_TBH, state = operator_layer(cell, x_TBI[start:end], call._replace(state=state, given={}))
+            outputs.append(y_TBH)
+        return torch.cat(outputs), state
+    assert not call.given
     # cuDNN rejects a state that is not contiguous.
     state: Any = [s_BH[None].contiguous() for s_BH in call.state]  # of [1, B, H]
     operators = {"rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu, "gru": torch.gru, "lstm": torch.lstm}

@@ -264,22 +264,23 @@ class CharLM(nn.Module):
 
 
 def generator_of(models: Sequence[tuple[CharLM, RecurrentState]], never: Sequence[int] = ()) -> Generator | None:
-    """Generates characters from the mean of the models' probabilities, each from its state; None if no kernel can.
+    """Generates characters from the mean of the models' probabilities, each from its state; None if no one kernel can.
 
     never: ids that are not drawn.
     """
     layers, decoders, kernel = [], [], None
     for model, state in models:
         model.check_weights()
-        driver = model.select_backend(model.device, training=False).backend.driver
-        if not isinstance(driver, CpuDriver):
+        backend = model.select_backend(model.device, training=False).backend
+        driver, options = backend.driver, backend.options
+        if not isinstance(driver, CpuDriver) or options is None or kernel not in (None, driver.kernel):
             return None
         kernel = driver.kernel
         table_VE = None if model.embedding is None else model.embedding.weight
         decoders.append((model.logit_weights(), model.logit_bias(never)))
         characters = Lookup(torch.arange(model.vocabulary_size), table_VE)
         with model.autocast(model.device):
-            layers += model.layers.generating_layers(driver, state, characters)
+            layers += model.layers.generating_layers(driver, options, state, characters)
     first, _ = models[0]
     assert kernel is not None
     with first.autocast(first.device):

@@ -8,6 +8,7 @@ from charlm.cells.cell import Cell
 from charlm.cells.cpp import cpp
 from charlm.cells.derivative import both_passes
 from charlm.cells.passes import Passes
+from charlm.cells.state_options import PLAIN, StateOptions
 from charlm.native.compiler import Kernel, KernelError
 from charlm.native.structs import Struct
 
@@ -24,12 +25,12 @@ MOST_CHARACTERS = 150_000
 """Of C++ for a cell. g++ 12 takes up to 40 s for them on an idle core, and minutes beside other load."""
 
 
-def kernel_of(cell: Cell) -> Kernel:
+def kernel_of(cell: Cell, options: StateOptions = PLAIN) -> Kernel:
     """The kernel of a cell's step as it is now; cells that differ only in sizes or initial values share it."""
-    return kernel_of_passes(cell.name, both_passes(*cell.programs()))
+    return kernel_of_passes(cell.name, both_passes(*cell.programs(), options))
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=256)
 def kernel_of_passes(name: str, general_and_square: tuple[Passes | None, ...]) -> Kernel:
     """The kernel of these passes, see `both_passes`; KernelError if they are too long."""
     variants = variants_of(general_and_square)

@@ -1,4 +1,4 @@
-// What the generated passes of a cell use: arguments, products, zoneout and resets, normalization.
+// What the generated passes of a cell use: arguments, products, normalization, gradients of states.
 //
 // Each member of the team computes a slice of the units. Between two barriers a stage multiplies whole operands by the
 // slice's columns of the matrices, which are packed once per call, and then computes unit by unit.
@@ -16,23 +16,16 @@ struct Arguments {
   Index T, B, H, I, threads;
   Index variant;               // which cell of the library
   Index bf16;                  // multiply in bfloat16; sums and states are always float
-  Index saved_steps;           // T; 1 without a backward pass: every step then overwrites `saved`, `pre_zoneout` and
-                               // `moments`, and alternates between two places in `operands`
-  Index zoneout_rows;          // T·B, or 1 for all steps and streams
+  Index saved_steps;           // T; 1 without a backward pass: every step then overwrites `saved` and `moments`, and
+                               // alternates between two places in `operands`
   const float* const* weights; // [P]: [rows, columns]; then those of the products before the loop
   const float* const* windows; // [M]: [T, B, n]; with ids [R, n]
   const Index* ids;            // [T, B]: which row of the windows each step reads; or null
   const float* const* vectors; // [V]: [n]; then those of the part before the loop
-  const float* mask;           // [B, H]: state dropout, multiplies operands of size H; or null
-  const float* zoneout;        // [zoneout_rows, S·H]: the share of the states before the step that zoneout keeps; or null
-  const float* carry;          // [T, B]: 0 where a stream's states are reset to zero before the step, else 1; or null.
-                               // Row 0 is not read: the caller resets the states before the first step
-  float* outputs;              // [T, B, H], written: the first state after each step; null without `carry`: the outputs
-                               // are then in `states`
+  const float* const* givens;  // what a call gives besides: [T or 1, B or 1, n], see charlm/cells/state_options.py
+  const Index* given_strides;  // for each of them how many floats after a step's the next step's begin, and a stream's
   float* states;               // [S, 1 + T, B, H]: before the first step, set by the caller; then before each later
                                // step and after the last, written
-  float* pre_zoneout;          // [S, steps, B, H], written: the states after each step, before zoneout and resets; null
-                               // without `zoneout` and `carry`: they are then in `states`
   float* const* saved;         // for each size: [steps, B, groups of W units, count, W], written
   float* const* operands;      // operands that are not states: [steps or 2, B, size], written
   float* moments;              // [steps, B, N, 2], written: 1/σ and mean
@@ -49,30 +42,26 @@ struct Arguments {
 
   // Row b of state s before step t.
   float* state(Index s, Index t, Index b) const { return states + ((s * (1 + T) + t) * B + b) * H; }
-  // Row b of state s after step t, before zoneout and resets.
-  float* after(Index s, Index t, Index b) const {
-    return pre_zoneout ? pre_zoneout + ((s * saved_steps + saved_step(t)) * B + b) * H : state(s, t + 1, b);
+  const float* given(Index k, Index t, Index b) const {
+    return givens[k] + t * given_strides[2 * k] + b * given_strides[2 * k + 1];
   }
   Index saved_step(Index t) const { return saved_steps > 1 ? t : 0; }
   Index saved_row(Index t, Index b) const { return saved_step(t) * B + b; }
   Index input_row(Index t, Index b) const { return ids ? ids[t * B + b] : t * B + b; }
-  // Whether the states of stream b after step t are set to zero before the next.
-  bool ends(Index t, Index b) const { return carry && t + 1 < T && carry[(t + 1) * B + b] == 0; }
 };
 
-// Copies of a product's operand, for a product that cannot read the rows themselves: with a mask, or in bfloat16.
+// Copies of a product's operand, for a product that cannot read the rows themselves, because it is in bfloat16.
 // Double-buffered: the copy for the next product is written while other members still read the current one.
 template <class Operand>
 class Copies {
  public:
-  // K: elements of a row. mask: [B, K] or null. buffer: scratch of zeros [2, B, padded(K)], shared by all members.
+  // K: elements of a row. buffer: scratch of zeros [2, B, padded(K)], shared by all members.
   // always: copy even if the rows themselves could be read.
-  Copies(Index B, Index K, const float* mask, float* buffer, bool always = false)
-      : copies_(always || mask || std::is_same_v<Operand, Bf16>), B_(B), K_(K), mask_(mask),
-        buffer_(reinterpret_cast<Operand*>(buffer)) {}
+  Copies(Index B, Index K, float* buffer, bool always = false)
+      : copies_(always || std::is_same_v<Operand, Bf16>), B_(B), K_(K), buffer_(reinterpret_cast<Operand*>(buffer)) {}
   // And copy this slice's units of rows [B, K], for the first product. The caller waits at a barrier.
-  Copies(Index B, Index K, const float* mask, float* buffer, const Slice& slice, const float* rows)
-      : Copies(B, K, mask, buffer) {
+  Copies(Index B, Index K, float* buffer, const Slice& slice, const float* rows)
+      : Copies(B, K, buffer) {
     if (!copies_) return;
     for (Index b = 0; b < B_; b++)
       slice.each_group([&](Index u, Index n, Index) { put(b, u, n, load(rows + b * K_ + u, n)); });
@@ -81,7 +70,7 @@ class Copies {
   // Copy elements k … k + n − 1 of row b for the next product.
   void put(Index b, Index k, Index n, Floats v) const {
     if (!copies_) return;
-    store(next() + b * padded<Operand>(K_) + k, mask_ ? v * load(mask_ + b * K_ + k, n) : v, n);
+    store(next() + b * padded<Operand>(K_) + k, v, n);
   }
 
   // What the product reads: `rows` [B, K] or their copies. Later calls of `put` are for the next product.
@@ -95,7 +84,6 @@ class Copies {
  private:
   bool copies_;
   Index B_, K_;
-  const float* mask_;
   Operand* buffer_;
   int turn_ = 0;
 
@@ -139,10 +127,6 @@ struct Pass {
 
   // Where step t stores its operands.
   Index operand_step(Index t) const { return a.saved_steps > 1 ? t : turn; }
-  // The gradient of a state through a product.
-  Floats masked(Floats d, Index b, Index u, Index n) const {
-    return a.mask ? d * load(a.mask + b * a.H + u, n) : d;
-  }
 };
 
 // A product of whole rows by this member's columns of a matrix.
@@ -216,36 +200,6 @@ class VectorSums {
   float* total_;
   StageBuffer sums_;
 };
-
-// Zoneout (Krueger et al. 2017): the share of its previous value that each unit keeps; 0 or 1 in training.
-class Zoneout {
- public:
-  Zoneout(const Arguments& a, Index S) : share_(a.zoneout), row_(a.zoneout_rows > 1 ? S * a.H : 0), B_(a.B), H_(a.H) {}
-
-  bool is_on() const { return share_; }
-  Floats share(Index s, Index t, Index b, Index u, Index n) const {
-    return load(share_ + (t * B_ + b) * row_ + s * H_ + u, n);
-  }
-
- private:
-  const float* share_;
-  Index row_, B_, H_;
-};
-
-// Store state s after step t, with zoneout and resets; returns what the next step reads.
-FLATTEN inline Floats put_state(const Arguments& a, const Zoneout& zoneout, Index s, Index t, Index b, Index u,
-                                Index n, Floats pre_zoneout) {
-  Floats state = pre_zoneout;
-  if (a.pre_zoneout) store(a.after(s, t, b) + u, pre_zoneout, n);
-  if (zoneout.is_on()) {
-    const Floats share = zoneout.share(s, t, b, u, n);
-    state = share * load(a.state(s, t, b) + u, n) + (1.0f - share) * pre_zoneout;
-  }
-  if (a.outputs && s == 0) store(a.outputs + (t * a.B + b) * a.H + u, state, n);
-  if (a.ends(t, b)) state = Floats{};
-  store(a.state(s, t + 1, b) + u, state, n);
-  return state;
-}
 
 // All-reduce of two floats per stream for each normalization. Each member puts the values of each part of its units;
 // after a barrier every member combines the values of all parts, in the same order.
@@ -343,52 +297,37 @@ class Partials {
   }
 };
 
-// Gradients of the states between two steps, [B, S, columns]: `skip` goes around the products of the later step;
-// `bypass` goes around the whole later step, by zoneout.
+// Gradients of the states between two steps, [B, S, columns], without the part through products of the later step.
 class StateGradients {
  public:
   StateGradients(const Arguments& a, Index S, const Slice& slice, Scratch& scratch)
-      : a(a), zoneout(a, S), skip_(a.B, S, slice, scratch), bypass_(zoneout.is_on() ? a.B : 0, S, slice, scratch) {
+      : a(a), skip_(a.B, S, slice, scratch) {
     for (Index s = 0; s < S; s++)
       for (Index b = 0; b < a.B; b++)
         slice.each_group([&](Index u, Index n, Index i) {
-          store(skip_.row(b, s) + i * W, load(a.d_last + (s * a.B + b) * a.H + u, n));
+          put(s, b, i, load(a.d_last + (s * a.B + b) * a.H + u, n));
         });
   }
 
-  // The gradient of state s after step t, before zoneout. Call it once: it sets zoneout's bypass.
-  // has_skip: whether the step reads the state other than by products. products: the gradient through the products.
+  // The gradient of state s after step t. has_skip: whether the step reads the state other than by products.
+  // products: the gradient through the products.
   Floats after_step(Index s, bool has_skip, Floats products, Index t, Index b, Index u, Index n, Index i) const {
-    Floats sum{};
-    if (!a.ends(t, b)) {
-      if (has_skip || zoneout.is_on() || t == a.T - 1) sum = load(skip_.row(b, s) + i * W);
-      sum += products;
-    }
+    Floats sum = products;
+    if (has_skip || t == a.T - 1) sum += load(skip_.row(b, s) + i * W);
     if (s == 0) sum += load(a.d_outputs + (t * a.B + b) * a.H + u, n);
-    if (!zoneout.is_on()) return sum;
-    const Floats share = zoneout.share(s, t, b, u, n);
-    store(bypass_.row(b, s) + i * W, share * sum);
-    return (1.0f - share) * sum;
+    return sum;
   }
 
-  // Store the gradient of state s before the step, without the part through products.
-  void put(Index s, Index b, Index i, Floats d) const {
-    if (zoneout.is_on()) d += load(bypass_.row(b, s) + i * W);
-    store(skip_.row(b, s) + i * W, d);
-  }
-  // Store zoneout's bypass alone, for a state that the step reads only by products.
-  void put_none(Index s, Index b, Index i) const {
-    if (zoneout.is_on()) put(s, b, i, Floats{});
-  }
+  // Store the gradient of state s before the step.
+  void put(Index s, Index b, Index i, Floats d) const { store(skip_.row(b, s) + i * W, d); }
 
   // After step 0: store the gradient of state s before it.
   void finish(Index s, bool has_skip, Floats products, Index b, Index u, Index n, Index i) const {
-    const Floats d = has_skip || zoneout.is_on() ? load(skip_.row(b, s) + i * W) : Floats{};
+    const Floats d = has_skip ? load(skip_.row(b, s) + i * W) : Floats{};
     store(a.d_first + (s * a.B + b) * a.H + u, d + products, n);
   }
 
  private:
   const Arguments& a;
-  const Zoneout zoneout;
-  const StageBuffer skip_, bypass_;
+  const StageBuffer skip_;
 };

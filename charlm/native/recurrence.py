@@ -38,8 +38,7 @@ class CpuDriver:
         return kernel_of_passes(*self._of_kernel)
 
     def forward(self, window: Window) -> None:
-        passes, copied = window.passes, window.bf16 or window.mask is not None
-        widths = [window.units(operand.size) if copied else 0 for operand in passes.operands]
+        widths = [window.units(operand.size) if window.bf16 else 0 for operand in window.passes.operands]
         arguments = self.arguments(window, **scratch(window, widths))
         run(self.kernel, "recurrence_forward", arguments)
 
@@ -52,9 +51,13 @@ class CpuDriver:
     def arguments(self, window: Window, **more: Tensor | Sequence[Tensor | None]) -> ctypes.Structure:
         """The struct `Arguments` of a call; `more` fields replace those of the window."""
         fields = vars(window) | more
-        del fields["passes"]
-        rows = 0 if window.zoneout is None else window.zoneout.shape[0] * window.zoneout.shape[1]
-        return self.kernel.structs[0].fill(**fields, zoneout_rows=rows, variant=self._variants[window.passes])
+        del fields["passes"], fields["given"]
+        strides = []
+        for tensor in window.given:
+            T, B, n = tensor.shape
+            strides.append([B * n if T > 1 else 0, n if B > 1 else 0])
+        given = {"givens": window.given, "given_strides": torch.tensor(strides, dtype=torch.int64)}
+        return self.kernel.structs[0].fill(**fields, **given, variant=self._variants[window.passes])
 
 
 def scratch(window: Window, widths: Sequence[int]) -> Tables:

@@ -1,12 +1,14 @@
 """What a run computes on, chosen once, before the text is read; and how much of its memory a run needs."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
 
 from charlm.cells import Cell
 from charlm.cells.derivative import least_saved
+from charlm.cells.state_options import ALL, StateOptions
 from charlm.config import Config
 from charlm.errors import DeviceError
 from charlm.model import count_weights
@@ -51,18 +53,23 @@ def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Ite
     keep_freed_memory()
     free_bytes = available_bytes(device)
     group.local_first(cache_folder, "corpora")  # compiling takes a minute, after which the text would not be read
-    has_kernels = device.type != "cpu" or group.local_first(_compile_kernels, list(cells) or [config.model.cell])
+    has_kernels = device.type != "cpu" or group.local_first(_compile_kernels, config, list(cells))
     precision, reason = group.on_first(choose_precision, config.precision, device)
     group.on_each(prepare_device, device, precision)
     return Machine(device, group, torch.get_num_threads(), precision, reason, free_bytes, has_kernels)
 
 
-def _compile_kernels(cells: list[Cell]) -> bool:
-    try:
-        load(*dict.fromkeys(kernel_of(cell) for cell in cells), *SHARED_KERNELS)
-    except KernelError:
-        return False
-    return True
+def _compile_kernels(config: Config, cells: list[Cell]) -> bool:
+    """Load the kernels for training and evaluation, or else those for all options; returns whether there are any."""
+    model = config.model
+    evaluation = StateOptions(resets=bool(config.data.records), zoneout=model.zoneout > 0)
+    training = evaluation._replace(mask=model.dropout.state > 0)
+    for options in ([training, evaluation], [ALL]):
+        kernels = [kernel_of(cell, one) for cell in cells or [model.cell] for one in options]
+        with suppress(KernelError):
+            load(*dict.fromkeys(kernels), *SHARED_KERNELS)
+            return True
+    return False
 
 
 def check_memory(config: Config, vocabulary_size: int, machine: Machine) -> None:

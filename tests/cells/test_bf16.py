@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from charlm.cells.derivative import passes_of
 from tests.cells.measure import (
     CASES,
     Case,
@@ -95,7 +96,7 @@ def assert_operands_are_rounded(case: Case, batch_size, hidden_size, options, fo
         # An operand that is rounded the other way must not decide the outcome. With the weights of `build` the chain of
         # products in four steps of an RHN or a Mogrifier of 270 units would grow such a difference.
         for layer in range(stack.num_layers):
-            for name in {product.name for product in stack.forms[layer].passes.products}:
+            for name in {product.name for product in passes_of(stack.forms[layer].program).products}:
                 stack.get_parameter(f"{name}_l{layer}").mul_(min(1.0, 2 / hidden_size**0.5))
     x, state = random_input(stack, 4, batch_size), random_state(stack, batch_size)
 

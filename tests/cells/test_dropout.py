@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from charlm.cells.derivative import passes_of
 from charlm.layers import dropout_mask
 from charlm.layers.backend import LayerCall
 from charlm.layers.reference import reference_layer
@@ -74,9 +75,14 @@ def test_a_stack_is_its_layers_with_masks_drawn_from_the_lowest_up(case, residua
         named = stack.layer_parameters(layer)
         for name in stack.forms[layer].program.recurrent():
             named[name] = named[name] * dropout_mask(tuple(named[name].shape), r, like=x)
-        zoned_out = dropout_mask((4, 5, 6 * len(state)), k, like=x) == 0
+        zoned_out = (dropout_mask((4, 5, 6 * len(state)), k, like=x) == 0).double()
+        for name, of_state in zip(stack.cell.states, zoned_out.chunk(len(state), dim=2), strict=True):
+            if name in stack.cell.internal:
+                of_state.zero_()
         of_layer = tuple(tensor[layer] for tensor in state)
-        return reference_layer(inputs, LayerCall(stack.forms[layer].passes, named, of_layer, mask, zoned_out.double()))
+        given = {"mask": mask[None], "zoneout": zoned_out}
+        passes = passes_of(stack.forms[layer].program, stack.options(training=True))
+        return reference_layer(inputs, LayerCall(passes, named, of_layer, given))
 
     low, last_of_low = layer_by_hand(0, x)
     mask = dropout_mask((1 if variational else 4, 5, 6), p, like=x)

@@ -116,13 +116,12 @@ def test_a_layer_follows_its_paper(case, step, inputs, training):
 
     def by_paper(x, state):
         states = tuple(tensor[0] for tensor in state)
-        call = stack.layer_call(0, states, steps=len(x), training=training)
-        assert call.zoneout_TBS is not None
-        mask = 1.0 if call.mask_BH is None else call.mask_BH
+        given = stack.layer_call(0, states, len(x), stack.options(training), training=training).given
+        [mask] = given.get("mask", torch.ones(1))
         outputs = []
         for t, x_BI in enumerate(x):
             after = step(stack.cell, weights, lambda v: v * mask, x_BI, *states)
-            shares = call.zoneout_TBS[t % len(call.zoneout_TBS)].chunk(len(states), -1)
+            shares = given["zoneout"][t % len(given["zoneout"])].chunk(len(states), -1)
             mixed = zip(shares, states, after, strict=True)
             states = tuple(share * old + (1 - share) * new for share, old, new in mixed)
             outputs.append(states[0])

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from charlm.cells import Cell, exp, maximum, minimum, relu, tanh, where
+from charlm.cells.derivative import passes_of
 from charlm.layers import RecurrentLayers
 from charlm.native.recurrence import CpuDriver
 from tests.cells.measure import (
@@ -182,7 +183,9 @@ def hold_kernels_to_the_rule(cells: Sequence[Cell]) -> None:
             for parameter in stack.parameters():
                 parameter += 0.2 * torch.randn_like(parameter)
         stacks.append(stack)
-    library = CpuDriver("own", tuple(stack.forms[0].passes for stack in stacks))
+    library = CpuDriver(
+        "own", tuple(passes_of(stack.forms[0].program, stack.options(training=True)) for stack in stacks)
+    )
     with mock.patch("charlm.layers.selection.CpuDriver", return_value=library):
         for stack in stacks:
             try:

@@ -14,8 +14,9 @@ from charlm.cells.derivative import derive
 from charlm.cells.equations import equations
 from charlm.cells.program import Program, without_arrays
 from charlm.cells.split import split
+from charlm.cells.state_options import ALL, PLAIN, with_options
 from charlm.cells.stored import StoredCell, as_json
-from charlm.cells.triton import Options, kernels
+from charlm.cells.triton import kernels
 from charlm.errors import CellError
 from charlm.export.html import program_json
 from charlm.layers import RecurrentLayers
@@ -91,10 +92,10 @@ def accept_or_refuse(section: dict[str, Any], stored: str) -> bool:
 
 def derive_everything(program: Program, inputs: int, hidden: int) -> None:
     """Kernels, equations, and what a page gets."""
-    passes = derive(split(program))
-    assert "struct Cell0" in cpp([passes])
-    for options in (Options(False, False, False, False), Options(True, True, True, True)):
-        ast.parse(kernels(passes, options).source)
+    for options, bf16 in ((PLAIN, False), (ALL, True)):
+        passes = derive(split(with_options(program, options)))
+        assert "struct Cell0" in cpp([passes])
+        ast.parse(kernels(passes, bf16).source)
     assert all(" = " in line for line in equations(program))
     json.dumps(program_json(program, hidden, inputs), allow_nan=False)
 
@@ -102,7 +103,7 @@ def derive_everything(program: Program, inputs: int, hidden: int) -> None:
 ODD: list[Any] = [
     None, True, False, 0, 1, -1, 2, 3, 64, 65, 1024, 1025, 2**20, 2**20 + 1, 2**63, 10**40, 0.5, -0.0, 1e-300, 1e308,
     float("inf"), float("nan"), "", "H", "I", "h", "x", "add", "where", "greater", "product", "vector", "part", "state",
-    "constant", "input", "normalize", "stop", "exp", "softplus", "__class__", "a b", "é", "\0",
+    "given",     "constant", "input", "normalize", "stop", "exp", "softplus", "__class__", "a b", "é", "\0",
     [], [0], [1, 2], {}, {"H": 1},
 ]  # fmt: skip
 

@@ -15,11 +15,13 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from charlm.cells.triton import Options, TritonKernel, kernels
+from charlm.cells.derivative import passes_of
+from charlm.cells.state_options import ALL, PLAIN
+from charlm.cells.triton import TritonKernel, kernels
 from charlm.gpu.kernels import AS_WRITTEN, compiled, shape
 from tests.cells.measure import CASES
 
-KINDS = {"zoneout_row": "i32", "copy": "*bf16", "d_copy": "*bf16"}
+KINDS = {"given_row": "i32", "copy": "*bf16", "d_copy": "*bf16"}
 DUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 
 
@@ -29,11 +31,9 @@ def main() -> None:
     for case in CASES:
         if str(case) not in sys.argv[2:]:
             continue
-        passes = case.start(1, 2).forms[0].passes
-        for on in (False, True):
-            options = Options(mask=on, zoneout=on, resets=on, bf16=on)
-            functions = compiled(passes, options)
-            both = kernels(passes, options)
+        for options, bf16 in ((PLAIN, False), (ALL, True)):
+            passes = passes_of(case.start(1, 2).forms[0].program, options)
+            functions, both = compiled(passes, bf16), kernels(passes, bf16)
             for kernel in [kernel for _, those in (*both.forward, *both.backward) for kernel in those]:
                 for units in (40, 512, 1500) if kernel.whole_rows else (512,):
                     for architecture in architectures:

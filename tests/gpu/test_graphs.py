@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells import Cell, log, sqrt, tanh
+from charlm.cells.derivative import passes_of
 from charlm.gpu.graphs import Graphs, Launches, identity
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers import RecurrentLayers
@@ -106,7 +107,7 @@ def test_a_graph_that_fails_is_the_last_and_its_call_is_launched(capsys, recorde
 
 def test_another_address_or_number_is_another_call():
     x, y = torch.zeros(4, 4), torch.zeros(4, 4)
-    rnn, gru = (Case(kind).start(1, 2).forms[0].passes for kind in ("rnn", "gru"))
+    rnn, gru = (passes_of(Case(kind).start(1, 2).forms[0].program) for kind in ("rnn", "gru"))
     values: dict[str, Any] = {"T": 3, "epsilon": 0.5, "x": x, "mask": None, "passes": rnn}
     same = identity(values)
     assert identity(values | {"x": x.detach()}) == same

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional as F
 
 from charlm.cells import CELLS, LSTM, SLSTM
+from charlm.cells.state_options import PLAIN
 from charlm.data.records import as_in_training, whole_records
 from charlm.errors import DataError, VocabularyError
 from charlm.inference import reader
@@ -190,7 +191,7 @@ def norms_of(model, window):
     zeros, inputs = tuple(tensor[0] for tensor in layers.zero_state(1)), []
     for layer in range(2):
         inputs.append(y)
-        outputs, _ = reference_layer(y, layers.layer_call(layer, zeros, len(y), training=False))
+        outputs, _ = reference_layer(y, layers.layer_call(layer, zeros, len(y), PLAIN, training=False))
         y = y + outputs if layer else outputs
     loss = F.cross_entropy(model.logits(y[-1]), torch.from_numpy(window[-1:]))
     return np.stack([dx_T1I[:-1].flip(0)[:, 0].norm(dim=-1) for dx_T1I in torch.autograd.grad(loss, inputs)])

@@ -21,7 +21,7 @@ export async function openModel(data) {
   kernel.reserve(matrices);
   for (const matrix of matrices) matrix.move(kernel);
   const programOf = (index) => data.programs[Math.min(index, data.programs.length - 1)];
-  const layers = parameters.map((ofLayer, index) => new Layer(programOf(index), ofLayer, data.zoneout));
+  const layers = parameters.map((ofLayer, index) => new Layer(programOf(index), ofLayer));
   return new Model(data, { layers, projection, output, embedding: data.tied ? output : embedding });
 }
 

@@ -41,7 +41,7 @@ function loopOf({ op, index, number, name, transposed }, y, args, parameters) {
 
 export class Layer {
   /** parameters: by name; a matrix is a Matrix, a stack of them a list, all others are flat arrays. */
-  constructor({ nodes, states, shown }, parameters, zoneout) {
+  constructor({ nodes, states, shown }, parameters) {
     const values = [];
     const stages = [[], [], []];
     for (const node of nodes) {
@@ -60,7 +60,7 @@ export class Layer {
     /** What the loop reads of what depends on the input alone. */
     this.windows = values.filter((_, index) => nodes[index].stage === WINDOW && read.has(index));
     this.states = states.map(({ name, result, internal }) => {
-      return { name, internal, before: find("state", name), after: values[result], zoneoutShare: internal ? 0 : zoneout };
+      return { name, internal, before: find("state", name), after: values[result] };
     });
     this.shown = Object.entries(shown).map(([name, index]) => ({ name, values: values[index] }));
   }
@@ -81,11 +81,7 @@ export class Layer {
   step({ states, shown }) {
     for (const { name, before } of this.states) before?.set(states[name]);
     for (const loop of this.stages[LOOP]) loop();
-    for (const { name, after, zoneoutShare } of this.states) {
-      // Zoneout (Krueger et al. 2017): the expected value of a unit in a trained model.
-      const state = states[name];
-      for (let u = 0; u < state.length; u++) state[u] = zoneoutShare ? after[u] + zoneoutShare * (state[u] - after[u]) : after[u];
-    }
+    for (const { name, after } of this.states) states[name].set(after);
     for (const { name, values } of this.shown) shown[name].set(values);
   }
 

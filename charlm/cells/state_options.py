@@ -1,0 +1,107 @@
+"""State dropout, zoneout and resets: rewrites of a cell's program. Loops, kernels and exports know nothing of them.
+
+A rewritten program reads tensors that a call gives besides the input, `given` by name:
+
+    keep      [T, B, 1]         0 where the states of a stream are set to zero before the step, else 1
+    mask      [1, B, H]         state dropout: multiplies the operands of size H of the recurrent products
+    zoneout   [T, B, S · H]     the share of its previous value that each unit keeps, of all S states side by side
+
+Where T or B is 1, all steps or streams have the same.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+
+from charlm.cells.program import LOOP, Builder, Node, Program, when
+
+
+class StateOptions(NamedTuple):
+    """Which rewrites a layer needs."""
+
+    resets: bool = False
+    mask: bool = False
+    zoneout: bool = False
+
+
+PLAIN, ALL = StateOptions(), StateOptions(resets=True, mask=True, zoneout=True)
+
+
+def with_options(program: Program, options: StateOptions) -> Program:
+    """The program whose results have these options."""
+    if options.zoneout:
+        program = _with_zoneout(program)
+    if options.mask:
+        program = _with_mask(program)
+    if options.resets:
+        program = _with_resets(program)
+    return program
+
+
+def with_expected_zoneout(program: Program, p: float) -> Program:
+    """The program with zoneout's expected value, for evaluations (Krueger et al. 2017)."""
+    if p == 0:
+        return program
+    builder = Builder(program.nodes)
+    results = []
+    for name, new in zip(program.states, program.results, strict=True):
+        share, rest = builder.constant(p), builder.constant(1 - p)
+        results.append(new if name in program.internal else _mixed(builder, name, share, rest, new))
+    return program._replace(nodes=tuple(builder.nodes), results=tuple(results))
+
+
+def _with_zoneout(program: Program) -> Program:
+    """Each unit of a state keeps a share of its previous value (Krueger et al. 2017)."""
+    builder = Builder(program.nodes)
+    shares = builder.put(Node("given", count=len(program.states), name="zoneout"))
+    results = []
+    for s, (name, new) in enumerate(zip(program.states, program.results, strict=True)):
+        share = builder.part(shares, s)
+        rest = builder.apply("sub", builder.constant(1.0), share)
+        results.append(_mixed(builder, name, share, rest, new))
+    return program._replace(nodes=tuple(builder.nodes), results=tuple(results))
+
+
+def _mixed(builder: Builder, state: str, share: int, rest: int, new: int) -> int:
+    """share ⊙ old + rest ⊙ new: exactly one of them where the share is 0 or 1."""
+    old = builder.put(Node("state", name=state))
+    return builder.apply("add", builder.apply("mul", share, old), builder.apply("mul", rest, new))
+
+
+def _with_mask(program: Program) -> Program:
+    """State dropout (Gal & Ghahramani 2016) where a state enters the products of the loop."""
+    nodes, kinds = program.nodes, when(program.nodes)
+
+    def put(builder: Builder, place: int, node: Node) -> int:
+        operand = nodes[place].args[0] if node.op == "product" else place
+        if node.op == "product" and kinds[operand] == LOOP and nodes[operand].size == "H":
+            masked = builder.apply("mul", node.args[0], builder.put(Node("given", name="mask")))
+            node = replace(node, args=(masked,))
+        return builder.put(node)
+
+    return _rebuilt(program, put)
+
+
+def _with_resets(program: Program) -> Program:
+    """Each state is multiplied by `keep` where the step reads it."""
+
+    def put(builder: Builder, place: int, node: Node) -> int:
+        new = builder.put(node)
+        if node.op == "state":
+            return builder.apply("mul", new, builder.put(Node("given", size="", name="keep")))
+        return new
+
+    return _rebuilt(program, put)
+
+
+def _rebuilt(program: Program, put: Callable[[Builder, int, Node], int]) -> Program:
+    """The program with each node put anew. put(builder, place, node): the new place of an old one's node."""
+    builder, new = Builder(), list[int]()
+    for place, node in enumerate(program.nodes):
+        new.append(put(builder, place, replace(node, args=tuple(new[arg] for arg in node.args))))
+    return program._replace(
+        nodes=tuple(builder.nodes),
+        results=tuple(new[place] for place in program.results),
+        gates=tuple((name, new[place]) for name, place in program.gates),
+        shown=tuple((name, new[place]) for name, place in program.shown),
+    )
