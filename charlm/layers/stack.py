@@ -323,7 +323,8 @@ class RecurrentLayers(nn.Module):
         options: what the step reads; where nothing acts, it has no effect. keep_TB1: 0 where states are reset.
         is_after_TB1: where a stream has ended; its states then stay as they are.
         """
-        form, parameters, given = self.forms[layer], self.layer_parameters(layer), dict[str, Tensor]()
+        form, parameters = self.forms[layer], self.layer_parameters(layer)
+        given: dict[str, Tensor] = {}
         passes = self._both_passes(options)[form.inputs == form.hidden]
         assert passes is not None
         like = next(iter(parameters.values()))

@@ -10,8 +10,7 @@ struct Cell0 {
   struct Forward : Pass {  // cpp._forward; Pass is in recurrence.h
     using Pass::Pass;
     const Slice slice_H{member, a.H};  // cpp._class: this thread's units of each size
-    const Zoneout zoneout{a, 1};  // cpp._forward, with the next line: state h is the operand of a product
-    Copies<Operand> copies0{a.B, a.H, a.mask, a.copies[0], slice_H, a.state(0, 0, 0)};
+    Copies<Operand> copies0{a.B, a.H, a.copies[0], slice_H, a.state(0, 0, 0)};  // cpp._forward: state h is the operand of a product
     const Product<Operand> product0 = Product<Operand>::forward(a.B, a.H, slice_H, 3, a.weights[0], scratch);  // cpp._products: W_hh h, three gates
     void step(Index t) {  // cpp._stages: the order of stages
       member.meet();  // cpp._stages: a stage begins; all threads have written their units of h
@@ -54,7 +53,7 @@ struct Cell0 {
         const Floats v23 = v0 - v22;
         const Floats v24 = v19 * v23;
         const Floats v25 = v22 + v24;  // (7): n + z ⊙ (h − n)
-        copies0.put(b, u, n, put_state(a, zoneout, 0, t, b, u, n, v25));  // the new h, also as the operand of the next step
+        store(a.state(0, t + 1, b) + u, v25, n); copies0.put(b, u, n, v25);  // the new h, also as the operand of the next step
       });
     }
   };
@@ -63,7 +62,7 @@ struct Cell0 {
     using Pass::Pass;
     const Slice slice_H{member, a.H};
     const StateGradients gradients{a, 1, slice_H, scratch};
-    Copies<Operand> copies0{a.B, 3 * a.H, nullptr, a.copies[0]};
+    Copies<Operand> copies0{a.B, 3 * a.H, a.copies[0]};
     const Product<Operand> product0 = Product<Operand>::backward(a.B, 3 * a.H, slice_H, a.weights[0], scratch);
     void step(Index t) {
       member.each_row(a.B, [&](Index b) { stage0_H(t, b); });  // stage 0 begins with nothing: the next step's products are done
@@ -80,7 +79,7 @@ struct Cell0 {
         const Floats v0 = load(state0_row + u, n);
         const Floats v4 = load(saved0_row + u * 4 + 3 * W);
         const Floats v5 = v0 - v4;
-        const Floats v6 = gradients.after_step(0, true, masked(load(product0_row + i * W), b, u, n), t, b, u, n, i);  // LoopText.arrived: dh after this step
+        const Floats v6 = gradients.after_step(0, true, load(product0_row + i * W), t, b, u, n, i);  // LoopText.arrived: dh after this step
         const Floats v7 = v6 * v5;
         const Floats v3 = load(saved0_row + u * 4 + 2 * W);
         const Floats v8 = v6 * v3;
@@ -110,7 +109,7 @@ struct Cell0 {
     // After step 0: store the gradients of the states before it.
     void finish() const {  // cpp._finish
       for (Index b = 0; b < a.B; b++) slice_H.each_group([&](Index u, Index n, Index i) {
-        gradients.finish(0, true, masked(load(product0.row(b) + i * W), b, u, n), b, u, n, i);
+        gradients.finish(0, true, load(product0.row(b) + i * W), b, u, n, i);
       });
     }
   };
