@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from charlm.cells import Cell
 from charlm.config import Config, parse_config, valid_overrides
 from charlm.errors import ConfigError
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from charlm.checkpoint import Checkpoint
 
 _SMALL = (96, 128, 192, 256, 384, 512)
+_MIDDLE = (128, 192, 256, 384, 512, 768)
 _DEEP = (160, 224, 320, 448, 640, 896)
 _LARGE = (256, 384, 512, 768, 1024, 1536, 2048)
 
@@ -24,52 +27,64 @@ class Family:
     layers: int
     hidden: tuple[int, ...]
     """Hidden units of each size, the smallest first."""
-    lr: float
-    """Peak learning rate for 16 streams and `lr_hidden` units."""
-    lr_hidden: int = 384
-    most_narrow_lr: float = 1.0
-    """Largest factor of the learning rate for fewer units."""
-    most_short_lr: float = 1.5
-    """Largest factor of the learning rate in runs of a few hundred updates."""
-    embedding: int = 64
+    units: int
+    """Hidden units up to which the rates hold; with more they fall in inverse proportion."""
+    rates: tuple[float, float, float, float, float]
+    """Peak learning rate with 16 streams of 64 characters, in runs of 250, 500, 1,000, 20,000 and 20 million updates;
+    in between on a line of logarithms."""
+    worth: tuple[float, float] = (1.0, 1.0)
+    """What a parameter counts beside one of the one-layer LSTM, in runs of 250 and 8,000 updates; see `rule`."""
     least_updates: int = 30
     """Shorter runs take another family. Wide models need 1 / `width_factor` as many updates."""
     forget_bias_updates: int = 0
     """Shorter runs start with a forget bias of 1."""
-    multiplier: float = 1.0
-    """What a parameter counts, relative to the one-layer LSTM at 1,000 updates; see `rule`."""
-    multiplier_power: float = 0.0
-    """The multiplier grows with this power of the number of updates."""
-    residual: bool = True
     activation_penalty: bool = True
     cell: dict[str, Any] = field(default_factory=dict)
     """Options of the cell."""
+    model: dict[str, Any] = field(default_factory=dict)
+    """Other options of the model."""
 
     def width_factor(self, hidden: int) -> float:
-        """Learning rate relative to that of `lr_hidden` units: in inverse proportion, up to `most_narrow_lr`."""
-        return min(self.lr_hidden / hidden, self.most_narrow_lr)
+        """Learning rate relative to that of `units`."""
+        return min(self.units / hidden, 1.0)
+
+    def rate(self, updates: int) -> float:
+        """Learning rate of a run of so many updates, see `rates`."""
+        return _between((250, 500, 1_000, 20_000, 20_000_000), self.rates, updates)
+
+    def worth_of_parameter(self, updates: int) -> float:
+        """In a run of so many updates, see `worth`."""
+        return _between((250, 8_000), self.worth, updates)
+
+
+def _between(columns: Sequence[int], row: Sequence[float], updates: int) -> float:
+    """The value of a row for so many updates; beyond the columns, that of the nearest one."""
+    return float(np.exp(np.interp(np.log(updates), np.log(columns), np.log(row))))
 
 
 # fmt: off
 USUAL = (
-    Family("lstm", 1, _SMALL, 1.2e-2, most_narrow_lr=1.5, most_short_lr=2.0, forget_bias_updates=5000,
-           cell={"forget_bias": None, "layer_norm": True}),
-    Family("rhn", 1, _DEEP, 8e-3, lr_hidden=320, most_short_lr=1.0, least_updates=2000, multiplier=0.58,
-           multiplier_power=0.21, cell={"depth": 4, "gate_bias": -2.0}),
-    Family("lstm", 2, _LARGE, 1.2e-2, embedding=256, forget_bias_updates=2000, multiplier=0.54, multiplier_power=0.26,
-           cell={"forget_bias": None}),
+    #                  up to units,  rate at 250    500    1,000  20,000  20M updates, worth at 250 and 8,000 updates
+    Family("lstm", 1, _SMALL, 256, (3.6e-2, 2.5e-2, 1.8e-2, 1.8e-2, 4.5e-3), (1.0, 1.0), least_updates=20,
+           forget_bias_updates=5000, cell={"forget_bias": None, "layer_norm": True}),
+    Family("rhn", 1, _DEEP,   320, (8.0e-3, 8.0e-3, 8.0e-3, 8.0e-3, 2.0e-3), (0.43, 0.90), least_updates=2000,
+           cell={"depth": 4, "gate_bias": -2.0}),
+    Family("lstm", 2, _LARGE, 384, (1.8e-2, 1.7e-2, 1.2e-2, 1.2e-2, 3.0e-3), (0.38, 0.93),
+           forget_bias_updates=2000, cell={"forget_bias": None}, model={"embedding": 256}),
 )
 """The families to choose from where there are kernels."""
-PLAIN = Family("lstm", 1, _SMALL, 1.2e-2, forget_bias_updates=2000, multiplier=0.62, multiplier_power=0.2,
-               cell={"forget_bias": None})
+PLAIN = Family("lstm", 1, _SMALL, 384, (1.8e-2, 1.7e-2, 1.2e-2, 1.2e-2, 3.0e-3), (0.47, 0.94),
+               forget_bias_updates=2000, cell={"forget_bias": None})
 """One more where there are no kernels: PyTorch's operator is several times as fast as a loop for the other families."""
+_PARALLEL = (9.0e-3, 8.5e-3, 6.0e-3, 6.0e-3, 1.5e-3)
+_OTHER = (4.5e-3, 4.2e-3, 3.0e-3, 3.0e-3, 7.5e-4)
 ON_REQUEST = {
-    "gru": Family("gru", 1, (128, 192, 256, 384, 512, 768), 8e-3, lr_hidden=256, multiplier=0.7),
-    "rnn": Family("rnn", 2, _LARGE, 1.5e-3, lr_hidden=512, multiplier=0.2),
-    "slstm": Family("slstm", 1, _SMALL, 8e-3),
-    "mogrifier": Family("mogrifier", 1, _SMALL, 8e-3),
-    "sru": Family("sru", 4, _LARGE, 6e-3, residual=False, activation_penalty=False, cell={"highway_bias": -2.0}),
-    **{kind: Family(kind, 4, _LARGE, 6e-3, activation_penalty=False) for kind in ("mingru", "minlstm")},
+    "gru": Family("gru", 1, _MIDDLE, 256, (1.2e-2, 1.1e-2, 8.0e-3, 8.0e-3, 2.0e-3), (0.7, 0.7)),
+    "rnn": Family("rnn", 2, _LARGE, 512, (2.2e-3, 2.1e-3, 1.5e-3, 1.5e-3, 3.8e-4), (0.2, 0.2)),
+    **{kind: Family(kind, 1, _SMALL, 384, (1.2e-2, 1.1e-2, 8.0e-3, 8.0e-3, 2.0e-3)) for kind in ("slstm", "mogrifier")},
+    "sru": Family("sru", 4, _LARGE, 384, _PARALLEL, activation_penalty=False,
+                  cell={"highway_bias": -2.0}, model={"residual": False}),
+    **{kind: Family(kind, 4, _LARGE, 384, _PARALLEL, activation_penalty=False) for kind in ("mingru", "minlstm")},
 }
 """Families of kinds that are chosen only if the user asks for them."""
 # fmt: on
@@ -115,8 +130,9 @@ class Request:
             "model": {
                 "cell": {"kind": family.kind, "hidden": hidden, **family.cell},
                 "layers": family.layers,
-                "residual": family.residual and family.layers > 1,
-                "embedding": family.embedding,
+                "residual": family.layers > 1,
+                "embedding": 64,
+                **family.model,
             },
             "train": {"batch_size": batch_size, "bptt": bptt, "ema": 0.99, "max_minutes": self.minutes},
             "optimizer": {"name": "adamw", "schedule": {"name": "cosine"}},
@@ -135,7 +151,7 @@ class Request:
             if cell.kind == family.kind:
                 found.append((family, cell))
             elif cell.kind not in {usual.kind for usual in USUAL}:
-                requested = ON_REQUEST.get(cell.kind) or Family(cell.kind, 1, _SMALL, 3e-3)
+                requested = ON_REQUEST.get(cell.kind) or Family(cell.kind, 1, _SMALL, 384, _OTHER)
                 return [(requested, cell)]
         if not found:
             raise faults[0]

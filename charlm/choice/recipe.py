@@ -24,6 +24,8 @@ _EVALUATED_MINUTES = 0.5
 """Shorter runs are evaluated at their end only."""
 _READ_AT, _FEW_EPOCHS = 0.9, 3.0
 """Share of a run after which a pass ends with the text, if the run makes fewer passes than this."""
+_HIGHEST = 2.4e-2
+"""A larger batch raises no rate above this, in runs of 1,000 to 20,000 updates."""
 _RATES = {"sgd": 25.0, "rmsprop": 1 / 3, "adagrad": 5.0}
 """Learning rates relative to AdamW's, of optimizers that need others."""
 _SAMPLE_CHARS = 50_000
@@ -76,9 +78,8 @@ def _optimizer(candidate: Candidate, rate: float) -> dict[str, Any]:
     name, updates, family = candidate.config.optimizer.name, candidate.updates, candidate.family
     is_short = updates < _SHORT
     width = family.width_factor(candidate.config.model.cell.hidden)
-    lr = rate * _RATES.get(name, 1.0) * family.lr * width
-    lr *= min(math.sqrt(candidate.chars_per_update / 1024), 2.0 / max(width, 1.0))
-    lr *= min(20_000 / updates, 1.0) ** 0.2 * min(max(1000 / updates, 1.0) ** 0.5, family.most_short_lr)
+    larger_batch = min(math.sqrt(candidate.chars_per_update / 1024), 2.0, _HIGHEST / (width * family.rate(1000)))
+    lr = family.rate(updates) * width * larger_batch * rate * _RATES.get(name, 1.0)
     options: dict[str, Any] = {
         "clip_norm": 10.0,
         "lr": float(f"{lr:.2g}"),

@@ -16,8 +16,6 @@ from charlm.config import Config
 
 A, ALPHA, PARAMETERS = 0.183, 0.44, 4e5
 B, BETA, CHARS = 0.451, 0.36, 1e6
-UPDATES, LEAST_UPDATES, MOST_UPDATES = 1000, 250, 8000
-"""A family's multiplier grows with the updates, relative to the first number, between the other two."""
 PER_CHAR = 0.71
 """Limit of the useful parameters, per character of the train split."""
 REPETITIONS = 4.0
@@ -97,8 +95,7 @@ def relative_nats(candidate: Candidate) -> float:
     n effective parameters are worth S · (1 − e^(−n / S)) for a text of S / `PER_CHAR` characters.
     """
     family, usable = candidate.family, PER_CHAR * candidate.train_chars
-    updates = min(max(candidate.updates, LEAST_UPDATES), MOST_UPDATES)
-    effective = candidate.parameters * family.multiplier * (updates / UPDATES) ** family.multiplier_power
+    effective = candidate.parameters * family.worth_of_parameter(candidate.updates)
     parameters = usable * -math.expm1(-effective / usable)
 
     repetitions = REPETITIONS * -math.expm1(-max(candidate.epochs - 1, 0) / REPETITIONS)
@@ -116,7 +113,7 @@ def regularization(candidate: Candidate) -> float:
     log_passes = math.log(min(max(candidate.epochs, 1), DROPOUT_PASSES))
     share = candidate.parameters / candidate.train_chars
     strength = log_passes + 0.5 * math.log(max(share, 1e-9)) - 2.0
-    longer = min(0.5 * math.log(max(candidate.updates / UPDATES, 1)), log_passes)
+    longer = min(0.5 * math.log(max(candidate.updates / 1000, 1)), log_passes)
     return min(max(strength, min(strength + longer, MODERATE), 0.0), 3.5)
 
 

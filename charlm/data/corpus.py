@@ -23,7 +23,7 @@ from charlm.data.encoded import EncodedText
 from charlm.data.reading import arriving, is_pipe, text_name
 from charlm.data.records import LINE_END, end_id, end_of_record, read_symbols, record_starts, text_in_training
 from charlm.data.sources import is_gone
-from charlm.data.splits import cuts, described, record_splits, text_splits
+from charlm.data.splits import record_splits, stretch_count, text_splits
 from charlm.data.time_order import are_in_order
 from charlm.data.vocabulary import OTHER, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
@@ -137,13 +137,11 @@ class CountedSources:
             cut = cut or how
             names |= split_names(source, own_shares, is_in_order=not how and starts is None)
             if starts is None:
-                splits |= text_splits(ids, source.file_chars, own_shares, key=key)
+                splits |= text_splits(ids, source, own_shares, key=key)
                 continue
-            files = source.lengths if how else None
             end = end_id(vocabulary, data.records)
-            for part, own in record_splits(
-                ids, vocabulary, end, own_shares, files, key=key, source=source.source
-            ).items():
+            of_records = record_splits(ids, source, vocabulary, own_shares, is_log=bool(how), key=key)
+            for part, own in of_records.items():
                 splits[part], starts[part] = own, record_starts(own, end, f"{key}-{part}")
         digests = [source.digest for source in sources]
         if len(digests) > 1:
@@ -183,15 +181,18 @@ def vocabulary_of(*sources: CountedSource, min_count: int = 1) -> Vocabulary:
 
 def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, float], ids: Ids | None = None) -> str:
     """How a source is cut, in words; "" for a text in order, and for records by a hash. ids: its own, if at hand."""
+    scored = " and ".join([*shares][1:])
+    if not scored:
+        return ""
     if not source.separator:
-        return described(cuts(source.file_chars, list(shares.values())), list(shares))
+        stretches = stretch_count(source, shares)
+        return f"{scored} from {stretches} evenly spaced places" if stretches > 1 else ""
     if ids is None:
         ids = encode(source, vocabulary)
-    if len(shares) < 2 or not are_in_order(_sample_records(ids, vocabulary, end_of_record(source.separator))):
+    if not are_in_order(_sample_records(ids, vocabulary, end_of_record(source.separator))):
         return ""
     where = "each file" if sum(map(bool, source.lengths)) > 1 else "the text"
-    why = "as its records begin with increasing times or numbers"
-    return f"{' and '.join([*shares][1:])} from the end of {where} and not by a hash, {why}"
+    return f"{scored} from the end of {where} and not by a hash, as its records begin with increasing times or numbers"
 
 
 def split_names(source: CountedSource, shares: Mapping[str, float], *, is_in_order: bool) -> dict[str, str]:

@@ -15,7 +15,7 @@ from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, utf8
 from charlm.errors import DataError
 from charlm.system.formatting import format_bytes
 
-_FORMAT = 4
+_FORMAT = 5
 """Part of every cache key: raise it when the content of cached files changes its meaning."""
 
 
@@ -35,8 +35,8 @@ class CountedSource:
     cache_key: str
     lengths: tuple[int, ...]
     """Symbols of each file: characters, or bytes at level byte."""
-    file_chars: tuple[int, ...]
-    """Characters of each file; a byte that is not UTF-8 counts as one."""
+    chars: int
+    """Characters of the text; a byte that is not UTF-8 counts as one."""
     symbols: npt.NDArray[np.int64]
     """The code points (or bytes, at level byte) that occur, sorted."""
     counts: npt.NDArray[np.int64]
@@ -46,11 +46,6 @@ class CountedSource:
     def length(self) -> int:
         """Symbols of the text."""
         return sum(self.lengths)
-
-    @property
-    def chars(self) -> int:
-        """Characters of the text."""
-        return sum(self.file_chars)
 
     @property
     def record_count(self) -> int:
@@ -78,17 +73,17 @@ def count_source(source: str, level: Level, separator: str = "") -> CountedSourc
     sizes = [path.stat().st_size for path in paths]
     hasher, counts = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
     lengths: list[int] = []
-    file_chars: list[int] = []
+    chars = 0
     for path in paths:
-        length, chars, decoder = 0, 0, utf8_decoder()
+        length, decoder = 0, utf8_decoder()
         for symbols in read_symbols(path, level, separator, hasher.update):
             of_chunk = np.bincount(symbols)
             counts[: len(of_chunk)] += of_chunk
             length += len(symbols)
             if level == "byte":
                 chars += len(decoder.decode(symbols.tobytes()))
+        chars += length if level == "char" else len(decoder.decode(b"", final=True))
         lengths.append(length)
-        file_chars.append(length if level == "char" else chars + len(decoder.decode(b"", final=True)))
     symbols = np.flatnonzero(counts)
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
@@ -109,7 +104,7 @@ def count_source(source: str, level: Level, separator: str = "") -> CountedSourc
         sha256=sha256,
         cache_key=cache_key,
         lengths=tuple(lengths),
-        file_chars=tuple(file_chars),
+        chars=chars,
         symbols=symbols,
         counts=counts[symbols],
     )

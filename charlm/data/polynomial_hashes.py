@@ -40,11 +40,8 @@ def record_hashes(data: bytes, end: bytes) -> Hashes:
     """A hash of the bytes of each record; the records stand one behind the other, each with its end of one byte."""
     values = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(values == ord(end)) + 1
-    return scattered(stretch_hashes(values + np.uint16(1), np.r_[0, ends[:-1]], ends))
-
-
-def scattered(x: Hashes) -> Hashes:
-    """A hash of each number: the finalizer of MurmurHash3, modulo 2⁶⁴."""
+    x = stretch_hashes(values + np.uint16(1), np.r_[0, ends[:-1]], ends)
+    # The finalizer of MurmurHash3: the high bits, by which records are split, depend on all of them.
     for factor in (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)):
         x = (x ^ (x >> np.uint64(33))) * factor
     return x ^ (x >> np.uint64(33))

@@ -13,6 +13,7 @@ import torch
 from charlm.checkpoint import read_checkpoint
 from charlm.choice import speed as speed_module
 from charlm.choice.families import USUAL, Request
+from charlm.choice.recipe import all_settings
 from charlm.choice.rule import Candidate, best, is_promising, relative_nats
 from charlm.choice.speed import update_s
 from charlm.choice.suggest import suggest
@@ -249,6 +250,26 @@ def nats(*parameters, **options):
 
 
 RHN = USUAL[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"updates": 20}, 3.6e-2),  # a column's own rate, and that of the nearest one
+        ({"updates": 250}, 3.6e-2),
+        ({"updates": 4000}, 1.8e-2),
+        ({"updates": 632_000}, 9e-3),  # between two columns
+        ({"hidden": 512}, 9e-3),
+        ({"family": USUAL[2], "hidden": 768, "updates": 500}, 8.5e-3),
+        ({"batch_size": 4}, 9e-3),
+        ({"family": RHN, "batch_size": 256}, 1.6e-2),
+        ({"batch_size": 64}, 2.4e-2),
+        ({"batch_size": 64, "hidden": 512, "updates": 250}, 3.6e-2),
+    ],
+)
+def test_the_learning_rate_is_that_of_a_table_for_the_units_and_the_batch(options, expected):
+    settings = all_settings(replace(candidate(**options), update_s=0.01), 1, 0.1, 1.0)
+    assert settings["optimizer"]["lr"] == pytest.approx(expected, rel=0.01)
 
 
 def test_a_surplus_of_parameters_and_repetitions_gain_little():

@@ -31,9 +31,9 @@ def test_info(cli, write, tmp_path):
     values = [sha256, "1", "8 bytes", "7 chars", "4", rare, "in order"]
     assert rows(cli("data", "info", file)) == dict(zip(names, values, strict=True))
     assert rows(cli("data", "info", file, "--level", "byte"))["vocabulary"] == "256"
-    log = write("folder/a.txt", "".join(f"{number} x\n" for number in range(500)))
-    names = write("folder/b.txt", "anna\njo\n" * 500)
-    assert rows(cli("data", "info", tmp_path / "folder"))["splits"] == "valid and test from the end of each file"
+    log = write("folder/a.txt", "".join(f"{number} x\n" for number in range(5000)))
+    names = write("folder/b.txt", "anna\njo\n" * 5000)
+    assert rows(cli("data", "info", tmp_path / "folder"))["splits"] == "valid and test from 3 evenly spaced places"
     assert rows(cli("data", "info", names, "--lines"))["splits"] == "by a hash of each record"
     in_order = (
         "valid and test from the end of the text and not by a hash, as its records begin with increasing times or "

@@ -119,32 +119,36 @@ def test_splits_are_in_order_and_a_source_of_its_own_is_a_whole_split(split, oth
     assert corpus.files == 1 + len(others)
 
 
-def test_every_file_of_a_folder_gives_its_end(write, tmp_path):
-    """A small one too; the joined text is another one."""
-    texts = {"a": "a" * 30_000, "b": "", "c": "c" * 3_000, "d": "d" * 500}
+def test_several_files_are_cut_at_evenly_spaced_places(write, tmp_path):
+    """Each file of much of the text is in each split, though files of two kinds alternate; one file is cut in order."""
+    texts = {f"{number:02}": chr(0x4E00 + number) * 10_000 for number in range(64)} | {"a": "", "b": "b" * 5}
     for name, text in texts.items():
         write(f"several/{name}", text)
-    several = load_corpus(f"{tmp_path}/several", split=(0.9, 0.06, 0.04))
-    ends = {"train": (0, 0.9), "valid": (0.9, 0.96), "test": (0.96, 1)}
-    assert texts_of(several) == {
-        split: "".join(text[round(begin * len(text)) : round(end * len(text))] for text in texts.values())
-        for split, (begin, end) in ends.items()
-    }
-    joined = load_corpus(write("joined", "".join(texts.values())))
-    assert joined.sha256 == count_source(f"{tmp_path}/several", "char").sha256 != several.sha256
+    several = load_corpus(f"{tmp_path}/several")
+    splits = texts_of(several)
+    joined = "".join(texts.values())
+    places = [joined.index(character) for character in dict.fromkeys(splits["valid"])]
+    assert len(places) >= 31
+    assert np.diff(places).max() <= 30_000
+    assert {place // 10_000 % 2 for place in places} == {0, 1}
+    assert [len(text) / len(joined) for text in splits.values()] == pytest.approx([0.9, 0.05, 0.05], abs=1e-4)
+    assert Counter("".join(splits.values())) == Counter(joined)
+    assert several.cut == "valid and test from 31 evenly spaced places"
+
+    alone = load_corpus(write("joined", joined))
+    assert "".join(texts_of(alone).values()) == joined
+    assert alone.sha256 == count_source(f"{tmp_path}/several", "char").sha256 != several.sha256
 
 
-def test_of_many_small_files_whole_ones_are_validated(write, tmp_path):
-    """From all over the list, in which every second file is of another kind."""
-    for number in range(200):
-        write(f"many/{number:03}", chr(0x4E00 + number) * 400)
-    splits = texts_of(load_corpus(f"{tmp_path}/many"))
-    of_valid = sorted({ord(character) - 0x4E00 for character in splits["valid"]})
-    assert [len(text) for text in splits.values()] == [72_000, 4_000, 4_000]
-    assert not set(splits["train"]) & (set(splits["valid"]) | set(splits["test"]))
-    quarters = [sum(low <= number < low + 50 for number in of_valid) for low in (0, 50, 100, 150)]
-    assert quarters == pytest.approx([2] * 4, abs=2)
-    assert 2 <= sum(number % 2 for number in of_valid) <= 8
+def test_of_a_few_files_pieces_are_long_enough_to_be_scored(write, tmp_path):
+    """So a small folder is cut in order, as a file is."""
+    for chars, places in ((70_000, 7), (9_000, 1)):
+        for name in "ab":
+            write(f"{chars}/{name}", name * (chars // 2))
+        corpus = load_corpus(f"{tmp_path}/{chars}", split=(0.7, 0.2, 0.1))
+        assert corpus.cut == ("" if places == 1 else f"valid and test from {places} evenly spaced places")
+        assert corpus.names["test"].startswith("last 10 %" if places == 1 else "10 %")
+        assert [len(ids) for ids in corpus.splits.values()] == [chars * 7 // 10, chars // 5, chars // 10]
 
 
 @settings(deadline=None)
@@ -153,12 +157,12 @@ def test_of_many_small_files_whole_ones_are_validated(write, tmp_path):
     shares=st.sampled_from([(0.9, 0.05, 0.05), (0.99, 0.01), (0.2, 0.5, 0.3), (1.0,)]),
 )
 def test_the_shares_hold_for_any_files(lengths, shares):
-    """Splits partition every file, and miss their share by less than half of the smallest one and a few characters."""
+    """Of each file, and of all of them, however short they are."""
     parts = np.diff(cuts(lengths, shares), axis=1)
     assert (parts >= 0).all()
     assert parts.sum(axis=1).tolist() == lengths
-    missed = np.abs(parts.sum(axis=0) - np.array(shares) * sum(lengths))
-    assert missed.max() <= min(shares) * sum(lengths) * 1.01 + 3
+    assert np.abs(parts - np.outer(lengths, shares)).max() <= 2
+    assert np.abs(parts.sum(axis=0) - np.array(shares) * sum(lengths)).max() <= 2
 
 
 # Compressed texts are read as they are; archives are refused with what is in them

@@ -206,6 +206,22 @@ def test_the_records_of_a_log_are_split_in_order(split, name, step):
     assert not are_in_order(random.Random(1).sample(text, len(text)))
 
 
+@pytest.mark.parametrize("of_file", [200, 5])
+def test_each_file_of_a_log_gives_its_end(write, tmp_path, of_file):
+    """If files are too short for all splits, some give to one and some to another."""
+    entries = [LOGS["syslog"].format(time) for time in TIMES]
+    for begin in range(0, 400, of_file):
+        write(f"logs/{begin:03}", "\n".join(entries[begin : begin + of_file]))
+    corpus = load_corpus(f"{tmp_path}/logs", split=SHARES, records="\n")
+    assert "valid and test from the end of each file" in corpus.cut
+    numbers = np.full(400, -1)  # of the split of each record
+    for number, ids in enumerate(corpus.splits.values()):
+        for entry in corpus.vocabulary.decode(ids).splitlines()[1:]:
+            numbers[entries.index(entry)] = number
+    assert np.bincount(numbers) == pytest.approx(400 * np.array(SHARES), abs=1)
+    assert (np.diff(numbers.reshape(-1, of_file), axis=1) >= 0).all()
+
+
 def test_sorted_lists_and_columns_are_no_logs():
     draw = random.Random(1)
     words = ["".join(draw.choices("abcdefgh", k=draw.randint(2, 8))) for _ in range(2000)]
