@@ -73,7 +73,7 @@ def test_ctrl_c_saves_the_run_and_returns_it(tiny_config, tmp_path, capsys):
 def test_mistakes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TypeError):
-        charlm.train("x", overrides="seed=3")
+        charlm.train("x", overrides=["seed=3"])
     with pytest.raises(DataError):
         charlm.train("Once upon a time there was a king\n" * 9)
     with pytest.raises(ConfigError):
