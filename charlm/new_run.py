@@ -98,7 +98,7 @@ class TrainOptions:
 
 
 def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: "OnRow | None" = None) -> "Outcome":
-    """Train from a config, or choose settings for the text and the minutes and say why; see `start_run`. Or resume.
+    """Resume a run, train from a config, or choose settings for the text and the minutes and say why; see `start_run`.
 
     began_s: when the minutes began, by time.perf_counter(); for a pipe they begin when it has been read. Processes that
     torchrun restarts resume their run.

@@ -10,8 +10,6 @@ from charlm.system.number import in_range
 from charlm.training.budget import DEFAULT_MINUTES, check_minutes
 
 MOST_SEEDS = 100
-KINDS = ("rnn", "lstm", "gru", "rhn", "sru")
-"""The kinds that are compared unless others are named."""
 Equal = Literal["parameters", "time", "updates"]
 """What the models have in common.
 
@@ -29,7 +27,7 @@ class Plan:
     text: str
     minutes: float = DEFAULT_MINUTES
     """Of each training."""
-    cells: tuple[str, ...] = KINDS
+    cells: tuple[str, ...] = ("rnn", "lstm", "gru", "rhn", "sru")
     """Kinds, or files with a cell of one's own."""
     equal: Equal = "parameters"
     seeds: int = 1

@@ -70,17 +70,19 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
 def _chosen(plan: Plan) -> list[Config]:
     fixed = _fixed(plan)
     say("compare", f"settings of {', '.join(plan.cells)} for {format_duration(60 * plan.minutes)} each")
-    # How much of the text is for validation follows from the speed of a kind; all are scored on the same.
-    first = _suggested(plan, plan.cells[0], fixed[plan.cells[0]])
-    split = {"data.split": list(first.config.data.split)}
-    suggestions = [first, *(_suggested(plan, cell, split, fixed[cell]) for cell in plan.cells[1:])]
+    suggestions: list[Suggestion] = []
+    same: dict[str, Any] = {}
+    for cell in plan.cells:
+        suggestions.append(_suggested(plan, cell, same, fixed[cell]))
+        # How much of the text is for validation follows from the speed of a kind; all are scored on the same.
+        same["data.split"] = list(suggestions[0].config.data.split)
     if plan.equal == "time":
         return [suggestion.config for suggestion in suggestions]
-    vocabulary_size = len(first.vocabulary)
+    vocabulary_size = len(suggestions[0].vocabulary)
     sizes = [count_parameters(suggestion.config.model, vocabulary_size) for suggestion in suggestions]
     parameters = statistics.median_low(sizes)
-    like = first.config.train
-    same = {**split, "train.batch_size": like.batch_size, "train.bptt": like.bptt}
+    like = suggestions[0].config.train
+    same |= {"train.batch_size": like.batch_size, "train.bptt": like.bptt}
     sized = []
     for cell, suggestion in zip(plan.cells, suggestions, strict=True):
         model = settings_of_run(suggestion.config)
