@@ -175,11 +175,14 @@ def _settings(*overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides as one mapping with plain values; later ones win."""
     from charlm.config import merged
 
+    plain = []
     for each in overrides:
         if not isinstance(each, Mapping):
             found = type(each).__name__
             raise TypeError(f'overrides: found {found}; allowed: a mapping, such as {{"train.max_steps": 500}}')
-    return merged(*(json.loads(json.dumps(dict(each), default=_plain)) for each in overrides))
+        # The text NaN, which an error can show, in place of the number.
+        plain.append(json.loads(json.dumps(dict(each), default=_plain), parse_constant=str))
+    return merged(*plain)
 
 
 def _plain(value: Any) -> Any:

@@ -36,7 +36,7 @@ def test_a_folder_with_a_config_minutes_weights_and_overrides_of_every_type(
     folder.mkdir()
     text_file.rename(folder / "a.txt")
     overrides = {"data.split": (0.8, 0.1, 0.1), "optimizer.lr": 3e-4, "train.save_every": np.int64(0)}
-    overrides |= {"model.tie_embeddings": False, "train.max_steps": 1, "train.max_epochs": None}
+    overrides |= {"model.tie_embeddings": False, "train": {"max_steps": 1, "max_epochs": None}}
     more = {"config": str(tiny_config), "init_from": trained_run, "run_dir": str(tmp_path / "run")}
     run = charlm.train(folder, minutes=0.5, overrides=overrides, **more)
     config = load_config(run.path / "config.yaml")

@@ -53,17 +53,18 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
         return configs
     try:
         kept = json.loads(read_file(path, COMPARISON_BYTES))
-        others = [f"{key}: {kept['plan'].get(key)}" for key in asked if kept["plan"].get(key) != asked[key]]
         check_version(path, kept)
-        raw = {name: kept["configs"][name] for name in plan.cells if not others}
+        others = [f"{key}: {kept['plan'].get(key)}" for key in asked if kept["plan"].get(key) != asked[key]]
+        if others:
+            found = f"found a comparison with {', '.join(others)}"
+            raise ConfigError(f"{folder}: {found}; allowed: the same, or another --out")
+        raw = {name: kept["configs"][name] for name in plan.cells}
         for name, config in raw.items():  # the folder is data: the plan alone names a Python file that is run
             config["model"]["cell"]["kind"] = name
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise ConfigError(
             f"{path}: damaged; allowed: the file of a comparison; delete it, or take another --out"
         ) from None
-    if others:
-        raise ConfigError(f"{folder}: found a comparison with {', '.join(others)}; allowed: the same, or another --out")
     return {name: parse_config(raw[name], f"{path}: {name}", own_cell=load_cell) for name in plan.cells}
 
 

@@ -67,7 +67,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
-    # repr is the shortest text that `load_yaml` reads back as the same number. Configs hold finite ones only.
+    # repr is the shortest text that `load_yaml` reads back as the same number.
+    assert math.isfinite(value)
     return dumper.represent_scalar("tag:yaml.org,2002:float", repr(value))
 
 
