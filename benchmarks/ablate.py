@@ -138,11 +138,11 @@ def score(trial: Trial, config: Path, source: Path | None) -> float:
 
 def refuse_other(run: Path, config: Path, settings: Iterable[str]) -> None:
     """Exit if a run was started with another config, apart from its text's path and a resolved `auto` precision."""
-    from charlm.config import differences, load_config
+    from charlm.config import differences, load_config, read_settings
 
     if not (run / "config.yaml").is_file():
         return
-    wanted = load_config(config, settings)
+    wanted = load_config(config, read_settings(settings))
     may_differ = {"data.source", "precision"} if wanted.precision == "auto" else {"data.source"}
     if changed := differences(load_config(run / "config.yaml"), wanted).keys() - may_differ:
         sys.exit(f"{run}: trained with another {', '.join(sorted(changed))}; remove it to train it anew")

@@ -171,8 +171,9 @@ def measure_sampling(report: Report, effort: Effort) -> None:
         "nn.Linear, softmax and multinomial",
         ["characters/s", "÷ eager", "eager chars/s"],
     )
-    for name, cell in {"LSTM": "{kind: lstm, hidden: 512}", "RHN D5": "{kind: rhn, hidden: 512, depth: 5}"}.items():
-        config: Config = parse_config({}, "bench", [f"model.cell={cell}", "model.embedding=64"])
+    for name, cell in {"LSTM": {"kind": "lstm"}, "RHN D5": {"kind": "rhn", "depth": 5}}.items():
+        model_options = {"cell": {**cell, "hidden": 512}, "embedding": 64}
+        config: Config = parse_config({"model": model_options}, "bench")
         model = build_model(config.model, 65).eval()
         for streams in (1, 64):
             ways: dict[str, Way] = {

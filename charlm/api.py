@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from charlm.comparison.plan import KINDS, Equal, Plan, comparison_folder
+from charlm.comparison.plan import Equal, Plan, comparison_folder
 from charlm.errors import ConfigError
-from charlm.new_run import NewRun, say_if_stopped, start
+from charlm.new_run import TrainOptions, say_if_stopped, start
 from charlm.runs import find_checkpoint
 from charlm.system.host import limit_spinning, limit_threads
-from charlm.training.budget import DEFAULT_MINUTES, check_minutes
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +46,7 @@ def train(
     minutes: float | None = None,
     config: str | Path | None = None,
     cell: "Cell | type[Cell] | None" = None,
-    overrides: Iterable[str] | Mapping[str, Any] = (),
+    overrides: Mapping[str, Any] = {},
     run_dir: str | Path | None = None,
     init_from: str | Path | None = None,
     on_log: Callable[[dict[str, Any]], object] | None = None,
@@ -63,7 +62,7 @@ def train(
         config: a YAML file or a shipped config, whose text and minutes `text` and `minutes` replace; None: charlm
             chooses settings for the text.
         cell: the recurrent cell: a class or an object, built in or your own. An object's options keep their values.
-        overrides: options to set: {"seed": 2, "model.layers": 3} or ["seed=2", "model.layers=3"].
+        overrides: options to set: {"seed": 2, "model.layers": 3}.
         run_dir: the run's folder; None: runs/<name of the config or text>-<time>.
         init_from: a run's folder or checkpoint whose weights and vocabulary to start from; without a config, also its
             model.
@@ -83,15 +82,15 @@ def train(
     if text is None and config is None:
         raise ConfigError("train: found neither text nor config; allowed: either, or both")
     with cell_options(cell) as options:
-        new = NewRun(
+        asked = TrainOptions(
             text=None if text is None else str(text),
             minutes=minutes,
             config=None if config is None else Path(config),
-            settings=[*_settings(options), *_settings(overrides)],
+            settings=_settings(options, overrides),
             init_from=None if init_from is None else Path(init_from),
             run_dir=None if run_dir is None else Path(run_dir),
         )
-        new.check_early()
+        asked.check_early()
         _import_torch()
 
         from charlm.system.device import own_settings
@@ -100,7 +99,7 @@ def train(
 
         loaded_s = time.perf_counter() - began_s
         with one_training, own_settings(), process_group() as group:
-            outcome = start(new, group, time.perf_counter() - loaded_s, on_log)
+            outcome = start(asked, group, time.perf_counter() - loaded_s, on_log)
     say_if_stopped(outcome)
     return Run(Path(outcome.run_dir), outcome)
 
@@ -108,12 +107,12 @@ def train(
 def compare(
     text: str | Path,
     *,
-    cells: Iterable[str] = KINDS,
-    minutes: float = DEFAULT_MINUTES,
-    equal: Equal = "parameters",
-    seeds: int = 1,
-    overrides: Iterable[str] | Mapping[str, Any] = (),
-    plain: bool = False,
+    cells: Iterable[str] = Plan.cells,
+    minutes: float = Plan.minutes,
+    equal: Equal = Plan.equal,
+    seeds: int = Plan.seeds,
+    overrides: Mapping[str, Any] = {},
+    plain: bool = Plan.plain,
     folder: str | Path | None = None,
 ) -> list[dict[str, Any]]:
     """Compare kinds of cells on a text, as `charlm compare` does: a table with a row for each, the best first.
@@ -127,22 +126,15 @@ def compare(
     if isinstance(cells, str):
         raise TypeError("cells: found a string; allowed: a list of kinds")
     _check_text(text)
-    settings = _settings(overrides)
-    check_minutes(minutes, settings)
-    plan = Plan(str(text), float(minutes), tuple(cells), equal, seeds, tuple(settings), plain)
-    from charlm.data.sources import check_exists
-
-    check_exists(str(text))
+    plan = Plan(str(text), float(minutes), tuple(cells), equal, seeds, _settings(overrides), plain)
+    plan.check_early()
     _import_torch()
     from charlm.comparison.compare import compare
     from charlm.system.device import own_settings
     from charlm.system.lock import one_training
 
     with one_training, own_settings():
-        compared, signal = compare(plan, Path(folder or comparison_folder(str(text))))
-    if signal:
-        raise KeyboardInterrupt
-    return [row for row, _, _ in compared]
+        return [row for row, _, _ in compare(plan, Path(folder or comparison_folder(plan.text)))]
 
 
 @dataclass(frozen=True)
@@ -179,13 +171,18 @@ def _import_torch() -> None:
                 os.environ.pop(name, None)
 
 
-def _settings(overrides: Iterable[str] | Mapping[str, Any]) -> list[str]:
-    """The overrides as KEY=VALUE; values are JSON, which is YAML too."""
-    if isinstance(overrides, str):
-        raise TypeError("overrides: found a string; allowed: a list of KEY=VALUE, or a mapping")
-    if not isinstance(overrides, Mapping):
-        return list(overrides)
-    return [f"{key}={json.dumps(value, default=_plain, ensure_ascii=False)}" for key, value in overrides.items()]
+def _settings(*overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The overrides as one mapping with plain values; later ones win."""
+    from charlm.config import merged
+
+    plain = []
+    for each in overrides:
+        if not isinstance(each, Mapping):
+            found = type(each).__name__
+            raise TypeError(f'overrides: found {found}; allowed: a mapping, such as {{"train.max_steps": 500}}')
+        # The text NaN, which an error can show, in place of the number.
+        plain.append(json.loads(json.dumps(dict(each), default=_plain), parse_constant=str))
+    return merged(*plain)
 
 
 def _plain(value: Any) -> Any:

@@ -64,10 +64,9 @@ def parse_progress(text: str) -> dict[str, Any]:
     progress = json.loads(text)
     if not isinstance(progress, dict):
         raise ValueError(f"progress: found {type(progress).__name__}; allowed: a table")
-    for name, kinds in _PROGRESS.items():
-        if name in progress and type(progress[name]) not in kinds:
-            raise ValueError(f"progress: {name}: found {type(progress[name]).__name__}")
     for name, value in progress.items():
+        if type(value) not in _PROGRESS.get(name, (type(value),)):
+            raise ValueError(f"progress: {name}: found {type(value).__name__}")
         if isinstance(value, int | float) and not 0 <= value < 2**63:
             raise ValueError(f"progress: {name}: found {str(value)[:20]}; allowed: 0 or more, below 2^63")
     return progress

@@ -265,12 +265,12 @@ def tiny_config(tmp_path: Path, text_file: Path) -> Path:
 
 def train(folder: Path, text: str, *settings: str) -> Path:
     """Train the tiny config with these settings on a text in this folder; returns the run's folder."""
-    from charlm.config import load_config
+    from charlm.config import load_config, read_settings
     from charlm.training.start import start_run
 
     (folder / "text.txt").write_text(text, encoding="utf-8")
     (folder / "tiny.yaml").write_text(TINY.format(source=folder / "text.txt"), encoding="utf-8")
-    start_run(load_config(folder / "tiny.yaml", settings), folder / "run")
+    start_run(load_config(folder / "tiny.yaml", read_settings(settings)), folder / "run")
     return folder / "run"
 
 

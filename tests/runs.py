@@ -41,7 +41,7 @@ def contents(run: Path):
 
 
 def with_max_steps(steps):
-    return lambda saved: parse_config(saved.model_dump(mode="json"), "saved", [f"train.max_steps={steps}"])
+    return lambda saved: parse_config(saved.model_dump(mode="json"), "saved", {"train.max_steps": steps})
 
 
 @contextlib.contextmanager

@@ -36,7 +36,7 @@ def test_a_folder_with_a_config_minutes_weights_and_overrides_of_every_type(
     folder.mkdir()
     text_file.rename(folder / "a.txt")
     overrides = {"data.split": (0.8, 0.1, 0.1), "optimizer.lr": 3e-4, "train.save_every": np.int64(0)}
-    overrides |= {"model.tie_embeddings": False, "train.max_steps": 1, "train.max_epochs": None}
+    overrides |= {"model.tie_embeddings": False, "train": {"max_steps": 1, "max_epochs": None}}
     more = {"config": str(tiny_config), "init_from": trained_run, "run_dir": str(tmp_path / "run")}
     run = charlm.train(folder, minutes=0.5, overrides=overrides, **more)
     config = load_config(run.path / "config.yaml")
@@ -73,7 +73,7 @@ def test_ctrl_c_saves_the_run_and_returns_it(tiny_config, tmp_path, capsys):
 def test_mistakes(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(TypeError):
-        charlm.train("x", overrides="seed=3")
+        charlm.train("x", overrides=["seed=3"])
     with pytest.raises(DataError):
         charlm.train("Once upon a time there was a king\n" * 9)
     with pytest.raises(ConfigError):

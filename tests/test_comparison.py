@@ -28,8 +28,8 @@ from tests.runs import interrupted_after
 from tests.runs import rows as metrics_of
 from tests.text import words_text
 
-SETTINGS = ("train.max_steps=6", "train.eval_every=2", "threads=1", "device=cpu")
-SHORT = ("--minutes", 0.02, *(word for setting in SETTINGS for word in ("--set", setting)))
+SETTINGS = {"train.max_steps": 6, "train.eval_every": 2, "threads": 1, "device": "cpu"}
+SHORT = ("--minutes", 0.02, *(f"--set={key}={value}" for key, value in SETTINGS.items()))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -136,8 +136,9 @@ def test_a_folder_from_somebody_else_writes_nothing_outside(cli, text, tmp_path,
 def configs(text, tmp_path, no_kernels):
     """The configs of some kinds, as charlm chooses them."""
 
-    def configs(*overrides, cells=("rnn", "lstm", "sru"), **more):
-        plan = Plan(text, 0.02, cells, overrides=("threads=1", "device=cpu", *overrides), **more)
+    def configs(cells=("rnn", "lstm", "sru"), **options):
+        overrides = {"threads": 1, "device": "cpu"} | options.pop("overrides", {})
+        plan = Plan(text, 0.02, cells, overrides=overrides, **options)
         return configs_of(plan, tmp_path / f"{len([*tmp_path.iterdir()])}")
 
     return configs
@@ -161,18 +162,18 @@ def test_plain_trainings_differ_in_their_cells_alone(configs):
 
 
 def test_an_option_of_some_cells_is_left_out_for_the_others(configs):
-    found = configs("model.cell.normalize=false", "model.cell.nonlinearity=relu")
+    found = configs(overrides={"model.cell.normalize": False, "model.cell.nonlinearity": "relu"})
     assert (found["sru"].model.cell.normalize, found["rnn"].model.cell.nonlinearity) == (False, "relu")
 
 
 @pytest.mark.parametrize(
     ("cells", "overrides"),
     [
-        (["rnn"], []),
-        (["a.py:Mine", "b.py:mine"], []),
-        (["rnn", "gru"], ["seed=5"]),
-        (["rnn", "gru"], ["model.cell.hidden=64"]),
-        (["rnn", "gru"], ["data.split=[1,0,0]"]),
+        (["rnn"], {}),
+        (["a.py:Mine", "b.py:mine"], {}),
+        (["rnn", "gru"], {"seed": 5}),
+        (["rnn", "gru"], {"model.cell.hidden": 64}),
+        (["rnn", "gru"], {"data.split": [1, 0, 0]}),
     ],
 )
 def test_what_cannot_be_compared(text, tmp_path, cells, overrides):

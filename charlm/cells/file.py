@@ -27,14 +27,14 @@ from charlm.system.files import read_file, reason_of
 _ALLOWED = "allowed: a Python file with a subclass of charlm.cells.Cell, as ./leaky.py:Leaky"
 
 
-def load_cell(kind: str, folder: Path) -> Cell:
+def load_cell(kind: str) -> Cell:
     """A cell of the class that a kind names, with default options and the absolute path in its own kind.
 
-    A relative path starts in `folder`. charlm runs a file once, and again if the file, or a module beside it that it
-    imports, has changed; a line says so. CellError for whatever is wrong with it.
+    charlm runs a file once, and again if the file, or a module beside it that it imports, has changed; a line says so.
+    CellError for whatever is wrong with it.
     """
     written, is_named, name = kind.rpartition(".py:")
-    path = absolute(folder, f"{written}.py" if is_named else kind)
+    path = absolute(Path.cwd(), f"{written}.py" if is_named else kind)
     if registered_cell := _REGISTERED.get(f"{path}:{name}"):
         return registered_cell
     module = _module(path)

@@ -1,13 +1,14 @@
 """The models to choose from, in families that differ in size only, and what the user asks for."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from charlm.cells import Cell
-from charlm.config import Config, parse_config, valid_overrides
+from charlm.cells.file import load_cell
+from charlm.config import Config, parse_config
+from charlm.config.parse import OwnCell, Settings
 from charlm.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -96,32 +97,25 @@ class Request:
 
     source: str
     minutes: float
-    overrides: Sequence[str] = ()
-    """KEY=VALUE: options that keep the value given."""
+    given: Settings = field(default_factory=dict)
+    """Options that keep the value given."""
     initial: "Checkpoint | None" = None
     """Where the new run takes model, vocabulary and weights from."""
-    cell: Cell | None = None
-    """The cell of a run with `initial`."""
+    own_cell: OwnCell = load_cell
 
     def gives(self, option: str) -> bool:
         """Whether the user gives this option, one below it, or the section that it is in if that names its kind."""
-        asked = option.split(".")
-        paths = [path for _, path, _ in valid_overrides(self.overrides)]
-        return any(all(a == b for a, b in zip(path, asked, strict=False)) for path in paths)
+        return any(f"{key}.".startswith(f"{option}.") or option.startswith(f"{key}.") for key in self.given)
 
-    def config(self, settings: dict[str, Any], overrides: Sequence[str] | None = None) -> Config:
+    def config(self, settings: dict[str, Any]) -> Config:
         """The config of these settings, with the user's; ConfigError if they do not fit."""
-        overrides = self.overrides if overrides is None else overrides
-        where = f"the settings for {self.source}"
-        return parse_config(settings, where, overrides, cell=self.cell, runs_file=self.cell is None)
+        return parse_config(settings, f"the settings for {self.source}", self.given, self.own_cell)
 
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""
-        given: dict[str, None] = {}  # each once
-        for override, path, _ in valid_overrides(self.overrides):
-            if path[0] in ("data", "device", "precision", "threads"):
-                given[override] = None
-        return self.config({"data": {"source": self.source}}, [*given])
+        parts = ("data", "device", "precision", "threads")
+        given = {key: value for key, value in self.given.items() if key.partition(".")[0] in parts}
+        return replace(self, given=given).config({"data": {"source": self.source}})
 
     def settings(self, family: Family, hidden: int, batch_size: int, bptt: int) -> dict[str, Any]:
         """Without the user's: what decides how long an update takes, and what is the same for all models."""

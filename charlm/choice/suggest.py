@@ -14,7 +14,6 @@ from charlm.choice.families import PLAIN, Family, Request
 from charlm.choice.recipe import all_settings, is_own_text, rate_factor, unknown_share
 from charlm.choice.rule import MOST_EPOCHS, Candidate, best, is_promising
 from charlm.config import Config
-from charlm.config.yaml import dump_flow
 from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError, DataError, DeviceError
@@ -61,8 +60,8 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     text, corpus = group.local_first(_load, request, base)
     if request.initial and is_own_text(request.initial, corpus) and not request.gives("data.split"):
         # What the weights were trained on is not scored.
-        split = f"data.split={dump_flow(list(request.initial.config.data.split))}"
-        request = replace(request, overrides=[*request.overrides, split])
+        split = {"data.split": list(request.initial.config.data.split)}
+        request = replace(request, given={**request.given, **split})
         base = request.base()
     choice = _Choice(request, base, corpus, machine)
     candidates = group.on_first(choice.candidates, usable)

@@ -49,11 +49,12 @@ def show(
       charlm cells show lstm --set model.cell.layer_norm=true
     """
     from charlm.cells import CELLS
+    from charlm.cells.file import load_cell
     from charlm.config import parse_config
 
     kind = kind.lower() if kind.lower() in CELLS else kind
-    cell = parse_config({"model": {"cell": {"kind": kind}}}, "KIND", overrides or [], runs_file=True).model.cell
-    _print(cell)
+    raw = {"model": {"cell": {"kind": kind}}}
+    _print(parse_config(raw, "KIND", usage.as_settings(overrides), load_cell).model.cell)
 
 
 @app.command()
@@ -75,7 +76,7 @@ def check(
 
     if not is_in_file(file):
         raise CellError(f"{file}: found no path of a Python file; allowed: for example leaky.py, or leaky.py:Leaky")
-    own = cells_of_file(Path(file)) if file.endswith(".py") else [load_cell(file, Path())]
+    own = cells_of_file(Path(file)) if file.endswith(".py") else [load_cell(file)]
     for each in own:
         cell = each.with_options({"kind": each.kind, "hidden": HIDDEN})
         if each is not own[0]:

@@ -8,25 +8,24 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows, write_page
-from charlm.comparison.plan import EQUAL, KINDS, MOST_SEEDS, Equal, Plan, comparison_folder, short_name
+from charlm.comparison.plan import EQUAL, MOST_SEEDS, Equal, Plan, comparison_folder, short_name
 from charlm.system.console import say
 from charlm.system.formatting import format_count
-from charlm.training.budget import DEFAULT_MINUTES, check_minutes
 
 
 def compare(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A file, a folder or a glob.")],
-    minutes: Annotated[float, usage.option("M", "Minutes that each model trains.")] = DEFAULT_MINUTES,
+    minutes: Annotated[float, usage.option("M", "Minutes that each model trains.")] = Plan.minutes,
     cells: Annotated[
         str, usage.option("KINDS", "Kinds of cells, or Python files with your own cell, separated by commas.")
-    ] = ",".join(KINDS),
+    ] = ",".join(Plan.cells),
     equal: Annotated[
         Equal, usage.option("WHAT", f"What the models have in common: {' | '.join(EQUAL)}.", "--equal")
-    ] = "parameters",
+    ] = Plan.equal,
     plain: Annotated[
         bool, typer.Option("--plain", help="Compare the cells alone: one layer, no normalization, the same settings.")
-    ] = False,
-    seeds: Annotated[int, usage.option("N", "Train each kind with seeds 1 to N.", min=1, max=MOST_SEEDS)] = 1,
+    ] = Plan.plain,
+    seeds: Annotated[int, usage.option("N", "Train each kind with seeds 1 to N.", min=1, max=MOST_SEEDS)] = Plan.seeds,
     overrides: usage.Overrides = None,
     out: Annotated[
         Path | None,
@@ -51,16 +50,13 @@ def compare(
     Example:
       charlm compare my.txt --minutes 2 --cells rnn,lstm,gru,rhn --seeds 3
     """
-    from charlm.data.sources import check_exists
-
-    kinds = tuple(filter(None, (cell.strip() for cell in cells.split(","))))
-    settings = tuple(overrides or ())
+    kinds = tuple(filter(None, map(str.strip, cells.split(","))))
+    settings = usage.as_settings(overrides)
     try:
         plan = Plan(text, minutes, kinds, equal, seeds, settings, plain)
     except ValueError as refused:
         raise usage.error(f"--{refused}") from None
-    check_minutes(minutes, [*settings])
-    check_exists(text)
+    plan.check_early()
     folder = out or comparison_folder(text)
 
     from charlm.comparison.compare import PAGE, compare
@@ -69,12 +65,11 @@ def compare(
     from charlm.training.signals import SIGNALS
 
     try:
-        compared, signal = compare(plan, folder)
-    except KeyboardInterrupt:
-        compared, signal = [], "SIGINT"
-    if signal:
+        compared = compare(plan, folder)
+    except KeyboardInterrupt as stop:
+        signal = str(stop) or "SIGINT"
         say("stopped", f"{signal}; the same command goes on")
-        raise typer.Exit(SIGNALS[signal])
+        raise typer.Exit(SIGNALS[signal]) from None
     rows, records, models = ([*column] for column in zip(*compared, strict=True))
     if json:
         print_json({"folder": str(folder), "rows": rows})

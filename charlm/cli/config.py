@@ -8,7 +8,7 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_table
-from charlm.new_run import NewRun
+from charlm.new_run import TrainOptions
 from charlm.system.console import say, say_all
 
 app = usage.command_group("List, check, resolve and document configs.", "charlm config show lstm")
@@ -38,8 +38,10 @@ def show(file: Argument, overrides: usage.Overrides = None) -> None:
       charlm config show rhn --set model.cell.depth=10 > mine.yaml
     """
     from charlm.config import dump_config, ignored_options, load_config
+    from charlm.config.parse import cell_of_config
 
-    config = load_config(file, overrides or [], runs_file=True)
+    settings = usage.as_settings(overrides)
+    config = load_config(file, settings, cell_of_config(file, settings))
     for line in ignored_options(config):
         say("ignored", line)
     typer.echo(dump_config(config), nl=False)
@@ -63,13 +65,13 @@ def suggest(
     Example:
       charlm config suggest my.txt --minutes 10 > mine.yaml
     """
-    given = NewRun(text, minutes, None, usage.as_settings(overrides, usage.separator_of(lines, records)))
-    given.check_early()
+    options = TrainOptions(text, minutes, None, usage.as_settings(overrides, lines, records))
+    options.check_early()
 
     from charlm.choice.suggest import suggest as choose
     from charlm.config import commented
 
-    suggestion = choose(given.request())
+    suggestion = choose(options.request())
     say_all(suggestion.reasons)
     typer.echo(commented(suggestion.config), nl=False)
 

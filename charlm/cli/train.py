@@ -10,7 +10,7 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_exactly, print_json, print_table
-from charlm.new_run import NewRun, check_resume, cost_of, resume_with, say_if_stopped, start
+from charlm.new_run import TrainOptions, cost_of, say_if_stopped, start
 from charlm.runs import CONFIG
 from charlm.system.console import say
 from charlm.system.formatting import format_duration, nats_to_bits
@@ -68,26 +68,19 @@ def train(
       charlm train more.txt --init-from runs/mine --minutes 5
     """
     began_s = time.perf_counter() if context.obj is None else context.obj
-    settings = usage.as_settings(overrides, usage.separator_of(lines, records), device)
     usage.refuse_if(resume and run_dir is None, "--resume needs --run-dir, the folder of the run to resume")
     usage.refuse_if(resume and init_from, "--init-from starts a new run; leave out --init-from or --resume")
     usage.refuse_if(resume and text is not None, "--resume continues with the run's own text; leave out TEXT")
     usage.refuse_if(not (config or resume) and text is None, usage.NO_TEXT)
-    new = NewRun(text, minutes, config, settings, init_from, run_dir)
-    resumed = run_dir if resume else None
-    if resumed:
-        check_resume(resumed, minutes, settings)
-    else:
-        new.check_early()
+    settings = usage.as_settings(overrides, lines, records, device)
+    options = TrainOptions(text, minutes, config, settings, init_from, run_dir, resume)
+    options.check_early()
 
     from charlm.system.process_group import process_group
 
     with process_group() as group:
-        if resumed:
-            outcome = resume_with(resumed, config, minutes, settings, group)
-        else:
-            after_s = 0.0 if config else leaving_s(time.perf_counter() - began_s)
-            outcome = start(new, group, began_s - after_s)
+        after_s = 0.0 if config else leaving_s(time.perf_counter() - began_s)
+        outcome = start(options, group, began_s - after_s)
     _print_outcome(outcome, json and group.is_first)
     if config is None and not resume and not json and group.is_first:
         _print_sample(Path(outcome.run_dir))
@@ -152,13 +145,13 @@ def plan(
       charlm plan --config lstm my.txt --set model.cell.hidden=1024 --json
     """
     usage.refuse_if(config is None and text is None, usage.NO_TEXT)
-    new = NewRun(text, minutes, config, usage.as_settings(overrides, usage.separator_of(lines, records), device))
-    new.check_early()
+    options = TrainOptions(text, minutes, config, usage.as_settings(overrides, lines, records, device))
+    options.check_early()
 
     from charlm.system.process_group import process_group
 
     with process_group() as group:
-        result = cost_of(new, group)
+        result = cost_of(options, group)
     if not group.is_first:
         return
     if json:

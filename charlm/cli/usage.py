@@ -1,6 +1,5 @@
 """How commands are called: the options that several share, and usage errors. Nothing here imports torch."""
 
-import json
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -130,11 +129,11 @@ def unescaped(text: str) -> str:
     return text.replace(r"\n", "\n").replace(r"\t", "\t")
 
 
-def as_settings(overrides: list[str] | None, separator: str, device: str | None = None) -> list[str]:
-    """What --set, --lines or --records, and --device set, as KEY=VALUE."""
-    settings = list(overrides or [])
-    if device:
-        settings.append(f"device={device}")
-    if separator:
-        settings.append(f"data.records={json.dumps(separator)}")
-    return settings
+def as_settings(
+    overrides: list[str] | None, lines: bool = False, records: str | None = None, device: str | None = None
+) -> dict[str, Any]:
+    """What --set, --lines or --records, and --device set."""
+    from charlm.config import merged, read_settings
+
+    options = {"device": device, "data.records": separator_of(lines, records)}
+    return merged(read_settings(overrides or ()), {key: value for key, value in options.items() if value})

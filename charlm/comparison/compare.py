@@ -37,11 +37,11 @@ Row = dict[str, Any]
 """What came out for a kind; docs/compare.md describes the entries. None: unknown, as for a text that is too short."""
 
 
-def compare(plan: Plan, folder: Path) -> tuple[list[tuple[Row, ReportedRun, TrainedModel]], str]:
-    """Train the missing models, and measure all: (row, run, model) for each kind, the best first, and "".
+def compare(plan: Plan, folder: Path) -> list[tuple[Row, ReportedRun, TrainedModel]]:
+    """Train the missing models, and measure all: (row, run, model) for each kind, the best first.
 
-    Run and model are those of the first seed. If a signal stopped the training: no rows, and the signal's name.
-    Continues a folder with a part of the same comparison. For errors see `configs_of` and `start_run`.
+    Run and model are those of the first seed. Continues a folder with a part of the same comparison. KeyboardInterrupt
+    with the name of a signal that stopped the training; for errors see `configs_of` and `start_run`.
     """
     trainings = [(seed, cell) for seed in range(1, plan.seeds + 1) for cell in plan.cells]
     with refusing_os_errors(folder):
@@ -53,14 +53,14 @@ def compare(plan: Plan, folder: Path) -> tuple[list[tuple[Row, ReportedRun, Trai
         runs[cell].append(run_dir)
         outcome = _train(configs[cell], seed, run_dir, f"{place} of {len(trainings)}: {run_dir}")
         if outcome and outcome.reason in SIGNALS:
-            return [], outcome.reason
+            raise KeyboardInterrupt(outcome.reason)
     records = {cell: [read_run(run_dir) for run_dir in run_dirs] for cell, run_dirs in runs.items()}
     fewest = min(record.splits["valid"]["chars"].max(initial=0) for each in records.values() for record in each)
     compared = []
     for cell, each in records.items():
         model = load(each[0].path, "cpu", "fp32").first_member("compare")
         compared.append((_row(cell, configs[cell], each, fewest, model), each[0], model))
-    return sorted(compared, key=lambda kind: math.inf if kind[0]["nats"] is None else kind[0]["nats"]), ""
+    return sorted(compared, key=lambda kind: math.inf if kind[0]["nats"] is None else kind[0]["nats"])
 
 
 def _train(config: Config, seed: int, run_dir: Path, progress: str) -> Outcome | None:

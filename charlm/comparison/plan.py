@@ -1,15 +1,15 @@
 """What is compared. Imports no torch: the command line reads its options from here."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from charlm.system.files import plain_name
 from charlm.system.number import in_range
+from charlm.training.budget import DEFAULT_MINUTES, check_minutes
 
 MOST_SEEDS = 100
-KINDS = ("rnn", "lstm", "gru", "rhn", "sru")
-"""The kinds that are compared unless others are named."""
 Equal = Literal["parameters", "time", "updates"]
 """What the models have in common.
 
@@ -25,14 +25,14 @@ class Plan:
     """What is compared. ValueError for what cannot be."""
 
     text: str
-    minutes: float
+    minutes: float = DEFAULT_MINUTES
     """Of each training."""
-    cells: tuple[str, ...]
+    cells: tuple[str, ...] = ("rnn", "lstm", "gru", "rhn", "sru")
     """Kinds, or files with a cell of one's own."""
     equal: Equal = "parameters"
     seeds: int = 1
-    overrides: tuple[str, ...] = ()
-    """KEY=VALUE: options to set; a cell's option applies to the kinds that have it."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Options to set; a cell's option applies to the kinds that have it."""
     plain: bool = False
     """The cells alone: one layer, no normalization, and the same settings for all."""
 
@@ -50,14 +50,17 @@ class Plan:
         decided = {"model.cell.kind": "cells", "seed": "seeds"}
         if self.equal != "time":
             decided["model.cell.hidden"] = f"equal {self.equal}"
-        from charlm.config import flatten, valid_overrides
-
-        parsed = valid_overrides(self.overrides)
-        options = flatten({".".join(path): value for _, path, value in parsed})
-        for option in options.keys() & decided.keys():
+        for option in self.overrides.keys() & decided.keys():
             raise ValueError(f"set {option}: found an option that --{decided[option]} decides; leave it out")
-        if any(path == ("model", "cell") for _, path, _ in parsed):
+        if "model.cell" in self.overrides:
             raise ValueError("set model.cell: found a whole section; allowed: its options, as model.cell.depth=3")
+
+    def check_early(self) -> None:
+        """ConfigError or DataError for minutes or a text that cannot be. Needs no torch."""
+        from charlm.data.sources import check_exists
+
+        check_minutes(self.minutes, self.overrides)
+        check_exists(self.text)
 
 
 def short_name(cell: str) -> str:

@@ -3,9 +3,9 @@
 import bisect
 import json
 import statistics
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from charlm.cells import CELLS, Cell
 from charlm.cells.cell import is_in_file
@@ -13,8 +13,8 @@ from charlm.cells.file import load_cell
 from charlm.choice.families import Request
 from charlm.choice.suggest import Suggestion, suggest
 from charlm.comparison.plan import Plan
-from charlm.config import Config, parse_config, valid_overrides
-from charlm.config.yaml import dump_flow
+from charlm.config import Config, merged, parse_config
+from charlm.config.parse import Settings
 from charlm.errors import ConfigError
 from charlm.model import count_parameters
 from charlm.report.run import COMPARISON, COMPARISON_BYTES
@@ -27,13 +27,13 @@ from charlm.version import __version__
 
 EVALUATIONS = 10
 """Of each training, so that scores can be compared before its end."""
-_PLAIN = (
-    *("model.layers=1", "model.residual=false", "model.embedding=64", "model.dropout=0"),
-    *("train.activation_penalty=0", "train.ema=0", "train.read_share=1", "train.patience=0"),
-    "optimizer={name: adamw, lr: 3e-3, clip_norm: 10, schedule: {name: linear, warmup_steps: 100}}",
-)
+_PLAIN = {
+    "model": {"layers": 1, "residual": False, "embedding": 64, "dropout": 0},
+    "train": {"activation_penalty": 0, "ema": 0, "read_share": 1, "patience": 0},
+    "optimizer": {"name": "adamw", "lr": 3e-3, "clip_norm": 10, "schedule": {"name": "linear", "warmup_steps": 100}},
+}
 """What all trainings of a plain comparison have in common."""
-_NORMALIZATIONS = ("layer_norm", "normalize")
+_NORMALIZATIONS = ("model.cell.layer_norm", "model.cell.normalize")
 """Options of cells that a plain comparison turns off."""
 
 
@@ -51,43 +51,44 @@ def configs_of(plan: Plan, folder: Path) -> dict[str, Config]:
         header = {"version": str(VERSION), "charlm": __version__}
         replace_file(path, to_json({**header, "plan": asked, "configs": raw}).encode())
         return configs
-    cells: dict[str, Cell | None] = {}
     try:
         kept = json.loads(read_file(path, COMPARISON_BYTES))
-        others = [f"{key}: {kept['plan'].get(key)}" for key in asked if kept["plan"].get(key) != asked[key]]
         check_version(path, kept)
-        raw = {name: kept["configs"][name] for name in plan.cells if not others}
+        others = [f"{key}: {kept['plan'].get(key)}" for key in asked if kept["plan"].get(key) != asked[key]]
+        if others:
+            found = f"found a comparison with {', '.join(others)}"
+            raise ConfigError(f"{folder}: {found}; allowed: the same, or another --out")
+        raw = {name: kept["configs"][name] for name in plan.cells}
         for name, config in raw.items():  # the folder is data: the plan alone names a Python file that is run
-            cell = cells[name] = load_cell(name, Path()) if is_in_file(name) else None
-            config["model"]["cell"]["kind"] = cell.kind if cell else name
+            config["model"]["cell"]["kind"] = name
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise ConfigError(
             f"{path}: damaged; allowed: the file of a comparison; delete it, or take another --out"
         ) from None
-    if others:
-        raise ConfigError(f"{folder}: found a comparison with {', '.join(others)}; allowed: the same, or another --out")
-    return {name: parse_config(raw[name], f"{path}: {name}", cell=cells[name]) for name in plan.cells}
+    return {name: parse_config(raw[name], f"{path}: {name}", own_cell=load_cell) for name in plan.cells}
 
 
 def _chosen(plan: Plan) -> list[Config]:
     fixed = _fixed(plan)
     say("compare", f"settings of {', '.join(plan.cells)} for {format_duration(60 * plan.minutes)} each")
-    # How much of the text is for validation follows from the speed of a kind; all are scored on the same.
-    first = _suggested(plan, plan.cells[0], fixed[plan.cells[0]])
-    split = f"data.split={list(first.config.data.split)}"
-    suggestions = [first, *(_suggested(plan, cell, [split, *fixed[cell]]) for cell in plan.cells[1:])]
+    suggestions: list[Suggestion] = []
+    same: dict[str, Any] = {}
+    for cell in plan.cells:
+        suggestions.append(_suggested(plan, cell, same, fixed[cell]))
+        # How much of the text is for validation follows from the speed of a kind; all are scored on the same.
+        same["data.split"] = list(suggestions[0].config.data.split)
     if plan.equal == "time":
         return [suggestion.config for suggestion in suggestions]
-    vocabulary_size = len(first.vocabulary)
+    vocabulary_size = len(suggestions[0].vocabulary)
     sizes = [count_parameters(suggestion.config.model, vocabulary_size) for suggestion in suggestions]
     parameters = statistics.median_low(sizes)
-    like = first.config.train
-    same = [split, f"train.batch_size={like.batch_size}", f"train.bptt={like.bptt}"]
+    like = suggestions[0].config.train
+    same |= {"train.batch_size": like.batch_size, "train.bptt": like.bptt}
     sized = []
     for cell, suggestion in zip(plan.cells, suggestions, strict=True):
         model = settings_of_run(suggestion.config)
-        hidden = hidden_for(suggestion.config, vocabulary_size, parameters)
-        sized.append(_suggested(plan, cell, [*model, f"model.cell.hidden={hidden}", *same, *fixed[cell]]))
+        hidden = {"model.cell.hidden": hidden_for(suggestion.config, vocabulary_size, parameters)}
+        sized.append(_suggested(plan, cell, model, hidden, same, fixed[cell]))
     if plan.equal == "parameters":
         return [suggestion.config for suggestion in sized]
     steps = max(1, min(suggestion.updates for suggestion in sized))
@@ -95,9 +96,10 @@ def _chosen(plan: Plan) -> list[Config]:
     return [_with_training(suggestion.config, limits) for suggestion in sized]
 
 
-def _suggested(plan: Plan, cell: str, options: Sequence[str]) -> Suggestion:
-    """What charlm chooses for a kind with these options, KEY=VALUE, with evaluations that can be compared."""
-    request = Request(plan.text, plan.minutes, [f"model.cell.kind={cell}", "model.members=1", *options])
+def _suggested(plan: Plan, cell: str, *options: Settings) -> Suggestion:
+    """What charlm chooses for a kind with these options, with evaluations that can be compared."""
+    kind = {"model.cell.kind": cell, "model.members": 1}
+    request = Request(plan.text, plan.minutes, merged(kind, *options))
     suggestion = suggest(request)
     config = suggestion.config
     if config.data.valid_source is None and not config.data.split[1]:
@@ -115,22 +117,20 @@ def _with_training(config: Config, options: dict[str, int | None]) -> Config:
     return config.model_copy(update={"train": config.train.model_copy(update=options)})
 
 
-def _fixed(plan: Plan) -> dict[str, list[str]]:
-    """What is not chosen for each kind, as KEY=VALUE. An option of some cells is left out for those that lack it."""
-    cells = {name: load_cell(name, Path()) if is_in_file(name) else CELLS.get(name, Cell)() for name in plan.cells}
-    own = {name: type(cell).model_fields.keys() - Cell.model_fields.keys() for name, cell in cells.items()}
-    every_option = {option for options in own.values() for option in options}
-    options_set = {
-        override: path[-1] for override, path, _ in valid_overrides(plan.overrides) if path[:2] == ("model", "cell")
-    }
-    fixed = {}
-    for name, cell in cells.items():
-        foreign = every_option - own[name]
-        fixed[name] = [override for override in plan.overrides if options_set.get(override) not in foreign]
+def _fixed(plan: Plan) -> dict[str, Settings]:
+    """What is not chosen for each kind. An option of some cells is left out for those that lack it."""
+    defaults: dict[str, dict[str, Any]] = {}
+    for name in plan.cells:
+        cell = load_cell(name) if is_in_file(name) else CELLS.get(name, Cell)()
+        defaults[name] = {f"model.cell.{option}": value for option, value in cell.options().items()}
+    every_option = set().union(*defaults.values())
+    fixed: dict[str, Settings] = {}
+    for name, own in defaults.items():
+        foreign = every_option - own.keys()
+        fixed[name] = {key: value for key, value in plan.overrides.items() if key not in foreign}
         if plan.plain:
-            defaults = cell.options() | {option: False for option in _NORMALIZATIONS if option in own[name]}
-            plain_cell = [f"model.cell.{option}={dump_flow(value)}" for option, value in defaults.items()]
-            fixed[name] = [*_PLAIN, *plain_cell, *fixed[name]]
+            off = {option: False for option in _NORMALIZATIONS if option in own}
+            fixed[name] = merged(_PLAIN, own, off, fixed[name])
     return fixed
 
 

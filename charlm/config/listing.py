@@ -1,9 +1,10 @@
 """The options of a config: listed, compared, written."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
+from charlm.cells.cell import same_file
 from charlm.config.schema import Config
 from charlm.config.yaml import dump_flow, dump_yaml
 from charlm.system.faults import show
@@ -53,17 +54,27 @@ _SENTENCE_END = re.compile(r"(?<!\bet al)\. ")
 def differences(old: Config, new: Config) -> dict[str, tuple[Any, Any]]:
     """The options that differ: {"train.max_steps": (2000, 4000)}; of cells of different kinds only the kind."""
     before, after = flatten(old), flatten(new)
+    kinds = old.model.cell.kind, new.model.cell.kind
+    is_other_cell = kinds[0] != kinds[1] and not same_file(*kinds)
     different = {}
     for key in before | after:
-        is_other_cell = key.startswith("model.cell.") and old.model.cell.kind != new.model.cell.kind
-        if before.get(key) != after.get(key) and (key == "model.cell.kind" or not is_other_cell):
+        if is_other_cell and key.startswith("model.cell.") and key != "model.cell.kind":
+            continue
+        if before.get(key) != after.get(key):
             different[key] = before.get(key), after.get(key)
     return different
 
 
-def flatten(values: Config | Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Every option of a config or a mapping by its dotted path: {"train.max_steps": 2000, …}."""
+def flatten(values: Config | Mapping[str, Any], prefix: str = "", whole: Container[str] = ()) -> dict[str, Any]:
+    """Every option of a config or a mapping by its dotted path: {"train.max_steps": 2000, …}.
+
+    whole: the paths of sections that stay sections.
+    """
     flat: dict[str, Any] = {}
-    for key, value in (values.model_dump(mode="json") if isinstance(values, Config) else values).items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    for name, value in (values.model_dump(mode="json") if isinstance(values, Config) else values).items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and key not in whole:
+            flat |= flatten(value, f"{key}.", whole)
+        else:
+            flat[key] = value
     return flat

@@ -1,7 +1,7 @@
-"""Read a config from YAML, and change it by overrides; all its faults are one error."""
+"""Make a config of YAML and of settings over it; all its faults are one error."""
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,38 +9,66 @@ from pydantic import ValidationError
 
 from charlm.cells import Cell
 from charlm.cells.cell import is_in_file, same_file
+from charlm.cells.file import absolute, load_cell
 from charlm.cells.stored import StoredCell
-from charlm.config.optimizers import OPTIMIZERS, SCHEDULES, Optimizer, Schedule
+from charlm.config.listing import flatten
+from charlm.config.optimizers import OPTIMIZERS, SCHEDULES
 from charlm.config.schema import CELL_KINDS, Config
 from charlm.config.shipped import find_config, nearest_configs
-from charlm.config.yaml import load_yaml
+from charlm.config.yaml import dump_flow, load_yaml
 from charlm.errors import CellError, ConfigError
 from charlm.runs import is_run
-from charlm.system.faults import Schema, Written, fault_lines, json_schema, show, written_at
+from charlm.system.faults import Written, fault_lines, json_schema, show, written_at
 from charlm.system.files import encoding_fault, read_file
-from charlm.system.section import Kinds, Section
 
-OptionPath = tuple[str, ...]
-Override = tuple[str, OptionPath, Any]
-"""KEY=VALUE, the path of an option that it sets, and the value."""
+Settings = Mapping[str, Any]
+"""Options by their dotted paths: {"train.max_steps": 500}; see `merged`."""
+OwnCell = Callable[[str], Cell]
+"""Makes the cell of a kind in a Python file: `load_cell`, which runs the file, or one of the functions below."""
 
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
 MAX_BYTES = 100_000
-_CELL_KIND = ("model", "cell", "kind")
-_KINDS: dict[OptionPath, tuple[type[Section], Kinds]] = {
-    _CELL_KIND: (Cell, CELL_KINDS),
-    ("optimizer", "name"): (Optimizer, OPTIMIZERS),
-    ("optimizer", "schedule", "name"): (Schedule, SCHEDULES),
-}
-"""The options that name the kind of a section → the options that all its kinds share, and the kinds."""
+_KINDS = {"model.cell": CELL_KINDS, "optimizer": OPTIMIZERS, "optimizer.schedule": SCHEDULES}
+"""The sections that have kinds."""
 _MOST_PARTS = 8
 """Of a KEY; the schema has at most three."""
 
 
-def load_config(
-    file: Path, overrides: Iterable[str] = (), *, cell: Cell | None = None, runs_file: bool = False
-) -> Config:
-    """Read a config file, or the shipped config of this name, and apply `a.b=VALUE` overrides; see `parse_config`."""
+# A cell in a Python file. charlm runs the file only where a user typed its path.
+
+
+def options_only(kind: str) -> Cell:
+    """A cell with any options and without a step."""
+    return StoredCell.model_construct(kind=kind)
+
+
+def cell_of_run(cell: Cell) -> OwnCell:
+    """For a file of the same name as a run's cell: this cell, wherever the file is now."""
+
+    def own_cell(kind: str) -> Cell:
+        return cell.model_copy(update={"kind": _in_full(kind)}) if same_file(kind, cell.kind) else options_only(kind)
+
+    return own_cell
+
+
+def refused(kind: str) -> Cell:
+    """No cell: a config in a run's folder is data."""
+    raise CellError(
+        f"found {kind!r} in a run's folder, from which no code is run; allowed: --set model.cell.kind=FILE.py:CLASS"
+    )
+
+
+def cell_of_config(file: Path, settings: Settings, in_run: OwnCell = refused) -> OwnCell:
+    """`load_cell`, or for a config in a run's folder `in_run`, unless the settings name the cell."""
+    is_typed = "model.cell.kind" in settings or "model.cell" in settings
+    return in_run if is_run(file.parent) and not is_typed else load_cell
+
+
+# Configs
+
+
+def load_config(file: Path, settings: Mapping[str, Any] = {}, own_cell: OwnCell = options_only) -> Config:
+    """Read a config file, or the shipped config of this name; see `parse_config`."""
     allowed = "allowed: a YAML file, or a name from `charlm config list`"
     path = find_config(file)
     try:
@@ -58,188 +86,128 @@ def load_config(
     except UnicodeDecodeError as error:
         raise ConfigError(f"{file}: found bytes that are not UTF-8 at offset {error.start}; allowed: UTF-8") from None
     raw = load_yaml(text, str(file))
-    if isinstance(raw, str):
-        raise ConfigError(f"{file}: found '{raw:.40}'; allowed: sections such as data:, model:, train:")
-    return parse_config(raw, str(file), overrides, folder=path.parent, cell=cell, runs_file=runs_file)
+    section = _section_at(raw, "model.cell")
+    if "kind" in section:
+        section["kind"] = _in_full(section["kind"], path.parent)
+    return parse_config(raw, str(file), settings, own_cell)
 
 
-def parse_config(
-    raw: Any,
-    where: str,
-    overrides: Iterable[str] = (),
-    *,
-    folder: Path | None = None,
-    cell: Cell | None = None,
-    runs_file: bool = False,
-) -> Config:
-    """Make a config of a YAML value that was read from `where`; ConfigError with all its faults.
+def parse_config(raw: Any, where: str, settings: Mapping[str, Any] = {}, own_cell: OwnCell = options_only) -> Config:
+    """Make a config of a YAML value that was read from `where`, and settings over it; ConfigError with all its faults.
 
-    An override that changes the kind of a section drops the options in `raw` that only some kinds have. For a cell in
-    a Python file:
-
-    cell       the run's cell, for a config that names its file. With runs_file it stands for files that a run's folder
-               names only; else the config must name the same, perhaps with other options
-    runs_file  whether the file is run: only if a user typed its path. In a run's folder a config is data, and its cell
-               has options only
-    folder     the config's, where the file's relative path starts; in an override, the current folder
-
-    CellError for the step of a cell that is not allowed.
+    A setting that changes the kind of a section drops the options in `raw` that only some kinds have. The relative
+    path of a cell's file starts in the current folder. CellError for the step of a cell that is not allowed.
     """
     raw = {} if raw is None else copy.deepcopy(raw)
     if not isinstance(raw, dict):
-        raise ConfigError(f"{where}: found {type(raw).__name__}; allowed: sections such as data:, model:, train:")
-    parsed, faults = _parsed(overrides)
-    for _, path, value in parsed:
-        if path in _KINDS:
-            _change_kind(raw, path, value, folder)
+        found = f"'{raw:.40}'" if isinstance(raw, str) else type(raw).__name__
+        raise ConfigError(f"{where}: found {found}; allowed: sections such as data:, model:, train:")
     written: Written = {(): where}
-    for override, path, value in parsed:
-        try:
-            _set_option(raw, path, value, f"--set {override}", written)
-        except ConfigError as error:
-            faults += error.faults
-
-    own_cell: Cell | None = None
-    section = _section_of(raw, _CELL_KIND)
-    if section and isinstance(kind := section.get("kind"), str) and (":" in kind or is_in_file(kind)):
-        source = written_at(_CELL_KIND, written)
-        try:
-            own_cell = _own_cell(kind, folder if source == where else None, cell, runs_file)
-            section["kind"] = own_cell.kind
-        except CellError as error:
-            faults.append(f"{source}: model.cell.kind: {error}")
-            _drop_own_options(section, _CELL_KIND)  # the rest is checked with the default kind
-            del section["kind"]
+    faults = _apply(settings, raw, written)
+    section = _section_at(raw, "model.cell")
+    kind = section.get("kind")
+    has_own_cell = isinstance(kind, str) and (":" in kind or is_in_file(kind))
+    if has_own_cell:
+        raw["model"]["cell"], cell_faults = _with_own_cell(section, own_cell, written)
+        faults += cell_faults
     try:
-        config = Config.model_validate(raw, context=own_cell and {own_cell.kind: own_cell.with_options})
+        config = Config.model_validate(raw)
     except ValidationError as error:
-        raise ConfigError(*faults, *fault_lines(error, _schema_with(own_cell), raw, written)) from None
+        raise ConfigError(*faults, *fault_lines(error, json_schema(Config), raw, written)) from None
     if faults:
         raise ConfigError(*faults)
-    if runs_file and own_cell is not None:  # traces the step, for its errors
-        config.model.cell.program(square=config.model.embedding in (0, config.model.cell.hidden))
+    cell = config.model.cell
+    if has_own_cell and not isinstance(cell, StoredCell):  # traces the step, for its errors
+        cell.program(square=config.model.embedding in (0, cell.hidden))
     return config
 
 
-def _own_cell(kind: str, folder: Path | None, known: Cell | None, runs_file: bool) -> Cell:
-    """The cell of a Python file: the known one, one that the file makes, or its options alone; see `parse_config`."""
-    if not is_in_file(kind):
-        file, _, name = kind.rpartition(":")
-        near = f"{file if '/' in file else f'./{file}'}.py:{name}"
-        raise CellError(f"found {kind!r}; allowed: a built-in kind, or FILE.py:CLASS; did you mean {near!r}?")
-    in_run = folder is not None and is_run(folder)
-    if known is not None and same_file(kind, known.kind) and (in_run or not runs_file):
-        return known.model_copy(update={"kind": _in_full(kind, folder or Path())})
-    if not runs_file:
-        if known is None:
-            return StoredCell.model_construct(kind=kind)
-        raise CellError(f"found {kind!r}; the run has {known.kind!r}; allowed: the same")
-    if in_run:
-        raise CellError(
-            f"found {kind!r} in a run's folder, from which no code is run; allowed: --set model.cell.kind=FILE.py:CLASS"
-        )
-    from charlm.cells.file import load_cell
-
-    return load_cell(kind, folder or Path())
+def _with_own_cell(section: dict[str, Any], own_cell: OwnCell, written: Written) -> tuple[Cell, list[str]]:
+    """The cell of a section whose kind is not built in, and its faults."""
+    kind, path = section["kind"], ("model", "cell")
+    try:
+        if not is_in_file(kind):
+            file, _, name = kind.rpartition(":")
+            near = f"{file if '/' in file else f'./{file}'}.py:{name}"
+            raise CellError(f"found {kind!r}; allowed: a built-in kind, or FILE.py:CLASS; did you mean {near!r}?")
+        cell = own_cell(kind)
+    except CellError as error:
+        return options_only(kind), [f"{written_at((*path, 'kind'), written)}: model.cell.kind: {error}"]
+    try:
+        return cell.with_options({**section, "kind": cell.kind}), []
+    except ValidationError as error:
+        options = json_schema(type(cell))["properties"] | {name: {} for name in cell.model_extra or ()}
+        return cell, fault_lines(error, {"properties": options}, section, written, path)
 
 
-def _schema_with(own_cell: Cell | None) -> Schema:
-    """The JSON Schema of a config, which may also have this cell."""
-    if own_cell is None:
-        return json_schema(Config)
-    schema = copy.deepcopy(json_schema(Config))
-    known = json_schema(type(own_cell))["properties"]
-    options = known | {name: {} for name in own_cell.model_extra or {}}
-    kinds = schema["properties"]["model"]["properties"]["cell"]["discriminator"]["mapping"]
-    kinds[own_cell.kind] = {"properties": options}
-    return schema
+def _section_at(raw: Any, path: str) -> dict[str, Any]:
+    """The section at a dotted path; empty if there is none."""
+    for key in path.split("."):
+        raw = raw.get(key) if isinstance(raw, dict) else None
+    return raw if isinstance(raw, dict) else {}
 
 
-# Overrides: KEY=VALUE
+def _in_full(kind: Any, folder: Path = Path()) -> Any:
+    """A kind; of a Python file the absolute path, so that one cell has one name."""
+    return str(absolute(folder, kind)) if is_in_file(kind) else kind
 
 
-def valid_overrides(overrides: Iterable[str]) -> list[Override]:
-    """The options that overrides set; `parse_config` names the overrides at fault."""
-    return _parsed(overrides)[0]
+# Settings
 
 
-def _parsed(overrides: Iterable[str]) -> tuple[list[Override], list[str]]:
-    """The options that overrides set, and the faults of those that set none."""
-    parsed: list[Override] = []
+def read_settings(texts: Iterable[str]) -> dict[str, Any]:
+    """The settings that a person typed as KEY=VALUE; ConfigError with a line for each text that is none."""
+    settings: list[Settings] = []
     faults: list[str] = []
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        path = tuple(key.strip().split("."))
-        if not equals or not all(path) or len(path) > _MOST_PARTS:
-            allowed = "allowed: for example --set train.max_steps=500"
-            faults.append(f"--set {override}: found no KEY=VALUE; {allowed}")
+    for text in texts:
+        key, equals, value = text.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(parts) or len(parts) > _MOST_PARTS:
+            faults.append(f"--set {text}: found no KEY=VALUE; allowed: for example --set train.max_steps=500")
             continue
         try:
-            value = load_yaml(text, f"--set {override}")
+            settings.append({key.strip(): load_yaml(value, f"--set {text}")})
         except ConfigError as error:
             faults += error.faults
-            continue
-        parsed += [(override, *option) for option in _options_set(path, value)]
-    return parsed, faults
+    if faults:
+        raise ConfigError(*faults)
+    return merged(*settings)
 
 
-def _options_set(path: OptionPath, value: Any) -> Iterator[tuple[OptionPath, Any]]:
-    """The options that a value at this path sets: those of a section, or one that names a kind as a whole."""
-    if isinstance(value, dict) and path not in [kind[:-1] for kind in _KINDS]:
-        for key in value:
-            yield from _options_set((*path, key), value[key])
-    else:
-        yield path, value
+def merged(*settings: Settings) -> dict[str, Any]:
+    """One mapping of several; later ones win. A section becomes its options, unless it may change its kind."""
+    options: dict[str, Any] = {}
+    for each in settings:
+        for key, value in flatten(each, whole=_KINDS).items():
+            for replaced in [name for name in options if f"{name}.".startswith(f"{key}.")]:
+                del options[replaced]
+            options[key] = value
+    return options
 
 
-def _section_of(raw: Any, option: OptionPath) -> dict[str, Any] | None:
-    """The section that an option is in, if there is one."""
-    for key in option[:-1]:
-        raw = raw.get(key) if isinstance(raw, dict) else None
-    return raw if isinstance(raw, dict) else None
-
-
-def _change_kind(raw: dict[str, Any], option: OptionPath, kind: Any, folder: Path | None) -> None:
-    """Drop the options of another kind from the section whose kind an override sets. folder: see `parse_config`."""
-    _, kinds = _KINDS[option]
-    section = _section_of(raw, option)
-    if not section:
-        return
-    old_kind = section.get(option[-1], kinds.default)
-    if _in_full(kind, Path()) != _in_full(old_kind, folder or Path()):
-        _drop_own_options(section, option)
-
-
-def _drop_own_options(section: dict[str, Any], option: OptionPath) -> None:
-    """Drop the options that not all kinds of a section have. option: the one that names the kind."""
-    shared, _ = _KINDS[option]
-    for key in section.keys() - shared.model_fields.keys():
-        del section[key]
-
-
-def _in_full(kind: Any, folder: Path) -> Any:
-    """A kind; of a Python file the absolute path, so that one cell has one name."""
-    if not is_in_file(kind):
-        return kind
-    from charlm.cells.file import absolute
-
-    return str(absolute(folder, kind))
-
-
-def _set_option(raw: dict[str, Any], path: OptionPath, value: Any, name: str, written: Written) -> None:
-    """Set the value at `path`, and note in `written` that this override wrote it, and missing sections above it."""
-    section = raw
-    for depth, key in enumerate(path[:-1], start=1):
-        if section.get(key) is None:
-            section[key] = {}
-            written[path[:depth]] = name
-        section = section[key]
-        if not isinstance(section, dict):
-            above = ".".join(map(str, path[:depth]))
-            raise ConfigError(
-                f"{name}: found {above}: {show(section)}, which has no keys; allowed: --set {above}=VALUE"
-            )
-    section[path[-1]] = value
-    for below in [each for each in written if each[: len(path)] == path]:
-        del written[below]
-    written[path] = name
+def _apply(settings: Settings, raw: dict[str, Any], written: Written) -> list[str]:
+    """Set the options in `raw`, and note in `written` what wrote them and missing sections above; returns faults."""
+    for key, kinds in _KINDS.items():
+        section = _section_at(raw, key)
+        kind = section.get(kinds.tag, kinds.default)
+        if _in_full(settings.get(f"{key}.{kinds.tag}", kind)) != _in_full(kind):
+            for foreign in section.keys() - kinds.shared:
+                del section[foreign]
+    faults: list[str] = []
+    for option, value in settings.items():
+        name, path = f"--set {option}={dump_flow(value)}", tuple(option.split("."))
+        section = raw
+        for depth, key in enumerate(path[:-1], start=1):
+            if section.get(key) is None:
+                section[key] = {}
+                written[path[:depth]] = name
+            section = section[key]
+            if not isinstance(section, dict):
+                above = ".".join(path[:depth])
+                allowed = f"allowed: --set {above}=VALUE"
+                faults.append(f"{name}: found {above}: {show(section)}, which has no keys; {allowed}")
+                break
+        else:
+            section[path[-1]] = copy.deepcopy(value)
+            written[path] = name
+    return faults

@@ -13,7 +13,7 @@ from charlm.system.number import plain
 Path = tuple[str | int, ...]
 Schema = dict[str, Any]
 Written = dict[Path, str]
-"""The file or override that wrote the value at a path, and all below it that have no entry of their own."""
+"""The file or setting that wrote the value at a path, and all below it that have no entry of their own."""
 MAX_FAULTS = 100
 _BOUNDS = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
 _TYPES = {
@@ -26,14 +26,17 @@ _TYPES = {
 }
 
 
-def fault_lines(error: ValidationError, schema: Schema, raw: Any, written: Written) -> list[str]:
-    """One line per fault, at most MAX_FAULTS, in the order of the JSON Schema; unknown keys come last in a section."""
+def fault_lines(error: ValidationError, schema: Schema, raw: Any, written: Written, above: Path = ()) -> list[str]:
+    """One line per fault, at most MAX_FAULTS, in the order of the JSON Schema; unknown keys come last in a section.
+
+    above: the path of the section `raw`.
+    """
     lines: dict[str, None] = {}  # an ordered set
     faults = error.errors()
     for fault in faults[:MAX_FAULTS]:
         path, value, node = _follow(fault["loc"], raw, schema)
         key, text = _explain(fault, path, value, node)
-        path += key
+        path = (*above, *path, *key)
         name = ".".join(map(str, path))
         lines[f"{written_at(path, written)}: {f'{name}: ' if name else ''}{text}"] = None
     more = [f"{written[()]}: and {len(faults) - MAX_FAULTS} more"] if len(faults) > MAX_FAULTS else []
@@ -41,7 +44,7 @@ def fault_lines(error: ValidationError, schema: Schema, raw: Any, written: Writt
 
 
 def written_at(path: Path, written: Written) -> str:
-    """The file or override that wrote the value at a path."""
+    """The file or setting that wrote the value at a path."""
     return next(written[path[:end]] for end in range(len(path), -1, -1) if path[:end] in written)
 
 

@@ -36,32 +36,28 @@ class Section(BaseModel):
 
 
 class Kinds:
-    """Annotates an option whose value is a section of one of several kinds, each a class with its own options.
-
-    The context of a validation may add kinds: a mapping from the kind to a function that makes the section.
-    """
+    """Annotates an option whose value is a section of one of several kinds, each a class with its own options."""
 
     def __init__(self, tag: str, *classes: type[Section]) -> None:
         """tag: the option that names the kind, by its default in a class. The first is for sections without it."""
         self.tag = tag
         self.classes = {each.model_fields[tag].default: each for each in classes}
         self.default = next(iter(self.classes))
+        self.shared = set.intersection(*({*each.model_fields} for each in classes))
+        """The options that all kinds have."""
 
-    def read(self, value: Any, info: core_schema.ValidationInfo) -> Any:
+    def read(self, value: Any) -> Any:
         """The section as an object of the class of its kind; whatever is no mapping is left as it is."""
         if not isinstance(value, dict):
             return value
         kind = value.get(self.tag, self.default)
-        further = info.context or {}
-        if isinstance(kind, str) and kind in further:
-            return further[kind](value)
         if isinstance(kind, str) and kind in self.classes:
             return self.classes[kind].model_validate(value)
         raise PydanticKnownError("union_tag_not_found", {"discriminator": self.tag})
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
         sections = {kind: handler.generate_schema(each) for kind, each in self.classes.items()}
-        return core_schema.with_info_before_validator_function(
+        return core_schema.no_info_before_validator_function(
             self.read,
             handler(source),
             serialization=core_schema.simple_ser_schema("any"),  # with the options of its class, not of the base class

@@ -16,6 +16,7 @@ from charlm.system.console import say
 from charlm.system.number import in_range
 
 if TYPE_CHECKING:
+    from charlm.config.parse import Settings
     from charlm.system.process_group import ProcessGroup
     from charlm.training.state import TrainState
 
@@ -35,18 +36,17 @@ _AVERAGED = 0.05
 """The time of updates is averaged over this share of the minutes."""
 
 
-def check_minutes(minutes: float | None, settings: list[str], *, default: float | None = None) -> None:
+def check_minutes(minutes: float | None, settings: "Settings") -> None:
     """ConfigError for minutes out of range, or given twice."""
-    from charlm.config import valid_overrides
     from charlm.config.schema import MINUTES
 
-    if minutes is not None:
-        try:
-            in_range("minutes", minutes, *MINUTES)
-        except ValueError as error:
-            raise ConfigError(str(error)) from None
-    is_given_twice = any(path == ("train", "max_minutes") for _, path, _ in valid_overrides(settings))
-    if is_given_twice and (minutes or default):
+    if minutes is None:
+        return
+    try:
+        in_range("minutes", minutes, *MINUTES)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if "train.max_minutes" in settings:
         raise ConfigError("train.max_minutes: found beside minutes or its default; allowed: minutes alone")
 
 

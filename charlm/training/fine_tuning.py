@@ -1,5 +1,7 @@
 """What a run takes from another one, whose weights it starts from: settings, vocabulary and weights."""
 
+from typing import Any
+
 import torch
 
 from charlm.cells import Cell
@@ -7,8 +9,7 @@ from charlm.cells.cell import is_in_file
 from charlm.cells.split import equations_only
 from charlm.cells.stored import StoredCell
 from charlm.checkpoint import Checkpoint
-from charlm.config import Config, differences, flatten
-from charlm.config.yaml import dump_flow
+from charlm.config import Config, differences
 from charlm.data.corpus import CountedSources
 from charlm.data.vocabulary import Vocabulary, describe_characters
 from charlm.errors import ConfigError, VocabularyError
@@ -20,11 +21,11 @@ from charlm.system.formatting import counted
 _FREE_TO_DIFFER = ("model.dropout.", "model.zoneout", "model.init_uniform", "model.orthogonal")
 
 
-def settings_of_run(config: Config) -> list[str]:
-    """What a run takes over, as KEY=VALUE: how the text is read, and the model without its dropout."""
-    options = flatten(config).items()
-    taken = {key: value for key, value in options if key.startswith(("data.level", "data.records", "model."))}
-    return [f"{key}={dump_flow(value)}" for key, value in taken.items() if not key.startswith("model.dropout.")]
+def settings_of_run(config: Config) -> dict[str, Any]:
+    """What a run takes over, as sections: how the text is read, and the model without its dropout."""
+    sections = config.model_dump(mode="json", include={"data": {"level", "records"}, "model": True})
+    del sections["model"]["dropout"]
+    return sections
 
 
 def check_same_model(config: Config, init_from: Checkpoint) -> None:

@@ -12,6 +12,7 @@ import yaml
 
 import charlm
 from charlm.cells import LSTM, RNN, Cell, tanh
+from charlm.cells.file import load_cell
 from charlm.cells.stored import StoredCell
 from charlm.config import flatten, parse_config
 from charlm.errors import CellError, ConfigError
@@ -109,6 +110,9 @@ def test_resuming_runs_no_file_and_says_that_it_has_changed(cli, folder, trained
     assert (resumed.code, rows(run)[-1]["step"]) == (0, 6)
     assert f"{folder}/own/leaky.py:Leaky: the file has changed; the run continues with its own step" in resumed.err
     assert "runs this file" not in resumed.err
+    Path("moved.yaml").write_text(CONFIG.replace("leak: 0.5", "leak: 2.5"))
+    moved = cli("train", "--resume", "--run-dir", run, "--config", "moved.yaml").err
+    assert "model.cell.leak: found 2.5, the run has 0.5; allowed on --resume: the same; start a new run" in moved
     Path("own/leaky.py").write_text(LEAKY)
     assert cli("train", "--config", "own/mine.yaml", "--run-dir", "whole", "--set", "train.max_steps=6").code == 0
     assert rows(run)[-1]["nats"] == rows(Path("whole"))[-1]["nats"]
@@ -168,14 +172,14 @@ def test_what_is_wrong_with_the_file_is_one_line(source, name, fault):
     Path("wrong.py").write_text(source, encoding="utf-8")
     kind = f"wrong.py:{name}" if name else "wrong.py"
     with pytest.raises(ConfigError) as raised:
-        parse_config({}, "x", [f"model.cell.kind={kind}"], runs_file=True)
+        parse_config({}, "x", {"model.cell.kind": kind}, load_cell)
     [line] = raised.value.faults
     assert line.startswith(f"--set model.cell.kind={kind}: model.cell.kind: ")
     assert fault in line
 
 
 def test_other_processes_get_its_programs_instead_of_its_class():
-    config = parse_config({}, "x", ["model.cell.kind=leaky.py", "model.cell.hidden=7"], runs_file=True)
+    config = parse_config({}, "x", {"model.cell.kind": "leaky.py", "model.cell.hidden": 7}, load_cell)
     received = pickle.loads(pickle.dumps(config))
     assert flatten(received) == flatten(config)
     assert isinstance(received.model.cell, StoredCell)

@@ -17,7 +17,7 @@ from charlm.choice.recipe import all_settings
 from charlm.choice.rule import Candidate, best, is_promising, relative_nats
 from charlm.choice.speed import update_s
 from charlm.choice.suggest import suggest
-from charlm.config import Config, load_config
+from charlm.config import Config, load_config, merged, read_settings
 from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CharlmError
@@ -92,7 +92,7 @@ def of_machine(monkeypatch):
 
 
 def choice(minutes=1, given=(), **others):
-    return suggest(Request("my.txt", minutes, given), **others).config
+    return suggest(Request("my.txt", minutes, read_settings(given)), **others).config
 
 
 def units(config):
@@ -157,10 +157,11 @@ def test_from_ten_seconds_to_eight_hours_and_500_characters_to_a_gigabyte(speed,
 
 
 def test_a_section_gives_the_options_that_are_in_it_and_all_if_it_may_change_its_kind():
-    request = Request("my.txt", 1, ["train={batch_size: 4, ema: 0.5}", "model={cell: {kind: gru}}"])
-    given = ("train.batch_size", "train.ema", "model.cell.kind", "model.cell.hidden")
+    given = read_settings(["train={batch_size: 4, ema: 0.5}", "model={cell: {kind: gru}}"])
+    request = Request("my.txt", 1, given)
+    taken = ("train.batch_size", "train.ema", "model.cell.kind", "model.cell.hidden")
     left = ("train.bptt", "train.eval_every", "model.layers", "data.split")
-    assert [request.gives(option) for option in (*given, *left)] == [True] * 4 + [False] * 4
+    assert [request.gives(option) for option in (*taken, *left)] == [True] * 4 + [False] * 4
 
 
 @pytest.mark.parametrize(
@@ -220,12 +221,12 @@ def test_trained_weights_get_the_rate_that_their_knowledge_of_the_text_allows(
 ):
     """Much lower on their own text, whose split stays; that of random weights on a text unlike it."""
     monkeypatch.setattr("charlm.choice.suggest.CountedSources", CountedSources)  # the files, after all
-    longer = ["train.max_steps=200", "train.eval_every=0", "train.sample_every=0", "optimizer.lr=0.02"]
+    longer = {"train.max_steps": 200, "train.eval_every": 0, "train.sample_every": 0, "optimizer.lr": 0.02}
     start_run(load_config(trained_run / "config.yaml", longer), tmp_path / "run")
     initial = read_checkpoint(find_checkpoint(tmp_path / "run"))
     own = initial.config.data.source
     other = str(write("other.txt", words_text(20_000)[::-1]))
-    taken = [*settings_of_run(initial.config), "train.max_steps=2"]
+    taken = merged(settings_of_run(initial.config), {"train.max_steps": 2})
     rates = {}
     for source in (own, other):
         for start in (initial, None):

@@ -163,7 +163,7 @@ def test_a_file_imports_from_a_module_beside_it(cli, name):
         module.parent.mkdir(parents=True, exist_ok=True)
         module.write_text(f"from charlm.cells import {function} as act\n")
         Path(folder, "own.py").write_text(f"from {name} import act\n{HEAD}{STEP}act(p.linear(x, h))\n")
-        cell = load_cell("own.py:Own", Path(folder))
+        cell = load_cell(f"{folder}/own.py:Own")
         assert equations(cell.program(square=False))[0].startswith(f"hₜ = {function}(")
         stored = with_step_of_now(cell)
         assert not is_edited(stored)
@@ -186,10 +186,10 @@ def test_a_run_from_somebody_else_runs_no_file(cli, copied_run, text_file):
     assert cli("data", "info", copied_run.parent).code == 0
     small = ["--set", "train.max_steps=1", "--set", "device=cpu", "--set", "threads=1"]
     assert cli("train", text_file, "--init-from", copied_run, "--run-dir", "other", *small).code == 0
-    refused = f"{config}: model.cell.kind: found 'evil.py:Leaky'"
+    found = f"model.cell.kind: found '{copied_run}/evil.py:Leaky'"
     for words in (["train", "--config"], ["plan", "--config"], ["config", "show"]):
-        assert cli(*words, config).error.startswith(f"{refused} in a run's folder, ")
-    assert cli("train", "--resume", "--run-dir", copied_run, "--config", config).error.startswith(refused)
+        assert cli(*words, config).error.startswith(f"{config}: {found} in a run's folder, ")
+    assert cli("train", "--resume", "--run-dir", copied_run, "--config", config).error.startswith(found)
     assert cli("train", "--resume", "--run-dir", copied_run, "--set", "train.max_steps=7").code == 0
     config.write_text(config.read_text().replace("kind: lstm", "kind: evil.py:Leaky"))
     assert cli("config", "show", config, "--set", "model.cell.kind=leaky.py:Leaky").code == 0

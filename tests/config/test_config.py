@@ -6,7 +6,7 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from charlm.config import Config, dump_config, ignored_options, parse_config
+from charlm.config import Config, dump_config, ignored_options, parse_config, read_settings
 from charlm.config.yaml import load_yaml
 from charlm.errors import ConfigError
 
@@ -18,7 +18,7 @@ NO_VALIDATION = "train.patience: found early stopping without a validation split
 
 
 def parse(text: str, *overrides: str) -> Config:
-    return parse_config(load_yaml(text, "f"), "f", overrides)
+    return parse_config(load_yaml(text, "f"), "f", read_settings(overrides))
 
 
 FAULTS = [
@@ -37,7 +37,7 @@ OVERRIDDEN = [
     ("", ["sede=1"], f"sede: unknown key; allowed: {KEYS}; did you mean 'seed'?"),
     # A validator's fault lies below the place that pydantic names.
     ("model: {embedding: 0}", ["model.tie_embeddings=true"], "model.tie_embeddings: found true with embedding 0, one-"),
-    ("", ["train.max_steps="], NO_LIMIT),
+    ("", ["train.max_steps=null"], NO_LIMIT),
     # What is overwritten is not to blame.
     ("", ["model.cell.hidden=x", "model.cell={kind: gru, hidden: 0}"], "model.cell.hidden: found 0; allowed: an inte"),
     ("seed: 5", ["seed.a=3"], "found seed: 5, which has no keys; allowed: --set seed=VALUE"),

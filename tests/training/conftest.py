@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from charlm.cells.file import load_cell
 from charlm.config import parse_config
 from charlm.data.corpus import CountedSources
 from charlm.training.machine import choose_machine
@@ -94,7 +95,7 @@ def trainer_of(tmp_path):
             "optimizer": {"name": "sgd", "lr": 0.05, "clip_norm": 2.0, **(optimizer or {})},
             **{"device": "cpu", "precision": "fp32", **top},
         }
-        config = parse_config(raw, "test", runs_file=True)
+        config = parse_config(raw, "test", own_cell=load_cell)
         corpus = CountedSources(config.data).corpus()
         machine = choose_machine(config)
         return Trainer(config, corpus, replace(machine, device=torch.device(on)) if on else machine)

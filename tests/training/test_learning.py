@@ -44,9 +44,9 @@ def test_a_markov_source_is_learned_to_its_entropy_and_no_further(tmp_path, writ
 def test_each_trains(write, tmp_path):
     """At its own depth, layers, window, dropout and optimizer; with few units and on a short text."""
     text = write("text.txt", words_text(20_000))
-    small = ["model.cell.hidden=4", "train.batch_size=1", "train.max_steps=1", "train.sample_every=0"]
+    small = {"model.cell.hidden": 4, "train.batch_size": 1, "train.max_steps": 1, "train.sample_every": 0}
     for name, file in CONFIGS.items():
-        outcome = start_run(load_config(file, [*small, f"data.source={text}"]), tmp_path / name)
+        outcome = start_run(load_config(file, small | {"data.source": str(text)}), tmp_path / name)
         assert (outcome.step, 0 < outcome.best_nats < 10) == (1, True), name
 
 

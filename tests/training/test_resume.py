@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from charlm.checkpoint import best_score, read_checkpoint
-from charlm.config import load_config, parse_config
+from charlm.config import load_config, parse_config, read_settings
 from charlm.errors import ConfigError, DataError
 from charlm.runs import describe_run
 from charlm.system.files import replace_file
@@ -38,7 +38,7 @@ CASES["records"] = {"data": {"records": "\n"}, "train": {"batch_size": 1, "bptt"
 
 
 def changed(*options):
-    return lambda saved: parse_config(saved.model_dump(mode="json"), "saved", list(options))
+    return lambda saved: parse_config(saved.model_dump(mode="json"), "saved", read_settings(options))
 
 
 @pytest.mark.parametrize("case", CASES)
