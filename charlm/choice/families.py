@@ -1,5 +1,6 @@
 """The models to choose from, in families that differ in size only, and what the user asks for."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
