@@ -133,18 +133,21 @@ def _zig(command: list[str]) -> None:
 
 
 def shipped_kernels() -> list[Any]:
-    """The kernels that all trainings need, and those of `shipped_cells`."""
+    """The kernels that all trainings need, those of usual cells, and of other depths without options of states."""
+    from charlm.cells import RHN, Mogrifier
     from charlm.cells.state_options import ALL, PLAIN
     from charlm.native.kernels import SHARED_KERNELS, kernel_of
 
-    of_cells = [kernel_of(cell, options) for cell in shipped_cells() for options in (PLAIN, ALL)]
+    of_cells = [kernel_of(cell, options) for cell in usual_cells() for options in (PLAIN, ALL)]
+    of_cells += [kernel_of(RHN(depth=depth)) for depth in range(1, 11)]
+    of_cells += [kernel_of(Mogrifier(rounds=rounds)) for rounds in range(7)]
     different = {(kernel.name, kernel.digest): kernel for kernel in of_cells}
     return [*SHARED_KERNELS, *different.values()]
 
 
-def shipped_cells() -> Iterator[Any]:
-    """Each kind with its defaults and with each other choice of an option, the usual depths, and those of configs/."""
-    from charlm.cells import CELLS, RHN, Mogrifier
+def usual_cells() -> Iterator[Any]:
+    """Each kind with its defaults and with each other choice of an option, and those of configs/."""
+    from charlm.cells import CELLS
     from charlm.config import load_config
 
     for kind in CELLS.values():
@@ -153,9 +156,5 @@ def shipped_cells() -> Iterator[Any]:
             choices = (True, False) if field.annotation is bool else get_args(field.annotation)
             for choice in choices if name != "kind" and all(isinstance(one, str | bool) for one in choices) else ():
                 yield kind(**{name: choice})
-    for depth in range(1, 11):
-        yield RHN(depth=depth)
-    for rounds in range(7):
-        yield Mogrifier(rounds=rounds)
     for path in sorted(Path("configs").glob("*.yaml")):
         yield load_config(path).model.cell

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 
 from charlm.cells import Cell
-from charlm.cells.state_options import PLAIN
+from charlm.cells.state_options import ALL, PLAIN
 from charlm.errors import CellError
 from charlm.layers.proof import CPU, HIDDEN, INPUTS, Results, disagreement, largest_error, moved, random_starts, run
 from charlm.layers.reference import REFERENCE
@@ -59,6 +59,8 @@ def _agreements(cell: Cell, inputs: int) -> Iterator[tuple[str, str]]:
             there = [moved(start, device, dtype) for start in starts]
             own_task = task._replace(dtype=dtype)
             for backend in backends(own_task, device):
+                if backend.options == ALL:  # what is compared has no options
+                    continue
                 name = f"{backend.name} in {str(dtype).removeprefix('torch.')} on {device.type}"
                 if reason := lacks(backend, own_task, device):
                     yield name, f"left out: {reason}"

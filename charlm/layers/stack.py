@@ -105,13 +105,13 @@ class RecurrentLayers(nn.Module):
         self.batch_first = batch_first
         self.shard = WHOLE_BATCH
         """The shard of the batch that `forward` computes; masks are drawn for it."""
-        programs = cell.programs()
+        self._programs = cell.programs()
         self._passes: dict[StateOptions, tuple[Passes | None, Passes]] = {}
         self.forms: list[LayerForm] = []
         """Step and sizes of each layer."""
         for inputs in [input_size] + [cell.hidden] * (num_layers - 1):
             square = inputs == cell.hidden
-            program = programs[square] or cell.program(square)  # which raises: there is none
+            program = self._programs[square] or cell.program(square)  # which raises: there is none
             self.forms.append(LayerForm(program, cell.hidden, inputs))
         self.buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
@@ -365,7 +365,7 @@ class RecurrentLayers(nn.Module):
     def _both_passes(self, options: StateOptions) -> tuple[Passes | None, Passes]:
         """The passes of all layers; kept, because comparing whole programs takes as long as a small layer."""
         if options not in self._passes:
-            self._passes[options] = both_passes(*self.cell.programs(), options)
+            self._passes[options] = both_passes(*self._programs, options)
         return self._passes[options]
 
     def task(self, training: bool, options: StateOptions | None = None) -> Task:
