@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from charlm.checkpoint import Checkpoint
     from charlm.choice.families import Request
     from charlm.config import Config
-    from charlm.config.parse import Settings
+    from charlm.config.settings import Settings
     from charlm.system.process_group import ProcessGroup
     from charlm.training.loop import OnRow, Outcome
 

@@ -14,7 +14,7 @@ from charlm.choice.families import Request
 from charlm.choice.suggest import Suggestion, suggest
 from charlm.comparison.plan import Plan
 from charlm.config import Config, merged, parse_config
-from charlm.config.parse import Settings
+from charlm.config.settings import Settings
 from charlm.errors import ConfigError
 from charlm.model import count_parameters
 from charlm.report.run import COMPARISON, COMPARISON_BYTES

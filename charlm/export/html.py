@@ -118,7 +118,7 @@ def _matrix(weight: Tensor, weights: Weights) -> dict[str, Any]:
 
 
 def program_json(program: Program, hidden: int, inputs: int) -> dict[str, Any]:
-    """The program of a layer with H hidden units and I inputs, for charlm/web/model/program.js.
+    """The program of a layer with H hidden units and I inputs, for charlm/web/model/layer.js.
 
     Each node has the `length` of its value, its `stage` (STATIC, WINDOW or LOOP), and for `vector` and `part` the
     `start` in the parameter or in args[0]. Only vectors, products and their parts have several vectors side by side.

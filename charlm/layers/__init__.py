@@ -3,7 +3,7 @@
     stack.py            RecurrentLayers: parameters, states, dropout, initialization
     arguments.py        checks of what the stack is called with
     backend.py          Backend, one way to compute a layer; LayerCall, its arguments; Task, what it is chosen for
-    proof.py            the comparison of a backend with the reference loop, which drivers of GPUs must pass
+    gpu_proof.py        the comparison of a backend with the reference loop, which drivers of GPUs must pass
     selection.py        the backends, and the choice of the fastest one that can compute a stack
     reference.py        the reference loop, which defines the right results
     torch_operator.py   torch's own operators

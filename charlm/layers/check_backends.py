@@ -7,7 +7,7 @@ import torch
 from charlm.cells import Cell
 from charlm.cells.state_options import ALL, PLAIN
 from charlm.errors import CellError
-from charlm.layers.proof import CPU, HIDDEN, INPUTS, Results, disagreement, largest_error, moved, random_starts, run
+from charlm.layers.gpu_proof import CPU, HIDDEN, INPUTS, Results, disagreement, largest_error, moved, random_starts, run
 from charlm.layers.reference import REFERENCE
 from charlm.layers.selection import backends, lacks
 from charlm.layers.stack import RecurrentLayers

@@ -9,7 +9,7 @@ import torch
 from charlm.cells.state_options import ALL, StateOptions
 from charlm.gpu.recurrence import DRIVERS, GpuDriver
 from charlm.layers.backend import Backend, Task
-from charlm.layers.proof import fault_on_device
+from charlm.layers.gpu_proof import fault_on_device
 from charlm.layers.recurrence import cpu_layer, gpu_layer
 from charlm.layers.reference import REFERENCE
 from charlm.layers.torch_operator import torch_backends, torch_lacks

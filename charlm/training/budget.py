@@ -16,7 +16,7 @@ from charlm.system.console import say
 from charlm.system.number import in_range
 
 if TYPE_CHECKING:
-    from charlm.config.parse import Settings
+    from charlm.config.settings import Settings
     from charlm.system.process_group import ProcessGroup
     from charlm.training.state import TrainState
 

@@ -314,7 +314,7 @@ def test_the_cache_keeps_the_outcome_for_the_kernels_and_the_card(drivers, cache
     assert compares(resets=True)
     assert compares(state=0.5)
     with monkeypatch.context() as patch:
-        patch.setattr("charlm.layers.proof.describe_card", lambda device: "another")
+        patch.setattr("charlm.layers.gpu_proof.describe_card", lambda device: "another")
         assert compares()
     proofs = list((cache / "kernels").glob("rnn-*.proof"))
     for file in proofs:

@@ -1,7 +1,7 @@
 // Runs a model: one id in, the logits of the next one out.
 
 import { Kernel, Matrix } from "./matrix.js";
-import { Layer } from "./program.js";
+import { Layer } from "./layer.js";
 
 /** A parameter of the data: a matrix, a list of matrices, or a vector. */
 function parameterOf(data) {
