@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from charlm.config import Config
     from charlm.config.parse import Settings
     from charlm.system.process_group import ProcessGroup
-    from charlm.training.loop import OnRow, Outcome
+    from charlm.training.loop import OnRow
+    from charlm.training.run import Run
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ class TrainOptions:
         return Request(self.text, self.minutes or DEFAULT_MINUTES, self.settings)
 
 
-def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: "OnRow | None" = None) -> "Outcome":
+def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: "OnRow | None" = None) -> "Run":
     """Resume a run, train from a config, or choose settings for the text and the minutes and say why; see `start_run`.
 
     began_s: when the minutes began, by time.perf_counter(); for a pipe they begin when it has been read. Processes that
@@ -140,7 +141,7 @@ def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: 
     return start_run(config, run_dir, initial, name=name, group=group, opened=opened, budget=budget, on_row=on_row)
 
 
-def _resume(options: TrainOptions, group: "ProcessGroup") -> "Outcome":
+def _resume(options: TrainOptions, group: "ProcessGroup") -> "Run":
     """Continue a run with another config, or with its own, and the settings. The minutes are those of all sessions."""
     from charlm.config import Config, load_config, parse_config
     from charlm.config.parse import cell_of_run
@@ -203,12 +204,12 @@ def cost_of(options: TrainOptions, group: "ProcessGroup") -> "dict[str, Any]":
     return measure_cost(suggestion.config, group, suggestion.opened)
 
 
-def say_if_stopped(outcome: "Outcome") -> bool:
+def say_if_stopped(run: "Run") -> bool:
     """Whether a signal has stopped the run; if so, say how to resume it."""
     from charlm.training.signals import SIGNALS
 
-    if outcome.reason not in SIGNALS:
+    if run.reason not in SIGNALS:
         return False
-    command = f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}"
-    say("stopped", f"{outcome.reason} at update {outcome.step}; resume with:", command)
+    command = f"charlm train --resume --run-dir {shlex.quote(run.run_dir)}"
+    say("stopped", f"{run.reason} at update {run.step}; resume with:", command)
     return True

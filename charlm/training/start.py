@@ -22,10 +22,11 @@ from charlm.system.formatting import counted, format_bytes, format_share
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
 from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights, say_if_other_step
-from charlm.training.folder import RunFolder, claim_if_there, claim_run, make_folder, refusing_os_errors
-from charlm.training.loop import OnRow, Outcome, TrainingLoop
+from charlm.training.folder import claim_if_there, claim_run, make_folder, refusing_os_errors
+from charlm.training.loop import OnRow, TrainingLoop
 from charlm.training.machine import Machine, choose_machine
 from charlm.training.metrics import Tracker
+from charlm.training.run import Run
 from charlm.training.snapshot import restore_snapshot
 from charlm.training.step import Trainer
 
@@ -40,7 +41,7 @@ def start_run(
     opened: tuple[Machine, CountedSources] | None = None,
     budget: Budget | None = None,
     on_row: OnRow | None = None,
-) -> Outcome:
+) -> Run:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
     run_dir: None: runs/<name>-<time>. opened: the machine and the text for which settings were chosen. budget: the
@@ -77,7 +78,7 @@ def resume_run(
     change: Callable[[Config], Config] = lambda config: config,
     group: ProcessGroup = ONE_PROCESS,
     on_row: OnRow | None = None,
-) -> Outcome:
+) -> Run:
     """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
 
     `change` maps the saved config to the new one. ConfigError if it changes an option that determines the weights, the
@@ -156,12 +157,12 @@ def _share_seen(corpus: Corpus, texts: list[dict[str, Any]], config: Config) -> 
     return share
 
 
-def _fit(trainer: Trainer, corpus: Corpus, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Outcome:
+def _fit(trainer: Trainer, corpus: Corpus, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Run:
     group, state = trainer.group, trainer.state
     log = refusing_os_errors(run_dir)(Tracker)
     tracker = group.on_each(log, run_dir, state if resumed else None, writes=group.is_first)
     group.remember("run", str(run_dir.resolve()))
-    loop = TrainingLoop(trainer, corpus, RunFolder(run_dir), tracker, on_row)
+    loop = TrainingLoop(trainer, corpus, run_dir, tracker, on_row)
     if not resumed:
         state.due = loop.actions_due()
     return loop.fit()
