@@ -4,7 +4,7 @@ import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -95,7 +95,7 @@ def _print_end(run: Run, json: bool) -> None:
         raise typer.Exit(SIGNALS[run.reason])
     done = f"{run.reason} at update {run.step}, {format_duration(run.elapsed_s)}"
     best_nats, best_step = run.best_nats, run.best_step
-    if best_nats is None:
+    if best_nats is None or run.valid_nats is None:
         say("done", done)
     else:
         per_record = ""

@@ -100,7 +100,7 @@ def _gradients(model: TrainedModel) -> dict[str, Any]:
 
 def _shaded(model: TrainedModel, ids: Ids) -> dict[str, Any]:
     """The text, with its bits."""
-    return text_data(shown_text(model, ids), predict(model.network, ids).bits_N)
+    return text_data(shown_text(model, ids), predict(model.network, ids)["bits"])
 
 
 def _written(model: TrainedModel) -> Ids:

@@ -33,7 +33,6 @@ from charlm.system.files import (
 )
 from charlm.system.lock import LOCK, holds, locked
 
-
 # During the run
 
 
