@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from charlm.checkpoint import best_score, newest_whole
-from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError
 from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
@@ -37,12 +36,12 @@ class _Stopped(Exception):
 class TrainingLoop:
     """`fit` trains until a limit is reached or a signal arrives."""
 
-    def __init__(self, trainer: Trainer, corpus: Corpus, run_dir: Path, tracker: Tracker, on_row: OnRow | None) -> None:
+    def __init__(self, trainer: Trainer, run_dir: Path, tracker: Tracker, on_row: OnRow | None) -> None:
         self.trainer = trainer
         self.config = trainer.config
         self.group = trainer.group
         self.budget = trainer.budget
-        self.corpus = corpus
+        self.corpus = trainer.corpus
         self.run_dir = run_dir
         self._last = run_dir / FOLDER / LAST
         self.tracker = tracker
@@ -54,7 +53,7 @@ class TrainingLoop:
         self._train_row: dict[str, Any] = {}
         self._train_nats_of_best = math.nan  # of the last such row before the best score
         window = self.config.train.batch_size * self.config.train.bptt
-        self.budget.begin(trainer.state, len(corpus.splits.get("valid", ())) / window)
+        self.budget.begin(trainer.state, len(self.corpus.splits.get("valid", ())) / window)
 
     def fit(self) -> Run:
         """Train until a limit or a signal; RunError if a checkpoint cannot be written.
@@ -167,12 +166,12 @@ class TrainingLoop:
             run_dir=str(self.run_dir),
             reason=reason,
             step=state.step,
-            chars=round(state.symbols / self.trainer.symbols_per_char),
+            chars=round(state.symbols / self.corpus.symbols_per_char),
             elapsed_s=state.elapsed_s,
             valid_nats=state.valid_nats,
             best_nats=state.best_nats,
             best_step=state.best_step,
-            parameters=count_parameters(self.trainer.config.model, len(self.trainer.vocabulary)),
+            parameters=count_parameters(self.trainer.config.model, len(self.corpus.vocabulary)),
             best_nats_per_record=per_line,
             scored=scored,
             is_overfit=self.trainer.epochs() >= 1 and self._train_row.get("nats", math.nan) < self._train_nats_of_best,
@@ -222,7 +221,7 @@ class TrainingLoop:
         if not nats < 2**63:  # no checkpoint may hold more
             raise divergence(state.step, f"a validation score of {nats:.3g} nats, which stands for infinity")
         loss = score.nats_sum / (len(valid.ids) - valid.given) * self.config.train.scored_steps
-        self._record(metrics_row(state, trainer.symbols_per_char, "valid", loss, nats, score.chars_per_s))
+        self._record(metrics_row(state, self.corpus.symbols_per_char, "valid", loss, nats, score.chars_per_s))
         state.valid_nats = nats
         # A run that was killed after it wrote `best` comes to this score again.
         is_again = (nats, state.step) == (state.best_nats, state.best_step)
@@ -231,7 +230,7 @@ class TrainingLoop:
             state.best_nats, state.best_step = nats, state.step
             self._train_nats_of_best = self._train_row.get("nats", math.nan)
         per_record = "" if score.nats_per_record is None else f"  {score.nats_per_record:.2f} nats/record"
-        has_bytes = trainer.vocabulary.level == "byte" and score.bits_per_byte is not None
+        has_bytes = self.corpus.vocabulary.level == "byte" and score.bits_per_byte is not None
         per_byte = f"  {score.bits_per_byte:.4f} bits/byte" if has_bytes else ""
         scores = f"{nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_byte}{per_record}"
         best = "  best" if state.is_best else ""
@@ -243,7 +242,7 @@ class TrainingLoop:
         sample = self.group.on_first(
             draw_sample,
             trainer.evaluated_model.eval(),
-            trainer.vocabulary,
+            self.corpus.vocabulary,
             options=SamplingOptions(length=train.sample_length, temperature=train.sample_temperature),
             seed=self.config.seed + step,
             stops=lambda: self._received or self._signals,
@@ -277,7 +276,7 @@ class TrainingLoop:
 
     def _print_header(self) -> None:
         trainer, model = self.trainer, self.config.model
-        say("model", f"{model.description}: {count_parameters(model, len(trainer.vocabulary)):,} parameters")
+        say("model", f"{model.description}: {count_parameters(model, len(self.corpus.vocabulary)):,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
         say("update", describe_treatment(trainer.optimizer, self.config.optimizer.name))
         say("run", str(self.run_dir))
@@ -288,7 +287,7 @@ class TrainingLoop:
     def _record_train(self) -> None:
         """Log the metrics since the last row; DivergenceError if an update was not finite."""
         self.trainer.check_finite()
-        row = train_row(self.trainer.state, self.config.train, self.trainer.symbols_per_char)
+        row = train_row(self.trainer.state, self.config.train, self.corpus.symbols_per_char)
         self._record(row)
         self._train_row = row
 
