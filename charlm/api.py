@@ -153,19 +153,18 @@ def _settings(*overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides as one mapping with plain values; later ones win."""
     from charlm.config import merged
 
-    plain = []
+    def plain(value: Any) -> Any:
+        """NumPy's numbers and arrays as Python's; other objects, such as paths, as text."""
+        return value.tolist() if hasattr(value, "tolist") else str(value)
+
+    settings = []
     for each in overrides:
         if not isinstance(each, Mapping):
             found = type(each).__name__
             raise TypeError(f'overrides: found {found}; allowed: a mapping, such as {{"train.max_steps": 500}}')
         # The text NaN, which an error can show, in place of the number.
-        plain.append(json.loads(json.dumps(dict(each), default=_plain), parse_constant=str))
-    return merged(*plain)
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as Python's; other objects, such as paths, as text."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+        settings.append(json.loads(json.dumps(dict(each), default=plain), parse_constant=str))
+    return merged(*settings)
 
 
 def _check_text(text: str | Path | None) -> None:

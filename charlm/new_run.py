@@ -108,18 +108,20 @@ def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: 
         return _resume(options, group)
     from charlm.checkpoint import read_checkpoint
     from charlm.choice.suggest import suggest
-    from charlm.training.folder import discard_text
+    from charlm.training.folder import discard_text, keep_text
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
     if again := group.on_first(run_of_this_launch, group):
         return resume_run(again, group=group, on_row=on_row)
     if group.on_first(options.has_pipe):
-        options = group.on_first(_with_text_kept, options)
+        assert options.text is not None
+        file = group.on_first(keep_text, options.text, options.run_dir)
+        options = replace(options, text=str(file), run_dir=file.parent)
         try:
             return start(options, group, time.perf_counter(), on_row)
         except (DataError, VocabularyError):  # what is wrong with the text does not go away
-            if group.is_first and options.run_dir:
-                discard_text(options.run_dir)
+            if group.is_first:
+                discard_text(file.parent)
             raise
     path = options.init_from
     initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
@@ -158,15 +160,6 @@ def _resume(options: TrainOptions, group: "ProcessGroup") -> "Run":
         return load_config(options.config, settings, own_cell)
 
     return resume_run(options.run_dir, change, group)
-
-
-def _with_text_kept(options: TrainOptions) -> TrainOptions:
-    """The run with the text of a pipe in a file of its folder."""
-    from charlm.training.folder import keep_text
-
-    assert options.text is not None
-    file = keep_text(options.text, options.run_dir)
-    return replace(options, text=str(file), run_dir=file.parent)
 
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":

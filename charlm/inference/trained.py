@@ -23,7 +23,7 @@ from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference.dynamic import evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.options import SamplingOptions
-from charlm.inference.reach import LONGEST, gradient_norms
+from charlm.inference.reach import gradient_norms
 from charlm.inference.sampling import next_probabilities, sample_text
 from charlm.inference.seen import SeenTexts, earlier_texts, listed_texts, longest_copy
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
@@ -231,16 +231,15 @@ class TrainedModel:
         ids = [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
         return text_features(self.network, ids, pool)
 
-    def gradient_norms(self, text: str | EncodedText, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
+    def gradient_norms(self, text: str | EncodedText) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂x_{t−k} for each layer and k = 1 … K: [L, K].
 
         loss_t is the loss, in nats, of the character after step t. x_{t−k} is the layer's input at step t − k: for the
         first layer the vector of the embedding or the one-hot vector, for each other layer the output of the layer
-        below. The mean over up to 256 positions t of the text. K is `longest`, or less for a short text. With several
+        below. The mean over up to 256 positions t of the text. K is 100, or less for a short text. With several
         members, of the first. DataError for a text shorter than four.
         """
-        longest = in_range("longest", longest, 1, LARGEST)
-        return gradient_norms(self.first_member("gradients").single_network, self._encoded(text).ids, longest)
+        return gradient_norms(self.first_member("gradients").single_network, self._encoded(text).ids)
 
     def classify(
         self,
