@@ -1,4 +1,4 @@
-"""charlm runs: what there is on disk."""
+"""charlm runs, charlm report: what there is on disk."""
 
 import time
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import print_json, print_rows
+from charlm.cli.common import print_json, print_rows, write_page
 from charlm.errors import RunError
 from charlm.runs import RunSummary, describe_run, find_runs
 from charlm.scored import apart, text_names
@@ -68,3 +68,28 @@ def runs(
             say("note", note)
     else:
         say("runs", f"none in {where}; start one, for example:", "charlm train my.txt --minutes 10")
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs, or folders that hold some.")],
+    out: usage.PageFile = Path("report.html"),
+) -> None:
+    """Write a page of HTML about one or several runs.
+
+    Shows curves of loss, learning rate, gradient norm and speed, settings that differ, samples over time, and final
+    scores; for a comparison's folder, its measures. One file: open it in a browser, offline, or send it to a colleague.
+
+    \b
+    Example:
+      charlm report runs/mine runs/other --out report.html
+    """
+    from charlm.data.outputs import check_output
+    from charlm.report.page import report_page
+    from charlm.report.run import read_comparison, read_run, runs_in
+
+    paths = {path.resolve(): path for given in runs for path in runs_in(given)}
+    read = [read_run(path) for path in paths.values()]
+    comparisons = ((found, folder) for folder in runs if (found := read_comparison(folder)))
+    comparison, folder = next(comparisons, (None, Path()))
+    check_output(out, "--out", "a page of charlm report")
+    write_page(out, report_page(read, comparison, folder))

@@ -96,8 +96,8 @@ class Tracker:
         self._begin_charts(resumed)
 
     def _truncate(self, state: TrainState) -> None:
-        truncate(self._folder / METRICS, state.step, state.rows)
-        truncate(self._folder / SAMPLES, state.step - 1 if "sample" in state.due else state.step)
+        _truncate(self._folder / METRICS, state.step, state.rows)
+        _truncate(self._folder / SAMPLES, state.step - 1 if "sample" in state.due else state.step)
 
     def _begin_charts(self, resumed: TrainState | None) -> None:
         """Begin a new file of events per split; TensorBoard reads a folder's in the order of their names.
@@ -174,7 +174,7 @@ def _encoded(events: list[Event]) -> bytes:
     return data.getvalue()
 
 
-def truncate(file: Path, step: int, rows: int | None = None) -> None:
+def _truncate(file: Path, step: int, rows: int | None = None) -> None:
     """Drop all rows after the first `rows`, and from the first on that is incomplete or of a later step."""
     lines: list[bytes] = []
     if file.exists():
