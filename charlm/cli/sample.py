@@ -154,12 +154,15 @@ def _drawn(
 ) -> Iterator[tuple[int, str]]:
     """Yield seeds and samples that match, and with `new` are new, until there are `count`; prints how many it drew."""
     from charlm.inference.sampling import new_records, sample_many
+    from charlm.inference.seen import seen_records
 
     is_choosing = new or bool(wanted.pattern)
     seeds = range(seed, seed + count * (_TRIES if is_choosing else 1))
     samples = sample_many(trained.network, trained.vocabulary, prompt, options, seeds)
     if new:
-        samples = new_records(samples, prompt, trained.seen.records(trained.vocabulary, trained.config.data.records))
+        seen, _ = trained.seen
+        known = seen_records(seen, trained.vocabulary, trained.config.data.records)
+        samples = new_records(samples, prompt, known)
     found, last = 0, seed - 1
     for last, text in samples:
         if wanted.search(prompt + text):

@@ -25,7 +25,7 @@ from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.inference.reach import gradient_norms
 from charlm.inference.sampling import next_probabilities, sample_text
-from charlm.inference.seen import SeenTexts, earlier_texts, listed_texts, longest_copy
+from charlm.inference.seen import earlier_texts, listed_texts, longest_copy
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
 from charlm.model import (
     CharLM,
@@ -162,7 +162,7 @@ class TrainedModel:
         of its longest copied stretch, in characters (bytes for a byte model), that stretch, and the share of its
         windows that occur; None for a text shorter than a window. DataError if the run's text has changed or is gone.
         """
-        seen, separator = self.seen.texts, self.config.data.records
+        (seen, _), separator = self.seen, self.config.data.records
         answers = []
         for ids in self._ids_of_all(texts):
             (start, length), share = longest_copy(ids, seen)
@@ -310,13 +310,16 @@ class TrainedModel:
         return load_unchanged_corpus(self.config.data, self.vocabulary, self.progress, self.path.parent.parent)
 
     @functools.cached_property
-    def seen(self) -> SeenTexts:
-        """What the weights were trained on, in this run and those that it started from; says what cannot be read."""
+    def seen(self) -> tuple[list[Ids], list[str]]:
+        """The texts that the weights were trained on, in this run and those that it started from.
+
+        And a line for each text that cannot be read, which is also said.
+        """
         *before, _ = listed_texts(self.config, self.progress)
-        earlier = earlier_texts(before, self.vocabulary, self.config.data, self.corpus.sha256)
-        for fault in earlier.unread:
+        texts, unread = earlier_texts(before, self.vocabulary, self.config.data, self.corpus.sha256)
+        for fault in unread:
             say("skipped", f"not searched: {fault}")
-        return earlier._replace(texts=[self.corpus.splits["train"], *earlier.texts])
+        return [self.corpus.splits["train"], *texts], unread
 
     def _encoded(self, text: str | EncodedText) -> EncodedText:
         return text if isinstance(text, EncodedText) else self.encode(text)

@@ -132,12 +132,12 @@ def _packed(trained: TrainedModel, ids: Ids, predictions: Predictions) -> dict[s
 def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
     """The copied stretches, and which texts were not searched for them."""
     try:
-        seen = trained.seen
+        seen, unread = trained.seen
     except DataError as error:
         say("skipped", f"copied stretches: {error}")
         return {"copied": [], "unread": one_line(str(error))}
-    copied = copied_stretches(copied_ngrams(ids, seen.texts))
-    return {"copied": copied, "unread": one_line("; ".join(seen.unread))}
+    copied = copied_stretches(copied_ngrams(ids, seen))
+    return {"copied": copied, "unread": one_line("; ".join(unread))}
 
 
 def tracking_units(trained: TrainedModel, ids: Ids) -> dict[Unit, dict[str, Any]]:

@@ -146,13 +146,13 @@ def _say_text(config: Config, corpus: Corpus) -> None:
 def _share_seen(trainer: Trainer) -> float | None:
     """The share of the validation text that the weights were trained on in earlier runs, or None; says what it is."""
     corpus, data = trainer.corpus, trainer.config.data
-    seen = earlier_texts(trainer.state.earlier_texts, corpus.vocabulary, data, corpus.sha256)
+    seen, unread = earlier_texts(trainer.state.earlier_texts, corpus.vocabulary, data, corpus.sha256)
     valid = corpus.texts["valid"].first(SEARCHED)
     share = float(seen_places(valid, seen, data.records).mean())
-    for fault in seen.unread:
+    for fault in unread:
         say("note", f"the weights may have been trained on the validation text: {fault}")
     if share < NOTED:
-        return None if seen.unread else 0.0
+        return None if unread else 0.0
     what = f"the weights were trained on {format_share(share)} of the validation text"
     say("note", f"{what}, so its scores are too good; see data.split and data.valid_source")
     return share
