@@ -57,8 +57,8 @@ class TrainOptions:
         data = (self.parse() if self.config else self.request().base()).data
         if self.init_from is not None:
             find_checkpoint(self.init_from, "--init-from")
-        source = None if self.has_pipe() else data.source
-        for each in filter(None, (source, data.valid_source, data.test_source)):
+        check_exists(data.source, or_pipe=data.source == self.text)
+        for each in filter(None, (data.valid_source, data.test_source)):
             check_exists(each)
 
     def has_pipe(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from charlm.errors import CheckpointError, DamagedCheckpointError
 from charlm.scored import ScoredText
-from charlm.system.files import read_file, regular
+from charlm.system.files import read_file, reason_of, regular
 from charlm.system.formatting import model_in_words
 from charlm.system.lock import is_locked
 from charlm.version import __version__
@@ -143,7 +143,7 @@ def find_checkpoint(path: Path, option: str = "") -> Path:
     try:
         fault = "" if path.exists() else "no such file or folder"
     except OSError as error:
-        fault = error.strerror
+        fault = reason_of(error)
     if fault:
         raise CheckpointError(f"{where}: {fault}; allowed: a run's folder or a checkpoint in its {FOLDER}/")
     if not path.is_dir():

@@ -14,6 +14,7 @@ from charlm.errors import RunError
 from charlm.runs import RunSummary, describe_run, find_runs
 from charlm.scored import apart, text_names
 from charlm.system.console import say
+from charlm.system.files import reason_of
 from charlm.system.formatting import format_duration, one_line
 
 _NUMBERS = ("updates", "best nats/char")
@@ -45,7 +46,7 @@ def runs(
         fault = "is a file" if folder.exists() else "no such folder"
         raise RunError(f"{folder}: {fault}; allowed: a folder that holds runs")
 
-    paths = find_runs(where, lambda error: say("skipped", f"{error.filename}: {error.strerror}"))
+    paths = find_runs(where, lambda error: say("skipped", f"{error.filename}: {reason_of(error)}"))
     listed = [describe_run(path) for path in paths] if where.is_dir() else []
     listed.sort(key=lambda run: (-run.written_s, str(run.path)))
     if json:

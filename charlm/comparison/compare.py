@@ -58,7 +58,7 @@ def compare(plan: Plan, folder: Path) -> list[tuple[Row, ReportedRun, TrainedMod
     fewest = min(record.splits["valid"]["chars"].max(initial=0) for each in records.values() for record in each)
     compared = []
     for cell, each in records.items():
-        model = load(each[0].path, "cpu", "fp32").first_member("compare")
+        model = load(each[0].about.path, "cpu", "fp32").first_member("compare")
         compared.append((_row(cell, configs[cell], each, fewest, model), each[0], model))
     return sorted(compared, key=lambda kind: math.inf if kind[0]["nats"] is None else kind[0]["nats"])
 

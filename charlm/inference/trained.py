@@ -209,16 +209,12 @@ class TrainedModel:
         ids = [as_records(ids, self.network.reset_id) for ids in self._ids_of_all(texts)]
         surprises = []
         for text, nats in zip(texts, score_texts(self.network, ids), strict=True):
-            bits = nats_to_bits(1) * nats.astype(np.float64)
-            surprises.append(self._of_characters(bits, text))
+            bits, scored = nats_to_bits(1) * nats.astype(np.float64), f"{text}\n"  # the end of a record is one symbol
+            if not self.network.reads_records:
+                given = int(self.vocabulary.sizes(text[:1]).sum())  # the first character; its first symbol has no bits
+                bits, scored = bits[max(given - 1, 0) :], text[1:]
+            surprises.append(self.vocabulary.sums_of_characters(bits, scored))
         return surprises
-
-    def _of_characters(self, bits: npt.NDArray[np.float64], text: str) -> npt.NDArray[np.float64]:
-        """The bits of a text's characters from those of its scored symbols, see `char_surprise`."""
-        if self.network.reads_records:
-            return self.vocabulary.sums_of_characters(bits, f"{text}\n")  # the end of a record is one symbol
-        given = int(self.vocabulary.sizes(text[:1]).sum())  # the first character; its first symbol has no bits
-        return self.vocabulary.sums_of_characters(bits[max(given - 1, 0) :], text[1:])
 
     def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]:
         """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].

@@ -32,12 +32,12 @@ def report_page(runs: Sequence[ReportedRun], comparison: dict[str, Any] | None =
     """
     root = folder.resolve()
     compared = {} if comparison is None else {root / name: kind for name, kind in comparison["runs"].items()}
-    at = {run.path.resolve(): run for run in runs}
+    at = {run.about.path.resolve(): run for run in runs}
     if not compared.keys() <= at.keys():
         comparison, compared = None, {}
     order = [*compared, *(place for place in at if place not in compared)]
     runs = [at[place] for place in order]
-    short = short_names([run.path for run in runs])
+    short = short_names([run.about.path for run in runs])
     names = [one_line(compared.get(place, name)) for place, name in zip(order, short, strict=True)]
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
     shown = [_shown(name, run) for name, run in zip(names, runs, strict=True)]
