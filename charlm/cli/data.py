@@ -35,7 +35,7 @@ def list_corpora() -> None:
 
 @app.command()
 def info(
-    source: Annotated[str, typer.Argument(help="A file, a folder, a glob, or builtin:NAME.")],
+    text: usage.NeededText,
     level: Annotated[Literal["char", "byte"], typer.Option(help="What a symbol is.")] = "char",
     lines: usage.Lines = False,
     records: usage.Records = None,
@@ -53,18 +53,18 @@ def info(
     from charlm.data.counting import count_source
 
     separator = usage.separator_of(lines, records)
-    text = count_source(source, level, separator)
-    cut = cutting(text, vocabulary_of(text), dict(zip(SPLITS, DataConfig().split, strict=True)))
-    in_records = f" in {counted(text.record_count, 'record')}" if separator else ""
+    source = count_source(text, level, separator)
+    cut = cutting(source, vocabulary_of(source), dict(zip(SPLITS, DataConfig().split, strict=True)))
+    in_records = f" in {counted(source.record_count, 'record')}" if separator else ""
     print_table(
         {
-            "files": f"{len(text.paths):,}",
-            "size": f"{sum(text.sizes):,} bytes",
-            "length": f"{text.length:,} {level}s{in_records}",
-            "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
-            "rare": _rare(text),
+            "files": f"{len(source.paths):,}",
+            "size": f"{sum(source.sizes):,} bytes",
+            "length": f"{source.length:,} {level}s{in_records}",
+            "vocabulary": "256" if level == "byte" else f"{len(source.symbols):,}",
+            "rare": _rare(source),
             "splits": cut or ("by a hash of each record" if separator else "in order"),
-            "sha256": text.sha256,
+            "sha256": source.sha256,
         }
     )
 
