@@ -8,7 +8,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +16,13 @@ from charlm.errors import ConfigError
 from charlm.new_run import TrainOptions, say_if_stopped, start
 from charlm.runs import find_checkpoint
 from charlm.system.host import limit_spinning, limit_threads
+from charlm.training.run import Run
 
 if TYPE_CHECKING:
     import torch
 
     from charlm.cells import Cell
     from charlm.inference.trained import TrainedModel
-    from charlm.training.loop import Outcome
 
 
 def load(path: str | Path, device: "str | torch.device" = "auto", precision: str = "auto") -> "TrainedModel":
@@ -50,11 +49,11 @@ def train(
     run_dir: str | Path | None = None,
     init_from: str | Path | None = None,
     on_log: Callable[[dict[str, Any]], object] | None = None,
-) -> "Run":
+) -> Run:
     """Train a new model, as `charlm train` does: the same settings, run folder and lines on stderr.
 
     Ctrl-C, SIGTERM or SIGHUP ends the training after the current step; the run is saved and returned, with the
-    signal's name as `outcome.reason`. A second Ctrl-C raises KeyboardInterrupt.
+    signal's name as `reason`. A second Ctrl-C raises KeyboardInterrupt.
 
     Args:
         text: a file, folder, glob, builtin:NAME, or - for stdin, which is saved in the run's folder.
@@ -99,9 +98,9 @@ def train(
 
         loaded_s = time.perf_counter() - began_s
         with one_training, own_settings(), process_group() as group:
-            outcome = start(asked, group, time.perf_counter() - loaded_s, on_log)
-    say_if_stopped(outcome)
-    return Run(Path(outcome.run_dir), outcome)
+            run = start(asked, group, time.perf_counter() - loaded_s, on_log)
+    say_if_stopped(run)
+    return run
 
 
 def compare(
@@ -137,27 +136,6 @@ def compare(
         return [row for row, _, _ in compare(plan, Path(folder or comparison_folder(plan.text)))]
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run that `train` has made."""
-
-    path: Path
-    """Its folder."""
-    outcome: "Outcome"
-    """How it ended: reason, step, best_nats (nats per character), elapsed_s and more."""
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl; docs/training.md describes the columns. RunError if the file cannot be read."""
-        from charlm.training.metrics import read_rows
-
-        return read_rows(self.path)
-
-    def load(self, device: "str | torch.device" = "auto", precision: str = "auto") -> "TrainedModel":
-        """The run's model, from its best checkpoint; see `charlm.load`."""
-        return load(self.path, device, precision)
-
-
 def _import_torch() -> None:
     """Import torch with settings that it reads from the environment then; the command line makes the same."""
     if "torch" not in sys.modules:
@@ -175,19 +153,18 @@ def _settings(*overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The overrides as one mapping with plain values; later ones win."""
     from charlm.config import merged
 
-    plain = []
+    def plain(value: Any) -> Any:
+        """NumPy's numbers and arrays as Python's; other objects, such as paths, as text."""
+        return value.tolist() if hasattr(value, "tolist") else str(value)
+
+    settings = []
     for each in overrides:
         if not isinstance(each, Mapping):
             found = type(each).__name__
             raise TypeError(f'overrides: found {found}; allowed: a mapping, such as {{"train.max_steps": 500}}')
         # The text NaN, which an error can show, in place of the number.
-        plain.append(json.loads(json.dumps(dict(each), default=_plain), parse_constant=str))
-    return merged(*plain)
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's numbers and arrays as Python's; other objects, such as paths, as text."""
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+        settings.append(json.loads(json.dumps(dict(each), default=plain), parse_constant=str))
+    return merged(*settings)
 
 
 def _check_text(text: str | Path | None) -> None:

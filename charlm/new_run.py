@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from charlm.config import Config
     from charlm.config.settings import Settings
     from charlm.system.process_group import ProcessGroup
-    from charlm.training.loop import OnRow, Outcome
+    from charlm.training.loop import OnRow
+    from charlm.training.run import Run
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,8 @@ class TrainOptions:
         data = (self.parse() if self.config else self.request().base()).data
         if self.init_from is not None:
             find_checkpoint(self.init_from, "--init-from")
-        source = None if self.has_pipe() else data.source
-        for each in filter(None, (source, data.valid_source, data.test_source)):
+        check_exists(data.source, or_pipe=data.source == self.text)
+        for each in filter(None, (data.valid_source, data.test_source)):
             check_exists(each)
 
     def has_pipe(self) -> bool:
@@ -97,7 +98,7 @@ class TrainOptions:
         return Request(self.text, self.minutes or DEFAULT_MINUTES, self.settings)
 
 
-def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: "OnRow | None" = None) -> "Outcome":
+def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: "OnRow | None" = None) -> "Run":
     """Resume a run, train from a config, or choose settings for the text and the minutes and say why; see `start_run`.
 
     began_s: when the minutes began, by time.perf_counter(); for a pipe they begin when it has been read. Processes that
@@ -107,18 +108,20 @@ def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: 
         return _resume(options, group)
     from charlm.checkpoint import read_checkpoint
     from charlm.choice.suggest import suggest
-    from charlm.training.folder import discard_text
+    from charlm.training.folder import discard_text, keep_text
     from charlm.training.start import resume_run, run_of_this_launch, start_run
 
     if again := group.on_first(run_of_this_launch, group):
         return resume_run(again, group=group, on_row=on_row)
     if group.on_first(options.has_pipe):
-        options = group.on_first(_with_text_kept, options)
+        assert options.text is not None
+        file = group.on_first(keep_text, options.text, options.run_dir)
+        options = replace(options, text=str(file), run_dir=file.parent)
         try:
             return start(options, group, time.perf_counter(), on_row)
         except (DataError, VocabularyError):  # what is wrong with the text does not go away
-            if group.is_first and options.run_dir:
-                discard_text(options.run_dir)
+            if group.is_first:
+                discard_text(file.parent)
             raise
     path = options.init_from
     initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
@@ -140,7 +143,7 @@ def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: 
     return start_run(config, run_dir, initial, name=name, group=group, opened=opened, budget=budget, on_row=on_row)
 
 
-def _resume(options: TrainOptions, group: "ProcessGroup") -> "Outcome":
+def _resume(options: TrainOptions, group: "ProcessGroup") -> "Run":
     """Continue a run with another config, or with its own, and the settings. The minutes are those of all sessions."""
     from charlm.config import Config, load_config, parse_config
     from charlm.config.parse import cell_of_run
@@ -157,15 +160,6 @@ def _resume(options: TrainOptions, group: "ProcessGroup") -> "Outcome":
         return load_config(options.config, settings, own_cell)
 
     return resume_run(options.run_dir, change, group)
-
-
-def _with_text_kept(options: TrainOptions) -> TrainOptions:
-    """The run with the text of a pipe in a file of its folder."""
-    from charlm.training.folder import keep_text
-
-    assert options.text is not None
-    file = keep_text(options.text, options.run_dir)
-    return replace(options, text=str(file), run_dir=file.parent)
 
 
 def _with_model_of(request: "Request", initial: "Checkpoint", name: str) -> "Request":
@@ -203,12 +197,12 @@ def cost_of(options: TrainOptions, group: "ProcessGroup") -> "dict[str, Any]":
     return measure_cost(suggestion.config, group, suggestion.opened)
 
 
-def say_if_stopped(outcome: "Outcome") -> bool:
+def say_if_stopped(run: "Run") -> bool:
     """Whether a signal has stopped the run; if so, say how to resume it."""
     from charlm.training.signals import SIGNALS
 
-    if outcome.reason not in SIGNALS:
+    if run.reason not in SIGNALS:
         return False
-    command = f"charlm train --resume --run-dir {shlex.quote(outcome.run_dir)}"
-    say("stopped", f"{outcome.reason} at update {outcome.step}; resume with:", command)
+    command = f"charlm train --resume --run-dir {shlex.quote(run.run_dir)}"
+    say("stopped", f"{run.reason} at update {run.step}; resume with:", command)
     return True

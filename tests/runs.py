@@ -66,4 +66,4 @@ def interrupted_after(steps, number=signal.SIGINT):
 
 def row_of(trainer: Trainer) -> dict[str, Any]:
     """The metrics since the trainer's last row."""
-    return train_row(trainer.state, trainer.config.train, trainer.symbols_per_char)
+    return train_row(trainer.state, trainer.config.train, trainer.corpus.symbols_per_char)

@@ -24,9 +24,9 @@ def test_a_run_from_a_config_is_that_of_the_command(cli, tiny_config, tmp_path, 
     words = ["--config", tiny_config, "--run-dir", tmp_path / "other", "--set", "seed=2", "--json"]
     outcome = json.loads(cli("train", *words).out)
     assert run.path == tmp_path / "run"
-    assert asdict(run.outcome) | {"run_dir": 0, "elapsed_s": 0} == outcome | {"run_dir": 0, "elapsed_s": 0}
+    assert asdict(run) | {"run_dir": 0, "elapsed_s": 0} == outcome | {"run_dir": 0, "elapsed_s": 0}
     assert run.metrics == rows == [json.loads(row) for row in (run.path / "metrics.jsonl").read_text().splitlines()]
-    assert run.load("cpu").progress["step"] == run.outcome.best_step
+    assert run.load("cpu").progress["step"] == run.best_step
 
 
 def test_a_folder_with_a_config_minutes_weights_and_overrides_of_every_type(
@@ -41,7 +41,7 @@ def test_a_folder_with_a_config_minutes_weights_and_overrides_of_every_type(
     run = charlm.train(folder, minutes=0.5, overrides=overrides, **more)
     config = load_config(run.path / "config.yaml")
     assert (config.data.source, config.data.split, config.optimizer.lr) == (str(folder), (0.8, 0.1, 0.1), 3e-4)
-    assert (config.train.max_minutes, run.outcome.step) == (0.5, 1)
+    assert (config.train.max_minutes, run.step) == (0.5, 1)
 
 
 def test_an_exception_of_on_log_is_raised_again_and_the_run_can_be_resumed(cli, tiny_config, tmp_path):
@@ -65,7 +65,7 @@ def test_ctrl_c_saves_the_run_and_returns_it(tiny_config, tmp_path, capsys):
         signal.raise_signal(signal.SIGINT)
 
     run = charlm.train(config=tiny_config, run_dir=tmp_path / "run", on_log=on_log)
-    assert (run.outcome.reason, run.outcome.step) == ("SIGINT", 2)
+    assert (run.reason, run.step) == ("SIGINT", 2)
     assert f"resume with: charlm train --resume --run-dir {tmp_path}/run\n" in capsys.readouterr().err
     assert run.load("cpu").progress["step"] == 2
 

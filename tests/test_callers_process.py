@@ -71,7 +71,7 @@ def test_settings_are_as_before(tiny_config, trained_run, tmp_path, threads):
 def test_a_forked_process_does_the_same_with_one_thread(tiny_config, trained_run, tmp_path, threads):
     def train(name, threads):
         run = charlm.train(config=tiny_config, run_dir=tmp_path / name, overrides={"threads": threads})
-        return run.outcome.best_nats
+        return run.best_nats
 
     def work(connection):
         connection.send((use(model), use(charlm.load(trained_run, "cpu")), train("child", 2)))
@@ -94,7 +94,7 @@ def test_a_forked_process_does_the_same_with_one_thread(tiny_config, trained_run
 def test_threads_train_one_after_another(tiny_config, trained_run, tmp_path):
     def train(name):
         run = charlm.train(config=tiny_config, run_dir=tmp_path / name, overrides={"model.dropout.output": 0.2})
-        return run.outcome.best_nats
+        return run.best_nats
 
     model = charlm.load(trained_run, "cpu")
     wanted, alone = use(model), train("alone")

@@ -226,8 +226,10 @@ def test_the_page_in_a_browser(trained_run, model, opened):
     plan = Plan(f"texts/{HOSTILE}", 2, (lstm["cell"], other["cell"]), seeds=3)
     comparison = comparison_data(plan, [row | lstm, row | other], [model, model])
     record = read_run(trained_run)
-    records = [replace(record, path=record.path.with_name(name)) for name in comparison["runs"]]
-    view = opened(report_page(records, comparison, record.path.parent), color_scheme="dark")
+    path, records = record.about.path, []
+    for name in comparison["runs"]:
+        records.append(replace(record, about=replace(record.about, path=path.with_name(name))))
+    view = opened(report_page(records, comparison, path.parent), color_scheme="dark")
     assert view.text_content("h1") == "2 kinds of cells compared"
     assert "the means of 3 trainings" in view.text_content("#story")
     cautions = view.locator("#cautions li").all_text_contents()

@@ -22,8 +22,7 @@ from charlm.cli.doctor import doctor
 from charlm.cli.evaluate import evaluate
 from charlm.cli.export import export
 from charlm.cli.look import look
-from charlm.cli.report import report
-from charlm.cli.runs import runs
+from charlm.cli.runs import report, runs
 from charlm.cli.sample import next_characters, sample
 from charlm.cli.score import score
 from charlm.cli.train import plan, train

@@ -30,8 +30,11 @@ def open_model(path: Path, device: str, precision: str, text: Path | str | None 
 
     A missing run or text is an error before torch is imported.
     """
+    from charlm.data.sources import check_exists
+
     find_checkpoint(path)
-    check_text(text)
+    if text is not None:
+        check_exists(str(text), or_pipe=True)
 
     from charlm.inference.trained import load
     from charlm.native.precision import choose_precision
@@ -46,15 +49,6 @@ def open_model(path: Path, device: str, precision: str, text: Path | str | None 
         if slow:
             say("slow", f"precision bf16{as_before}: {slow}")
     return trained
-
-
-def check_text(text: Path | str | None) -> None:
-    """DataError for a text that is not there; it may be stdin or another pipe. Needs no torch."""
-    from charlm.data.reading import is_pipe
-    from charlm.data.sources import check_exists
-
-    if text is not None and not is_pipe(str(text)):
-        check_exists(str(text))
 
 
 def known_text(trained: Any, text: str, option: str) -> str:

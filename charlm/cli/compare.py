@@ -14,7 +14,7 @@ from charlm.system.formatting import format_count
 
 
 def compare(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="A file, a folder or a glob.")],
+    text: usage.NeededText,
     minutes: Annotated[float, usage.option("M", "Minutes that each model trains.")] = Plan.minutes,
     cells: Annotated[
         str, usage.option("KINDS", "Kinds of cells, or Python files with your own cell, separated by commas.")

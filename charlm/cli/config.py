@@ -49,9 +49,7 @@ def show(file: Argument, overrides: usage.Overrides = None) -> None:
 
 @app.command()
 def suggest(
-    text: Annotated[
-        str, typer.Argument(metavar="TEXT", help="A file, a folder, a glob, or builtin:NAME (see `charlm data list`).")
-    ],
+    text: usage.NeededText,
     minutes: usage.Minutes = None,
     lines: usage.Lines = False,
     records: usage.Records = None,

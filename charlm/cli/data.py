@@ -1,7 +1,6 @@
 """charlm data: list, info, fetch."""
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
@@ -14,30 +13,29 @@ from charlm.system.formatting import counted, format_bytes, one_line
 app = usage.command_group("List, inspect and download texts.", "charlm data list")
 
 _RARE = 10
-Folder = Annotated[Path, typer.Option("--data-dir", metavar="DIR", help="Folder for downloads.")]
 
 
 @app.command("list")
-def list_corpora(data_dir: Folder = Path("data")) -> None:
+def list_corpora() -> None:
     """List the built-in and downloadable texts.
 
     \b
     Example:
       charlm data list
     """
-    from charlm.data.fetch import CATALOG
+    from charlm.data.fetch import CATALOG, place_of
     from charlm.data.sources import BUILTINS
 
     rows = {f"builtin:{name}": f"built in    {summary}" for name, summary in BUILTINS.items()}
-    for name, download in CATALOG.items():
-        present = "fetched" if (data_dir / download.filename).is_file() else "to fetch"
-        rows[name] = f"{present:<10}  {download.summary} ({format_bytes(download.size)})"
+    for name, text in CATALOG.items():
+        present = "fetched" if place_of(name).is_file() else "to fetch"
+        rows[name] = f"{present:<10}  {text['summary']} ({format_bytes(text['size'])})"
     print_table(rows)
 
 
 @app.command()
 def info(
-    source: Annotated[str, typer.Argument(help="A file, a folder, a glob, or builtin:NAME.")],
+    text: usage.NeededText,
     level: Annotated[Literal["char", "byte"], typer.Option(help="What a symbol is.")] = "char",
     lines: usage.Lines = False,
     records: usage.Records = None,
@@ -55,18 +53,18 @@ def info(
     from charlm.data.counting import count_source
 
     separator = usage.separator_of(lines, records)
-    text = count_source(source, level, separator)
-    cut = cutting(text, vocabulary_of(text), dict(zip(SPLITS, DataConfig().split, strict=True)))
-    in_records = f" in {counted(text.record_count, 'record')}" if separator else ""
+    source = count_source(text, level, separator)
+    cut = cutting(source, vocabulary_of(source), dict(zip(SPLITS, DataConfig().split, strict=True)))
+    in_records = f" in {counted(source.record_count, 'record')}" if separator else ""
     print_table(
         {
-            "files": f"{len(text.paths):,}",
-            "size": f"{sum(text.sizes):,} bytes",
-            "length": f"{text.length:,} {level}s{in_records}",
-            "vocabulary": "256" if level == "byte" else f"{len(text.symbols):,}",
-            "rare": _rare(text),
+            "files": f"{len(source.paths):,}",
+            "size": f"{sum(source.sizes):,} bytes",
+            "length": f"{source.length:,} {level}s{in_records}",
+            "vocabulary": "256" if level == "byte" else f"{len(source.symbols):,}",
+            "rare": _rare(source),
             "splits": cut or ("by a hash of each record" if separator else "in order"),
-            "sha256": text.sha256,
+            "sha256": source.sha256,
         }
     )
 
@@ -84,9 +82,8 @@ def _rare(text: Any) -> str:
 @app.command()
 def fetch(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Texts to download; see `charlm data list`.")],
-    data_dir: Folder = Path("data"),
 ) -> None:
-    """Download texts and check their SHA-256.
+    """Download texts to data/ and check their SHA-256.
 
     \b
     Examples:
@@ -94,11 +91,11 @@ def fetch(
       charlm data fetch text8 enwik8
     """
     from charlm.data.fetch import CATALOG
-    from charlm.data.fetch import fetch as download
+    from charlm.data.fetch import fetch as fetched
 
     for name in names:
         if name not in CATALOG:
             raise DataError(f"{name}: found no such text; allowed: {' | '.join(CATALOG)}")
     for name in names:
-        path = str(download(CATALOG[name], data_dir))
+        path = str(fetched(name))
         typer.echo(one_line(path) if sys.stdout.isatty() else path)

@@ -76,7 +76,7 @@ def evaluate(
     if novelty:
         [(longest, stretch, share)] = trained.novelty([trained.vocabulary.decode(text.ids, "surrogateescape")])
         result["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
-        result["novelty"]["not_searched"] = trained.seen.unread
+        _, result["novelty"]["not_searched"] = trained.seen
     if json:
         print_json(result)
     else:

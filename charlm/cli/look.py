@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import check_text, write_page
+from charlm.cli.common import write_page
 from charlm.runs import find_checkpoint
 from charlm.system.console import say
 
@@ -38,10 +38,13 @@ def look(
       charlm look runs/mine --file my.txt --compare runs/other
       charlm sample runs/mine --length 2000 | charlm look runs/mine --file -
     """
+    from charlm.data.sources import check_exists
+
     find_checkpoint(checkpoint)
     if compare is not None:
         find_checkpoint(compare, "--compare")
-    check_text(file)
+    if file is not None:
+        check_exists(str(file), or_pipe=True)
 
     from charlm.data.outputs import check_output
     from charlm.inference.trained import load

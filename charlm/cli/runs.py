@@ -1,4 +1,4 @@
-"""charlm runs: what there is on disk."""
+"""charlm runs, charlm report: what there is on disk."""
 
 import time
 from collections.abc import Callable
@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import print_json, print_rows
+from charlm.cli.common import print_json, print_rows, write_page
 from charlm.errors import RunError
 from charlm.runs import RunSummary, describe_run, find_runs
 from charlm.scored import apart, text_names
 from charlm.system.console import say
+from charlm.system.files import reason_of
 from charlm.system.formatting import format_duration, one_line
 
 _NUMBERS = ("updates", "best nats/char")
@@ -45,7 +46,7 @@ def runs(
         fault = "is a file" if folder.exists() else "no such folder"
         raise RunError(f"{folder}: {fault}; allowed: a folder that holds runs")
 
-    paths = find_runs(where, lambda error: say("skipped", f"{error.filename}: {error.strerror}"))
+    paths = find_runs(where, lambda error: say("skipped", f"{error.filename}: {reason_of(error)}"))
     listed = [describe_run(path) for path in paths] if where.is_dir() else []
     listed.sort(key=lambda run: (-run.written_s, str(run.path)))
     if json:
@@ -68,3 +69,28 @@ def runs(
             say("note", note)
     else:
         say("runs", f"none in {where}; start one, for example:", "charlm train my.txt --minutes 10")
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs, or folders that hold some.")],
+    out: usage.PageFile = Path("report.html"),
+) -> None:
+    """Write a page of HTML about one or several runs.
+
+    Shows curves of loss, learning rate, gradient norm and speed, settings that differ, samples over time, and final
+    scores; for a comparison's folder, its measures. One file: open it in a browser, offline, or send it to a colleague.
+
+    \b
+    Example:
+      charlm report runs/mine runs/other --out report.html
+    """
+    from charlm.data.outputs import check_output
+    from charlm.report.page import report_page
+    from charlm.report.run import read_comparison, read_run, runs_in
+
+    paths = {path.resolve(): path for given in runs for path in runs_in(given)}
+    read = [read_run(path) for path in paths.values()]
+    comparisons = ((found, folder) for folder in runs if (found := read_comparison(folder)))
+    comparison, folder = next(comparisons, (None, Path()))
+    check_output(out, "--out", "a page of charlm report")
+    write_page(out, report_page(read, comparison, folder))

@@ -20,18 +20,13 @@ _TRIES = 20
 """Samples that are drawn for each one wanted, at most."""
 
 Prompt = Annotated[str, usage.option("TEXT", "Text to continue; for a model of records, the beginning of a record.")]
-Length = Annotated[
-    str, usage.option("N", "Characters to write (bytes for a byte model). 100-500: --stop ends no sample before 100.")
-]
-Temperature = Annotated[
-    float, usage.option("X", "Below 1 is safer, above 1 is wilder; 0 always takes the likeliest character.")
-]
-TopK = Annotated[int, usage.option("K", "Draw from the K likeliest characters only; 0 for all.")]
-TopP = Annotated[float, usage.option("P", "Draw from the likeliest characters that together have probability P.")]
-Stop = Annotated[
-    list[str] | None, usage.option("TEXT", "End the sample as soon as it contains this text; repeatable.", "--stop")
-]
-Ban = Annotated[str, usage.option("CHARS", "Characters that are never drawn.")]
+_about = SamplingOptions.about
+Length = Annotated[str, usage.option("N", f"{_about('length')} 100-500: --stop ends no sample before 100.")]
+Temperature = Annotated[float, usage.option("X", _about("temperature"))]
+TopK = Annotated[int, usage.option("K", _about("top_k"))]
+TopP = Annotated[float, usage.option("P", _about("top_p"))]
+Stop = Annotated[list[str] | None, usage.option("TEXT", f"{_about('stop')}; repeatable.", "--stop")]
+Ban = Annotated[str, usage.option("CHARS", _about("ban"))]
 Match = Annotated[
     str | None,
     usage.option(
@@ -56,10 +51,10 @@ def sample(
     checkpoint: usage.Checkpoint,
     prompt: Prompt = "",
     prompts: Prompts = None,
-    length: Length = "500",
-    temperature: Temperature = 0.8,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
+    length: Length = str(SamplingOptions.length),
+    temperature: Temperature = SamplingOptions.temperature,
+    top_k: TopK = SamplingOptions.top_k,
+    top_p: TopP = SamplingOptions.top_p,
     stop: Stop = None,
     ban: Ban = "",
     match: Match = None,
@@ -159,12 +154,15 @@ def _drawn(
 ) -> Iterator[tuple[int, str]]:
     """Yield seeds and samples that match, and with `new` are new, until there are `count`; prints how many it drew."""
     from charlm.inference.sampling import new_records, sample_many
+    from charlm.inference.seen import seen_records
 
     is_choosing = new or bool(wanted.pattern)
     seeds = range(seed, seed + count * (_TRIES if is_choosing else 1))
     samples = sample_many(trained.network, trained.vocabulary, prompt, options, seeds)
     if new:
-        samples = new_records(samples, prompt, trained.seen.records(trained.vocabulary, trained.config.data.records))
+        seen, _ = trained.seen
+        known = seen_records(seen, trained.vocabulary, trained.config.data.records)
+        samples = new_records(samples, prompt, known)
     found, last = 0, seed - 1
     for last, text in samples:
         if wanted.search(prompt + text):

@@ -4,7 +4,7 @@ import shlex
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from charlm.runs import CONFIG
 from charlm.system.console import say
 from charlm.system.formatting import format_duration, nats_to_bits
 from charlm.training.budget import leaving_s
+from charlm.training.run import Run
 from charlm.training.signals import SIGNALS
 
 RunDir = Annotated[
@@ -80,37 +81,37 @@ def train(
 
     with process_group() as group:
         after_s = 0.0 if config else leaving_s(time.perf_counter() - began_s)
-        outcome = start(options, group, began_s - after_s)
-    _print_outcome(outcome, json and group.is_first)
+        run = start(options, group, began_s - after_s)
+    _print_end(run, json and group.is_first)
     if config is None and not resume and not json and group.is_first:
-        _print_sample(Path(outcome.run_dir))
+        _print_sample(run.path)
 
 
-def _print_outcome(outcome: Any, json: bool) -> None:
-    stopped = say_if_stopped(outcome)  # before the result: stdout may be a terminal that was closed
+def _print_end(run: Run, json: bool) -> None:
+    stopped = say_if_stopped(run)  # before the result: stdout may be a terminal that was closed
     if json:
-        print_json(asdict(outcome))
+        print_json(asdict(run))
     if stopped:
-        raise typer.Exit(SIGNALS[outcome.reason])
-    done = f"{outcome.reason} at update {outcome.step}, {format_duration(outcome.elapsed_s)}"
-    best_nats, best_step = outcome.best_nats, outcome.best_step
-    if best_nats is None:
+        raise typer.Exit(SIGNALS[run.reason])
+    done = f"{run.reason} at update {run.step}, {format_duration(run.elapsed_s)}"
+    best_nats, best_step = run.best_nats, run.best_step
+    if best_nats is None or run.valid_nats is None:
         say("done", done)
     else:
-        per_line = (
-            "" if outcome.best_nats_per_record is None else f", {outcome.best_nats_per_record:.2f} nats per record,"
-        )
+        per_record = ""
+        if run.best_nats_per_record is not None:
+            per_record = f", {run.best_nats_per_record:.2f} nats per record,"
         best = f"best {best_nats:.4f} nats ({nats_to_bits(best_nats):.4f} bits) per character"
-        say("done", f"{done}; {best}{per_line} at update {best_step}")
-        last = f"{outcome.valid_nats:.4f} nats"
+        say("done", f"{done}; {best}{per_record} at update {best_step}")
+        last = f"{run.valid_nats:.4f} nats"
         if best_step == 0:
             weights = f"the weights that the run started from (the last score is {last})"
             say("best", f"no update improved on {weights}; samples use those weights")
-        elif outcome.valid_nats > _WORSE * best_nats:
-            why = "by overfitting" if outcome.is_overfit else "by chance, or because optimizer.lr is too high"
+        elif run.valid_nats > _WORSE * best_nats:
+            why = "by overfitting" if run.is_overfit else "by chance, or because optimizer.lr is too high"
             rose = f"the validation score rose to {last}, perhaps {why}"
             say("best", f"after update {best_step} {rose}; samples use the checkpoint of that update")
-    say("sample", "", f"charlm sample {shlex.quote(outcome.run_dir)}")
+    say("sample", "", f"charlm sample {shlex.quote(run.run_dir)}")
 
 
 def _print_sample(run_dir: Path) -> None:

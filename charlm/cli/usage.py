@@ -80,6 +80,7 @@ Minutes = Annotated[
     ),
 ]
 TEXT_HELP = "The text: a file, a folder, a glob, or builtin:NAME (see `charlm data list`)"
+NeededText = Annotated[str, typer.Argument(metavar="TEXT", help=f"{TEXT_HELP}.")]
 Text = Annotated[str | None, typer.Argument(metavar="[TEXT]", help=f"{TEXT_HELP}.")]
 NO_TEXT = "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
 Config = Annotated[Path | None, option("CONFIG", f"{CONFIG_HELP} Not needed with TEXT or --resume.", "--config")]

@@ -21,7 +21,7 @@ from charlm.runs import describe_run
 from charlm.system.console import say
 from charlm.system.files import refuse_links
 from charlm.training.folder import refusing_os_errors
-from charlm.training.loop import Outcome
+from charlm.training.run import Run
 from charlm.training.signals import SIGNALS
 from charlm.training.start import resume_run, start_run
 
@@ -51,19 +51,19 @@ def compare(plan: Plan, folder: Path) -> list[tuple[Row, ReportedRun, TrainedMod
     for place, (seed, cell) in enumerate(trainings, 1):
         run_dir = folder / run_name(cell, seed)
         runs[cell].append(run_dir)
-        outcome = _train(configs[cell], seed, run_dir, f"{place} of {len(trainings)}: {run_dir}")
-        if outcome and outcome.reason in SIGNALS:
-            raise KeyboardInterrupt(outcome.reason)
+        run = _train(configs[cell], seed, run_dir, f"{place} of {len(trainings)}: {run_dir}")
+        if run and run.reason in SIGNALS:
+            raise KeyboardInterrupt(run.reason)
     records = {cell: [read_run(run_dir) for run_dir in run_dirs] for cell, run_dirs in runs.items()}
     fewest = min(record.splits["valid"]["chars"].max(initial=0) for each in records.values() for record in each)
     compared = []
     for cell, each in records.items():
-        model = load(each[0].path, "cpu", "fp32").first_member("compare")
+        model = load(each[0].about.path, "cpu", "fp32").first_member("compare")
         compared.append((_row(cell, configs[cell], each, fewest, model), each[0], model))
     return sorted(compared, key=lambda kind: math.inf if kind[0]["nats"] is None else kind[0]["nats"])
 
 
-def _train(config: Config, seed: int, run_dir: Path, progress: str) -> Outcome | None:
+def _train(config: Config, seed: int, run_dir: Path, progress: str) -> Run | None:
     """Start or resume a run; None if it has reached its end."""
     state = describe_run(run_dir).state if run_dir.is_dir() else ""
     if state == "finished":

@@ -33,7 +33,10 @@ _CHANCE_NATS = 0.02
 
 
 def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedModel]) -> dict[str, Any]:
-    """What the page shows, in the order of the rows. runs: the name of each kind by the folder of its first run."""
+    """What the page shows, in the order of the rows, the best first.
+
+    runs: the name of each kind by the folder of its first run. notes: a line for each thing to know about the table.
+    """
     valid = models[0].split("valid")
     passage = opening(models[0], valid, PASSAGE).ids
     return {
@@ -45,16 +48,11 @@ def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedMod
         "seeds": plan.seeds,
         "runs": {run_name(row["cell"], 1): short_name(row["cell"]) for row in rows},
         "rows": rows,
-        "notes": _notes(plan, rows),
+        "notes": [*filter(None, [*(_uneven(plan, row) for row in rows), _chance(plan, rows)])],
         "gradients": [_gradients(model) for model in models],
         "passages": [_shaded(model, passage) for model in models],
         "written": [_shaded(model, _written(model)) for model in models],
     }
-
-
-def _notes(plan: Plan, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """A line for each thing that a reader of the table must know. rows: the best first."""
-    return [*filter(None, [*(_uneven(plan, row) for row in rows), _chance(plan, rows)])]
 
 
 def _uneven(plan: Plan, row: dict[str, Any]) -> str:
@@ -100,7 +98,7 @@ def _gradients(model: TrainedModel) -> dict[str, Any]:
 
 def _shaded(model: TrainedModel, ids: Ids) -> dict[str, Any]:
     """The text, with its bits."""
-    return text_data(shown_text(model, ids), predict(model.network, ids).bits_N)
+    return text_data(shown_text(model, ids), predict(model.network, ids)["bits"])
 
 
 def _written(model: TrainedModel) -> Ids:

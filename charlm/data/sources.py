@@ -74,9 +74,10 @@ def check_texts_apart(data: DataConfig, run: Path) -> None:
             )
 
 
-def check_exists(source: str) -> None:
-    """DataError if there is nothing at `source`, or a pipe. Reads no file and no folder that exists."""
-    if is_pipe(source) or is_gone(source):
+def check_exists(source: str, *, or_pipe: bool = False) -> None:
+    """DataError if there is nothing at `source`, or a pipe unless it may be one. Reads no file and no folder."""
+    is_fault = not or_pipe if is_pipe(source) else is_gone(source)
+    if is_fault:
         resolve(source)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from charlm.data.records import LINE_END
 from charlm.export import Weights
-from charlm.export.c_step import LayerCode, commented, helpers, layer_code
+from charlm.export.c_step import LayerCode, commented, helpers
 from charlm.export.rounding import at_a_cost, stored_matrix
 from charlm.inference.sampling import prompt_ids
 from charlm.inference.trained import TrainedModel
@@ -57,7 +57,7 @@ class _CFile:
         network, layers, vocabulary = self.network, self.network.layers, self.trained.vocabulary
         V, H, E = len(vocabulary), layers.hidden_size, layers.forms[0].inputs
         codes = [
-            layer_code(form, name)
+            LayerCode(form, name)
             for form, name in zip(layers.evaluation_forms(), ["first_layer", "upper_layer"], strict=False)
         ]
         self.add_layers(layers, codes)
@@ -71,7 +71,8 @@ class _CFile:
             self.add_matrix("embedding", network.embedding.weight)
         first, *_ = prompt_ids(network, vocabulary, "")
         separator = (self.trained.config.data.records or LINE_END).encode()
-        steps = "\n".join(self.steps(codes[0].states[0], tied=tied))
+        output, *_ = codes[0].states.values()
+        steps = "\n".join(self.steps(output, tied=tied))
         structs = "\n\n".join(code.text for code in codes)
         weight, unpacked = _WEIGHT[self.weights]
         facts = model_facts(self.trained)
@@ -114,9 +115,9 @@ class _CFile:
             where = f"upper[{n - 1}]" if n else "first"
             code = codes[min(n, 1)]
             parameters = layers.layer_parameters(n)
-            for matrix in code.matrices:
-                tensor = parameters[matrix.parameter]
-                self.put_matrix(f"{where}.{matrix.field}", tensor if tensor.dim() == 2 else tensor[matrix.place])
+            for field, name, place in code.matrices:
+                tensor = parameters[name]
+                self.put_matrix(f"{where}.{field}", tensor if tensor.dim() == 2 else tensor[place])
             for field, name in code.vectors:
                 self.put_vector(f"{where}.{field}", parameters[name])
 
@@ -181,10 +182,12 @@ def encoded(values: npt.NDArray[Any]) -> list[str]:
 
 def _zeros(codes: list[LayerCode], count: int) -> list[str]:
     """The statements that set all states to zero."""
-    lines = [f"    memset(m->first.{state}, 0, sizeof m->first.{state});" for state in codes[0].states]
+    lines = [f"    memset(m->first.{state}, 0, sizeof m->first.{state});" for state in codes[0].states.values()]
     if count > 1:
         lines.append(f"    for (int n = 0; n < {count - 1}; n++) {{")
-        lines += [f"        memset(m->upper[n].{state}, 0, sizeof m->upper[n].{state});" for state in codes[1].states]
+        lines += [
+            f"        memset(m->upper[n].{state}, 0, sizeof m->upper[n].{state});" for state in codes[1].states.values()
+        ]
         lines.append("    }")
     return lines
 

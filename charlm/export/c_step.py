@@ -7,7 +7,6 @@ whole vectors.
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from charlm.cells.equations import equations, notes
 from charlm.cells.operations import in_code
@@ -47,27 +46,6 @@ static void normalize(float *y, const float *v, int size, float epsilon, int cen
 """Functions that a step may call; one may call those after it."""
 
 
-class Matrix(NamedTuple):
-    """A matrix of a layer: its field in the struct, and where its values are."""
-
-    field: str
-    parameter: str
-    place: int
-    """In a stack."""
-
-
-class LayerCode(NamedTuple):
-    """The C of a layer."""
-
-    text: str
-    """A struct `<name>_t`, and the function `<name>` that reads an input and changes the state."""
-    matrices: list[Matrix]
-    vectors: list[tuple[str, str]]
-    """The field and the name of each parameter that is no matrix."""
-    states: list[str]
-    """The fields of the states; the first is the output."""
-
-
 def helpers(text: str) -> str:
     """The functions that this C calls, in the order in which C needs them."""
     called: list[str] = []
@@ -85,19 +63,19 @@ def commented(program: Program) -> str:
     return text.replace("*/", "* /").replace("/*", "/ *").replace("\n", "\n *     ").replace("*     \n", "*\n")
 
 
-def layer_code(form: LayerForm, name: str) -> LayerCode:
-    """The struct and the function of a layer with H hidden units and I inputs."""
-    return _Layer(scalarized(form.program), form.hidden, form.inputs).code(name)
+class LayerCode:
+    """The C of a layer, whose statements it writes in the order of computation.
 
-
-class _Layer:
-    """Writes the statements of a step in the order of computation.
-
-    arrays: place → the array that holds a value, and where it begins there
-    locals: place → the variable of a value in the loop being written
+    text      a struct `<name>_t`, and the function `<name>` that reads an input and changes the state
+    matrices  the field of each matrix, the name of its parameter, and its place in a stack
+    vectors   the field and the name of each parameter that is no matrix
+    states    the field of each state by its name; the first is the output
+    arrays    place → the array that holds a value, and where it begins there
+    locals    place → the variable of a value in the loop being written
     """
 
-    def __init__(self, program: Program, hidden: int, inputs: int) -> None:
+    def __init__(self, form: LayerForm, name: str) -> None:
+        program, hidden, inputs = scalarized(form.program), form.hidden, form.inputs
         self.program = program
         self.nodes: list[Node] = []
         for node in program.nodes:
@@ -121,8 +99,13 @@ class _Layer:
                     self.arrays[place] = f"l->{self.states[node.name]}", 0
                 case "vector":
                     self.arrays[place] = f"l->{self.fields[node.name]}", node.index * int(node.size)
+        self.put_step()
+        self.matrices: list[tuple[str, str, int]] = []
+        self.vectors: list[tuple[str, str]] = []
+        self.text = self.written(name, self.parameter_fields())
 
-    def code(self, name: str) -> LayerCode:
+    def put_step(self) -> None:
+        """The loops over units, and between them what takes whole vectors."""
         in_memory = ("input", "state", "vector", "part", *_WHOLE)
         memory = {place: Vector(node.op) for place, node in enumerate(self.nodes) if node.op in in_memory}
         whole = [self.nodes[place] for place in needed(self.nodes, self.program.results)]
@@ -136,23 +119,24 @@ class _Layer:
                 self.put_whole(place)
             for loop in stage.loops:
                 self.put_loop(loop)
-        matrices: list[Matrix] = []
-        vectors: list[tuple[str, str]] = []
+
+    def parameter_fields(self) -> list[str]:
+        """The fields of the parameters; notes where their values are."""
         fields: list[str] = []
         for p in self.program.parameters:
             *_, rows, columns = (1, *p.shape(self.hidden, self.inputs))
             if p.columns == "":
-                vectors.append((self.fields[p.name], p.name))
+                self.vectors.append((self.fields[p.name], p.name))
                 fields.append(f"float {self.fields[p.name]}[{rows * columns}];")
                 continue
             for k in range(max(p.stack, 1)):
-                matrices.append(Matrix(self.matrix(p.name, k), p.name, k))
-                field = matrices[-1].field
+                field = self.matrix(p.name, k)
+                self.matrices.append((field, p.name, k))
                 fields.append(f"weight {field}[{rows} * {columns}]; float {field}_scale[{rows}];")
-        fields += [f"float {state}[{self.hidden}];" for state in self.states.values()]
-        return LayerCode(self.text(name, fields), matrices, vectors, [*self.states.values()])
+        return fields
 
-    def text(self, name: str, fields: Sequence[str]) -> str:
+    def written(self, name: str, fields: Sequence[str]) -> str:
+        fields = [*fields, *(f"float {state}[{self.hidden}];" for state in self.states.values())]
         body = self.statements
         if not any(re.search(r"\bx\b", line) for line in body):
             body = ["(void)x;", *body]

@@ -1,42 +1,43 @@
 """How text is drawn. Imports no torch, so that the command line can check options first."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Literal
 
 from charlm.system.number import LARGEST, in_range
 
 
+def _option(default: Any, about: str, least: float | None = None, most: float = LARGEST) -> Any:
+    """A field with its sentence for --help, and its range if it is a number."""
+    return field(default=default, metadata={"about": about, "least": least, "most": most})
+
+
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How to draw text; ValueError or TypeError for a value that is not allowed.
+    """How to draw text, see `about`; ValueError or TypeError for a value that is not allowed."""
 
-    top_p is a share of the probability that top_k leaves.
-    """
+    length: int = _option(500, "Characters to write (bytes for a byte model).", 0)
+    temperature: float = _option(
+        0.8, "Below 1 is safer, above 1 is wilder; 0 always takes the likeliest character.", 0.0
+    )
+    top_k: int = _option(0, "Draw from the K likeliest characters only; 0 for all.", 0)
+    top_p: float = _option(1.0, "Draw from the likeliest characters that together have probability P.", 1e-9, 1.0)
+    """A share of the probability that top_k leaves."""
+    least: int = _option(0, "Characters to write before a stop text may end the sample.", 0)
+    ban: str = _option("", "Characters that are never drawn.")
+    stop: str | Sequence[str] = _option((), "End the sample as soon as it contains this text")
+    """One text, or a list or tuple of several; kept as a tuple."""
 
-    length: int = 500
-    """Characters to write; bytes for a byte model."""
-    temperature: float = 0.8
-    """Below 1 is safer, above 1 is wilder; 0 always takes the likeliest character."""
-    top_k: int = 0
-    """Draw from the K likeliest characters only; 0 for all."""
-    top_p: float = 1.0
-    """Draw from the likeliest characters that together have this probability."""
-    least: int = 0
-    """Characters to write before a stop text may end the sample."""
-    ban: str = ""
-    """Characters that are never drawn."""
-    stop: str | list[str] | tuple[str, ...] = ()
-    """End the sample as soon as it contains this text, or one of these; kept as a tuple."""
+    @classmethod
+    def about(cls, name: str) -> str:
+        """What an option does, in a sentence."""
+        return next(each.metadata["about"] for each in fields(cls) if each.name == name)
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("length", 0, LARGEST),
-            ("least", 0, LARGEST),
-            ("temperature", 0.0, LARGEST),
-            ("top_k", 0, LARGEST),
-            ("top_p", 1e-9, 1.0),
-        ):
-            object.__setattr__(self, name, in_range(name, getattr(self, name), least, most))
+        for each in fields(self):
+            least, most = each.metadata["least"], each.metadata["most"]
+            if least is not None:
+                object.__setattr__(self, each.name, in_range(each.name, getattr(self, each.name), least, most))
         if not isinstance(self.ban, str):
             raise TypeError(f"ban: found {type(self.ban).__name__}; allowed: str")
         stops = tuple(self.stop) if isinstance(self.stop, list | tuple) else (self.stop,)

@@ -6,7 +6,7 @@ text only; the others may be memory-mapped.
 
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -31,21 +31,13 @@ _BLOCK = 2**17
 """How many n-grams to hash at once: arrays of 1 MiB stay in a core's cache."""
 
 
-class SeenTexts(NamedTuple):
-    """What weights were trained on."""
-
-    texts: list[Ids]
-    """The training text of each run that can be read."""
-    unread: list[str]
-    """For each text that cannot be read, a line that says why."""
-
-    def records(self, vocabulary: Vocabulary, separator: str) -> Iterator[str]:
-        """The records of these texts; a text may be running text."""
-        end = end_id(vocabulary, separator or LINE_END)
-        for text in self.texts:
-            begun = text[1:] if text[0] == end else text
-            ended = begun if begun[-1] == end else np.append(begun, end)
-            yield from itertools.chain.from_iterable(text_records(ended, vocabulary, separator or LINE_END))
+def seen_records(texts: Iterable[Ids], vocabulary: Vocabulary, separator: str) -> Iterator[str]:
+    """The records of texts, each of which may be running text."""
+    end = end_id(vocabulary, separator or LINE_END)
+    for text in texts:
+        begun = text[1:] if text[0] == end else text
+        ended = begun if begun[-1] == end else np.append(begun, end)
+        yield from itertools.chain.from_iterable(text_records(ended, vocabulary, separator or LINE_END))
 
 
 def listed_texts(config: Config, progress: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -54,12 +46,16 @@ def listed_texts(config: Config, progress: Mapping[str, Any]) -> list[dict[str, 
     return [*(text for text in progress.get("earlier_texts", []) if text != own), own]
 
 
-def earlier_texts(listed: Sequence[Any], vocabulary: Vocabulary, own: DataConfig, own_sha256: str) -> SeenTexts:
-    """The texts of earlier runs, as a checkpoint lists them; the vocabulary knows all of them.
+def earlier_texts(
+    listed: Sequence[Any], vocabulary: Vocabulary, own: DataConfig, own_sha256: str
+) -> tuple[list[Ids], list[str]]:
+    """The training texts of earlier runs, as a checkpoint lists them, and a line for each that cannot be read.
 
-    own, own_sha256: the text of the run itself. An earlier text that was this one is read there, if it has moved.
+    The vocabulary knows all of them. own, own_sha256: the text of the run itself. An earlier text that was this one is
+    read there, if it has moved.
     """
-    seen = SeenTexts([], [])
+    texts: list[Ids] = []
+    unread: list[str] = []
     places = {name: getattr(own, name) for name in ("source", "valid_source", "test_source")}
     for earlier in listed:
         name = "a text"
@@ -69,27 +65,27 @@ def earlier_texts(listed: Sequence[Any], vocabulary: Vocabulary, own: DataConfig
             known = {"corpus_sha256": earlier["sha256"]}
             if earlier["sha256"] == own_sha256:
                 data = data.model_copy(update=places)
-            seen.texts.append(load_unchanged_corpus(data, vocabulary, known).splits["train"])
+            texts.append(load_unchanged_corpus(data, vocabulary, known).splits["train"])
         except (LookupError, TypeError, ValidationError):
-            seen.unread.append(f"{name} of an earlier run: its record in the checkpoint is damaged")
+            unread.append(f"{name} of an earlier run: its record in the checkpoint is damaged")
         except CharlmError as error:
-            seen.unread.append(f"{name} of an earlier run: {str(error).partition(';')[0]}")
-    return seen
+            unread.append(f"{name} of an earlier run: {str(error).partition(';')[0]}")
+    return texts, unread
 
 
-def seen_places(text: EncodedText, seen: SeenTexts, separator: str) -> npt.NDArray[np.bool_]:
+def seen_places(text: EncodedText, seen: Sequence[Ids], separator: str) -> npt.NDArray[np.bool_]:
     """Which symbols of a text were trained on, [N]: those of long copied stretches, or of copied records.
 
     separator: of records, in whose ids the text then is; "" for running text.
     """
     if separator:
-        known = set(seen.records(text.vocabulary, separator))
+        known = set(seen_records(seen, text.vocabulary, separator))
         records = itertools.chain.from_iterable(text_records(text.ids, text.vocabulary, separator))
         return np.repeat(
             [record in known for record in records], np.diff(record_ends(text.ids, text.ids[0]), prepend=0)
         )
     places = np.zeros(len(text.ids), bool)
-    for start, length in copied_stretches(copied_ngrams(text.ids, seen.texts)):
+    for start, length in copied_stretches(copied_ngrams(text.ids, seen)):
         places[start : start + length] = length >= COPIED
     return places
 

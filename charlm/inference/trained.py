@@ -23,9 +23,9 @@ from charlm.errors import CheckpointError, DataError, VocabularyError
 from charlm.inference.dynamic import evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.options import SamplingOptions
-from charlm.inference.reach import LONGEST, gradient_norms
+from charlm.inference.reach import gradient_norms
 from charlm.inference.sampling import next_probabilities, sample_text
-from charlm.inference.seen import SeenTexts, earlier_texts, listed_texts, longest_copy
+from charlm.inference.seen import earlier_texts, listed_texts, longest_copy
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
 from charlm.model import (
     CharLM,
@@ -162,7 +162,7 @@ class TrainedModel:
         of its longest copied stretch, in characters (bytes for a byte model), that stretch, and the share of its
         windows that occur; None for a text shorter than a window. DataError if the run's text has changed or is gone.
         """
-        seen, separator = self.seen.texts, self.config.data.records
+        (seen, _), separator = self.seen, self.config.data.records
         answers = []
         for ids in self._ids_of_all(texts):
             (start, length), share = longest_copy(ids, seen)
@@ -209,16 +209,12 @@ class TrainedModel:
         ids = [as_records(ids, self.network.reset_id) for ids in self._ids_of_all(texts)]
         surprises = []
         for text, nats in zip(texts, score_texts(self.network, ids), strict=True):
-            bits = nats_to_bits(1) * nats.astype(np.float64)
-            surprises.append(self._of_characters(bits, text))
+            bits, scored = nats_to_bits(1) * nats.astype(np.float64), f"{text}\n"  # the end of a record is one symbol
+            if not self.network.reads_records:
+                given = int(self.vocabulary.sizes(text[:1]).sum())  # the first character; its first symbol has no bits
+                bits, scored = bits[max(given - 1, 0) :], text[1:]
+            surprises.append(self.vocabulary.sums_of_characters(bits, scored))
         return surprises
-
-    def _of_characters(self, bits: npt.NDArray[np.float64], text: str) -> npt.NDArray[np.float64]:
-        """The bits of a text's characters from those of its scored symbols, see `char_surprise`."""
-        if self.network.reads_records:
-            return self.vocabulary.sums_of_characters(bits, f"{text}\n")  # the end of a record is one symbol
-        given = int(self.vocabulary.sizes(text[:1]).sum())  # the first character; its first symbol has no bits
-        return self.vocabulary.sums_of_characters(bits[max(given - 1, 0) :], text[1:])
 
     def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]:
         """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].
@@ -231,16 +227,15 @@ class TrainedModel:
         ids = [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
         return text_features(self.network, ids, pool)
 
-    def gradient_norms(self, text: str | EncodedText, *, longest: int = LONGEST) -> npt.NDArray[np.float64]:
+    def gradient_norms(self, text: str | EncodedText) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂x_{t−k} for each layer and k = 1 … K: [L, K].
 
         loss_t is the loss, in nats, of the character after step t. x_{t−k} is the layer's input at step t − k: for the
         first layer the vector of the embedding or the one-hot vector, for each other layer the output of the layer
-        below. The mean over up to 256 positions t of the text. K is `longest`, or less for a short text. With several
+        below. The mean over up to 256 positions t of the text. K is 100, or less for a short text. With several
         members, of the first. DataError for a text shorter than four.
         """
-        longest = in_range("longest", longest, 1, LARGEST)
-        return gradient_norms(self.first_member("gradients").single_network, self._encoded(text).ids, longest)
+        return gradient_norms(self.first_member("gradients").single_network, self._encoded(text).ids)
 
     def classify(
         self,
@@ -311,13 +306,16 @@ class TrainedModel:
         return load_unchanged_corpus(self.config.data, self.vocabulary, self.progress, self.path.parent.parent)
 
     @functools.cached_property
-    def seen(self) -> SeenTexts:
-        """What the weights were trained on, in this run and those that it started from; says what cannot be read."""
+    def seen(self) -> tuple[list[Ids], list[str]]:
+        """The texts that the weights were trained on, in this run and those that it started from.
+
+        And a line for each text that cannot be read, which is also said.
+        """
         *before, _ = listed_texts(self.config, self.progress)
-        earlier = earlier_texts(before, self.vocabulary, self.config.data, self.corpus.sha256)
-        for fault in earlier.unread:
+        texts, unread = earlier_texts(before, self.vocabulary, self.config.data, self.corpus.sha256)
+        for fault in unread:
             say("skipped", f"not searched: {fault}")
-        return earlier._replace(texts=[self.corpus.splits["train"], *earlier.texts])
+        return [self.corpus.splits["train"], *texts], unread
 
     def _encoded(self, text: str | EncodedText) -> EncodedText:
         return text if isinstance(text, EncodedText) else self.encode(text)

@@ -139,9 +139,11 @@ def tracked_units(model: CharLM, vocabulary: Vocabulary, ids: Ids) -> dict[Unit,
     if len(ids) < _LEAST_LENGTH or not features:
         return {}
     stretches = [*activations(model, ids)]
-    states = {
-        series: np.concatenate([each[series] for each in stretches]) for series in stretches[0] if not series.gate
-    }
+    states: dict[Series, Floats] = {}
+    for series in stretches[0]:
+        _, _, is_gate = series
+        if not is_gate:
+            states[series] = np.concatenate([stretch[series] for stretch in stretches])
     features_FN = np.repeat([*features.values()], vocabulary.sizes(text), axis=1)
     middle = features_FN.shape[1] // 2
     first, second = (
@@ -179,7 +181,8 @@ def most_telling(units: dict[Unit, Tracked], count: int) -> dict[Unit, Tracked]:
     """
     strongest: dict[tuple[int, int], Unit] = {}
     for series, unit in sorted(units, key=lambda unit: -abs(units[unit][1])):
-        strongest.setdefault((series.layer, unit), (series, unit))
+        layer, _, _ = series
+        strongest.setdefault((layer, unit), (series, unit))
     turns: dict[Unit, int] = {}
     of_feature: Counter[str] = Counter()
     for unit in strongest.values():

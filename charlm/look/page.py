@@ -49,7 +49,7 @@ def look_page(
     data = _described(trained, text, predictions, gradients=gradients) | {
         "text": shown_text(trained, shown),
         "shown": one_line(text.scored.label),
-        "words": hardest_words(trained.vocabulary, shown, shown_part(trained, predictions.bits_N), 20),
+        "words": hardest_words(trained.vocabulary, shown, shown_part(trained, predictions["bits"]), 20),
         **_copied(given, shown),  # which may have loaded the training text already; its copy has not
         "units": _units(trained, ids),
     }
@@ -92,13 +92,13 @@ def _described(
 ) -> dict[str, Any]:
     """What the page says of each of two models: facts, predictions, memory, and norms of gradients [L][K]."""
     ids = text.ids
-    curve = context_curve(trained.single_network, ids, bits_to_nats(1) * predictions.bits_N[1:])
+    curve = context_curve(trained.single_network, ids, bits_to_nats(1) * predictions["bits"][1:])
     memory = {"curve": [(k, nats_to_bits(nats)) for k, nats in curve], "least": least_context(curve)}
     described = model_facts(trained) | {
-        "bits": float(predictions.bits_N[text.given :].sum()) / max(text.scored.chars, 1),
+        "bits": float(predictions["bits"][text.given :].sum()) / max(text.scored.chars, 1),
         "symbols": _symbols(trained),
         "reading": _packed(trained, ids, predictions),
-        "memory": memory | {"whole": float(np.nanmean(predictions.bits_N))},
+        "memory": memory | {"whole": float(np.nanmean(predictions["bits"]))},
     }
     if gradients:
         say("look", "following gradients back through the layers, in the model and in one with random weights ...")
@@ -118,26 +118,26 @@ def _packed(trained: TrainedModel, ids: Ids, predictions: Predictions) -> dict[s
     """Ids, their bits, nan if unknown, and the probabilities of the likeliest characters in 65535ths."""
     narrow = np.min_scalar_type(len(trained.vocabulary) + 1)
     columns = {
-        "bits": predictions.bits_N.astype(np.float32),
-        "entropy": predictions.entropy_N.astype(np.float32),
+        "bits": predictions["bits"].astype(np.float32),
+        "entropy": predictions["entropy"].astype(np.float32),
         "ids": ids.astype(narrow),
-        "rank": predictions.rank_N.astype(narrow),
-        "top": predictions.top_ids_NK.astype(narrow),
-        "p": (predictions.top_p_NK * 65535).round().astype(np.uint16),
+        "rank": predictions["rank"].astype(narrow),
+        "top": predictions["top"].astype(narrow),
+        "p": (predictions["p"] * 65535).round().astype(np.uint16),
     }
     reading: dict[str, Any] = {name: packed(shown_part(trained, values)) for name, values in columns.items()}
-    return reading | {"likeliest": predictions.top_ids_NK.shape[1]}
+    return reading | {"likeliest": predictions["top"].shape[1]}
 
 
 def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
     """The copied stretches, and which texts were not searched for them."""
     try:
-        seen = trained.seen
+        seen, unread = trained.seen
     except DataError as error:
         say("skipped", f"copied stretches: {error}")
         return {"copied": [], "unread": one_line(str(error))}
-    copied = copied_stretches(copied_ngrams(ids, seen.texts))
-    return {"copied": copied, "unread": one_line("; ".join(seen.unread))}
+    copied = copied_stretches(copied_ngrams(ids, seen))
+    return {"copied": copied, "unread": one_line("; ".join(unread))}
 
 
 def tracking_units(trained: TrainedModel, ids: Ids) -> dict[Unit, dict[str, Any]]:
@@ -145,7 +145,8 @@ def tracking_units(trained: TrainedModel, ids: Ids) -> dict[Unit, dict[str, Any]
     named = {}
     units = tracked_units(trained.single_network, trained.vocabulary, ids)
     for (series, unit), (feature, correlation) in most_telling(units, UNITS).items():
-        name = {"layer": series.layer + 1, "state": series.name, "unit": unit}
+        layer, state, _ = series
+        name = {"layer": layer + 1, "state": state, "unit": unit}
         named[series, unit] = name | {"feature": feature, "correlation": correlation}
     return named
 
@@ -155,9 +156,9 @@ def _units(trained: TrainedModel, ids: Ids) -> list[dict[str, Any]]:
     named = tracking_units(trained, ids)
     values: dict[Unit, dict[Series, list[np.ndarray]]] = {unit: {} for unit in named}
     for stretch in activations(trained.single_network, ids):
-        for (state, unit), own in values.items():
+        for ((layer, _, _), unit), own in values.items():
             for series, values_TH in stretch.items():
-                if series.layer == state.layer:
+                if series[0] == layer:
                     own.setdefault(series, []).append(values_TH[:, unit].copy())
     return [
         named[unit] | {"curves": [_curve(trained, series, np.concatenate(parts)) for series, parts in own.items()]}
@@ -169,8 +170,9 @@ def _curve(trained: TrainedModel, series: Series, values_N: np.ndarray) -> dict[
     """A state or gate over the shown text, in eight bits: value = byte · scale."""
     values_N = shown_part(trained, values_N)
     scale = max(float(np.abs(values_N).max()), 1e-9) / 127
-    what = meaning(trained.config.model.cell, series.name)
-    named = {"name": series.name, "gate": series.gate, "meaning": what, "scale": scale}
+    _, name, is_gate = series
+    what = meaning(trained.config.model.cell, name)
+    named = {"name": name, "gate": is_gate, "meaning": what, "scale": scale}
     return named | {"values": packed(np.round(values_N / scale).astype(np.int8))}
 
 
@@ -194,6 +196,6 @@ def _compared(
             "--compare: found a model that reads other rare characters as one; allowed: the same data.min_count"
         )
     second = predict(other.network, same.ids)
-    shown, saved_N = (shown_part(trained, each) for each in (text.ids, second.bits_N - predictions.bits_N))
+    shown, saved_N = (shown_part(trained, each) for each in (text.ids, second["bits"] - predictions["bits"]))
     words = [hardest_words(trained.vocabulary, shown, each_N, 12, _LEAST_SAVED) for each_N in (saved_N, -saved_N)]
     return _described(other, same, second, gradients=gradients) | {"words": words}

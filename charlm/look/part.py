@@ -101,7 +101,8 @@ def _seen_by(model: TrainedModel, text: EncodedText) -> npt.NDArray[np.bool_]:
 
     DataError if the model's own text is gone, VocabularyError if the model does not know the text.
     """
-    return seen_places(text.in_vocabulary(model.vocabulary), model.seen, model.config.data.records)
+    seen, _ = model.seen
+    return seen_places(text.in_vocabulary(model.vocabulary), seen, model.config.data.records)
 
 
 def names_of(models: Two) -> tuple[str, str]:
@@ -117,7 +118,8 @@ def seen_note(text: EncodedText, models: Two) -> str:
     notes = []
     for model, name in zip(models, names_of(models), strict=True):
         try:
-            share, unread = float(_seen_by(model, text).mean()), model.seen.unread
+            share = float(_seen_by(model, text).mean())
+            _, unread = model.seen
         except CharlmError as error:
             share, unread = 0.0, [str(error)]
         if share >= NOTED:

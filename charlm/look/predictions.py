@@ -1,8 +1,7 @@
 """How a model reads a text: its predictions of every character, and its activations."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,39 +20,27 @@ _STEPS = 256
 """Steps to read at once."""
 
 
-class Series(NamedTuple):
-    """Names a series over time: one state or gate of all units of a layer."""
-
-    layer: int
-    name: str
-    gate: bool
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """A model's predictions of the characters of a text, [N]. The first character that it reads has none."""
-
-    bits_N: npt.NDArray[np.float64]
-    """−log2 of the probability of the true character; nan for the first."""
-    entropy_N: npt.NDArray[np.float64]
-    """Expected bits under the model's own probabilities; nan for the first."""
-    rank_N: npt.NDArray[np.int64]
-    """1 if no other character was likelier; 0 for the first."""
-    top_ids_NK: npt.NDArray[np.int64]
-    """The likeliest characters, the likeliest first."""
-    top_p_NK: npt.NDArray[np.float64]
+Series = tuple[int, str, bool]
+"""A state or gate of all units of a layer over time: the layer, its name, and whether it is a gate."""
+Predictions = dict[str, npt.NDArray[Any]]
+"""What a model predicts of the characters of a text, see `predict`."""
 
 
 @torch.inference_mode()
 def predict(model: Network, ids: Ids) -> Predictions:
     """The predictions of all characters of `ids` [N] by one stream, from the zero state on.
 
+        bits     [N]     −log2 of the probability of the true character; nan for the first, which has no prediction
+        entropy  [N]     expected bits under the model's own probabilities; nan for the first
+        rank     [N]     1 if no other character was likelier; 0 for the first
+        top, p   [N, K]  the likeliest characters, the likeliest first, and their probabilities
+
     The model is in evaluation mode on the CPU. Probabilities are computed in float64 from its logits; DivergenceError
     if those are not finite.
     """
     N, K = len(ids), min(TOP, model.vocabulary_size)
     bits_N, entropy_N = np.full((2, N), np.nan)
-    rank_N, top_ids_NK, top_p_NK = np.zeros(N, np.int64), np.zeros((N, K), np.int64), np.zeros((N, K))
+    rank_N, top_NK, p_NK = np.zeros(N, np.int64), np.zeros((N, K), np.int64), np.zeros((N, K))
     reader = Reader(model, ids, START)
     for start, steps in windows_between(0, N - 1, _STEPS):
         logits_T1V = model.logits(reader.features(start, steps))
@@ -66,9 +53,9 @@ def predict(model: Network, ids: Ids) -> Predictions:
         p_TV = log_p_TV.exp()
         entropy_N[scored] = nats_to_bits(1) * torch.special.entr(p_TV).sum(-1).numpy()
         rank_N[scored] = 1 + (log_p_TV > true_T1).sum(-1).numpy()
-        top = p_TV.topk(K, dim=-1)
-        top_ids_NK[scored], top_p_NK[scored] = top.indices.numpy(), top.values.numpy()
-    return Predictions(bits_N, entropy_N, rank_N, top_ids_NK, top_p_NK)
+        likeliest = p_TV.topk(K, dim=-1)
+        top_NK[scored], p_NK[scored] = likeliest.indices.numpy(), likeliest.values.numpy()
+    return {"bits": bits_N, "entropy": entropy_N, "rank": rank_N, "top": top_NK, "p": p_NK}
 
 
 @torch.inference_mode()
@@ -81,7 +68,7 @@ def activations(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
     for start, steps in windows_between(0, len(ids), _STEPS):
         _, state, activations = model.outputs_and_activations(reader.ids(start, steps), state)
         yield {
-            Series(layer, name, gate): torch.cat(steps).numpy()
+            (layer, name, gate): torch.cat(steps).numpy()
             for layer, recorded in enumerate(activations)
             for (name, gate), steps in recorded.items()
         }

@@ -30,19 +30,15 @@ def report_page(runs: Sequence[ReportedRun], comparison: dict[str, Any] | None =
     comparison: data of a comparison, see `comparison_data`. Its runs, which are in `folder`, come first, in its order
     and with its names.
     """
-    compared = {} if comparison is None else comparison["runs"]
     root = folder.resolve()
-
-    def name_in_folder(run: ReportedRun) -> str | None:
-        path = run.path.resolve()
-        return path.name if path.parent == root else None
-
-    if not compared.keys() <= {*map(name_in_folder, runs)}:
+    compared = {} if comparison is None else {root / name: kind for name, kind in comparison["runs"].items()}
+    at = {run.about.path.resolve(): run for run in runs}
+    if not compared.keys() <= at.keys():
         comparison, compared = None, {}
-    order = {name: place for place, name in enumerate(compared)}
-    runs = sorted(runs, key=lambda run: order.get(name_in_folder(run), len(order)))
-    short = short_names([run.path for run in runs])
-    names = [one_line(compared.get(name_in_folder(run), name)) for run, name in zip(runs, short, strict=True)]
+    order = [*compared, *(place for place in at if place not in compared)]
+    runs = [at[place] for place in order]
+    short = short_names([run.about.path for run in runs])
+    names = [one_line(compared.get(place, name)) for place, name in zip(order, short, strict=True)]
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
     shown = [_shown(name, run) for name, run in zip(names, runs, strict=True)]
     texts = [run.about.scored for run in runs]

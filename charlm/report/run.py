@@ -33,7 +33,6 @@ _NEEDED = "the folder of a run, a checkpoint of one, or a folder that holds runs
 class ReportedRun:
     """A run as a report shows it."""
 
-    path: Path
     about: RunSummary
     options: dict[str, Any]
     """Every option by its dotted path; empty if the config cannot be read."""
@@ -85,7 +84,7 @@ def read_run(path: Path) -> ReportedRun:
     samples = _read(path / SAMPLES, _sample, faults)
     for fault in faults:
         say("note", f"{path}: {fault}")
-    return ReportedRun(path, about, options, splits, rollbacks, samples, faults)
+    return ReportedRun(about, options, splits, rollbacks, samples, faults)
 
 
 def read_comparison(folder: Path) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 start.py        a run starts: new, from another run's weights, or resumed
 fine_tuning.py  starting from another run's weights
+run.py          Run: how a run ended, its metrics and its model
 loop.py         evaluate → sample → save → stop → update → log
 budget.py       the minutes
 step.py         one update

@@ -33,52 +33,53 @@ from charlm.system.files import (
 )
 from charlm.system.lock import LOCK, holds, locked
 
+# During the run
 
-class RunFolder:
-    """The folder of one run, held by this process."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.last = path / FOLDER / LAST
-        self._is_begun = self.last.exists()
+def check_ours(run_dir: Path, *, is_begun: bool = True) -> None:
+    """RunError if the folder was removed, renamed or replaced, or may be another process's now.
 
-    def check_ours(self) -> None:
-        """RunError if the folder was removed, renamed or replaced, or may be another process's now."""
-        with refusing_os_errors(self.path):
-            is_ours = (self.last.exists() or not self._is_begun) and holds(self.path)
-        if not is_ours:
-            raise RunError(
-                f"{self.path}: removed, renamed or taken by another process during the run; allowed: one process, and "
-                "a folder that stays; start a new run, or --resume this one where it is now"
-            )
+    is_begun: whether the run has written a checkpoint there.
+    """
+    with refusing_os_errors(run_dir):
+        is_ours = (not is_begun or (run_dir / FOLDER / LAST).exists()) and holds(run_dir)
+    if not is_ours:
+        raise RunError(
+            f"{run_dir}: removed, renamed or taken by another process during the run; allowed: one process, and "
+            "a folder that stays; start a new run, or --resume this one where it is now"
+        )
 
-    def write_config(self, config: Config) -> None:
-        with refusing_os_errors(self.path):
-            replace_file(self.path / CONFIG, dump_config(config).encode())
 
-    def save(self, checkpoint: Checkpoint, *, best: bool, numbered: bool, keep: int) -> None:
-        """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones."""
-        self.check_ours()
-        names = [BEST] * best + [_numbered(checkpoint.progress["step"])] * numbered
-        save_checkpoint(checkpoint, self.last, [self.path / FOLDER / name for name in names])
-        self._is_begun = True
-        self._remove(self._numbered_files()[:-keep])
+def write_config(run_dir: Path, config: Config) -> None:
+    with refusing_os_errors(run_dir):
+        replace_file(run_dir / CONFIG, dump_config(config).encode())
 
-    def drop_after(self, step: int) -> None:
-        """Remove the numbered checkpoints of later steps."""
-        self._remove([path for path in self._numbered_files() if path.name > _numbered(step)])
 
-    def _numbered_files(self) -> list[Path]:
-        return sorted((self.path / FOLDER).glob("step-*.safetensors"))
+def write_checkpoint(run_dir: Path, checkpoint: Checkpoint, *, best: bool, numbered: bool, keep: int) -> None:
+    """Write `last` and, on request, `best` and a numbered checkpoint; keep the newest `keep` numbered ones."""
+    folder = run_dir / FOLDER
+    names = [BEST] * best + [_numbered(checkpoint.progress["step"])] * numbered
+    save_checkpoint(checkpoint, folder / LAST, [folder / name for name in names])
+    _remove(run_dir, _numbered_files(run_dir)[:-keep])
 
-    def _remove(self, files: list[Path]) -> None:
-        with refusing_os_errors(self.path):
-            for file in files:
-                file.unlink(missing_ok=True)
+
+def drop_after(run_dir: Path, step: int) -> None:
+    """Remove the numbered checkpoints of later steps."""
+    _remove(run_dir, [path for path in _numbered_files(run_dir) if path.name > _numbered(step)])
 
 
 def _numbered(step: int) -> str:
     return f"step-{step:08}.safetensors"
+
+
+def _numbered_files(run_dir: Path) -> list[Path]:
+    return sorted((run_dir / FOLDER).glob("step-*.safetensors"))
+
+
+def _remove(run_dir: Path, files: list[Path]) -> None:
+    with refusing_os_errors(run_dir):
+        for file in files:
+            file.unlink(missing_ok=True)
 
 
 # Before the run

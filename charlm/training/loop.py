@@ -1,24 +1,26 @@
 """The training loop: evaluate → sample → save → stop → update → log."""
 
+import contextlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from charlm.checkpoint import best_score, newest_whole
-from charlm.data.corpus import Corpus
 from charlm.errors import DivergenceError
 from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import draw_sample
 from charlm.model import count_parameters
+from charlm.runs import FOLDER, LAST
 from charlm.scored import ScoredText
 from charlm.system.console import say
 from charlm.system.device import describe_device
 from charlm.system.formatting import counted, format_duration, nats_to_bits
-from charlm.training.folder import RunFolder
-from charlm.training.metrics import ProgressBar, Tracker, metrics_row, train_row
+from charlm.training.folder import check_ours, drop_after, write_checkpoint, write_config
+from charlm.training.metrics import Tracker, metrics_row, progress_bar, show_progress, train_row
 from charlm.training.optimizer import describe_treatment
+from charlm.training.run import Run
 from charlm.training.signals import catch_signals
 from charlm.training.snapshot import fingerprint, restore_snapshot, take_snapshot
 from charlm.training.step import Trainer, divergence
@@ -31,52 +33,29 @@ class _Stopped(Exception):
     """A signal has come: the run saves and ends."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run, or one session of it, ended. Scores are None without a validation split."""
-
-    run_dir: str
-    reason: str
-    """The limit that was reached (max_steps, max_epochs, max_minutes, patience), or the name of a signal."""
-    step: int
-    chars: int
-    elapsed_s: float
-    valid_nats: float | None
-    """Score of the last evaluation, nats per character."""
-    best_nats: float | None
-    best_step: int
-    parameters: int
-    best_nats_per_record: float | None = None
-    """None unless the text has records."""
-    scored: ScoredText | None = None
-    """What the scores are of."""
-    is_overfit: bool = False
-    """Whether the training score fell after the best evaluation, and the text was read once or more."""
-
-
 class TrainingLoop:
     """`fit` trains until a limit is reached or a signal arrives."""
 
-    def __init__(
-        self, trainer: Trainer, corpus: Corpus, folder: RunFolder, tracker: Tracker, on_row: OnRow | None
-    ) -> None:
+    def __init__(self, trainer: Trainer, run_dir: Path, tracker: Tracker, on_row: OnRow | None) -> None:
         self.trainer = trainer
         self.config = trainer.config
         self.group = trainer.group
         self.budget = trainer.budget
-        self.corpus = corpus
-        self.folder = folder
+        self.corpus = trainer.corpus
+        self.run_dir = run_dir
+        self._last = run_dir / FOLDER / LAST
         self.tracker = tracker
         self._on_row = on_row
-        self.bar = ProgressBar(self.group.is_first)
+        self._bar = progress_bar(self.group.is_first)
         self._received: list[str] = []
         self._signals: list[str] = []  # as all processes know them
         self._rolled_back_to = -1  # step
-        self._train_nats = self._train_nats_of_best = math.nan  # of the last row, and of that before the best score
+        self._train_row: dict[str, Any] = {}
+        self._train_nats_of_best = math.nan  # of the last such row before the best score
         window = self.config.train.batch_size * self.config.train.bptt
-        self.budget.begin(trainer.state, len(corpus.splits.get("valid", ())) / window)
+        self.budget.begin(trainer.state, len(self.corpus.splits.get("valid", ())) / window)
 
-    def fit(self) -> Outcome:
+    def fit(self) -> Run:
         """Train until a limit or a signal; RunError if a checkpoint cannot be written.
 
         After a divergence, return to an earlier checkpoint if the config allows it.
@@ -85,16 +64,17 @@ class TrainingLoop:
         try:
             with catch_signals(patient=self.group.is_distributed) as self._received:
                 self._take_best()
-                if not self.group.on_first(self.folder.last.exists):
-                    self._save()  # from here on the run can be resumed
-                self.group.on_first(self.folder.write_config, self.config)
+                if not self.group.on_first(self._last.exists):
+                    self._save(is_begun=False)  # from here on the run can be resumed
+                self.group.on_first(write_config, self.run_dir, self.config)
                 while True:
                     try:
                         return self._outcome(self._train_and_close())
                     except DivergenceError as error:
                         self._roll_back(error)
         finally:
-            self.bar.close()
+            with contextlib.suppress(OSError):
+                self._bar.close()
             self.tracker.close()
 
     def _train_and_close(self) -> str:
@@ -177,24 +157,24 @@ class TrainingLoop:
         state.stop_reason = limit
         self._save()
 
-    def _outcome(self, reason: str) -> Outcome:
+    def _outcome(self, reason: str) -> Run:
         state, per_line = self.trainer.state, None
         scored = ScoredText.from_json(state.scored)
         if self.corpus.starts is not None and state.best_nats is not None and scored:
             per_line = state.best_nats * scored.chars / (len(self.corpus.starts["valid"]) - 1)
-        return Outcome(
-            run_dir=str(self.folder.path),
+        return Run(
+            run_dir=str(self.run_dir),
             reason=reason,
             step=state.step,
-            chars=round(state.symbols / self.trainer.symbols_per_char),
+            chars=round(state.symbols / self.corpus.symbols_per_char),
             elapsed_s=state.elapsed_s,
             valid_nats=state.valid_nats,
             best_nats=state.best_nats,
             best_step=state.best_step,
-            parameters=count_parameters(self.trainer.config.model, len(self.trainer.vocabulary)),
+            parameters=count_parameters(self.trainer.config.model, len(self.corpus.vocabulary)),
             best_nats_per_record=per_line,
             scored=scored,
-            is_overfit=self.trainer.epochs() >= 1 and self._train_nats < self._train_nats_of_best,
+            is_overfit=self.trainer.epochs() >= 1 and self._train_row.get("nats", math.nan) < self._train_nats_of_best,
         )
 
     def _tick(self) -> None:
@@ -202,7 +182,7 @@ class TrainingLoop:
         state = self.trainer.state
         self._signals = self.budget.tick(state, self.group, self._received)
         if state.step:  # before the first update nothing is done, whatever time has passed
-            self.bar.show(state.step, self.trainer.share_done(), state.updating_s)
+            show_progress(self._bar, state, self.trainer.share_done(), self._train_row)
 
     def _stop_if_signaled(self) -> None:
         """_Stopped if a process has received a signal."""
@@ -241,16 +221,16 @@ class TrainingLoop:
         if not nats < 2**63:  # no checkpoint may hold more
             raise divergence(state.step, f"a validation score of {nats:.3g} nats, which stands for infinity")
         loss = score.nats_sum / (len(valid.ids) - valid.given) * self.config.train.scored_steps
-        self._record(metrics_row(state, trainer.symbols_per_char, "valid", loss, nats, score.chars_per_s))
+        self._record(metrics_row(state, self.corpus.symbols_per_char, "valid", loss, nats, score.chars_per_s))
         state.valid_nats = nats
         # A run that was killed after it wrote `best` comes to this score again.
         is_again = (nats, state.step) == (state.best_nats, state.best_step)
         state.is_best = is_again or state.best_nats is None or nats < state.best_nats
         if state.is_best:
             state.best_nats, state.best_step = nats, state.step
-            self._train_nats_of_best = self._train_nats
+            self._train_nats_of_best = self._train_row.get("nats", math.nan)
         per_record = "" if score.nats_per_record is None else f"  {score.nats_per_record:.2f} nats/record"
-        has_bytes = trainer.vocabulary.level == "byte" and score.bits_per_byte is not None
+        has_bytes = self.corpus.vocabulary.level == "byte" and score.bits_per_byte is not None
         per_byte = f"  {score.bits_per_byte:.4f} bits/byte" if has_bytes else ""
         scores = f"{nats:.4f} nats  {nats_to_bits(nats):.4f} bits/char{per_byte}{per_record}"
         best = "  best" if state.is_best else ""
@@ -262,7 +242,7 @@ class TrainingLoop:
         sample = self.group.on_first(
             draw_sample,
             trainer.evaluated_model.eval(),
-            trainer.vocabulary,
+            self.corpus.vocabulary,
             options=SamplingOptions(length=train.sample_length, temperature=train.sample_temperature),
             seed=self.config.seed + step,
             stops=lambda: self._received or self._signals,
@@ -271,31 +251,35 @@ class TrainingLoop:
         if sample is None:
             self._stop_if_signaled()
         else:
-            self.group.on_first(self.folder.check_ours)
+            self.group.on_first(check_ours, self.run_dir)
             self.tracker.sample(sample, step)
             say("sample", f"update {step:>6}  {sample['text'][:80]!r}")
             self._tick()
         trainer.state.due.remove("sample")
 
-    def _save(self) -> None:
-        """Write the `last` checkpoint, `best` if these weights have the best score, and the numbered one if due."""
+    def _save(self, *, is_begun: bool = True) -> None:
+        """Write the `last` checkpoint, `best` if these weights have the best score, and the numbered one if due.
+
+        is_begun: whether the run has written a checkpoint before.
+        """
         self._tick()
         state = self.trainer.state
         start_s = state.elapsed_s
         snapshot = take_snapshot(self.trainer)
         self.group.check_equal("weights", lambda: fingerprint(snapshot))
         self.trainer.check_finite(weights=True)
+        self.group.on_first(check_ours, self.run_dir, is_begun=is_begun)
         numbered, keep = self._is_due(self.config.train.save_every), self.config.train.keep_checkpoints
-        self.group.on_first(self.folder.save, snapshot, best=state.is_best, numbered=numbered, keep=keep)
+        self.group.on_first(write_checkpoint, self.run_dir, snapshot, best=state.is_best, numbered=numbered, keep=keep)
         self._tick()
         self.budget.saving_s = state.elapsed_s - start_s
 
     def _print_header(self) -> None:
         trainer, model = self.trainer, self.config.model
-        say("model", f"{model.description}: {count_parameters(model, len(trainer.vocabulary)):,} parameters")
+        say("model", f"{model.description}: {count_parameters(model, len(self.corpus.vocabulary)):,} parameters")
         say("device", f"{describe_device(trainer.device)}, {self.config.precision}; {trainer.backend}")
         say("update", describe_treatment(trainer.optimizer, self.config.optimizer.name))
-        say("run", str(self.folder.path))
+        say("run", str(self.run_dir))
         if limit := self._limit_reached():
             value = getattr(self.config.train, limit)
             say("limit", f"train.{limit}={value} is already reached; to train on, raise it: --set train.{limit}=…")
@@ -303,13 +287,12 @@ class TrainingLoop:
     def _record_train(self) -> None:
         """Log the metrics since the last row; DivergenceError if an update was not finite."""
         self.trainer.check_finite()
-        row = train_row(self.trainer.state, self.config.train, self.trainer.symbols_per_char)
-        self._train_nats = row["nats"]
+        row = train_row(self.trainer.state, self.config.train, self.corpus.symbols_per_char)
         self._record(row)
-        self.bar.note(row)
+        self._train_row = row
 
     def _record(self, row: dict[str, Any]) -> None:
-        self.group.on_first(self.folder.check_ours)
+        self.group.on_first(check_ours, self.run_dir)
         self.tracker.record(row)
         if self._on_row and self.group.is_first:
             self._on_row(row)
@@ -324,13 +307,13 @@ class TrainingLoop:
         before_step = diverged.step
         if diverged.step != self._rolled_back_to:
             before_step += 1  # a checkpoint of this very step will do
-        earlier = self.group.on_first(newest_whole, self.folder.path, before_step) if allowed else None
+        earlier = self.group.on_first(newest_whole, self.run_dir, before_step) if allowed else None
         if not earlier:
             times = f"; rolled back {counted(diverged.rollbacks, 'time')} before" if diverged.rollbacks else ""
             none = f"; there is no checkpoint before update {before_step}" if allowed else ""
-            fault = DivergenceError(f"{error}{times}{none}; last good checkpoint: {self.folder.last}")
+            fault = DivergenceError(f"{error}{times}{none}; last good checkpoint: {self._last}")
             raise self.group.shared_error(fault) from None
-        self.group.on_first(self.folder.check_ours)
+        self.group.on_first(check_ours, self.run_dir)
         restore_snapshot(trainer, earlier[1])
         state = trainer.state
         self._rolled_back_to = state.step
@@ -343,10 +326,10 @@ class TrainingLoop:
         self._record(row | {"lr_factor": state.lr_factor} | best)
         say("rollback", f"{error}; back to update {state.step}, learning rate × {state.lr_factor:g} from now on")
         self._save()
-        self.group.on_first(self.folder.drop_after, state.step)
+        self.group.on_first(drop_after, self.run_dir, state.step)
 
     def _take_best(self) -> None:
         """After a restore: take score and step of `best` from its file, which may hold weights of a later step."""
-        state, best = self.trainer.state, self.group.on_first(best_score, self.folder.path)
+        state, best = self.trainer.state, self.group.on_first(best_score, self.run_dir)
         state.is_best = state.is_best and best == (state.best_nats, state.best_step)
         state.best_nats, state.best_step = best

@@ -23,11 +23,10 @@ from torch.utils.tensorboard import summary
 from tqdm import tqdm
 
 from charlm.config.schema import TrainConfig
-from charlm.errors import RunError
-from charlm.runs import CHARTS, LOG_BYTES, METRICS, SAMPLES, read_log
+from charlm.runs import CHARTS, LOG_BYTES, METRICS, SAMPLES
 from charlm.system.console import say
 from charlm.system.files import read_file, reason_of, replace_file, unlinked
-from charlm.system.formatting import counted, format_duration, nats_to_bits, to_json
+from charlm.system.formatting import format_duration, nats_to_bits, to_json
 from charlm.training.state import TrainState
 
 _TAGS = {
@@ -175,18 +174,6 @@ def _encoded(events: list[Event]) -> bytes:
     return data.getvalue()
 
 
-def read_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a run's metrics.jsonl, without an incomplete last one; RunError if it cannot be read."""
-    try:
-        rows, damaged = read_log(folder / METRICS)
-        fault = f"{counted(damaged, 'line')} of it" if damaged else ""
-    except OSError as error:
-        rows, fault = [], reason_of(error)
-    if fault:
-        raise RunError(f"{folder / METRICS}: cannot be read ({fault}); allowed: metrics that a run wrote")
-    return rows
-
-
 def _truncate(file: Path, step: int, rows: int | None = None) -> None:
     """Drop all rows after the first `rows`, and from the first on that is incomplete or of a later step."""
     lines: list[bytes] = []
@@ -206,39 +193,31 @@ def _step_of(line: bytes) -> float:
         return math.inf
 
 
-class ProgressBar:
+def progress_bar(shown: bool) -> tqdm:
     """A bar for the fraction of the run that is done; invisible if stderr is not a terminal, or if not `shown`."""
+    tqdm.monitor_interval = 0  # no thread that looks after bars
+    return tqdm(
+        total=1.0,
+        file=sys.stderr,
+        disable=None if shown else True,
+        leave=False,
+        dynamic_ncols=True,
+        mininterval=0.2,
+        miniters=0,
+        bar_format="{desc} {percentage:3.0f}%|{bar:10}| {unit}",
+        desc="? left",
+        unit="update 0",
+    )
 
-    def __init__(self, shown: bool = True) -> None:
-        tqdm.monitor_interval = 0  # no thread that looks after bars
-        self._bar = tqdm(
-            total=1.0,
-            file=sys.stderr,
-            disable=None if shown else True,
-            leave=False,
-            dynamic_ncols=True,
-            mininterval=0.2,
-            miniters=0,
-            bar_format="{desc} {percentage:3.0f}%|{bar:10}| {unit}",
-            desc="? left",
-            unit="update 0",
-        )
-        self._scores = ""
 
-    def note(self, row: Mapping[str, Any]) -> None:
-        """Show the scores of this row of metrics."""
-        self._scores = f" · {row['nats']:.3f} nats · {row['chars_per_s']:,.0f} chars/s · {row['bpc']:.3f} bits/char"
-
-    def show(self, step: int, share: float, elapsed_s: float) -> None:
-        """Move the bar to `share`, 0 to 1. tqdm draws it now and then, and cuts what does not fit."""
-        if self._bar.disable:
-            return
-        left = format_duration(elapsed_s * (1 - share) / share) if share > 0 else "?"
-        self._bar.set_description_str(f"{left} left", refresh=False)
-        self._bar.unit = f"update {step}{self._scores}"
-        with contextlib.suppress(OSError):
-            self._bar.update(min(share, 1.0) - self._bar.n)
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._bar.close()
+def show_progress(bar: tqdm, state: TrainState, share: float, row: Mapping[str, Any]) -> None:
+    """Move the bar to `share`, 0 to 1, with the scores of a row, if any. tqdm draws it now and then, and cuts it."""
+    if bar.disable:
+        return
+    left = format_duration(state.updating_s * (1 - share) / share) if share > 0 else "?"
+    bar.set_description_str(f"{left} left", refresh=False)
+    bar.unit = f"update {state.step}"
+    if row:
+        bar.unit += f" · {row['nats']:.3f} nats · {row['chars_per_s']:,.0f} chars/s · {row['bpc']:.3f} bits/char"
+    with contextlib.suppress(OSError):
+        bar.update(min(share, 1.0) - bar.n)

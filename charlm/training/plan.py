@@ -35,15 +35,15 @@ def measure_cost(
     communication_s: the part of a step that processes spend on each other. opened: see `start_run`.
     """
     machine, text = opened or (choose_machine(config, group), CountedSources(config.data))
-    trainer, corpus = prepare(config, group, lambda: text.corpus(split=config.data.split), machine)
-    steps_per_epoch, train = trainer.streams.windows_per_epoch, config.train
+    trainer = prepare(config, group, lambda: text.corpus(split=config.data.split), machine)
+    corpus, steps_per_epoch, train = trainer.corpus, trainer.streams.windows_per_epoch, config.train
     step_s = _median_s(trainer.update, trainer)
     communication_s = _median_s(lambda: _communicate(trainer), trainer) if group.is_distributed else 0.0
     return {
         "splits": {name: len(ids) for name, ids in corpus.splits.items()},
         "unit": corpus.vocabulary.unit,
         "vocabulary": len(corpus.vocabulary),
-        "parameters": parameters_by_part(trainer.config.model, len(trainer.vocabulary)),
+        "parameters": parameters_by_part(trainer.config.model, len(corpus.vocabulary)),
         "least_bytes": least_bytes(trainer.config, len(corpus.vocabulary), machine),
         "peak_bytes": peak_bytes(trainer.device),
         "available_bytes": machine.free_bytes,

@@ -10,7 +10,6 @@ from torch import Tensor
 from charlm.checkpoint import Checkpoint, digest
 from charlm.errors import CheckpointError
 from charlm.model import load_weights, named_weights
-from charlm.native.loading import used_kernels
 from charlm.scored import ScoredText
 from charlm.system.device import random_state, set_random_state
 from charlm.training.state import TrainState
@@ -35,7 +34,7 @@ def take_snapshot(trainer: Trainer) -> Checkpoint:
     carried |= dict(zip(_GENERATORS, random_state(trainer.device), strict=False))
     return Checkpoint(
         config=trainer.config,
-        vocabulary=trainer.vocabulary,
+        vocabulary=trainer.corpus.vocabulary,
         weights=on_cpu(named_weights(trainer.model)),
         averaged=on_cpu({} if trainer.averaged is None else named_weights(trainer.averaged)),
         optimizer=on_cpu(_optimizer_tensors(trainer)),
@@ -64,8 +63,9 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
             load_weights(trainer.averaged, checkpoint.averaged or checkpoint.weights)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
-    state.threads, state.kernels, state.stop_reason = torch.get_num_threads(), used_kernels(), ""
-    state.backend = trainer.state.backend
+    # The machine is that of this session.
+    state.threads, state.kernels, state.backend = trainer.state.threads, trainer.state.kernels, trainer.state.backend
+    state.stop_reason = ""
     state.scored = trainer.state.scored | {"seen": seen} if trainer.state.scored else {}
     trainer.state = state
     trainer.forget_divergence()

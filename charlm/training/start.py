@@ -22,10 +22,11 @@ from charlm.system.formatting import counted, format_bytes, format_share
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
 from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights, say_if_other_step
-from charlm.training.folder import RunFolder, claim_if_there, claim_run, make_folder, refusing_os_errors
-from charlm.training.loop import OnRow, Outcome, TrainingLoop
+from charlm.training.folder import claim_if_there, claim_run, make_folder, refusing_os_errors
+from charlm.training.loop import OnRow, TrainingLoop
 from charlm.training.machine import Machine, choose_machine
 from charlm.training.metrics import Tracker
+from charlm.training.run import Run
 from charlm.training.snapshot import restore_snapshot
 from charlm.training.step import Trainer
 
@@ -40,7 +41,7 @@ def start_run(
     opened: tuple[Machine, CountedSources] | None = None,
     budget: Budget | None = None,
     on_row: OnRow | None = None,
-) -> Outcome:
+) -> Run:
     """Train a new model, or one that starts from the weights and vocabulary of `init_from`.
 
     run_dir: None: runs/<name>-<time>. opened: the machine and the text for which settings were chosen. budget: the
@@ -57,19 +58,19 @@ def start_run(
 
     with contextlib.ExitStack() as locks:
         is_new = group.on_first(claim_if_there, run_dir, config.data, locks)
-        trainer, corpus = prepare(config, group, load, opened[0] if opened else None, budget)
+        trainer = prepare(config, group, load, opened[0] if opened else None, budget)
         trainer.broadcast_weights()
         if init_from:
             say_if_other_step(config, init_from)
             trainer.start_from_weights(grown_weights(trainer.model, init_from))
             trainer.state.earlier_symbols = init_from.trained_symbols
             trainer.state.earlier_texts = listed_texts(init_from.config, init_from.progress)
-            if "valid" in corpus.splits:
-                trainer.state.scored["seen"] = group.on_first(_share_seen, corpus, trainer.state.earlier_texts, config)
+            if "valid" in trainer.corpus.splits:
+                trainer.state.scored["seen"] = group.on_first(_share_seen, trainer)
         if is_new:
             run_dir = group.on_first(make_folder, run_dir, name, locks)
         assert run_dir is not None
-        return _fit(trainer, corpus, run_dir, on_row)
+        return _fit(trainer, run_dir, on_row)
 
 
 def resume_run(
@@ -77,7 +78,7 @@ def resume_run(
     change: Callable[[Config], Config] = lambda config: config,
     group: ProcessGroup = ONE_PROCESS,
     on_row: OnRow | None = None,
-) -> Outcome:
+) -> Run:
     """Continue a run from its last checkpoint, on the CPU bit for bit as if it had never stopped.
 
     `change` maps the saved config to the new one. ConfigError if it changes an option that determines the weights, the
@@ -90,7 +91,7 @@ def resume_run(
             say("cell", f"{config.model.cell.kind}: the file has changed; the run continues with its own step")
         load = functools.partial(load_unchanged_corpus, config.data, checkpoint.vocabulary, before, run_dir)
         locks.enter_context(preferring(before.get("kernels", "")))
-        trainer, corpus = prepare(config, group, load)
+        trainer = prepare(config, group, load)
         group.on_each(restore_snapshot, trainer, checkpoint)
         _say_if_other_machine(trainer, before)
         del checkpoint  # as large as the model and its optimizer state
@@ -98,7 +99,7 @@ def resume_run(
             last = run_dir / FOLDER / LAST
             group.on_first(refusing_os_errors(run_dir)(last.unlink), missing_ok=True)
         say("resume", f"{path}, update {trainer.state.step}")
-        return _fit(trainer, corpus, run_dir, on_row, resumed=True)
+        return _fit(trainer, run_dir, on_row, resumed=True)
 
 
 def prepare(
@@ -107,7 +108,7 @@ def prepare(
     load: Callable[[], Corpus],
     machine: Machine | None = None,
     budget: Budget | None = None,
-) -> tuple[Trainer, Corpus]:
+) -> Trainer:
     """Choose the machine, load the text, and make the trainer; print what was read, and options without effect."""
     B, W = config.train.batch_size, group.size
     if B % W:
@@ -125,7 +126,7 @@ def prepare(
     if machine.precision_reason:
         label = "auto" if config.precision == "auto" else "slow"
         say(label, f"precision {machine.precision}: {machine.precision_reason}")
-    return group.on_each(Trainer, with_absolute_paths(config), corpus, machine, budget), corpus
+    return group.on_each(Trainer, with_absolute_paths(config), corpus, machine, budget)
 
 
 def _say_text(config: Config, corpus: Corpus) -> None:
@@ -142,26 +143,27 @@ def _say_text(config: Config, corpus: Corpus) -> None:
     say("data", f"{config.data.source}: {size}; {splits} {unit}{records}{cut}; {vocabulary}")
 
 
-def _share_seen(corpus: Corpus, texts: list[dict[str, Any]], config: Config) -> float | None:
+def _share_seen(trainer: Trainer) -> float | None:
     """The share of the validation text that the weights were trained on in earlier runs, or None; says what it is."""
-    seen = earlier_texts(texts, corpus.vocabulary, config.data, corpus.sha256)
+    corpus, data = trainer.corpus, trainer.config.data
+    seen, unread = earlier_texts(trainer.state.earlier_texts, corpus.vocabulary, data, corpus.sha256)
     valid = corpus.texts["valid"].first(SEARCHED)
-    share = float(seen_places(valid, seen, config.data.records).mean())
-    for fault in seen.unread:
+    share = float(seen_places(valid, seen, data.records).mean())
+    for fault in unread:
         say("note", f"the weights may have been trained on the validation text: {fault}")
     if share < NOTED:
-        return None if seen.unread else 0.0
+        return None if unread else 0.0
     what = f"the weights were trained on {format_share(share)} of the validation text"
     say("note", f"{what}, so its scores are too good; see data.split and data.valid_source")
     return share
 
 
-def _fit(trainer: Trainer, corpus: Corpus, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Outcome:
+def _fit(trainer: Trainer, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Run:
     group, state = trainer.group, trainer.state
     log = refusing_os_errors(run_dir)(Tracker)
     tracker = group.on_each(log, run_dir, state if resumed else None, writes=group.is_first)
     group.remember("run", str(run_dir.resolve()))
-    loop = TrainingLoop(trainer, corpus, RunFolder(run_dir), tracker, on_row)
+    loop = TrainingLoop(trainer, run_dir, tracker, on_row)
     if not resumed:
         state.due = loop.actions_due()
     return loop.fit()

@@ -51,8 +51,7 @@ class Trainer:
         model = config.model.model_copy(update={"cell": with_step_of_now(config.model.cell)})
         self.config = config.model_copy(update={"precision": machine.precision, "model": model})
         self.budget = budget or Budget(config.train.max_minutes)
-        self.vocabulary = corpus.vocabulary
-        self.symbols_per_char = corpus.symbols_per_char
+        self.corpus = corpus
         self.streams = _open_streams(config, corpus, self.group.shard)
         check_memory(config, len(corpus.vocabulary), machine)
         self.model = _new_model(self.config, corpus, machine)

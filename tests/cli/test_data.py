@@ -14,9 +14,10 @@ def rows(result) -> dict[str, str]:
     return dict(re.split(r"  +", line, maxsplit=1) for line in result.out.splitlines())
 
 
-def test_list(cli, tmp_path):
-    (tmp_path / "text8.txt").touch()
-    listed = rows(cli("data", "list", "--data-dir", tmp_path))
+def test_list(cli, write, tmp_path, monkeypatch):
+    write("data/text8.txt", "")
+    monkeypatch.chdir(tmp_path)
+    listed = rows(cli("data", "list"))
     assert list(listed) == ["builtin:python-stdlib", "builtin:unicode-names", *CATALOG]
     assert (listed["text8"][:7], listed["enwik8"][:8]) == ("fetched", "to fetch")
 

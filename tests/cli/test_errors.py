@@ -48,7 +48,7 @@ ERRORS = [
     ("eval run --per-char no/scores.csv", "No such file or directory; allowed: a file that can be written"),
     ("look run --file text.txt --out text.txt", "exists and is another file; allowed: a new or empty file, or a page "),
     ("report folder", "folder: holds no run; allowed: the folder of a run, a checkpoint of one, or a folder that"),
-    ("data fetch text8 tiny --data-dir folder", "tiny: found no such text; allowed: tinyshakespeare | text8 | enwik8"),
+    ("data fetch text8 tiny", "tiny: found no such text; allowed: tinyshakespeare | text8 | enwik8"),
     ("data info pipe", "pipe: no regular file, so it cannot be read twice; allowed: "),
     ("train --config tiny.yaml --run-dir run", "already holds a run; allowed: --resume to continue it, or another --r"),
     ("train --config tiny.yaml --run-dir text.txt", "File exists; allowed: a folder that can be written; see --run-d"),

@@ -77,5 +77,6 @@ def test_nothing_but_a_download_asks_for_the_network(cli, tiny_config, tmp_path,
     for words in (["eval", run, "--novelty"], ["data", "list"]):
         assert cli(*words).code == 0
     assert not asked.called
-    assert cli("data", "fetch", "tinyshakespeare", "--data-dir", tmp_path).code == 1
+    monkeypatch.chdir(tmp_path)
+    assert cli("data", "fetch", "tinyshakespeare").code == 1
     assert asked.called

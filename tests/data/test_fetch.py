@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from charlm.data.fetch import Download, fetch
+from charlm.data.fetch import CATALOG, fetch
 from charlm.errors import DataError
 
 TEXT = bytes(range(256)) * 1000
@@ -33,26 +33,29 @@ def text(tmp_path, monkeypatch):
         thread = threading.Thread(target=server.serve_forever, args=(0.005,))
         thread.start()
         url = f"http://127.0.0.1:{server.server_port}/served.txt"
-        yield Download("corpus", url, hashlib.sha256(TEXT).hexdigest(), len(TEXT), "a test")
+        entry = {"url": url, "sha256": hashlib.sha256(TEXT).hexdigest(), "size": len(TEXT)}
+        monkeypatch.setitem(CATALOG, "corpus", entry)
+        monkeypatch.chdir(tmp_path)
+        yield "corpus"
         server.shutdown()
         thread.join()
 
 
 @pytest.mark.parametrize("body", [TEXT, zipped(TEXT)], ids=["text", "archive"])
 def test_a_text_is_downloaded_once_into_a_new_folder(text, write, tmp_path, body):
-    served, folder = write("served.txt", body), tmp_path / "deep/data"
-    assert fetch(text, folder).read_bytes() == TEXT
+    served, folder = write("served.txt", body), tmp_path / "data"
+    assert fetch(text).read_bytes() == TEXT
     Path(served).unlink()
-    assert fetch(text, folder).read_bytes() == TEXT
+    assert fetch(text).read_bytes() == TEXT
     assert [path.name for path in folder.iterdir()] == ["corpus.txt"]
 
 
 def test_another_file_is_never_overwritten(text, write, tmp_path):
     write("served.txt", TEXT)
-    write("corpus.txt", "my own")
+    write("data/corpus.txt", "my own")
     with pytest.raises(DataError):
-        fetch(text, tmp_path)
-    assert (tmp_path / "corpus.txt").read_bytes() == b"my own"
+        fetch(text)
+    assert (tmp_path / "data/corpus.txt").read_bytes() == b"my own"
 
 
 @pytest.mark.parametrize(
@@ -62,5 +65,5 @@ def test_a_download_that_fails_leaves_nothing(text, write, tmp_path, body):
     if body is not None:
         write("served.txt", body)
     with pytest.raises(DataError):
-        fetch(text, tmp_path / "data")
+        fetch(text)
     assert [*(tmp_path / "data").iterdir()] == []

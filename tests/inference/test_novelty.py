@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference import seen
-from charlm.inference.seen import NGRAM, SeenTexts, copied_ngrams, copied_stretches, seen_places
+from charlm.inference.seen import NGRAM, copied_ngrams, copied_stretches, seen_places
 
 
 def windows(text: bytes, length: int) -> list[bytes]:
@@ -59,5 +59,5 @@ def test_as_a_naive_search(both, block, dtype):
 def test_a_stretch_was_trained_on_and_a_phrase_was_not():
     corpus, other = np.random.RandomState(1).randint(0, 128, 3_000), np.random.RandomState(2).randint(128, 256, 400)
     text = np.concatenate([other[:200], corpus[1_000:1_100], other[200:], corpus[500:750], other[:9]]).astype(np.uint8)
-    places = seen_places(EncodedText(text, Vocabulary("byte")), SeenTexts([corpus.astype(np.uint8)], []), "")
+    places = seen_places(EncodedText(text, Vocabulary("byte")), [corpus.astype(np.uint8)], "")
     assert np.flatnonzero(places).tolist() == [*range(500, 750)]

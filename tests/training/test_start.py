@@ -146,8 +146,8 @@ def test_the_bound_is_between_the_weights_and_what_a_run_takes(trainer_of, kind,
 
     with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
         trainer.model.window_loss(*trainer.streams.read(0, 10), None, scored_steps=scored_steps)
-    logits = 4 * 4 * scored_steps * len(trainer.vocabulary)  # their gradient, which autograd makes on the way
-    least = least_bytes(trainer.config, len(trainer.vocabulary), choose_machine(trainer.config))
+    logits = 4 * 4 * scored_steps * len(trainer.corpus.vocabulary)  # their gradient, which autograd makes on the way
+    least = least_bytes(trainer.config, len(trainer.corpus.vocabulary), choose_machine(trainer.config))
     assert of_weights < least <= of_weights + logits + sum(saved.values())
 
 
