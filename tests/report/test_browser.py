@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -110,7 +111,8 @@ def test_the_keyboard_alone_scores_samples_and_settings(view):
 def test_only_scores_of_the_same_text_are_ranked(opened, learning):
     runs = {name: read_run(learning(name, best)) for name, best in (("a", 1.0), ("other", 0.5), ("b", 2.0), ("c", 0.4))}
     own = runs["a"].about.scored
-    runs["seen"] = replace(runs["a"], about=replace(runs["a"].about, best_nats=0.3, scored=replace(own, seen=0.25)))
+    seen = replace(runs["a"].about, path=Path("seen"), best_nats=0.3, scored=replace(own, seen=0.25))
+    runs["seen"] = replace(runs["a"], about=seen)
     for name, other in (("other", {"sha256": "f" * 64}), ("c", {"sha256": "0" * 64, "name": "last 15 % of text.txt"})):
         runs[name] = replace(runs[name], about=replace(runs[name].about, scored=replace(own, **other)))
     view = opened(report_page([*runs.values()]))
