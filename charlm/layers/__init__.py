@@ -22,7 +22,7 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.layers.backend import Activations, Backend, Lookup, RecurrentState
-from charlm.layers.dropout import drop_units, dropout_mask
+from charlm.layers.dropout import drop_units, dropout_mask, unit_mask
 from charlm.layers.generation import Generator
 from charlm.layers.operators import cross_entropy, linear
 from charlm.layers.selection import Selection

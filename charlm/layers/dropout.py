@@ -36,11 +36,15 @@ def dropout_mask(
     return shard.of(mask, streams).to(like.dtype)
 
 
+def unit_mask(values_TBF: Tensor, p: float, *, variational: bool, shard: Shard) -> Tensor:
+    """A mask for the units of values, [T, B, F]; if variational, one for all steps, [1, B, F]."""
+    T, B, F = values_TBF.shape
+    return dropout_mask((1 if variational else T, B, F), p, values_TBF, shard=shard)
+
+
 def drop_units(values_TBF: Tensor, p: float, *, variational: bool, shard: Shard) -> Tensor:
     """Drop units of values; if variational, the same units in all T steps."""
-    T, B, F = values_TBF.shape
-    shape = (1 if variational else T, B, F)
-    return values_TBF * dropout_mask(shape, p, values_TBF, shard=shard)
+    return values_TBF * unit_mask(values_TBF, p, variational=variational, shard=shard)
 
 
 def zoneout_shares(

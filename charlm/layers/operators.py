@@ -78,6 +78,11 @@ def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bo
         return c_MN if bias_N is None else c_MN.add_(bias_N)
 
 
+def column_sums(a_MK: Tensor) -> Tensor:
+    """The sums over the rows of a matrix of float32, without gradients."""
+    return operators.column_sums(a_MK) if a_MK.device.type == "cpu" else a_MK.sum(0)
+
+
 def _is_for_kernels(tensor: Tensor) -> bool:
     return tensor.is_cpu and tensor.dtype == torch.float32 and tensor.layout == torch.strided and not tensor.is_neg()
 
@@ -99,7 +104,7 @@ class _Linear(KernelFunction):
         return (
             matmul(dy_MN, w_NK, bf16=ctx.bf16) if dx else None,
             matmul(dy_MN.t(), x_MK, bf16=ctx.bf16) if dw else None,
-            dy_MN.sum(0) if dbias else None,
+            column_sums(dy_MN) if dbias else None,
             None,
         )
 

@@ -18,7 +18,7 @@ from charlm.cells.window import Gradients, LoopInputs, Window
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers.backend import LayerCall, LayerState, Lookup
 from charlm.layers.buffers import BufferCache, Buffers, BuffersOf
-from charlm.layers.operators import KernelFunction, first_derivative, linear, matmul
+from charlm.layers.operators import KernelFunction, column_sums, first_derivative, linear, matmul
 from charlm.layers.reference import TensorProgram
 from charlm.native.operators import table_gradient
 from charlm.native.recurrence import CpuDriver
@@ -191,7 +191,9 @@ class _Loop(KernelFunction):
             pairs = zip(d_windows, ctx.table_rows, strict=True)
             d_windows = [table_gradient(d_rows, window.ids, V) for d_rows, V in pairs]
         d_vectors = [
-            gradients.d_products[window.passes.like_vectors[k]].sum((0, 1)) if one is None else buffers.result(one)
+            column_sums(gradients.d_products[window.passes.like_vectors[k]].flatten(0, 1))
+            if one is None
+            else buffers.result(one)
             for k, one in enumerate(gradients.d_vectors)
         ]
         needed = ctx.needs_input_grad[3 + len(d_windows) + len(d_vectors) :]

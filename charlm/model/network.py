@@ -23,10 +23,14 @@ from charlm.layers import (
     drop_units,
     dropout_mask,
     linear,
+    unit_mask,
 )
+from charlm.model.objective import Penalties, kernel_objective
+from charlm.native.kernels import OUTPUT
+from charlm.native.loading import works
 from charlm.native.operators import check_tensor
 from charlm.native.recurrence import CpuDriver
-from charlm.system.device import autocast
+from charlm.system.device import autocast, autocasts_to_bf16
 
 NEVER = -1e30
 """The logit of a character that is not drawn: finite, and too low for any temperature."""
@@ -109,6 +113,16 @@ class CharLM(nn.Module):
         S = scored_steps or len(y_TB)
         first = len(y_TB) - S
         outputs, last_state = self.outputs(x_TB, state)  # [T, B, H]
+        if self._objective_by_kernel(outputs):
+            self.check_weights()
+            p, mask, penalties = self.dropout.output, None, Penalties(activation_penalty, change_penalty)
+            if self.training and p > 0:
+                mask = unit_mask(outputs, p, variational=self.dropout.variational, shard=self.layers.shard)
+            with self.autocast(outputs.device):
+                bf16 = autocasts_to_bf16(outputs.device)
+            weights = self.decoder.weight, self.decoder.bias
+            objective, total = kernel_objective(outputs, mask, *weights, y_TB, S, penalties, bf16=bf16)
+            return WindowLoss(objective, total, tuple(tensor.detach() for tensor in last_state))
         features = self._drop_units(outputs, self.dropout.output)  # [T, B, H]
         losses_SB = cross_entropy(self.logits(features[first:]), y_TB[first:])  # of logits [S, B, V]
         total = losses_SB.sum() / x_TB.shape[1]
@@ -118,6 +132,9 @@ class CharLM(nn.Module):
         if change_penalty and len(outputs) > 1:
             objective = objective + S * change_penalty * F.mse_loss(outputs[1:], outputs[:-1])
         return WindowLoss(objective, total.detach(), tuple(tensor.detach() for tensor in last_state))
+
+    def _objective_by_kernel(self, outputs: Tensor) -> bool:
+        return self.projection is None and outputs.is_cpu and outputs.dtype == torch.float32 and works(OUTPUT)
 
     def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """The input of the logits, [T, B, H] after dropout, and the last state."""

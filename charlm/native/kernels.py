@@ -18,8 +18,9 @@ PRODUCT = Kernel(_HERE / "product.cpp")
 LOOKUP = Kernel(_HERE / "lookup.cpp")
 RANDOM = Kernel(_HERE / "random.cpp")
 LOSS = Kernel(_HERE / "loss.cpp")
+OUTPUT = Kernel(_HERE / "output.cpp")
 UPDATE = Kernel(_HERE / "update.cpp")
-SHARED_KERNELS = (PRODUCT, LOOKUP, RANDOM, LOSS, UPDATE)
+SHARED_KERNELS = (PRODUCT, LOOKUP, RANDOM, LOSS, OUTPUT, UPDATE)
 """The kernels that training needs besides the kind's own."""
 MOST_CHARACTERS = 150_000
 """Of C++ for a cell. g++ 12 takes up to 40 s for them on an idle core, and minutes beside other load."""

@@ -6,15 +6,17 @@
 
 struct Arguments {
   Index N, V, threads;
+  double scale;          // of the gradient
   const float* logits;   // read [N, V]
   const Index* targets;  // read [N]: from 0 to V − 1
   float* nats;           // written [N]: −ln softmax(logits)[target]
-  float* d_logits;       // written [N, V]: softmax(logits) − one-hot(target); null without a backward pass
+  float* d_logits;       // written [N, V]: scale · (softmax(logits) − one-hot(target)); null without a backward pass
 };
 
 namespace {
 
 void score(const Arguments& a, const Member& member) {
+  const float scale = a.scale;
   float* powers = fresh_scratch().get<float>(a.V + W);
   for (Index i = member.begin(a.N); i < member.end(a.N); i++) {
     const float* logits = a.logits + i * a.V;
@@ -29,8 +31,8 @@ void score(const Arguments& a, const Member& member) {
     a.nats[i] = std::log(total) + (largest - logits[a.targets[i]]);
     if (!a.d_logits) continue;
     float* d_logits = a.d_logits + i * a.V;
-    each_vector(0, a.V, [&](Index v, Index n) { store(d_logits + v, load(powers + v) * (1.0f / total), n); });
-    d_logits[a.targets[i]] -= 1.0f;
+    each_vector(0, a.V, [&](Index v, Index n) { store(d_logits + v, load(powers + v) * (scale / total), n); });
+    d_logits[a.targets[i]] -= scale;
   }
 }
 

@@ -53,6 +53,14 @@ def matmul(a_MK: Tensor, b_KN: Tensor, bias_N: Tensor | None = None, *, bf16: bo
     return c_MN
 
 
+def column_sums(a_MK: Tensor) -> Tensor:
+    """The sums over the rows of a matrix of float32, [K] (product.cpp)."""
+    (M, K), a_MK = a_MK.shape, a_MK.contiguous()
+    sums_K = a_MK.new_empty(K)
+    call(PRODUCT, "column_sums", M=M, K=K, a=a_MK, a_row=K, c=sums_K)
+    return sums_K
+
+
 def table_gradient(d_rows_TBN: Tensor, ids_TB: Tensor, V: int) -> Tensor:
     """The gradient of a table: for each of its V rows the sum of those of its lookups, [V, N] (lookup.cpp)."""
     columns = d_rows_TBN.shape[-1]
@@ -62,12 +70,14 @@ def table_gradient(d_rows_TBN: Tensor, ids_TB: Tensor, V: int) -> Tensor:
     return d_table_VN
 
 
-def cross_entropy(logits_NV: Tensor, targets_N: Tensor, *, with_backward: bool) -> tuple[Tensor, Tensor | None]:
-    """Nats [N] of targets from 0 to V − 1, and `with_backward` the gradient of their sum, [N, V] (loss.cpp)."""
+def cross_entropy(
+    logits_NV: Tensor, targets_N: Tensor, *, with_backward: bool, scale: float = 1.0
+) -> tuple[Tensor, Tensor | None]:
+    """Nats [N] of targets from 0 to V − 1, and `with_backward` the gradient of scale · their sum, [N, V] (loss.cpp)."""
     (N, V), nats_N = logits_NV.shape, logits_NV.new_empty(len(logits_NV))
     d_logits_NV = torch.empty_like(logits_NV) if with_backward else None
     tensors = {"logits": logits_NV, "targets": targets_N, "nats": nats_N, "d_logits": d_logits_NV}
-    call(LOSS, "cross_entropy", N=N, V=V, **tensors)
+    call(LOSS, "cross_entropy", N=N, V=V, scale=scale, **tensors)
     return nats_N, d_logits_NV
 
 

@@ -178,9 +178,27 @@ void multiply_in(const Arguments& p) {
   });
 }
 
+// Sums over the rows of a [M, K], rows a_row apart, in c [K]. The partial sums of BLOCK rows are added up, so that rounding
+// errors stay small. Members sum other columns, so results do not depend on their number.
+void sum_columns(const Arguments& p, const Member& member) {
+  constexpr Index BLOCK = 64;
+  const Slice columns(member, p.K);
+  columns.each_group([&](Index k, Index n, Index) {
+    Floats total = {};
+    for (Index first = 0; first < p.M; first += BLOCK) {
+      Floats part = {};
+      for (Index m = first; m < std::min(p.M, first + BLOCK); m++) part += load(p.a + m * p.a_row + k, n);
+      total += part;
+    }
+    store(p.c + k, total, n);
+  });
+}
+
 }  // namespace
 
 // Set `bf16` to the instructions that multiply bfloat16 faster than float here: 2: AMX, 1: AVX512_BF16, 0: none.
 extern "C" KERNEL void product_fast_bf16(Arguments* p) { p->bf16 = may_use_tiles() ? 2 : has_fast_dot_products(); }
 
 extern "C" KERNEL void product(const Arguments* p) { p->bf16 ? multiply_in<Bf16>(*p) : multiply_in<float>(*p); }
+
+extern "C" KERNEL void column_sums(const Arguments* p) { run_team(*p, p->M * p->K, 1, sum_columns); }

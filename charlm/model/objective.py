@@ -1,0 +1,95 @@
+"""The objective of a window from the outputs of the last layer, with its gradients, by kernels of the CPU.
+
+It computes what `CharLM.window_loss` says in PyTorch's operators, in fewer passes over memory.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from charlm.layers.operators import KernelFunction, check_ids, column_sums, first_derivative
+from charlm.native.kernels import OUTPUT
+from charlm.native.loading import call
+from charlm.native.operators import cross_entropy, matmul
+
+
+class Penalties(NamedTuple):
+    """The weights of the mean squares that the objective adds, see `CharLM.window_loss`."""
+
+    activation: float = 0.0
+    change: float = 0.0
+
+
+def kernel_objective(
+    outputs_TBH: Tensor,
+    mask: Tensor | None,
+    weight_VH: Tensor,
+    bias_V: Tensor,
+    targets_TB: Tensor,
+    scored_steps: int,
+    penalties: Penalties,
+    *,
+    bf16: bool,
+) -> tuple[Tensor, Tensor]:
+    """The objective, and the cross-entropy in it, without gradients: both 0-d.
+
+    mask: of dropout, [T or 1, B, H]. scored_steps: the last ones are scored. All tensors are float32 on the CPU.
+    """
+    check_ids("targets", targets_TB, len(weight_VH))
+    options = scored_steps, penalties, bf16
+    objective, total = _Objective.apply(outputs_TBH, mask, weight_VH, bias_V, targets_TB, options)  # pyright: ignore[reportGeneralTypeIssues]
+    return objective, total
+
+
+class _Objective(KernelFunction):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        outputs: Tensor,
+        mask: Tensor | None,
+        weight: Tensor,
+        bias: Tensor,
+        targets: Tensor,
+        options: tuple[int, Penalties, bool],
+    ) -> tuple[Tensor, Tensor]:
+        S, penalties, bf16 = options
+        (T, B, H), outputs = outputs.shape, outputs.contiguous()
+        features, squares = torch.empty_like(outputs), outputs.new_empty(2, T * B)
+        shared = {"T": T, "B": B, "H": H, "first": T - S, "outputs": outputs, "features": features}
+        if mask is not None:
+            shared |= {"mask": mask.contiguous(), "mask_rows": mask.shape[0] * B}
+        call(OUTPUT, "output_features", **shared, squares=squares)
+        scored = features[T - S :].view(-1, H)
+        logits = matmul(scored, weight.t(), bias, bf16=bf16)
+        with_backward = any(ctx.needs_input_grad)
+        nats, d_logits = cross_entropy(
+            logits, targets[T - S :].contiguous().view(-1), with_backward=with_backward, scale=1 / B
+        )
+        total = nats.sum() / B
+        means = squares.sum(1) / torch.tensor([T * B * H, max(T - 1, 1) * B * H])
+        objective = total + S * (penalties.activation * means[0] + penalties.change * means[1])
+        if d_logits is not None:
+            d_features, d_outputs = matmul(d_logits, weight, bf16=bf16), torch.empty_like(outputs)
+            call(
+                OUTPUT,
+                "output_gradient",
+                **shared,
+                activation=2 * S * penalties.activation / (T * B * H),
+                change=2 * S * penalties.change / (max(T - 1, 1) * B * H),
+                d_features=d_features,
+                d_outputs=d_outputs,
+            )
+            ctx.save_for_backward(d_outputs, matmul(d_logits.t(), scored, bf16=bf16), column_sums(d_logits))
+        ctx.mark_non_differentiable(total)
+        return objective, total
+
+    @staticmethod
+    @first_derivative
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, d_objective: Tensor, d_total: Tensor
+    ) -> tuple[Tensor | None, ...]:
+        d_outputs, d_weight, d_bias = ctx.saved_tensors
+        if d_objective != 1:
+            d_outputs, d_weight, d_bias = d_outputs * d_objective, d_weight * d_objective, d_bias * d_objective
+        return d_outputs, None, d_weight, d_bias, None, None
