@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells import CELLS, Cell, Parameters
+from charlm.cells import CELLS, LSTM, RHN, Cell, Parameters
 from charlm.cells.program import Program
+from charlm.cells.state_options import ALL, PLAIN
 from charlm.config.schema import Dropout
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers import RecurrentLayers, RecurrentState
 from charlm.layers.reference import TensorProgram
-from charlm.layers.selection import gpu_backend
+from charlm.layers.selection import cpu_backend, gpu_backend
 
 Run = dict[str, Tensor]
 
@@ -166,10 +167,20 @@ def own(stack: RecurrentLayers, driver: GpuDriver | None = None) -> Callable[...
     return partial(RecurrentLayers.forward_by, stack, loop)
 
 
-def by_kernel(stack: RecurrentLayers) -> RecurrentLayers:
-    """`forward` by the fused CPU kernel."""
-    assert stack.select_backend("cpu").backend.name == "fused CPU kernel"
-    return stack
+def by_kernel(stack: RecurrentLayers) -> Callable[..., tuple[Tensor, RecurrentState]]:
+    """`forward` by the fused CPU kernel.
+
+    Each kernel takes seconds to compile. So only an LSTM and an RHN have one for each combination of options; other
+    cells take the one for all options if a call has any.
+    """
+    has_each = stack.cell in (LSTM(hidden=stack.hidden_size), RHN(hidden=stack.hidden_size))
+
+    def forward(x: Any, state: Any = None, resets_TB: Any = None, lengths_B: Any = None) -> Any:
+        options = stack.options(stack.training, resets_TB is not None, lengths_B is not None)
+        backend = cpu_backend(stack.task(stack.training), options if has_each or options == PLAIN else ALL)
+        return stack.forward_by(backend, x, state, resets_TB, lengths_B)
+
+    return forward
 
 
 def seeded(forward: Callable[..., Any], *more: Any) -> Callable[..., Any]:

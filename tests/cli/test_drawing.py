@@ -55,6 +55,9 @@ def test_prompts_from_a_pipe(cli, trained_run):
 def test_rare_characters_are_one_symbol(cli, tmp_path):
     run = train(tmp_path, words_text(20_000) + "éüß", "data.min_count=5")
     assert cli("score", run, "-", stdin="漢 é\n".encode()).out.endswith("漢 é\n")
+    rare = [cli("sample", run, "--prompt", f"so {prompt}", "--length", 30, "--seed", 1).out for prompt in ("é", "漢")]
+    assert rare[0].replace("é", "漢") == rare[1]
+    assert rare[1].startswith("so 漢")
     sample = cli("sample", run, "--length", 2000, "--temperature", 9, "--seed", 1).out
     assert not {"\ufffd", "é"} & {*sample}
 

@@ -60,10 +60,11 @@ def test_a_frequent_line_is_not_above_its_own_score(cli, trained_run):
 
 def test_unknown_characters_of_a_file_count_as_many_bits_as_the_user_says(cli, trained_run, write):
     words = ["score", trained_run, write("log.txt", "so\ne\nZe\nso\n")]
-    assert cli(*words).code == 1
+    assert "log.txt, line 3: found 'Z' (U+005A)" in cli(*words, "--above", 1).error
     _, without, counted, _ = columns(cli(*words, "--unknown-as", 20).out)
     assert counted[1] == pytest.approx(without[1] + 20)
     assert counted[0] == pytest.approx(counted[1] / 3, abs=0.01)
+    assert columns(cli(*words, "--unknown-as", 20, "--above", counted[0] - 1).out) == [counted]
 
 
 def test_a_monitor_survives_every_line(cli, trained_run):
