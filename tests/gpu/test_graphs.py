@@ -194,6 +194,7 @@ def drivers(monkeypatch, interpreter):
         monkeypatch.setattr("charlm.layers.selection.backends", backends)
         monkeypatch.setattr("charlm.layers.stack.DRIVERS", drivers)
         monkeypatch.setattr("charlm.gpu.recurrence.lacks_graphs", lambda device: None)
+        monkeypatch.setattr("charlm.training.machine.load", lambda *kernels: None)  # those of the CPU
         return drivers
 
     return of
