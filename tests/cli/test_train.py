@@ -52,9 +52,9 @@ def test_a_run_ends_within_its_minutes(cli, tiny_config, tmp_path):
     words = ["--run-dir", tmp_path / "run", *seldom, "--json", "--minutes"]
     begun_s = time.perf_counter()
     first = json.loads(cli("train", "--config", tiny_config, *words, 0.02).out)
-    assert 0.9 < first["elapsed_s"] / 1.2 < 1.1
+    assert 0.8 < first["elapsed_s"] / 1.2 < 1.25
     resumed = json.loads(cli("train", "--resume", *words, 0.03).out)
-    assert 0.9 < resumed["elapsed_s"] / 1.8 < 1.1
+    assert 0.8 < resumed["elapsed_s"] / 1.8 < 1.25
     assert resumed["elapsed_s"] < time.perf_counter() - begun_s
     assert resumed["step"] > first["step"] > 6
 
