@@ -103,7 +103,7 @@ THREE_LAYERS = {"layers": 3, "embedding": 6, "residual": True, "zoneout": 0.3}
     ("cell", "model", "precision", "count"),
     [
         ({"kind": "rnn", "nonlinearity": "relu"}, ONE_LAYER, "fp32", 1),
-        ({"kind": "lstm", "layer_norm": True}, THREE_LAYERS, "bf16", 3),
+        ({"kind": "lstm"}, THREE_LAYERS, "bf16", 3),
         ({"kind": "rhn", "couple_gates": False}, {**ONE_LAYER, "members": 2}, "fp32", 1),
         ({"kind": "mogrifier"}, {"layers": 2, "embedding": 6}, "fp32", 3),
     ],

@@ -67,7 +67,7 @@ def test_many_streams_score_every_target_once_in_its_place(streams, extra):
 
 
 @pytest.mark.parametrize(
-    ("kind", "streams", "count", "longest"), [("lstm", 1, 1, 0), ("slstm", 7, 120, 20), ("mingru", 1, 9, 300)]
+    ("kind", "streams", "count", "longest"), [("lstm", 1, 1, 0), ("rhn", 7, 120, 20), ("lstm", 1, 9, 300)]
 )
 def test_the_score_of_records_is_the_sum_of_their_scores(kind, streams, count, longest):
     model = model_of(kind)

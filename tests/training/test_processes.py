@@ -91,7 +91,7 @@ CASES = {
     },
     "members, records": {
         "data": {"records": "\n"},
-        "model": {"cell": {"kind": "gru", "hidden": 10}, "members": 2, "dropout": PLACES},
+        "model": {"cell": {"kind": "rhn", "hidden": 10}, "members": 2, "dropout": PLACES},
         "train": {"bptt": 150},  # an epoch has six updates
         "optimizer": {"clip_value": 0.01, "clip_norm": 0.5},
     },
