@@ -12,7 +12,8 @@ from typing import NamedTuple
 from charlm.cells.equations import equations, notes
 from charlm.cells.operations import in_code
 from charlm.cells.plan import Loop, Store, Vector, planned
-from charlm.cells.program import Node, Program, needed, scalarized, units
+from charlm.cells.program import START, Node, Program, needed, scalarized, units
+from charlm.cells.state_options import rows_of_start
 from charlm.layers.backend import LayerForm
 
 _WHOLE = ("product", "normalize")
@@ -60,12 +61,13 @@ class LayerCode(NamedTuple):
     """The C of a layer."""
 
     text: str
-    """A struct `<name>_t`, and the function `<name>` that reads an input and changes the state."""
+    """A struct `<name>_t`, and the functions `<name>_begin`, which sets the initial state, and `<name>`, which reads an
+    input and changes the state."""
     matrices: list[Matrix]
     vectors: list[tuple[str, str]]
     """The field and the name of each parameter that is no matrix."""
-    states: list[str]
-    """The fields of the states; the first is the output."""
+    output: str
+    """The field of the state that is the output."""
 
 
 def helpers(text: str) -> str:
@@ -150,15 +152,26 @@ class _Layer:
                 field = matrices[-1].field
                 fields.append(f"weight {field}[{rows} * {columns}]; float {field}_scale[{rows}];")
         fields += [f"float {state}[{self.hidden}];" for state in self.states.values()]
-        return LayerCode(self.text(name, fields), matrices, vectors, [*self.states.values()])
+        return LayerCode(self.text(name, fields), matrices, vectors, next(iter(self.states.values())))
 
     def text(self, name: str, fields: Sequence[str]) -> str:
         body = self.statements
         if not any(re.search(r"\bx\b", line) for line in body):
             body = ["(void)x;", *body]
         lines = ["typedef struct {", *(f"    {field}" for field in (*fields, *self.scratch)), f"}} {name}_t;", ""]
+        lines += [f"static void {name}_begin({name}_t *l)", "{", *self.begins(), "}", ""]
         lines += [f"static void {name}({name}_t *l, const float *x)", "{", *(f"    {line}" for line in body), "}"]
         return "\n".join(lines)
+
+    def begins(self) -> list[str]:
+        """The statements that set the initial state."""
+        rows, lines = rows_of_start(self.program), []
+        for state, field in self.states.items():
+            call = f"memset(l->{field}, 0"
+            if state in rows:
+                call = f"memcpy(l->{field}, l->{self.fields[START]} + {rows[state] * self.hidden}"
+            lines.append(f"    {call}, sizeof l->{field});")
+        return lines
 
     def matrix(self, name: str, index: int) -> str:
         return f"{self.fields[name]}_{index}" if name in self.stacked else self.fields[name]
