@@ -201,7 +201,7 @@ class TrainedModel:
     def char_surprise(self, texts: Iterable[str]) -> list[npt.NDArray[np.float64]]:
         """−log2 p of every character after the first, given the text before it: [length − 1] for each text.
 
-        Each text is read by itself from the zero state. A model of records also scores the first character and the end
+        Each text is read by itself from the initial state. A model of records also scores the first character and the end
         of the record: [length + 1]. A model of bytes adds up the bits of a character's bytes.
         `length` is that of the Unicode form that the model knows best, composed or decomposed.
         """
@@ -221,7 +221,7 @@ class TrainedModel:
         return self.vocabulary.sums_of_characters(bits[max(given - 1, 0) :], text[1:])
 
     def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]:
-        """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].
+        """The outputs of the top layer for N texts, each read by itself from the initial state: [N, H].
 
         Several members stand side by side: [N, M·H]. pool: "last" takes the output after the last character, "mean" the
         mean over all; both are nan for an empty text.

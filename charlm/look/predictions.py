@@ -46,7 +46,7 @@ class Predictions:
 
 @torch.inference_mode()
 def predict(model: Network, ids: Ids) -> Predictions:
-    """The predictions of all characters of `ids` [N] by one stream, from the zero state on.
+    """The predictions of all characters of `ids` [N] by one stream, from the initial state on.
 
     The model is in evaluation mode on the CPU. Probabilities are computed in float64 from its logits; DivergenceError
     if those are not finite.
