@@ -61,7 +61,8 @@ def operator_layer(cell: Cell, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, 
     if (keep_TB1 := call.given.get("keep")) is not None:
         resets = (keep_TB1 == 0).any(dim=1).flatten().nonzero().flatten().tolist()
         outputs, state = [], call.state
-        starts = call.parameters.get(START, state[0].new_zeros(len(state))).chunk(len(state))
+        zeros = call.state[0].new_zeros(len(call.state))
+        starts = call.parameters.get(START, zeros).chunk(len(zeros))
         for first, end in itertools.pairwise(sorted({0, *resets, len(x_TBI)})):
             begins_B1 = keep_TB1[first] == 0
             state = tuple(torch.where(begins_B1, *pair) for pair in zip(starts, state, strict=True))

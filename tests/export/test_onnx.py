@@ -46,9 +46,9 @@ def test_names_shapes_and_vocabulary_of_a_graph(tmp_path):
     assert {each.name: each.shape for each in session.get_inputs()} == {"ids": ["T", "B"], "h": state, "c": state}
     outputs = {each.name: each.shape for each in session.get_outputs()}
     assert outputs == {"logits": ["T", "B", 12], "new_h": state, "new_c": state}
-    vocabulary = {"level": "char", "characters": "\n abcdefghé😀", "records": "\n"}
-    vocabulary["start"] = {name: [[0.0] * HIDDEN] * 2 for name in ("h", "c")}
-    assert json.loads(session.get_modelmeta().custom_metadata_map["charlm"]) == vocabulary
+    start = dict.fromkeys(("h", "c"), [[0.0] * HIDDEN] * 2)
+    facts = {"level": "char", "characters": "\n abcdefghé😀", "records": "\n", "start": start}
+    assert json.loads(session.get_modelmeta().custom_metadata_map["charlm"]) == facts
 
 
 def test_a_graph_that_computes_something_else_is_not_written(tmp_path, monkeypatch):
