@@ -32,7 +32,7 @@ def ids(T=T, B=B, seed=0):
 def test_a_tensor_that_does_not_fit_is_refused_by_every_way_to_compute():
     """By each backend, a GPU's loop too, and where characters are generated: kernels would read beyond its end."""
     model = model_of(cell={"kind": "lstm", "hidden": 8}, layers=2, embedding=5).eval()
-    layers, inputs, state = model.layers, torch.randn(T, B, 5), model.zero_state(B)
+    layers, inputs, state = model.layers, torch.randn(T, B, 5), model.initial_state(B)
     task = layers.task(training=False)
     ways = [partial(layers.forward_by, way) for name in ("cpu", "meta") for way in backends(task, torch.device(name))]
 

@@ -160,7 +160,7 @@ class Ties(Cell):
 def test_gradients_where_branches_meet():
     """The kernels choose as PyTorch does."""
     ties = RecurrentLayers(Ties(hidden=9), 4)
-    x, zeros = torch.randn(5, 2, 4), ties.zero_state(2)
+    x, zeros = torch.randn(5, 2, 4), ties.initial_state(2)
     expected = run(ties.forward_reference, ties, x, zeros)
     for forward in (by_kernel(ties), by_step(ties)):
         assert_equal_runs(run(forward, ties, x, zeros), expected, tolerance=2e-5)

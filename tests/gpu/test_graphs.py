@@ -128,7 +128,7 @@ def results(stack: RecurrentLayers, x: Tensor, seed: int, driver: GpuDriver | No
     outputs = [y, *state]
     gradients = torch.autograd.grad(outputs, [x, *stack.parameters()], [torch.randn_like(tensor) for tensor in outputs])
     with torch.inference_mode():
-        y, state = own(stack.eval(), driver)(x[:2], stack.zero_state(x.shape[1]))
+        y, state = own(stack.eval(), driver)(x[:2], stack.initial_state(x.shape[1]))
     stack.train()
     return [*(tensor.detach() for tensor in outputs), *gradients, y, *state]
 
@@ -166,7 +166,7 @@ def test_windows_that_wait_for_their_backward_pass_share_nothing(driver):
     parameters = list(stack.parameters())
 
     def loss(x):
-        return own(stack, driver)(x, stack.zero_state(2))[0].sum()
+        return own(stack, driver)(x, stack.initial_state(2))[0].sum()
 
     for _ in range(3):
         losses = [loss(x) for x in windows]

@@ -95,7 +95,7 @@ def test_offsets_have_64_bits_where_32_do_not_suffice(monkeypatch, streams, inte
 
     monkeypatch.setattr("charlm.gpu.kernels.compiled", lambda passes, options: defaultdict(Kernel))
     stack = Case("rnn").start(40, 40).to("meta")
-    own(stack)(torch.empty(1, streams, 40, device="meta"), stack.zero_state(streams))
+    own(stack)(torch.empty(1, streams, 40, device="meta"), stack.initial_state(streams))
     assert found == integers
 
 

@@ -117,7 +117,7 @@ def test_the_kernel_draws_what_the_loop_over_characters_does(cell, model, precis
     def draw(limits):
         return ids_after(model, [1, 2], [3, 4, 3, 5, 6, 7, 8], length=40, **limits)
 
-    assert model.generator(model.zero_state(1)) is not None
+    assert model.generator(model.initial_state(1)) is not None
     by_kernel = [draw(limits) for limits in LIMITS]
     monkeypatch.setattr(type(model), "generator", lambda model, state, never=(): None)
     # A draw may fall between two roundings of a probability; from there on that stream has another text.

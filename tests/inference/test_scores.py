@@ -188,7 +188,7 @@ def two_layers(cell):
 def norms_of(model, window):
     """For both layers, by autograd through the reference loop, from the last input but one to the first: [2, T]."""
     layers, y = model.layers, model.embedding(torch.from_numpy(window[:-1]))[:, None]
-    zeros, inputs = tuple(tensor[0] for tensor in layers.zero_state(1)), []
+    zeros, inputs = tuple(tensor[0] for tensor in layers.initial_state(1)), []
     for layer in range(2):
         inputs.append(y)
         outputs, _ = reference_layer(y, layers.layer_call(layer, zeros, len(y), PLAIN, training=False))

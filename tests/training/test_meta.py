@@ -18,7 +18,7 @@ PLACES = {"embedding": 0.1, "input": 0.1, "between_layers": 0.1, "output": 0.1}
 MODELS = [
     {},
     {"layers": 2, "dropout": {**PLACES, "state": 0.1, "weights": 0.1}, "zoneout": 0.1},
-    {"layers": 2, "embedding": 5, "residual": True},
+    {"layers": 2, "embedding": 5, "residual": True, "learned_start": True},
 ]
 
 
