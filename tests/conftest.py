@@ -124,9 +124,10 @@ def compiled() -> Path:
     """
     from charlm.native.kernels import SHARED_KERNELS, kernel_of
     from charlm.native.loading import KernelError, load
-    from tests.cells.measure import CASES
+    from tests.cells.measure import CASES, compiled_options
 
-    of_kinds = {kernel_of(case.start(1, 2).cell) for case in CASES}
+    cells = [case.start(1, 2).cell for case in CASES]
+    of_kinds = {kernel_of(cell, options) for cell in cells for options in compiled_options(cell)}
     folder = USERS_CACHE / "kernels"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     # The first worker compiles while the others wait, then they find the kernels in the cache.

@@ -1,9 +1,11 @@
 """What charlm's functions leave of the process that calls them: its settings, its forks and its threads."""
 
 import gc
+import logging
 import multiprocessing
 import os
 import random
+import resource
 import signal
 import sys
 import threading
@@ -16,6 +18,7 @@ import pytest
 import torch
 
 import charlm
+from charlm.system.device import fp32_precision
 
 pytestmark = [
     pytest.mark.usefixtures("kernels"),
@@ -32,13 +35,17 @@ def settings() -> dict[str, object]:
         "NumPy's random state": str(np.random.get_state()),
         "Python's random state": random.getstate(),
         "threads": (torch.get_num_threads(), torch.get_num_interop_threads(), threading.enumerate()),
-        "products": (torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32),
+        "products": (torch.get_float32_matmul_precision(), fp32_precision(), torch.is_autocast_enabled("cpu")),
+        "determinism": (torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark),
         "gradients": (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype()),
         "hooks": (sys.excepthook, threading.excepthook, sys.unraisablehook),
         "garbage collection": (gc.isenabled(), gc.get_threshold(), list(gc.callbacks)),
         "signals": [signal.getsignal(number) for number in signal.valid_signals()],
         "environment": dict(os.environ),
         "files": (umask, Path.cwd(), list(sys.path), sys.stdout, sys.stderr),
+        "processes": (multiprocessing.active_children(), multiprocessing.get_start_method(allow_none=True)),
+        "limits": [resource.getrlimit(which) for which in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE)],
+        "logging": (logging.root.level, list(logging.root.handlers)),
         "warnings": (list(warnings.filters), warnings.showwarning, np.geterr()),
     }
 

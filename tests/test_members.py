@@ -29,7 +29,7 @@ def test_each_member_learns_as_if_alone(cell, scored_steps):
     sizes = {"cell": {"kind": cell, "hidden": H}}
     model, x, y = model_of(**sizes), ids(6, B), ids(6, B, seed=1)
     options = {"activation_penalty": 0.3, "change_penalty": 0.2, "scored_steps": scored_steps}
-    state = tuple(torch.randn(zeros.shape) for zeros in model.zero_state(B))
+    state = tuple(torch.randn(zeros.shape) for zeros in model.initial_state(B))
     loss = model.window_loss(x, y, state, **options)
     loss.objective.backward()
     S = len(state) // M

@@ -9,7 +9,7 @@
     program.py          Program: a step as data
     check.py            checks a program
     stored.py           a cell as a checkpoint holds it
-    state_options.py    state dropout, zoneout and resets: rewrites of a program
+    state_options.py    state dropout, zoneout, resets and learned initial states, as rewrites of a program
     split.py            splits a program: before the loop over time, and the loop
     passes.py           the forward and backward pass over a step of the loop, as data
     derivative.py       derives the passes, by reverse mode

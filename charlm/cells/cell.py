@@ -31,7 +31,7 @@ class Cell(Section):
     states: ClassVar[tuple[str, ...]] = ("h",)
     """Names of the state's vectors, each of H units; the first is the output."""
     internal: ClassVar[tuple[str, ...]] = ()
-    """States without a meaning of their own: zoneout skips them, and pages do not show them."""
+    """States without a meaning of their own: they start from zeros, zoneout skips them, and pages do not show them."""
     initial: ClassVar[tuple[str, ...]] = ()
     """Options that only set initial values, so a run that starts from trained weights may change them."""
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {}

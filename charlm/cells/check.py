@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from charlm.cells.operations import LEAVES, OPERATIONS, OVER_UNITS
-from charlm.cells.program import ARRAY, MATRIX_STARTS, MOST_SIZE, STATIC, Node, Parameter, Program, Size, when
+from charlm.cells.program import ARRAY, MATRIX_STARTS, MOST_SIZE, START, STATIC, Node, Parameter, Program, Size, when
 
 MOST_NODES = 20_000
 MOST_VECTORS = 30_000
@@ -61,6 +61,7 @@ def check_shape(parameter: Parameter) -> None:
     """ValueError unless the name and the sizes are allowed; call it before anything of these sizes is made."""
     name, gates, size, columns, stack = parameter[:5]
     require(type(name) is str and is_name(name), f"a parameter {name!r:.40}; allowed: a name of letters, digits and _")
+    require(name != START, f"a parameter {name}; allowed: another name; learned initial states have this one")
     require(_is_within(gates, 1, MOST_COUNT), f"{name}: {gates!r:.40} gates; allowed: 1 to {MOST_COUNT}")
     require(_is_within(stack, 0, MOST_STACK), f"{name}: a stack of {stack!r:.40}; allowed: up to {MOST_STACK}")
     require(_fits(size) and size != "", f"{name}: a size {size!r:.40}; allowed: H, I, or 1 to {MOST_SIZE}")

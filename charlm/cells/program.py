@@ -31,6 +31,10 @@ ARRAY: its weights have the values."""
 ARRAY = "array "
 
 
+START = "start"
+"""The parameter that learned initial states have, see charlm/cells/state_options.py; no step may declare it."""
+
+
 def without_arrays(starts: "tuple[Start, ...]") -> tuple[float | str | None, ...]:
     """Initial values, with a digest for each array."""
     return tuple(f"{ARRAY}{hashlib.sha256(one).hexdigest()}" if isinstance(one, bytes) else one for one in starts)
@@ -113,7 +117,7 @@ class Program(NamedTuple):
     parameters: tuple[Parameter, ...]
     """Matrices first, then vectors."""
     internal: tuple[str, ...] = ()
-    """States that mean something only together: zoneout leaves them alone."""
+    """States that mean something only together: they start from zeros, and zoneout leaves them alone."""
     gates: tuple[tuple[str, int], ...] = ()
     """Names and nodes that people look at: gates, and candidates."""
     shown: tuple[tuple[str, int], ...] = ()

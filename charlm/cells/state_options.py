@@ -1,8 +1,10 @@
-"""State dropout, zoneout and resets: rewrites of a cell's program. Loops, kernels and exports know nothing of them.
+"""State dropout, zoneout, resets and learned initial states: rewrites of a cell's program.
+
+Loops, kernels and their derivatives know nothing of them.
 
 A rewritten program reads tensors that a call gives besides the input, `given` by name:
 
-    keep      [T, B, 1]         0 where the states of a stream are set to zero before the step, else 1
+    keep      [T, B, 1]         0 where a stream has its initial state before the step, else 1
     mask      [1, B, H]         state dropout: multiplies the operands of size H of the recurrent products
     zoneout   [T, B, S · H]     the share of its previous value that each unit keeps, of all S states side by side
 
@@ -13,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from charlm.cells.program import LOOP, Builder, Node, Program, when
+from charlm.cells.program import LOOP, START, Builder, Node, Parameter, Program, when
 
 
 class StateOptions(NamedTuple):
@@ -36,6 +38,23 @@ def with_options(program: Program, options: StateOptions) -> Program:
     if options.resets:
         program = _with_resets(program)
     return program
+
+
+def with_learned_start(program: Program) -> Program:
+    """The program with a parameter for its initial states. Internal states mean something only together: they start
+    from zeros, where a step is known to be finite.
+    """
+    learned = [name for name in program.states if name not in program.internal]
+    start = Parameter(START, gates=len(learned), starts=(0.0,) * len(learned))
+    return program._replace(parameters=(*program.parameters, start))
+
+
+def rows_of_start(program: Program) -> dict[str, int]:
+    """The row of the parameter START for each state that has one; the others start from zeros."""
+    if all(parameter.name != START for parameter in program.parameters):
+        return {}
+    learned = [name for name in program.states if name not in program.internal]
+    return {name: row for row, name in enumerate(learned)}
 
 
 def with_expected_zoneout(program: Program, p: float) -> Program:
@@ -83,13 +102,20 @@ def _with_mask(program: Program) -> Program:
 
 
 def _with_resets(program: Program) -> Program:
-    """Each state is multiplied by `keep` where the step reads it."""
+    """A step reads state ⊙ keep; of a learned initial state, state ⊙ keep + start ⊙ (1 − keep)."""
+    rows = rows_of_start(program)
 
     def put(builder: Builder, place: int, node: Node) -> int:
         new = builder.put(node)
-        if node.op == "state":
-            return builder.apply("mul", new, builder.put(Node("given", size="", name="keep")))
-        return new
+        if node.op != "state":
+            return new
+        keep = builder.put(Node("given", size="", name="keep"))
+        kept = builder.apply("mul", new, keep)
+        if node.name not in rows:
+            return kept
+        start = builder.part(builder.put(Node("vector", count=len(rows), name=START)), rows[node.name])
+        begins = builder.apply("sub", builder.constant(1.0), keep, size="H")
+        return builder.apply("add", kept, builder.apply("mul", start, begins))
 
     return _rebuilt(program, put)
 

@@ -60,7 +60,7 @@ def all_settings(candidate: Candidate, minutes: float, valid_share: float, rate:
         "sample_every": _round_up(max(updates / 5, 20 / update_s)) if minutes >= 1 else 0,
         "on_divergence": "rollback",
     }
-    if not candidate.config.data.records:  # records begin with the zero state, and come in a random order
+    if not candidate.config.data.records:  # records begin with the initial state, and come in a random order
         settings["train"]["reset_state"] = 0.01
         read_share = _read_share(candidate.epochs)
         if read_share < 1:

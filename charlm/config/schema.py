@@ -33,7 +33,7 @@ class DataConfig(Section):
     level: Literal["char", "byte"] = "char"
     """Symbols: code points of UTF-8 text (char), or bytes of any file (byte)."""
     records: str = ""
-    r"""Text between two records, such as "\n" or "\n~~~\n"; each record starts from the zero state. "": running
+    r"""Text between two records, such as "\n" or "\n~~~\n"; each record starts from the initial state. "": running
     text."""
     split: Annotated[tuple[Fraction, Fraction, Fraction], Strict(False)] = (0.9, 0.05, 0.05)
     """Shares of the text for training, validation and test, in this order, with sum 1."""
@@ -115,6 +115,8 @@ class ModelConfig(Section):
     """Probabilities by place. A number p means {between_layers: p, output: p}."""
     zoneout: Probability = 0.0
     """Probability that a unit of the state keeps its value in a step (Krueger et al. 2017)."""
+    learned_start: bool = False
+    """Learn each layer's initial state, with `data.records` or `train.reset_state`; false: zeros."""
     init_uniform: Positive | None = None
     """Draw weights from U(−x, x) and set biases to 0, except those set for gates; null: each layer's default."""
     orthogonal: bool = False
@@ -141,7 +143,7 @@ class TrainConfig(Section):
     bptt: Count = 64
     """Steps per window, T; gradients stop at its start, the state is carried over."""
     reset_state: Fraction = 0.0
-    """Share of the streams that start a window from the zero state, as samples do."""
+    """Share of the streams that start a window from the initial state, as samples do."""
     read_share: Share = 1.0
     """Share of each stream that an epoch reads, in pieces of about 1,024 characters; the next epoch reads others."""
     loss: Literal["sum", "last"] = "sum"

@@ -1,4 +1,4 @@
-"""Texts as training reads them, and records: each starts from the zero state, and ends with its own end.
+"""Texts as training reads them, and records: each starts from the initial state, and ends with its own end.
 
 The end of a record is one symbol: the separator, or RECORD_END for a separator of several bytes, see `end_of_record`.
 """
@@ -138,7 +138,7 @@ def end_id(vocabulary: Vocabulary, separator: str = LINE_END) -> np.integer[Any]
 
 
 def reset_id_of(separator: str, vocabulary: Vocabulary) -> int | None:
-    """The id before which the state is set to zero, see `CharLM.reset_id`; None for running text."""
+    """The id before which a stream has its initial state, see `CharLM.reset_id`; None for running text."""
     return int(end_id(vocabulary, separator)) if separator else None
 
 

@@ -77,6 +77,9 @@ class _CFile:
         weight, unpacked = _WEIGHT[self.weights]
         facts = model_facts(self.trained)
         count = layers.num_layers
+        begins = ["    first_layer_begin(&m->first);"]
+        if count > 1:
+            begins.append(f"    for (int n = 0; n < {count - 1}; n++) upper_layer_begin(&m->upper[n]);")
         filled = {
             "name": re.sub(r"[^\w .,+-]", "_", str(facts["name"]), flags=re.ASCII)[:80],
             "weights": ", ".join(filter(None, [self.trained.weights, self.weights])),
@@ -96,7 +99,7 @@ class _CFile:
             "helpers": helpers(structs),
             "structs": structs,
             "fields": "\n".join(self.fields),
-            "zeros": "\n".join(_zeros(codes, count)),
+            "begins": "\n".join(begins),
             "steps": steps,
             "characters": _characters(vocabulary.symbols),
             "data": "\n\n".join(self.data),
@@ -178,18 +181,6 @@ def encoded(values: npt.NDArray[Any]) -> list[str]:
     text = np.array([*_ALPHABET.encode()], np.uint8)[digits].tobytes().decode()
     width = 5 * _WORDS
     return [text[start : start + width] for start in range(0, len(text), width)]
-
-
-def _zeros(codes: list[LayerCode], count: int) -> list[str]:
-    """The statements that set all states to zero."""
-    lines = [f"    memset(m->first.{state}, 0, sizeof m->first.{state});" for state in codes[0].states.values()]
-    if count > 1:
-        lines.append(f"    for (int n = 0; n < {count - 1}; n++) {{")
-        lines += [
-            f"        memset(m->upper[n].{state}, 0, sizeof m->upper[n].{state});" for state in codes[1].states.values()
-        ]
-        lines.append("    }")
-    return lines
 
 
 def _characters(symbols: npt.NDArray[np.uint32]) -> str:

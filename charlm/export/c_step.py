@@ -11,7 +11,8 @@ from dataclasses import replace
 from charlm.cells.equations import equations, notes
 from charlm.cells.operations import in_code
 from charlm.cells.plan import Loop, Store, Vector, planned
-from charlm.cells.program import Node, Program, needed, scalarized, units
+from charlm.cells.program import START, Node, Program, needed, scalarized, units
+from charlm.cells.state_options import rows_of_start
 from charlm.layers.backend import LayerForm
 
 _WHOLE = ("product", "normalize")
@@ -66,7 +67,8 @@ def commented(program: Program) -> str:
 class LayerCode:
     """The C of a layer, whose statements it writes in the order of computation.
 
-    text      a struct `<name>_t`, and the function `<name>` that reads an input and changes the state
+    text      a struct `<name>_t`, and the functions `<name>_begin`, which sets the initial state, and `<name>`, which
+              reads an input and changes the state
     matrices  the field of each matrix, the name of its parameter, and its place in a stack
     vectors   the field and the name of each parameter that is no matrix
     states    the field of each state by its name; the first is the output
@@ -141,8 +143,19 @@ class LayerCode:
         if not any(re.search(r"\bx\b", line) for line in body):
             body = ["(void)x;", *body]
         lines = ["typedef struct {", *(f"    {field}" for field in (*fields, *self.scratch)), f"}} {name}_t;", ""]
+        lines += [f"static void {name}_begin({name}_t *l)", "{", *self.begins(), "}", ""]
         lines += [f"static void {name}({name}_t *l, const float *x)", "{", *(f"    {line}" for line in body), "}"]
         return "\n".join(lines)
+
+    def begins(self) -> list[str]:
+        """The statements that set the initial state."""
+        rows, lines = rows_of_start(self.program), []
+        for state, field in self.states.items():
+            call = f"memset(l->{field}, 0"
+            if state in rows:
+                call = f"memcpy(l->{field}, l->{self.fields[START]} + {rows[state] * self.hidden}"
+            lines.append(f"    {call}, sizeof l->{field});")
+        return lines
 
     def matrix(self, name: str, index: int) -> str:
         return f"{self.fields[name]}_{index}" if name in self.stacked else self.fields[name]

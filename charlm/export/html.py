@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from charlm.cells.program import Program, needed, scalarized, units, when
+from charlm.cells.state_options import rows_of_start
 from charlm.errors import DataError
 from charlm.export import Weights
 from charlm.export.rounding import at_a_cost, stored_matrix
@@ -121,7 +122,8 @@ def program_json(program: Program, hidden: int, inputs: int) -> dict[str, Any]:
     """The program of a layer with H hidden units and I inputs, for charlm/web/model/layer.js.
 
     Each node has the `length` of its value, its `stage` (STATIC, WINDOW or LOOP), and for `vector` and `part` the
-    `start` in the parameter or in args[0]. Only vectors, products and their parts have several vectors side by side.
+    `start` in the parameter or in args[0]. Only vectors, products and their parts have several vectors side by side. A
+    state has as `start` its row of the parameter START, or null.
     """
     program = scalarized(program)
     nodes, stages = program.nodes, when(program.nodes)
@@ -145,8 +147,9 @@ def program_json(program: Program, hidden: int, inputs: int) -> dict[str, Any]:
         }
         for place in places
     ]
+    rows = rows_of_start(program)
     states = [
-        {"name": name, "result": new[place], "internal": name in program.internal}
+        {"name": name, "result": new[place], "internal": name in program.internal, "start": rows.get(name)}
         for name, place in zip(program.states, program.results, strict=True)
     ]
     return {"nodes": listed, "states": states, "shown": {name: new[place] for name, place in named.items()}}

@@ -83,10 +83,10 @@ typedef struct {
 /* The model, at the beginning of a text; NULL if there is not enough memory. See the end of this file. */
 Model *model_open(void);
 
-/* Begin a text: all states are zero. */
+/* Begin a text: set the initial state of all layers. */
 void model_begin(Model *m)
 {
-{{zeros}}
+{{begins}}
 }
 
 /* Read the character `id`. Returns the logits of the next one, which stay valid until the next step. */

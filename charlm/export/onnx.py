@@ -53,12 +53,13 @@ def exported(trained: TrainedModel) -> tuple[bytes, str]:
     if size > _MOST_BYTES:
         raise CharlmError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")
     model = onnx_model(network)
-    vocabulary = trained.vocabulary.to_json() | {"records": trained.config.data.records}
-    onnx.helper.set_model_props(model, {"charlm": json.dumps(vocabulary)})
+    names, _ = _names(network)
+    start = {name: state[:, 0].tolist() for name, state in zip(names, network.layers.initial_state(1), strict=True)}
+    facts = trained.vocabulary.to_json() | {"records": trained.config.data.records, "start": start}
+    onnx.helper.set_model_props(model, {"charlm": json.dumps(facts)})
     onnx.checker.check_model(model, full_check=True)
     data = model.SerializeToString()
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
-    names, _ = _names(network)
 
     def step(ids_TB: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, tuple[Tensor, ...]]:
         inputs = {name: tensor.numpy() for name, tensor in zip(names, state, strict=True)}
@@ -117,10 +118,10 @@ def _scan_body(network: CharLM, nodes: "Nodes", states: list[str]) -> tuple[list
     """One step for B streams: its nodes, and the names of the new states and of the outputs [B, H]."""
     layers = network.layers
     if network.reset_id is not None:
-        is_begin = nodes.one("Equal", "/step/ids", np.int64(network.reset_id))
-        carry_B = nodes.one("Cast", nodes.one("Not", is_begin), to=1)
-        carry_B1 = nodes.one("Unsqueeze", carry_B, np.array([1]))
-        states = [nodes.one("Mul", name, carry_B1) for name in states]
+        begins_B = nodes.one("Equal", "/step/ids", np.int64(network.reset_id))
+        begins_B1 = nodes.one("Unsqueeze", begins_B, np.array([1]))
+        initial = zip(states, layers.initial_state(1), strict=True)
+        states = [nodes.one("Where", begins_B1, start_L1H, name) for name, start_L1H in initial]
     if network.embedding is None:
         y = nodes.one("OneHot", "/step/ids", np.int64(network.vocabulary_size), np.array([0, 1], np.float32))
     else:
@@ -145,7 +146,7 @@ def check_agreement(network: CharLM, step: Callable[..., tuple[Tensor, tuple[Ten
     CharlmError if a difference of logits or states is above TOLERANCE, or not a number.
     """
     generator = torch.Generator().manual_seed(1)
-    state = network.layers.zero_state(_STREAMS)
+    state = network.layers.initial_state(_STREAMS)
     exported_state, largest = state, 0.0
     for steps in _STEPS:
         shape = (steps, _STREAMS)

@@ -79,7 +79,7 @@ def evaluate_dynamically(
         loss = torch.where(loss.isfinite(), objective.detach(), loss)
         if loss.device.type == "cpu":  # Reading a number from a GPU would wait for it.
             _check_finite(loss)
-        gradients = torch.autograd.grad(objective, parameters)
+        gradients = torch.autograd.grad(objective, parameters, materialize_grads=True)
         with torch.no_grad():
             torch._foreach_lerp_(parameters, trained, pulls)  # pyright: ignore[reportPrivateImportUsage]
             torch._foreach_addcmul_(parameters, gradients, rates, value=-1)  # pyright: ignore[reportPrivateImportUsage]
@@ -125,6 +125,7 @@ def gradient_rms(model: Network, ids: Ids, steps: int) -> list[Tensor]:
             for b in range(len(starts_B)):
                 own_state = tuple(layers[:, b : b + 1].contiguous() for layers in before.state)
                 loss = Reader(model, ids, starts_B[b : b + 1], own_state).nats(warmup, T).sum()
-                for square, gradient in zip(squares, torch.autograd.grad(loss, parameters), strict=True):
+                gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+                for square, gradient in zip(squares, gradients, strict=True):
                     square.addcmul_(gradient, gradient)
     return [square.div_(windows).sqrt_() for square in squares]

@@ -72,7 +72,7 @@ def gradient_norms(
 ) -> npt.NDArray[np.float64]:
     """See `TrainedModel.gradient_norms`.
 
-    Each position reads 2 K + 1 characters from the zero state, the first K of them without a gradient.
+    Each position reads 2 K + 1 characters from the initial state, the first K of them without a gradient.
     """
     K = min(longest, len(ids) // 2 - 1)
     if K < 1:

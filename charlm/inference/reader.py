@@ -31,15 +31,15 @@ START = np.zeros(1, np.int64)
 class Reader:
     """Reads B stretches of a text side by side, window after window, and carries the state from each to the next.
 
-    The stretches begin at `starts_B` of `ids`, where offsets are 0, with the given state or zeros. Beyond the ends of
-    `ids` its first or last id repeats. The results have a graph unless the caller turns gradients off; the carried
-    state is detached, and the caller may change the weights between windows.
+    The stretches begin at `starts_B` of `ids`, where offsets are 0, with the given state or the initial one. Beyond the
+    ends of `ids` its first or last id repeats. The results have a graph unless the caller turns gradients off; the
+    carried state is detached, and the caller may change the weights between windows.
     """
 
     def __init__(
         self, model: Network, ids: Ids, starts_B: npt.NDArray[np.int64], state: RecurrentState | None = None
     ) -> None:
-        self.state = state or model.zero_state(len(starts_B))
+        self.state = state or model.initial_state(len(starts_B))
         self._model, self._ids, self._starts_B = model, ids, starts_B
 
     def features(self, offset: int, steps: int, streams: int | None = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Many texts, or lines as they come: each is read by itself from the zero state, beside others of about its length."""
+"""Many texts, or lines as they come: each is read by itself from the initial state, beside others of similar length."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -58,8 +58,8 @@ def score_records(
 
     line: in the Unicode form of which the model knows the most. nats: the cross-entropy of each character and of the
     newline; a model of bytes adds up a character's bytes. unknown: the unknown characters, each once. Lines have no
-    ends, see `whole_records`. Before each line the model reads a newline from the zero state, even if it was trained on
-    running text.
+    ends, see `whole_records`. Before each line the model reads a newline from the initial state, even if it was
+    trained on running text.
 
     unknown_nats: the score of an unknown character, which the model skips; None: VocabularyError, which names the text
     `name`. VocabularyError also for a model without newlines.

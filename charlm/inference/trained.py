@@ -201,8 +201,8 @@ class TrainedModel:
     def char_surprise(self, texts: Iterable[str]) -> list[npt.NDArray[np.float64]]:
         """−log2 p of every character after the first, given the text before it: [length − 1] for each text.
 
-        Each text is read by itself from the zero state. A model of records also scores the first character and the end
-        of the record: [length + 1]. A model of bytes adds up the bits of a character's bytes.
+        Each text is read by itself from the initial state. A model of records also scores the first character and the
+        end of the record: [length + 1]. A model of bytes adds up the bits of a character's bytes.
         `length` is that of the Unicode form that the model knows best, composed or decomposed.
         """
         texts = [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
@@ -217,7 +217,7 @@ class TrainedModel:
         return surprises
 
     def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]:
-        """The outputs of the top layer for N texts, each read by itself from the zero state: [N, H].
+        """The outputs of the top layer for N texts, each read by itself from the initial state: [N, H].
 
         Several members stand side by side: [N, M·H]. pool: "last" takes the output after the last character, "mean" the
         mean over all; both are nan for an empty text.

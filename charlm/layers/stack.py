@@ -13,8 +13,8 @@ from charlm.cells import Cell
 from charlm.cells.derivative import both_passes
 from charlm.cells.on_tensors import array_of
 from charlm.cells.passes import Passes
-from charlm.cells.program import Parameter, Start
-from charlm.cells.state_options import StateOptions, with_expected_zoneout
+from charlm.cells.program import START, Parameter, Start
+from charlm.cells.state_options import StateOptions, rows_of_start, with_expected_zoneout, with_learned_start
 from charlm.config.schema import Dropout
 from charlm.errors import LoopError
 from charlm.gpu.recurrence import DRIVERS
@@ -59,6 +59,8 @@ class RecurrentLayers(nn.Module):
             (Krueger et al. 2017, arXiv:1606.01305). Acts after the step: no new state is computed from a kept one.
         residual: add the input of every layer above the first to its output (Wu et al. 2016, arXiv:1609.08144, (6)),
             after dropout. States do not include it.
+        learned_start: learn the initial state of each layer, `start_l{layer}`; else it is zero, as that of internal
+            states always is.
         batch_first: input and output tensors are [B, T, …], as in torch.nn; states, resets and ids are not.
 
     Dropout acts in training mode only. Each layer, from the lowest, draws its masks in this order: input, state,
@@ -79,6 +81,7 @@ class RecurrentLayers(nn.Module):
         dropout: Dropout | float = NO_DROPOUT,
         zoneout: float = 0.0,
         residual: bool = False,
+        learned_start: bool = False,
         batch_first: bool = False,
     ) -> None:
         super().__init__()
@@ -87,7 +90,8 @@ class RecurrentLayers(nn.Module):
         for name, number in {"input_size": input_size, "num_layers": num_layers}.items():
             if type(number) is not int or number < 1:
                 raise ValueError(f"{cell.name}: {name}: found {number!r}; allowed: a whole number ≥ 1")
-        for name, flag in {"residual": residual, "batch_first": batch_first}.items():
+        flags = {"residual": residual, "learned_start": learned_start, "batch_first": batch_first}
+        for name, flag in flags.items():
             if not isinstance(flag, bool):
                 raise TypeError(f"{cell.name}: {name}: found {flag!r}; allowed: True or False")
         check_probability(f"{cell.name}: zoneout", zoneout)
@@ -102,16 +106,21 @@ class RecurrentLayers(nn.Module):
             warnings.warn(f"{self.kind}: dropout: found {dropout} with one layer; it acts between layers", stacklevel=2)
         self.zoneout = zoneout
         self.residual = residual
+        self.learned_start = learned_start
         self.batch_first = batch_first
         self.shard = WHOLE_BATCH
         """The shard of the batch that `forward` computes; masks are drawn for it."""
-        self._programs = cell.programs()
+        general, square = cell.programs()
+        if learned_start:
+            general, square = general and with_learned_start(general), with_learned_start(square)
+        self._programs = general, square
+        """The steps of layers, see `Cell.programs`."""
         self._passes: dict[StateOptions, tuple[Passes | None, Passes]] = {}
         self.forms: list[LayerForm] = []
         """Step and sizes of each layer."""
         for inputs in [input_size] + [cell.hidden] * (num_layers - 1):
-            square = inputs == cell.hidden
-            program = self._programs[square] or cell.program(square)  # which raises: there is none
+            is_square = inputs == cell.hidden
+            program = self._programs[is_square] or cell.program(is_square)  # which raises: there is none
             self.forms.append(LayerForm(program, cell.hidden, inputs))
         self.buffer_cache = BufferCache()
         self._selections: dict[object, Selection] = {}
@@ -131,8 +140,10 @@ class RecurrentLayers(nn.Module):
         parts.append(f"num_layers={self.num_layers}")
         if self.dropout != NO_DROPOUT:
             parts.append(f"dropout={_without_defaults(self.dropout)}")
-        others = {"zoneout": self.zoneout, "residual": self.residual, "batch_first": self.batch_first}
-        return ", ".join([*parts, *(f"{name}={value}" for name, value in others.items() if value)])
+        for name in ("zoneout", "residual", "learned_start", "batch_first"):
+            if value := getattr(self, name):
+                parts.append(f"{name}={value}")
+        return ", ".join(parts)
 
     @property
     def dropout(self) -> Dropout:
@@ -216,8 +227,8 @@ class RecurrentLayers(nn.Module):
     ) -> tuple[Tensor, RecurrentState]:
         """Outputs [T, B, H] of the last layer, and the last state of every layer, [L, B, H].
 
-        x is [T, B, I], as a tensor or as a lookup. Where `resets_TB`, a bool tensor, is true, the stream's states are
-        set to zero before the step. `lengths_B`: how many steps each stream has; what x has after them is not read,
+        x is [T, B, I], as a tensor or as a lookup. Where `resets_TB`, a bool tensor, is true, the stream has its
+        initial state before the step. `lengths_B`: how many steps each stream has; what x has after them is not read,
         outputs there are 0, and the last state is that after the stream's last step. Outputs and states have the
         parameters' dtype, even under autocast. TypeError and ValueError for arguments that do not fit, RuntimeError
         where PyTorch traces or transforms the kernels. torch.compile leaves the call out of its graphs.
@@ -402,17 +413,23 @@ class RecurrentLayers(nn.Module):
     def _split_state(self, state: RecurrentState | None, batch_size: int) -> list[LayerState]:
         """The state of each layer."""
         if state is None:
-            state = self.zero_state(batch_size)
+            state = self.initial_state(batch_size)
         shape = self.num_layers, batch_size, self.hidden_size
         order = order_of(self.input_size, batch_first=self.batch_first)
         check_state(f"{self.kind}: state", state, self.state_names, shape, self.like, order)
         return list(zip(*(tensor.unbind() for tensor in state), strict=True))
 
-    def zero_state(self, batch_size: int) -> RecurrentState:
-        """The initial state of `batch_size` streams."""
-        zeros = self.like.new_zeros
-        shape = (self.num_layers, batch_size, self.hidden_size)
-        return tuple(zeros(shape) for _ in self.state_names)
+    def initial_state(self, batch_size: int) -> RecurrentState:
+        """The initial state of `batch_size` streams: zeros, or learned."""
+        L, H, rows = self.num_layers, self.hidden_size, rows_of_start(self.forms[0].program)
+        states = []
+        for name in self.state_names:
+            if name in rows:
+                learned = [self.layer_parameters(layer)[START].view(-1, H)[rows[name]] for layer in range(L)]
+                states.append(torch.stack(learned)[:, None].repeat(1, batch_size, 1))
+            else:
+                states.append(self.like.new_zeros(L, batch_size, H))
+        return tuple(states)
 
     # Initial values
 

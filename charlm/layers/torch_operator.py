@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from charlm.cells import GRU, LSTM, RNN, Cell
+from charlm.cells.program import START
 from charlm.layers.backend import Backend, LayerCall, LayerState, Task
 from charlm.system.device import without_autocast
 
@@ -60,9 +61,12 @@ def operator_layer(cell: Cell, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, 
     if (keep_TB1 := call.given.get("keep")) is not None:
         resets = (keep_TB1 == 0).any(dim=1).flatten().nonzero().flatten().tolist()
         outputs, state = [], call.state
-        for start, end in itertools.pairwise(sorted({0, *resets, len(x_TBI)})):
-            state = tuple(s_BH * keep_TB1[start] for s_BH in state)
-            y_TBH, state = operator_layer(cell, x_TBI[start:end], call._replace(state=state, given={}))
+        zeros = call.state[0].new_zeros(len(call.state))
+        starts = call.parameters.get(START, zeros).chunk(len(zeros))
+        for first, end in itertools.pairwise(sorted({0, *resets, len(x_TBI)})):
+            begins_B1 = keep_TB1[first] == 0
+            state = tuple(torch.where(begins_B1, *pair) for pair in zip(starts, state, strict=True))
+            y_TBH, state = operator_layer(cell, x_TBI[first:end], call._replace(state=state, given={}))
             outputs.append(y_TBH)
         return torch.cat(outputs), state
     assert not call.given
@@ -70,12 +74,13 @@ def operator_layer(cell: Cell, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, 
     state: Any = [s_BH[None].contiguous() for s_BH in call.state]  # of [1, B, H]
     operators = {"rnn_tanh": torch.rnn_tanh, "rnn_relu": torch.rnn_relu, "gru": torch.gru, "lstm": torch.lstm}
     operator = operators[f"rnn_{cell.nonlinearity}" if isinstance(cell, RNN) else cell.kind]
+    parameters = [parameter for name, parameter in call.parameters.items() if name != START]
     has_biases, num_layers, dropout, bidirectional, batch_first = True, 1, 0.0, False, False
     # `train` makes cuDNN and oneDNN save what the backward pass needs. Gradients need that in eval mode, too.
     options = has_biases, num_layers, dropout, torch.is_grad_enabled(), bidirectional, batch_first
     with _on_gpu(x_TBI.device) if x_TBI.device.type != "cpu" else nullcontext():
         hidden = state if isinstance(cell, LSTM) else state[0]
-        y_TBH, *last = operator(x_TBI, hidden, list(call.parameters.values()), *options)
+        y_TBH, *last = operator(x_TBI, hidden, parameters, *options)
     # Under autocast some operators return bfloat16, and torch rejects mixed dtypes in the next layer.
     dtype = call.state[0].dtype
     return y_TBH.to(dtype), tuple(s_1BH[0].to(dtype) for s_1BH in last)

@@ -28,7 +28,7 @@ Predictions = dict[str, npt.NDArray[Any]]
 
 @torch.inference_mode()
 def predict(model: Network, ids: Ids) -> Predictions:
-    """The predictions of all characters of `ids` [N] by one stream, from the zero state on.
+    """The predictions of all characters of `ids` [N] by one stream, from the initial state on.
 
         bits     [N]     −log2 of the probability of the true character; nan for the first, which has no prediction
         entropy  [N]     expected bits under the model's own probabilities; nan for the first

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from charlm.cells.program import Program, units
+from charlm.cells.state_options import with_learned_start
 from charlm.config.schema import ModelConfig
 from charlm.errors import CheckpointError, ConfigError
 from charlm.layers import RecurrentLayers
@@ -56,9 +57,14 @@ def _step_values(program: Program, hidden: int, inputs: int) -> int:
 def _sum_over_layers(config: ModelConfig, vocabulary_size: int, of_layer: Callable[[Program, int, int], int]) -> int:
     """The sum of of_layer(program, H, I) over the layers; all above the first are alike."""
     H, I = config.cell.hidden, config.embedding or vocabulary_size  # noqa: E741
-    total = of_layer(config.cell.program(I == H), H, I)
+
+    def program(square: bool) -> Program:
+        plain = config.cell.program(square)
+        return with_learned_start(plain) if config.learned_start else plain
+
+    total = of_layer(program(I == H), H, I)
     if config.layers > 1:
-        total += (config.layers - 1) * of_layer(config.cell.program(square=True), H, H)
+        total += (config.layers - 1) * of_layer(program(square=True), H, H)
     return total
 
 
@@ -70,6 +76,7 @@ def _build_member(config: ModelConfig, vocabulary_size: int, precision: str, sha
         dropout=config.dropout,
         zoneout=config.zoneout,
         residual=config.residual,
+        learned_start=config.learned_start,
     )
     layers.shard = shard
     model = CharLM(

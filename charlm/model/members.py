@@ -79,20 +79,20 @@ class Members(nn.Module):
 
     def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """The input of the logits, [T, B, M·H] after dropout, and the last state."""
-        states = self._with_states(state or self.zero_state(x_TB.shape[1]))
+        states = self._with_states(state or self.initial_state(x_TB.shape[1]))
         features, last_states = zip(*(member.features(x_TB, own_state) for member, own_state in states), strict=True)
         return torch.cat(features, dim=-1), sum(last_states, ())
 
     def window_loss(self, x_TB: Tensor, y_TB: Tensor, state: RecurrentState | None, **options: Any) -> WindowLoss:
         """Each member learns as if alone: the objective is the sum over members, the cross-entropy their mean."""
-        states = self._with_states(state or self.zero_state(x_TB.shape[1]))
+        states = self._with_states(state or self.initial_state(x_TB.shape[1]))
         losses = [member.window_loss(x_TB, y_TB, own_state, **options) for member, own_state in states]
         objectives, entropies, last_states = zip(*losses, strict=True)
         return WindowLoss(torch.stack(objectives).sum(), torch.stack(entropies).mean(), sum(last_states, ()))
 
-    def zero_state(self, batch_size: int) -> RecurrentState:
+    def initial_state(self, batch_size: int) -> RecurrentState:
         """The initial state of `batch_size` streams."""
-        return sum((member.zero_state(batch_size) for member in self.members), ())
+        return sum((member.initial_state(batch_size) for member in self.members), ())
 
     def generator(self, state: RecurrentState, never: Sequence[int] = ()) -> Generator | None:
         """Generates characters in a kernel, starting from `state`, but these ids; None if no kernel can."""

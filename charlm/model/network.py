@@ -74,7 +74,7 @@ class CharLM(nn.Module):
         self.dropout = dropout
         self.precision = precision
         self.reset_id: int | None = None
-        """The state is set to zero before this id, the newline that begins a line; None: the text runs on."""
+        """The stream has its initial state before this id, the newline that begins a line; None: the text runs on."""
         self.embedding = nn.Embedding(vocabulary_size, embedding_size) if embedding_size else None
         self.layers = layers
         H = layers.hidden_size
@@ -185,7 +185,7 @@ class CharLM(nn.Module):
         return self._drop_units(inputs, self.dropout.input)
 
     def _resets(self, x_TB: Tensor) -> Tensor | None:
-        """Where the state is set to zero before the step."""
+        """Where a stream has its initial state before the step."""
         return None if self.reset_id is None else x_TB == self.reset_id
 
     def _drop_characters(self, inputs: Tensor, x_TB: Tensor) -> Tensor:
@@ -231,9 +231,9 @@ class CharLM(nn.Module):
         """Whether each line is a sample of its own."""
         return self.reset_id is not None
 
-    def zero_state(self, batch_size: int) -> RecurrentState:
+    def initial_state(self, batch_size: int) -> RecurrentState:
         """The initial state of `batch_size` streams."""
-        return self.layers.zero_state(batch_size)
+        return self.layers.initial_state(batch_size)
 
     def select_backend(self, device: torch.device, training: bool = True) -> Selection:
         """The backend of the layers, see `RecurrentLayers.select_backend`."""

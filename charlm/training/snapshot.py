@@ -86,7 +86,7 @@ def _restored_state(trainer: Trainer, checkpoint: Checkpoint) -> TrainState:
     if progress["position"] >= trainer.streams.length:
         raise ValueError(f"position: found {progress['position']}; a stream has {trainer.streams.length}")
     if recurrent is not None:
-        states = recurrent, trainer.model.zero_state(trainer.config.train.batch_size)
+        states = recurrent, trainer.model.initial_state(trainer.config.train.batch_size)
         found, needed = ([(tensor.dtype, tensor.shape) for tensor in each] for each in states)
         if found != needed:  # kernels would read past their end
             raise ValueError(f"recurrent: found {found}; the model has {needed}")

@@ -165,16 +165,19 @@ class Trainer:
         return loss._replace(objective=scores[0], cross_entropy=scores[1])
 
     def _carried_state(self) -> RecurrentState | None:
-        """The hidden state of the last window, set to zero in randomly chosen streams, because samples start there.
+        """The hidden state of the last window; in randomly chosen streams the initial one, as samples start there.
 
-        Streams of records keep theirs: every record starts from zero.
+        Streams of records keep theirs: every record starts from the initial state.
         """
-        p = self.config.train.reset_state
-        if self.state.recurrent is None or p == 0 or self.model.reads_records:
-            return self.state.recurrent
+        p, carried = self.config.train.reset_state, self.state.recurrent
+        # A learned start has a gradient in each window, perhaps 0: one process makes the same updates as many.
+        draws = p > 0 or self.config.model.learned_start
+        if carried is None or not draws or self.model.reads_records:
+            return carried
         drawn_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device)  # for the streams of all processes
         continues_B1 = self.group.shard.of(drawn_B1, dim=0) >= p
-        return tuple(state_LBH * continues_B1 for state_LBH in self.state.recurrent)
+        initial = self.model.initial_state(len(continues_B1))
+        return tuple(torch.where(continues_B1, *pair) for pair in zip(carried, initial, strict=True))
 
     def _step(self, lr: float) -> None:
         """Make the optimizer's step, and add the weights to their running average."""

@@ -1,5 +1,6 @@
 """Cases to run the tests over, and the one way in which they run a stack and compare two runs."""
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -10,13 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from charlm.cells import CELLS, Cell, Parameters
+from charlm.cells import CELLS, LSTM, RHN, Cell, Parameters
 from charlm.cells.program import Program
+from charlm.cells.state_options import ALL, PLAIN, StateOptions
 from charlm.config.schema import Dropout
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers import RecurrentLayers, RecurrentState
 from charlm.layers.reference import TensorProgram
-from charlm.layers.selection import gpu_backend
+from charlm.layers.selection import cpu_backend, gpu_backend
 
 Run = dict[str, Tensor]
 
@@ -166,10 +168,23 @@ def own(stack: RecurrentLayers, driver: GpuDriver | None = None) -> Callable[...
     return partial(RecurrentLayers.forward_by, stack, loop)
 
 
-def by_kernel(stack: RecurrentLayers) -> RecurrentLayers:
-    """`forward` by the fused CPU kernel."""
-    assert stack.select_backend("cpu").backend.name == "fused CPU kernel"
-    return stack
+def compiled_options(cell: Cell) -> list[StateOptions]:
+    """Those of its kernels, which take seconds to compile: of an LSTM and an RHN there is one for each combination."""
+    if cell in (LSTM(hidden=cell.hidden), RHN(hidden=cell.hidden)):
+        return [StateOptions(*which) for which in itertools.product((False, True), repeat=3)]
+    return [PLAIN, ALL]
+
+
+def by_kernel(stack: RecurrentLayers) -> Callable[..., tuple[Tensor, RecurrentState]]:
+    """`forward` by the fused CPU kernel for the options of a call, or by the one for all options."""
+    compiled = compiled_options(stack.cell)
+
+    def forward(x: Any, state: Any = None, resets_TB: Any = None, lengths_B: Any = None) -> Any:
+        options = stack.options(stack.training, resets_TB is not None, lengths_B is not None)
+        backend = cpu_backend(stack.task(stack.training), options if options in compiled else ALL)
+        return stack.forward_by(backend, x, state, resets_TB, lengths_B)
+
+    return forward
 
 
 def seeded(forward: Callable[..., Any], *more: Any) -> Callable[..., Any]:

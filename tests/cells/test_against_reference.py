@@ -142,7 +142,7 @@ def test_the_loop_of_gpus_reads_no_number(case, monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr("charlm.gpu.kernels.compiled", mock.MagicMock())  # nothing is launched
     stack = case.build(5, 17, 2, **OPTIONS[1]).float().to("meta")
-    found = run(own(stack), stack, torch.randn(3, 2, 5, device="meta"), stack.zero_state(2))
+    found = run(own(stack), stack, torch.randn(3, 2, 5, device="meta"), stack.initial_state(2))
     assert all(tensor.device.type == "meta" for tensor in found.values())
 
 

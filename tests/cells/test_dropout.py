@@ -46,16 +46,16 @@ def test_processes_that_share_a_batch_draw_the_masks_of_one(kernels, request):
 
 
 def test_zoneout_holds_other_units_at_every_step_and_is_its_mean_in_evaluation():
-    stack = Case("rnn").start(1, 300, zoneout=0.25)
+    stack = Case("lstm").start(1, 300, zoneout=0.25)
     stack.init_uniform_(0.0)  # What a step makes is 0.
-    y, _ = stack(torch.zeros(3, 40, 1), (torch.ones(1, 40, 300),))
+    y, _ = stack(torch.zeros(3, 40, 1), (torch.ones(1, 40, 300), torch.zeros(1, 40, 300)))
     assert values(y) == [0.0, 1.0]
     for t in range(3):
         # Standard error: below √(0.25 · 0.75 / 12,000) = 0.004
         assert y[t].mean().item() == pytest.approx(0.25 ** (t + 1), abs=0.016)
     assert (y[1:] <= y[:-1]).all()
     assert not torch.equal(y[0, 0], y[0, 1])
-    y, _ = stack.eval()(torch.zeros(3, 4, 1), (torch.ones(1, 4, 300),))
+    y, _ = stack.eval()(torch.zeros(3, 4, 1), (torch.ones(1, 4, 300), torch.zeros(1, 4, 300)))
     assert torch.equal(y, torch.tensor([0.25, 0.25**2, 0.25**3]).view(3, 1, 1).expand(3, 4, 300))
 
 

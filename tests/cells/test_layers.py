@@ -14,9 +14,11 @@ from charlm.layers import Lookup, RecurrentLayers, dropout_mask
 from tests.cells.measure import (
     RESET_STEPS,
     Case,
+    TensorParameters,
     assert_equal_runs,
     by_kernel,
     in_dtype_of,
+    own,
     random_input,
     random_state,
     resets_of,
@@ -43,7 +45,7 @@ def test_a_reset_begins_a_stream_which_ends_at_its_length(case, way, resets_of_s
             of_stream = tuple(tensor[:, b : b + 1] for tensor in state)
             for start, end in itertools.pairwise(sorted({0, *resets, T})):
                 if start in resets and start < length:
-                    of_stream = stack.zero_state(1)
+                    of_stream = stack.initial_state(1)
                 steps = slice(start, min(end, length))
                 if start < length:
                     y[b : b + 1, steps], of_stream = stack.forward_reference(x[b : b + 1, steps], of_stream)
@@ -60,20 +62,76 @@ def test_a_reset_begins_a_stream_which_ends_at_its_length(case, way, resets_of_s
     assert_equal_runs(found, expected, tolerance=1e-5 if way == "kernel" else 1e-11)
 
 
+def from_a_learned_start(stack, x, resets_TB, lengths_B):
+    """Two layers by hand: each state that is not internal begins with its row of `start`."""
+    inputs, last = x, []
+    for layer in range(2):
+        parameters = stack.layer_parameters(layer)
+        rows = iter(parameters["start"].view(-1, stack.hidden_size))
+        names = stack.state_names
+        first = [x.new_zeros(()) if name in stack.cell.internal else next(rows) for name in names]
+        states, outputs = [start.expand(x.shape[1], stack.hidden_size) for start in first], []
+        p = TensorParameters(parameters, square=layer > 0)
+        for x_BI, begins_B, t in zip(inputs, resets_TB, itertools.count(), strict=False):
+            goes_on_B1 = (t < lengths_B)[:, None]
+            begins_B1 = begins_B[:, None] & goes_on_B1
+            old = [torch.where(begins_B1, *pair) for pair in zip(first, states, strict=True)]
+            new = stack.cell.step(p, x_BI, *old)
+            new = new if isinstance(new, tuple) else (new,)
+            states = [torch.where(goes_on_B1, *pair) for pair in zip(new, states, strict=True)]
+            outputs.append(torch.where(goes_on_B1, states[0], 0))
+        inputs = torch.stack(outputs)
+        last.append(states)
+    return inputs, tuple(torch.stack(tensors) for tensors in zip(*last, strict=True))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # of Triton's interpreter
+@pytest.mark.parametrize(
+    ("way", "kind", "resets", "lengths"),
+    [
+        ("needs_kernels", "lstm", True, True),
+        ("needs_kernels", "lstm", False, False),
+        ("interpreter", "lstm", True, False),
+        ("reference", "slstm", True, True),
+        ("reference", "slstm", False, True),
+        ("no_kernels", "lstm", True, False),
+        ("no_kernels", "gru", False, False),
+    ],
+)
+def test_each_stream_begins_with_the_learned_start(request, way, kind, resets, lengths):
+    stack = Case(kind).build(3, 5, 2, learned_start=True)
+    x, unread = random_input(stack, 7, 4), random_state(stack, 4)
+    resets_TB = resets_of(7, 4) if resets else torch.zeros(7, 4, dtype=torch.bool)
+    lengths_B = torch.tensor((4, 7, 6, 0) if lengths else [7] * 4)
+    expected = run(lambda x, _: from_a_learned_start(stack, x, resets_TB, lengths_B), stack, x, unread)
+    assert expected["dstart_l1"].all()
+    if way != "reference":
+        request.getfixturevalue(way)
+    is_exact = way in ("reference", "no_kernels")
+    stack = stack if is_exact else stack.float()
+    forwards: dict[str, Any] = {"reference": stack.forward_reference, "interpreter": own(stack)}
+    more = resets_TB if resets else None, lengths_B if lengths else None
+    found = run(lambda x, _: forwards.get(way, stack)(x, None, *more), stack, *in_dtype_of(stack, x, unread))
+    found = {name: tensor.double() for name, tensor in found.items()}
+    assert_equal_runs(found, expected, tolerance=1e-11 if is_exact else 1e-5)
+    backend = {"needs_kernels": "fused CPU kernel", "no_kernels": "fused torch layer"}.get(way)
+    assert backend in (None, stack.select_backend("cpu", resets=resets, lengths=lengths).backend.name)
+
+
 class Inverse(Cell):
     def step(self, p: Any, x: Any, h: Any) -> Any:
         return 1 / p.product("w", x) + tanh(p.product("u", h))
 
 
-def test_what_follows_a_streams_end_is_not_computed_with(compiled):
+def test_what_follows_a_streams_end_is_not_computed_with():
     """The inverse of an input of zeros is infinite."""
     layers = RecurrentLayers(Inverse(hidden=4), 3)
     x = torch.randn(3, 2, 3)
     x[2, 1] = 0
-    y, (h,) = layers(x, lengths_B=[3, 2])
-    expected, (h_expected,) = layers.forward_reference(x, lengths_B=[3, 2])
-    torch.testing.assert_close(y, expected)
-    torch.testing.assert_close(h, h_expected)
+    y, (h,) = layers.forward_reference(x, lengths_B=[3, 2])
+    alone, (h_alone,) = layers.forward_reference(x[:2, 1:])
+    torch.testing.assert_close(y[:2, 1:], alone)
+    torch.testing.assert_close(h[:, 1:], h_alone)
 
 
 def test_parameters_start_within_the_range_of_torch_or_of_the_config(case):
@@ -149,7 +207,7 @@ def test_arguments_that_do_not_fit_are_named(arguments, way):
 
 WRONG = [
     ("input_size", 2.0), ("num_layers", 0), ("dropout", 1), ("dropout", "0.3"), ("dropout", True), ("zoneout", 2.0),
-    ("zoneout", -1), ("zoneout", float("nan")), ("residual", "no"), ("batch_first", 1),
+    ("zoneout", -1), ("zoneout", float("nan")), ("residual", "no"), ("learned_start", 1), ("batch_first", 1),
 ]  # fmt: skip
 
 

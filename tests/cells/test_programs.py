@@ -129,9 +129,3 @@ VECTORS = {
 def test_the_derivative_has_a_line_for_each_vector_but_biases_and_fixed_ones(text):
     lines = derivative(Written(text=text).program(square=False))
     assert "".join(line for line in lines if line.startswith("dv")) == VECTORS[text]
-
-
-def test_a_transposed_product_is_written_with_its_matrix():
-    program = Written(text="tanh(W(h) - p.transposed('W', h))").program(square=False)
-    assert equations(program) == ["hₜ = tanh(W hₜ₋₁ − Wᵀ hₜ₋₁)"]
-    assert derivative(program)[-1] == "dhₜ₋₁ = W δ₂ + Wᵀ δ₁"

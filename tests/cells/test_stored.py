@@ -24,7 +24,7 @@ from tests.cells.measure import CASES
 from tests.export.odd import Odd
 
 KIND = "/somewhere/mine.py:Mine"
-DAMAGES = 1500
+DAMAGES = 800
 
 
 class Own(Odd):

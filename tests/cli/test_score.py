@@ -60,10 +60,11 @@ def test_a_frequent_line_is_not_above_its_own_score(cli, trained_run):
 
 def test_unknown_characters_of_a_file_count_as_many_bits_as_the_user_says(cli, trained_run, write):
     words = ["score", trained_run, write("log.txt", "so\ne\nZe\nso\n")]
-    assert cli(*words).code == 1
+    assert "log.txt, line 3: found 'Z' (U+005A)" in cli(*words, "--above", 1).error
     _, without, counted, _ = columns(cli(*words, "--unknown-as", 20).out)
     assert counted[1] == pytest.approx(without[1] + 20)
     assert counted[0] == pytest.approx(counted[1] / 3, abs=0.01)
+    assert columns(cli(*words, "--unknown-as", 20, "--above", counted[0] - 1).out) == [counted]
 
 
 def test_a_monitor_survives_every_line(cli, trained_run):
@@ -79,3 +80,15 @@ def test_a_monitor_survives_every_line(cli, trained_run):
         "unknown  stdin, line 2: 'Z' (U+005A), which the model has never seen; each such character counts as 20 bits; "
         "see --unknown-as\n"
     )
+
+
+def test_lines_around_those_that_surprise(cli, trained_run, tmp_path):
+    lines = ["se te.", "te se.", "so te.", "se te.", "te te."]
+    text = "\n".join(lines).encode()
+    scores = [float(row.split("\t")[0]) for row in cli("score", trained_run, "-", stdin=text).out.splitlines()]
+    limit = max(scores) - 0.01
+    done = cli("score", trained_run, "-", "--above", limit, "--context", 1, stdin=text)
+    first = scores.index(max(scores))
+    assert first > 0
+    assert [int(row.split("\t")[2]) for row in done.out.splitlines()] == [first, first + 1, first + 2]
+    assert cli("score", trained_run, "-", "--context", 1, stdin=text).usage_error.endswith("--context needs --above")

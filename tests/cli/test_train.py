@@ -5,6 +5,7 @@ import os
 import re
 import resource
 import threading
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -43,6 +44,19 @@ def test_train_and_resume(cli, tiny_config, tmp_path):
     assert (outcome["run_dir"], outcome["step"], outcome["chars"]) == (str(run), 9, 9 * 4 * 8)
     assert [row["step"] for row in rows(run) if row["split"] == "valid"] == [3, 6, 9]
     assert load_config(run / "config.yaml").train.max_steps == 9
+
+
+def test_a_run_ends_within_its_minutes(cli, tiny_config, tmp_path):
+    """Of the clock, with the last evaluation and checkpoint; a resumed run continues those that it had."""
+    seldom = ["--set", "train.eval_every=1000", "--set", "train.log_every=1000", "--set", "train.sample_every=0"]
+    words = ["--run-dir", tmp_path / "run", *seldom, "--json", "--minutes"]
+    begun_s = time.perf_counter()
+    first = json.loads(cli("train", "--config", tiny_config, *words, 0.02).out)
+    assert 0.8 < first["elapsed_s"] / 1.2 < 1.25
+    resumed = json.loads(cli("train", "--resume", *words, 0.03).out)
+    assert 0.8 < resumed["elapsed_s"] / 1.8 < 1.25
+    assert resumed["elapsed_s"] < time.perf_counter() - begun_s
+    assert resumed["step"] > first["step"] > 6
 
 
 def test_a_text_from_a_pipe_is_kept_with_its_run(cli, tiny_config, text_file, tmp_path):
@@ -154,6 +168,7 @@ REFUSED = [
         "processes: the system starts no further thread or process; allowed: dozens for each core",
         "raise the limit (`ulimit -u`, or pids.max of the control group)",
     ),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate"), "out of memory", LOWER),
 ]
 
 
@@ -163,14 +178,9 @@ def test_memory_that_runs_out_is_one_line(cli, tiny_config, monkeypatch, limited
     words = ["plan", "--config", tiny_config]
     assert cli(*words).error == f"{found}; {advice}"
     limit = format_bytes(limited_address_space())
-    assert cli(*words).error == f"{found}; raise the limit of {limit} of address space (`ulimit -v`), or {advice}"
-
-
-def test_memory_of_a_gpu_that_runs_out_is_one_line(cli, tiny_config, monkeypatch, limited_address_space):
-    fault = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate")
-    monkeypatch.setattr(Trainer, "update", mock.Mock(side_effect=fault))
-    limited_address_space()
-    assert cli("plan", "--config", tiny_config).error == f"out of memory; {LOWER}"
+    if not isinstance(fault, torch.OutOfMemoryError):  # of a GPU
+        advice = f"raise the limit of {limit} of address space (`ulimit -v`), or {advice}"
+    assert cli(*words).error == f"{found}; {advice}"
 
 
 @pytest.fixture

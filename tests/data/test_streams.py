@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from charlm.data import streams as streams_module
-from charlm.data.streams import RecordStreams, Streams, record_order
+from charlm.data.streams import RecordStreams, Streams
 from charlm.system.process_group import Shard
 
 sizes = st.tuples(st.integers(1, 9), st.integers(1, 9), st.integers(1, 400)).filter(
@@ -88,14 +88,6 @@ def groups(request, monkeypatch):
     if request.param:
         for name, value in {"_BLOCK": 4, "_GROUP": 3}.items():
             monkeypatch.setattr(streams_module, name, value)
-
-
-@pytest.mark.usefixtures("groups")
-def test_the_order_of_records_is_a_permutation_that_depends_on_the_seed():
-    for n in (1, 2, 255, 257, 4097):
-        orders = [record_order(n, (1, epoch)).tolist() for epoch in range(2)]
-        assert [sorted(order) for order in orders] == [list(range(n))] * 2
-        assert n < 255 or orders[0] != orders[1]
 
 
 @pytest.mark.usefixtures("groups")

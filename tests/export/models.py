@@ -47,7 +47,7 @@ every_model = pytest.mark.parametrize(
 def model_of(case="lstm", inputs="embedding", level: Any = "char", records="", **model: Any) -> TrainedModel:
     """A model with random weights, whose training text is gone."""
     named = CELLS_TO_EXPORT.get(case, {"kind": "rnn"})
-    model |= {"cell": {**named, "hidden": HIDDEN}, **EMBEDDINGS[inputs]}
+    model |= {"cell": {**named, "hidden": HIDDEN}, "learned_start": case == "odd", **EMBEDDINGS[inputs]}
     config = parse_config(
         {"data": {"source": "gone.txt", "level": level, "records": records}, "model": model}, "a test"
     )
@@ -60,6 +60,9 @@ def model_of(case="lstm", inputs="embedding", level: Any = "char", records="", *
     with torch.no_grad():
         network.decoder.weight.mul_(4)
         network.decoder.bias.uniform_(-1, 1)
+        for name, parameter in network.named_parameters():
+            if "start_l" in name:
+                parameter.normal_()
     return TrainedModel(Path("none"), network, vocabulary, config, {})
 
 

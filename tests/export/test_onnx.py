@@ -27,7 +27,9 @@ def test_onnx_computes_what_charlm_does(tmp_path, options):
     trained = model_of(**options)
     session = exported(trained, tmp_path)
     names = [each.name for each in session.get_inputs()[1:]]
-    state = last = trained.network.layers.zero_state(5)
+    start = json.loads(session.get_modelmeta().custom_metadata_map["charlm"])["start"]
+    last = [np.array(start[name], np.float32)[:, None].repeat(5, axis=1) for name in names]
+    state = None
     for steps in (13, 1, 4):
         ids = some_ids(trained, steps, 5)
         inputs = {name: np.asarray(part) for name, part in zip(names, last, strict=True)}
@@ -44,8 +46,9 @@ def test_names_shapes_and_vocabulary_of_a_graph(tmp_path):
     assert {each.name: each.shape for each in session.get_inputs()} == {"ids": ["T", "B"], "h": state, "c": state}
     outputs = {each.name: each.shape for each in session.get_outputs()}
     assert outputs == {"logits": ["T", "B", 12], "new_h": state, "new_c": state}
-    vocabulary = {"level": "char", "characters": "\n abcdefghé😀", "records": "\n"}
-    assert json.loads(session.get_modelmeta().custom_metadata_map["charlm"]) == vocabulary
+    start = dict.fromkeys(("h", "c"), [[0.0] * HIDDEN] * 2)
+    facts = {"level": "char", "characters": "\n abcdefghé😀", "records": "\n", "start": start}
+    assert json.loads(session.get_modelmeta().custom_metadata_map["charlm"]) == facts
 
 
 def test_a_graph_that_computes_something_else_is_not_written(tmp_path, monkeypatch):

@@ -45,7 +45,7 @@ def test_kernels_are_launched_on_the_card_of_the_tensors(case, current, monkeypa
     stack = case.build(5, 17, 1, zoneout=0.3, state=0.2).float()
     monkeypatch.setattr(kernels, "compiled", lambda passes, options: defaultdict(Kernel))
     monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: torch.cuda.device(SECOND))
-    own(stack)(random_input(stack, 3, 2).float(), stack.zero_state(2))[0].sum().backward()
+    own(stack)(random_input(stack, 3, 2).float(), stack.initial_state(2))[0].sum().backward()
     assert set(launched) == {1}
     assert current == [0]
 

@@ -48,7 +48,7 @@ def test_triton_kernels_err_no_more_than_the_reference(case, setup):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.usefixtures("interpreter")
 def test_triton_kernels_of_random_cells():
-    for number, cell in enumerate(drawn(10, 7)):
+    for number, cell in enumerate(drawn(6, 7)):
         stack = layers_of(cell, (5, 7)[number % 2], **OPTIONS[number % 3])
         with torch.no_grad():
             for parameter in stack.parameters():
@@ -95,7 +95,7 @@ def test_offsets_have_64_bits_where_32_do_not_suffice(monkeypatch, streams, inte
 
     monkeypatch.setattr("charlm.gpu.kernels.compiled", lambda passes, options: defaultdict(Kernel))
     stack = Case("rnn").start(40, 40).to("meta")
-    own(stack)(torch.empty(1, streams, 40, device="meta"), stack.zero_state(streams))
+    own(stack)(torch.empty(1, streams, 40, device="meta"), stack.initial_state(streams))
     assert found == integers
 
 

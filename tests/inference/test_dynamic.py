@@ -47,7 +47,7 @@ def test_a_step_is_the_paper_s():
     by_hand = model_of()
     weights, trained = list(by_hand.parameters()), [p.detach().clone() for p in by_hand.parameters()]
     x_T1, y_T1 = (torch.from_numpy(ids.astype(np.int64))[:, None] for ids in (text[:-1], text[1:]))
-    state, expected = by_hand.layers.zero_state(1), []
+    state, expected = by_hand.layers.initial_state(1), []
     for start in range(0, 30, T):
         logits_T1V, state = by_hand(x_T1[start : start + T], state)
         loss = torch.nn.functional.cross_entropy(logits_T1V.mT, y_T1[start : start + T], reduction="none")

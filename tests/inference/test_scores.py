@@ -67,7 +67,7 @@ def test_many_streams_score_every_target_once_in_its_place(streams, extra):
 
 
 @pytest.mark.parametrize(
-    ("kind", "streams", "count", "longest"), [("lstm", 1, 1, 0), ("slstm", 7, 120, 20), ("mingru", 1, 9, 300)]
+    ("kind", "streams", "count", "longest"), [("lstm", 1, 1, 0), ("rhn", 7, 120, 20), ("lstm", 1, 9, 300)]
 )
 def test_the_score_of_records_is_the_sum_of_their_scores(kind, streams, count, longest):
     model = model_of(kind)
@@ -188,7 +188,7 @@ def two_layers(cell):
 def norms_of(model, window):
     """For both layers, by autograd through the reference loop, from the last input but one to the first: [2, T]."""
     layers, y = model.layers, model.embedding(torch.from_numpy(window[:-1]))[:, None]
-    zeros, inputs = tuple(tensor[0] for tensor in layers.zero_state(1)), []
+    zeros, inputs = tuple(tensor[0] for tensor in layers.initial_state(1)), []
     for layer in range(2):
         inputs.append(y)
         outputs, _ = reference_layer(y, layers.layer_call(layer, zeros, len(y), PLAIN, training=False))

@@ -91,11 +91,14 @@ def test_every_kind_says_what_its_states_and_gates_are():
         assert all(look.meaning(cell, name) for name in dict(program.gates)), cell.kind
 
 
-def test_a_short_text_and_one_of_a_single_character(model):
+def test_a_short_text_and_one_of_a_single_character(model, of_characters):
     data = data_of(look_page(model, "so"))
     assert data["units"] == data["words"] == data["copied"] == data["memory"]["curve"] == []
     with pytest.raises(DataError):
         look_page(model, "s")
+    for make in (look_page, TrainedModel.evaluate):
+        with pytest.raises(DataError, match="found a text of 1 character; allowed: 2 or more"):
+            make(of_characters("é", "byte"), "é")
 
 
 def test_models_that_read_other_units_or_rare_characters_are_not_compared(of_characters):
@@ -109,12 +112,6 @@ def test_models_that_read_other_units_or_rare_characters_are_not_compared(of_cha
             other = replace(other, vocabulary=replace(other.vocabulary, other="c"))
         with pytest.raises(DataError, match=f"--compare: found {found}"):
             look_page(one, "abé", other)
-
-
-def test_a_single_character_of_several_bytes_has_no_score(of_characters):
-    for make in (look_page, TrainedModel.evaluate):
-        with pytest.raises(DataError, match="found a text of 1 character; allowed: 2 or more"):
-            make(of_characters("é", "byte"), "é")
 
 
 def test_bytes_of_a_character_are_shown_by_the_last(model):

@@ -18,7 +18,7 @@ PLACES = {"embedding": 0.1, "input": 0.1, "between_layers": 0.1, "output": 0.1}
 MODELS = [
     {},
     {"layers": 2, "dropout": {**PLACES, "state": 0.1, "weights": 0.1}, "zoneout": 0.1},
-    {"layers": 2, "embedding": 5, "residual": True},
+    {"layers": 2, "embedding": 5, "residual": True, "learned_start": True},
 ]
 
 
@@ -39,6 +39,7 @@ def autocast(monkeypatch):
     pytest.importorskip("triton")
     monkeypatch.setattr("charlm.gpu.kernels.compiled", mock.MagicMock())  # nothing is launched
     monkeypatch.setattr("charlm.layers.selection.fault_on_device", lambda *loop: None)
+    monkeypatch.setattr("charlm.training.machine.load", lambda *kernels: None)  # those of the CPU
     # Adam's fused step has a form for this device; the list of devices that have one leaves it out.
     optimizer = sys.modules["torch.optim.optimizer"]
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: ["cpu", "cuda", "meta"])

@@ -86,12 +86,17 @@ CASES = {
         "optimizer": {"clip_norm": 0.1, "schedule": {"name": "cosine"}},
     },
     "variational draws": {
-        "model": {"cell": {"kind": "rhn", "hidden": 10}, "layers": 2, "dropout": {**PLACES, "variational": True}},
+        "model": {
+            "cell": {"kind": "rhn", "hidden": 10},
+            "layers": 2,
+            "learned_start": True,
+            "dropout": {**PLACES, "variational": True},
+        },
         "train": {"read_share": 0.3, "loss": "last"},
     },
     "members, records": {
         "data": {"records": "\n"},
-        "model": {"cell": {"kind": "gru", "hidden": 10}, "members": 2, "dropout": PLACES},
+        "model": {"cell": {"kind": "rhn", "hidden": 10}, "members": 2, "learned_start": True, "dropout": PLACES},
         "train": {"bptt": 150},  # an epoch has six updates
         "optimizer": {"clip_value": 0.01, "clip_norm": 0.5},
     },

@@ -98,14 +98,18 @@ def test_share_done_is_that_of_the_nearest_limit(trainer_of):
     assert trainer.share_done() == pytest.approx(1 / 67 / 0.5)
 
 
-def test_reset_state_begins_a_share_of_the_streams_again(trainer_of):
+@pytest.mark.usefixtures("no_kernels")
+@pytest.mark.parametrize("learned_start", [False, True])
+def test_reset_state_begins_a_share_of_the_streams_again(trainer_of, learned_start):
     """All states of a stream are reset together."""
-    trainer = trainer_of(train={"reset_state": 0.25})
+    trainer = trainer_of(train={"reset_state": 0.25}, model={"learned_start": learned_start})
     window_loss, begins = trainer.model.window_loss, []
 
     def watched(x_TB, y_TB, state, **penalties):
         if state is not None:
-            h_begins_B, c_begins_B = ((part == 0).all(-1)[0] for part in state)
+            initial = trainer.model.initial_state(4)
+            assert initial[0].any() == learned_start
+            h_begins_B, c_begins_B = ((part == start).all(-1)[0] for part, start in zip(state, initial, strict=True))
             assert torch.equal(h_begins_B, c_begins_B)
             begins.append(h_begins_B)
         return window_loss(x_TB, y_TB, state, **penalties)
@@ -114,6 +118,29 @@ def test_reset_state_begins_a_share_of_the_streams_again(trainer_of):
     for _ in range(60):
         trainer.update()
     assert 0.15 <= torch.cat(begins).float().mean() <= 0.35
+
+
+@pytest.mark.usefixtures("no_kernels")
+@pytest.mark.parametrize("records", ["", "\n"])
+def test_a_learned_start_alone_learns_how_records_begin(trainer_of, records):
+    """Where nothing else is trained; without decay, and with a gradient in every window."""
+    train = {} if records else {"reset_state": 0.3}
+    trainer = trainer_of(train, {"name": "muon", "lr": 0.3}, {"learned_start": True}, records=records)
+    assert [*trainer.optimizer.param_groups[1]["names"]].count("layers.start_l0") == 1
+    for name, parameter in trainer.model.named_parameters():
+        parameter.requires_grad_(name == "layers.start_l0")
+    trainer.model.decoder.weight.detach().mul_(10)  # so that a state matters
+    x_TB, y_TB = trainer.streams.read(0, 10, trainer.device, 0)
+
+    def loss():
+        with torch.no_grad():
+            return float(trainer.model.window_loss(x_TB, y_TB, None).cross_entropy)
+
+    first = loss()
+    for _ in range(60):
+        trainer.update()
+    assert loss() < first - 1
+    assert trainer.optimizer.state[trainer.model.layers.start_l0]["step"] == 60
 
 
 SKIPPED_ON_A_GPU = [{"name": "adamw"}, {"name": "adam"}, {"name": "sgd"}]

@@ -41,9 +41,9 @@ class Model {
     this.outputs = new Float32Array(this.hidden);
   }
 
-  /** The zero state of each layer. */
+  /** The initial state of each layer. */
   start() {
-    return this.layers.map((layer) => layer.start(this.hidden));
+    return this.layers.map((layer) => layer.start());
   }
 
   copy(state) {
@@ -52,7 +52,7 @@ class Model {
 
   /** Reads one id, changes `state` in place; returns the logits of the next id, valid until the next read. */
   read(state, id) {
-    if (id === this.begins) for (const { states } of state) for (const values of Object.values(states)) values.fill(0);
+    if (id === this.begins) Object.assign(state, this.start());
     const y = this.outputs;
     this.layers.forEach((layer, index) => {
       if (index) layer.read(y);

@@ -59,16 +59,20 @@ export class Layer {
     this.input = find("input", "");
     /** What the loop reads of what depends on the input alone. */
     this.windows = values.filter((_, index) => nodes[index].stage === WINDOW && read.has(index));
-    this.states = states.map(({ name, result, internal }) => {
-      return { name, internal, before: find("state", name), after: values[result] };
+    this.states = states.map(({ name, result, internal, start }) => {
+      const after = values[result];
+      const first = new Float32Array(after.length); // the initial state: zeros, or a row of the parameter
+      if (start !== null) first.set(parameters.start.subarray(start * after.length, (start + 1) * after.length));
+      return { name, internal, first, before: find("state", name), after };
     });
     this.shown = Object.entries(shown).map(([name, index]) => ({ name, values: values[index] }));
   }
 
-  /** The zero state of H units: the states, and the other values that people look at, by name. */
-  start(hidden) {
-    const zeros = (list, size) => Object.fromEntries(list.map((each) => [each.name, new Float32Array(size(each))]));
-    return { states: zeros(this.states, () => hidden), shown: zeros(this.shown, ({ values }) => values.length) };
+  /** The initial state: the states, and zeros for the other values that people look at, by name. */
+  start() {
+    const states = this.states.map(({ name, first }) => [name, first.slice()]);
+    const shown = this.shown.map(({ name, values }) => [name, new Float32Array(values.length)]);
+    return { states: Object.fromEntries(states), shown: Object.fromEntries(shown) };
   }
 
   /** Computes all that depends on the input x alone. */
