@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 Value: TypeAlias = "int | float | Tensor | Sequence[Tensor | None] | None"
 """A value for a field of a struct; a sequence for a table of pointers."""
 
 _NUMBERS = {"Index": ctypes.c_ssize_t, "double": ctypes.c_double}
-_POINTEES = {"Index*": "torch.int64", "float*": "torch.float32", "double*": "torch.float64"}
+_POINTEES = {"Index*": "int64", "float*": "float32", "double*": "float64"}
+"""The names of dtypes."""
 
 
 class Struct:
@@ -36,6 +38,14 @@ class Struct:
                 pointees[field] = _POINTEES.get(kind.removeprefix("const "))
         return type(self.name, (ctypes.Structure,), {"_fields_": fields}), pointees
 
+    @functools.cached_property
+    def _dtypes(self) -> "dict[str, torch.dtype]":
+        """What pointers point to; of tables floats."""
+        import torch  # not above: wheels are built without it
+
+        _, pointees = self._parsed
+        return {field: getattr(torch, name or "float32") for field, name in pointees.items()}
+
     def fill(self, **values: Value) -> ctypes.Structure:
         """The struct with these values. `threads` defaults to torch's number; other fields to 0 or null.
 
@@ -43,27 +53,37 @@ class Struct:
         tensors alive. A bool becomes an integer. ValueError for a tensor of another type than the pointer's, or not
         contiguous on the CPU. The caller checks its shape.
         """
-        import torch  # not above: wheels are built without it
+        import torch
 
-        struct, pointees = self._parsed
-        assert values.keys() <= pointees.keys(), values.keys()
+        struct, _ = self._parsed
+        dtypes = self._dtypes
+        assert values.keys() <= dtypes.keys(), values.keys()
         filled = struct(threads=torch.get_num_threads())
         tables = []
         for field, value in values.items():
             if isinstance(value, (int, float)):
                 setattr(filled, field, value)
             elif isinstance(value, torch.Tensor):
-                setattr(filled, field, _address(field, value, pointees[field]))
+                setattr(filled, field, _address(field, value, dtypes[field]))
             elif value:
-                tables.append(_table(field, value))
+                dtype = dtypes[field]
+                addresses = [None if tensor is None else _address(field, tensor, dtype) for tensor in value]
+                tables.append((ctypes.c_void_p * len(addresses))(*addresses))
                 setattr(filled, field, ctypes.addressof(tables[-1]))
         filled.kept_alive = values, tables
         return filled
 
 
-def _address(field: str, tensor: "Tensor", dtype: str | None) -> int:
-    is_plain = str(tensor.layout) == "torch.strided" and tensor.is_contiguous() and not tensor.is_neg()
-    if not (is_plain and tensor.is_cpu and str(tensor.dtype) == dtype):
+@functools.cache
+def _strided() -> "torch.layout":
+    import torch
+
+    return torch.strided
+
+
+def _address(field: str, tensor: "Tensor", dtype: "torch.dtype") -> int:
+    is_plain = tensor.layout == _strided() and tensor.is_contiguous() and not tensor.is_neg()
+    if not (is_plain and tensor.is_cpu and tensor.dtype == dtype):
         form = "a contiguous tensor" if is_plain else "a tensor that is not contiguous"
         raise ValueError(
             f"{field}: found {form} of {tensor.dtype} on {tensor.device}; allowed: a contiguous one of {dtype} on cpu"
@@ -77,9 +97,3 @@ def address(name: str, tensor: "Tensor") -> int:
     if not found and tensor.numel():
         raise ValueError(f"{name}: found a tensor without data; allowed: a tensor with data")
     return found
-
-
-def _table(field: str, tensors: "Sequence[Tensor | None]") -> "ctypes.Array[ctypes.c_void_p]":
-    """Addresses of float32 tensors."""
-    addresses = [None if tensor is None else _address(field, tensor, "torch.float32") for tensor in tensors]
-    return (ctypes.c_void_p * len(addresses))(*addresses)
