@@ -39,14 +39,24 @@ class RunSummary:
     """in use | finished | resumable | damaged | other version | no checkpoint"""
     written_s: float
     """When the run was last written, in seconds since 1970."""
-    model: str | None = None
-    """In words; of a cell in a Python file, with the name of its class."""
+    kind: str | None = None
+    """Of a cell in a Python file, the name of its class."""
+    layers: int | None = None
+    hidden: int | None = None
+    members: int | None = None
     parameters: int | None = None
     step: int | None = None
     best_nats: float | None = None
     """Score of the best checkpoint, nats per character."""
     scored: ScoredText | None = None
     """What the score is of."""
+
+    @property
+    def model(self) -> str | None:
+        """In words."""
+        if self.kind and self.layers and self.hidden and self.members:
+            return model_in_words(self.kind, self.layers, self.hidden, self.members)
+        return None
 
 
 def parse_progress(text: str) -> dict[str, Any]:
@@ -200,15 +210,17 @@ def describe_run(folder: Path) -> RunSummary:
     for file in sorted(files, key=lambda file: file.name != LAST):
         try:
             config, progress, parameters = read_header(file)
-            model, cell = config["model"], config["model"]["cell"]
-            sizes = int(model["layers"]), int(cell["hidden"]), int(model["members"])
+            model = config["model"]
             if not in_use:
                 usable = "finished" if progress["stop_reason"] else "resumable"
             return RunSummary(
                 path=folder,
                 state=usable,
                 written_s=_written_s(file),
-                model=model_in_words(cell["kind"].rpartition(":")[2], *sizes),
+                kind=model["cell"]["kind"].rpartition(":")[2],
+                layers=int(model["layers"]),
+                hidden=int(model["cell"]["hidden"]),
+                members=int(model["members"]),
                 parameters=parameters,
                 step=progress["step"],
                 best_nats=_best_nats(folder),

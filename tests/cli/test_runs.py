@@ -51,7 +51,7 @@ def test_table_and_json(cli, runs):
     assert re.fullmatch(r"\d+ d \d+ h ago", old[5])
     first, second = listed(cli, runs)
     assert second["written_s"] < first["written_s"]
-    assert (first["path"], first["model"], first["parameters"]) == (str(runs / "new"), "lstm, 1 × 16 units", 2014)
+    assert (first["path"], first["kind"], first["parameters"]) == (str(runs / "new"), "lstm", 2014)
     assert listed(cli, runs / "new") == [first]
     none = cli("runs", runs / "notes").err
     assert none.endswith("; start one, for example: charlm train my.txt --minutes 10\n")
