@@ -1,5 +1,6 @@
 """The model around the cells: input, dropout, logits, loss."""
 
+import copy
 import itertools
 import math
 from functools import partial
@@ -91,6 +92,32 @@ def test_penalties_are_mean_squares_times_the_scored_steps(scored_steps, S):
     torch.testing.assert_close(penalized.objective - plain.objective, expected)
     assert torch.equal(penalized.cross_entropy, plain.cross_entropy)
     assert torch.equal(plain.cross_entropy, plain.objective)
+
+
+@pytest.mark.usefixtures("needs_kernels")
+@pytest.mark.parametrize(
+    ("steps", "scored_steps", "penalties", "dropout"),
+    [
+        (5, None, (2.0, 3.0), {"output": 0.4}),
+        (5, 2, (0.5, 0.0), {"output": 0.4, "variational": True}),
+        (4, 4, (0.0, 1.5), {}),
+        (1, 1, (2.0, 3.0), {"output": 0.4}),
+        (3, 1, (0.0, 0.0), {}),
+    ],
+)
+def test_the_objective_by_kernels_is_that_of_pytorchs_operators(steps, scored_steps, penalties, dropout):
+    """In float64 the model takes PyTorch's."""
+    single = model_of(cell={"kind": "gru", "hidden": 19}, dropout=dropout)
+    double, results = copy.deepcopy(single).double(), []
+    options = {"scored_steps": scored_steps, "activation_penalty": penalties[0], "change_penalty": penalties[1]}
+    for model in (single, double):
+        torch.manual_seed(3)
+        loss = model.window_loss(ids()[:steps], ids(seed=1)[:steps], None, **options)
+        (3 * loss.objective).backward()
+        gradients = [parameter.grad.double() for parameter in model.parameters()]
+        results.append([loss.objective.detach().double(), loss.cross_entropy.double(), *gradients])
+    for found, expected in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, rtol=2e-6, atol=2e-6 * float(expected.abs().max()))
 
 
 def test_a_tied_embedding_of_another_size():

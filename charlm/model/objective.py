@@ -67,16 +67,19 @@ class _Objective(KernelFunction):
             logits, targets[T - S :].contiguous().view(-1), with_backward=with_backward, scale=1 / B
         )
         total = nats.sum() / B
-        means = squares.sum(1) / torch.tensor([T * B * H, max(T - 1, 1) * B * H])
-        objective = total + S * (penalties.activation * means[0] + penalties.change * means[1])
+        activation, change = penalties.activation / (T * B * H), penalties.change / (max(T - 1, 1) * B * H)
+        objective = total.clone()
+        for weight_of, sums in zip((activation, change), squares.sum(1), strict=True):
+            if weight_of:
+                objective = objective + S * weight_of * sums
         if d_logits is not None:
             d_features, d_outputs = matmul(d_logits, weight, bf16=bf16), torch.empty_like(outputs)
             call(
                 OUTPUT,
                 "output_gradient",
                 **shared,
-                activation=2 * S * penalties.activation / (T * B * H),
-                change=2 * S * penalties.change / (max(T - 1, 1) * B * H),
+                activation=2 * S * activation,
+                change=2 * S * change,
                 d_features=d_features,
                 d_outputs=d_outputs,
             )
