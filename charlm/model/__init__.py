@@ -1,8 +1,9 @@
 """The model around the cells, and its loss.
 
-network.py   CharLM: embedding → recurrent layers → logits → the loss of a window
-members.py   Members: an ensemble of them, with the same interface
-build.py     from a config to modules; their parameters
+network.py    CharLM: embedding → recurrent layers → logits → the loss of a window
+objective.py  the objective of a window and its gradients, by kernels of the CPU
+members.py    Members: an ensemble of them, with the same interface
+build.py      from a config to modules; their parameters
 """
 
 from charlm.model.build import (

@@ -5,6 +5,8 @@
                                                                          generate.h: characters, any number in one call
     operators.py    products, the gradient of a looked-up table,         product.h, product.cpp, tiles.h, lookup.cpp,
                     cross-entropy, masks for dropout                     loss.cpp, random.cpp
+                    dropout and penalties of outputs are called      output.cpp
+                    by charlm/model/objective.py
     update.py       the norm of the gradients, Adam                      update.cpp
     precision.py    the choice between float32 and bfloat16
 
