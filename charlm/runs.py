@@ -16,7 +16,7 @@ from charlm.system.lock import is_locked
 from charlm.version import __version__
 
 FORMAT = "charlm checkpoint"
-VERSION = 6
+VERSION = 7
 FOLDER = "checkpoints"
 LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG = "config.yaml"

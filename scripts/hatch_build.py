@@ -147,7 +147,7 @@ def shipped_kernels() -> list[Any]:
 
 def usual_cells() -> Iterator[Any]:
     """Each kind with its defaults and with each other choice of an option, and those of configs/."""
-    from charlm.cells import CELLS
+    from charlm.cells import CELLS, RHN
     from charlm.config import load_config
 
     for kind in CELLS.values():
@@ -156,5 +156,6 @@ def usual_cells() -> Iterator[Any]:
             choices = (True, False) if field.annotation is bool else get_args(field.annotation)
             for choice in choices if name != "kind" and all(isinstance(one, str | bool) for one in choices) else ():
                 yield kind(**{name: choice})
+    yield RHN(depth=4)  # which charlm chooses
     for path in sorted(Path("configs").glob("*.yaml")):
         yield load_config(path).model.cell

@@ -64,26 +64,33 @@ def with_expected_zoneout(program: Program, p: float) -> Program:
     builder = Builder(program.nodes)
     results = []
     for name, new in zip(program.states, program.results, strict=True):
-        share, rest = builder.constant(p), builder.constant(1 - p)
-        results.append(new if name in program.internal else _mixed(builder, name, share, rest, new))
+        if name not in program.internal:
+            share, rest, old = builder.constant(p), builder.constant(1 - p), builder.put(Node("state", name=name))
+            new = _mixed(builder, share, rest, old, new)
+        results.append(new)
     return program._replace(nodes=tuple(builder.nodes), results=tuple(results))
 
 
 def _with_zoneout(program: Program) -> Program:
-    """Each unit of a state keeps a share of its previous value (Krueger et al. 2017)."""
+    """Each unit of a state keeps a share of its previous value (Krueger et al. 2017).
+
+    Where the share is 0 or 1, the other value does not matter, even if it is infinite.
+    """
     builder = Builder(program.nodes)
+    zero, one = builder.constant(0.0), builder.constant(1.0)
     shares = builder.put(Node("given", count=len(program.states), name="zoneout"))
     results = []
     for s, (name, new) in enumerate(zip(program.states, program.results, strict=True)):
-        share = builder.part(shares, s)
-        rest = builder.apply("sub", builder.constant(1.0), share)
-        results.append(_mixed(builder, name, share, rest, new))
+        share, old = builder.part(shares, s), builder.put(Node("state", name=name))
+        rest = builder.apply("sub", one, share)
+        mixed = _mixed(builder, share, rest, old, new)
+        kept = builder.apply("where", builder.apply("greater", rest, zero), mixed, old)
+        results.append(builder.apply("where", builder.apply("greater", share, zero), kept, new))
     return program._replace(nodes=tuple(builder.nodes), results=tuple(results))
 
 
-def _mixed(builder: Builder, state: str, share: int, rest: int, new: int) -> int:
-    """share ⊙ old + rest ⊙ new: exactly one of them where the share is 0 or 1."""
-    old = builder.put(Node("state", name=state))
+def _mixed(builder: Builder, share: int, rest: int, old: int, new: int) -> int:
+    """share ⊙ old + rest ⊙ new"""
     return builder.apply("add", builder.apply("mul", share, old), builder.apply("mul", rest, new))
 
 
@@ -102,20 +109,18 @@ def _with_mask(program: Program) -> Program:
 
 
 def _with_resets(program: Program) -> Program:
-    """A step reads state ⊙ keep; of a learned initial state, state ⊙ keep + start ⊙ (1 − keep)."""
+    """A step reads the state where `keep` is 1, else 0 or the learned initial state."""
     rows = rows_of_start(program)
 
     def put(builder: Builder, place: int, node: Node) -> int:
         new = builder.put(node)
         if node.op != "state":
             return new
+        start = zero = builder.constant(0.0)
+        if node.name in rows:
+            start = builder.part(builder.put(Node("vector", count=len(rows), name=START)), rows[node.name])
         keep = builder.put(Node("given", size="", name="keep"))
-        kept = builder.apply("mul", new, keep)
-        if node.name not in rows:
-            return kept
-        start = builder.part(builder.put(Node("vector", count=len(rows), name=START)), rows[node.name])
-        begins = builder.apply("sub", builder.constant(1.0), keep, size="H")
-        return builder.apply("add", kept, builder.apply("mul", start, begins))
+        return builder.apply("where", builder.apply("greater", keep, zero, size="H"), new, start)
 
     return _rebuilt(program, put)
 

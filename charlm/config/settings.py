@@ -37,10 +37,14 @@ def read_settings(texts: Iterable[str]) -> dict[str, Any]:
 
 
 def merged(*settings: Settings) -> dict[str, Any]:
-    """One mapping of several; later ones win. A section becomes its options, unless it may change its kind."""
+    """One mapping of several; later ones win. A section becomes its options, unless it names its kind."""
     options: dict[str, Any] = {}
     for each in settings:
-        for key, value in flatten(each, whole=KINDS).items():
+        given = flatten(each, whole=KINDS)
+        for section, kinds in KINDS.items():
+            if isinstance(given.get(section), dict) and kinds.tag not in given[section]:
+                given |= flatten(given.pop(section), f"{section}.", whole=KINDS)
+        for key, value in given.items():
             for replaced in [name for name in options if f"{name}.".startswith(f"{key}.")]:
                 del options[replaced]
             options[key] = value

@@ -69,7 +69,7 @@ def backends(task: Task, device: torch.device) -> list[Backend]:
 
 
 def cpu_backend(task: Task, options: StateOptions) -> Backend:
-    """The kernels of the CPU for these options. Of each cell charlm brings those for PLAIN and ALL."""
+    """The kernels of the CPU for these options. Of usual cells, wheels bring those for PLAIN and ALL."""
     driver = CpuDriver(task.cell.name, task.both_passes(options))
     library = "" if options == task.options else "for all options"
     layer = partial(cpu_layer, driver, task.layers[0].inputs)

@@ -28,9 +28,9 @@ class CpuDriver:
 
     def __init__(self, name: str, general_and_square: tuple[Passes | None, ...]) -> None:
         self._of_kernel = name, general_and_square
-        splits = [passes.split for passes in variants_of(general_and_square)]
-        # By identity: comparing whole programs takes as long as a small layer.
-        self._variants = {passes: splits.index(passes.split) for passes in general_and_square if passes is not None}
+        self._splits = [passes.split for passes in variants_of(general_and_square)]
+        self._variants: dict[Passes, int] = {}
+        """By identity: comparing whole programs takes as long as a small layer."""
 
     @functools.cached_property
     def kernel(self) -> Kernel:
@@ -52,6 +52,8 @@ class CpuDriver:
         """The struct `Arguments` of a call; `more` fields replace those of the window."""
         fields = vars(window) | more
         del fields["passes"], fields["given"]
+        if window.passes not in self._variants:
+            self._variants[window.passes] = self._splits.index(window.passes.split)
         strides = []
         for tensor in window.given:
             T, B, n = tensor.shape

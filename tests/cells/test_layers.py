@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from charlm.cells import CELLS, GRU, LSTM, Cell, tanh
+from charlm.cells import CELLS, GRU, LSTM, RNN, Cell, tanh
 from charlm.config.schema import Dropout
 from charlm.layers import Lookup, RecurrentLayers, dropout_mask
 from tests.cells.measure import (
@@ -297,3 +297,19 @@ def test_layers_run_what_the_line_says():
     y, _ = layers(x)
     assert torch.equal(y, layers.forward_by(chosen, x)[0])
     assert not torch.equal(y, layers.forward_reference(x)[0])
+
+
+@pytest.mark.parametrize("kernels", ["needs_kernels", "no_kernels"])
+def test_an_infinity_ends_at_a_reset_and_does_not_reach_a_stream_that_has_ended(kernels, request):
+    request.getfixturevalue(kernels)
+    layers = RecurrentLayers(RNN(hidden=2, nonlinearity="relu"), 2)
+    with torch.no_grad():
+        for parameter in layers.parameters():
+            parameter.fill_(1e20)
+    x, steps = torch.ones(3, 1, 2), torch.arange(3)[:, None]
+    for forward in (layers, layers.forward_reference):
+        y, _ = forward(x, None, steps == 2)
+        assert y[1].isinf().all()
+        torch.testing.assert_close(y[2], y[0])
+        y, (last,) = forward(x, None, None, torch.tensor([1]))
+        torch.testing.assert_close(last[0], y[0])

@@ -76,6 +76,8 @@ def test_a_section_that_is_set_keeps_its_other_options_unless_it_may_change_its_
     assert (config.data.source, config.data.level, config.train.max_steps) == ("my.txt", "byte", 7)
     assert (config.model.layers, config.model.cell.kind) == (2, "gru")
     assert (config.model.dropout.weights, config.model.dropout.output) == (0.5, 0.1)
+    nested = parse("model: {cell: {kind: gru, hidden: 8}}\noptimizer: {name: sgd}", "model={cell: {hidden: 5}}")
+    assert (nested.model.cell.kind, nested.model.cell.hidden, nested.optimizer.name) == ("gru", 5, "sgd")
 
 
 def test_defaults_short_forms_and_valid_combinations():
