@@ -90,7 +90,7 @@ def test_a_validation_score_that_rises_is_said(cli, tiny_config, write, tmp_path
     result = cli("train", text, "--config", tiny_config, "--run-dir", tmp_path / "run", *settings)
     rose = r"^best     after update \d+ the validation score rose to \d+\.\d+ nats, perhaps by "
     assert re.search(rf"{rose}overfitting; ", result.err, re.MULTILINE)
-    harmful = ["--set", "optimizer.lr=30", "--set", "train.eval_every=1"]  # in less than a pass
+    harmful = ["--set", "optimizer.lr=10", "--set", "train.eval_every=1"]  # in less than a pass
     result = cli("train", "--config", tiny_config, "--run-dir", tmp_path / "other", *harmful)
     assert re.search(f"{rose}chance, or because optimizer.lr is too high; ", result.err, re.MULTILINE)
 
