@@ -296,17 +296,17 @@ class RecurrentLayers(nn.Module):
             last_B = (lengths_B - 1).clamp(min=0)
             y = y.masked_fill(is_after_TB1, 0)
             keep_TB1 = None if keep_TB1 is None else torch.where(is_after_TB1, 1, keep_TB1)
+        options = backend.options or self.options(self.training, resets_TB is not None, lengths_B is not None)
         last_states: list[LayerState] = []
         for layer, layer_state in enumerate(layer_states):
             p = self.dropout.between_layers if layer > 0 and self.training else 0.0
             inputs = drop_units(y, p, variational=self.dropout.variational, shard=self.shard) if p > 0 else y
             if is_after_TB1 is not None:
-                # The steps after a stream's end must not give an infinity, whose product with 0 is no number.
+                # So that the steps after a stream's end stay finite: of an infinity, a gradient of 0 is no number.
                 last_BI = inputs[last_B, torch.arange(B, device=like.device)]
                 inputs = torch.where(is_after_TB1, last_BI, inputs)
             if layer_inputs is not None:
                 layer_inputs.append(inputs)
-            options = backend.options or self.options(self.training, resets_TB is not None, lengths_B is not None)
             call = self.layer_call(layer, layer_state, T, options, keep_TB1, is_after_TB1, training=self.training)
             if activations:
                 call = call._replace(activations=activations[layer])

@@ -25,7 +25,7 @@ from charlm.layers import (
     linear,
     unit_mask,
 )
-from charlm.model.objective import Penalties, kernel_objective
+from charlm.model.objective import kernel_objective
 from charlm.native.kernels import OUTPUT
 from charlm.native.loading import works
 from charlm.native.operators import check_tensor
@@ -115,7 +115,7 @@ class CharLM(nn.Module):
         outputs, last_state = self.outputs(x_TB, state)  # [T, B, H]
         if self._objective_by_kernel(outputs):
             self.check_weights()
-            p, mask, penalties = self.dropout.output, None, Penalties(activation_penalty, change_penalty)
+            p, mask, penalties = self.dropout.output, None, (activation_penalty, change_penalty)
             if self.training and p > 0:
                 mask = unit_mask(outputs, p, variational=self.dropout.variational, shard=self.layers.shard)
             with self.autocast(outputs.device):

@@ -3,7 +3,7 @@
 It computes what `CharLM.window_loss` says in PyTorch's operators, in fewer passes over memory.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,13 +14,6 @@ from charlm.native.loading import call
 from charlm.native.operators import cross_entropy, matmul
 
 
-class Penalties(NamedTuple):
-    """The weights of the mean squares that the objective adds, see `CharLM.window_loss`."""
-
-    activation: float = 0.0
-    change: float = 0.0
-
-
 def kernel_objective(
     outputs_TBH: Tensor,
     mask: Tensor | None,
@@ -28,13 +21,14 @@ def kernel_objective(
     bias_V: Tensor,
     targets_TB: Tensor,
     scored_steps: int,
-    penalties: Penalties,
+    penalties: tuple[float, float],
     *,
     bf16: bool,
 ) -> tuple[Tensor, Tensor]:
     """The objective, and the cross-entropy in it, without gradients: both 0-d.
 
-    mask: of dropout, [T or 1, B, H]. scored_steps: the last ones are scored. All tensors are float32 on the CPU.
+    mask: of dropout, [T or 1, B, H]. scored_steps: the last ones are scored. penalties: the weights
+    of the mean squares of activations and of changes. All tensors are float32 on the CPU.
     """
     check_ids("targets", targets_TB, len(weight_VH))
     options = scored_steps, penalties, bf16
@@ -51,7 +45,7 @@ class _Objective(KernelFunction):
         weight: Tensor,
         bias: Tensor,
         targets: Tensor,
-        options: tuple[int, Penalties, bool],
+        options: tuple[int, tuple[float, float], bool],
     ) -> tuple[Tensor, Tensor]:
         S, penalties, bf16 = options
         (T, B, H), outputs = outputs.shape, outputs.contiguous()
@@ -67,7 +61,7 @@ class _Objective(KernelFunction):
             logits, targets[T - S :].contiguous().view(-1), with_backward=with_backward, scale=1 / B
         )
         total = nats.sum() / B
-        activation, change = penalties.activation / (T * B * H), penalties.change / (max(T - 1, 1) * B * H)
+        activation, change = penalties[0] / (T * B * H), penalties[1] / (max(T - 1, 1) * B * H)
         objective = total.clone()
         for weight_of, sums in zip((activation, change), squares.sum(1), strict=True):
             if weight_of:

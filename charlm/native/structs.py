@@ -39,12 +39,12 @@ class Struct:
         return type(self.name, (ctypes.Structure,), {"_fields_": fields}), pointees
 
     @functools.cached_property
-    def _dtypes(self) -> "dict[str, torch.dtype]":
-        """What pointers point to; of tables floats."""
+    def _dtypes(self) -> "dict[str, torch.dtype | None]":
+        """What pointers to numbers point to; None for other fields."""
         import torch  # not above: wheels are built without it
 
         _, pointees = self._parsed
-        return {field: getattr(torch, name or "float32") for field, name in pointees.items()}
+        return {field: getattr(torch, name) if name else None for field, name in pointees.items()}
 
     def fill(self, **values: Value) -> ctypes.Structure:
         """The struct with these values. `threads` defaults to torch's number; other fields to 0 or null.
@@ -66,8 +66,7 @@ class Struct:
             elif isinstance(value, torch.Tensor):
                 setattr(filled, field, _address(field, value, dtypes[field]))
             elif value:
-                dtype = dtypes[field]
-                addresses = [None if tensor is None else _address(field, tensor, dtype) for tensor in value]
+                addresses = [None if tensor is None else _address(field, tensor, torch.float32) for tensor in value]
                 tables.append((ctypes.c_void_p * len(addresses))(*addresses))
                 setattr(filled, field, ctypes.addressof(tables[-1]))
         filled.kept_alive = values, tables
@@ -81,7 +80,7 @@ def _strided() -> "torch.layout":
     return torch.strided
 
 
-def _address(field: str, tensor: "Tensor", dtype: "torch.dtype") -> int:
+def _address(field: str, tensor: "Tensor", dtype: "torch.dtype | None") -> int:
     is_plain = tensor.layout == _strided() and tensor.is_contiguous() and not tensor.is_neg()
     if not (is_plain and tensor.is_cpu and tensor.dtype == dtype):
         form = "a contiguous tensor" if is_plain else "a tensor that is not contiguous"
