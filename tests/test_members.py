@@ -9,7 +9,7 @@ import torch
 from charlm.config import parse_config
 from charlm.config.optimizers import AdamWConfig
 from charlm.model import build_model
-from charlm.training.optimizer import build_optimizer, clip_gradients
+from charlm.training.optimizer import build_optimizer, clip_gradients, step_and_average
 
 V, H, M, B = 7, 5, 3, 2
 SIZES = {"cell": {"kind": "lstm", "hidden": H}, "layers": 2, "embedding": 4}
@@ -85,13 +85,15 @@ def test_each_member_is_clipped_by_its_own_norm():
             parameter.grad = scale * torch.randn(parameter.shape)
             other.grad = parameter.grad.clone()
     optimizer = build_optimizer(model, config)
-    norm = clip_gradients(optimizer, config, model.clipped_together())
-    optimizer.step()
+    rates = torch.tensor([0.01, 0.0], dtype=torch.float64)
+    norm, scale = clip_gradients(optimizer, config, model.clipped_together())
+    step_and_average(optimizer, {}, rates, scale)
     squares = 0.0
     for member, single in zip(model.members, singles, strict=True):
         step = build_optimizer(single, config)
-        squares += clip_gradients(step, config).item() ** 2
-        step.step()
+        own_norm, scale = clip_gradients(step, config)
+        squares += own_norm.item() ** 2
+        step_and_average(step, {}, rates, scale)
         for parameter, wanted in zip(member.parameters(), single.parameters(), strict=True):
             torch.testing.assert_close(parameter, wanted, rtol=1e-5, atol=1e-7)
     assert norm.item() == pytest.approx(math.sqrt(squares / M), rel=1e-5)

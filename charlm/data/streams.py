@@ -49,7 +49,12 @@ class Streams:
         self._piece = max(int(share * self._whole / self._pieces), bptt)  # characters of a piece
         self.length = self._pieces * self._piece
         """Characters of each stream that an epoch reads."""
-        self._begins_B = np.split(np.arange(batch_size) * self._whole, shard.count)[shard.index]
+        of_shard = np.split(np.arange(batch_size), shard.count)[shard.index]
+        self._begins_B = of_shard * self._whole
+        rows, step = (self._whole + 1, batch_size), self._ids.itemsize
+        all_streams = np.lib.stride_tricks.as_strided(self._ids, rows, (step, step * self._whole), writeable=False)
+        self._streams_SB = all_streams[:, of_shard[0] : of_shard[-1] + 1]
+        """The characters of each stream, and the one after them; a view."""
 
     @property
     def windows_per_epoch(self) -> int:
@@ -69,18 +74,23 @@ class Streams:
         """
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)
-        ids_2TB = self._ids[self._places(position, steps, epoch)].astype(np.int64)
-        x_TB, y_TB = to_device(ids_2TB, torch.device(device or "cpu"))
+        x_TB, y_TB = to_device(self._window(position, steps, epoch), torch.device(device or "cpu")).unbind()
         return x_TB, y_TB
 
-    def _places(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
-        """Where in the ids inputs and targets are, [2, T, B]."""
-        # A piece of the first epoch ends where an equal part of the stream does, so the last one ends with the stream.
-        piece_T, inside_T = np.divmod(np.arange(position, position + steps), self._piece)
-        ends_T = (piece_T + 1) * self._whole // self._pieces
-        at_T = (ends_T - (epoch + 1) * self._piece + inside_T) % self._whole
-        inputs_TB = at_T[:, None] + self._begins_B
-        return np.stack([inputs_TB, inputs_TB + 1])
+    def _window(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
+        """Inputs and targets, [2, T, B]."""
+        ids_2TB = np.empty((2, steps, len(self._begins_B)), np.int64)
+        done = 0
+        while done < steps:
+            # A piece of the first epoch ends where an equal part of the stream does, so the last one ends with it.
+            piece, inside = divmod(position + done, self._piece)
+            end = (piece + 1) * self._whole // self._pieces
+            at = (end - (epoch + 1) * self._piece + inside) % self._whole
+            count = min(steps - done, self._piece - inside, self._whole - at)
+            ids_2TB[0, done : done + count] = self._streams_SB[at : at + count]
+            ids_2TB[1, done : done + count] = self._streams_SB[at + 1 : at + 1 + count]
+            done += count
+        return ids_2TB
 
 
 def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
@@ -153,7 +163,7 @@ class RecordStreams(Streams):
         self._firsts_B = self._in_order[first_records].astype(np.int64)
         self._epoch = epoch
 
-    def _places(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
+    def _window(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
         if epoch != self._epoch:
             self._begin(epoch)
         begins_B = self._firsts_B + position - 1  # the character before the first target
@@ -162,4 +172,4 @@ class RecordStreams(Streams):
         records_BT = np.searchsorted(self._in_order, in_order_BT.astype(self._in_order.dtype), side="right") - 1
         inside_BT = in_order_BT - self._in_order[records_BT].astype(np.int64)
         places_TB = (self._in_text[records_BT].astype(np.int64) + inside_BT).T
-        return np.stack([places_TB[:-1], places_TB[1:]])
+        return self._ids[np.stack([places_TB[:-1], places_TB[1:]])].astype(np.int64)

@@ -13,6 +13,7 @@ from charlm.native import operators
 from charlm.native.kernels import LOSS, PRODUCT
 from charlm.native.loading import works
 from charlm.native.operators import check_tensor
+from charlm.native.recording import repeated_whole
 from charlm.system.device import autocasts_to_bf16, without_autocast
 
 
@@ -38,10 +39,10 @@ def first_derivative(backward: Callable[..., Any]) -> Callable[..., Any]:
     """Decorates the backward pass of a kernel's function: RuntimeError if its gradients are to have gradients."""
 
     @functools.wraps(backward)
-    def checked(ctx: Any, *gradients: Tensor) -> Any:
+    def checked(ctx: Any, *gradients: Tensor | None) -> Any:
         if torch.is_grad_enabled():  # create_graph=True
             raise _refused("second derivatives")
-        if not all(map(torch._C._has_storage, gradients)):
+        if not all(torch._C._has_storage(gradient) for gradient in gradients if gradient is not None):
             raise _refused("vectorized gradients")
         return backward(ctx, *gradients)
 
@@ -140,9 +141,10 @@ class _CrossEntropy(KernelFunction):
         return d_logits_NV * d_nats_N.unsqueeze(-1), None, None
 
 
+@repeated_whole
 def check_ids(name: str, ids: Tensor, V: int) -> None:
     """ValueError unless all ids are from 0 to V − 1."""
     if ids.numel():
-        low, high = (int(bound) for bound in ids.aminmax())
+        low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= V:
             raise ValueError(f"{name}: found {low} to {high}; allowed: 0 to {V - 1}")

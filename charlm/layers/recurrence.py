@@ -164,8 +164,8 @@ class _Loop(KernelFunction):
         state = differentiable[-len(inputs.passes.states) :]
         window = new_window(driver, inputs, state, lasting, passing)
         driver.forward(window)
-        # Clones: views would hold the states of the whole window in memory.
-        results = passing.result(window.states[0, 1:]), *window.states[:, -1].clone()
+        results = passing.result(window.states[0, 1:]), *passing.result(window.states[:, -1])
+        ctx.set_materialize_grads(False)
         ctx.driver, ctx.buffers, ctx.buffers_of = driver, lasting, buffers_of
         ctx.table_rows = [len(table) for table in inputs.windows]
         # Autograd keeps the tensors, and notices when one is changed.
@@ -178,7 +178,7 @@ class _Loop(KernelFunction):
     @staticmethod
     @first_derivative
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, dy_TBH: Tensor, *d_last: Tensor
+        ctx: Any, dy_TBH: Tensor | None, *d_last: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
         tensors: dict[str, Any] = {name: next(saved) for name in _TENSORS}
@@ -202,8 +202,10 @@ class _Loop(KernelFunction):
         return None, None, None, *d_windows, *d_vectors, *d_weights, *d_state
 
 
-def new_gradients(window: Window, buffers: Buffers, dy_TBH: Tensor, d_last: tuple[Tensor, ...]) -> Gradients:
-    """The memory of a backward pass."""
+def new_gradients(
+    window: Window, buffers: Buffers, dy_TBH: Tensor | None, d_last: tuple[Tensor | None, ...]
+) -> Gradients:
+    """The memory of a backward pass. None: zeros."""
     passes, like = window.passes, window.states
     split, T, B = passes.split, window.T, window.B
     d_products = [
@@ -222,13 +224,21 @@ def new_gradients(window: Window, buffers: Buffers, dy_TBH: Tensor, d_last: tupl
         is_sum = k in passes.like_vectors
         d_vectors.append(None if is_sum else buffers.new(f"d_vectors{k}", like, *vector.shape).zero_())
     return Gradients(
-        d_outputs=buffers.read("d_outputs", dy_TBH),
-        d_last=buffers.read("d_last", torch.stack(d_last)),
+        d_outputs=buffers.read("d_outputs", like.new_zeros(T, B, window.H) if dy_TBH is None else dy_TBH),
+        d_last=buffers.read("d_last", _stacked(d_last, like.new_zeros(len(like), B, window.H))),
         d_products=d_products,
         d_windows=d_windows,
         d_vectors=d_vectors,
         d_first=buffers.new("d_first", like, len(like), B, window.H),
     )
+
+
+def _stacked(d_last: tuple[Tensor | None, ...], stack_SBH: Tensor) -> Tensor:
+    """The gradients in a stack of zeros."""
+    for d_BH, own_BH in zip(d_last, stack_SBH, strict=True):
+        if d_BH is not None:
+            own_BH.copy_(d_BH)
+    return stack_SBH
 
 
 def weight_gradients(window: Window, gradients: Gradients, needed: Sequence[bool]) -> list[Tensor | None]:

@@ -49,36 +49,26 @@ class _Objective(KernelFunction):
     ) -> tuple[Tensor, Tensor]:
         S, penalties, bf16 = options
         (T, B, H), outputs = outputs.shape, outputs.contiguous()
+        # The gradients of the objective by half a squared feature, and by half a squared change.
+        penalties = {
+            "activation": 2 * S * penalties[0] / (T * B * H),
+            "change": 2 * S * penalties[1] / (max(T - 1, 1) * B * H),
+        }
         features, squares = torch.empty_like(outputs), outputs.new_empty(2, T * B)
-        shared = {"T": T, "B": B, "H": H, "first": T - S, "outputs": outputs, "features": features}
+        objective, total = outputs.new_empty(()), outputs.new_empty(())
+        shared = {"T": T, "B": B, "H": H, "first": T - S, "outputs": outputs, "features": features, **penalties}
         if mask is not None:
             shared |= {"mask": mask.contiguous(), "mask_rows": mask.shape[0] * B}
         call(OUTPUT, "output_features", **shared, squares=squares)
-        scored = features[T - S :].view(-1, H)
-        logits = matmul(scored, weight.t(), bias, bf16=bf16)
+        logits = matmul(features[T - S :].view(-1, H), weight.t(), bias, bf16=bf16)
+        scored = targets[T - S :].contiguous().view(-1)
         with_backward = any(ctx.needs_input_grad)
-        nats, d_logits = cross_entropy(
-            logits, targets[T - S :].contiguous().view(-1), with_backward=with_backward, scale=1 / B
-        )
-        total = nats.sum() / B
-        activation, change = penalties[0] / (T * B * H), penalties[1] / (max(T - 1, 1) * B * H)
-        objective = total.clone()
-        for weight_of, sums in zip((activation, change), squares.sum(1), strict=True):
-            if weight_of:
-                objective = objective + S * weight_of * sums
-        if d_logits is not None:
-            d_features, d_outputs = matmul(d_logits, weight, bf16=bf16), torch.empty_like(outputs)
-            call(
-                OUTPUT,
-                "output_gradient",
-                **shared,
-                activation=2 * S * activation,
-                change=2 * S * change,
-                d_features=d_features,
-                d_outputs=d_outputs,
-            )
-            ctx.save_for_backward(d_outputs, matmul(d_logits.t(), scored, bf16=bf16), column_sums(d_logits))
+        nats, d_logits = cross_entropy(logits, scored, with_backward=with_backward, scale=1 / B)
+        call(OUTPUT, "objective", **shared, squares=squares, nats=nats, objective=objective, cross_entropy=total)
+        ctx.shared, ctx.bf16 = shared, bf16
+        ctx.save_for_backward(d_logits, weight)
         ctx.mark_non_differentiable(total)
+        ctx.set_materialize_grads(False)
         return objective, total
 
     @staticmethod
@@ -86,7 +76,10 @@ class _Objective(KernelFunction):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, d_objective: Tensor, d_total: Tensor
     ) -> tuple[Tensor | None, ...]:
-        d_outputs, d_weight, d_bias = ctx.saved_tensors
-        if d_objective != 1:
-            d_outputs, d_weight, d_bias = d_outputs * d_objective, d_weight * d_objective, d_bias * d_objective
-        return d_outputs, None, d_weight, d_bias, None, None
+        d_logits, weight = ctx.saved_tensors
+        d_logits, shared = d_logits * d_objective, ctx.shared
+        d_features, d_outputs = matmul(d_logits, weight, bf16=ctx.bf16), torch.empty_like(shared["outputs"])
+        gradients = {"d_objective": d_objective, "d_features": d_features, "d_outputs": d_outputs}
+        call(OUTPUT, "output_gradient", **shared, **gradients)
+        scored = shared["features"][shared["first"] :].view(-1, shared["H"])
+        return d_outputs, None, matmul(d_logits.t(), scored, bf16=ctx.bf16), column_sums(d_logits), None, None

@@ -8,6 +8,7 @@
                     dropout and penalties of outputs are called      output.cpp
                     by charlm/model/objective.py
     update.py       the norm of the gradients, Adam                      update.cpp
+    recording.py    an update's calls, recorded and repeated
     precision.py    the choice between float32 and bfloat16
 
     kernels.py      the list of all kernels, and the kernel of a cell

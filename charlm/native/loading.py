@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from charlm.native.compiler import Kernel, KernelError, Outcomes, compiled
 from charlm.native.structs import Value
@@ -48,7 +49,10 @@ def call(kernel: Kernel, function: str, **values: Value) -> ctypes.Structure:
 def run(kernel: Kernel, function: str, arguments: ctypes.Structure) -> None:
     """Call a kernel's function with a struct. KernelError if the kernel does not compile."""
     [library] = load(kernel)
-    getattr(library, function)(ctypes.byref(arguments))
+    called = getattr(library, function)
+    called(ctypes.byref(arguments))
+    if observer.recording is not None:
+        observer.recording.keep_call(called, arguments)
 
 
 def works(kernel: Kernel) -> bool:
@@ -60,6 +64,14 @@ def works(kernel: Kernel) -> bool:
     return True
 
 
+class _Observer(threading.local):
+    """What is told of each call of a kernel in this thread."""
+
+    recording: Any = None
+    """See charlm/native/recording.py."""
+
+
+observer = _Observer()
 _outcomes: Outcomes = {}
 _loading = threading.Lock()
 """Held while libraries are loaded: a second thread that needs them waits instead of compiling them again."""

@@ -87,7 +87,7 @@ def random_mask(shape: tuple[int, ...], keep: int, shard: Shard = WHOLE_BATCH, d
     Float32, on the CPU. It is this shard, along `dim`, of a mask for a whole batch. The seed comes from torch's global
     generator. The draws are the same with and without a compiler.
     """
-    seed = int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
+    seed = torch.empty((), dtype=torch.int64).random_(-(2**63), None)
     dim = 0 if shard == WHOLE_BATCH else dim
     rows, size = math.prod(shape[:dim]), math.prod(shape[dim:])
     if works(RANDOM):
@@ -96,7 +96,7 @@ def random_mask(shape: tuple[int, ...], keep: int, shard: Shard = WHOLE_BATCH, d
         call(RANDOM, "random_mask", rows=rows, size=size, **where, seed=seed, keep=keep, mask=mask)
         return mask
     # Element 4 n + i is decided by the i-th 16 bits of the n-th output, as in random.cpp.
-    draws = _split_mix_64(seed, (rows * shard.count * size + 3) // 4).astype("<u8").view("<u2")
+    draws = _split_mix_64(int(seed), (rows * shard.count * size + 3) // 4).astype("<u8").view("<u2")
     of_shard = draws[: rows * shard.count * size].reshape(rows, shard.count, size)[:, shard.index]
     return torch.from_numpy(np.where(of_shard < keep, np.float32(65536 / keep), np.float32(0))).view(shape)
 

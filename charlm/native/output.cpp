@@ -1,5 +1,7 @@
 // Between the outputs of the last layer and the logits: dropout, and the penalties on activations and their changes.
 
+#include <numeric>
+
 #include "team.h"
 
 struct Arguments {
@@ -11,7 +13,11 @@ struct Arguments {
   const float* outputs;     // read [T, B, H]
   const float* mask;        // read [mask_rows, H], or null
   float* features;          // written by output_features, read by output_gradient, [T, B, H]: outputs ⊙ mask
-  float* squares;           // written [2, T·B]: sums over the units of squared features, and of squared changes
+  float* squares;           // [2, T·B]: sums over the units of squared features, and of squared changes
+  const float* nats;        // read [(T − first) · B]
+  float* objective;         // written: the cross-entropy, and the penalties
+  float* cross_entropy;     // written: Σ nats / B
+  const float* d_objective; // read: the gradient of the objective
   const float* d_features;  // read [T − first, B, H]: the gradient through the logits
   float* d_outputs;         // written [T, B, H]
 };
@@ -43,7 +49,7 @@ void features(const Arguments& a, const Member& member) {
 }
 
 void gradient(const Arguments& a, const Member& member) {
-  const float activation = a.activation, change = a.change;
+  const float activation = a.activation * *a.d_objective, change = a.change * *a.d_objective;
   const Index step = a.B * a.H;
   each_row(a, member, [&](Index row) {
     const float *y = a.outputs + row * a.H, *mask = mask_of(a, row);
@@ -63,7 +69,17 @@ void gradient(const Arguments& a, const Member& member) {
   });
 }
 
+double sum_of(const float* numbers, Index n) { return std::accumulate(numbers, numbers + n, 0.0); }
+
 }  // namespace
+
+extern "C" KERNEL void objective(const Arguments* a) {
+  const Index rows = a->T * a->B;
+  const double activations = sum_of(a->squares, rows), changes = sum_of(a->squares + rows, rows);
+  const double cross_entropy = sum_of(a->nats, rows - a->first * a->B) / a->B;
+  *a->cross_entropy = cross_entropy;
+  *a->objective = cross_entropy + (a->activation * activations + a->change * changes) / 2;
+}
 
 extern "C" KERNEL void output_features(const Arguments* a) { run_team(*a, 2 * a->T * a->B * a->H, 1, features); }
 extern "C" KERNEL void output_gradient(const Arguments* a) { run_team(*a, 2 * a->T * a->B * a->H, 1, gradient); }

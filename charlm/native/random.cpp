@@ -7,8 +7,8 @@
 struct Arguments {
   Index rows, size, threads;
   Index first, stride;  // row r holds the elements first + r · stride … + size of the whole mask
-  Index seed;           // any 64 bits
   Index keep;           // each element is kept with probability keep / 65536
+  const Index* seed;    // any 64 bits
   float* mask;          // written [rows, size]: 65536 / keep, or 0
 };
 
@@ -29,6 +29,7 @@ void fill(const Arguments& a, const Member& member) {
   constexpr Index BLOCK = 64;
   const float scale = 65536.0f / a.keep;
   const int keep = a.keep;
+  const std::uint64_t seed = *a.seed;
   for (Index row = 0; row < a.rows; row++) {
     const Index begin = a.first + row * a.stride, end = begin + a.size;
     const Index before = begin / 4, groups = (end + 3) / 4 - before, last = before + member.end(groups);
@@ -36,7 +37,7 @@ void fill(const Arguments& a, const Member& member) {
     for (Index n = before + member.begin(groups); n < last; n += BLOCK) {
       std::uint64_t outputs[BLOCK];
       std::uint16_t bits[4 * BLOCK];
-      for (Index i = 0; i < BLOCK; i++) outputs[i] = random_bits(a.seed, n + i);
+      for (Index i = 0; i < BLOCK; i++) outputs[i] = random_bits(seed, n + i);
       std::memcpy(bits, outputs, sizeof bits);
       for (Index k = std::max(4 * n, begin); k < std::min(4 * std::min(n + BLOCK, last), end); k++)
         mask[k] = bits[k - 4 * n] < keep ? scale : 0.0f;

@@ -16,11 +16,11 @@ struct Arguments {
   float* const* means;            // running average of the gradient, m
   float* const* squares;          // running average of its square, v
   float* const* steps;            // [1] each: number of steps, counted here
-  double lr, beta1, beta2, eps;
+  const double* rates;            // [2], read: the learning rate, and the decay of the weights' running average
+  const float* gradient_scale;    // [1], read: gradients are divided by it; null: 1
+  double beta1, beta2, eps;
   double decay;                   // weight decay
   Index decoupled;                // whether it shrinks the weights (AdamW) or is added to the gradient (Adam)
-  double gradient_scale;          // multiplies the gradients
-  double average_decay;           // of the running average of the weights
 };
 
 namespace {
@@ -91,9 +91,10 @@ struct Step : Arguments {
 };
 
 void take_steps(const Step& a, const Member& member) {
-  const float scale = a.gradient_scale, beta2 = a.beta2, new_mean = 1 - a.beta1, new_square = 1 - a.beta2;
-  const float penalty = a.decoupled ? 0 : a.decay, kept = a.decoupled ? 1 - a.lr * a.decay : 1;
-  const float new_average = 1 - a.average_decay;
+  const double lr = a.rates[0], average_decay = a.rates[1];
+  const float scale = a.gradient_scale ? 1.0 / *a.gradient_scale : 1.0, beta2 = a.beta2, new_mean = 1 - a.beta1, new_square = 1 - a.beta2;
+  const float penalty = a.decoupled ? 0 : a.decay, kept = a.decoupled ? 1 - lr * a.decay : 1;
+  const float new_average = 1 - average_decay;
   each_chunk(a, member, [&](Index t, Index first, Index end, Index) {
     const float* gradient = a.gradients[t];
     float *weight = a.weights[t], *average = a.averages[t], *mean = a.means[t], *square = a.squares[t];
@@ -129,7 +130,7 @@ extern "C" KERNEL void gradient_norm(const Arguments* a) {
 }
 
 // Adam (Kingma & Ba 2014), or AdamW (Loshchilov & Hutter 2017), for the tensors that have a gradient. Then, for all:
-// average ← average + (1 − average_decay) · (weight − average).
+// average ← average + (1 − decay) · (weight − average).
 extern "C" KERNEL void adam_step(const Arguments* a) {
   std::vector<Factors> factors(a->tensors);
   for (Index t = 0; t < a->tensors; t++) {
@@ -137,7 +138,7 @@ extern "C" KERNEL void adam_step(const Arguments* a) {
     const double step = *a->steps[t] += 1;
     // m / (1 − β₁ⁿ) / (√(v / (1 − β₂ⁿ)) + ε), with both corrections of the bias in the factors.
     const double correction = std::sqrt(1 - std::pow(a->beta2, step));
-    factors[t] = {static_cast<float>(a->lr * correction / (1 - std::pow(a->beta1, step))),
+    factors[t] = {static_cast<float>(a->rates[0] * correction / (1 - std::pow(a->beta1, step))),
                   static_cast<float>(a->eps * correction)};
   }
   run_team(Step{*a, factors.data()}, 4 * count_elements(*a), 1, take_steps);

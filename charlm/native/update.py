@@ -19,11 +19,12 @@ def gradient_norm(gradients: Sequence[Tensor]) -> Tensor:
     return norm
 
 
-def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], decay: float) -> bool:
+def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], rates: Tensor) -> bool:
     """Step of Adam or AdamW; then average ← decay · average + (1 − decay) · weight. One pass; the state is torch's.
 
-    averages: the running average of each weight, or empty. As in torch's fused step, gradients are divided by
-    `optimizer.grad_scale`, and `optimizer.found_inf` skips the step; then the averages stay, too.
+    averages: the running average of each weight, or empty. rates: [2] in float64, the learning rate and `decay`. As in
+    torch's fused step, gradients are divided by `optimizer.grad_scale`, and `optimizer.found_inf` skips the step; then
+    the averages stay, too.
 
     Returns False, and does nothing, if the kernel does not compile or a tensor is not float32 on the CPU. ValueError
     for a gradient, average or state that does not fit its weight.
@@ -40,7 +41,6 @@ def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], de
                 check_tensor(f"{name} of a weight", tensor, shape, weight.dtype, weight.device)
     if getattr(optimizer, "found_inf", None):
         return True
-    scale = getattr(optimizer, "grad_scale", None)
     for group in optimizer.param_groups:
         weights = group["params"]
         gradients = [weight.grad for weight in weights]
@@ -59,14 +59,13 @@ def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], de
             means=[state.get("exp_avg") for state in states],
             squares=[state.get("exp_avg_sq") for state in states],
             steps=[state.get("step") for state in states],
-            lr=group["lr"],
+            rates=rates,
+            gradient_scale=getattr(optimizer, "grad_scale", None),
             beta1=group["betas"][0],
             beta2=group["betas"][1],
             eps=group["eps"],
             decay=group["weight_decay"],
             decoupled=group["decoupled_weight_decay"],
-            gradient_scale=1.0 if scale is None else 1 / float(scale),
-            average_decay=decay,
         )
     return True
 

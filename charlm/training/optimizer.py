@@ -93,20 +93,19 @@ class Muon(_AdamW):
     torch.optim.Muon treats [G·H, H] as one matrix, refuses [D, G·H, H], and multiplies in bfloat16.
     """
 
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        self.step_matrices()
-        super().step(closure)
-
     @torch.no_grad()
-    def step_matrices(self) -> None:
-        """Step along orthogonal matrices, and drop the gradients of their parameters, so that AdamW skips them."""
+    def step_matrices(self, lr: Tensor) -> None:
+        """Step along orthogonal matrices, and drop the gradients of their parameters, so that AdamW skips them.
+
+        lr: 0-d.
+        """
         for group in self.param_groups:
             for parameter, shape in zip(group["params"], group.get("shapes", ()), strict=False):
                 if parameter.grad is not None:
-                    self._step_parameter(parameter, shape, group)
+                    self._step_parameter(parameter, shape, group, lr)
                     parameter.grad = None
 
-    def _step_parameter(self, parameter: Tensor, shape: tuple[int, ...], group: dict[str, Any]) -> None:
+    def _step_parameter(self, parameter: Tensor, shape: tuple[int, ...], group: dict[str, Any], lr: Tensor) -> None:
         state, gradient = self.state[parameter], parameter.grad
         assert gradient is not None
         if not state:
@@ -114,9 +113,8 @@ class Muon(_AdamW):
             state["step"] = torch.zeros(())  # AdamW expects it when it loads states
         average = state["momentum_buffer"].lerp_(gradient, 1 - group["momentum"])
         blocks = gradient.lerp(average, group["momentum"]).view(-1, *shape)
-        parameter.mul_(1 - group["lr"] * group["weight_decay"])
-        direction = orthogonal(blocks).view_as(parameter)
-        parameter.add_(direction, alpha=-0.2 * math.sqrt(max(shape)) * group["lr"])
+        parameter.mul_(1 - lr * group["weight_decay"])
+        parameter.sub_(orthogonal(blocks).view_as(parameter) * (0.2 * math.sqrt(max(shape)) * lr))
 
 
 def orthogonal(blocks: Tensor) -> Tensor:
@@ -132,12 +130,21 @@ def orthogonal(blocks: Tensor) -> Tensor:
     return blocks
 
 
-def step_and_average(optimizer: torch.optim.Optimizer, averages: Mapping[Tensor, Tensor], decay: float) -> None:
-    """Make a step; then average ← decay · average + (1 − decay) · weight, for each weight that has one."""
+def step_and_average(
+    optimizer: torch.optim.Optimizer, averages: Mapping[Tensor, Tensor], rates: Tensor, gradient_scale: Tensor | None
+) -> None:
+    """Make a step; then average ← decay · average + (1 − decay) · weight, for each weight that has one.
+
+    rates: [2] in float64 on the CPU, the learning rate and `decay`. gradient_scale: see `clip_gradients`.
+    """
+    optimizer.grad_scale = gradient_scale  # type: ignore[attr-defined]
     if isinstance(optimizer, Muon):
-        optimizer.step_matrices()
-    if isinstance(optimizer, torch.optim.Adam) and adam_step(optimizer, averages, decay):
+        optimizer.step_matrices(rates[0])
+    if isinstance(optimizer, torch.optim.Adam) and adam_step(optimizer, averages, rates):
         return
+    lr, decay = float(rates[0]), float(rates[1])  # so this is not recorded
+    for group in optimizer.param_groups:
+        group["lr"] = lr
     optimizer.step()
     share = (1 - decay) * (1 - getattr(optimizer, "found_inf", 0.0))  # a skipped step changes no average either
     with torch.no_grad():
@@ -175,31 +182,32 @@ def skip_step_unless(finite: Tensor, optimizer: torch.optim.Optimizer) -> None:
 
 def clip_gradients(
     optimizer: torch.optim.Optimizer, config: Optimizer, members: Sequence[Sequence[Tensor]] = ()
-) -> Tensor:
-    """Clip gradients by value and then by norm; return the norm before clipping, a 0-d tensor.
+) -> tuple[Tensor, Tensor | None]:
+    """Clip gradients by value and then by norm; return the norm before clipping, a 0-d tensor, and a scale.
 
-    Fused optimizers clip by norm in their next step, which saves a pass over the gradients. members: the parameters of
-    each member; each member is clipped alone, and the result is the root mean square of their norms.
+    Fused optimizers clip by norm in their next step, which divides gradients by the scale: that saves a pass over the
+    gradients. members: the parameters of each member; each member is clipped alone, and the result is the root mean
+    square of their norms.
     """
     if len(members) > 1:
-        return torch.stack([_clip(parameters, config) for parameters in members]).square().mean().sqrt()
+        norms = [_clip(parameters, config)[0] for parameters in members]
+        return torch.stack(norms).square().mean().sqrt(), None
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    return _clip(parameters, config, optimizer if optimizer.defaults.get("fused") else None)
+    return _clip(parameters, config, in_step=bool(optimizer.defaults.get("fused")))
 
 
-def _clip(parameters: Sequence[Tensor], config: Optimizer, fused: torch.optim.Optimizer | None = None) -> Tensor:
-    """`clip_gradients` of some parameters. fused: clips by norm in its next step."""
+def _clip(parameters: Sequence[Tensor], config: Optimizer, *, in_step: bool = False) -> tuple[Tensor, Tensor | None]:
+    """`clip_gradients` of some parameters. in_step: by norm in the next step."""
     parameters = [p for p in parameters if p.grad is not None]
     gradients = [p.grad for p in parameters if p.grad is not None]
     norm = gradient_norm(gradients)
     if config.clip_value:
         nn.utils.clip_grad_value_(parameters, config.clip_value)
-    if config.clip_norm:
-        clipped = gradient_norm(gradients) if config.clip_value else norm
-        if fused is not None:
-            # The step divides gradients by this; the constant is that of clip_grad_norm_.
-            fused.grad_scale = ((clipped + 1e-6) / config.clip_norm).clamp(min=1)  # type: ignore[attr-defined]
-        elif clipped.device.type != "cpu" or clipped > config.clip_norm:
-            # On a CPU reading the norm is free, and scaling by 1 costs as much as computing the norm: skip it.
-            nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, clipped)
-    return norm
+    if not config.clip_norm:
+        return norm, None
+    clipped = gradient_norm(gradients) if config.clip_value else norm
+    if in_step:
+        # The constant is that of clip_grad_norm_.
+        return norm, ((clipped + 1e-6) / config.clip_norm).clamp(min=1)
+    nn.utils.clip_grads_with_norm_(parameters, config.clip_norm, clipped)
+    return norm, None

@@ -12,6 +12,7 @@ from charlm.errors import CheckpointError
 from charlm.model import load_weights, named_weights
 from charlm.scored import ScoredText
 from charlm.system.device import random_state, set_random_state
+from charlm.training.optimizer import step_and_average
 from charlm.training.state import TrainState
 from charlm.training.step import Trainer
 
@@ -101,7 +102,7 @@ def _restore_optimizer(trainer: Trainer, tensors: Mapping[str, Tensor]) -> None:
         return
     for parameter in trainer.parameters:
         parameter.grad = torch.zeros_like(parameter)
-    trainer.optimizer.step()  # makes the state
+    step_and_average(trainer.optimizer, {}, torch.zeros(2, dtype=torch.float64), None)  # makes the state
     for name, tensor in _optimizer_tensors(trainer).items():
         if name.startswith("momentum_buffer/") and name not in tensors:
             tensor.zero_()

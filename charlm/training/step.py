@@ -1,10 +1,11 @@
 """One update: read a window, backpropagate, clip, step."""
 
-import contextlib
 import copy
 import math
 import time
+from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -19,6 +20,8 @@ from charlm.errors import DivergenceError, LoopError
 from charlm.layers import RecurrentState
 from charlm.model import Network, WindowLoss, build_model, load_weights, named_weights
 from charlm.native.loading import used_kernels
+from charlm.native.recording import Recorded, addresses
+from charlm.native.recurrence import CpuDriver
 from charlm.system.console import say
 from charlm.system.device import random_state, set_random_state
 from charlm.system.process_group import Shard
@@ -63,6 +66,12 @@ class Trainer:
         self._averages = dict(zip(self.parameters, averages, strict=False))
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self._clipped = self.model.clipped_together()
+        self._one = torch.ones((), device=self.device)  # the gradient of the objective
+        # With other backends PyTorch's operators take most of the time.
+        self._records = isinstance(selection.backend.driver, CpuDriver)
+        self._recorded_gradients = Recorded(self._backpropagate)
+        self._recorded_clip = Recorded(partial(clip_gradients, self.optimizer, config.optimizer, self._clipped))
+        self._recorded_step = Recorded(partial(step_and_average, self.optimizer, self._averages))
         self.state = TrainState(
             corpus.sha256,
             scored=asdict(replace(corpus.texts["valid"].scored, seen=0.0)) if "valid" in corpus.splits else {},
@@ -116,10 +125,10 @@ class Trainer:
         x_TB, y_TB = self.streams.read(state.position, train.bptt, self.device, state.epoch)
         lr = self.learning_rate()
         loss = self._gradients(x_TB, y_TB)
-        grad_norm = clip_gradients(self.optimizer, self.config.optimizer, self._clipped)
+        grad_norm, gradient_scale = self._clip_gradients()
         self._stop_unless_finite(loss.objective, grad_norm)
-        self._step(lr)
-        self.optimizer.zero_grad()
+        self._step(lr, gradient_scale)
+        self._drop_gradients()
         state.grad_norm, state.recurrent = grad_norm, loss.state
         state.objective_sum += loss.cross_entropy
         state.step += 1
@@ -136,60 +145,91 @@ class Trainer:
             state.recurrent = None
 
     def _gradients(self, x_TB: Tensor, y_TB: Tensor) -> WindowLoss:
-        """Leave the gradients of a window; where a backward pass fails on a GPU, compute all again by a slower way."""
-        train = self.config.train
+        """Leave the gradients of the whole batch, the mean over all processes; return its loss, detached."""
+        if self._records:
+            form = addresses(self.parameters)
+            loss, gradients = self._recorded_gradients(form, x_TB, y_TB, self.state.recurrent)
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
+                parameter.grad = gradient
+            loss = loss._replace(state=tuple(tensor.clone() for tensor in loss.state))
+        else:
+            loss = self._gradients_or_retry(x_TB, y_TB)
+        if self.group.is_distributed:
+            scores = self.group.all_reduce_gradients(self.parameters, loss.objective, loss.cross_entropy)
+            loss = loss._replace(objective=scores[0], cross_entropy=scores[1])
+        return loss
+
+    def _gradients_or_retry(self, x_TB: Tensor, y_TB: Tensor) -> WindowLoss:
+        """`_backpropagate`; where a backward pass fails on a GPU, compute all again by a slower way."""
         while True:
             random = random_state(self.device)
-            loss = self.model.window_loss(
-                x_TB,
-                y_TB,
-                self._carried_state(),
-                scored_steps=train.scored_steps,
-                activation_penalty=train.activation_penalty,
-                change_penalty=train.change_penalty,
-            )
             try:
-                return self._backward(loss)
+                loss, _ = self._backpropagate(x_TB, y_TB, self.state.recurrent)
             except LoopError as error:
                 say("gpu", str(error))
-            self.optimizer.zero_grad()
+            else:
+                return loss
+            self._drop_gradients()
             set_random_state(self.device, random)
 
-    def _backward(self, loss: WindowLoss) -> WindowLoss:
-        """Leave the gradients of the whole batch, the mean over all processes; return its loss, detached."""
-        size = self.group.size
-        (loss.objective / size if size > 1 else loss.objective).backward()
-        scores = loss.objective.detach() / size, loss.cross_entropy / size
-        if self.group.is_distributed:
-            scores = self.group.all_reduce_gradients(self.parameters, *scores)
-        return loss._replace(objective=scores[0], cross_entropy=scores[1])
+    def _backpropagate(
+        self, x_TB: Tensor, y_TB: Tensor, carried: RecurrentState | None
+    ) -> tuple[WindowLoss, list[Tensor | None]]:
+        """The share of this process in the loss, detached, and in the gradients, which it also leaves."""
+        train, size = self.config.train, self.group.size
+        loss = self.model.window_loss(
+            x_TB,
+            y_TB,
+            self._initial_state(carried),
+            scored_steps=train.scored_steps,
+            activation_penalty=train.activation_penalty,
+            change_penalty=train.change_penalty,
+        )
+        objective = loss.objective / size if size > 1 else loss.objective
+        objective.backward(self._one)
+        total = loss.cross_entropy / size if size > 1 else loss.cross_entropy
+        loss = loss._replace(objective=objective.detach(), cross_entropy=total)
+        return loss, [parameter.grad for parameter in self.parameters]
 
-    def _carried_state(self) -> RecurrentState | None:
-        """The hidden state of the last window; in randomly chosen streams the initial one, as samples start there.
+    def _clip_gradients(self) -> tuple[Tensor, Tensor | None]:
+        if self._records:
+            return self._recorded_clip(addresses([parameter.grad for parameter in self.parameters]))
+        return clip_gradients(self.optimizer, self.config.optimizer, self._clipped)
+
+    def _initial_state(self, carried: RecurrentState | None) -> RecurrentState | None:
+        """The hidden state before a window: the one after the last window, `carried`.
+
+        In randomly chosen streams it is the initial one, as samples start there.
 
         Streams of records keep theirs: every record starts from the initial state.
         """
-        p, carried = self.config.train.reset_state, self.state.recurrent
+        p = self.config.train.reset_state
         # A learned start has a gradient in each window, perhaps 0: one process makes the same updates as many.
         draws = p > 0 or self.config.model.learned_start
         if carried is None or not draws or self.model.reads_records:
             return carried
         drawn_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device)  # for the streams of all processes
-        continues_B1 = self.group.shard.of(drawn_B1, dim=0) >= p
-        initial = self.model.initial_state(len(continues_B1))
-        return tuple(torch.where(continues_B1, *pair) for pair in zip(carried, initial, strict=True))
+        begins_B1 = self.group.shard.of(drawn_B1, dim=0) < p
+        if not self.config.model.learned_start:
+            return tuple(tensor.masked_fill(begins_B1, 0.0) for tensor in carried)
+        initial = self.model.initial_state(len(begins_B1))
+        return tuple(torch.where(begins_B1, *pair) for pair in zip(initial, carried, strict=True))
 
-    def _step(self, lr: float) -> None:
+    def _step(self, lr: float, gradient_scale: Tensor | None) -> None:
         """Make the optimizer's step, and add the weights to their running average."""
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
         # The decay of the average rises to `ema`, so that the first weights soon fade.
         updates = self.state.averaged_updates
         decay = min((1 + updates) / (10 + updates), self.config.train.ema) if updates else 0.0
+        rates = torch.tensor([lr, decay], dtype=torch.float64)
+        if self._records:
+            states = [tensor for state in self.optimizer.state.values() for tensor in state.values()]
+            gradients = [parameter.grad for parameter in self.parameters]
+            self._recorded_step(addresses([*self.parameters, *gradients, *states]), rates, gradient_scale)
+            return
         # Muon's products: as the model's on a GPU, float32 on a CPU, where bfloat16 is mostly slow.
         on_cpu = self.device.type == "cpu"
-        with contextlib.nullcontext() if on_cpu else self.model.autocast(self.device):
-            step_and_average(self.optimizer, self._averages, decay)
+        with nullcontext() if on_cpu else self.model.autocast(self.device):
+            step_and_average(self.optimizer, self._averages, rates, gradient_scale)
 
     def start_from_weights(self, weights: dict[str, Tensor]) -> None:
         """Replace the initial weights and their running average."""
@@ -235,7 +275,11 @@ class Trainer:
     def forget_divergence(self) -> None:
         """After a restore: drop the gradients and the deferred check of the updates that were undone."""
         self._diverged_step.fill_(-1)
-        self.optimizer.zero_grad()
+        self._drop_gradients()
+
+    def _drop_gradients(self) -> None:
+        for parameter in self.parameters:
+            parameter.grad = None
 
 
 def _new_model(config: Config, corpus: Corpus, machine: Machine) -> Network:

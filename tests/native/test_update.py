@@ -47,7 +47,8 @@ class Updates:
         for number in range(5):
             self.optimizer.grad_scale = torch.tensor(SCALES[number])
             self.give_gradients(number)
-            assert adam_step(self.optimizer, self.averages, DECAYS[number])
+            lr = self.optimizer.param_groups[0]["lr"]
+            assert adam_step(self.optimizer, self.averages, torch.tensor([lr, DECAYS[number]], dtype=torch.float64))
         return self.found()
 
     def by_torch(self, dtype: torch.dtype) -> Run:
@@ -87,7 +88,7 @@ def test_what_the_kernel_does_not_take_is_left_to_torch(gradient):
     before = weight.detach().clone()
     weight.grad = gradient
     assert gradient_norm([gradient]) == torch.nn.utils.get_total_norm([gradient])
-    assert not adam_step(torch.optim.AdamW([weight]), {}, 0.9)
+    assert not adam_step(torch.optim.AdamW([weight]), {}, torch.zeros(2, dtype=torch.float64))
     assert torch.equal(weight, before)
     assert gradient_norm([]) == 0
 

@@ -10,9 +10,9 @@ import charlm.training.loop
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.inference.trained import load
-from charlm.model import CharLM
 from charlm.training.budget import Budget
 from charlm.training.start import start_run
+from charlm.training.step import Trainer
 from tests.runs import rows
 
 LAST = "checkpoints/last.safetensors"
@@ -95,7 +95,7 @@ def clock(monkeypatch):
 
         monkeypatch.setattr(module, name, slow)
 
-    slowed("window_loss", CharLM, 0.1)
+    slowed("_gradients", Trainer, 0.1)
     slowed("evaluate", charlm.training.loop, 2.0)
     slowed("save_checkpoint", charlm.training.folder, 1.0, suffers=False)
     monkeypatch.setattr(time, "perf_counter", lambda: Clock.now_s)

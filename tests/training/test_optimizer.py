@@ -8,7 +8,13 @@ from torch import nn
 
 from charlm.config import parse_config
 from charlm.model import build_model
-from charlm.training.optimizer import build_optimizer, clip_gradients, describe_treatment, learning_rate
+from charlm.training.optimizer import (
+    build_optimizer,
+    clip_gradients,
+    describe_treatment,
+    learning_rate,
+    step_and_average,
+)
 
 
 def optimizer_config(**options):
@@ -77,15 +83,13 @@ def test_muon_is_torchs_gate_by_gate_at_the_scheduled_rate():
     blocks = [nn.Parameter(block.clone()) for block in before.view(3, 48, 48)]
     theirs = torch.optim.Muon(blocks, lr=0.1, weight_decay=0.5, adjust_lr_fn="match_rms_adamw")
     ours = build_optimizer(model, optimizer_config(name="muon", lr=3.0, weight_decay=0.5))
-    for group in ours.param_groups:
-        group["lr"] = 0.1
     for _ in range(3):
         gradient = torch.randn_like(weight)
         weight.grad = gradient.clone()
         for block, part in zip(blocks, gradient.view(3, 48, 48), strict=True):
             block.grad = part.clone()
         theirs.step()
-        ours.step()
+        step_and_average(ours, {}, torch.tensor([0.1, 0.0], dtype=torch.float64), None)
     difference = (torch.cat(blocks) - weight).norm() / (weight - before).norm()
     assert difference < 0.02  # theirs takes its products in bfloat16
 
@@ -107,7 +111,8 @@ def test_clipping_returns_the_norm_before_it(gradients, options, norm, clipped, 
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.grad = torch.tensor(gradient)
     optimizer = torch.optim.SGD(parameters, lr=1.0, fused=fused)
-    assert clip_gradients(optimizer, optimizer_config(**options)).item() == pytest.approx(norm)
-    optimizer.step()
+    found, scale = clip_gradients(optimizer, optimizer_config(**options))
+    assert found.item() == pytest.approx(norm)
+    step_and_average(optimizer, {}, torch.tensor([1.0, 0.0], dtype=torch.float64), scale)
     for parameter, gradient in zip(parameters, clipped, strict=True):
         assert (-parameter.detach()).tolist() == pytest.approx(gradient, rel=rel, abs=0)

@@ -177,11 +177,16 @@ def test_divergence_is_found_before_anything_is_spoiled(
         trainer.update()
     trainer.check_finite()
     before = changing_tensors(trainer)
-    if where == "gradient":
-        trainer.model.decoder.bias.register_hook(lambda gradient: gradient * math.inf)
-    else:
-        backward = trainer._backward
-        trainer._backward = lambda loss: backward(loss._replace(objective=loss.objective + math.inf))
+    compute = trainer._gradients
+
+    def spoiled(*window):
+        loss = compute(*window)
+        if where == "loss":
+            return loss._replace(objective=loss.objective + math.inf)
+        trainer.model.decoder.bias.grad *= math.inf
+        return loss
+
+    trainer._gradients = spoiled
     skipped = 3 if as_on_gpu and optimizer in SKIPPED_ON_A_GPU else 0
     for _ in range(skipped):
         trainer.update()
