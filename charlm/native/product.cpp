@@ -26,42 +26,35 @@ struct Sizes<Bf16> {
   static constexpr Index HEIGHT = 32, BLOCK_M = 128, BLOCK_K = 2 * SUMMANDS;
 };
 
-// Pack n ≤ BLOCK vectors of `depth` numbers as [depth, BLOCK], with zeros for missing vectors. Element i of vector j is
-// source[j·across + i·along].
-template <Index BLOCK>
-void pack(const float* source, Index across, Index along, Index n, Index depth, float* packed) {
-  if (n < BLOCK) std::fill(packed, packed + depth * BLOCK, 0.0f);
-  const auto copy = [&](auto count, auto step) {
-    for (Index i = 0; i < depth; i++)
-      for (Index j = 0; j < count; j++) packed[i * BLOCK + j] = source[j * step + i * along];
-  };
-  // With counts and strides known at compile time the inner loop becomes a few vector moves.
-  const std::integral_constant<Index, BLOCK> whole;
-  const std::integral_constant<Index, 1> side_by_side;
-  if (n == BLOCK)
-    across == 1 ? copy(whole, side_by_side) : copy(whole, across);
-  else
-    copy(n, across);
-}
-
 // Pack n ≤ PANEL columns of b as a panel [padded(depth) / GROUP, PANEL, GROUP], with zeros for missing columns.
-void pack_panel(const float* source, Index across, Index along, Index n, Index depth, float* packed) {
-  pack<PANEL>(source, across, along, n, depth, packed);
-}
-
-void pack_panel(const float* source, Index across, Index along, Index n, Index depth, Bf16* packed) {
-  const Index size = padded<Bf16>(depth) * PANEL;
-  if (n < PANEL || depth < padded<Bf16>(depth)) std::fill(packed, packed + size, Bf16{});
+template <class Operand>
+void pack_panel(const float* source, Index across, Index along, Index n, Index depth, Operand* packed) {
+  const Index size = padded<Operand>(depth) * PANEL;
+  if (n < PANEL || depth < padded<Operand>(depth)) std::fill(packed, packed + size, Operand{});
   pack_columns(source, across, along, n, depth, packed);
 }
 
-// Pack n rows of a for `multiply_panel`: [depth, ROWS] per ROWS rows for float, [n, padded(depth)] for bfloat16.
-void pack_rows(const float* source, Index across, Index along, Index n, Index depth, float* packed) {
-  for (Index m = 0; m < n; m += ROWS)
-    pack<ROWS>(source + m * across, across, along, std::min<Index>(ROWS, n - m), depth, packed + m * depth);
+// Rows of a as `multiply_panel` reads them: row m of a block of ROWS begins m · row after it, its groups are `group` apart,
+// and the next block is `block` further.
+template <class Operand>
+struct Rows {
+  const Operand* first;
+  Index row, group, block;
+};
+
+// n rows of a, of `depth`, which `panels` panels are multiplied by: where they are, or packed as [depth, ROWS] per ROWS
+// rows. Packing rows whose elements are far apart pays if many panels read them.
+Rows<float> rows_of(const float* source, Index across, Index along, Index n, Index depth, Index panels, float* packed) {
+  if (along == 1 || across != 1 || panels <= 4) return {source, across, along, ROWS * across};
+  for (Index i = 0; i < depth; i++) {
+    Index m = 0;
+    for (; m + ROWS <= n; m += ROWS) std::copy_n(source + m + i * along, ROWS, packed + m * depth + i * ROWS);
+    std::copy_n(source + m + i * along, n - m, packed + m * depth + i * ROWS);
+  }
+  return {packed, 1, ROWS, ROWS * depth};
 }
 
-void pack_rows(const float* source, Index across, Index along, Index n, Index depth, Bf16* packed) {
+Rows<Bf16> rows_of(const float* source, Index across, Index along, Index n, Index depth, Index, Bf16* packed) {
   const Index row = padded<Bf16>(depth);
   if (along == 1) {
     if (depth < row) std::fill(packed, packed + n * row, Bf16{});
@@ -69,7 +62,7 @@ void pack_rows(const float* source, Index across, Index along, Index n, Index de
       each_vector(0, depth, [&](Index i, Index size) {
         store(packed + m * row + i, load(source + m * across + i, size), size);
       });
-    return;
+    return {packed, row, GROUP<Bf16>, 0};
   }
   // Rows are side by side in memory: pack them like columns, TILE_K deep at a time, then move the pairs in place.
   for (Index i = 0; i < depth; i += TILE_K)
@@ -81,26 +74,30 @@ void pack_rows(const float* source, Index across, Index along, Index n, Index de
         for (Index k = 0; k < TILE_K; k += 2)
           std::copy_n(panel + k * PANEL + 2 * r, 2, packed + (m + r) * row + i + k);
     }
+  return {packed, row, GROUP<Bf16>, 0};
 }
 
-// c = a b, or c += a b with `add`, for packed rows of a and a packed panel of b of `depth`; rows of c are c_row apart.
-void multiply_panel(Index rows, Index columns, Index depth, const float* a, const float* b, float* c, Index c_row, bool add) {
-  for (Index m = 0; m < rows; m += ROWS, a += ROWS * depth, c += ROWS * c_row) {
+// c = a b, or c += a b with `add`, for rows of a and a packed panel of b of `depth`; rows of c are c_row apart.
+void multiply_panel(Index rows, Index columns, Index depth, Rows<float> a, const float* b, float* c, Index c_row, bool add) {
+  for (Index m = 0; m < rows; m += ROWS, a.first += a.block, c += ROWS * c_row) {
     const Index n = std::min<Index>(ROWS, rows - m);
-    if (n == ROWS && columns == PANEL) {
-      tile<ROWS>(depth, a, 1, ROWS, b, c, c_row, add);
+    if (columns == PANEL) {
+      tile_of<ROWS>(n, depth, a.first, a.row, a.group, b, c, c_row, add);
       continue;
     }
     alignas(64) float edge[ROWS * PANEL];
-    tile<ROWS>(depth, a, 1, ROWS, b, edge, PANEL, false);
+    if (columns <= W)
+      tile_of<ROWS, 1>(n, depth, a.first, a.row, a.group, b, edge, PANEL, false);
+    else
+      tile_of<ROWS>(n, depth, a.first, a.row, a.group, b, edge, PANEL, false);
     for (Index r = 0; r < n; r++)
       for (Index j = 0; j < columns; j++) c[r * c_row + j] = edge[r * PANEL + j] + (add ? c[r * c_row + j] : 0.0f);
   }
 }
 
-void multiply_panel(Index rows, Index columns, Index depth, const Bf16* a, const Bf16* b, float* c, Index c_row, bool add) {
+void multiply_panel(Index rows, Index columns, Index depth, Rows<Bf16> a, const Bf16* b, float* c, Index c_row, bool add) {
   alignas(64) float sums[Sizes<Bf16>::BLOCK_M * PANEL];
-  multiply(rows, depth, a, b, 1, sums);
+  multiply(rows, depth, a.first, b, 1, sums);
   for (Index m = 0; m < rows; m++)
     each_vector(0, columns, [&](Index j, Index n) {
       const Floats sum = load(sums + m * PANEL + j);
@@ -110,21 +107,23 @@ void multiply_panel(Index rows, Index columns, Index depth, const Bf16* a, const
 }
 
 // One member's share of a product: some rows of c or, if c has more panels than row blocks, some panels. One member packs
-// each panel of b. Where members read each other's panels there is a barrier before and after.
+// each panel of b. Where members read each other's panels, there is a barrier before; the next panels are packed elsewhere,
+// because others may still read these.
 template <class Operand>
 class MemberShare : Sizes<Operand> {
   using Sizes<Operand>::HEIGHT, Sizes<Operand>::BLOCK_M, Sizes<Operand>::BLOCK_K;
 
  public:
-  MemberShare(const Arguments& p, const Member& member, Operand* packed_b)
-      : p(p), member(member), packed_b(packed_b), wide(panels > row_blocks),
+  // packed: scratch for two packed blocks of b.
+  MemberShare(const Arguments& p, const Member& member, Operand* packed)
+      : p(p), member(member), packed_b(packed), next_b(packed + panels * BLOCK_K * PANEL), wide(panels > row_blocks),
         first_row(wide ? 0 : member.begin(row_blocks) * HEIGHT),
         end_row(wide ? p.M : std::min(p.M, member.end(row_blocks) * HEIGHT)),
         first_panel(wide ? member.begin(panels) : 0), end_panel(wide ? member.end(panels) : panels) {}
 
   void compute() {
     begin_sums();
-    for (Index k = 0; k < p.K; k += BLOCK_K) {
+    for (Index k = 0; k < p.K; k += BLOCK_K, std::swap(packed_b, next_b)) {
       const Index depth = std::min(BLOCK_K, p.K - k);
       for (Index panel = member.begin(panels); panel < member.end(panels); panel++)
         pack_panel(p.b + k * p.b_row + panel * PANEL * p.b_column, p.b_column, p.b_row, columns_of(panel), depth,
@@ -132,15 +131,14 @@ class MemberShare : Sizes<Operand> {
       if (!wide) member.meet();
       for (Index row = first_row; row < end_row; row += BLOCK_M)
         multiply_block(row, std::min(BLOCK_M, end_row - row), k, depth);
-      if (!wide) member.meet();
     }
   }
 
  private:
   const Arguments& p;
   const Member& member;
-  Operand* packed_b;
   const Index panels = panels_of(p.N), row_blocks = (p.M + HEIGHT - 1) / HEIGHT;
+  Operand *packed_b, *next_b;
   const bool wide;
   const Index first_row, end_row, first_panel, end_panel;
   Operand* packed_a = fresh_scratch().get<Operand>(BLOCK_M * BLOCK_K);
@@ -160,9 +158,10 @@ class MemberShare : Sizes<Operand> {
 
   // Rows first … first + rows − 1 of c += columns k … k + depth − 1 of a times the packed b.
   void multiply_block(Index first, Index rows, Index k, Index depth) {
-    pack_rows(p.a + first * p.a_row + k * p.a_column, p.a_row, p.a_column, rows, depth, packed_a);
+    const float* source = p.a + first * p.a_row + k * p.a_column;
+    const Rows<Operand> a = rows_of(source, p.a_row, p.a_column, rows, depth, end_panel - first_panel, packed_a);
     for (Index panel = first_panel; panel < end_panel; panel++)
-      multiply_panel(rows, columns_of(panel), depth, packed_a, packed_b + panel * BLOCK_K * PANEL,
+      multiply_panel(rows, columns_of(panel), depth, a, packed_b + panel * BLOCK_K * PANEL,
                      p.c + first * p.N + panel * PANEL, p.N, p.bias || k > 0);
   }
 };
@@ -172,9 +171,9 @@ void multiply_in(const Arguments& p) {
   // Shared by the team. Not `fresh_scratch`: the calling thread restarts that as a member.
   thread_local Scratch shared;
   shared.restart();
-  Operand* packed_b = shared.get<Operand>(panels_of(p.N) * Sizes<Operand>::BLOCK_K * PANEL);
-  run_team(p, p.M * p.N * p.K, 1, [packed_b](const Arguments& p, const Member& member) {
-    MemberShare<Operand>(p, member, packed_b).compute();
+  Operand* packed = shared.get<Operand>(2 * panels_of(p.N) * Sizes<Operand>::BLOCK_K * PANEL);
+  run_team(p, p.M * p.N * p.K, 1, [packed](const Arguments& p, const Member& member) {
+    MemberShare<Operand>(p, member, packed).compute();
   });
 }
 

@@ -26,8 +26,8 @@ inline Index padded(Index K) {
 }
 
 // The micro-kernel's tile is ROWS × PANEL: as large as fits in the registers beside a row of the right matrix.
-constexpr int VECTORS = 2;
-constexpr int PANEL = VECTORS * W;
+constexpr int VECTORS_OF_PANEL = 2;
+constexpr int PANEL = VECTORS_OF_PANEL * W;
 #if defined(__AVX512F__) || defined(__aarch64__)  // 32 registers
 constexpr int ROWS = 12;
 #else
@@ -66,8 +66,8 @@ inline bool has_fast_dot_products() {
 
 // c[m, :] = Σ_k a[m, k] b[k, :], or c += with `add`, for M rows and the columns of one panel. K counts groups.
 // a: read; rows are `a_row` and groups `a_group` elements apart. b: read; a packed panel [K, PANEL, GROUP].
-// c: written; rows are `c_row` elements apart. c overlaps neither a nor b.
-template <int M, class Operand>
+// c: written; rows are `c_row` elements apart. c overlaps neither a nor b. VECTORS: of the panel, from its first.
+template <int M, int VECTORS = VECTORS_OF_PANEL, class Operand>
 inline void tile(Index K, const Operand* a, Index a_row, Index a_group, const Operand* b, float* c, Index c_row, bool add) {
   Floats sums[M][VECTORS];
 #pragma GCC unroll 16
@@ -90,11 +90,12 @@ inline void tile(Index K, const Operand* a, Index a_row, Index a_group, const Op
     }
 }
 
-// `tile` for 1 ≤ rows ≤ M, with the groups of a side by side.
-template <int M, class Operand>
-inline void tile_of(Index rows, Index K, const Operand* a, Index a_row, const Operand* b, float* c, Index c_row, bool add) {
-  if (rows == M) return tile<M>(K, a, a_row, GROUP<Operand>, b, c, c_row, add);
-  if constexpr (M > 1) tile_of<M - 1>(rows, K, a, a_row, b, c, c_row, add);
+// `tile` for 1 ≤ rows ≤ M.
+template <int M, int VECTORS = VECTORS_OF_PANEL, class Operand>
+inline void tile_of(Index rows, Index K, const Operand* a, Index a_row, Index a_group, const Operand* b, float* c,
+                    Index c_row, bool add) {
+  if (rows == M) return tile<M, VECTORS>(K, a, a_row, a_group, b, c, c_row, add);
+  if constexpr (M > 1) tile_of<M - 1, VECTORS>(rows, K, a, a_row, a_group, b, c, c_row, add);
 }
 
 // c = a · packed, for small B and a matrix packed beforehand.
@@ -111,7 +112,7 @@ inline void multiply(Index B, Index K, const Operand* a, const Operand* packed, 
       const Operand* panel = packed + (p * groups + k) * PANEL * GROUP<Operand>;
       for (Index i = 0; i < blocks; i++) {
         const Index first = B * i / blocks, rows = B * (i + 1) / blocks - first;
-        tile_of<ROWS>(rows, depth, a + (first * groups + k) * GROUP<Operand>, padded<Operand>(K), panel,
+        tile_of<ROWS>(rows, depth, a + (first * groups + k) * GROUP<Operand>, padded<Operand>(K), GROUP<Operand>, panel,
                       c + first * c_row + p * PANEL, c_row, k > 0);
       }
     }
@@ -170,15 +171,22 @@ inline void pack_columns(const float* source, Index across, Index along, Index n
           group = (Floats)rounded_pairs(group, k + 1 < K ? load(row + along, m) : Floats{});
         store(reinterpret_cast<float*>(packed + k * PANEL + j * G), group, m);
       });
-  } else {
-    for (Index k = 0; k < K; k += W)
-      for (Index j = 0; j < n; j++) {
-        Operand part[W];
-        store(part, gather(source + j * across + k * along, along, std::min<Index>(W, K - k)), W);
-        for (Index i = 0; i < std::min<Index>(W, K - k); i += G)
-          std::copy_n(part + i, G, packed + (k + i) * PANEL + j * G);
-      }
+    return;
   }
+  for (Index j = 0; j < n; j += W)
+    for (Index k = 0; k < K; k += G * W) {
+      const Index columns = std::min<Index>(W, n - j), depth = std::min<Index>(G * W, K - k);
+      Floats groups[W] = {};
+      for (Index column = 0; column < columns; column++) {
+        Operand part[G * W] = {};
+        for (Index i = 0; i < depth; i += W)
+          store(part + i, gather(source + (j + column) * across + (k + i) * along, along, std::min<Index>(W, depth - i)), W);
+        groups[column] = load(reinterpret_cast<const float*>(part));
+      }
+      transpose(groups);
+      for (Index i = 0; i < depth; i += G)
+        store(reinterpret_cast<float*>(packed + (k + i) * PANEL + j * G), groups[i / G], columns);
+    }
 }
 
 // Number of elements of a slice's packed columns.

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 #if defined(__AVX__)
 #include <immintrin.h>
@@ -59,6 +60,32 @@ inline Floats gather(const float* p, Index stride, Index n) {
 inline void store(float* p, Floats v, Index n) {
   if (n >= W) return store(p, v);
   std::memcpy(p, &v, n * sizeof(float));
+}
+
+// Exchange the elements of a whose index has the bit D with those of b whose index lacks it.
+#if defined(__clang__)
+template <int D, int... I>
+inline void exchange(Floats& a, Floats& b, std::integer_sequence<int, I...>) {
+  const Floats low = __builtin_shufflevector(a, b, (I & D ? W + I - D : I)...);
+  b = __builtin_shufflevector(a, b, (I & D ? W + I : I + D)...);
+  a = low;
+}
+#else
+template <int D, int... I>
+inline void exchange(Floats& a, Floats& b, std::integer_sequence<int, I...>) {
+  const Floats low = __builtin_shuffle(a, b, Ints{(I & D ? W + I - D : I)...});
+  b = __builtin_shuffle(a, b, Ints{(I & D ? W + I : I + D)...});
+  a = low;
+}
+#endif
+
+// Transpose a matrix [W, W].
+template <int D = 1>
+inline void transpose(Floats (&rows)[W]) {
+#pragma GCC unroll 16
+  for (int r = 0; r < W; r++)
+    if (!(r & D)) exchange<D>(rows[r], rows[r + D], std::make_integer_sequence<int, W>());
+  if constexpr (2 * D < W) transpose<2 * D>(rows);
 }
 
 // The first n ≤ W elements of v, then zeros.
