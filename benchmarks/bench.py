@@ -29,7 +29,7 @@ SECTIONS = {
     "kernels": "forward and backward of every cell; bf16 if the CPU has it; a GPU if there is one",
     "shipped": "kernels that ./scripts/wheels has built for this machine ÷ those compiled here",
     "gpu": "layers and updates on a GPU, if there is one",
-    "train": "updates of the trainer ÷ bare layers",
+    "train": "updates of the trainer ÷ a plain PyTorch script; how much of one is outside kernels",
     "lines": "updates with data.records set ÷ with no data.records",
     "processes": "several processes that share a batch ÷ one with as many threads",
     "sampling": "1 and 64 streams ÷ a loop of PyTorch modules",

@@ -1,14 +1,18 @@
 """Whole uses: a training update beside its bare parts, of lines beside running text, and sampling beside modules."""
 
 import copy
+import ctypes
+import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from bench_measure import Effort, Report, Row, Way, has_fast_bf16, interleave, rate, ratio
+from bench_measure import Effort, Figure, Report, Row, Way, figure, has_fast_bf16, interleave, rate, ratio
+from plain import plain_update
 from torch import Tensor, nn
 
 from charlm.cells import LSTM
@@ -28,6 +32,18 @@ CPU = torch.device("cpu")
 
 DROPOUT = {"output": 0.1, "between_layers": 0.05}
 TWO_LAYERS = {"layers": 2, "residual": True, "embedding": 256, "dropout": DROPOUT}
+SIZES = {
+    "LSTM 1 × 64": (1, 64),
+    "LSTM 1 × 128": (1, 128),
+    "LSTM 1 × 256": (1, 256),
+    "LSTM 2 × 256": (2, 256),
+    "LSTM 1 × 512": (1, 512),
+}
+"""Layers and units of models that are compared with benchmarks/plain.py."""
+SHORT: dict[str, dict[str, Any]] = {
+    name: {**TWO_LAYERS, "cell": {"kind": "lstm", "hidden": H}, "layers": L, "residual": L > 1}
+    for name, (L, H) in SIZES.items()
+}
 MODELS: dict[str, dict[str, Any]] = {
     "LSTM 1min": {"cell": {"kind": "lstm", "hidden": 384, "layer_norm": True}, "embedding": 64},
     "RHN 1min": {"cell": {"kind": "rhn", "hidden": 224, "depth": 4}, "embedding": 64},
@@ -62,33 +78,65 @@ def measure_train(report: Report, effort: Effort) -> None:
     fetched = TEXT.is_file()
     report.table(
         f"train: updates on {TEXT.name if fetched else 'a generated text'}",
-        "÷ bare: speed divided by that of the same layers and logits, forward and backward, without text, dropout, "
-        "loss, clipping and optimizer; bf16 ÷ fp32: whole updates, on CPUs where bf16 is faster",
-        ["characters/s", "÷ bare", "bf16 ÷ fp32"],
+        "÷ plain: speed divided by that of an LSTM of PyTorch's modules in fp32, without dropout, penalty and average "
+        "(benchmarks/plain.py); outside kernels: % of the time of an update; bf16 ÷ fp32: whole updates, on CPUs where "
+        "bf16 is faster",
+        ["characters/s", "÷ plain", "outside kernels", "bf16 ÷ fp32"],
     )
     has_bf16 = has_fast_bf16()
     corpus = make_corpus(TEXT.read_text(encoding="utf-8") if fetched else generated_text())
-    for name, model in MODELS.items():
-        if effort.quick and not name.endswith("1min"):
+    ids = torch.from_numpy(corpus.splits["train"].astype(np.int64))
+    for name, model in (SHORT | MODELS).items():
+        if effort.quick and not name.endswith("1min") and name not in SHORT:
             continue
         config = parse_config({"model": model, **OTHERS}, "bench")
-        trainer = trainer_of(config, corpus)
-        ways: dict[str, Way] = {"update": trainer.update, "bare": bare_update(trainer)}
+        trainers = {"fp32": trainer_of(config, corpus)}
         if has_bf16:
-            in_bf16 = trainer_of(config.model_copy(update={"precision": "bf16"}), corpus)
-            ways |= {"bf16": in_bf16.update, "bare bf16": bare_update(in_bf16)}
-        times = interleave(ways, effort, least_s=0.2)
+            trainers["bf16"] = trainer_of(config.model_copy(update={"precision": "bf16"}), corpus)
+        ways: dict[str, Way] = {precision: trainer.update for precision, trainer in trainers.items()}
         H, B, T = config.model.cell.hidden, config.train.batch_size, config.train.bptt
-        for way, bare in (("update", "bare"), ("bf16", "bare bf16")):
-            if way in times:
-                figures = {
-                    "characters/s": rate(B * T, times[way], "characters/s"),
-                    "÷ bare": ratio(times[way], times[bare]),
-                }
-                if way == "bf16":
-                    figures["bf16 ÷ fp32"] = ratio(times["bf16"], times["update"])
-                what = f"{name} bf16" if way == "bf16" else name
-                report.add(Row("train", "cpu", what, {"H": H, "B": B, "T": T}, figures))
+        if name in SHORT:
+            ways["plain"] = plain_update(ids, H, config.model.layers, batch_size=B, steps=T)
+        times = interleave(ways, effort, least_s=0.2)
+        for precision, trainer in trainers.items():
+            figures = {
+                "characters/s": rate(B * T, times[precision], "characters/s"),
+                "outside kernels": outside_kernels(trainer),
+            }
+            if "plain" in times:
+                figures["÷ plain"] = ratio(times[precision], times["plain"])
+            if precision == "bf16":
+                figures["bf16 ÷ fp32"] = ratio(times["bf16"], times["fp32"])
+            what = f"{name} bf16" if precision == "bf16" else name
+            report.add(Row("train", "cpu", what, {"H": H, "B": B, "T": T}, figures))
+
+
+def outside_kernels(trainer: Trainer, updates: int = 50) -> Figure:
+    """The share of an update in which no kernel computes, in %."""
+    inside_s = 0.0
+
+    def timed(step: Callable[[], object]) -> Callable[[], object]:
+        if not (isinstance(step, partial) and isinstance(step.func, ctypes._CFuncPtr)):
+            return step
+
+        def call() -> None:
+            nonlocal inside_s
+            start_s = time.perf_counter()
+            step()
+            inside_s += time.perf_counter() - start_s
+
+        return call
+
+    for recorded in (trainer._recorded_gradients, trainer._recorded_clip, trainer._recorded_step):
+        recording = recorded._recording
+        assert recording is not None, recorded.refusal
+        recording._steps = [timed(step) for step in recording._steps]
+    shares = []
+    for _ in range(updates):
+        inside_s, start_s = 0.0, time.perf_counter()
+        trainer.update()
+        shares.append(100 * (1 - inside_s / (time.perf_counter() - start_s)))
+    return figure(shares, "%")
 
 
 def measure_lines(report: Report, effort: Effort) -> None:

@@ -72,8 +72,8 @@ class Gradients:
 
     d_outputs: Tensor
     """[T, B, H], read."""
-    d_last: Tensor
-    """[S, B, H], read: of the states after the last step."""
+    d_last: Tensor | None
+    """[S, B, H], read: of the states after the last step; None: zeros."""
     d_products: list[Tensor]
     d_windows: list[Tensor]
     d_vectors: list[Tensor | None]

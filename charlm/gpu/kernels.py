@@ -64,7 +64,9 @@ class TritonSteps:
                 if operand.state:
                     self._copies[k][0] = w.state(operand.state, 0)
         else:
-            self._d_states = gradients.d_last.clone(memory_format=torch.contiguous_format)
+            self._d_states = torch.zeros_like(w.states[:, 0], memory_format=torch.contiguous_format)
+            if gradients.d_last is not None:
+                self._d_states.copy_(gradients.d_last)
             self._products = [self._new(p.operands[one.operand].size).zero_() for one in p.products]
             products = enumerate(p.products if w.bf16 else ())
             self._copies = {k: self._new(one.size, one.gates, bf16=True) for k, one in products}

@@ -225,7 +225,7 @@ def new_gradients(
         d_vectors.append(None if is_sum else buffers.new(f"d_vectors{k}", like, *vector.shape).zero_())
     return Gradients(
         d_outputs=buffers.read("d_outputs", like.new_zeros(T, B, window.H) if dy_TBH is None else dy_TBH),
-        d_last=buffers.read("d_last", _stacked(d_last, like.new_zeros(len(like), B, window.H))),
+        d_last=buffers.read("d_last", _stacked(d_last)),
         d_products=d_products,
         d_windows=d_windows,
         d_vectors=d_vectors,
@@ -233,12 +233,12 @@ def new_gradients(
     )
 
 
-def _stacked(d_last: tuple[Tensor | None, ...], stack_SBH: Tensor) -> Tensor:
-    """The gradients in a stack of zeros."""
-    for d_BH, own_BH in zip(d_last, stack_SBH, strict=True):
-        if d_BH is not None:
-            own_BH.copy_(d_BH)
-    return stack_SBH
+def _stacked(d_last: tuple[Tensor | None, ...]) -> Tensor | None:
+    """[S, B, H], or None if there are none."""
+    found = [d_BH for d_BH in d_last if d_BH is not None]
+    if not found:
+        return None
+    return torch.stack([torch.zeros_like(found[0]) if d_BH is None else d_BH for d_BH in d_last])
 
 
 def weight_gradients(window: Window, gradients: Gradients, needed: Sequence[bool]) -> list[Tensor | None]:

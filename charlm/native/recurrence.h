@@ -34,7 +34,7 @@ struct Arguments {
   float* const* partials;      // for each size: scratch [2, threads, N, 2, B]: sums that members exchange
   const float* x;              // [B, I]: the input of a single step, for the part before the loop
   const float* d_outputs;      // [T, B, H]: gradient of the outputs
-  const float* d_last;         // [S, B, H]: gradient of the states after the last step, without the outputs' share
+  const float* d_last;         // [S, B, H]: gradient of the states after the last step, without the outputs' share, or null
   float* const* d_products;    // [P]: [T, B, rows], written: gradient of the products
   float* const* d_windows;     // [M]: [T, B, n], written; shares memory with d_products where both are equal
   float* const* d_vectors;     // [V]: [n], added to; or null
@@ -305,7 +305,7 @@ class StateGradients {
     for (Index s = 0; s < S; s++)
       for (Index b = 0; b < a.B; b++)
         slice.each_group([&](Index u, Index n, Index i) {
-          put(s, b, i, load(a.d_last + (s * a.B + b) * a.H + u, n));
+          put(s, b, i, a.d_last ? load(a.d_last + (s * a.B + b) * a.H + u, n) : Floats{});
         });
   }
 
