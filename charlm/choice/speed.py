@@ -19,7 +19,7 @@ from charlm.training.plan import call_times
 from charlm.training.step import Trainer
 
 Speeds = dict[int, float]
-"""Parameters of measured models → seconds of their fastest updates; infinity where memory was short."""
+"""Parameters of measured models → seconds of an update; infinity where memory was short."""
 
 _SLICES, _SLICE_S = 3, 0.05
 """How often a model is measured, and for how long each time. The speed of a shared machine changes within a second."""
@@ -29,7 +29,9 @@ _OVERHEAD = 0.1
 """Share of an update's time that does not depend on the parameters."""
 _LEAST_ON_GPU = 5
 """On a GPU at least so many updates are timed: graphs are recorded during the first ones."""
-_WINDOWS = 4
+_WARMUP = 4
+"""Updates before those that are timed: the first ones are slower, and are recorded to be repeated."""
+_WINDOWS = 32
 """Windows of the text that updates read."""
 
 
@@ -70,6 +72,7 @@ def measured(
         for candidate, of_group in zip(sizes, speeds, strict=True):
             if candidate and machine.group.on_first(is_worth_it, candidate, of_group):
                 seconds = measure(candidate.config, corpus, machine, slice_s)
+                # Other load only makes updates slower.
                 of_group[candidate.parameters] = min(seconds, of_group.get(candidate.parameters, seconds))
                 if machine.device.type == "cuda":
                     free_memory()
@@ -85,9 +88,9 @@ def measured(
 
 
 def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -> float:
-    """Seconds of the fastest update on the start of a text, because other load only makes updates slower.
+    """Seconds of an update on the start of a text, the median; inf if memory is short.
 
-    The median over several processes; inf if memory is short. All processes of the group call this together.
+    All processes of the group call this together.
     """
     group, train = machine.group, config.train
     if group.is_distributed:
@@ -102,10 +105,9 @@ def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -
     try:
         trainer = group.on_each(Trainer, config, start, machine)
         least = _LEAST_ON_GPU if machine.device.type == "cuda" else 1
-        times_s = call_times(trainer.update, trainer, enough_s, least=least, warmup=1)
+        times_s = call_times(trainer.update, trainer, enough_s, least=least, warmup=_WARMUP)
     except Exception as error:
         if not group.is_distributed and (isinstance(error, DeviceError) or is_out_of_memory(error)):
             return math.inf
         raise
-    # Of several processes the slowest of the moment decides, and the fastest update is one in which none was slow.
-    return statistics.median(times_s) if group.is_distributed else min(times_s)
+    return statistics.median(times_s)

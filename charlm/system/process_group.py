@@ -59,6 +59,7 @@ class ProcessGroup:
         self.is_distributed = timeout_s is not None
         """Whether torchrun started this process, alone or with others."""
         self._group: Any = None
+        self._flat = torch.empty(0)
         self._store: Any = None
         if timeout_s is not None:
             self._timeout_s = timeout_s
@@ -123,14 +124,17 @@ class ProcessGroup:
     def all_reduce_gradients(self, parameters: Sequence[Tensor], *scores: Tensor) -> tuple[Tensor, ...]:
         """Sum the gradients of the parameters over all processes, and 0-d scores, which are returned.
 
-        They travel in one buffer, and the gradients become views of it. Nothing overlaps: a recurrence's gradients are
-        complete only at the end of the backward pass.
+        They travel in one buffer, and the gradients become views of it, until the next call. Nothing overlaps: a
+        recurrence's gradients are complete only at the end of the backward pass.
         """
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-        flat = torch.cat([tensor.reshape(-1) for tensor in (*gradients, *scores)])
+        sizes = [tensor.numel() for tensor in (*parameters, *scores)]
+        if self._flat.numel() != sum(sizes):
+            self._flat = torch.empty(sum(sizes), dtype=gradients[0].dtype, device=gradients[0].device)
+        torch.cat([tensor.reshape(-1) for tensor in (*gradients, *scores)], out=self._flat)
         with self._answered():
-            dist.all_reduce(flat, group=self._group)
-        sums = flat.split([tensor.numel() for tensor in (*parameters, *scores)])
+            dist.all_reduce(self._flat, group=self._group)
+        sums = self._flat.split(sizes)
         for parameter, gradient in zip(parameters, sums, strict=False):
             parameter.grad = gradient.view_as(parameter)
         return tuple(score[0] for score in sums[len(parameters) :])

@@ -119,6 +119,7 @@ def call_times(
 
 def _communicate(trainer: Trainer) -> None:
     """What an update spends on other processes: their gradients and the clock."""
+    trainer.drop_gradients()
     zero = torch.zeros((), device=trainer.device)
     trainer.group.all_reduce_gradients(trainer.parameters, zero, zero)
     trainer.group.agree(0.0, [])

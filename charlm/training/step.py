@@ -128,7 +128,7 @@ class Trainer:
         grad_norm, gradient_scale = self._clip_gradients()
         self._stop_unless_finite(loss.objective, grad_norm)
         self._step(lr, gradient_scale)
-        self._drop_gradients()
+        self.drop_gradients()
         state.grad_norm, state.recurrent = grad_norm, loss.state
         state.objective_sum += loss.cross_entropy
         state.step += 1
@@ -169,7 +169,7 @@ class Trainer:
                 say("gpu", str(error))
             else:
                 return loss
-            self._drop_gradients()
+            self.drop_gradients()
             set_random_state(self.device, random)
 
     def _backpropagate(
@@ -275,9 +275,10 @@ class Trainer:
     def forget_divergence(self) -> None:
         """After a restore: drop the gradients and the deferred check of the updates that were undone."""
         self._diverged_step.fill_(-1)
-        self._drop_gradients()
+        self.drop_gradients()
 
-    def _drop_gradients(self) -> None:
+    def drop_gradients(self) -> None:
+        """So that the next ones are not added to them."""
         for parameter in self.parameters:
             parameter.grad = None
 

@@ -5,6 +5,7 @@ import math
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,18 +18,19 @@ from charlm.choice.recipe import all_settings
 from charlm.choice.rule import Candidate, best, is_promising, relative_nats
 from charlm.choice.speed import update_s
 from charlm.choice.suggest import suggest
-from charlm.config import Config, load_config, merged, read_settings
+from charlm.config import Config, load_config, merged, parse_config, read_settings
 from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CharlmError
 from charlm.model import count_parameters
 from charlm.runs import find_checkpoint
-from charlm.system.process_group import ProcessGroup
+from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.fine_tuning import settings_of_run
 from charlm.training.machine import Machine, least_bytes
 from charlm.training.start import start_run
 from tests.text import words_text
 
+MEASURE = speed_module.measure
 pytestmark = pytest.mark.usefixtures("speed", "text_of", "of_machine")
 
 
@@ -300,6 +302,25 @@ def test_a_wide_model_needs_more_updates_and_no_model_is_far_larger_than_the_tex
     for hidden, least in ((320, 2000), (640, 4000)):
         found = [is_promising(candidate(updates=updates, family=RHN, hidden=hidden)) for updates in (least - 1, least)]
         assert found == [False, True]
+
+
+@pytest.mark.parametrize("update_ms", [2, 30, 400])
+def test_the_measured_speed_is_what_a_run_reaches(monkeypatch, update_ms):
+    """The first updates take long, as what they do is recorded; later ones differ a little, and a few are late."""
+    now_s, number = 0.0, itertools.count()
+    later_ms = [update_ms * (1 + 0.03 * (n % 2)) * (2 if n % 50 == 10 else 1) for n in range(1000)]
+
+    def update():
+        nonlocal now_s
+        n = next(number)
+        now_s += (5 * update_ms + 20 if n < 4 else later_ms[n]) / 1000
+
+    machine: Any = SimpleNamespace(group=ONE_PROCESS, device=torch.device("cpu"))
+    monkeypatch.setattr(speed_module, "Trainer", lambda *_: SimpleNamespace(update=update, **vars(machine)))
+    monkeypatch.setattr("time.perf_counter", lambda: now_s)
+    corpus = Corpus(Vocabulary("char", "ab"), {"train": np.zeros(5000, np.uint8)}, sha256="", size_bytes=5000, files=1)
+    measured_s = MEASURE(parse_config({}, "test"), corpus, machine, 0.05)
+    assert measured_s == pytest.approx(sum(later_ms) / 1e6, rel=0.05)
 
 
 def test_what_is_not_measured_is_on_lines_between_what_is():
