@@ -78,6 +78,11 @@ class Recorded:
 class _Recording(TorchDispatchMode):
     """What a function did: calls without arguments, in order."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False, or torch would import torch._dynamo, which takes a second and 100 MB."""
+        return False
+
     def __init__(self, form: Any) -> None:
         super().__init__()
         self.form, self.refusal = form, ""

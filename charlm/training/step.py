@@ -66,7 +66,6 @@ class Trainer:
         self._averages = dict(zip(self.parameters, averages, strict=False))
         self.optimizer = build_optimizer(self.model, config.optimizer)
         self._clipped = self.model.clipped_together()
-        self._one = torch.ones((), device=self.device)  # the gradient of the objective
         # With other backends PyTorch's operators take most of the time.
         self._records = isinstance(selection.backend.driver, CpuDriver)
         self._recorded_gradients = Recorded(self._backpropagate)
@@ -186,7 +185,7 @@ class Trainer:
             change_penalty=train.change_penalty,
         )
         objective = loss.objective / size if size > 1 else loss.objective
-        objective.backward(self._one)
+        objective.backward()
         total = loss.cross_entropy / size if size > 1 else loss.cross_entropy
         loss = loss._replace(objective=objective.detach(), cross_entropy=total)
         return loss, [parameter.grad for parameter in self.parameters]

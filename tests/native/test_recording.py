@@ -1,5 +1,8 @@
 """Recorded functions give the bits of the functions themselves."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -114,3 +117,23 @@ def test_an_error_leaves_no_recording():
             recorded("", torch.ones(4))
     assert function.calls == 3
     assert torch.equal(recorded("", torch.ones(5)), torch.ones(5))
+
+
+def test_recording_imports_no_compiler():
+    """torch._dynamo and sympy take more than a second, and 100 MB."""
+    program = """
+import sys, torch
+from charlm.native.recording import Recorded
+
+def function(x):
+    weight = torch.ones(3, requires_grad=True)
+    (torch.rand(3) * weight * x).sum().backward()
+    return weight.grad
+
+recorded = Recorded(function)
+for _ in range(3):
+    recorded("", torch.ones(3))
+assert not recorded.refusal
+sys.exit(bool({"torch._dynamo", "sympy"} & sys.modules.keys()))
+"""
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
