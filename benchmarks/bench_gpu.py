@@ -1,5 +1,6 @@
 """Layers and updates on a GPU, beside the reference loop, cuDNN and plain products of the same sizes."""
 
+import copy
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -7,13 +8,13 @@ from typing import Any, NamedTuple
 import torch
 from bench_kernels import Subject, both_passes, matrix_elements, torch_layer
 from bench_measure import Effort, Report, Row, Way, interleave, rate, ratio
-from bench_uses import bare_update, generated_text, make_corpus
+from bench_uses import generated_text, make_corpus
 from torch import Tensor
 
 from charlm.config import parse_config
 from charlm.gpu.product import torch_product
 from charlm.gpu.recurrence import DRIVERS
-from charlm.layers import RecurrentLayers
+from charlm.layers import Lookup, RecurrentLayers
 from charlm.layers.selection import gpu_backend
 from charlm.system.device import prepare_device
 from charlm.training.machine import choose_machine
@@ -141,3 +142,24 @@ def _products_alone(stack: RecurrentLayers, B: int, *, bf16: bool) -> Way:
         torch_product(d_NG, w_ih, bf16=bf16)
 
     return call
+
+
+def bare_update(trainer: Trainer) -> Way:
+    """The kernels of the trainer's model, forward and backward.
+
+    Layers and logits without dropout and loss. The gradient of the logits is random; the parameters are copies.
+    """
+    model = copy.deepcopy(trainer.model)
+    train = trainer.config.train
+    x_TB, _ = trainer.streams.read(0, train.bptt, trainer.device)
+    d_logits_TBV = torch.randn(train.bptt, train.batch_size, model.vocabulary_size, device=trainer.device)
+    assert model.embedding is not None
+    table_VE = model.embedding.weight
+
+    def update() -> None:
+        with model.autocast(trainer.device):
+            y_TBH, _ = model.layers(Lookup(x_TB, table_VE))
+        model.logits(y_TBH).backward(d_logits_TBV)
+        model.zero_grad()
+
+    return update

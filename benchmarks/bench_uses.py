@@ -1,6 +1,5 @@
-"""Whole uses: a training update beside its bare parts, of lines beside running text, and sampling beside modules."""
+"""Whole uses: a training update beside a plain script, of lines beside running text, and sampling beside modules."""
 
-import copy
 import ctypes
 import time
 from collections.abc import Callable
@@ -22,7 +21,6 @@ from charlm.data.corpus import Corpus
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import read_ids, sample_ids
-from charlm.layers import Lookup
 from charlm.model import CharLM, build_model
 from charlm.training.machine import choose_machine
 from charlm.training.step import Trainer
@@ -201,27 +199,6 @@ def line_corpus(text: str) -> Corpus:
     corpus = make_corpus(f"\n{text.removesuffix(chr(10))}\n")
     ids = corpus.splits["train"]
     return replace(corpus, starts={"train": np.flatnonzero(ids == ids[0]) + 1})
-
-
-def bare_update(trainer: Trainer) -> Way:
-    """The kernels of the trainer's model, forward and backward.
-
-    Layers and logits without dropout and loss. The gradient of the logits is random; the parameters are copies.
-    """
-    model = copy.deepcopy(trainer.model)
-    train = trainer.config.train
-    x_TB, _ = trainer.streams.read(0, train.bptt, trainer.device)
-    d_logits_TBV = torch.randn(train.bptt, train.batch_size, model.vocabulary_size, device=trainer.device)
-    assert model.embedding is not None
-    table_VE = model.embedding.weight
-
-    def update() -> None:
-        with model.autocast(trainer.device):
-            y_TBH, _ = model.layers(Lookup(x_TB, table_VE))
-        model.logits(y_TBH).backward(d_logits_TBV)
-        model.zero_grad()
-
-    return update
 
 
 def measure_sampling(report: Report, effort: Effort) -> None:

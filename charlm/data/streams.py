@@ -49,12 +49,12 @@ class Streams:
         self._piece = max(int(share * self._whole / self._pieces), bptt)  # characters of a piece
         self.length = self._pieces * self._piece
         """Characters of each stream that an epoch reads."""
-        of_shard = np.split(np.arange(batch_size), shard.count)[shard.index]
-        self._begins_B = of_shard * self._whole
-        rows, step = (self._whole + 1, batch_size), self._ids.itemsize
-        all_streams = np.lib.stride_tricks.as_strided(self._ids, rows, (step, step * self._whole), writeable=False)
-        self._streams_SB = all_streams[:, of_shard[0] : of_shard[-1] + 1]
-        """The characters of each stream, and the one after them; a view."""
+        self._begins_B = np.split(np.arange(batch_size) * self._whole, shard.count)[shard.index]
+        used = batch_size * self._whole
+        self._inputs_SB, self._targets_SB = (
+            np.split(ids.reshape(batch_size, self._whole).T, shard.count, axis=1)[shard.index]  # a view
+            for ids in (self._ids[:used], self._ids[1 : used + 1])
+        )
 
     @property
     def windows_per_epoch(self) -> int:
@@ -87,8 +87,8 @@ class Streams:
             end = (piece + 1) * self._whole // self._pieces
             at = (end - (epoch + 1) * self._piece + inside) % self._whole
             count = min(steps - done, self._piece - inside, self._whole - at)
-            ids_2TB[0, done : done + count] = self._streams_SB[at : at + count]
-            ids_2TB[1, done : done + count] = self._streams_SB[at + 1 : at + 1 + count]
+            ids_2TB[0, done : done + count] = self._inputs_SB[at : at + count]
+            ids_2TB[1, done : done + count] = self._targets_SB[at : at + count]
             done += count
         return ids_2TB
 

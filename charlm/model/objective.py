@@ -56,17 +56,18 @@ class _Objective(KernelFunction):
         }
         features, squares = torch.empty_like(outputs), outputs.new_empty(2, T * B)
         objective, total = outputs.new_empty(()), outputs.new_empty(())
-        shared = {"T": T, "B": B, "H": H, "first": T - S, "outputs": outputs, "features": features, **penalties}
+        numbers = {"T": T, "B": B, "H": H, "first": T - S, **penalties}
         if mask is not None:
-            shared |= {"mask": mask.contiguous(), "mask_rows": mask.shape[0] * B}
-        call(OUTPUT, "output_features", **shared, squares=squares)
+            mask = mask.contiguous()
+            numbers["mask_rows"] = mask.shape[0] * B
+        call(OUTPUT, "output_features", **numbers, outputs=outputs, mask=mask, features=features, squares=squares)
         logits = matmul(features[T - S :].view(-1, H), weight.t(), bias, bf16=bf16)
         scored = targets[T - S :].contiguous().view(-1)
         with_backward = any(ctx.needs_input_grad)
         nats, d_logits = cross_entropy(logits, scored, with_backward=with_backward, scale=1 / B)
-        call(OUTPUT, "objective", **shared, squares=squares, nats=nats, objective=objective, cross_entropy=total)
-        ctx.shared, ctx.bf16 = shared, bf16
-        ctx.save_for_backward(d_logits, weight)
+        call(OUTPUT, "objective", **numbers, squares=squares, nats=nats, objective=objective, cross_entropy=total)
+        ctx.numbers, ctx.bf16 = numbers, bf16
+        ctx.save_for_backward(outputs, mask, features, d_logits, weight)
         ctx.mark_non_differentiable(total)
         ctx.set_materialize_grads(False)
         return objective, total
@@ -76,10 +77,11 @@ class _Objective(KernelFunction):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, d_objective: Tensor, d_total: Tensor
     ) -> tuple[Tensor | None, ...]:
-        d_logits, weight = ctx.saved_tensors
-        d_logits, shared = d_logits * d_objective, ctx.shared
-        d_features, d_outputs = matmul(d_logits, weight, bf16=ctx.bf16), torch.empty_like(shared["outputs"])
+        outputs, mask, features, d_logits, weight = ctx.saved_tensors
+        d_logits = d_logits * d_objective
+        d_features, d_outputs = matmul(d_logits, weight, bf16=ctx.bf16), torch.empty_like(outputs)
+        forward = {"outputs": outputs, "mask": mask, "features": features}
         gradients = {"d_objective": d_objective, "d_features": d_features, "d_outputs": d_outputs}
-        call(OUTPUT, "output_gradient", **shared, **gradients)
-        scored = shared["features"][shared["first"] :].view(-1, shared["H"])
+        call(OUTPUT, "output_gradient", **ctx.numbers, **forward, **gradients)
+        scored = features[ctx.numbers["first"] :].view(len(d_logits), -1)
         return d_outputs, None, matmul(d_logits.t(), scored, bf16=ctx.bf16), column_sums(d_logits), None, None

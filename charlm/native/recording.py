@@ -48,12 +48,12 @@ class Recorded:
     The second of two calls of one form is recorded. The next call overwrites what a call returns.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], refusal: str = "") -> None:
         self._function = function
         self._last_form: Any = None
         self._recording: _Recording | None = None
-        self.refusal = ""
-        """Why the function cannot be recorded."""
+        self.refusal = refusal
+        """Why the function is not recorded."""
 
     def __call__(self, form: Any, *arguments: Any) -> Any:
         """The function's result. form: equal for calls that take the same course if their tensors have equal shapes.
@@ -142,7 +142,7 @@ class _Recording(TorchDispatchMode):
 
 
 def _writing(results: list[Any], operator: Any, args: Any, kwargs: Any) -> Callable[[], Any]:
-    """A call that computes the results anew, in their memory."""
+    """A call that computes the results again, in their memory."""
     if len(results) == 1 and (in_place := _overload_with_out(operator)):
         names = {argument.name for argument in in_place._schema.arguments}
         return partial(in_place, *args, **{name: kwargs[name] for name in names & kwargs.keys()}, out=results[0])

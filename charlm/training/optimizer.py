@@ -18,9 +18,11 @@ from charlm.native.update import adam_step, gradient_norm
 
 def _eager(optimizer: type[torch.optim.Optimizer]) -> Any:
     """The class without its hooks for torch.compile: they import torch._dynamo, which takes more than a second."""
-    base = torch.optim.Optimizer
-    plain = {name: inspect.unwrap(getattr(base, name)) for name in ("add_param_group", "zero_grad")}
-    return type(optimizer.__name__, (optimizer,), plain | {"step": torch.no_grad()(inspect.unwrap(optimizer.step))})
+    plain = {
+        "add_param_group": inspect.unwrap(torch.optim.Optimizer.add_param_group),
+        "step": torch.no_grad()(inspect.unwrap(optimizer.step)),
+    }
+    return type(optimizer.__name__, (optimizer,), plain)
 
 
 _AdamW = _eager(torch.optim.AdamW)
@@ -91,6 +93,8 @@ class Muon(_AdamW):
     `shapes` are the shapes of one gate's matrix in each parameter. The Nesterov momentum of a gate's gradient is made
     nearly orthogonal, and scaled so that AdamW's learning rate and decay fit (Liu et al. 2025, arXiv:2502.16982, (4)).
     torch.optim.Muon treats [G·H, H] as one matrix, refuses [D, G·H, H], and multiplies in bfloat16.
+
+    `step` is AdamW's: `step_and_average` calls `step_matrices` before it.
     """
 
     @torch.no_grad()

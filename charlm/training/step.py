@@ -65,12 +65,13 @@ class Trainer:
         averages = [] if self.averaged is None else self.averaged.parameters()
         self._averages = dict(zip(self.parameters, averages, strict=False))
         self.optimizer = build_optimizer(self.model, config.optimizer)
-        self._clipped = self.model.clipped_together()
         # With other backends PyTorch's operators take most of the time.
         self._records = isinstance(selection.backend.driver, CpuDriver)
-        self._recorded_gradients = Recorded(self._backpropagate)
-        self._recorded_clip = Recorded(partial(clip_gradients, self.optimizer, config.optimizer, self._clipped))
-        self._recorded_step = Recorded(partial(step_and_average, self.optimizer, self._averages))
+        refusal = "" if self._records else f"the backend is {self.backend}"
+        clip = partial(clip_gradients, self.optimizer, config.optimizer, self.model.clipped_together())
+        self._recorded_gradients = Recorded(self._backpropagate, refusal)
+        self._recorded_clip = Recorded(clip, refusal)
+        self._recorded_step = Recorded(partial(step_and_average, self.optimizer, self._averages), refusal)
         self.state = TrainState(
             corpus.sha256,
             scored=asdict(replace(corpus.texts["valid"].scored, seen=0.0)) if "valid" in corpus.splits else {},
@@ -124,7 +125,7 @@ class Trainer:
         x_TB, y_TB = self.streams.read(state.position, train.bptt, self.device, state.epoch)
         lr = self.learning_rate()
         loss = self._gradients(x_TB, y_TB)
-        grad_norm, gradient_scale = self._clip_gradients()
+        grad_norm, gradient_scale = self._recorded_clip(addresses(self._parameter_gradients()))
         self._stop_unless_finite(loss.objective, grad_norm)
         self._step(lr, gradient_scale)
         self.drop_gradients()
@@ -188,12 +189,10 @@ class Trainer:
         objective.backward()
         total = loss.cross_entropy / size if size > 1 else loss.cross_entropy
         loss = loss._replace(objective=objective.detach(), cross_entropy=total)
-        return loss, [parameter.grad for parameter in self.parameters]
+        return loss, self._parameter_gradients()
 
-    def _clip_gradients(self) -> tuple[Tensor, Tensor | None]:
-        if self._records:
-            return self._recorded_clip(addresses([parameter.grad for parameter in self.parameters]))
-        return clip_gradients(self.optimizer, self.config.optimizer, self._clipped)
+    def _parameter_gradients(self) -> list[Tensor | None]:
+        return [parameter.grad for parameter in self.parameters]
 
     def _initial_state(self, carried: RecurrentState | None) -> RecurrentState | None:
         """The hidden state before a window: the one after the last window, `carried`.
@@ -208,11 +207,9 @@ class Trainer:
         if carried is None or not draws or self.model.reads_records:
             return carried
         drawn_B1 = torch.rand(self.config.train.batch_size, 1, device=self.device)  # for the streams of all processes
-        begins_B1 = self.group.shard.of(drawn_B1, dim=0) < p
-        if not self.config.model.learned_start:
-            return tuple(tensor.masked_fill(begins_B1, 0.0) for tensor in carried)
-        initial = self.model.initial_state(len(begins_B1))
-        return tuple(torch.where(begins_B1, *pair) for pair in zip(initial, carried, strict=True))
+        continues_B1 = self.group.shard.of(drawn_B1, dim=0) >= p
+        initial = self.model.initial_state(len(continues_B1))
+        return tuple(torch.where(continues_B1, *pair) for pair in zip(carried, initial, strict=True))
 
     def _step(self, lr: float, gradient_scale: Tensor | None) -> None:
         """Make the optimizer's step, and add the weights to their running average."""
@@ -220,15 +217,12 @@ class Trainer:
         updates = self.state.averaged_updates
         decay = min((1 + updates) / (10 + updates), self.config.train.ema) if updates else 0.0
         rates = torch.tensor([lr, decay], dtype=torch.float64)
-        if self._records:
-            states = [tensor for state in self.optimizer.state.values() for tensor in state.values()]
-            gradients = [parameter.grad for parameter in self.parameters]
-            self._recorded_step(addresses([*self.parameters, *gradients, *states]), rates, gradient_scale)
-            return
+        states = [tensor for state in self.optimizer.state.values() for tensor in state.values()]
+        form = addresses([*self.parameters, *self._parameter_gradients(), *states])
         # Muon's products: as the model's on a GPU, float32 on a CPU, where bfloat16 is mostly slow.
         on_cpu = self.device.type == "cpu"
         with nullcontext() if on_cpu else self.model.autocast(self.device):
-            step_and_average(self.optimizer, self._averages, rates, gradient_scale)
+            self._recorded_step(form, rates, gradient_scale)
 
     def start_from_weights(self, weights: dict[str, Tensor]) -> None:
         """Replace the initial weights and their running average."""
