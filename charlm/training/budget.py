@@ -28,7 +28,7 @@ _MOST = 0.5
 """Largest share of the minutes before the first update, and of the rest after the last one."""
 _MEASURING, _MOST_MEASURING_S = 0.08, 5.0
 """Share of the minutes in which speed is measured, and its limit."""
-_START_S, _AFTER_CHOICE_S = 3.0, 1.5
+_START_S, _AFTER_CHOICE_S = 2.5, 0.5
 """Seconds before the first update and after the last, and the part of them that comes after the choice."""
 _UPDATES = 0.92
 """Share of the remaining time that updates get; evaluations, samples and checkpoints get the rest."""
