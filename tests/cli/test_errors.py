@@ -32,6 +32,9 @@ USAGE = [
     ("classify run z.txt --labels it,it --separator .", "labels: found ['it', 'it']; allowed: one or more texts, "),
     ("train x.txt —minutes 5", "found —minutes; allowed: options, or ./—minutes for a file of this name; "),
     ("train x.txt -minutes 5", "found -minutes; type --minutes"),
+    ("train x.txt --cell gru", "found --cell; allowed: the options of `charlm train --help`; type --set model.cell.kind"),
+    ("train --text x.txt", "found --text; allowed: the options of `charlm train --help`; type the text alone, without"),
+    ("sample run --cell gru", "No such option: --cell"),
 ]  # fmt: skip
 
 NAME, SHOWN = f"a{ESC}{RTL}\u2028\n", r"a\x1bc\u202e\u2028\n"
@@ -42,6 +45,7 @@ ERRORS = [
     ("config show quotes.yaml", '; allowed: plain YAML; type " for ” (U+201D)'),
     ("config show lsmt", "a YAML file, or a name from `charlm config list`; did you mean 'lstm' or 'slstm'?"),
     (f"sample run --prompt {RTL}{BYTE}", r"--prompt: found '\u202e' (U+202E), byte 0xFF (not UTF-8), which the model "),
+    ("sample log.txt", "log.txt: found a text; allowed: a run's folder or a checkpoint; `charlm train log.txt` makes o"),
     ("eval run --file odd.txt", UNSEEN),
     ("eval run --file s.txt", "evaluation: found a text of 1 character; allowed: 2 or more"),
     ("score run log.txt", f"log.txt, line 3: found 'Z' (U+005A), which the model has never seen; allowed: {SEEN}"),
