@@ -172,11 +172,13 @@ def test_a_section_gives_the_options_that_are_in_it_and_all_if_it_may_change_its
         (["model.cell.gate_bias=-3", "train.reset_state=0.1"], {("rhn", 1)}),
         (["model.layers=3", "model.dropout=0.3"], {("lstm", 3), ("rhn", 3)}),
         (["model.cell.layer_norm=true", "model.cell.hidden=100"], {("lstm", 1), ("lstm", 2)}),
+        (["model.layers=1"], {("lstm", 1), ("rhn", 1)}),
     ],
 )
 def test_options_choose_the_kinds_that_have_them(speed, given, kinds):
     choice(given=given)
     assert {(measured.model.cell.kind, measured.model.layers) for measured in speed.measured} == kinds
+    assert not any(measured.model.residual for measured in speed.measured if measured.model.layers == 1)
 
 
 def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(speed, of_machine):
