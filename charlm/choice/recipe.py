@@ -57,7 +57,7 @@ def all_settings(candidate: Candidate, minutes: float, valid_share: float, rate:
         "log_every": _round_up(min(2 / update_s, updates / 20)),
         "eval_every": eval_every,
         "save_every": _round_up(min(120 / update_s, updates)),
-        "sample_every": _round_up(max(updates / 5, 20 / update_s)) if minutes >= 1 else 0,
+        "sample_every": _round_up(max(updates / 5, 20 / update_s) if minutes >= 1 else updates / 2),
         "on_divergence": "rollback",
     }
     if not candidate.config.data.records:  # records begin with the initial state, and come in a random order

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from tqdm import tqdm
 
 from charlm.data.vocabulary import Ids
 from charlm.inference.reader import START, Reader, windows_between
@@ -65,7 +66,8 @@ def activations(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
     By the reference equations, one step after the other. The model is in evaluation mode on the CPU.
     """
     reader, state = Reader(model, ids, START), None
-    for start, steps in windows_between(0, len(ids), _STEPS):
+    windows = [*windows_between(0, len(ids), _STEPS)]
+    for start, steps in tqdm(windows, "reading", disable=None, leave=False, unit_scale=_STEPS, unit=" symbols"):
         _, state, activations = model.outputs_and_activations(reader.ids(start, steps), state)
         yield {
             (layer, name, gate): torch.cat(steps).numpy()

@@ -45,7 +45,10 @@ ERRORS = [
     ("config show quotes.yaml", '; allowed: plain YAML; type " for ” (U+201D)'),
     ("config show lsmt", "a YAML file, or a name from `charlm config list`; did you mean 'lstm' or 'slstm'?"),
     (f"sample run --prompt {RTL}{BYTE}", r"--prompt: found '\u202e' (U+202E), byte 0xFF (not UTF-8), which the model "),
-    ("sample log.txt", "log.txt: found a text; allowed: a run's folder or a checkpoint; `charlm train log.txt` makes o"),
+    (
+        "sample log.txt",
+        "log.txt: found a text; allowed: a run's folder or a checkpoint; `charlm train log.txt` makes o",
+    ),
     ("eval run --file odd.txt", UNSEEN),
     ("eval run --file s.txt", "evaluation: found a text of 1 character; allowed: 2 or more"),
     ("score run log.txt", f"log.txt, line 3: found 'Z' (U+005A), which the model has never seen; allowed: {SEEN}"),
