@@ -32,7 +32,7 @@ USAGE = [
     ("classify run z.txt --labels it,it --separator .", "labels: found ['it', 'it']; allowed: one or more texts, "),
     ("train x.txt —minutes 5", "found —minutes; allowed: options, or ./—minutes for a file of this name; "),
     ("train x.txt -minutes 5", "found -minutes; type --minutes"),
-    ("train x.txt --cell gru", "found --cell; allowed: the options of `charlm train --help`; type --set model.cell.kind"),
+    ("train x.txt --cell gru", "found --cell; allowed: the options of `charlm train --help`; type --set model.cel"),
     ("train --text x.txt", "found --text; allowed: the options of `charlm train --help`; type the text alone, without"),
     ("sample run --cell gru", "No such option: --cell"),
 ]  # fmt: skip
@@ -47,7 +47,7 @@ ERRORS = [
     (f"sample run --prompt {RTL}{BYTE}", r"--prompt: found '\u202e' (U+202E), byte 0xFF (not UTF-8), which the model "),
     (
         "sample log.txt",
-        "log.txt: found a text; allowed: a run's folder or a checkpoint; `charlm train log.txt` makes o",
+        "log.txt: found a text; allowed: a run's folder or a checkpoint; `charlm train log.txt` ma",
     ),
     ("eval run --file odd.txt", UNSEEN),
     ("eval run --file s.txt", "evaluation: found a text of 1 character; allowed: 2 or more"),

@@ -8,11 +8,12 @@ const BLOCK = 500; // characters of a block at least, and up to the end of the l
 const LONGEST = 2 * BLOCK; // of a block without a line end
 const NEAR = "600px 0px";
 const KEPT = /[\n\t\u00ad\u200c\u200d]/; // what has a sign and stands in the document all the same, to be copied
-const LINE_ENDS = /[\n\x1e]/;
 const UNSEEN = /^[\p{C}\p{Zl}\p{Zp}]$/u;
 
 /** What is drawn in place of a character; "" for one that shows itself. */
 const standIn = (character) => SIGNS[character] ?? (UNSEEN.test(character) ? "�" : "");
+
+const isLineEnd = (character) => character === "\n" || character === RECORD_END;
 
 /** What stands in the document for a character. */
 function inDocument(character) {
@@ -97,14 +98,14 @@ export class TextView {
   endFrom(start) {
     const most = Math.min(start + LONGEST, this.characters.length);
     for (let index = start + BLOCK; index < most; index++) {
-      if (LINE_ENDS.test(this.characters[index])) return index + 1;
+      if (isLineEnd(this.characters[index])) return index + 1;
     }
     return most;
   }
 
   /** Whether a line goes on behind an index. */
   isInLine(index) {
-    return index > 0 && index < this.characters.length && !LINE_ENDS.test(this.characters[index - 1]);
+    return index > 0 && index < this.characters.length && !isLineEnd(this.characters[index - 1]);
   }
 
   addBlock() {
