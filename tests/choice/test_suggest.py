@@ -128,6 +128,24 @@ def test_choices(text_of, chars, minutes, given, setting, expected):
     assert attrgetter(setting)(choice(minutes, given.split())) == expected
 
 
+@pytest.mark.parametrize(
+    ("chars", "minutes", "least", "most"),
+    [
+        (60_000, 0.5, 8, 12),
+        (200_000, 0.4, 7, 10),
+        (60_000, 1 / 6, 0, 1),
+        (1_000_000, 0.3, 0, 1),
+        (200_000, 30, 15, 20),
+    ],
+)
+def test_evaluations_are_as_many_as_the_time_allows(text_of, chars, minutes, least, most):
+    """About ten in half a minute on a small text, so that overfitting shows; none that cost a short run its updates."""
+    text_of(chars)
+    suggestion = suggest(Request("my.txt", minutes))
+    every = suggestion.config.train.eval_every
+    assert least <= (suggestion.updates // every if every else 0) <= most
+
+
 def test_as_many_members_as_half_of_the_free_memory_holds(text_of, of_machine):
     text_of(300_000)
     given = ["model.cell.kind=lstm", "model.cell.hidden=256", "model.layers=1", "train.batch_size=16"]
