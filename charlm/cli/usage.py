@@ -22,7 +22,7 @@ def worded(error: Any) -> str:
     """A message of typer's about a choice or a number, as charlm's own are: what was found, and what is allowed."""
     if choice := re.fullmatch(r"(?:Value error, )?(.+) is not one of (.+)\.", error.message, re.DOTALL):
         return f"found {choice[1]}; allowed: {choice[2]}"
-    number = re.match(r"Input should be ([^,]+)", error.message)
+    number = re.match(r"(?:Input should be|Unable to parse input string as) ([^,]+)", error.message)
     if number and hasattr(error.__cause__, "errors"):  # pydantic's
         return f"found {error.__cause__.errors()[0]['input']!r}; allowed: {number[1]}"
     return error.message
