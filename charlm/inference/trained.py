@@ -25,7 +25,7 @@ from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.inference.reach import gradient_norms
 from charlm.inference.sampling import next_probabilities, sample_text
-from charlm.inference.seen import earlier_texts, listed_texts, longest_copy
+from charlm.inference.seen import copied_stretches, earlier_texts, listed_texts, space_ids
 from charlm.inference.texts import Pool, each_text, one_text, score_texts, text_features
 from charlm.model import (
     CharLM,
@@ -155,21 +155,26 @@ class TrainedModel:
         likeliest = zip(ids[:k].tolist(), values[:k].tolist(), strict=True)
         return [(self.vocabulary.decode([id], "surrogateescape"), p) for id, p in likeliest]
 
-    def novelty(self, texts: Iterable[str]) -> list[tuple[int, str, float | None]]:
-        """How much of each text is copied from what the weights were trained on, see `seen`.
+    def novelty(self, texts: Iterable[str]) -> list[tuple[float | None, list[tuple[int, int, str]]]]:
+        """What of each text is copied from what the weights were trained on, see `seen`.
 
-        A stretch is copied if all its windows of 20 characters occur in one of these texts. For each text: the length
-        of its longest copied stretch, in characters (bytes for a byte model), that stretch, and the share of its
-        windows that occur; None for a text shorter than a window. DataError if the run's text has changed or is gone.
+        For each text: the share of its windows of 20 characters that occur in one of these texts, None for a text
+        shorter than a window; and (start, length, passage) of each stretch whose windows all occur, the longest first,
+        in characters (bytes for a byte model). White space of any kind and length counts as one space. Unknown
+        characters occur nowhere. DataError if the run's text has changed or is gone.
         """
         (seen, _), separator = self.seen, self.config.data.records
+        all_ids = [self.vocabulary.ids_of(self.vocabulary.canonical(text))[0] for text in each_text(texts, "texts")]
+        copied = copied_stretches(all_ids, seen, space_ids(self.vocabulary, separator))
         answers = []
-        for ids in self._ids_of_all(texts):
-            (start, length), share = longest_copy(ids, seen)
-            stretch = self.vocabulary.decode(ids[start : start + length])
-            if separator:
-                stretch = stretch.replace(end_of_record(separator), separator)
-            answers.append((length, stretch, share))
+        for ids, (stretches, share) in zip(all_ids, copied, strict=True):
+            passages = []
+            for start, length in sorted(stretches, key=lambda stretch: -stretch[1]):
+                passage = self.vocabulary.decode(ids[start : start + length])
+                if separator:
+                    passage = passage.replace(end_of_record(separator), separator)
+                passages.append((start, length, passage))
+            answers.append((share, passages))
         return answers
 
     def evaluate(self, text: str | EncodedText, *, streams: int | None = None, per_symbol: bool = False) -> Evaluation:

@@ -10,7 +10,7 @@ from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.reach import context_curve, least_context
-from charlm.inference.seen import copied_ngrams, copied_stretches
+from charlm.inference.seen import copied_stretches, space_ids
 from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
 from charlm.look.part import check_alike, names_of, seen_note
@@ -136,7 +136,7 @@ def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
     except DataError as error:
         say("skipped", f"copied stretches: {error}")
         return {"copied": [], "unread": one_line(str(error))}
-    copied = copied_stretches(copied_ngrams(ids, seen))
+    [(copied, _)] = copied_stretches([ids], seen, space_ids(trained.vocabulary, trained.config.data.records))
     return {"copied": copied, "unread": one_line("; ".join(unread))}
 
 
