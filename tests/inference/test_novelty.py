@@ -45,6 +45,9 @@ def text_and_corpus(draw):
     return [*itertools.chain(*draw(st.lists(st.one_of(noise, copied), max_size=4)))], corpus
 
 
+LEFT, RIGHT = range(1, 20), range(20, 60)
+
+
 @given(
     both=text_and_corpus(),
     spaces=st.sampled_from([[], [0], [1, 2]]),
@@ -53,6 +56,7 @@ def text_and_corpus(draw):
 )
 @settings(deadline=None)
 @example(both=([*range(60)], [*range(80)]), spaces=[], block=32, dtype=np.uint8)  # copied from two blocks and more
+@example(both=([*LEFT, 0, *RIGHT], [*LEFT, 0, 0, 0, *RIGHT]), spaces=[0], block=1, dtype=np.uint8)
 def test_as_a_naive_search(both, spaces, block, dtype):
     text_ids, corpus_ids = (np.array(ids, dtype) for ids in both)
     with pytest.MonkeyPatch.context() as patch:
