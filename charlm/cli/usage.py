@@ -25,7 +25,7 @@ def worded(error: Any) -> str:
         return f"found {name}; allowed: the options of `{error.ctx.command_path} --help`; type {instead}"
     if choice := re.fullmatch(r"(?:Value error, )?(.+) is not one of (.+)\.", error.message, re.DOTALL):
         return f"found {choice[1]}; allowed: {choice[2]}"
-    number = re.match(r"Input should be ([^,]+)", error.message)
+    number = re.match(r"(?:Input should be|Unable to parse input string as) ([^,]+)", error.message)
     if number and hasattr(error.__cause__, "errors"):  # pydantic's
         return f"found {error.__cause__.errors()[0]['input']!r}; allowed: {number[1]}"
     return error.message

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer.main
 
+from charlm.cli import app
 from tests.conftest import TINY
 from tests.processes import environments
 from tests.stress.fuzz import COMMANDS
@@ -108,6 +110,27 @@ def test_usage(refused, words, text):
     error = refused(words).usage_error
     assert text in error
     assert not COMMANDS.search(error)
+
+
+def below(words, command):
+    """Every command with its words."""
+    if not hasattr(command, "commands"):
+        yield words, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from below([*words, name], each)
+
+
+def test_a_number_of_thousands_of_digits_is_refused_by_every_option(refused):
+    tried = []
+    for words, command in below([], typer.main.get_command(app)):
+        arguments = ["gone" for each in command.params if each.param_type_name == "argument" and each.required]
+        options = [each.opts[0] for each in command.params if each.param_type_name == "option" and not each.is_flag]
+        for option in options:
+            result = refused(" ".join([*words, *arguments, option, "9" * 5000]))
+            assert result.code in (1, 2), (words, option)
+            assert max(map(len, result.err.splitlines())) < 2200, (words, option)
+            tried.append(option)
+    assert {"--length", "--count", "--minutes", "--unknown-as", "--set"} <= {*tried}
 
 
 @pytest.mark.parametrize(("words", "text"), ERRORS)
