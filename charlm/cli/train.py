@@ -53,8 +53,9 @@ def train(
     Without --config, charlm chooses settings for the text, the minutes and this machine, says why, and ends with a
     sample. `charlm config suggest` prints the same settings as YAML.
 
-    Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C quits at once. SIGTERM and a
-    closed terminal (SIGHUP) do the same. Exit codes: 130, 143 and 129.
+    Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C quits at once. SIGTERM,
+    SIGQUIT, a closed terminal (SIGHUP), and the warnings of batch systems (SIGUSR1, SIGUSR2, SIGXCPU) do the same. The
+    exit code is 128 + the signal's number.
 
     \b
     Examples:

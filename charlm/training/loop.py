@@ -62,7 +62,7 @@ class TrainingLoop:
         """
         self._print_header()
         try:
-            with catch_signals(patient=self.group.is_distributed) as self._received:
+            with catch_signals(patient=self.group.is_distributed) as (self._received, self._let_signals_go):
                 self._take_best()
                 if not self.group.on_first(self._last.exists):
                     self._save(is_begun=False)  # from here on the run can be resumed
@@ -83,6 +83,7 @@ class TrainingLoop:
             limit = self._train()
             self._close(limit)
         except _Stopped:
+            self._let_signals_go()
             self._save()
             return self._signals[0]
         return limit

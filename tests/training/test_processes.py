@@ -14,6 +14,7 @@ from charlm.data.corpus import CountedSources
 from charlm.errors import CharlmError
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.machine import choose_machine
+from charlm.training.signals import SIGNALS
 from charlm.training.snapshot import restore_snapshot, take_snapshot
 from charlm.training.start import resume_run, run_of_this_launch, start_run
 from charlm.training.step import Trainer
@@ -225,7 +226,7 @@ def test_nan_in_one_is_a_rollback_in_all(processes, raw, tmp_path):
 
 
 def agreed(group: ProcessGroup) -> tuple[float, list[str]]:
-    return group.agree(group.rank + 5.0, ["SIGTERM"] if is_last(group) else [])
+    return group.agree(group.rank + 5.0, ["SIGTERM"] if is_last(group) else [], SIGNALS)
 
 
 def test_the_clock_of_the_first_and_the_signals_of_all_count(processes):
