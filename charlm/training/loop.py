@@ -12,7 +12,7 @@ from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import draw_sample
 from charlm.model import count_parameters
-from charlm.runs import FOLDER, LAST
+from charlm.runs import BEST, FOLDER, LAST
 from charlm.scored import ScoredText
 from charlm.system.console import say
 from charlm.system.device import describe_device
@@ -148,7 +148,9 @@ class TrainingLoop:
         `rows` does not count these rows: a longer run that resumes from here drops them.
         """
         state = self.trainer.state
-        evaluates = "valid" in self.corpus.splits and state.evaluated_step != state.step
+        if state.best_nats is not None and not self.group.on_first((self.run_dir / FOLDER / BEST).exists):
+            self._take_best()
+        evaluates = "valid" in self.corpus.splits and (state.evaluated_step != state.step or state.best_nats is None)
         if evaluates:
             self._save()  # a fault in the evaluation then costs nothing
         if state.interval_steps:
@@ -283,7 +285,8 @@ class TrainingLoop:
         say("run", str(self.run_dir))
         if limit := self._limit_reached():
             value = getattr(self.config.train, limit)
-            say("limit", f"train.{limit}={value} is already reached; to train on, raise it: --set train.{limit}=…")
+            option = "--minutes …" if limit == "max_minutes" else f"--set train.{limit}=…"
+            say("limit", f"train.{limit}={value} is already reached; to train on, raise it: {option}")
 
     def _record_train(self) -> None:
         """Log the metrics since the last row; DivergenceError if an update was not finite."""
@@ -334,3 +337,5 @@ class TrainingLoop:
         state, best = self.trainer.state, self.group.on_first(best_score, self.run_dir)
         state.is_best = state.is_best and best == (state.best_nats, state.best_step)
         state.best_nats, state.best_step = best
+        if state.best_nats is not None and best[0] is None:
+            say("best", f"{self.run_dir / FOLDER / BEST} is gone or damaged; its score does not count any more")

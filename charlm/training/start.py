@@ -22,7 +22,7 @@ from charlm.system.formatting import counted, format_bytes, format_share
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
 from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights, say_if_other_step
-from charlm.training.folder import claim_if_there, claim_run, make_folder, refusing_os_errors
+from charlm.training.folder import claim_if_there, claim_run, keep_config, make_folder, refusing_os_errors
 from charlm.training.loop import OnRow, TrainingLoop
 from charlm.training.machine import Machine, choose_machine
 from charlm.training.metrics import Tracker
@@ -70,6 +70,7 @@ def start_run(
         if is_new:
             run_dir = group.on_first(make_folder, run_dir, name, locks)
         assert run_dir is not None
+        group.on_first(keep_config, run_dir)
         return _fit(trainer, run_dir, on_row)
 
 
