@@ -296,10 +296,14 @@ class TrainingLoop:
         self._train_row = row
 
     def _record(self, row: dict[str, Any]) -> None:
-        self.group.on_first(check_ours, self.run_dir)
+        self.group.on_first(self._write, row)
+
+    def _write(self, row: dict[str, Any]) -> None:
+        check_ours(self.run_dir)
         self.tracker.record(row)
-        if self._on_row and self.group.is_first:
-            self._on_row(row)
+        if self._on_row:
+            with contextlib.chdir("."):  # the function may change the working folder, but the run's may be relative
+                self._on_row(row)
 
     def _roll_back(self, error: DivergenceError) -> None:
         """Go back to the last checkpoint and halve the learning rate, or raise `error`.
@@ -335,7 +339,7 @@ class TrainingLoop:
     def _take_best(self) -> None:
         """After a restore: take score and step of `best` from its file, which may hold weights of a later step."""
         state, best = self.trainer.state, self.group.on_first(best_score, self.run_dir)
-        state.is_best = state.is_best and best == (state.best_nats, state.best_step)
-        state.best_nats, state.best_step = best
         if state.best_nats is not None and best[0] is None:
             say("best", f"{self.run_dir / FOLDER / BEST} is gone or damaged; its score does not count any more")
+        state.is_best = state.is_best and best == (state.best_nats, state.best_step)
+        state.best_nats, state.best_step = best
