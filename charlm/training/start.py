@@ -118,9 +118,9 @@ def prepare(
     machine = machine or choose_machine(config, group)
     corpus = group.local_first(load)
     group.check_equal("text", lambda: (corpus.sha256, corpus.vocabulary.to_json()))
-    for name, ids in corpus.splits.items():
-        streams = config.train.batch_size if name == "train" else 1
-        group.on_each(check_length, len(ids), streams, config.train.bptt, f"{name} split")
+    for name, streams in (("train", config.train.batch_size), ("valid", 1)):
+        if name in corpus.splits:
+            group.on_each(check_length, len(corpus.splits[name]), streams, config.train.bptt, f"{name} split")
     _say_text(config, corpus)
     for line in ignored_options(config):
         say("ignored", line)
