@@ -36,7 +36,7 @@ from charlm.runs import (
     read_header,
     unreadable_checkpoint,
 )
-from charlm.system.files import read_file, replace_file
+from charlm.system.files import NotOwnError, read_file, replace_file
 from charlm.system.host import free_bytes
 from charlm.version import __version__
 
@@ -98,10 +98,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read and verify a checkpoint; CheckpointError unless the file is whole and unaltered."""
     if not path.is_file():
         raise DamagedCheckpointError(f"{path}: no such file; allowed: a run's folder or a checkpoint in its {FOLDER}/")
+    free = free_bytes()
     try:
-        data = read_file(path, free_bytes() or sys.maxsize)
+        data = read_file(path, sys.maxsize if free is None else free)
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
+    except NotOwnError as error:
+        raise CheckpointError(f"{path}: {error.strerror} of free memory; free some, or use a smaller model") from None
     except (SafetensorError, OSError) as error:
         raise unreadable_checkpoint(path, error) from None
     check_format(path, header)

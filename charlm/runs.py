@@ -10,7 +10,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from charlm.errors import CheckpointError, DamagedCheckpointError
+from charlm.errors import CheckpointError, DamagedCheckpointError, RunError
 from charlm.scored import ScoredText
 from charlm.system.files import is_text, lfs_fault, read_file, reason_of, regular
 from charlm.system.formatting import model_in_words
@@ -21,7 +21,8 @@ FORMAT = "charlm checkpoint"
 VERSION = 7
 FOLDER = "checkpoints"
 LAST, BEST = "last.safetensors", "best.safetensors"
-CONFIG = "config.yaml"
+CONFIG, OWN_CONFIG = "config.yaml", "own-config.yaml"
+"""The run's, and what the user had in its place before the run."""
 TEXT = "text.txt"
 """The text of a run that read it from a pipe."""
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
@@ -182,6 +183,20 @@ def find_checkpoint(path: Path, option: str = "") -> Path:
 def run_of(folder: Path) -> Path:
     """The run whose checkpoints the folder holds; else the folder itself."""
     return folder.parent if folder.name == FOLDER and not (folder / FOLDER).exists() else folder
+
+
+def has_checkpoint(run_dir: Path) -> bool:
+    """Whether there is something to resume from."""
+    return any((run_dir / FOLDER).glob("*.safetensors"))
+
+
+def check_new(run_dir: Path) -> None:
+    """RunError if a new run may not write to this folder. A run that has no checkpoint yet does not count."""
+    if has_checkpoint(run_dir):
+        raise RunError(f"{run_dir}: already holds a run; allowed: --resume to continue it, or another --run-dir")
+    for file in (run_dir / METRICS, run_dir / SAMPLES):
+        if file.exists() and file.stat().st_size:
+            raise RunError(f"{file}: exists, and the run would write to it; allowed: another --run-dir")
 
 
 def check_resumable(run_dir: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from charlm.errors import DataError
 from charlm.system.console import say
-from charlm.system.files import read_file, reason_of, replace_file
+from charlm.system.files import NotOwnError, read_file, reason_of, replace_file
 
 TIMEOUT_S = 30.0
 
@@ -47,9 +47,9 @@ def place_of(name: str) -> Path:
 def fetch(name: str) -> Path:
     """The file of a text, downloaded unless it is there; DataError for all faults."""
     path, entry = place_of(name), CATALOG[name]
+    remedy = "move or delete the file, then run the command again"
     try:
         if path.exists():
-            remedy = "move or delete the file, then run the command again"
             _check_sha256(read_file(path, entry["size"]), entry, path, remedy)
             return path
         FOLDER.mkdir(parents=True, exist_ok=True)
@@ -57,6 +57,9 @@ def fetch(name: str) -> Path:
         content = _received(entry["url"], elsewhere)
         _check_sha256(content, entry, entry["url"], elsewhere)
         replace_file(path, content)
+    except NotOwnError as error:
+        allowed = f"allowed: the text itself, of {entry['size']:,} bytes; {remedy}"
+        raise DataError(f"{path}: {error.strerror}; {allowed}") from error
     except OSError as error:
         allowed = f"allowed: a writable folder with room for {name}"
         raise DataError(f"{error.filename or FOLDER}: {reason_of(error)}; {allowed}") from error

@@ -37,7 +37,7 @@ from charlm.model import (
     load_weights,
     uninitialized_model,
 )
-from charlm.runs import FOLDER, find_checkpoint
+from charlm.runs import BEST, FOLDER, LAST, find_checkpoint
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
 from charlm.system.formatting import counted, printable, source_name
@@ -394,8 +394,11 @@ def load(path: str | Path, device: str | torch.device = "auto", precision: str =
     where = resolve_device(str(device))
     file = find_checkpoint(Path(path))
     checkpoint = read_checkpoint(file)
+    progress = checkpoint.progress
+    if file.name == LAST and Path(path).is_dir() and progress.get("best_nats") is not None:
+        say("note", f"{file.with_name(BEST)} is gone; the weights are those of update {progress['step']}, in {LAST}")
     network = load_model(checkpoint, where, precision)
-    return TrainedModel(file, network, checkpoint.vocabulary, checkpoint.config, checkpoint.progress)
+    return TrainedModel(file, network, checkpoint.vocabulary, checkpoint.config, progress)
 
 
 def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "auto") -> Network:

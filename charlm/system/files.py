@@ -48,13 +48,24 @@ def move(source: Path, target: Path) -> None:
                 raise
             time.sleep(pause_s)
     if sys.platform != "win32":  # which has no call for it
-        descriptor = os.open(target.parent, os.O_RDONLY)
+        _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk, if its file system can do that."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
 
 
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
+"""What network disks answer that cannot sync a folder; the last, for a folder that may be written but not read."""
 _PAUSES_S = (0.01, 0.1, 0.5, 1.0) if sys.platform == "win32" else ()
 
 

@@ -184,6 +184,13 @@ def test_a_pickle_is_not_run(tmp_path):
     assert marker.is_dir(), "the malice of this test works"
 
 
+def test_a_checkpoint_larger_than_the_free_memory_is_not_called_damaged(saved, monkeypatch):
+    monkeypatch.setattr(module, "free_bytes", lambda: 0)
+    with pytest.raises(CheckpointError, match="more than 0 of free memory") as caught:
+        read_checkpoint(saved)
+    assert not isinstance(caught.value, DamagedCheckpointError)
+
+
 @pytest.mark.parametrize("header", [None, {"format": "pt"}, FORMAT, FORMAT | {"version": "99"}])
 def test_a_file_of_another_program_or_version_or_without_a_hash(tmp_path, header):
     save_file({"weights/decoder.weight": torch.zeros(3)}, tmp_path / LAST, header)

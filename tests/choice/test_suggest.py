@@ -21,7 +21,7 @@ from charlm.choice.suggest import suggest
 from charlm.config import Config, load_config, merged, parse_config, read_settings
 from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import CharlmError
+from charlm.errors import CharlmError, DeviceError
 from charlm.model import count_parameters
 from charlm.runs import find_checkpoint
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
@@ -154,6 +154,9 @@ def test_as_many_members_as_half_of_the_free_memory_holds(text_of, of_machine):
         model = config.model.model_copy(update={"members": members})
         of_machine(free_bytes=2 * least_bytes(config.model_copy(update={"model": model}), 70, MACHINE))
         assert choice(240, given).model.members == members
+    of_machine(free_bytes=0)
+    with pytest.raises(DeviceError):
+        choice(240, given)
 
 
 @pytest.mark.parametrize(

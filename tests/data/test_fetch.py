@@ -50,12 +50,13 @@ def test_a_text_is_downloaded_once_into_a_new_folder(text, write, tmp_path, body
     assert [path.name for path in folder.iterdir()] == ["corpus.txt"]
 
 
-def test_another_file_is_never_overwritten(text, write, tmp_path):
+@pytest.mark.parametrize("own", [b"my own", TEXT + b"x"], ids=["smaller", "larger"])
+def test_another_file_is_never_overwritten(text, write, tmp_path, own):
     write("served.txt", TEXT)
-    write("data/corpus.txt", "my own")
-    with pytest.raises(DataError):
+    write("data/corpus.txt", own)
+    with pytest.raises(DataError, match="; move or delete the file, then run the command again"):
         fetch(text)
-    assert (tmp_path / "data/corpus.txt").read_bytes() == b"my own"
+    assert (tmp_path / "data/corpus.txt").read_bytes() == own
 
 
 @pytest.mark.parametrize(

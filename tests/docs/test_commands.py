@@ -79,7 +79,8 @@ def test_commands_run_in_the_order_of_the_page(name, cli):
                 piped = Path(command.removeprefix("tail -f ")).read_bytes()
                 continue
             arguments = shlex.split(command)[1:]
-            less = ["--set", "train.max_steps=3"] if "--resume" in arguments else LESS.get(arguments[0], [])
+            continues = arguments[:2] == ["train", "--resume"]
+            less = ["--set", "train.max_steps=3"] if continues else LESS.get(arguments[0], [])
             result = cli(*arguments, *less, stdin=piped)
             assert result.code == 0, f"{line}\n{result.err}"
             piped = result.out.encode()
