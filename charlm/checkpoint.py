@@ -26,7 +26,7 @@ from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.model import count_parameters
-from charlm.runs import BEST, FOLDER, FORMAT, VERSION, check_format, parse_progress, read_header
+from charlm.runs import BEST, FOLDER, FORMAT, HEADER_BYTES, VERSION, check_format, parse_progress, read_header
 from charlm.system.files import read_file, replace_file
 from charlm.system.host import free_bytes
 from charlm.version import __version__
@@ -79,6 +79,9 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
     try:
         path.parent.mkdir(exist_ok=True)  # but not the run's folder, if the user removed it
         data = save(tensors, header)
+        if (size := _header_bytes(data)) > HEADER_BYTES:
+            allowed = f"allowed: {HEADER_BYTES:,}; choose fewer layers or members"
+            raise RunError(f"{path}: cannot be written: found a header of {size:,} bytes; {allowed}")
         for name in (*also_as, path):
             replace_file(name, data)
     except OSError as error:
@@ -91,9 +94,11 @@ def read_checkpoint(path: Path) -> Checkpoint:
         raise DamagedCheckpointError(f"{path}: no such file; allowed: a run's folder or a checkpoint in its {FOLDER}/")
     try:
         data = read_file(path, free_bytes() or sys.maxsize)
+        if (size := _header_bytes(data)) > HEADER_BYTES:
+            raise ValueError(f"a header of {size} bytes")
         tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
-    except (SafetensorError, OSError) as error:
+        header = json.loads(data[8 : 8 + size]).get("__metadata__") or {}
+    except (SafetensorError, OSError, ValueError) as error:
         raise DamagedCheckpointError(
             f"{path}: damaged, or not a checkpoint ({' '.join(str(error).split())}); use another one of the run"
         ) from None
@@ -103,6 +108,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if fault := next((name for name, tensor in tensors.items() if not all_finite(tensor)), None):
         raise DamagedCheckpointError(f"{path}: {fault} holds numbers that are not finite; use another one of the run")
     return _parse(path, header, tensors)
+
+
+def _header_bytes(data: bytes) -> int:
+    return int.from_bytes(data[:8], "little")
 
 
 def all_finite(tensor: Tensor) -> bool:
