@@ -26,7 +26,17 @@ from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.model import count_parameters
-from charlm.runs import BEST, FOLDER, FORMAT, HEADER_BYTES, VERSION, check_format, parse_progress, read_header
+from charlm.runs import (
+    BEST,
+    FOLDER,
+    FORMAT,
+    HEADER_BYTES,
+    VERSION,
+    check_format,
+    parse_progress,
+    read_header,
+    unreadable_checkpoint,
+)
 from charlm.system.files import read_file, replace_file
 from charlm.system.host import free_bytes
 from charlm.version import __version__
@@ -99,9 +109,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         tensors = load(data)
         header = json.loads(data[8 : 8 + size]).get("__metadata__") or {}
     except (SafetensorError, OSError, ValueError) as error:
-        raise DamagedCheckpointError(
-            f"{path}: damaged, or not a checkpoint ({' '.join(str(error).split())}); use another one of the run"
-        ) from None
+        raise unreadable_checkpoint(path, error) from None
     check_format(path, header)
     if header.get("sha256") != digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
         raise DamagedCheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")

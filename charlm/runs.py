@@ -1,7 +1,9 @@
 """Runs on disk: the names of their files, and what the header of a checkpoint says. Imports no torch."""
 
+import contextlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 from charlm.errors import CheckpointError, DamagedCheckpointError
 from charlm.scored import ScoredText
-from charlm.system.files import read_file, reason_of, regular
+from charlm.system.files import is_text, lfs_fault, read_file, reason_of, regular
 from charlm.system.formatting import model_in_words
 from charlm.system.lock import is_locked
 from charlm.system.number import LARGEST, in_range
@@ -112,9 +114,21 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
             raise ValueError("no step, or an impossible number of parameters")
         return json.loads(header["config"]), progress, parameters
     except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise DamagedCheckpointError(
-            f"{path}: damaged, or not a checkpoint ({error}); use another one of the run"
-        ) from None
+        raise unreadable_checkpoint(path, error) from None
+
+
+def unreadable_checkpoint(path: Path, error: Exception) -> DamagedCheckpointError:
+    """The error for a file that cannot be read as a checkpoint."""
+    head = b""
+    with contextlib.suppress(OSError), open(path, "rb", opener=regular) as file:
+        head = file.read(200)
+    if fault := lfs_fault(path, head):
+        return DamagedCheckpointError(fault)
+    if head and is_text(head):
+        train = f"`charlm train {shlex.quote(str(path))}` makes one"
+        return DamagedCheckpointError(f"{path}: found a text; allowed: a run's folder or a checkpoint; {train}")
+    reason = " ".join(str(error).split())
+    return DamagedCheckpointError(f"{path}: damaged, or not a checkpoint ({reason}); use another one of the run")
 
 
 def check_format(path: Path, header: Mapping[str, str]) -> None:

@@ -67,8 +67,13 @@ def _usage_errors_printable() -> Iterator[None]:
         message = worded(error)
         if advice := what_to_type(message):
             message = message.removesuffix(".") + advice
-        error.message = printable(message)
+        error.message = printable(_shortened(message))
         raise
+
+
+def _shortened(line: str) -> str:
+    """A message, which may quote a key of megabytes."""
+    return line if len(line) <= 2000 else f"{line[:1500]} […] {line[-500:]}"
 
 
 def _drop_output() -> None:
@@ -141,8 +146,8 @@ def main() -> None:
     except Exception as error:
         if (lines := _explained(error)) is None:
             raise
-        for line in lines:  # a very long one may quote a key of megabytes
-            say_error(line if len(line) <= 2000 else f"{line[:1500]} […] {line[-500:]}")
+        for line in lines:
+            say_error(_shortened(line))
         sys.exit(1)
 
 

@@ -1,5 +1,6 @@
 """Files and folders."""
 
+import codecs
 import contextlib
 import errno
 import os
@@ -135,6 +136,21 @@ _ENCODINGS = {
     "UTF-16BE": rb"(\0[^\0]){16}",
 }
 """How texts that are not in UTF-8 begin: with a mark, or with sixteen characters of ASCII."""
+
+
+def is_text(head: bytes) -> bool:
+    """Whether a file that begins with `head` can be a text in UTF-8."""
+    try:
+        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
+    except UnicodeDecodeError:
+        return False
+
+
+def lfs_fault(name: str | Path, head: bytes) -> str:
+    """What is wrong with a file that begins with `head` and stands for another one; "" for other files."""
+    if head.startswith(b"version https://git-lfs."):
+        return f"{name}: found git-lfs's pointer to the file; allowed: the file itself; run `git lfs pull`"
+    return ""
 
 
 def encoding_fault(name: str | Path, head: bytes) -> str:

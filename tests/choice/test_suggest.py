@@ -128,6 +128,24 @@ def test_choices(text_of, chars, minutes, given, setting, expected):
     assert attrgetter(setting)(choice(minutes, given.split())) == expected
 
 
+@pytest.mark.parametrize(
+    ("chars", "minutes", "least", "most"),
+    [
+        (60_000, 0.5, 8, 12),
+        (200_000, 0.4, 7, 10),
+        (60_000, 1 / 6, 0, 1),
+        (1_000_000, 0.3, 0, 1),
+        (200_000, 30, 15, 20),
+    ],
+)
+def test_evaluations_are_as_many_as_the_time_allows(text_of, chars, minutes, least, most):
+    """About ten in half a minute on a small text, so that overfitting shows; none that cost a short run its updates."""
+    text_of(chars)
+    suggestion = suggest(Request("my.txt", minutes))
+    every = suggestion.config.train.eval_every
+    assert least <= (suggestion.updates // every if every else 0) <= most
+
+
 def test_as_many_members_as_half_of_the_free_memory_holds(text_of, of_machine):
     text_of(300_000)
     given = ["model.cell.kind=lstm", "model.cell.hidden=256", "model.layers=1", "train.batch_size=16"]
@@ -172,11 +190,13 @@ def test_a_section_gives_the_options_that_are_in_it_and_all_if_it_may_change_its
         (["model.cell.gate_bias=-3", "train.reset_state=0.1"], {("rhn", 1)}),
         (["model.layers=3", "model.dropout=0.3"], {("lstm", 3), ("rhn", 3)}),
         (["model.cell.layer_norm=true", "model.cell.hidden=100"], {("lstm", 1), ("lstm", 2)}),
+        (["model.layers=1"], {("lstm", 1), ("rhn", 1)}),
     ],
 )
 def test_options_choose_the_kinds_that_have_them(speed, given, kinds):
     choice(given=given)
     assert {(measured.model.cell.kind, measured.model.layers) for measured in speed.measured} == kinds
+    assert not any(measured.model.residual for measured in speed.measured if measured.model.layers == 1)
 
 
 def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(speed, of_machine):

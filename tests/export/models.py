@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from charlm.config import parse_config
-from charlm.data.records import reset_id_of
+from charlm.data.records import end_of_record, reset_id_of
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference.trained import TrainedModel
 from charlm.model import build_model
@@ -56,7 +56,8 @@ def model_of(case="lstm", inputs="embedding", level: Any = "char", records="", *
     if case in OWN:
         whole = config.model.model_copy(update={"cell": OWN[case](hidden=HIDDEN)})
         config = config.model_copy(update={"model": whole})
-    vocabulary = Vocabulary(level, "" if level == "byte" else CHARACTERS)
+    characters = "".join(sorted({*CHARACTERS, *(end_of_record(records) if records else "")}))
+    vocabulary = Vocabulary(level, "" if level == "byte" else characters)
     network = build_model(config.model, len(vocabulary)).eval()
     network.reset_id = reset_id_of(records, vocabulary)
     with torch.no_grad():

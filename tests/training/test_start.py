@@ -8,7 +8,7 @@ import torch
 from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config, parse_config
-from charlm.errors import DataError, RunError
+from charlm.errors import ConfigError, DataError, RunError
 from charlm.model import build_model, count_parameters
 from charlm.native import precision
 from charlm.system.host import free_bytes, process_peak_bytes, raise_limit_or
@@ -104,6 +104,19 @@ def test_weights_stay_and_every_member_gets_the_new_characters(tmp_path, config_
         old, new = (each.weights[f"{member}.decoder.bias"] for each in (first, second))
         assert torch.equal(new[-2:], old.min().expand(2))
         assert second.weights[f"{member}.embedding.weight"][-2:].abs().min() > 0
+
+
+@pytest.mark.parametrize("more", [0, 2])
+def test_new_characters_must_leave_the_step_of_the_first_layer_as_it_is(tmp_path, config_of, more):
+    """A layer of SRU with as many inputs as units has another step; inputs are the characters, before or after."""
+    model = {"cell": {"kind": "sru", "hidden": len({*words_text(4000)}) + more}, "embedding": 0}
+    start_run(config_of(model=model, **STILL), tmp_path / "first")
+    other = tmp_path / "other.txt"
+    other.write_text(words_text(4000, seed=3).replace("a", "ä").replace("e", "日"))
+    config = config_of(data={"source": str(other), "grow_vocabulary": True}, model=model, **STILL)
+    with pytest.raises(ConfigError, match=r"^data.grow_vocabulary: found \d+ characters that grow to \d+, and "):
+        start_run(config, tmp_path / "second", read_checkpoint(tmp_path / "first" / LAST))
+    assert not (tmp_path / "second").exists()
 
 
 def test_the_start_is_scored_and_kept_if_no_update_improves_on_it(tmp_path, config_of, first):
