@@ -30,6 +30,7 @@ from charlm.runs import (
     BEST,
     FOLDER,
     FORMAT,
+    HEADER_BYTES,
     VERSION,
     check_format,
     parse_progress,
@@ -88,6 +89,9 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
     try:
         path.parent.mkdir(exist_ok=True)  # but not the run's folder, if the user removed it
         data = save(tensors, header)
+        if (size := _header_bytes(data)) > HEADER_BYTES:
+            allowed = f"allowed: {HEADER_BYTES:,}; choose fewer layers or members"
+            raise RunError(f"{path}: cannot be written: found a header of {size:,} bytes; {allowed}")
         for name in (*also_as, path):
             replace_file(name, data)
     except OSError as error:
@@ -101,11 +105,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
     free = free_bytes()
     try:
         data = read_file(path, sys.maxsize if free is None else free)
+        if (size := _header_bytes(data)) > HEADER_BYTES:
+            raise ValueError(f"a header of {size} bytes")
         tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
+        header = json.loads(data[8 : 8 + size]).get("__metadata__") or {}
     except NotOwnError as error:
         raise CheckpointError(f"{path}: {error.strerror} of free memory; free some, or use a smaller model") from None
-    except (SafetensorError, OSError) as error:
+    except (SafetensorError, OSError, ValueError) as error:
         raise unreadable_checkpoint(path, error) from None
     check_format(path, header)
     if header.get("sha256") != digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
@@ -113,6 +119,10 @@ def read_checkpoint(path: Path) -> Checkpoint:
     if fault := next((name for name, tensor in tensors.items() if not all_finite(tensor)), None):
         raise DamagedCheckpointError(f"{path}: {fault} holds numbers that are not finite; use another one of the run")
     return _parse(path, header, tensors)
+
+
+def _header_bytes(data: bytes) -> int:
+    return int.from_bytes(data[:8], "little")
 
 
 def all_finite(tensor: Tensor) -> bool:

@@ -15,6 +15,7 @@ from charlm.scored import ScoredText
 from charlm.system.files import is_text, lfs_fault, read_file, reason_of, regular
 from charlm.system.formatting import model_in_words
 from charlm.system.lock import is_locked
+from charlm.system.number import LARGEST, in_range
 from charlm.version import __version__
 
 FORMAT = "charlm checkpoint"
@@ -29,8 +30,8 @@ METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 CHARTS = "train", "valid"
 LOG_BYTES = 500_000_000
 """The largest METRICS and SAMPLES that are read: about two million rows."""
-_HEADER_BYTES = 100_000_000
-"""The largest header that safetensors allows."""
+HEADER_BYTES = 4_000_000
+"""The largest header of a checkpoint: a usual one has 10,000, and JSON takes up to 30 times its size in memory."""
 
 
 @dataclass(frozen=True)
@@ -97,20 +98,23 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
     try:
         with open(path, "rb", opener=regular) as file:
             size = int.from_bytes(file.read(8), "little")
-            if size > _HEADER_BYTES:
+            if size > HEADER_BYTES:
                 raise ValueError(f"a header of {size} bytes")
             tensors = json.loads(file.read(size))
             file_bytes = os.fstat(file.fileno()).st_size
         header = tensors.pop("__metadata__")
         check_format(path, header)
-        end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        end = 0
+        for tensor in tensors.values():
+            _, end_of_tensor = tensor["data_offsets"]
+            end = max(end, end_of_tensor)
         if file_bytes != 8 + size + end:
             raise ValueError(f"{file_bytes} bytes instead of {8 + size + end}")
         parameters, progress = int(header["parameters"]), parse_progress(header["progress"])
         if "step" not in progress or not 0 < parameters < 2**63:
             raise ValueError("no step, or an impossible number of parameters")
         return json.loads(header["config"]), progress, parameters
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise unreadable_checkpoint(path, error) from None
 
 
@@ -247,15 +251,15 @@ def describe_run(folder: Path) -> RunSummary:
                 state=usable,
                 written_s=_written_s(file),
                 kind=model["cell"]["kind"].rpartition(":")[2],
-                layers=int(model["layers"]),
-                hidden=int(model["cell"]["hidden"]),
-                members=int(model["members"]),
+                layers=in_range("layers", model["layers"], 1, LARGEST),
+                hidden=in_range("hidden", model["cell"]["hidden"], 1, LARGEST),
+                members=in_range("members", model["members"], 1, LARGEST),
                 parameters=parameters,
                 step=progress["step"],
                 best_nats=_best_nats(folder),
                 scored=ScoredText.from_json(progress.get("scored")),
             )
-        except (DamagedCheckpointError, KeyError, TypeError, AttributeError, ValueError, OverflowError):
+        except (DamagedCheckpointError, KeyError, TypeError, AttributeError, ValueError):
             continue
         except CheckpointError:
             state = "other version"

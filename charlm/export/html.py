@@ -28,6 +28,8 @@ from charlm.web.page import html_page, packed
 KERNEL = files("charlm.web") / "model" / "kernel.wasm"
 _UNITS_LENGTH = 5000
 """Characters of validation text by which units get their names."""
+_UNITS_WORK = 2_500_000
+"""Characters times operations of all layers, which take seconds."""
 _EXAMPLE_LENGTH = 240
 
 
@@ -52,7 +54,9 @@ def _of_validation_text(trained: TrainedModel) -> tuple[list[dict[str, Any]], st
     The text is its beginning, up to a space. Nothing if the validation text is gone.
     """
     try:
-        ids = opening(trained, trained.split("valid"), _UNITS_LENGTH).ids
+        operations = sum(len(form.program.nodes) for form in trained.single_network.layers.forms)
+        length = min(_UNITS_LENGTH, _UNITS_WORK // operations)
+        ids = opening(trained, trained.split("valid"), length).ids
     except DataError:
         return [], ""
     text = trained.vocabulary.decode(ids[:_EXAMPLE_LENGTH].tolist())

@@ -12,11 +12,13 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.inference.trained import TrainedModel
 from charlm.model import build_model
 from tests.cells.measure import CASES
-from tests.export.odd import Odd
+from tests.export.odd import Deep, Odd
 from tests.pairwise import all_pairs
 
 CHARACTERS = "\n abcdefghé😀"
 HIDDEN = 13
+OWN = {"odd": Odd, "deep": Deep}
+"""Cells that no config can name."""
 CELLS_TO_EXPORT = {str(case): {"kind": case.kind, **case.options} for case in CASES}
 EMBEDDINGS = {
     "embedding": {"embedding": 7},
@@ -51,8 +53,8 @@ def model_of(case="lstm", inputs="embedding", level: Any = "char", records="", *
     config = parse_config(
         {"data": {"source": "gone.txt", "level": level, "records": records}, "model": model}, "a test"
     )
-    if case == "odd":  # no config can name it
-        whole = config.model.model_copy(update={"cell": Odd(hidden=HIDDEN)})
+    if case in OWN:
+        whole = config.model.model_copy(update={"cell": OWN[case](hidden=HIDDEN)})
         config = config.model_copy(update={"model": whole})
     characters = "".join(sorted({*CHARACTERS, *(end_of_record(records) if records else "")}))
     vocabulary = Vocabulary(level, "" if level == "byte" else characters)

@@ -15,6 +15,7 @@ from charlm.system.host import free_bytes, process_peak_bytes, raise_limit_or
 from charlm.system.lock import is_locked, locked
 from charlm.training.machine import choose_machine, least_bytes
 from charlm.training.start import resume_run, start_run
+from tests.export.odd import Deep
 from tests.runs import contents, interrupted_after, rows, with_max_steps
 from tests.text import words_text
 
@@ -164,6 +165,10 @@ def test_the_bound_is_between_the_weights_and_what_a_run_takes(trainer_of, kind,
     logits = 4 * 4 * scored_steps * len(trainer.corpus.vocabulary)  # their gradient, which autograd makes on the way
     least = least_bytes(trainer.config, len(trainer.corpus.vocabulary), choose_machine(trainer.config))
     assert of_weights < least <= of_weights + logits + sum(saved.values())
+
+
+def test_a_step_too_long_for_a_kernel_has_none(config_of):
+    assert choose_machine(config_of(), cells=[Deep(hidden=3)]).has_kernels is False
 
 
 def test_a_container_has_what_its_group_leaves_it(write, tmp_path):
