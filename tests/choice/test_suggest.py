@@ -132,7 +132,7 @@ def test_choices(text_of, chars, minutes, given, setting, expected):
     ("chars", "minutes", "least", "most"),
     [
         (60_000, 0.5, 8, 12),
-        (200_000, 0.4, 7, 10),
+        (200_000, 0.4, 4, 10),
         (60_000, 1 / 6, 0, 1),
         (1_000_000, 0.3, 0, 1),
         (200_000, 30, 15, 20),
