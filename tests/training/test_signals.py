@@ -16,6 +16,17 @@ from tests.training.conftest import assert_same_run
 CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGQUIT": 131, "SIGUSR1": 138, "SIGUSR2": 140, "SIGXCPU": 152}
 
 
+@pytest.fixture(autouse=True)
+def in_the_foreground():
+    """A shell has jobs in the background ignore some signals."""
+    ignored = [number for name in CODES if signal.getsignal(number := signal.Signals[name]) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.Signals[name], code) for name, code in CODES.items()])
 def test_a_signal_stops_the_run_after_a_checkpoint(tmp_path, cli, tiny_config, number, code):
     run = tmp_path / "run"
