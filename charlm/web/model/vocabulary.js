@@ -28,13 +28,17 @@ export class Vocabulary {
   /** A typed text in characters that the model knows, as far as they mean the same; as in charlm/data/vocabulary.py. */
   familiar(text) {
     if (!this.withoutOwnId(text).length) return text;
-    let best = text;
-    for (const form of ["NFC", "NFD"].map((name) => text.normalize(name))) {
-      if (this.withoutOwnId(form).length < this.withoutOwnId(best).length) best = form;
-    }
+    let best = this.canonical(text);
     if (!this.ids.has("\r")) best = best.replaceAll("\r\n", "\n");
     if (this.substitutes.has('"') && this.ids.has("”")) best = best.replace(/(?<=[^ \n\t])"/gu, "”");
     return Array.from(best, (character) => this.substitutes.get(character) ?? character).join("");
+  }
+
+  /** The text with letters that the model does not know in a Unicode form that it knows, NFC or NFD, if any. */
+  canonical(text) {
+    const isKnown = (form) => !this.withoutOwnId(form).length;
+    const inKnownForm = (letter) => [letter, letter.normalize("NFC"), letter.normalize("NFD")].find(isKnown) ?? letter;
+    return text.replace(/.?[\p{M}\u1160-\u11ff]+|./gsu, inKnownForm);
   }
 
   /** The ids of a typed text without characters that the model does not know; these are listed. */
