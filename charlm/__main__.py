@@ -1,5 +1,6 @@
 """`charlm`, and `python -m charlm`."""
 
+import contextlib
 import os
 
 
@@ -8,16 +9,15 @@ def main() -> None:
     try:
         _run()
     except KeyboardInterrupt:
-        _leave()
+        _stop()
 
 
 def _run() -> None:
     import signal
 
     interrupt = signal.getsignal(signal.SIGINT)
-    # The shell has background jobs ignore Ctrl-C.
-    leave = _leave if interrupt is signal.default_int_handler else interrupt
-    signal.signal(signal.SIGINT, leave)
+    heeds = interrupt is signal.default_int_handler  # the shell has background jobs ignore Ctrl-C
+    signal.signal(signal.SIGINT, _stop if heeds else interrupt)
 
     from charlm import cli
 
@@ -25,7 +25,14 @@ def _run() -> None:
     try:
         cli.main()
     finally:
-        signal.signal(signal.SIGINT, leave)
+        signal.signal(signal.SIGINT, _leave if heeds else interrupt)
+
+
+def _stop(*_: object) -> None:
+    """For Ctrl-C before the command: the line is that of `charlm.cli`, which may not be there yet."""
+    with contextlib.suppress(OSError):
+        os.write(2, b"stopped  SIGINT: ended at once\n")
+    _leave()
 
 
 def _leave(*_: object) -> None:

@@ -52,8 +52,8 @@ def train(
 ) -> Run:
     """Train a new model, as `charlm train` does: the same settings, run folder and lines on stderr.
 
-    Ctrl-C, SIGTERM or SIGHUP ends the training after the current step; the run is saved and returned, with the
-    signal's name as `reason`. A second Ctrl-C raises KeyboardInterrupt.
+    Ctrl-C ends the training after the current step; the run is saved and returned, with the signal's name, SIGINT, as
+    `reason`. So do SIGTERM, SIGQUIT, SIGHUP, SIGUSR1, SIGUSR2 and SIGXCPU. A second Ctrl-C raises KeyboardInterrupt.
 
     Args:
         text: a file, folder, glob, builtin:NAME, or - for stdin, which is saved in the run's folder.
@@ -139,7 +139,7 @@ def compare(
 def _import_torch() -> None:
     """Import torch with settings that it reads from the environment then; the command line makes the same."""
     if "torch" not in sys.modules:
-        unset = {"GOMP_SPINCOUNT", "OMP_NUM_THREADS"} - os.environ.keys()
+        unset = {"GOMP_SPINCOUNT", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"} - os.environ.keys()
         limit_spinning()
         limit_threads()
         try:

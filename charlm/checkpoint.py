@@ -26,8 +26,18 @@ from charlm.config import Config, parse_config
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import CheckpointError, ConfigError, DamagedCheckpointError, RunError
 from charlm.model import count_parameters
-from charlm.runs import BEST, FOLDER, FORMAT, VERSION, check_format, parse_progress, read_header
-from charlm.system.files import read_file, replace_file
+from charlm.runs import (
+    BEST,
+    FOLDER,
+    FORMAT,
+    HEADER_BYTES,
+    VERSION,
+    check_format,
+    parse_progress,
+    read_header,
+    unreadable_checkpoint,
+)
+from charlm.system.files import NotOwnError, read_file, replace_file
 from charlm.system.host import free_bytes
 from charlm.version import __version__
 
@@ -79,6 +89,9 @@ def save_checkpoint(checkpoint: Checkpoint, path: Path, also_as: Iterable[Path] 
     try:
         path.parent.mkdir(exist_ok=True)  # but not the run's folder, if the user removed it
         data = save(tensors, header)
+        if (size := _header_bytes(data)) > HEADER_BYTES:
+            allowed = f"allowed: {HEADER_BYTES:,}; choose fewer layers or members"
+            raise RunError(f"{path}: cannot be written: found a header of {size:,} bytes; {allowed}")
         for name in (*also_as, path):
             replace_file(name, data)
     except OSError as error:
@@ -89,20 +102,27 @@ def read_checkpoint(path: Path) -> Checkpoint:
     """Read and verify a checkpoint; CheckpointError unless the file is whole and unaltered."""
     if not path.is_file():
         raise DamagedCheckpointError(f"{path}: no such file; allowed: a run's folder or a checkpoint in its {FOLDER}/")
+    free = free_bytes()
     try:
-        data = read_file(path, free_bytes() or sys.maxsize)
+        data = read_file(path, sys.maxsize if free is None else free)
+        if (size := _header_bytes(data)) > HEADER_BYTES:
+            raise ValueError(f"a header of {size} bytes")
         tensors = load(data)
-        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
-    except (SafetensorError, OSError) as error:
-        raise DamagedCheckpointError(
-            f"{path}: damaged, or not a checkpoint ({' '.join(str(error).split())}); use another one of the run"
-        ) from None
+        header = json.loads(data[8 : 8 + size]).get("__metadata__") or {}
+    except NotOwnError as error:
+        raise CheckpointError(f"{path}: {error.strerror} of free memory; free some, or use a smaller model") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise unreadable_checkpoint(path, error) from None
     check_format(path, header)
     if header.get("sha256") != digest({k: v for k, v in header.items() if k != "sha256"}, tensors):
         raise DamagedCheckpointError(f"{path}: altered or damaged: its content hash does not match; use another one")
     if fault := next((name for name, tensor in tensors.items() if not all_finite(tensor)), None):
         raise DamagedCheckpointError(f"{path}: {fault} holds numbers that are not finite; use another one of the run")
     return _parse(path, header, tensors)
+
+
+def _header_bytes(data: bytes) -> int:
+    return int.from_bytes(data[:8], "little")
 
 
 def all_finite(tensor: Tensor) -> bool:

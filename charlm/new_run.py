@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from charlm.errors import DataError, VocabularyError
-from charlm.runs import check_resumable, find_checkpoint
+from charlm.runs import check_new, check_resumable, find_checkpoint, has_checkpoint
 from charlm.system.console import say, say_all
 from charlm.training.budget import DEFAULT_MINUTES, Budget, check_minutes
 
@@ -28,7 +28,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """What a run is to start from: a config, a text for which settings are chosen, or with `resume` its folder."""
+    """What a run is to start from: a config, or a text for which settings are chosen.
+
+    resume: continue the run in `run_dir`; only if there is none, start it from config or text.
+    """
 
     text: str | None
     minutes: float | None
@@ -43,15 +46,16 @@ class TrainOptions:
 
         Processes of torchrun skip most checks: the first one finds the same faults later, and prints them once.
         """
-        has_default = self.minutes is None and self.config is None and not self.resume
+        has_default = self.minutes is None and self.config is None and self.text is not None
         check_minutes(DEFAULT_MINUTES if has_default else self.minutes, self.settings)
         if "RANK" in os.environ:
             return
-        if self.resume:
-            assert self.run_dir is not None
-            with contextlib.suppress(OSError):  # where the system cannot say, the run checks it later
+        with contextlib.suppress(OSError):  # where the system cannot say, the run checks it later
+            if self.run_dir and self.continues():
                 check_resumable(self.run_dir)
-            return
+                return
+            if self.run_dir:
+                check_new(self.run_dir)
         from charlm.data.sources import check_exists
 
         data = (self.parse() if self.config else self.request().base()).data
@@ -60,6 +64,18 @@ class TrainOptions:
         check_exists(data.source, or_pipe=data.source == self.text)
         for each in filter(None, (data.valid_source, data.test_source)):
             check_exists(each)
+
+    def continues(self) -> bool:
+        """Whether there is a run to continue, or nothing to start one from."""
+        if not self.resume:
+            return False
+        assert self.run_dir is not None
+        return has_checkpoint(self.run_dir) or (self.text is None and self.config is None)
+
+    def check_same(self, group: "ProcessGroup") -> None:
+        """CharlmError unless all processes have the same options."""
+        for name, value in vars(self).items():
+            group.check_equal(name, lambda value=value: repr(value))
 
     def has_pipe(self) -> bool:
         """Whether the text can be read only once."""
@@ -101,10 +117,13 @@ class TrainOptions:
 def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: "OnRow | None" = None) -> "Run":
     """Resume a run, train from a config, or choose settings for the text and the minutes and say why; see `start_run`.
 
+    All processes of the group call this, with the same options.
+
     began_s: when the minutes began, by time.perf_counter(); for a pipe they begin when it has been read. Processes that
     torchrun restarts resume their run.
     """
-    if options.resume:
+    options.check_same(group)
+    if group.on_first(options.continues):
         return _resume(options, group)
     from charlm.checkpoint import read_checkpoint
     from charlm.choice.suggest import suggest
@@ -189,6 +208,7 @@ def cost_of(options: TrainOptions, group: "ProcessGroup") -> "dict[str, Any]":
     from charlm.choice.suggest import suggest
     from charlm.training.plan import measure_cost
 
+    options.check_same(group)
     if options.config is not None:
         return measure_cost(group.on_first(options.parse), group)
     suggestion = suggest(options.request(), group)

@@ -1,33 +1,37 @@
 """Runs on disk: the names of their files, and what the header of a checkpoint says. Imports no torch."""
 
+import contextlib
 import json
 import os
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
-from charlm.errors import CheckpointError, DamagedCheckpointError
+from charlm.errors import CheckpointError, DamagedCheckpointError, RunError
 from charlm.scored import ScoredText
-from charlm.system.files import read_file, reason_of, regular
+from charlm.system.files import is_text, lfs_fault, read_file, reason_of, regular
 from charlm.system.formatting import model_in_words
 from charlm.system.lock import is_locked
+from charlm.system.number import LARGEST, in_range
 from charlm.version import __version__
 
 FORMAT = "charlm checkpoint"
 VERSION = 7
 FOLDER = "checkpoints"
 LAST, BEST = "last.safetensors", "best.safetensors"
-CONFIG = "config.yaml"
+CONFIG, OWN_CONFIG = "config.yaml", "own-config.yaml"
+"""The run's, and what the user had in its place before the run."""
 TEXT = "text.txt"
 """The text of a run that read it from a pipe."""
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 CHARTS = "train", "valid"
 LOG_BYTES = 500_000_000
 """The largest METRICS and SAMPLES that are read: about two million rows."""
-_HEADER_BYTES = 100_000_000
-"""The largest header that safetensors allows."""
+HEADER_BYTES = 4_000_000
+"""The largest header of a checkpoint: a usual one has 10,000, and JSON takes up to 30 times its size in memory."""
 
 
 @dataclass(frozen=True)
@@ -94,23 +98,38 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
     try:
         with open(path, "rb", opener=regular) as file:
             size = int.from_bytes(file.read(8), "little")
-            if size > _HEADER_BYTES:
+            if size > HEADER_BYTES:
                 raise ValueError(f"a header of {size} bytes")
             tensors = json.loads(file.read(size))
             file_bytes = os.fstat(file.fileno()).st_size
         header = tensors.pop("__metadata__")
         check_format(path, header)
-        end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
+        end = 0
+        for tensor in tensors.values():
+            _, end_of_tensor = tensor["data_offsets"]
+            end = max(end, end_of_tensor)
         if file_bytes != 8 + size + end:
             raise ValueError(f"{file_bytes} bytes instead of {8 + size + end}")
         parameters, progress = int(header["parameters"]), parse_progress(header["progress"])
         if "step" not in progress or not 0 < parameters < 2**63:
             raise ValueError("no step, or an impossible number of parameters")
         return json.loads(header["config"]), progress, parameters
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise DamagedCheckpointError(
-            f"{path}: damaged, or not a checkpoint ({error}); use another one of the run"
-        ) from None
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise unreadable_checkpoint(path, error) from None
+
+
+def unreadable_checkpoint(path: Path, error: Exception) -> DamagedCheckpointError:
+    """The error for a file that cannot be read as a checkpoint."""
+    head = b""
+    with contextlib.suppress(OSError), open(path, "rb", opener=regular) as file:
+        head = file.read(200)
+    if fault := lfs_fault(path, head):
+        return DamagedCheckpointError(fault)
+    if head and is_text(head):
+        train = f"`charlm train {shlex.quote(str(path))}` makes one"
+        return DamagedCheckpointError(f"{path}: found a text; allowed: a run's folder or a checkpoint; {train}")
+    reason = " ".join(str(error).split())
+    return DamagedCheckpointError(f"{path}: damaged, or not a checkpoint ({reason}); use another one of the run")
 
 
 def check_format(path: Path, header: Mapping[str, str]) -> None:
@@ -170,6 +189,20 @@ def run_of(folder: Path) -> Path:
     return folder.parent if folder.name == FOLDER and not (folder / FOLDER).exists() else folder
 
 
+def has_checkpoint(run_dir: Path) -> bool:
+    """Whether there is something to resume from."""
+    return any((run_dir / FOLDER).glob("*.safetensors"))
+
+
+def check_new(run_dir: Path) -> None:
+    """RunError if a new run may not write to this folder. A run that has no checkpoint yet does not count."""
+    if has_checkpoint(run_dir):
+        raise RunError(f"{run_dir}: already holds a run; allowed: --resume to continue it, or another --run-dir")
+    for file in (run_dir / METRICS, run_dir / SAMPLES):
+        if file.exists() and file.stat().st_size:
+            raise RunError(f"{file}: exists, and the run would write to it; allowed: another --run-dir")
+
+
 def check_resumable(run_dir: Path) -> None:
     """CheckpointError unless the folder can hold a run to resume."""
     if not (run_dir / FOLDER).is_dir():
@@ -218,15 +251,15 @@ def describe_run(folder: Path) -> RunSummary:
                 state=usable,
                 written_s=_written_s(file),
                 kind=model["cell"]["kind"].rpartition(":")[2],
-                layers=int(model["layers"]),
-                hidden=int(model["cell"]["hidden"]),
-                members=int(model["members"]),
+                layers=in_range("layers", model["layers"], 1, LARGEST),
+                hidden=in_range("hidden", model["cell"]["hidden"], 1, LARGEST),
+                members=in_range("members", model["members"], 1, LARGEST),
                 parameters=parameters,
                 step=progress["step"],
                 best_nats=_best_nats(folder),
                 scored=ScoredText.from_json(progress.get("scored")),
             )
-        except (DamagedCheckpointError, KeyError, TypeError, AttributeError, ValueError, OverflowError):
+        except (DamagedCheckpointError, KeyError, TypeError, AttributeError, ValueError):
             continue
         except CheckpointError:
             state = "other version"

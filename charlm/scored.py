@@ -80,4 +80,5 @@ def apart(texts: Sequence[ScoredText | None]) -> str:
     if len(names) < 2:
         return ""
     more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return f"Scores on different texts cannot be compared: {'; '.join(names[:_LISTED])}{more}."
+    listed = "; ".join(f"{name:.200}" for name in names[:_LISTED])
+    return f"Scores on different texts cannot be compared: {listed}{more}."

@@ -247,4 +247,7 @@ Next: charlm trains the same networks, larger and faster.
 
 
 if __name__ == "__main__":
-    compare(*(path for path in sys.argv[1:2] if path != "-f"))  # the kernel of a notebook is called with -f
+    if {"-h", "--help"} & {*sys.argv[1:]}:
+        print(__doc__)
+    else:
+        compare(*(path for path in sys.argv[1:2] if path != "-f"))  # the kernel of a notebook is called with -f

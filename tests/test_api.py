@@ -1,7 +1,10 @@
 """`import charlm`: what it gives does what the commands do."""
 
+import functools
+import inspect
 import json
 import signal
+import types
 from dataclasses import asdict
 
 import numpy as np
@@ -9,8 +12,15 @@ import pytest
 import torch
 
 import charlm
+from charlm import cells, errors, layers
 from charlm.config import load_config
+from charlm.data.encoded import EncodedText
+from charlm.data.vocabulary import Vocabulary
 from charlm.errors import ConfigError, DataError
+from charlm.inference.evaluation import Evaluation
+from charlm.inference.options import SamplingOptions
+from charlm.inference.trained import TrainedModel
+from charlm.scored import ScoredText
 from tests.runs import assert_same_checkpoint, untimed
 
 LAST = "checkpoints/last.safetensors"
@@ -68,6 +78,34 @@ def test_ctrl_c_saves_the_run_and_returns_it(tiny_config, tmp_path, capsys):
     assert (run.reason, run.step) == ("SIGINT", 2)
     assert f"resume with: charlm train --resume --run-dir {tmp_path}/run\n" in capsys.readouterr().err
     assert run.load("cpu").progress["step"] == 2
+
+
+DOCUMENTED = (types.FunctionType, property, functools.cached_property, classmethod)
+
+
+def test_every_public_name_is_documented():
+    """As `help` shows it, and under its own name."""
+    named = {f"charlm.{name}": getattr(charlm, name) for name in charlm.__all__}
+    for module in (cells, layers, errors):
+        named |= {f"{module.__name__}.{name}": value for name, value in vars(module).items() if name[0] != "_"}
+    classes = (TrainedModel, Evaluation, EncodedText, ScoredText, SamplingOptions, Vocabulary)
+    named |= {f"{one.__module__}.{one.__name__}": one for one in classes}
+    public = {}
+    for name, value in named.items():
+        if callable(value) and not isinstance(value, types.GenericAlias):
+            public[name] = value
+    for name, value in [*public.items()]:
+        bases = value.__mro__ if isinstance(value, type) else ()
+        for base in bases:
+            for one, each in vars(base).items():
+                is_own = base.__module__.startswith("charlm.") and one[0] != "_" and isinstance(each, DOCUMENTED)
+                if is_own:
+                    public[f"{name}.{one}"] = getattr(value, one) if callable(each) else each
+    assert {"charlm.cells.sigmoid", "charlm.load", "charlm.inference.trained.TrainedModel.device"} <= public.keys()
+    assert [name for name, value in public.items() if not inspect.getdoc(value)] == []
+    functions = {name: value for name, value in public.items() if callable(value)}
+    foreign = [name for name, value in functions.items() if not value.__module__.startswith("charlm")]
+    assert foreign == []
 
 
 def test_mistakes(tmp_path, monkeypatch):

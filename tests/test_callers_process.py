@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import signal
+import subprocess
 import sys
 import threading
 import warnings
@@ -16,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tqdm import tqdm
 
 import charlm
 from charlm.system.device import fp32_precision
@@ -46,6 +48,7 @@ def settings() -> dict[str, object]:
         "processes": (multiprocessing.active_children(), multiprocessing.get_start_method(allow_none=True)),
         "limits": [resource.getrlimit(which) for which in (resource.RLIMIT_AS, resource.RLIMIT_NOFILE)],
         "logging": (logging.root.level, list(logging.root.handlers)),
+        "progress bars": tqdm.monitor_interval,
         "warnings": (list(warnings.filters), warnings.showwarning, np.geterr()),
     }
 
@@ -54,12 +57,13 @@ def use(model):
     return model.surprise(TEXTS).tolist(), model.sample("no ", length=50, seed=1), model.next("te")
 
 
-def test_settings_are_as_before(tiny_config, trained_run, tmp_path, threads):
+def test_settings_are_as_before(tiny_config, trained_run, tmp_path, threads, monkeypatch):
     def fail(row):
         raise ValueError("mine")
 
     threads(2)
     torch.manual_seed(7)
+    monkeypatch.setattr(tqdm, "monitor_interval", 10)
     before = settings()
     model = charlm.load(trained_run, "cpu")
     use(model)
@@ -73,6 +77,44 @@ def test_settings_are_as_before(tiny_config, trained_run, tmp_path, threads):
     with torch.inference_mode():  # in which nothing could be trained
         charlm.train(config=tiny_config, run_dir=tmp_path / "inference")
         assert torch.is_inference_mode_enabled()
+
+
+PROGRAM = """
+import os, resource, sys
+from pathlib import Path
+import charlm
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+before = dict(os.environ)
+charlm.train(config=sys.argv[1], run_dir=sys.argv[2])
+assert before == dict(os.environ), set(before.items()) ^ set(os.environ.items())
+
+import numpy as np
+before = resident_bytes()
+block = np.ones(10**8, np.uint8)
+del block
+print(resident_bytes() - before)
+"""
+
+
+def test_a_program_keeps_its_environment_and_returns_what_it_frees(tiny_config, tmp_path, monkeypatch):
+    """After a first training, which imports torch."""
+    for name in ("GOMP_SPINCOUNT", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    command = [sys.executable, "-c", PROGRAM, str(tiny_config), str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 10**7
+
+
+def test_a_function_for_rows_may_change_the_working_folder(tiny_config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    run = charlm.train(config=tiny_config, run_dir="run", on_log=lambda row: os.chdir("elsewhere"))
+    assert Path.cwd() == tmp_path
+    assert run.metrics[-1]["step"] == 6
 
 
 def test_a_forked_process_does_the_same_with_one_thread(tiny_config, trained_run, tmp_path, threads):

@@ -18,7 +18,7 @@ from charlm.cells.step import Parameters
 from charlm.cells.symbols import Value
 from charlm.errors import CellError
 from charlm.system.faults import fault_lines, json_schema, nearest
-from charlm.system.section import Count, Section
+from charlm.system.section import Section, Whole
 
 
 class Cell(Section):
@@ -44,7 +44,7 @@ class Cell(Section):
 
     kind: str = ""
     """The name of a built-in kind, or FILE.py:CLASS."""
-    hidden: Annotated[Count, Field(le=MOST_SIZE)] = 256
+    hidden: Annotated[int, Field(ge=1, le=MOST_SIZE), Whole] = 256
     """Hidden units of each layer, H."""
 
     def __init__(self, *values: Any, **options: Any) -> None:
@@ -143,9 +143,13 @@ def are_names(value: Any) -> bool:
     return is_plain and len({*value}) == len(value)
 
 
+IN_FILE = r"\.py(:|$)"
+"""A regular expression that the kinds of cells in Python files match."""
+
+
 def is_in_file(kind: object) -> bool:
     """Whether a kind names a Python file, and perhaps a class in it."""
-    return isinstance(kind, str) and re.search(r"\.py(:|$)", kind) is not None
+    return isinstance(kind, str) and re.search(IN_FILE, kind) is not None
 
 
 def same_file(kind: str, other: str) -> bool:

@@ -6,8 +6,9 @@ from typing import Any
 from charlm.cells.operations import LEAVES, OPERATIONS, OVER_UNITS
 from charlm.cells.program import ARRAY, MATRIX_STARTS, MOST_SIZE, START, STATIC, Node, Parameter, Program, Size, when
 
-MOST_NODES = 20_000
-MOST_VECTORS = 30_000
+MOST_NODES = 2000
+"""Of a step; those of the built-in kinds have up to 1204."""
+MOST_VECTORS = 4000
 """In all operations together."""
 MOST_COUNT = 64
 """Most vectors side by side."""

@@ -8,7 +8,7 @@ from charlm.cells.cell import Cell
 from charlm.cells.lstm import LSTM
 from charlm.cells.program import Size
 from charlm.cells.step import Parameters, sigmoid, tanh
-from charlm.system.section import Bias
+from charlm.system.section import Bias, Whole
 
 
 class Mogrifier(Cell):
@@ -20,9 +20,9 @@ class Mogrifier(Cell):
 
     kind: str = "mogrifier"
     """LSTM whose input and state scale each other (Melis et al. 2020)."""
-    rounds: Annotated[int, Field(ge=0, le=100)] = 5
+    rounds: Annotated[int, Field(ge=0, le=100), Whole] = 5
     """Rounds before each step: odd ones scale the input, even ones the state."""
-    rank: Annotated[int, Field(ge=0, le=10_000)] = 0
+    rank: Annotated[int, Field(ge=0, le=10_000), Whole] = 0
     """Rank of the rounds' matrices; 0: full matrices."""
     forget_bias: Bias | None = 1.0
     """Initial bias of the forget gate; null: like the other biases."""

@@ -5,7 +5,6 @@ import inspect
 import sys
 import traceback
 from numbers import Real
-from operator import methodcaller
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -178,6 +177,7 @@ class Parameters:
         return self._put(node)
 
     def fail(self, fault: str) -> NoReturn:
+        """CellError with the file and the line of the step."""
         raise CellError(f"{self.where()}: {fault}")
 
     def where(self, error: BaseException | None = None) -> str:
@@ -276,7 +276,35 @@ class Parameters:
 
 # Functions
 
-exp, log, sqrt, tanh, sigmoid, relu = map(methodcaller, ("exp", "log", "sqrt", "tanh", "sigmoid", "relu"))
+
+def exp(v: Any) -> Any:
+    """eᵛ, unit by unit."""
+    return v.exp()
+
+
+def log(v: Any) -> Any:
+    """The natural logarithm, unit by unit."""
+    return v.log()
+
+
+def sqrt(v: Any) -> Any:
+    """√v, unit by unit."""
+    return v.sqrt()
+
+
+def tanh(v: Any) -> Any:
+    """tanh v, unit by unit."""
+    return v.tanh()
+
+
+def sigmoid(v: Any) -> Any:
+    """σ(v) = 1 / (1 + e⁻ᵛ), unit by unit."""
+    return v.sigmoid()
+
+
+def relu(v: Any) -> Any:
+    """max(v, 0), unit by unit."""
+    return v.relu()
 
 
 def log_sigmoid(v: Any) -> Any:

@@ -135,20 +135,26 @@ class Request:
         }
 
     def families(self) -> list[tuple[Family, Cell]]:
-        """The families that take the user's options, with their cells, or that of the kind asked for; ConfigError."""
+        """The families that take the user's options, with their cells, or that of the kind asked for; ConfigError.
+
+        Of several, those with the number of layers that was fitted.
+        """
         found: list[tuple[Family, Cell]] = []
+        altered: list[tuple[Family, Cell]] = []  # with another number of layers than they were fitted with
         faults: list[ConfigError] = []
         for family in (PLAIN, *USUAL):
             try:
-                cell = self.config(self.settings(family, family.hidden[0], 16, 64)).model.cell
+                model = self.config(self.settings(family, family.hidden[0], 16, 64)).model
             except ConfigError as error:
                 faults.append(error)
                 continue
+            cell = model.cell
             if cell.kind == family.kind:
-                found.append((family, cell))
+                like = found if model.layers == family.layers else altered
+                like.append((family, cell))
             elif cell.kind not in {usual.kind for usual in USUAL}:
                 requested = ON_REQUEST.get(cell.kind) or Family(cell.kind, 1, _SMALL, 384, _OTHER)
                 return [(requested, cell)]
-        if not found:
+        if not found and not altered:
             raise faults[0]
-        return found
+        return found or altered

@@ -11,17 +11,19 @@ from charlm.choice.rule import MOST_EPOCHS, Candidate, dropout, regularization
 from charlm.data.corpus import Corpus, sample
 from charlm.data.encoded import EncodedText
 from charlm.data.records import as_records
-from charlm.inference.evaluation import evaluate
+from charlm.inference.evaluation import WARMUP, evaluate
 from charlm.inference.trained import load_model
 from charlm.training.budget import EVALUATION_COST
 from charlm.training.machine import Machine
 
 _SHORT = 2000
 """Updates of a short run."""
-_EVALUATIONS, _EVALUATIONS_SHARE = 20, 0.06
-"""How many evaluations to make at most, and the share of the time that all may take."""
-_EVALUATED_MINUTES = 0.5
-"""Shorter runs are evaluated at their end only."""
+_EVALUATIONS = 20
+"""How many evaluations to make at most."""
+_EVALUATIONS_SHARE = (1 / 6, 1 / 2), (0.007, 0.05)
+"""Minutes, and the share of them that all evaluations may take, with their checkpoints; in between it rises evenly."""
+_SAVING_S = 0.02
+"""What a small checkpoint takes."""
 _READ_AT, _FEW_EPOCHS = 0.9, 3.0
 """Share of a run after which a pass ends with the text, if the run makes fewer passes than this."""
 _HIGHEST = 2.4e-2
@@ -57,7 +59,7 @@ def all_settings(candidate: Candidate, minutes: float, valid_share: float, rate:
         "log_every": _round_up(min(2 / update_s, updates / 20)),
         "eval_every": eval_every,
         "save_every": _round_up(min(120 / update_s, updates)),
-        "sample_every": _round_up(max(updates / 5, 20 / update_s)) if minutes >= 1 else 0,
+        "sample_every": _round_up(max(updates / 5, 20 / update_s) if minutes >= 1 else updates / 2),
         "on_divergence": "rollback",
     }
     if not candidate.config.data.records:  # records begin with the initial state, and come in a random order
@@ -109,10 +111,13 @@ def _read_share(epochs: float) -> float:
 
 def _eval_every(candidate: Candidate, minutes: float) -> int:
     """Updates between two evaluations, so that all take their share of the time; 0: only at the end."""
-    if not candidate.valid_chars or minutes < _EVALUATED_MINUTES:
+    if not candidate.valid_chars:
         return 0
-    each_s = EVALUATION_COST * candidate.valid_chars / candidate.chars_per_s
-    all_s = _EVALUATIONS_SHARE * candidate.updates * candidate.update_s
+    # A short text is read in few streams of 4 · WARMUP characters or more, which takes as long as more streams do.
+    least_windows = 4 * WARMUP / candidate.config.train.bptt
+    windows = max(candidate.valid_chars / candidate.chars_per_update, least_windows)
+    each_s = EVALUATION_COST * windows * candidate.update_s + _SAVING_S
+    all_s = float(np.interp(minutes, *_EVALUATIONS_SHARE)) * 60 * minutes
     evaluations = min(_EVALUATIONS, int(all_s / each_s))
     if evaluations <= 1:
         return 0

@@ -15,7 +15,7 @@ from charlm.choice.families import Family
 from charlm.config import Config
 
 A, ALPHA, PARAMETERS = 0.183, 0.44, 4e5
-B, BETA, CHARS = 0.451, 0.36, 1e6
+B, BETA, CHARS = 0.35, 0.28, 1e6
 PER_CHAR = 0.71
 """Limit of the useful parameters, per character of the train split."""
 REPETITIONS = 4.0

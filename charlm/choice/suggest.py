@@ -136,8 +136,8 @@ class _Choice:
         return [16, 64] if is_large and has_time else [16]
 
     def _fits(self, config: Config) -> bool:
-        needed_bytes = least_bytes(config, len(self.corpus.vocabulary), self.machine)
-        return needed_bytes <= _MEMORY * (self.machine.free_bytes or math.inf)
+        free, needed_bytes = self.machine.free_bytes, least_bytes(config, len(self.corpus.vocabulary), self.machine)
+        return free is None or needed_bytes <= _MEMORY * free
 
     def best_config(self, table: list[tuple[Candidate, float]], budget: Budget) -> tuple[Config, dict[str, str], int]:
         """The config of the best candidate, the reasons, and its updates. table: candidates, seconds of an update."""

@@ -28,7 +28,7 @@ from charlm.cli.score import score
 from charlm.cli.train import plan, train
 from charlm.cli.usage import UsageError, check_words, worded
 from charlm.errors import CharlmError, ConfigError, is_out_of_memory, is_out_of_processes
-from charlm.system.console import say_error
+from charlm.system.console import say, say_error
 from charlm.system.formatting import printable, what_to_type
 from charlm.system.host import limit_spinning, limit_threads, raise_limit_or
 from charlm.version import __version__
@@ -36,7 +36,7 @@ from charlm.version import __version__
 
 class _Commands(TyperGroup):
     def make_context(self, *args: Any, **kwargs: Any) -> Any:
-        with _usage_errors_printable():
+        with _explained_to_the_user():
             return super().make_context(*args, **kwargs)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -46,7 +46,7 @@ class _Commands(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Exit quietly when the reader is gone, as in `charlm sample … | head`, or the terminal, as SIGHUP does."""
         try:
-            with _usage_errors_printable():
+            with _explained_to_the_user():
                 return super().invoke(ctx)
         except BrokenPipeError:
             _drop_output()
@@ -59,16 +59,24 @@ class _Commands(TyperGroup):
 
 
 @contextlib.contextmanager
-def _usage_errors_printable() -> Iterator[None]:
-    """Usage errors with control characters escaped, because these quote the command line, and with what to type."""
+def _explained_to_the_user() -> Iterator[None]:
+    """Say that Ctrl-C ends the command. Usage errors quote the command line: escape it, and add what to type."""
     try:
         yield
+    except KeyboardInterrupt:
+        say("stopped", "SIGINT: ended at once")
+        raise
     except UsageError as error:
         message = worded(error)
         if advice := what_to_type(message):
             message = message.removesuffix(".") + advice
-        error.message = printable(message)
+        error.message = printable(_shortened(message))
         raise
+
+
+def _shortened(line: str) -> str:
+    """A message, which may quote a key of megabytes."""
+    return line if len(line) <= 2000 else f"{line[:1500]} […] {line[-500:]}"
 
 
 def _drop_output() -> None:
@@ -141,8 +149,8 @@ def main() -> None:
     except Exception as error:
         if (lines := _explained(error)) is None:
             raise
-        for line in lines:  # a very long one may quote a key of megabytes
-            say_error(line if len(line) <= 2000 else f"{line[:1500]} […] {line[-500:]}")
+        for line in lines:
+            say_error(_shortened(line))
         sys.exit(1)
 
 

@@ -11,7 +11,7 @@ from charlm.cli.common import print_table
 from charlm.new_run import TrainOptions
 from charlm.system.console import say, say_all
 
-app = usage.command_group("List, check, resolve and document configs.", "charlm config show lstm")
+app = usage.command_group("List, print, suggest and document configs.", "charlm config show lstm")
 
 Argument = Annotated[Path, typer.Argument(metavar="CONFIG", help=usage.CONFIG_HELP)]
 

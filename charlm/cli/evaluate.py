@@ -17,7 +17,7 @@ Split = Annotated[
 File = Annotated[Path | None, usage.option("FILE", "Score this text instead; - is stdin.")]
 PerCharFile = Annotated[Path | None, usage.option("FILE", "Also write the score of every character to a CSV file.")]
 Novelty = Annotated[
-    bool, typer.Option("--novelty", help="Also say how much of the text was copied from all that the model has read.")
+    bool, typer.Option("--novelty", help="Also list what of the text is copied from all that the model has read.")
 ]
 Dynamic = Annotated[
     bool, typer.Option("--dynamic", help="Also score the text while the model learns from it (Krause et al. 2018).")
@@ -74,9 +74,11 @@ def evaluate(
         with writing(per_char, "--per-char") as out:
             write_char_scores(out, text, score.symbol_nats)
     if novelty:
-        [(longest, stretch, share)] = trained.novelty([trained.vocabulary.decode(text.ids, "surrogateescape")])
-        result["novelty"] = {"longest": longest, "stretch": stretch, "windows_share": share}
-        _, result["novelty"]["not_searched"] = trained.seen
+        begun = text.text[1:] if trained.network.reads_records else text.text  # records follow the end of one
+        [(share, found)] = trained.novelty([begun])
+        passages = [dict(zip(("start", "length", "text"), passage, strict=True)) for passage in found]
+        _, unread = trained.seen
+        result["novelty"] = {"windows_share": share, "passages": passages, "not_searched": unread}
     if json:
         print_json(result)
     else:
@@ -96,6 +98,8 @@ _FORMATS = {
     "nats_per_record": ".2f",
     "chars_per_s": ",.0f",
 }
+_PASSAGES, _SHOWN = 10, 200
+"""Copied passages in the table at most, and characters of each."""
 
 
 def _print_evaluation(result: dict[str, Any], symbols: str) -> None:
@@ -112,10 +116,15 @@ def _print_evaluation(result: dict[str, Any], symbols: str) -> None:
                 rows[key] = f"{rows[key]} static  {dynamic[key]:{form}} dynamic"
         rows["dynamic"] = ", ".join(f"{key} {dynamic[key]}" for key in ("lr", "decay", "steps"))
     if novelty := result.get("novelty"):
-        share = novelty["windows_share"]
+        share, passages = novelty["windows_share"], novelty["passages"]
         copied = f"{share or 0:.1%} of its windows of 20 {symbols} occur in the training texts"
         rows["copied"] = copied if share is not None else f"shorter than a window of 20 {symbols}"
         if novelty["not_searched"]:
             rows["not_searched"] = "; ".join(novelty["not_searched"])
-        rows["longest_copy"] = f"{novelty['longest']} {symbols}: {novelty['stretch']!r}"
+        for passage in passages[:_PASSAGES]:
+            cut = "…" if len(passage["text"]) > _SHOWN else ""
+            shown = f"{passage['text'][:_SHOWN]!r}{cut}"
+            rows[f"copy_at_{passage['start']}"] = f"{passage['length']:,} {symbols}: {shown}"
+        if len(passages) > _PASSAGES:
+            rows["copies"] = f"{len(passages):,}, all with --json; the longest are shown"
     print_table(rows)

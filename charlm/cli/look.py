@@ -18,7 +18,7 @@ def look(
     ] = None,
     length: Annotated[
         int,
-        usage.option("N", "Read at most N characters (bytes of a byte model) of its beginning.", min=2, max=1_000_000),
+        usage.option("N", "Read at most N characters (bytes of a byte model) of its beginning.", min=2, max=100_000),
     ] = 5000,
     compare: Annotated[
         Path | None,

@@ -56,10 +56,10 @@ def runs(
         names = dict(zip(scored, text_names([*scored.values()]), strict=True))
         columns: dict[str, Callable[[RunSummary], object]] = {
             "run": lambda run: run.path,
-            "model": lambda run: run.model,
+            "model": lambda run: run.model and f"{run.model:.100}",
             "updates": lambda run: None if run.step is None else f"{run.step:,}",
             "best nats/char": lambda run: None if run.best_nats is None else f"{run.best_nats:.4f}",
-            "scored on": lambda run: names.get(run.path),
+            "scored on": lambda run: f"{names.get(run.path) or '':.200}",
             "written": lambda run: f"{format_duration(max(0.0, time.time() - run.written_s))} ago",
             "state": lambda run: run.state,
         }

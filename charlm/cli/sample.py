@@ -3,7 +3,7 @@
 import itertools
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from charlm.system.console import say
 from charlm.system.formatting import counted
 from charlm.system.number import LARGEST
 
+_LENGTHS = re.compile(r"(?:(\d{1,10})-)?(\d{1,10})", re.ASCII)
 _TRIES = 20
 """Samples that are drawn for each one wanted, at most."""
 _NOTHING_FOUND = 3
@@ -95,6 +96,7 @@ def sample(
 
     from charlm.data.records import arriving_records
     from charlm.inference.sampling import sample_text
+    from charlm.inference.seen import seen_records
 
     separator = trained.config.data.records
     usage.refuse_if(new and not separator, "--new needs a model of records (`charlm train TEXT --lines`)")
@@ -103,13 +105,17 @@ def sample(
     if seed is None:
         seed = secrets.randbelow(2**32)
         say("seed", str(seed))
+    known = None
+    if new:
+        seen, _ = trained.seen
+        known = frozenset(map(hash, seen_records(seen, trained.vocabulary, separator)))
     nothing = typer.Exit(_NOTHING_FOUND if new or match else 0)
     if prompts is not None:
         found = 0
         lines = itertools.chain.from_iterable(arriving_records(prompts, trained.vocabulary, ""))
         for number, line in enumerate(lines, 1):
             line = _checked(trained, line, f"--prompts, line {number}")
-            for own_seed, text in _drawn(trained, line, options, seed, count, wanted, new):
+            for own_seed, text in _drawn(trained, line, options, seed, count, wanted, known):
                 print_json(_row(trained, line, text, options, own_seed))
                 found += 1
         if not found:
@@ -117,7 +123,7 @@ def sample(
         return
     show = (lambda text: None) if json else print_exactly
     rows: list[dict[str, Any]] = []
-    if count == 1 and not new and match is None:
+    if count == 1 and known is None and match is None:
         pieces = [prompt]
         show(prompt)
         for [piece] in sample_text(trained.network, trained.vocabulary, prompt, options, [seed]):
@@ -126,7 +132,7 @@ def sample(
         show("\n")
         rows.append(_row(trained, prompt, "".join(pieces[1:]), options, seed))
     else:
-        for own_seed, text in _drawn(trained, prompt, options, seed, count, wanted, new):
+        for own_seed, text in _drawn(trained, prompt, options, seed, count, wanted, known):
             show(f"{prompt}{text}{separator}" if separator else f"--- seed {own_seed} ---\n{prompt}{text}\n")
             rows.append(_row(trained, prompt, text, options, own_seed))
     unstopped = sum(row["ended_by"] != "stop" for row in rows)
@@ -140,10 +146,11 @@ def sample(
 
 def _lengths(length: str) -> tuple[int, int]:
     """The least and the most characters of a sample."""
-    least, dash, most = length.partition("-")
-    if not (least.isdecimal() and (most.isdecimal() if dash else True)) or (dash and int(least) > int(most)):
+    found = _LENGTHS.fullmatch(length)
+    least, most = (int(found[1] or 0), int(found[2])) if found else (1, 0)
+    if least > most:
         raise usage.error(f"--length: found {length!r}; allowed: an integer such as 500, or two such as 100-500")
-    return (int(least), int(most)) if dash else (0, int(least))
+    return least, most
 
 
 def _checked(trained: Any, prompt: str, option: str) -> str:
@@ -157,18 +164,24 @@ def _checked(trained: Any, prompt: str, option: str) -> str:
 
 
 def _drawn(
-    trained: Any, prompt: str, options: SamplingOptions, seed: int, count: int, wanted: re.Pattern[str], new: bool
+    trained: Any,
+    prompt: str,
+    options: SamplingOptions,
+    seed: int,
+    count: int,
+    wanted: re.Pattern[str],
+    known: Container[int] | None,
 ) -> Iterator[tuple[int, str]]:
-    """Yield seeds and samples that match, and with `new` are new, until there are `count`; prints how many it drew."""
-    from charlm.inference.sampling import new_records, sample_many
-    from charlm.inference.seen import seen_records
+    """Yield seeds and samples that match, until there are `count`; prints how many it drew.
 
-    is_choosing = new or bool(wanted.pattern)
+    known: only samples that are new, see `new_records`.
+    """
+    from charlm.inference.sampling import new_records, sample_many
+
+    is_choosing = known is not None or bool(wanted.pattern)
     seeds = range(seed, seed + count * (_TRIES if is_choosing else 1))
     samples = sample_many(trained.network, trained.vocabulary, prompt, options, seeds)
-    if new:
-        seen, _ = trained.seen
-        known = seen_records(seen, trained.vocabulary, trained.config.data.records)
+    if known is not None:
         samples = new_records(samples, prompt, known)
     found, last = 0, seed - 1
     for last, text in samples:

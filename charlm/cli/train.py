@@ -43,7 +43,10 @@ def train(
     records: usage.Records = None,
     overrides: usage.Overrides = None,
     run_dir: RunDir = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --run-dir.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Resume the run in --run-dir; with TEXT or --config, start it if there is none."),
+    ] = False,
     init_from: InitFrom = None,
     device: usage.OwnDevice = None,
     json: usage.Json = False,
@@ -53,8 +56,9 @@ def train(
     Without --config, charlm chooses settings for the text, the minutes and this machine, says why, and ends with a
     sample. `charlm config suggest` prints the same settings as YAML.
 
-    Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C quits at once. SIGTERM and a
-    closed terminal (SIGHUP) do the same. Exit codes: 130, 143 and 129.
+    Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C quits at once. SIGTERM,
+    SIGQUIT, a closed terminal (SIGHUP), and the warnings of batch systems (SIGUSR1, SIGUSR2, SIGXCPU) do the same. The
+    exit code is 128 + the signal's number.
 
     \b
     Examples:
@@ -65,16 +69,18 @@ def train(
       charlm train --config gru my.txt --minutes 5
       charlm train --config lstm my.txt --minutes 10 --set model.layers=3
       charlm train --resume --run-dir runs/lstm-20260102-030405
+      charlm train my.txt --minutes 60 --run-dir runs/mine --resume
       charlm train --resume --run-dir runs/mine --set train.max_steps=20000
       charlm train more.txt --init-from runs/mine --minutes 5
     """
     began_s = time.perf_counter() if context.obj is None else context.obj
     usage.refuse_if(resume and run_dir is None, "--resume needs --run-dir, the folder of the run to resume")
-    usage.refuse_if(resume and init_from, "--init-from starts a new run; leave out --init-from or --resume")
-    usage.refuse_if(resume and text is not None, "--resume continues with the run's own text; leave out TEXT")
     usage.refuse_if(not (config or resume) and text is None, usage.NO_TEXT)
+    starts = text is not None or config is not None
+    usage.refuse_if(init_from and not starts, "--init-from starts a new run; add TEXT or --config, or leave it out")
     settings = usage.as_settings(overrides, lines, records, device)
     options = TrainOptions(text, minutes, config, settings, init_from, run_dir, resume)
+    usage.refuse_if(resume and options.has_pipe(), "--resume needs a text that can be read again; save it to a file")
     options.check_early()
 
     from charlm.system.process_group import process_group
@@ -83,7 +89,7 @@ def train(
         after_s = 0.0 if config else leaving_s(time.perf_counter() - began_s)
         run = start(options, group, began_s - after_s)
     _print_end(run, json and group.is_first)
-    if config is None and not resume and not json and group.is_first:
+    if config is None and text is not None and not json and group.is_first:
         _print_sample(run.path)
 
 

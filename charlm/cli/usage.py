@@ -19,13 +19,30 @@ def error(message: str, context: Any = None) -> Exception:
 
 
 def worded(error: Any) -> str:
-    """A message of typer's about a choice or a number, as charlm's own are: what was found, and what is allowed."""
+    """A message of typer's in the form of charlm's own: what was found, and what is allowed."""
+    if (name := getattr(error, "option_name", "")) and (instead := _instead_of(name, error.ctx)):
+        error.possibilities = None
+        return f"found {name}; allowed: the options of `{error.ctx.command_path} --help`; type {instead}"
     if choice := re.fullmatch(r"(?:Value error, )?(.+) is not one of (.+)\.", error.message, re.DOTALL):
         return f"found {choice[1]}; allowed: {choice[2]}"
-    number = re.match(r"Input should be ([^,]+)", error.message)
+    number = re.match(r"(?:Input should be|Unable to parse input string as) ([^,]+)", error.message)
     if number and hasattr(error.__cause__, "errors"):  # pydantic's
         return f"found {error.__cause__.errors()[0]['input']!r}; allowed: {number[1]}"
     return error.message
+
+
+def _instead_of(name: str, context: Any) -> str:
+    """What to type for an option that a command lacks: an option of the config, or the text; "" if it is neither."""
+    known = {parameter.name for parameter in context.command.params}
+    if name == "--text" and "text" in known:
+        return "the text alone, without --text"
+    if "overrides" not in known:
+        return ""
+    from charlm.config.schema import Config
+    from charlm.system.faults import json_schema, options_named
+
+    option = next(options_named(name.lstrip("-").replace("-", "_"), json_schema(Config)), "")
+    return option and f"--set {option}=VALUE"
 
 
 def refuse_if(is_wrong: object, message: str) -> None:

@@ -18,7 +18,7 @@ from charlm.config.yaml import dump_flow, load_yaml
 from charlm.errors import CellError, ConfigError
 from charlm.runs import is_run
 from charlm.system.faults import Written, fault_lines, json_schema, show, written_at
-from charlm.system.files import encoding_fault, read_file
+from charlm.system.files import encoding_fault, lfs_fault, read_file
 
 OwnCell = Callable[[str], Cell]
 """Makes the cell of a kind in a Python file: `load_cell`, which runs the file, or one of the functions below."""
@@ -72,7 +72,7 @@ def load_config(file: Path, settings: Mapping[str, Any] = {}, own_cell: OwnCell 
         raise ConfigError(f"{file}: found no such file; {allowed}{hint}") from None
     except OSError as error:
         raise ConfigError(f"{file}: {error.strerror}; {allowed}") from None
-    if fault := encoding_fault(file, data):
+    if fault := lfs_fault(file, data) or encoding_fault(file, data):
         raise ConfigError(fault)
     try:
         text = data.decode("utf-8-sig")

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, Strict, field_validator, model_validator
 
 from charlm.cells import CELLS, LSTM, Cell
+from charlm.cells.cell import IN_FILE
 from charlm.cells.program import MOST_SIZE
 from charlm.config.optimizers import OPTIMIZERS, AdamWConfig, Optimizer
 from charlm.system.formatting import model_in_words
@@ -21,6 +22,7 @@ from charlm.system.section import (
     Probability,
     Section,
     Share,
+    Whole,
 )
 
 MINUTES = (0.0001, 525_600.0)
@@ -88,7 +90,12 @@ class Dropout(Section):
         return {"anyOf": [number, section]}
 
 
-CELL_KINDS = Kinds("kind", LSTM, *CELLS.values())
+_OWN_CELL = {
+    "type": "object",
+    "properties": {"kind": {"type": "string", "pattern": IN_FILE}},
+    "required": ["kind"],
+}
+CELL_KINDS = Kinds("kind", LSTM, *CELLS.values(), other=_OWN_CELL)
 
 
 class ModelConfig(Section):
@@ -100,7 +107,7 @@ class ModelConfig(Section):
     """Add a layer's input to its output, from layer 2 on (He et al. 2016)."""
     members: Few = 1
     """Networks trained together as an ensemble, with different initial weights and dropout."""
-    embedding: Annotated[CountOrNever, Field(le=MOST_SIZE)] = 64
+    embedding: Annotated[int, Field(ge=0, le=MOST_SIZE), Whole] = 64
     """Size of the character embedding, E; 0: one-hot input."""
     tie_embeddings: bool = False
     """Share the weights of embedding and logits (Press & Wolf 2017), with a projection if the sizes differ."""
@@ -159,7 +166,7 @@ class TrainConfig(Section):
     """Updates between two numbered checkpoints; 0: only `last` and `best`."""
     sample_every: CountOrNever = 500
     """Updates between two text samples, the first at 0, 10, 30, 100, 300, …; 0: none."""
-    sample_length: Annotated[Count, Field(le=10_000)] = 300
+    sample_length: Annotated[int, Field(ge=1, le=10_000), Whole] = 300
     """Characters per text sample."""
     sample_temperature: NonNegative = 0.8
     """Temperature of text samples."""
@@ -204,14 +211,14 @@ class Config(Section):
     """Windows, loss, limits, and what a run writes."""
     optimizer: Annotated[Optimizer, OPTIMIZERS] = AdamWConfig()
     """The update rule."""
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
+    seed: Annotated[int, Field(ge=0, lt=2**63), Whole] = 1
     """Seed of initialization, dropout and samples."""
     device: Device = "auto"
     """auto: a GPU if there is one, else the CPU; cuda:1: the second GPU."""
     precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
     """Precision of matrix products; weights and state stay in fp32. tf32: GPUs only. auto: bf16 on CPUs with AMX, AMD
     CPUs with AVX512_BF16 and GPUs with bfloat16, else fp32. The run keeps its precision."""
-    threads: Annotated[int, Field(ge=0, le=1024)] = 0
+    threads: Annotated[int, Field(ge=0, le=1024), Whole] = 0
     """CPU threads; 0: one per core, fewer under a quota. Equal numbers give bit-identical results."""
 
     @model_validator(mode="after")

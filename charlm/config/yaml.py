@@ -67,9 +67,12 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_float(dumper: yaml.SafeDumper, value: float) -> yaml.ScalarNode:
-    # repr is the shortest text that `load_yaml` reads back as the same number.
+    # repr is the shortest text that `load_yaml` reads back as the same number. To other readers 1e-08 is no number.
     assert math.isfinite(value)
-    return dumper.represent_scalar("tag:yaml.org,2002:float", repr(value))
+    mantissa, e, exponent = repr(value).partition("e")
+    if e and "." not in mantissa:
+        mantissa += ".0"
+    return dumper.represent_scalar("tag:yaml.org,2002:float", mantissa + e + exponent)
 
 
 def _represent_str(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:

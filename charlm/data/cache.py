@@ -19,7 +19,7 @@ _INTACT = 0x2144DF1C
 
 
 def cached(key: str, dtype: np.dtype, blocks: Iterable[Array]) -> Array:
-    """The array of a cache entry, memory-mapped. `blocks` are read and stored where `find_entry` finds nothing."""
+    """The array of a cache entry, see `find_entry`. `blocks` are read and stored where `find_entry` finds nothing."""
     entry = find_entry(key, dtype)
     if entry is None:
         _store(key, dtype, blocks)
@@ -31,7 +31,9 @@ def cached(key: str, dtype: np.dtype, blocks: Iterable[Array]) -> Array:
 
 
 def find_entry(key: str, dtype: np.dtype, *, is_new: bool = False) -> Array | None:
-    """The array of a cache entry, memory-mapped; None if it is missing or damaged, or if others may write it.
+    """The array of a cache entry; None if it is missing or damaged, or if others may write it.
+
+    Memory-mapped, or in memory where the disk allows no maps.
 
     is_new: this process has just written it, so it need not be read for its checksum.
     """
@@ -40,7 +42,13 @@ def find_entry(key: str, dtype: np.dtype, *, is_new: bool = False) -> Array | No
             if not is_new and _checksum(file) != _INTACT:
                 return None
             items = (os.fstat(file.fileno()).st_size - _CRC_BYTES) // dtype.itemsize
-            return np.memmap(file, dtype, "r", shape=(items,))
+            try:
+                return np.memmap(file, dtype, "r", shape=(items,))
+            except OSError:  # some network disks have no memory maps
+                file.seek(0)
+                array = np.fromfile(file, dtype, items)
+                array.flags.writeable = False
+                return array
     except (OSError, ValueError):
         return None
 

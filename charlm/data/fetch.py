@@ -1,18 +1,30 @@
 """The texts that `charlm data fetch` knows, and how it downloads them: only with the right SHA-256."""
 
 import hashlib
-import io
+import http.client
+import lzma
+import ssl
+import tempfile
+import time
+import urllib.error
+import urllib.request
 import zipfile
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from charlm.errors import DataError
 from charlm.system.console import say
-from charlm.system.files import read_file, reason_of, replace_file
+from charlm.system.files import NotOwnError, read_file, reason_of, replacing
 
 TIMEOUT_S = 30.0
-
+"""Seconds that a server may be silent."""
+_LEAST_BYTES_PER_S = 10_000
+"""In the mean; a download may take TIMEOUT_S longer."""
+_MORE_BYTES = 100_000
+"""By which an archive may be longer than its text."""
+_BLOCK_BYTES = 2**16
 
 FOLDER = Path("data")
 """Where the texts are kept, in the current folder."""
@@ -47,42 +59,87 @@ def place_of(name: str) -> Path:
 def fetch(name: str) -> Path:
     """The file of a text, downloaded unless it is there; DataError for all faults."""
     path, entry = place_of(name), CATALOG[name]
+    remedy = "move or delete the file, then run the command again"
     try:
         if path.exists():
-            remedy = "move or delete the file, then run the command again"
-            _check_sha256(read_file(path, entry["size"]), entry, path, remedy)
+            _check_sha256(hashlib.sha256(read_file(path, entry["size"])).hexdigest(), entry, path, remedy)
             return path
         FOLDER.mkdir(parents=True, exist_ok=True)
         elsewhere = f"run the command again, or get the text elsewhere and put it at {path}"
-        content = _received(entry["url"], elsewhere)
-        _check_sha256(content, entry, entry["url"], elsewhere)
-        replace_file(path, content)
+        with tempfile.TemporaryFile(dir=FOLDER) as body, replacing(path) as file:
+            _download(entry, body, file, elsewhere)
+    except NotOwnError as error:
+        allowed = f"allowed: the text itself, of {entry['size']:,} bytes; {remedy}"
+        raise DataError(f"{path}: {error.strerror}; {allowed}") from error
     except OSError as error:
         allowed = f"allowed: a writable folder with room for {name}"
         raise DataError(f"{error.filename or FOLDER}: {reason_of(error)}; {allowed}") from error
     return path
 
 
-def _received(url: str, elsewhere: str) -> bytes:
-    import requests
-
+def _download(entry: Mapping[str, Any], body: IO[bytes], file: IO[bytes], remedy: str) -> None:
+    """Write what the server sends to `body`, and the text in it to `file`."""
+    url, size, sha256 = entry["url"], entry["size"], hashlib.sha256()
     say("data", f"downloading {url}")
+    for block in _at_most(size + _MORE_BYTES, _received(url, remedy), url, remedy):
+        body.write(block)
+    for block in _at_most(size, _text_in(body, url, remedy), url, remedy):
+        file.write(block)
+        sha256.update(block)
+    _check_sha256(sha256.hexdigest(), entry, url, remedy)
+
+
+def _at_most(most: int, blocks: Iterable[bytes], where: str, remedy: str) -> Iterator[bytes]:
+    count = 0
+    for block in blocks:
+        count += len(block)
+        if count > most:
+            raise DataError(f"{where}: found more than {most:,} bytes; allowed: as many as the text has; {remedy}")
+        yield block
+
+
+def _received(url: str, remedy: str) -> Iterator[bytes]:
+    """The blocks that a server sends, as they come."""
+    import certifi
+
+    context = ssl.create_default_context()
+    context.load_verify_locations(certifi.where())
+    request = urllib.request.Request(url, headers={"User-Agent": "charlm"})
+    start_s, count = time.monotonic(), 0
     try:
-        response = requests.get(url, headers={"User-Agent": "charlm"}, timeout=TIMEOUT_S)
-        response.raise_for_status()
-        file = io.BytesIO(response.content)
-        if not zipfile.is_zipfile(file):
-            return response.content
-        with zipfile.ZipFile(file) as archive:
-            return archive.read(archive.namelist()[0])
-    except (requests.RequestException, zipfile.BadZipFile) as error:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as response:
+            while block := response.read1(_BLOCK_BYTES):
+                count, elapsed_s = count + len(block), time.monotonic() - start_s
+                if elapsed_s > TIMEOUT_S + count / _LEAST_BYTES_PER_S:
+                    allowed = f"allowed: at least {_LEAST_BYTES_PER_S:,} bytes per second"
+                    raise DataError(f"{url}: found {count:,} bytes in {elapsed_s:.0f} s; {allowed}; {remedy}")
+                yield block
+    except (OSError, http.client.HTTPException) as error:
+        if isinstance(error, urllib.error.HTTPError):
+            error.close()
         first: BaseException = error
         while cause := first.__cause__ or first.__context__:
             first = cause
-        raise DataError(f"{url}: {reason_of(first)}; {elsewhere}") from error
+        raise DataError(f"{url}: {reason_of(first)}; {remedy}") from error
 
 
-def _check_sha256(content: bytes, entry: Mapping[str, Any], where: Path | str, remedy: str) -> None:
-    actual = hashlib.sha256(content).hexdigest()
+def _text_in(body: IO[bytes], url: str, remedy: str) -> Iterator[bytes]:
+    """The blocks of the text in what a server sent: all of it, or the one file of a zip archive."""
+    try:
+        if not zipfile.is_zipfile(body):
+            body.seek(0)
+            yield from iter(lambda: body.read(_BLOCK_BYTES), b"")
+            return
+        with zipfile.ZipFile(body) as archive:
+            names = archive.namelist()
+            if len(names) != 1:
+                raise DataError(f"{url}: found an archive of {len(names)} files; allowed: one; {remedy}")
+            with archive.open(names[0]) as text:
+                yield from iter(lambda: text.read(_BLOCK_BYTES), b"")
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, ValueError) as error:
+        raise DataError(f"{url}: found an archive that cannot be read ({reason_of(error)}); {remedy}") from error
+
+
+def _check_sha256(actual: str, entry: Mapping[str, Any], where: Path | str, remedy: str) -> None:
     if actual != entry["sha256"]:
         raise DataError(f"{where}: SHA-256 is {actual}; it must be {entry['sha256']}; {remedy}")

@@ -1,13 +1,17 @@
 """The files that charlm writes where the user says: no text of a folder, and they replace no other file."""
 
 import contextlib
+import errno
+import os
 import re
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from charlm.errors import DataError
+from charlm.system.console import say
 from charlm.system.files import reason_of, regular, replacing, temporary_beside
 
 _HEAD_BYTES = 80
@@ -65,10 +69,24 @@ def writing(file: Path, option: str) -> Iterator[BinaryIO]:
             with replacing(file.resolve(), mode) as opened:
                 yield opened
         else:
-            with file.open("wb") as opened:
+            with open(file, "wb", opener=_awaited if file.is_fifo() else None) as opened:
                 yield opened
     except OSError as error:
         raise _unwritable(file, option, error) from None
+
+
+def _awaited(pipe: str, flags: int) -> int:
+    """An opener that says whether it waits for somebody who reads the pipe."""
+    assert sys.platform != "win32"
+    try:
+        descriptor = os.open(pipe, flags | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno != errno.ENXIO:
+            raise
+        say("wait", f"{pipe}: a pipe that nobody reads yet")
+        return os.open(pipe, flags)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def write_output(file: Path, option: str, content: bytes) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from charlm.errors import DataError
-from charlm.system.files import encoding_fault, reason_of
+from charlm.system.files import encoding_fault, lfs_fault, reason_of
 from charlm.system.formatting import escaped
 
 CHUNK_BYTES = 1 << 18
@@ -97,6 +97,10 @@ def arriving(path: str | Path) -> Iterator[bytes]:
                 file = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
             else:
                 raw = opened.enter_context(Path(path).open("rb", buffering=0))
+                if raw.seekable():
+                    if fault := lfs_fault(path, raw.read(100)):
+                        raise DataError(fault)
+                    raw.seek(0)
                 file = opened.enter_context(_unpacked(raw, Path(path)))
             while (data := file.read(CHUNK_BYTES)) != b"":
                 if data is None:  # a pipe in non-blocking mode, which a parent process may have set

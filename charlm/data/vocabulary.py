@@ -220,6 +220,7 @@ class Vocabulary:
         return ids
 
     def to_json(self) -> dict[str, str]:
+        """As a checkpoint holds it."""
         other = {"other": self.other} if self.other else {}
         return {"level": self.level, "characters": self.characters, **other}
 

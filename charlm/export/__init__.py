@@ -31,13 +31,15 @@ class Format(NamedTuple):
     """What `check_output` calls such a file."""
     rounds: bool = False
     """Whether the file may have other weights than float32."""
+    is_code: bool = False
+    """Whether names in the file begin with its own."""
 
 
 FormatName = Literal["onnx", "html", "c"]
 FORMATS: dict[FormatName, Format] = {
     "onnx": Format("a file for ONNX runtimes", "an ONNX model of charlm"),
     "html": Format("a page that runs the model in a browser", "a page of charlm export", rounds=True),
-    "c": Format("one file of C", "a C file of charlm export", rounds=True),
+    "c": Format("one file of C", "a C file of charlm export", rounds=True, is_code=True),
 }
 
 
@@ -51,7 +53,9 @@ def export(trained: "TrainedModel", to: FormatName, out: Path, weights: Weights 
     from charlm.data.outputs import check_output, write_output
 
     check_output(out, "--out", FORMATS[to].output)
-    options = {"weights": weights or "int8"} if FORMATS[to].rounds else {}
+    options: dict[str, str] = {"weights": weights or "int8"} if FORMATS[to].rounds else {}
+    if FORMATS[to].is_code:
+        options["name"] = out.stem
     content, found = importlib.import_module(f"charlm.export.{to}").exported(trained.first_member("export"), **options)
     write_output(out, "--out", content)
     return f"{format_bytes(len(content))}; {found}"

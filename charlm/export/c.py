@@ -1,6 +1,7 @@
 """A model as one C file: charlm/export/model.c, with the layers of the model and its weights filled in.
 
 Matrices stand column by column. The file has a scale for each row of a matrix, which is 1 unless the weights are int8.
+In charlm's code all names of the file begin with lm_ or LM_; `_renamed` puts its own prefix there.
 """
 
 import re
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from charlm.data.records import LINE_END
 from charlm.export import Weights
-from charlm.export.c_step import LayerCode, commented, helpers
+from charlm.export.c_step import LayerCode, commented, helpers, identifier
 from charlm.export.rounding import at_a_cost, stored_matrix
 from charlm.inference.sampling import prompt_ids
 from charlm.inference.trained import TrainedModel
@@ -25,28 +26,32 @@ _ALPHABET = "".join(chr(code) for code in range(35, 126) if chr(code) not in "?\
 _WORDS = 20
 """Words of 32 bits in a row of the file."""
 _WEIGHT: dict[Weights, tuple[str, str]] = {
-    "float32": ("float", "read_floats(out, count, rows);"),
+    "float32": ("float", "lm_read_floats(out, count, rows);"),
     "int8": (
         "int8_t",
-        "for (long n = 0; n < count; n++) out[n] = (weight)(word(rows, n / 4) >> n % 4 * 8 & 0xff);",
+        "for (long n = 0; n < count; n++) out[n] = (lm_weight)(lm_word(rows, n / 4) >> n % 4 * 8 & 0xff);",
     ),
 }
 """The C type of a weight, and the statement that reads `count` of them from `rows`."""
 
 
-def exported(trained: TrainedModel, weights: Weights) -> tuple[bytes, str]:
-    """The file, and the nats that its rounding costs, see `at_a_cost`."""
+def exported(trained: TrainedModel, weights: Weights, name: str) -> tuple[bytes, str]:
+    """The file, and the nats that its rounding costs, see `at_a_cost`. name: that of the file, without `.c`."""
     trained = trained.on_cpu_in_float32()
-    content, _, cost = at_a_cost(trained, weights, lambda: _CFile(trained, weights).text())
+    prefix = identifier(name)
+    if not prefix[0].isalpha():
+        prefix = f"model_{prefix}"
+    content, _, cost = at_a_cost(trained, weights, lambda: _CFile(trained, weights, prefix).text())
     return content.encode(), cost
 
 
 class _CFile:
-    """Collects the fields of the struct `Model`, what reads them, and the rows of weights."""
+    """Collects the fields of the struct `lm_model`, what reads them, and the rows of weights."""
 
-    def __init__(self, trained: TrainedModel, weights: Weights) -> None:
+    def __init__(self, trained: TrainedModel, weights: Weights, prefix: str) -> None:
         self.trained = trained
         self.weights: Weights = weights
+        self.prefix = prefix
         self.network = trained.single_network
         self.fields: list[str] = []
         self.data: list[str] = []
@@ -58,17 +63,11 @@ class _CFile:
         V, H, E = len(vocabulary), layers.hidden_size, layers.forms[0].inputs
         codes = [
             LayerCode(form, name)
-            for form, name in zip(layers.evaluation_forms(), ["first_layer", "upper_layer"], strict=False)
+            for form, name in zip(layers.evaluation_forms(), ["lm_first_layer", "lm_upper_layer"], strict=False)
         ]
-        self.add_layers(layers, codes)
-        self.add_matrix("output", network.decoder.weight)
-        self.fields.append(f"    float output_bias[{V}];")
-        self.put_vector("output_bias", network.decoder.bias)
-        if network.projection is not None:
-            self.add_matrix("projection", network.projection.weight)
         tied = network.embedding is not None and network.embedding.weight is network.decoder.weight
-        if network.embedding is not None and not tied:
-            self.add_matrix("embedding", network.embedding.weight)
+        self.add_layers(layers, codes)
+        self.add_others(tied=tied)
         first, *_ = prompt_ids(network, vocabulary, "")
         separator = (self.trained.config.data.records or LINE_END).encode()
         output, *_ = codes[0].states.values()
@@ -77,10 +76,10 @@ class _CFile:
         weight, unpacked = _WEIGHT[self.weights]
         facts = model_facts(self.trained)
         count = layers.num_layers
-        begins = ["    first_layer_begin(&m->first);"]
+        begins = ["    lm_first_layer_begin(&m->first);"]
         if count > 1:
-            begins.append(f"    for (int n = 0; n < {count - 1}; n++) upper_layer_begin(&m->upper[n]);")
-        filled = {
+            begins.append(f"    for (int n = 0; n < {count - 1}; n++) lm_upper_layer_begin(&m->upper[n]);")
+        words = {
             "name": re.sub(r"[^\w .,+-]", "_", str(facts["name"]), flags=re.ASCII)[:80],
             "weights": ", ".join(filter(None, [self.trained.weights, self.weights])),
             "input": "its row of a table" if network.embedding is not None else "a 1 at the place of the id",
@@ -96,24 +95,32 @@ class _CFile:
             "separator_bytes": len(separator),
             "separator": ", ".join(map(str, separator)),
             "weight": weight,
+            "data": "\n\n".join(self.data),
+            "alphabet": _ALPHABET,
+        }
+        code = {
             "helpers": helpers(structs),
             "structs": structs,
             "fields": "\n".join(self.fields),
             "begins": "\n".join(begins),
             "steps": steps,
             "characters": _characters(vocabulary.symbols),
-            "data": "\n\n".join(self.data),
-            "alphabet": _ALPHABET,
             "unpacked": unpacked,
             "reads": "\n".join(self.reads),
         }
         template = (files("charlm.export") / "model.c").read_text(encoding="utf-8")
-        return re.sub(r"\{\{(\w+)\}\}", lambda match: str(filled[match[1]]), template)
+        filled = words | {name: self._renamed(text) for name, text in code.items()}
+        return re.sub(r"\{\{(\w+)\}\}", lambda match: str(filled[match[1]]), self._renamed(template))
+
+    def _renamed(self, code: str) -> str:
+        """Code whose names begin with the file's prefix, so that they clash with no others."""
+        prefixes = {"lm_": f"{self.prefix}_", "LM_": f"{self.prefix.upper()}_"}
+        return re.sub(r"\b(lm_|LM_)", lambda match: prefixes[match[1]], code)
 
     def add_layers(self, layers: RecurrentLayers, codes: list[LayerCode]) -> None:
-        self.fields.append("    first_layer_t first;")
+        self.fields.append("    lm_first_layer_t first;")
         if layers.num_layers > 1:
-            self.fields.append(f"    upper_layer_t upper[{layers.num_layers - 1}];")
+            self.fields.append(f"    lm_upper_layer_t upper[{layers.num_layers - 1}];")
         for n in range(layers.num_layers):
             where = f"upper[{n - 1}]" if n else "first"
             code = codes[min(n, 1)]
@@ -124,52 +131,64 @@ class _CFile:
             for field, name in code.vectors:
                 self.put_vector(f"{where}.{field}", parameters[name])
 
+    def add_others(self, *, tied: bool) -> None:
+        """The parameters of the model itself."""
+        network = self.network
+        self.add_matrix("output", network.decoder.weight)
+        self.fields.append(f"    float output_bias[{len(network.decoder.bias)}];")
+        self.put_vector("output_bias", network.decoder.bias)
+        if network.projection is not None:
+            self.add_matrix("projection", network.projection.weight)
+        if network.embedding is not None and not tied:
+            self.add_matrix("embedding", network.embedding.weight)
+
     def steps(self, output: str, *, tied: bool) -> list[str]:
-        """The statements of model_step. output: the state that is the output of a layer."""
+        """The statements of lm_step. output: the state that is the output of a layer."""
         network = self.network
         if network.embedding is None:
-            lines = ["for (int v = 0; v < E; v++) m->x[v] = v == id;"]
+            lines = ["for (int v = 0; v < LM_E; v++) m->x[v] = v == id;"]
         else:
             table = "output" if tied else "embedding"
-            lines = [f"for (int e = 0; e < E; e++) m->x[e] = value(m->{table}[e * V + id]) * m->{table}_scale[id];"]
-        lines += ["first_layer(&m->first, m->x);", f"memcpy(m->y, m->first.{output}, sizeof m->y);"]
+            lines = [f"for (int e = 0; e < LM_E; e++) m->x[e] = m->{table}[e * LM_V + id] * m->{table}_scale[id];"]
+        lines += ["lm_first_layer(&m->first, m->x);", f"memcpy(m->y, m->first.{output}, sizeof m->y);"]
         if network.layers.num_layers > 1:
             change = "+=" if network.layers.residual else "="
             lines += [
                 f"for (int n = 0; n < {network.layers.num_layers - 1}; n++) {{",
-                "    upper_layer(&m->upper[n], m->y);",
-                f"    for (int u = 0; u < H; u++) m->y[u] {change} m->upper[n].{output}[u];",
+                "    lm_upper_layer(&m->upper[n], m->y);",
+                f"    for (int u = 0; u < LM_H; u++) m->y[u] {change} m->upper[n].{output}[u];",
                 "}",
             ]
-        read, size = "m->y", "H"
+        read, size = "m->y", "LM_H"
         if network.projection is not None:
             rows, columns = network.projection.weight.shape
-            lines.append(f"multiply(m->projected, m->projection, m->projection_scale, {rows}, {columns}, m->y);")
+            lines.append(f"lm_multiply(m->projected, m->projection, m->projection_scale, {rows}, {columns}, m->y);")
             self.fields.append(f"    float projected[{rows}];")
             read, size = "m->projected", str(rows)
-        lines.append(f"multiply(m->logits, m->output, m->output_scale, V, {size}, {read});")
+        lines.append(f"lm_multiply(m->logits, m->output, m->output_scale, LM_V, {size}, {read});")
         return [f"    {line}" for line in lines]
 
     def add_matrix(self, name: str, weight: Tensor) -> None:
-        """A matrix of the model itself."""
+        """A matrix, with its field."""
         rows, columns = weight.shape
-        self.fields.append(f"    weight {name}[{rows} * {columns}];\n    float {name}_scale[{rows}];")
+        self.fields.append(f"    lm_weight {name}[{rows} * {columns}];\n    float {name}_scale[{rows}];")
         self.put_matrix(name, weight)
 
     def put_matrix(self, field: str, weight: Tensor) -> None:
         """Rows of data for a field, column by column, and what reads them."""
         values, scales = stored_matrix(weight, self.weights)
-        self.put("read_weights", field, values.T)
-        self.put("read_floats", f"{field}_scale", np.ones(len(values), np.float32) if scales is None else scales)
+        self.put("lm_read_weights", field, values.T)
+        self.put("lm_read_floats", f"{field}_scale", np.ones(len(values), np.float32) if scales is None else scales)
 
     def put_vector(self, field: str, values: Tensor) -> None:
-        self.put("read_floats", field, values.detach().numpy())
+        self.put("lm_read_floats", field, values.detach().numpy())
 
     def put(self, function: str, field: str, values: npt.NDArray[Any]) -> None:
-        name = f"DATA_{len(self.data)}"
+        name = f"lm_data_{len(self.data)}"
         rows = encoded(values)
         lines = "\n".join(f'    "{row}",' for row in rows)
-        self.data.append(f"static const char {name}[{len(rows)}][101] = {{ /* {field} */\n{lines}\n}};")
+        begin = self._renamed(f"static const char {name}[{len(rows)}][101] = {{ /* {field} */")
+        self.data.append(f"{begin}\n{lines}\n}};")
         self.reads.append(f"    {function}(m->{field}, {values.size}, {name});")
 
 
@@ -187,4 +206,4 @@ def _characters(symbols: npt.NDArray[np.uint32]) -> str:
     """The table of code points, which no character of the vocabulary can break out of."""
     rows = [", ".join(map(str, symbols[start : start + 16])) for start in range(0, len(symbols), 16)]
     lines = ",\n".join(f"    {row}" for row in rows)
-    return f"/* The code point of each id. */\nconst uint32_t MODEL_CHARACTERS[V] = {{\n{lines}\n}};"
+    return f"static const uint32_t lm_characters[LM_V] = {{\n{lines}\n}};"

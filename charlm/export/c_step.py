@@ -18,30 +18,34 @@ from charlm.layers.backend import LayerForm
 _WHOLE = ("product", "normalize")
 """Operations on whole vectors."""
 _HELPERS = {
-    "sigmoid": "static float sigmoid(float a) { return 1 / (1 + exp(-a)); }",
-    "softplus": "static float softplus(float a) { return maximum(a, 0) + log1p(exp(-fabs(a))); }",
-    "relu": "static float relu(float a) { return maximum(a, 0); }",
-    "maximum": "static float maximum(float a, float b) { return a > b ? a : b; }",
-    "minimum": "static float minimum(float a, float b) { return a < b ? a : b; }",
-    "square_root": "static float square_root(float a) { return sqrt(a); }",
+    "sigmoid": "static float lm_sigmoid(float a) { return 1 / (1 + expf(-a)); }",
+    "softplus": "static float lm_softplus(float a) { return lm_maximum(a, 0) + log1pf(expf(-fabsf(a))); }",
+    "relu": "static float lm_relu(float a) { return lm_maximum(a, 0); }",
+    "maximum": "static float lm_maximum(float a, float b) { return a > b ? a : b; }",
+    "minimum": "static float lm_minimum(float a, float b) { return a < b ? a : b; }",
+    "square_root": "static float lm_square_root(float a) { return sqrtf(a); }",
+    "exp": "static float lm_exp(float a) { return expf(a); }",
+    "log": "static float lm_log(float a) { return logf(a); }",
+    "tanh": "static float lm_tanh(float a) { return tanhf(a); }",
     "multiply_transposed": """\
-/* y = W^T x, for W as in multiply. */
-static void multiply_transposed(float *y, const weight *w, const float *scale, int rows, int columns, const float *x)
+/* y = W^T x, for W as in lm_multiply. */
+static void lm_multiply_transposed(float *y, const lm_weight *w, const float *scale, int rows, int columns,
+                                   const float *x)
 {
     for (int c = 0; c < columns; c++) {
         float sum = 0;
-        for (int r = 0; r < rows; r++) sum += value(w[(size_t)c * rows + r]) * scale[r] * x[r];
+        for (int r = 0; r < rows; r++) sum += w[(size_t)c * rows + r] * scale[r] * x[r];
         y[c] = sum;
     }
 }""",
     "normalize": """\
 /* y = (v - mean v) / sqrt(var v + epsilon), or v / sqrt(mean v^2 + epsilon) if it is not centered. */
-static void normalize(float *y, const float *v, int size, float epsilon, int centered)
+static void lm_normalize(float *y, const float *v, int size, float epsilon, int centered)
 {
     float mean = 0, square = 0;
     for (int u = 0; u < size && centered; u++) mean += v[u] / size;
     for (int u = 0; u < size; u++) square += (v[u] - mean) * (v[u] - mean) / size;
-    for (int u = 0; u < size; u++) y[u] = (v[u] - mean) / sqrt(square + epsilon);
+    for (int u = 0; u < size; u++) y[u] = (v[u] - mean) / sqrtf(square + epsilon);
 }""",
 }
 """Functions that a step may call; one may call those after it."""
@@ -51,7 +55,7 @@ def helpers(text: str) -> str:
     """The functions that this C calls, in the order in which C needs them."""
     called: list[str] = []
     for name, body in _HELPERS.items():
-        if re.search(rf"\b{name}\(", text):
+        if f"lm_{name}(" in text:
             called.append(body)
             text += body
     return "\n".join(reversed(called))
@@ -89,8 +93,8 @@ class LayerCode:
         self.scratch: list[str] = []
         self.statements: list[str] = []
         self.locals: dict[int, str] = {}
-        self.states = {name: f"s_{_identifier(name)}_{n}" for n, name in enumerate(program.states)}
-        self.fields = {p.name: f"w_{_identifier(p.name)}_{n}" for n, p in enumerate(program.parameters)}
+        self.states = {name: f"s_{identifier(name)}_{n}" for n, name in enumerate(program.states)}
+        self.fields = {p.name: f"w_{identifier(p.name)}_{n}" for n, p in enumerate(program.parameters)}
         self.stacked = {p.name for p in program.parameters if p.stack and p.columns != ""}
         self.arrays: dict[int, tuple[str, int]] = {}
         for place, node in enumerate(self.nodes):
@@ -134,7 +138,7 @@ class LayerCode:
             for k in range(max(p.stack, 1)):
                 field = self.matrix(p.name, k)
                 self.matrices.append((field, p.name, k))
-                fields.append(f"weight {field}[{rows} * {columns}]; float {field}_scale[{rows}];")
+                fields.append(f"lm_weight {field}[{rows} * {columns}]; float {field}_scale[{rows}];")
         return fields
 
     def written(self, name: str, fields: Sequence[str]) -> str:
@@ -168,12 +172,12 @@ class LayerCode:
         if node.op == "product":
             matrix = f"l->{self.matrix(node.name, node.index)}"
             columns = self.nodes[arg].size
-            function, sizes = "multiply", f"{rows}, {columns}"
+            function, sizes = "lm_multiply", f"{rows}, {columns}"
             if node.transposed:
-                function, sizes = "multiply_transposed", f"{columns}, {rows}"
+                function, sizes = "lm_multiply_transposed", f"{columns}, {rows}"
             call = f"{function}({array}, {matrix}, {matrix}_scale, {sizes}, {self.pointer(arg)});"
         else:
-            call = f"normalize({array}, {self.pointer(arg)}, {rows}, {node.number!r}f, {int(not node.is_rms)});"
+            call = f"lm_normalize({array}, {self.pointer(arg)}, {rows}, {node.number!r}f, {int(not node.is_rms)});"
         self.statements.append(call)
 
     def put_loop(self, loop: Loop) -> None:
@@ -183,8 +187,8 @@ class LayerCode:
         for step in loop.steps:
             if isinstance(step, int):
                 node = self.nodes[step]
-                self.locals[step] = f"{_identifier(self.names.get(step, 'v'))}_{step}"
-                expression = in_code("cpp", node.op, *map(self.unit, node.args))
+                self.locals[step] = f"{identifier(self.names.get(step, 'v'))}_{step}"
+                expression = re.sub(r"(\w+\()", r"lm_\1", in_code("cpp", node.op, *map(self.unit, node.args)))
                 body.append(f"const float {self.locals[step]} = {expression};")
             elif isinstance(step, Store) and step.vector.kind != "state":
                 body.append(f"{self.new_array(step.value, int(loop.size))}[u] = {self.locals[step.value]};")
@@ -233,6 +237,6 @@ class LayerCode:
         return f"{array}[{start} + u]" if start else f"{array}[u]"
 
 
-def _identifier(name: str) -> str:
+def identifier(name: str) -> str:
     """Letters of the name that C takes; what callers add makes it unique, and no word of the language."""
     return re.sub(r"[^A-Za-z0-9_]", "_", name).strip("_")[:40] or "v"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from charlm.cells.program import Program, needed, scalarized, units, when
 from charlm.cells.state_options import rows_of_start
+from charlm.data.records import end_of_record
 from charlm.errors import DataError
 from charlm.export import Weights
 from charlm.export.rounding import at_a_cost, stored_matrix
@@ -27,6 +28,8 @@ from charlm.web.page import html_page, packed
 KERNEL = files("charlm.web") / "model" / "kernel.wasm"
 _UNITS_LENGTH = 5000
 """Characters of validation text by which units get their names."""
+_UNITS_WORK = 2_500_000
+"""Characters times operations of all layers, which take seconds."""
 _EXAMPLE_LENGTH = 240
 
 
@@ -51,10 +54,15 @@ def _of_validation_text(trained: TrainedModel) -> tuple[list[dict[str, Any]], st
     The text is its beginning, up to a space. Nothing if the validation text is gone.
     """
     try:
-        ids = opening(trained, trained.split("valid"), _UNITS_LENGTH).ids
+        operations = sum(len(form.program.nodes) for form in trained.single_network.layers.forms)
+        length = min(_UNITS_LENGTH, _UNITS_WORK // operations)
+        ids = opening(trained, trained.split("valid"), length).ids
     except DataError:
         return [], ""
-    text = trained.vocabulary.decode(ids[:_EXAMPLE_LENGTH].tolist()).strip("\n")
+    text = trained.vocabulary.decode(ids[:_EXAMPLE_LENGTH].tolist())
+    if separator := trained.config.data.records:
+        text = text.replace(end_of_record(separator), separator)
+    text = text.strip("\n")
     return [*tracking_units(trained, ids).values()], text.rpartition(" ")[0] or text
 
 

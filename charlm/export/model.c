@@ -4,13 +4,14 @@
  *     ./model --prompt "Once" --length 500 --temperature 0.7 --seed 1
  *     ./model --score < text
  *
- * It needs a C99 compiler and libm. A program of your own includes this file after `#define MODEL_NO_MAIN`, and calls
- * model_open once, then model_step for the id of each character, and model_sample. MODEL_CHARACTERS and model_id turn
- * ids into characters and back. Nothing is allocated after model_open; free(model) ends it.
+ * It needs libm and a compiler for C99, C11 or C++17. A program of your own includes this file after
+ * `#define CHARLM_NO_MAIN`, or is linked with it (cc -DCHARLM_NO_MAIN -c). It calls lm_open once, then lm_step for the id
+ * of each character, and lm_sample; lm_id and lm_character turn characters into ids and back. All names begin with that
+ * of the file, so that a program may have several models. Nothing is allocated after lm_open; free(model) ends it.
  *
  * Model: {{name}}, {{weights}}
  *
- * How it works. A character is a number, its id. model_step turns it into x, {{input}}, and gives x to
+ * How it works. A character is a number, its id. lm_step turns it into x, {{input}}, and gives x to
  * {{layers}}. A layer has a state, which it remembers from character to character, and gives its output h
  * to what is above it. The last h gives the logits, W h + b: a number for each character that could come next. The
  * probability of a character is exp(its logit), divided by the sum of all of these. One step of a layer:
@@ -24,39 +25,39 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <tgmath.h> /* exp(a) is expf(a) for a float */
 
-enum {
-    V = {{V}}, /* characters that the model knows; with bytes, all 256 */
-    E = {{E}}, /* numbers of x */
-    H = {{H}}, /* units of a layer */
-    BYTES = {{bytes}}, /* whether the ids are bytes, not characters */
-    RECORD_END = {{record_end}}, /* the id of the end of a line or record, if each is a text of its own; or -1 */
-    FIRST = {{first}}, /* the id that is read where there is no prompt */
-    OTHER = {{other}}, /* the id of all characters that have none; -1: the model does not know them */
-    END = {{separator_bytes}} /* bytes of what ends a record in a text */
-};
+#define LM_V {{V}} /* characters that the model knows; with bytes, all 256 */
+#define LM_E {{E}} /* numbers of x */
+#define LM_H {{H}} /* units of a layer */
+#define LM_BYTES {{bytes}} /* whether the ids are bytes, not characters */
+#define LM_RECORD_END ({{record_end}}) /* the id of the end of a line or record, if each is a text of its own; or -1 */
+#define LM_FIRST {{first}} /* the id that is read where there is no prompt */
+#define LM_OTHER ({{other}}) /* the id of all characters that have none; -1: the model does not know them */
+#define LM_END {{separator_bytes}} /* bytes of what ends a record in a text */
+#ifdef __cplusplus
+#define LM_RESTRICT __restrict
+#else
+#define LM_RESTRICT restrict
+#endif
 
-typedef {{weight}} weight; /* times the scale of its row */
-static float value(weight w) { return w; }
+typedef {{weight}} lm_weight; /* times the scale of its row */
 
 /* y = W x. W has one scale for each row, and its values stand column by column, so that a compiler can multiply many
  * rows at once. Columns whose x is 0 cost nothing. */
-static void multiply(float *restrict y, const weight *restrict w, const float *restrict scale, int rows, int columns,
-                     const float *restrict x)
+static void lm_multiply(float *LM_RESTRICT y, const lm_weight *LM_RESTRICT w, const float *LM_RESTRICT scale, int rows,
+                        int columns, const float *LM_RESTRICT x)
 {
     for (int r = 0; r < rows; r++) y[r] = 0;
     int c = 0;
     for (; c + 4 <= columns; c += 4) {
         const float x0 = x[c], x1 = x[c + 1], x2 = x[c + 2], x3 = x[c + 3];
-        const weight *restrict a = w + (size_t)c * rows, *restrict b = a + rows, *restrict d = b + rows;
-        const weight *restrict e = d + rows;
+        const lm_weight *LM_RESTRICT a = w + (size_t)c * rows, *LM_RESTRICT b = a + rows;
+        const lm_weight *LM_RESTRICT d = b + rows, *LM_RESTRICT e = d + rows;
         if (x0 == 0 && x1 == 0 && x2 == 0 && x3 == 0) continue;
-        for (int r = 0; r < rows; r++)
-            y[r] += (value(a[r]) * x0 + value(b[r]) * x1) + (value(d[r]) * x2 + value(e[r]) * x3);
+        for (int r = 0; r < rows; r++) y[r] += (a[r] * x0 + b[r] * x1) + (d[r] * x2 + e[r] * x3);
     }
     for (; c < columns; c++)
-        for (int r = 0; r < rows; r++) y[r] += value(w[(size_t)c * rows + r]) * x[c];
+        for (int r = 0; r < rows; r++) y[r] += w[(size_t)c * rows + r] * x[c];
     for (int r = 0; r < rows; r++) y[r] *= scale[r];
 }
 
@@ -67,39 +68,49 @@ static void multiply(float *restrict y, const weight *restrict w, const float *r
 typedef struct {
     float logit;
     int id;
-} choice;
+} lm_choice;
 
-typedef struct {
+typedef struct lm_model {
 {{fields}}
-    float x[E];       /* the input of the first layer */
-    float y[H];       /* the output of a layer */
-    float logits[V];  /* of the next character */
-    choice order[V];
-    double cumulated[V];
+    float x[LM_E];      /* the input of the first layer */
+    float y[LM_H];      /* the output of a layer */
+    float logits[LM_V]; /* of the next character */
+    lm_choice order[LM_V];
+    double cumulated[LM_V];
     uint32_t random[624]; /* the Mersenne Twister MT19937 (Matsumoto & Nishimura 1998) */
     int used;             /* how many of its numbers are used up */
-} Model;
+} lm_model;
 
 /* The model, at the beginning of a text; NULL if there is not enough memory. See the end of this file. */
-Model *model_open(void);
+lm_model *lm_open(void);
 
 /* Begin a text: set the initial state of all layers. */
-void model_begin(Model *m)
+void lm_begin(lm_model *m)
 {
 {{begins}}
 }
 
 /* Read the character `id`. Returns the logits of the next one, which stay valid until the next step. */
-const float *model_step(Model *m, int id)
+const float *lm_step(lm_model *m, int id)
 {
-    if (id == RECORD_END) model_begin(m);
+    if (id == LM_RECORD_END) lm_begin(m);
 {{steps}}
-    for (int v = 0; v < V; v++) m->logits[v] += m->output_bias[v];
+    for (int v = 0; v < LM_V; v++) m->logits[v] += m->output_bias[v];
     return m->logits;
 }
 
+/* The bits that the model needs for this id as the next character: -log2 of its probability. */
+double lm_bits(const lm_model *m, int id)
+{
+    double largest = m->logits[0], sum = 0;
+    for (int v = 1; v < LM_V; v++)
+        if (m->logits[v] > largest) largest = m->logits[v];
+    for (int v = 0; v < LM_V; v++) sum += exp(m->logits[v] - largest);
+    return (largest + log(sum) - m->logits[id]) / log(2.0);
+}
+
 /* Start the random numbers: the same seed gives the same text, that of `charlm sample --seed`. */
-void model_seed(Model *m, uint64_t seed)
+void lm_seed(lm_model *m, uint64_t seed)
 {
     m->random[0] = (uint32_t)seed;
     for (int i = 1; i < 624; i++)
@@ -107,7 +118,7 @@ void model_seed(Model *m, uint64_t seed)
     m->used = 624;
 }
 
-static uint32_t random_bits(Model *m)
+static uint32_t lm_random_bits(lm_model *m)
 {
     uint32_t *s = m->random;
     if (m->used == 624) {
@@ -125,9 +136,9 @@ static uint32_t random_bits(Model *m)
 }
 
 /* The likelier character first; of equal ones the one with the smaller id. */
-static int compared(const void *first, const void *second)
+static int lm_compared(const void *first, const void *second)
 {
-    const choice *a = first, *b = second;
+    const lm_choice *a = (const lm_choice *)first, *b = (const lm_choice *)second;
     if (a->logit != b->logit) return a->logit > b->logit ? -1 : 1;
     return a->id - b->id;
 }
@@ -135,18 +146,18 @@ static int compared(const void *first, const void *second)
 /* Draw the id of the next character from the logits of the last step; -1 if one of them is not finite.
  * temperature: 0 takes the likeliest. top_k: among so many of the likeliest; 0 for all. top_p: among the likeliest that
  * have this probability together; 1 for all. */
-int model_sample(Model *m, double temperature, int top_k, double top_p)
+int lm_sample(lm_model *m, double temperature, int top_k, double top_p)
 {
-    const double high = random_bits(m) & 0x1fffff, low = random_bits(m);
+    const double high = lm_random_bits(m) & 0x1fffff, low = lm_random_bits(m);
     const double draw = (high * 4294967296.0 + low) / 9007199254740992.0;
-    const int count = top_k > 0 && top_k < V ? top_k : V;
+    const int count = top_k > 0 && top_k < LM_V ? top_k : LM_V;
     double sum = 0;
-    for (int v = 0; v < V; v++) {
+    for (int v = 0; v < LM_V; v++) {
         if (!isfinite(m->logits[v])) return -1;
-        m->order[v].logit = v == OTHER ? -1e30f : m->logits[v];
+        m->order[v].logit = v == LM_OTHER ? -1e30f : m->logits[v];
         m->order[v].id = v;
     }
-    qsort(m->order, V, sizeof m->order[0], compared);
+    qsort(m->order, LM_V, sizeof m->order[0], lm_compared);
     if (temperature == 0) return m->order[0].id;
     for (int k = 0; k < count; k++)
         m->cumulated[k] = sum += exp(((double)m->order[k].logit - m->order[0].logit) / temperature);
@@ -158,97 +169,103 @@ int model_sample(Model *m, double temperature, int top_k, double top_p)
 
 {{characters}}
 
-/* The id of a character, given its code point; -1: the model does not know it. */
-int model_id(uint32_t code)
+/* The code point of an id. */
+uint32_t lm_character(int id)
 {
-    for (int v = 0; v < V; v++)
-        if (MODEL_CHARACTERS[v] == code) return v;
-    return OTHER;
+    return lm_characters[id];
 }
 
-#ifndef MODEL_NO_MAIN
+/* The id of a character, given its code point; -1: the model does not know it. */
+int lm_id(uint32_t code)
+{
+    for (int v = 0; v < LM_V; v++)
+        if (lm_characters[v] == code) return v;
+    return LM_OTHER;
+}
 
-/* What ends a record in a text. The model reads it as one character, RECORD_END. */
-static const unsigned char SEPARATOR[END] = { {{separator}} };
+#ifndef CHARLM_NO_MAIN
+
+/* What ends a record in a text. The model reads it as one character, LM_RECORD_END. */
+static const unsigned char lm_separator[LM_END] = { {{separator}} };
 
 /* Bytes of a text: a string, or standard input. */
 typedef struct {
     const unsigned char *string; /* NULL: standard input */
-    int ahead[END + 1];          /* the next bytes; -1 at the end */
+    int ahead[LM_END + 1];       /* the next bytes; -1 at the end */
     long position;               /* how many characters were read */
-} Text;
+} lm_text;
 
-static int read_byte(Text *t)
+static int lm_read_byte(lm_text *t)
 {
     if (!t->string) return getchar();
     return *t->string ? *t->string++ : -1;
 }
 
-static int next_byte(Text *t)
+static int lm_next_byte(lm_text *t)
 {
     const int byte = t->ahead[0];
-    memmove(t->ahead, t->ahead + 1, END * sizeof t->ahead[0]);
-    t->ahead[END] = read_byte(t);
-    if (RECORD_END >= 0 && t->ahead[END - 1] == '\r' && t->ahead[END] == '\n') {
-        t->ahead[END - 1] = '\n';
-        t->ahead[END] = read_byte(t);
+    memmove(t->ahead, t->ahead + 1, LM_END * sizeof t->ahead[0]);
+    t->ahead[LM_END] = lm_read_byte(t);
+    if (LM_RECORD_END >= 0 && t->ahead[LM_END - 1] == '\r' && t->ahead[LM_END] == '\n') {
+        t->ahead[LM_END - 1] = '\n';
+        t->ahead[LM_END] = lm_read_byte(t);
     }
     return byte;
 }
 
-static Text text_of(const char *string)
+static lm_text lm_text_of(const char *string)
 {
-    Text text = {(const unsigned char *)string, {0}, 0};
-    for (int k = 0; k <= END; k++) next_byte(&text);
+    lm_text text = {(const unsigned char *)string, {0}, 0};
+    for (int k = 0; k <= LM_END; k++) lm_next_byte(&text);
     return text;
 }
 
-static void fail(const char *what, long position)
+static void lm_fail(const char *what, long position)
 {
     fprintf(stderr, "error: %s at character %ld\n", what, position);
     exit(1);
 }
 
 /* How many of the next bytes are the end of a record. Standard input may end with a part of it. */
-static int end_bytes(const Text *t)
+static int lm_end_bytes(const lm_text *t)
 {
     int k = 0;
-    while (k < END && t->ahead[k] == SEPARATOR[k]) k++;
-    const int is_end = k == END || (t->ahead[k] < 0 && !t->string);
-    return RECORD_END >= 0 && is_end ? k : 0;
+    while (k < LM_END && t->ahead[k] == lm_separator[k]) k++;
+    const int is_end = k == LM_END || (t->ahead[k] < 0 && !t->string);
+    return LM_RECORD_END >= 0 && is_end ? k : 0;
 }
 
 /* The next id of a text; -1 at its end. */
-static int next_id(Text *t)
+static int lm_next_id(lm_text *t)
 {
     if (t->ahead[0] < 0) return -1;
-    const int end = end_bytes(t);
-    for (int k = 0; k < end; k++) next_byte(t);
-    if (end > 0 && end < END) return -1;
+    const int end = lm_end_bytes(t);
+    for (int k = 0; k < end; k++) lm_next_byte(t);
+    if (end > 0 && end < LM_END) return -1;
     t->position++;
-    if (end > 0) return RECORD_END;
-    const int byte = next_byte(t);
-    if (BYTES) return byte;
+    if (end > 0) return LM_RECORD_END;
+    const int byte = lm_next_byte(t);
+    if (LM_BYTES) return byte;
     const int more = byte < 0x80 ? 0 : byte >= 0xf0 && byte < 0xf8 ? 3 : byte >= 0xe0 && byte < 0xf0 ? 2 : 1;
     uint32_t code = more ? byte & (0x3f >> more) : byte;
-    if (more == 1 && (byte < 0xc2 || byte >= 0xe0)) fail("found a byte that is not UTF-8", t->position);
+    if (more == 1 && (byte < 0xc2 || byte >= 0xe0)) lm_fail("found a byte that is not UTF-8", t->position);
     for (int k = 0; k < more; k++) {
-        if ((t->ahead[0] & 0xc0) != 0x80 || t->ahead[0] < 0) fail("found a byte that is not UTF-8", t->position);
-        code = code << 6 | (next_byte(t) & 0x3f);
+        if ((t->ahead[0] & 0xc0) != 0x80 || t->ahead[0] < 0) lm_fail("found a byte that is not UTF-8", t->position);
+        code = code << 6 | (lm_next_byte(t) & 0x3f);
     }
-    if (more > 1 && code < (more == 2 ? 0x800u : 0x10000u)) fail("found a byte that is not UTF-8", t->position);
-    if (code == 0xfeff && t->position == 1) return next_id(t); /* a byte order mark */
-    const int id = model_id(code);
+    if (more > 1 && code < (more == 2 ? 0x800u : 0x10000u)) lm_fail("found a byte that is not UTF-8", t->position);
+    if (code == 0xfeff && t->position == 1) return lm_next_id(t); /* a byte order mark */
+    const int id = lm_id(code);
     if (id >= 0) return id;
     fprintf(stderr, "error: found U+%04lX, which the model has never seen, at character %ld\n", (unsigned long)code,
             t->position);
     exit(1);
 }
 
-static void put_character(int id)
+static void lm_put_character(int id)
 {
-    const uint32_t code = MODEL_CHARACTERS[id];
-    if (BYTES || code < 0x80) {
+    const uint32_t code = lm_characters[id];
+    if (LM_BYTES || code < 0x80) {
         putchar((int)code);
         return;
     }
@@ -258,54 +275,49 @@ static void put_character(int id)
 }
 
 /* Write the prompt, and what the model adds to it. */
-static int write_text(Model *m, const char *prompt, long length, double temperature, int top_k, double top_p)
+static int lm_write_text(lm_model *m, const char *prompt, long length, double temperature, int top_k, double top_p)
 {
-    Text text = text_of(prompt);
-    if (RECORD_END >= 0 || !*prompt) model_step(m, FIRST);
-    for (int id; (id = next_id(&text)) >= 0;) model_step(m, id);
+    lm_text text = lm_text_of(prompt);
+    if (LM_RECORD_END >= 0 || !*prompt) lm_step(m, LM_FIRST);
+    for (int id; (id = lm_next_id(&text)) >= 0;) lm_step(m, id);
     fputs(prompt, stdout);
     for (long n = 0; n < length; n++) {
-        const int id = model_sample(m, temperature, top_k, top_p);
-        if (id < 0) fail("found logits that are not finite", n + 1);
-        if (id == RECORD_END) break;
-        put_character(id);
+        const int id = lm_sample(m, temperature, top_k, top_p);
+        if (id < 0) lm_fail("found logits that are not finite", n + 1);
+        if (id == LM_RECORD_END) break;
+        lm_put_character(id);
         fflush(stdout);
-        model_step(m, id);
+        lm_step(m, id);
     }
     putchar('\n');
     return 0;
 }
 
-/* Read standard input, and write the mean of -log2 p of each character, given those before it. With bytes the sum over
- * the bytes of a character; the first one is given, unless it begins a line. A character begins with each byte that
+/* Read standard input, and write the mean bits of each character, given those before it. With bytes the sum over the
+ * bytes of a character; the first one is given, unless it begins a line. A character begins with each byte that
  * continues none. */
-static int score_text(Model *m)
+static int lm_score_text(lm_model *m)
 {
-    Text text = text_of(NULL);
-    const float *logits = NULL;
-    double nats = 0;
+    lm_text text = lm_text_of(NULL);
+    double bits = 0;
     long scored = 0, characters = 0;
-    int id, last = RECORD_END;
-    if (RECORD_END >= 0) logits = model_step(m, RECORD_END);
-    while ((id = next_id(&text)) >= 0 || last != RECORD_END) {
-        if (id < 0) id = RECORD_END; /* the last line has no end */
-        const int begins = !BYTES || (id & 0xc0) != 0x80;
-        if (logits && (begins || characters)) {
-            double largest = logits[0], sum = 0;
-            for (int v = 1; v < V; v++)
-                if (logits[v] > largest) largest = logits[v];
-            for (int v = 0; v < V; v++) sum += exp(logits[v] - largest);
-            nats += largest + log(sum) - logits[id];
+    int id, last = LM_RECORD_END, is_given = LM_RECORD_END < 0;
+    if (!is_given) lm_step(m, LM_RECORD_END);
+    while ((id = lm_next_id(&text)) >= 0 || last != LM_RECORD_END) {
+        if (id < 0) id = LM_RECORD_END; /* the last line has no end */
+        const int begins = !LM_BYTES || (id & 0xc0) != 0x80;
+        if (!is_given && (begins || characters)) {
+            bits += lm_bits(m, id);
             scored++;
             characters += begins;
         }
-        logits = model_step(m, id);
-        last = RECORD_END >= 0 ? id : RECORD_END;
+        lm_step(m, id);
+        is_given = 0;
+        last = LM_RECORD_END >= 0 ? id : LM_RECORD_END;
     }
-    if (!scored) fail("found a text of fewer than 2 characters, which ends", text.position);
-    if (!isfinite(nats)) fail("found logits that are not finite", scored);
-    const double bits = nats / log(2.0);
-    if (BYTES && RECORD_END < 0) printf("%.7f bits per byte, %ld bytes; ", bits / scored, scored);
+    if (!scored) lm_fail("found a text of fewer than 2 characters, which ends", text.position);
+    if (!isfinite(bits)) lm_fail("found logits that are not finite", scored);
+    if (LM_BYTES && LM_RECORD_END < 0) printf("%.7f bits per byte, %ld bytes; ", bits / scored, scored);
     printf("%.7f bits per character, %ld characters\n", bits / characters, characters);
     return 0;
 }
@@ -343,13 +355,13 @@ int main(int count, char **words)
         }
         n++;
     }
-    Model *m = model_open();
+    lm_model *m = lm_open();
     if (!m) {
         fputs("error: not enough memory\n", stderr);
         return 1;
     }
-    model_seed(m, seed);
-    const int code = scores ? score_text(m) : write_text(m, prompt, (long)length, temperature, (int)top_k, top_p);
+    lm_seed(m, seed);
+    const int code = scores ? lm_score_text(m) : lm_write_text(m, prompt, (long)length, temperature, (int)top_k, top_p);
     free(m);
     if (!fflush(stdout) && !ferror(stdout)) return code;
     fputs("error: the output cannot be written\n", stderr);
@@ -362,7 +374,7 @@ int main(int count, char **words)
 
 {{data}}
 
-static uint32_t word(const char (*rows)[101], long index)
+static uint32_t lm_word(const char (*rows)[101], long index)
 {
     static const char digits[] = "{{alphabet}}";
     const char *text = rows[index / 20] + index % 20 * 5;
@@ -371,24 +383,24 @@ static uint32_t word(const char (*rows)[101], long index)
     return bits;
 }
 
-static void read_floats(float *out, long count, const char (*rows)[101])
+static void lm_read_floats(float *out, long count, const char (*rows)[101])
 {
     for (long n = 0; n < count; n++) {
-        const uint32_t bits = word(rows, n);
+        const uint32_t bits = lm_word(rows, n);
         memcpy(out + n, &bits, sizeof bits);
     }
 }
 
-static void read_weights(weight *out, long count, const char (*rows)[101])
+static void lm_read_weights(lm_weight *out, long count, const char (*rows)[101])
 {
     {{unpacked}}
 }
 
-Model *model_open(void)
+lm_model *lm_open(void)
 {
-    Model *m = calloc(1, sizeof *m);
+    lm_model *m = (lm_model *)calloc(1, sizeof *m);
     if (!m) return NULL;
 {{reads}}
-    model_begin(m);
+    lm_begin(m);
     return m;
 }

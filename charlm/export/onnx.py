@@ -16,7 +16,7 @@ from torch import Tensor
 
 from charlm.cells.on_tensors import matrix
 from charlm.cells.operations import OPERATIONS
-from charlm.cells.program import STATIC, units, when
+from charlm.cells.program import STATIC, ordered, units, when
 from charlm.errors import CharlmError
 from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
@@ -220,11 +220,23 @@ class OnnxLayer:
         self.hidden, self.inputs = layers.hidden_size, layers.forms[layer].inputs
         self.when = when(self.program.nodes)
         self.x, self.states = x, dict(zip(self.program.states, states, strict=True))
+        # No recursion: a step may have thousands of operations.
+        self.order = ordered(self.program.results, self.arguments)
+        static = [place for place in self.order if self.when[place] == STATIC]
+        values = TensorProgram(self.program, static, self.parameters)({})
+        self.static = dict(zip(static, values, strict=True))
         self.known: dict[tuple[int, int], str] = {}
         self.split: dict[int, list[str]] = {}
 
+    def arguments(self, place: int) -> tuple[int, ...]:
+        """The values that the graph needs for a value."""
+        return () if self.when[place] == STATIC else self.program.nodes[place].args
+
     def new_states(self) -> list[str]:
         """The names of the states after the step."""
+        for place in self.order:
+            if place not in self.static:
+                self.value(place)
         return [self.value(place) for place in self.program.results]
 
     def value(self, place: int, count: int = 1) -> str:
@@ -233,7 +245,7 @@ class OnnxLayer:
         key = place, count if node.count == 1 and node.size != "" else 1
         if key not in self.known:
             if self.when[place] == STATIC:
-                [value] = TensorProgram(self.program, [place], self.parameters)({})
+                value = self.static[place]
                 constant = torch.tensor(value) if isinstance(value, float) else value.repeat(key[1])
                 self.known[key] = self.nodes.named(constant)
             elif key[1] > 1:

@@ -11,7 +11,7 @@
 nothing.
 
     trained.py       TrainedModel: a checkpoint's model, vocabulary and config, and their uses; load
-    reader.py        Reader: reads texts through the network, window after window; everything below uses it
+    reader.py        Reader: reads texts through the network, window after window; everything below uses it; activations
     options.py       SamplingOptions: how text is drawn
     sampling.py      sample_text: characters drawn one by one, by temperature, top-k and top-p, up to a stop text
     evaluation.py    evaluate: the cross-entropy of a text
@@ -19,5 +19,5 @@ nothing.
     texts.py         score_texts, score_records, text_features: many texts, or lines as they arrive, one by one
     reach.py         context_curve: the loss by length of context; gradient_norms: what flows back to earlier inputs
     labels.py        check_labels: whether a model knows the labels of a classification
-    seen.py          what weights were trained on, and how much of a text occurs there
+    seen.py          what weights were trained on, and which passages of a text occur there
 """

@@ -43,6 +43,7 @@ class Evaluation:
 
     @property
     def bits_per_char(self) -> float:
+        """The score in bits."""
         return nats_to_bits(self.nats_per_char)
 
     @property
@@ -59,10 +60,12 @@ class Evaluation:
 
     @property
     def nats_per_record(self) -> float | None:
+        """None unless the model is one of records."""
         return None if self.records is None else self.nats_sum / self.records
 
     @property
     def chars_per_s(self) -> float:
+        """Scored characters per second."""
         return self.of.chars / max(self.elapsed_s, 1e-9)
 
 

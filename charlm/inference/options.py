@@ -1,6 +1,6 @@
 """How text is drawn. Imports no torch, so that the command line can check options first."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
@@ -32,6 +32,17 @@ class SamplingOptions:
     def about(cls, name: str) -> str:
         """What an option does, in a sentence."""
         return next(each.metadata["about"] for each in fields(cls) if each.name == name)
+
+    @classmethod
+    def of_call(cls, function: str, options: Mapping[str, Any]) -> "SamplingOptions":
+        """The options that a function was called with; TypeError, which names the function, for an unknown one."""
+        known = [each.name for each in fields(cls)]
+        if unknown := [name for name in options if name not in known]:
+            from charlm.system.faults import nearest
+
+            allowed = f"{', '.join(('prompt', 'seed', *known))}{nearest(unknown[0], known)}"
+            raise TypeError(f"{function}: found the argument {unknown[0]}; allowed: {allowed}")
+        return cls(**options)
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from charlm.data.vocabulary import Ids
 from charlm.layers import RecurrentState, cross_entropy
-from charlm.model import Network
+from charlm.model import CharLM, Network
 from charlm.system.device import to_device
 
 STREAMS = 64
@@ -24,6 +25,8 @@ _VALUES = 2**25
 """Values at most of one tensor of a window on a GPU (128 MiB): the layers' inputs, or their products."""
 
 
+Series = tuple[int, str, bool]
+"""A state or gate of all units of a layer over time: the layer, its name, and whether it is a gate."""
 START = np.zeros(1, np.int64)
 """Where one stream begins that reads a whole text."""
 
@@ -65,6 +68,22 @@ class Reader:
         features_TBH, state = self._model.features(ids_TB, state)
         self.state = tuple(layers.detach() for layers in state)
         return features_TBH
+
+
+@torch.inference_mode()
+def activations(model: CharLM, ids: Ids) -> Iterator[dict[Series, npt.NDArray[np.float32]]]:
+    """Yield every state and gate after each id, [T, H] each, for stretch after stretch of `ids` [N].
+
+    By the reference equations, one step after the other. The model is in evaluation mode on the CPU.
+    """
+    reader, state = Reader(model, ids, START), None
+    for start, steps in windows_between(0, len(ids), STEPS):
+        _, state, activations = model.outputs_and_activations(reader.ids(start, steps), state)
+        yield {
+            (layer, name, gate): torch.cat(steps).numpy()
+            for layer, recorded in enumerate(activations)
+            for (name, gate), steps in recorded.items()
+        }
 
 
 def windows_between(start: int, end: int, steps: int) -> Iterator[tuple[int, int]]:

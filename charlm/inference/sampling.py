@@ -4,7 +4,7 @@ import codecs
 import functools
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,16 +42,21 @@ def sample_text(
     A sample is done after `length` ids, or as soon as it ends with a stop text. An empty prompt means the start of a
     line. A model of records writes one record, without its end.
 
-    The model must be in evaluation mode. errors: how to treat bytes that are not UTF-8, as in `bytes.decode`.
-    VocabularyError for an unknown character of the prompt, DivergenceError for logits that are not finite.
+    The model must be in evaluation mode. errors: how to treat bytes that are not UTF-8, as in `bytes.decode`. The call
+    reads the prompt: VocabularyError for an unknown character. The steps raise DivergenceError for logits that are not
+    finite.
     """
+    never = vocabulary.never_drawn(options.ban)
     output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))
     texts = [SampleText(vocabulary, options, model.reset_id, errors) for _ in seeds]
-    never = vocabulary.never_drawn(options.ban)
+    return _pieces(texts, sample_ids(model, output, state, options, seeds, never), options.length)
+
+
+def _pieces(texts: Sequence["SampleText"], drawn: Iterable[Tensor], length: int) -> Iterator[list[str]]:
+    """What each drawn id adds to its text."""
     yield ["" for _ in texts]
-    for step, ids in enumerate(sample_ids(model, output, state, options, seeds, never), start=1):
-        is_last = step == options.length
-        yield [text.append(id, is_last) for text, id in zip(texts, ids.tolist(), strict=True)]
+    for step, ids in enumerate(drawn, start=1):
+        yield [text.append(id, is_last=step == length) for text, id in zip(texts, ids.tolist(), strict=True)]
         if all(text.done for text in texts):
             return
 
@@ -66,15 +71,13 @@ def sample_many(
         yield from zip(together, map("".join, zip(*steps, strict=True)), strict=True)
 
 
-def new_records(
-    samples: Iterable[tuple[int, str]], prompt: str, known_records: Iterable[str]
-) -> Iterator[tuple[int, str]]:
-    """The samples of `sample_many` that are no repeats, nor among the known lines."""
-    earlier = {*map(hash, known_records)}
+def new_records(samples: Iterable[tuple[int, str]], prompt: str, known: Container[int]) -> Iterator[tuple[int, str]]:
+    """The samples of `sample_many` that are no repeats, nor known. known: hashes of records."""
+    drawn: set[int] = set()
     for seed, text in samples:
-        line = hash(prompt + text)
-        if line not in earlier:
-            earlier.add(line)
+        record = hash(prompt + text)
+        if record not in known and record not in drawn:
+            drawn.add(record)
             yield seed, text
 
 
@@ -119,7 +122,7 @@ def sample_ids(
     """Yield the next id of each sample, [N] on the CPU, `length` times; N = len(seeds).
 
     Each sample has its own stream of random numbers: it depends on its seed alone, not on the other samples.
-    never: ids that are not drawn.
+    never: ids that are not drawn. −1: a logit was not finite, which is no fault of a sample that is done by then.
     """
     N = len(seeds)
     output, state = output.expand(-1, N, -1), tuple(layers.repeat(1, N, 1) for layers in state)
@@ -137,8 +140,6 @@ def sample_ids(
             draws_TN = draws_TN[at_once:]
             if time.perf_counter() - start_s < _CALL_S:
                 at_once *= 2
-            if bool((ids_TN < 0).any()):
-                raise overflow()
             yield from ids_TN
 
 
@@ -230,9 +231,14 @@ class SampleText:
         self._bytes = codecs.getincrementaldecoder("utf-8")(errors)
 
     def append(self, id: int, is_last: bool) -> str:
-        """The text that this id adds; nothing while the bytes of a character are incomplete."""
+        """The text that this id adds; nothing while the bytes of a character are incomplete.
+
+        DivergenceError for −1, see `sample_ids`.
+        """
         if self.done:
             return ""
+        if id < 0:
+            raise overflow()
         self._ids.append(id)
         record_ends = id == self._record_end
         may_stop = len(self._ids) >= self._least

@@ -16,7 +16,7 @@ from charlm.config.schema import Config, DataConfig
 from charlm.data.corpus import load_unchanged_corpus
 from charlm.data.encoded import EncodedText
 from charlm.data.polynomial_hashes import BASE, Hashes, stretch_hashes
-from charlm.data.records import LINE_END, end_id, record_ends, text_records
+from charlm.data.records import LINE_END, end_id, end_of_record, record_ends, text_records
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import CharlmError
 from charlm.system.formatting import source_name
@@ -28,7 +28,7 @@ COPIED = 200
 NGRAM = 20
 """n: the ids of an n-gram, which charlm calls a window of 20 characters where people read of it."""
 _BLOCK = 2**17
-"""How many n-grams to hash at once: arrays of 1 MiB stay in a core's cache."""
+"""How many ids to hash at once: arrays of 1 MiB stay in a core's cache."""
 
 
 def seen_records(texts: Iterable[Ids], vocabulary: Vocabulary, separator: str) -> Iterator[str]:
@@ -85,48 +85,84 @@ def seen_places(text: EncodedText, seen: Sequence[Ids], separator: str) -> npt.N
             [record in known for record in records], np.diff(record_ends(text.ids, text.ids[0]), prepend=0)
         )
     places = np.zeros(len(text.ids), bool)
-    for start, length in copied_stretches(copied_ngrams(text.ids, seen)):
+    [(stretches, _)] = copied_stretches([text.ids], seen, space_ids(text.vocabulary))
+    for start, length in stretches:
         places[start : start + length] = length >= COPIED
     return places
 
 
-def copied_ngrams(text: Ids, others: Iterable[Ids]) -> npt.NDArray[np.bool_]:
-    """Which of the text's n-grams occur in one of the others, by where they begin; none for a text of fewer ids."""
-    hashes, numbers = np.unique(_ngram_hashes(text), return_inverse=True)
+def space_ids(vocabulary: Vocabulary, separator: str = "") -> list[int]:
+    """The ids of white space, which counts as equal; the end of a record is none."""
+    characters = vocabulary.characters or bytes(range(128)).decode()
+    end = end_of_record(separator) if separator else ""
+    return [id for id, character in enumerate(characters) if character.isspace() and character != end]
+
+
+def copied_stretches(
+    texts: Iterable[Ids], others: Iterable[Ids], spaces: Sequence[int]
+) -> list[tuple[list[tuple[int, int]], float | None]]:
+    """For each text, (start, length) of the stretches whose n-grams all occur in one of the others, in order.
+
+    And the share of its n-grams that occur, None without any. Ids of `spaces` that follow one another count as one
+    space. What two stretches share belongs to the first. Reads the others once.
+    """
+    single = [_with_single_spaces(text, spaces) for text in texts]
+    blocks = itertools.chain.from_iterable(_blocks(other, spaces) for other in others)
+    found = []
+    for (_, is_kept), copied in zip(single, _copied_ngrams([ids for ids, _ in single], blocks), strict=True):
+        places = np.flatnonzero(is_kept)
+        edges = np.flatnonzero(np.diff(copied, prepend=False, append=False))
+        stretches, end = [], 0
+        for first, after_last in edges.reshape(-1, 2).tolist():
+            begin, end = max(first, end), after_last + NGRAM - 1
+            start = int(places[begin])
+            stretches.append((start, int(places[end - 1]) + 1 - start))
+        found.append((stretches, float(copied.mean()) if len(copied) else None))
+    return found
+
+
+def _with_single_spaces(
+    ids: Ids, spaces: Sequence[int], *, follows_space: bool = False
+) -> tuple[Ids, npt.NDArray[np.bool_]]:
+    """Ids with the first of `spaces` in place of each run of them, and which ids these are."""
+    is_space = np.zeros(len(ids), bool)
+    for space in spaces:
+        is_space |= ids == space
+    is_kept = ~is_space
+    is_kept[1:] |= ~is_space[:-1]
+    is_kept[:1] |= not follows_space
+    single = np.where(is_space, ids.dtype.type(spaces[0]), ids) if spaces else ids
+    return single[is_kept], is_kept
+
+
+def _blocks(ids: Ids, spaces: Sequence[int]) -> Iterator[Ids]:
+    """A text with single spaces in blocks, each of which repeats the last n − 1 ids of the one before."""
+    block, follows_space = ids[:0], False
+    for begin in range(0, len(ids), _BLOCK):
+        more = ids[begin : begin + _BLOCK]
+        single, _ = _with_single_spaces(more, spaces, follows_space=follows_space)
+        follows_space = int(more[-1]) in spaces
+        block = np.concatenate([block[-(NGRAM - 1) :], single])
+        yield block
+
+
+def _copied_ngrams(texts: Iterable[Ids], blocks: Iterable[Ids]) -> list[npt.NDArray[np.bool_]]:
+    """Which of each text's n-grams occur in one of the blocks, by where they begin; none for a text of fewer ids."""
+    of_texts = [np.zeros(0, np.uint64), *map(_ngram_hashes, texts)]
+    hashes, numbers = np.unique(np.concatenate(of_texts), return_inverse=True)
     copied = np.zeros(len(hashes), bool)
     # With 64 slots for each hash, 1 to 2 % of other n-grams pass.
     bits = min(max(16, (64 * len(hashes)).bit_length()), 24)
     is_sought = np.zeros(2**bits, bool)
     is_sought[_slots(hashes, bits)] = True
-    for other in others:
-        for begin in range(0, len(other), _BLOCK):
-            if copied.all():
-                break
-            of_block = _ngram_hashes(other[begin : begin + _BLOCK + NGRAM - 1])
-            near = of_block[is_sought[_slots(of_block, bits)]]
-            places = hashes.searchsorted(near).clip(max=len(hashes) - 1)
-            copied[places[hashes[places] == near]] = True
-    return copied[numbers]
-
-
-def copied_stretches(copied: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """(start, length) of the stretches of a text whose n-grams are all copied, from left to right.
-
-    What two of them share belongs to the first.
-    """
-    edges = np.flatnonzero(np.diff(copied, prepend=False, append=False))
-    stretches, end = [], 0
-    for first, after_last in edges.reshape(-1, 2).tolist():
-        begin, end = max(first, end), after_last + NGRAM - 1
-        stretches.append((begin, end - begin))
-    return stretches
-
-
-def longest_copy(text: Ids, others: Iterable[Ids]) -> tuple[tuple[int, int], float | None]:
-    """(start, length) of the longest copied stretch, and the share of the n-grams that are copied, None without any."""
-    copied = copied_ngrams(text, others)
-    longest = max(copied_stretches(copied), key=lambda stretch: stretch[1], default=(0, 0))
-    return longest, float(copied.mean()) if len(copied) else None
+    for block in blocks:
+        if copied.all():
+            break
+        of_block = _ngram_hashes(block)
+        near = of_block[is_sought[_slots(of_block, bits)]]
+        places = hashes.searchsorted(near).clip(max=len(hashes) - 1)
+        copied[places[hashes[places] == near]] = True
+    return np.split(copied[numbers], np.cumsum([len(own) for own in of_texts])[:-1])[1:]
 
 
 def _ngram_hashes(ids: Ids) -> Hashes:

@@ -14,7 +14,10 @@ from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.inference.reader import STEPS, Reader, most_streams, window_steps
 from charlm.model import Network
 from charlm.system.device import to_device
+from charlm.system.formatting import nats_to_bits
 
+_MISSING = ("None", "nan", "<NA>", "NaT")
+"""How Python, numpy and pandas print a missing value."""
 _LONG = 2**13
 """Characters of a window of long texts."""
 
@@ -35,7 +38,40 @@ def each_text(texts: Any, name: str) -> list[str]:
     # Tables are refused because they would give the names of their columns.
     if not isinstance(texts, Iterable) or isinstance(texts, bytes | Mapping) or getattr(texts, "ndim", 1) != 1:
         raise TypeError(f"{name}: found {type(texts).__name__}; allowed: a list of strings")
-    return [one_text(text, f"{name}[{position}]") for position, text in enumerate(texts)]
+    texts = [*texts]
+    missing = [place for place, text in enumerate(texts) if not isinstance(text, str) and str(text) in _MISSING]
+    if missing:
+        raise TypeError(
+            f"{name}[{missing[0]}]: found {texts[missing[0]]}, a missing value ({len(missing):,} of {len(texts):,}); "
+            "allowed: str; drop or fill missing values first"
+        )
+    return [one_text(text, f"{name}[{place}]") for place, text in enumerate(texts)]
+
+
+def char_bits(
+    model: Network, vocabulary: Vocabulary, texts: Sequence[str], known_ids: Sequence[Ids], unknown_bits: float
+) -> list[npt.NDArray[np.float64]]:
+    """The bits of the characters of each text, see `TrainedModel.char_surprise`. known_ids: without unknown ones."""
+    found = []
+    records = [as_records(ids, model.reset_id) for ids in known_ids]
+    for text, nats in zip(texts, score_texts(model, records), strict=True):
+        bits, scored = nats_to_bits(1) * nats.astype(np.float64), f"{text}\n"  # the end of a record is one symbol
+        _, is_known = vocabulary.ids_of(text)
+        if model.reads_records:
+            bits = with_unknown(bits, np.append(is_known, True), unknown_bits)
+        else:
+            of_known = np.append(0.0, bits)[: np.count_nonzero(is_known)]  # the first symbol is given
+            given = int(vocabulary.sizes(text[:1]).sum())  # the first character
+            bits, scored = with_unknown(of_known, is_known, unknown_bits)[given:], text[1:]
+        found.append(vocabulary.sums_of_characters(bits, scored))
+    return found
+
+
+def with_unknown(values: npt.NDArray[Any], is_known: npt.NDArray[np.bool_], unknown: float) -> npt.NDArray[Any]:
+    """The values of all symbols, [N], from those of the known ones."""
+    all_values = np.full(len(is_known), unknown, values.dtype)
+    all_values[is_known] = values
+    return all_values
 
 
 @torch.inference_mode()
@@ -104,9 +140,7 @@ def score_records(
         scored = []
         for place, nats in enumerate(score_texts(model, ids)):
             if not known[place].all():
-                with_unknown = np.full(len(known[place]) + 1, unknown_nats or 0.0, np.float32)
-                with_unknown[np.append(known[place], True)] = nats
-                nats = with_unknown
+                nats = with_unknown(nats, np.append(known[place], True), unknown_nats or 0.0)
             nats = vocabulary.sums_of_characters(nats, f"{lines[place]}\n")  # the end is one symbol
             scored.append((lines[place], nats[begins[place] :], unknown[place]))
         yield scored

@@ -25,10 +25,12 @@ from charlm.inference.dynamic import evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.inference.reach import gradient_norms
+from charlm.inference.reader import activations
 from charlm.inference.sampling import next_probabilities, sample_text
-from charlm.inference.seen import earlier_texts, listed_texts, longest_copy
+from charlm.inference.seen import copied_stretches, earlier_texts, listed_texts, space_ids
 from charlm.inference.texts import (
     Pool,
+    char_bits,
     each_text,
     one_text,
     prefix_length,
@@ -45,11 +47,13 @@ from charlm.model import (
     load_weights,
     uninitialized_model,
 )
-from charlm.runs import FOLDER, find_checkpoint
+from charlm.runs import BEST, FOLDER, LAST, find_checkpoint
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
-from charlm.system.formatting import counted, nats_to_bits, printable, source_name
+from charlm.system.formatting import counted, printable, source_name
 from charlm.system.number import LARGEST, in_range
+
+_SKIP = "; skip_unknown=True leaves others out"
 
 
 @dataclass(frozen=True, repr=False)
@@ -57,8 +61,8 @@ class TrainedModel:
     """A model in evaluation mode, with its vocabulary and the config and progress of its training; see `charlm.load`.
 
     Several threads may use it at once, but not while `evaluate_dynamically` changes the weights. For a model of level
-    "byte" a character is a byte. Methods raise VocabularyError for an unknown character of a text, and ValueError for a
-    number out of range.
+    "byte" a character is a byte. Methods raise VocabularyError for an unknown character of a text, unless it is skipped
+    or counted, and ValueError for a number out of range.
     """
 
     path: Path
@@ -87,6 +91,7 @@ class TrainedModel:
 
     @property
     def device(self) -> torch.device:
+        """Where the model computes."""
         return self.network.device
 
     @property
@@ -137,13 +142,15 @@ class TrainedModel:
         """Write text after the prompt, and return it without the prompt: `charlm sample` prints prompt + text.
 
         seed: the same seed gives the same text; None draws a new one. options: those of `SamplingOptions`: length,
-        temperature, top_k, top_p and stop. Bytes that are not UTF-8 become U+FFFD.
+        least, temperature, top_k, top_p, stop and ban. Bytes that are not UTF-8 become U+FFFD.
         """
-        return "".join(self.stream(prompt, seed=seed, **options))
+        return "".join(self._written(prompt, seed, SamplingOptions.of_call("sample", options)))
 
     def stream(self, prompt: str = "", *, seed: int | None = None, **options: Any) -> Iterator[str]:
-        """The same text in pieces, which come as they are written."""
-        chosen = SamplingOptions(**options)
+        """The same text in pieces, which come as they are written. The call reads the prompt."""
+        return self._written(prompt, seed, SamplingOptions.of_call("stream", options))
+
+    def _written(self, prompt: str, seed: int | None, chosen: SamplingOptions) -> Iterator[str]:
         chosen = replace(chosen, stop=[self.vocabulary.familiar(text) for text in chosen.stop])
         prompt = self.vocabulary.familiar(one_text(prompt, "prompt"))
         seeds = [secrets.randbelow(2**32) if seed is None else in_range("seed", seed, 0, 2**63 - 1)]
@@ -164,32 +171,46 @@ class TrainedModel:
         likeliest = zip(ids[:k].tolist(), values[:k].tolist(), strict=True)
         return [(self.vocabulary.decode([id], "surrogateescape"), p) for id, p in likeliest]
 
-    def novelty(self, texts: Iterable[str]) -> list[tuple[int, str, float | None]]:
-        """How much of each text is copied from what the weights were trained on, see `seen`.
+    def novelty(self, texts: Iterable[str]) -> list[tuple[float | None, list[tuple[int, int, str]]]]:
+        """What of each text is copied from what the weights were trained on, see `seen`.
 
-        A stretch is copied if all its windows of 20 characters occur in one of these texts. For each text: the length
-        of its longest copied stretch, in characters (bytes for a byte model), that stretch, and the share of its
-        windows that occur; None for a text shorter than a window. DataError if the run's text has changed or is gone.
+        For each text: the share of its windows of 20 characters that occur in one of these texts, None for a text
+        shorter than a window; and (start, length, passage) of each stretch whose windows all occur, the longest first,
+        in characters (bytes for a byte model). White space of any kind and length counts as one space. Unknown
+        characters occur nowhere. DataError if the run's text has changed or is gone.
         """
         (seen, _), separator = self.seen, self.config.data.records
+        all_ids = [self.vocabulary.ids_of(self.vocabulary.canonical(text))[0] for text in each_text(texts, "texts")]
+        copied = copied_stretches(all_ids, seen, space_ids(self.vocabulary, separator))
         answers = []
-        for ids in self._ids_of_all(texts):
-            (start, length), share = longest_copy(ids, seen)
-            stretch = self.vocabulary.decode(ids[start : start + length])
-            if separator:
-                stretch = stretch.replace(end_of_record(separator), separator)
-            answers.append((length, stretch, share))
+        for ids, (stretches, share) in zip(all_ids, copied, strict=True):
+            passages = []
+            for start, length in sorted(stretches, key=lambda stretch: -stretch[1]):
+                passage = self.vocabulary.decode(ids[start : start + length])
+                if separator:
+                    passage = passage.replace(end_of_record(separator), separator)
+                passages.append((start, length, passage))
+            answers.append((share, passages))
         return answers
 
-    def evaluate(self, text: str | EncodedText, *, streams: int | None = None, per_symbol: bool = False) -> Evaluation:
-        """Score a text, or one that `read` or `split` gives: nats per character, lower is better.
+    def evaluate(
+        self,
+        text: str | EncodedText,
+        *,
+        streams: int | None = None,
+        per_symbol: bool = False,
+        skip_unknown: bool = False,
+    ) -> Evaluation:
+        """Score a text, or one that `read`, `encode` or `split` gives: nats per character, lower is better.
 
-        `per_symbol` adds the nats of single characters (bytes for a byte model), in the order of the text. DataError
-        for a text shorter than two.
+        `per_symbol` adds the nats of single characters (bytes for a byte model), in the order of the text.
+        `skip_unknown` leaves out unknown characters of a string; `of.unknown` of the score counts them. DataError for a
+        text shorter than two.
         """
         if streams is not None:
             streams = in_range("streams", streams, 1, LARGEST)
-        return evaluate(self.network, self._encoded(text), streams=streams, per_symbol=per_symbol)
+        encoded = self._encoded(text, skip_unknown=skip_unknown)
+        return evaluate(self.network, encoded, streams=streams, per_symbol=per_symbol)
 
     def evaluate_dynamically(self, text: str | EncodedText, **options: Any) -> Evaluation:
         """Score a text while the model learns from what it has scored; afterwards the model is as it was.
@@ -200,7 +221,12 @@ class TrainedModel:
         return evaluate_dynamically(self.network, self._encoded(text), self.corpus.splits["train"], **options)
 
     def surprise(
-        self, texts: Iterable[str], *, worst: int | None = None, after: str | re.Pattern[str] = ""
+        self,
+        texts: Iterable[str],
+        *,
+        worst: int | None = None,
+        after: str | re.Pattern[str] = "",
+        unknown_as: float | None = None,
     ) -> npt.NDArray[np.float64]:
         """How surprising each text is by itself: bits per character, [N] for N texts.
 
@@ -212,39 +238,57 @@ class TrainedModel:
             worst = in_range("worst", worst, 1, LARGEST)
         texts = [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
         prefix, means = re.compile(after), []
-        for text, bits in zip(texts, self.char_surprise(texts), strict=True):
+        for text, bits in zip(texts, self.char_surprise(texts, unknown_as=unknown_as), strict=True):
             count = len(text) + self.network.reads_records - prefix_length(prefix, text)
             means.append(surprise_of(bits[max(len(bits) - count, 0) :], worst))
         return np.array(means, np.float64)
 
-    def char_surprise(self, texts: Iterable[str]) -> list[npt.NDArray[np.float64]]:
+    def char_surprise(self, texts: Iterable[str], *, unknown_as: float | None = None) -> list[npt.NDArray[np.float64]]:
         """−log2 p of every character after the first, given the text before it: [length − 1] for each text.
 
         Each text is read by itself from the initial state. A model of records also scores the first character and the
         end of the record: [length + 1]. A model of bytes adds up the bits of a character's bytes.
         `length` is that of the Unicode form that the model knows best, composed or decomposed.
-        """
-        texts = [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
-        ids = [as_records(ids, self.network.reset_id) for ids in self._ids_of_all(texts)]
-        surprises = []
-        for text, nats in zip(texts, score_texts(self.network, ids), strict=True):
-            bits, scored = nats_to_bits(1) * nats.astype(np.float64), f"{text}\n"  # the end of a record is one symbol
-            if not self.network.reads_records:
-                given = int(self.vocabulary.sizes(text[:1]).sum())  # the first character; its first symbol has no bits
-                bits, scored = bits[max(given - 1, 0) :], text[1:]
-            surprises.append(self.vocabulary.sums_of_characters(bits, scored))
-        return surprises
 
-    def features(self, texts: Iterable[str], *, pool: Pool = "last") -> npt.NDArray[np.float32]:
+        unknown_as: bits for each unknown character, which the model skips; None: VocabularyError. If a text begins with
+        such characters, the first known one has 0 bits: nothing known comes before it.
+        """
+        if unknown_as is not None:
+            unknown_as = in_range("unknown_as", unknown_as, 0.0, LARGEST)
+        texts = [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
+        all_ids = self._ids_of_all(
+            texts, skip_unknown=unknown_as is not None, way_out="; unknown_as=20 counts 20 bits for each other one"
+        )
+        return char_bits(self.network, self.vocabulary, texts, all_ids, unknown_as or 0.0)
+
+    def features(
+        self, texts: Iterable[str], *, pool: Pool = "last", skip_unknown: bool = False
+    ) -> npt.NDArray[np.float32]:
         """The outputs of the top layer for N texts, each read by itself from the initial state: [N, H].
 
         Several members stand side by side: [N, M·H]. pool: "last" takes the output after the last character, "mean" the
-        mean over all; both are nan for an empty text.
+        mean over all; both are nan for an empty text. skip_unknown: leave out unknown characters.
         """
         if pool not in ("last", "mean"):
             raise ValueError(f"pool: found {pool!r}; allowed: 'last' or 'mean'")
-        ids = [as_records(ids, self.network.reset_id, ended=False) for ids in self._ids_of_all(texts)]
+        all_ids = self._ids_of_all(texts, skip_unknown=skip_unknown)
+        ids = [as_records(ids, self.network.reset_id, ended=False) for ids in all_ids]
         return text_features(self.network, ids, pool)
+
+    def activations(self, text: str | EncodedText) -> dict[str, npt.NDArray[np.float32]]:
+        """Every state and gate of every layer after each symbol of a text: {"h_l0": [N, H], …}.
+
+        A name is that of the cell's equations (`charlm cells show`) and the layer's number. The text's symbols are
+        `encode(text).ids`, [N]: a model of records also reads the end of a record before and after it. By the reference
+        loop, in float32 on the CPU. With several members, of the first.
+        """
+        network = self.first_member("activations").on_cpu_in_float32().single_network
+        parts = [*activations(network, self._encoded(text).ids)]
+        found = {}
+        for layer, name, is_gate in parts[0] if parts else ():
+            if not (is_gate and (layer, name, False) in parts[0]):  # a state keeps its name
+                found[f"{name}_l{layer}"] = np.concatenate([part[layer, name, is_gate] for part in parts])
+        return found
 
     def gradient_norms(self, text: str | EncodedText) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂x_{t−k} for each layer and k = 1 … K: [L, K].
@@ -264,6 +308,7 @@ class TrainedModel:
         *,
         equal_priors: bool = False,
         none_below: float = 0.0,
+        skip_unknown: bool = False,
     ) -> list[tuple[str | None, float]]:
         """The likeliest label of each line, and its probability among these labels, 0 to 1.
 
@@ -271,7 +316,7 @@ class TrainedModel:
             p(label, line) = the probability of label + separator + line and its end, as in the training text
 
         equal_priors: divide each p(label, line) by p(label + separator), so that frequent labels have no advantage.
-        none_below: labels with a lower probability become None.
+        none_below: labels with a lower probability become None. skip_unknown: leave out unknown characters of lines.
         ValueError for a line end, and for no labels or equal ones.
         """
         none_below = in_range("none_below", none_below, 0.0, 1.0)
@@ -281,8 +326,8 @@ class TrainedModel:
         end = self.config.data.records or LINE_END
         if any(mark in text for text in (*lines, *labels, separator) for mark in (end, end_of_record(end))):
             raise ValueError("found the end of a record in a record, label or separator; allowed: records without it")
-        label_ids = self._ids_of_all([label + separator for label in labels], "labels")
-        line_ids = self._ids_of_all(lines, "lines")
+        label_ids = self._ids_of_all([label + separator for label in labels], "labels", way_out="")
+        line_ids = self._ids_of_all(lines, "lines", skip_unknown=skip_unknown)
         end_of_each = int(end_id(self.vocabulary, end))
         records = [as_records(np.concatenate([one, other]), end_of_each) for other in line_ids for one in label_ids]
         starts = [len(ids) if equal_priors else 0 for ids in label_ids] * len(lines)
@@ -303,12 +348,16 @@ class TrainedModel:
             say("skipped", f"{file}: {counted(skipped, 'unknown character')}: {describe_characters(unknown)}")
         return EncodedText(self._as_records(ids), self.vocabulary, name, skipped)
 
-    def encode(self, text: str) -> EncodedText:
-        """A text; VocabularyError for unknown characters."""
+    def encode(self, text: str, *, skip_unknown: bool = False) -> EncodedText:
+        """A text, for methods that take one; VocabularyError for unknown characters unless they are skipped."""
+        text = one_text(text, "text")
         if separator := self.config.data.records:
-            chunk = one_text(text, "text").encode("utf-8", "surrogateescape")
+            chunk = text.encode("utf-8", "surrogateescape")
             text = text_in_training([chunk], self.vocabulary.level, separator, "text")
-        return EncodedText(self._as_records(self._ids(one_text(text, "text"))), self.vocabulary)
+        text = self.vocabulary.canonical(text)
+        ids = self._ids(text, skip_unknown=skip_unknown)
+        skipped = int(self.vocabulary.sizes(text).sum()) - len(ids)
+        return EncodedText(self._as_records(ids), self.vocabulary, skipped=skipped)
 
     def split(self, name: str) -> EncodedText:
         """A split of the run's text; DataError if the run has none of that name."""
@@ -336,23 +385,30 @@ class TrainedModel:
             say("skipped", f"not searched: {fault}")
         return [self.corpus.splits["train"], *texts], unread
 
-    def _encoded(self, text: str | EncodedText) -> EncodedText:
-        return text if isinstance(text, EncodedText) else self.encode(text)
+    def _encoded(self, text: str | EncodedText, *, skip_unknown: bool = False) -> EncodedText:
+        return text if isinstance(text, EncodedText) else self.encode(text, skip_unknown=skip_unknown)
 
     def _as_records(self, ids: Ids) -> Ids:
         """For a model of records the end of one, and then whole ones."""
         is_ended = len(ids) > 0 and ids[-1] == self.network.reset_id
         return as_records(ids, self.network.reset_id, ended=not is_ended)
 
-    def _ids(self, text: str) -> Ids:
-        return self.vocabulary.encode(self.vocabulary.canonical(text))
+    def _ids(self, text: str, *, skip_unknown: bool, way_out: str = _SKIP) -> Ids:
+        """The ids of a text; VocabularyError for unknown characters unless they are skipped."""
+        text = self.vocabulary.canonical(text)
+        ids, is_known = self.vocabulary.ids_of(text)
+        if not (skip_unknown or is_known.all()):
+            raise self.vocabulary.unknown_error(self.vocabulary.unknown(text), ways_out=way_out)
+        return ids[is_known].astype(self.vocabulary.dtype, copy=False)
 
-    def _ids_of_all(self, texts: Iterable[str], name: str = "texts") -> list[Ids]:
-        """The ids of each text; VocabularyError, with the text's position, for unknown characters."""
+    def _ids_of_all(
+        self, texts: Iterable[str], name: str = "texts", *, skip_unknown: bool = False, way_out: str = _SKIP
+    ) -> list[Ids]:
+        """The ids of each text; VocabularyError as by `_ids`, with the text's position."""
         all_ids = []
         for position, text in enumerate(each_text(texts, name)):
             try:
-                all_ids.append(self._ids(text))
+                all_ids.append(self._ids(text, skip_unknown=skip_unknown, way_out=way_out))
             except VocabularyError as error:
                 raise VocabularyError(f"{name}[{position}]: {error}") from None
         return all_ids
@@ -363,8 +419,11 @@ def load(path: str | Path, device: str | torch.device = "auto", precision: str =
     where = resolve_device(str(device))
     file = find_checkpoint(Path(path))
     checkpoint = read_checkpoint(file)
+    progress = checkpoint.progress
+    if file.name == LAST and Path(path).is_dir() and progress.get("best_nats") is not None:
+        say("note", f"{file.with_name(BEST)} is gone; the weights are those of update {progress['step']}, in {LAST}")
     network = load_model(checkpoint, where, precision)
-    return TrainedModel(file, network, checkpoint.vocabulary, checkpoint.config, checkpoint.progress)
+    return TrainedModel(file, network, checkpoint.vocabulary, checkpoint.config, progress)
 
 
 def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "auto") -> Network:

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from charlm.data.vocabulary import Ids, Vocabulary
-from charlm.look.predictions import Floats, Series, activations
+from charlm.inference.reader import Series, activations
+from charlm.look.predictions import Floats
 from charlm.model import CharLM
 
 Values = npt.NDArray[np.float64]

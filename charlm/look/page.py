@@ -1,20 +1,23 @@
 """The page of a text: everything that charlm/web/look/ shows, computed and packed."""
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from tqdm import tqdm
 
 from charlm.cells import Cell
 from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.reach import context_curve, least_context
-from charlm.inference.seen import copied_ngrams, copied_stretches
+from charlm.inference.reader import STEPS, Series, activations
+from charlm.inference.seen import copied_stretches, space_ids
 from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
 from charlm.look.part import check_alike, names_of, seen_note
-from charlm.look.predictions import Predictions, Series, activations, predict
+from charlm.look.predictions import Predictions, predict
 from charlm.system.console import say
 from charlm.system.formatting import bits_to_nats, nats_to_bits, one_line, source_name
 from charlm.web.page import html_page, packed
@@ -136,7 +139,7 @@ def _copied(trained: TrainedModel, ids: Ids) -> dict[str, Any]:
     except DataError as error:
         say("skipped", f"copied stretches: {error}")
         return {"copied": [], "unread": one_line(str(error))}
-    copied = copied_stretches(copied_ngrams(ids, seen))
+    [(copied, _)] = copied_stretches([ids], seen, space_ids(trained.vocabulary, trained.config.data.records))
     return {"copied": copied, "unread": one_line("; ".join(unread))}
 
 
@@ -155,7 +158,9 @@ def _units(trained: TrainedModel, ids: Ids) -> list[dict[str, Any]]:
     """The same units, each with the curves of its states and gates over the text."""
     named = tracking_units(trained, ids)
     values: dict[Unit, dict[Series, list[np.ndarray]]] = {unit: {} for unit in named}
-    for stretch in activations(trained.single_network, ids):
+    stretches = activations(trained.single_network, ids)
+    total = math.ceil(len(ids) / STEPS)
+    for stretch in tqdm(stretches, "reading", total, disable=None, leave=False, unit_scale=STEPS, unit=" symbols"):
         for ((layer, _, _), unit), own in values.items():
             for series, values_TH in stretch.items():
                 if series[0] == layer:

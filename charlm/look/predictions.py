@@ -1,6 +1,5 @@
-"""How a model reads a text: its predictions of every character, and its activations."""
+"""How a model reads a text: its predictions of every character."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import torch
 
 from charlm.data.vocabulary import Ids
 from charlm.inference.reader import START, Reader, windows_between
-from charlm.model import CharLM, Network, overflow
+from charlm.model import Network, overflow
 from charlm.system.formatting import nats_to_bits
 
 Floats = npt.NDArray[np.floating[Any]]
@@ -20,8 +19,6 @@ _STEPS = 256
 """Steps to read at once."""
 
 
-Series = tuple[int, str, bool]
-"""A state or gate of all units of a layer over time: the layer, its name, and whether it is a gate."""
 Predictions = dict[str, npt.NDArray[Any]]
 """What a model predicts of the characters of a text, see `predict`."""
 
@@ -56,19 +53,3 @@ def predict(model: Network, ids: Ids) -> Predictions:
         likeliest = p_TV.topk(K, dim=-1)
         top_NK[scored], p_NK[scored] = likeliest.indices.numpy(), likeliest.values.numpy()
     return {"bits": bits_N, "entropy": entropy_N, "rank": rank_N, "top": top_NK, "p": p_NK}
-
-
-@torch.inference_mode()
-def activations(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats]]:
-    """Yield every state and gate after each character, [T, H] each, for stretch after stretch of `ids` [N].
-
-    By the reference equations, one step after the other. The model is in evaluation mode on the CPU.
-    """
-    reader, state = Reader(model, ids, START), None
-    for start, steps in windows_between(0, len(ids), _STEPS):
-        _, state, activations = model.outputs_and_activations(reader.ids(start, steps), state)
-        yield {
-            (layer, name, gate): torch.cat(steps).numpy()
-            for layer, recorded in enumerate(activations)
-            for (name, gate), steps in recorded.items()
-        }

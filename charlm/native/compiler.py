@@ -73,14 +73,25 @@ def _fault(what: str) -> KernelError:
     return KernelError(what + ("; fix or unset CXX" if os.environ.get("CXX") else ""))
 
 
-def _cached(path: Path) -> ctypes.CDLL | None:
+def _cached(path: Path) -> ctypes.CDLL | KernelError | None:
     """The library from the cache; None if it is missing or damaged, or if others could have written it."""
     try:
         with open_private(path) as file, open_private(path.with_suffix(_DIGEST)) as digest:
             is_whole = _digest(file.read()) == digest.read()
-        return ctypes.CDLL(str(path)) if is_whole else None
     except OSError:
         return None
+    return _loaded(path) if is_whole else None
+
+
+def _loaded(path: Path) -> ctypes.CDLL | KernelError:
+    """A whole library; KernelError if the system refuses it, because compiling it again would not change that."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        return KernelError(f"{path} cannot be loaded ({error}); {_ELSEWHERE}")
+
+
+_ELSEWHERE = "name a folder on another disk in CHARLM_CACHE"
 
 
 _DIGEST = ".sha256"
@@ -117,6 +128,8 @@ def _paths(libraries: Sequence[Kernel], command: list[str]) -> dict[Kernel, Path
     which identify its version and the CPU.
     """
     folder = cache_folder("kernels")
+    if sys.platform == "linux" and os.statvfs(folder).f_flag & os.ST_NOEXEC:
+        raise KernelError(f"{folder}: found a disk mounted noexec, from which no kernel can be loaded; {_ELSEWHERE}")
     macros = _run([*command, "-dM", "-E", "-x", "c++", os.devnull]).stdout
     paths = {}
     for library in libraries:
@@ -196,7 +209,7 @@ def _compile(library: Kernel, command: list[str], path: Path) -> ctypes.CDLL | K
         data = out.read_bytes()
         replace_file(path, data, 0o700)
         replace_file(path.with_suffix(_DIGEST), _digest(data), 0o600)
-    return ctypes.CDLL(str(path))
+    return _loaded(path)
 
 
 def _compiler_fault(result: subprocess.CompletedProcess[str], log: Path) -> KernelError:

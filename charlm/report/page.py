@@ -20,6 +20,8 @@ SAMPLES = 20
 """How many samples of a run the page has at most: most of them early, where noise becomes words."""
 _INTERVALS = ("train.log_every", "train.eval_every", "train.save_every", "train.sample_every")
 """Options that follow from the speed of the machine and change nothing that is learned: no difference of runs."""
+COLORS, DASHES = 8, 4
+"""How many colors and kinds of dashes charlm/web/report/page.css has for runs."""
 SAMPLE_LENGTH = 1000
 """Characters of a sample on the page."""
 
@@ -45,9 +47,32 @@ def report_page(runs: Sequence[ReportedRun], comparison: dict[str, Any] | None =
     for each, text, name in zip(shown, texts, text_names(texts), strict=True):
         each["scoredOn"] = None if name is None else one_line(name)
         each["isUnseen"] = text is not None and text.seen == 0
+    for each, (color, dash) in zip(shown, _looks(order, [*compared]), strict=True):
+        each |= {"color": color, "dash": dash}
     data = {"version": __version__, "runs": shown, "apart": one_line(apart(texts))}
     data |= {"settings": settings_data(runs), "comparison": comparison}
     return html_page("report", f"{title} · charlm report", data)
+
+
+def _looks(places: Sequence[Path], kinds: Sequence[Path]) -> list[tuple[int, int]]:
+    """A color and dashes for each run; the seeds of a compared kind, whose first runs are `kinds`, share a color."""
+    of_kinds = [_run_of_kind(place)[0] for place in kinds]
+    numbers: list[tuple[int, int]] = []
+    others = len(kinds)
+    for place in places:
+        kind, seed = _run_of_kind(place)
+        if kind in of_kinds:
+            numbers.append((of_kinds.index(kind), seed - 1))
+        else:
+            numbers.append((others, 0))
+            others += 1
+    return [(number % COLORS, (number // COLORS + seed) % DASHES) for number, seed in numbers]
+
+
+def _run_of_kind(place: Path) -> tuple[Path, int]:
+    """The folder of a compared run without its seed, which its name ends with, and the seed; 1 if there is none."""
+    kind, _, seed = place.name.rpartition("-")
+    return (place.with_name(kind), int(seed)) if kind and seed.isdecimal() else (place, 1)
 
 
 def _shown(name: str, run: ReportedRun) -> dict[str, Any]:

@@ -91,7 +91,7 @@ def fp32_precision(new: tuple[str, str] | None = None) -> tuple[str, str]:
 
 @contextlib.contextmanager
 def own_settings() -> Iterator[None]:
-    """Enable gradients in the block, and restore the caller's random state, threads and precisions after it."""
+    """Enable gradients in the block; after it, restore the caller's random state, threads, precisions and malloc."""
     state, threads, precisions = torch.get_rng_state(), torch.get_num_threads(), fp32_precision()
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
@@ -99,6 +99,7 @@ def own_settings() -> Iterator[None]:
         with torch.inference_mode(False), torch.enable_grad():
             yield
     finally:
+        keep_freed_memory(False)
         torch.set_rng_state(state)
         torch.set_num_threads(threads)
         if fp32_precision() != precisions:
@@ -185,12 +186,19 @@ def free_memory() -> None:
         torch.cuda.empty_cache()
 
 
-def keep_freed_memory() -> None:
-    """Make glibc keep large freed blocks: clearing fresh pages takes up to a third of the time of an update."""
+def keep_freed_memory(keep: bool = True) -> None:
+    """Make glibc keep large freed blocks: clearing fresh pages takes up to a third of the time of an update.
+
+    Or give them back. glibc does not tell its settings, and adjusts them no more: they are those that it comes to by
+    itself in a program that frees large blocks.
+    """
     with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL("libc.so.6").mallopt
-        mallopt(-4, 0)  # M_MMAP_MAX
-        mallopt(-1, 2**31 - 1)  # M_TRIM_THRESHOLD
+        libc = ctypes.CDLL("libc.so.6")
+        libc.mallopt(-4, 0 if keep else 2**16)  # M_MMAP_MAX
+        libc.mallopt(-1, 2**31 - 1 if keep else 2**26)  # M_TRIM_THRESHOLD
+        if not keep:
+            libc.mallopt(-3, 2**25)  # M_MMAP_THRESHOLD
+            libc.malloc_trim(0)
 
 
 def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[object]:

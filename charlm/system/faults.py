@@ -3,7 +3,7 @@
 import difflib
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -35,7 +35,7 @@ def fault_lines(error: ValidationError, schema: Schema, raw: Any, written: Writt
     faults = error.errors()
     for fault in faults[:MAX_FAULTS]:
         path, value, node = _follow(fault["loc"], raw, schema)
-        key, text = _explain(fault, path, value, node)
+        key, text = _explain(fault, path, value, node, schema)
         path = (*above, *path, *key)
         name = ".".join(map(str, path))
         lines[f"{written_at(path, written)}: {f'{name}: ' if name else ''}{text}"] = None
@@ -97,12 +97,14 @@ def _of_section(node: Schema, value: Any) -> Schema:
 _MISSING: Any = object()
 
 
-def _explain(fault: Any, path: Path, value: Any, node: Schema) -> tuple[Path, str]:
+def _explain(fault: Any, path: Path, value: Any, node: Schema, schema: Schema) -> tuple[Path, str]:
     """The faulty key below `path`, if the fault lies below it, and what is wrong."""
     kind = fault["type"]
     if kind == "extra_forbidden":
         known = list(node.get("properties", {}))
-        return (), f"unknown key; allowed: {', '.join(known)}{nearest(path[-1], known)}"
+        elsewhere = next(options_named(str(path[-1]), schema), "")
+        hint = f"; did you mean {elsewhere!r}?" if elsewhere else nearest(path[-1], known)
+        return (), f"unknown key; allowed: {', '.join(known)}{hint}"
     if kind == "value_error":  # from our validators: "key: found …; allowed: …", or without the key
         key, colon, text = str(fault["ctx"]["error"]).partition(": found ")
         return (tuple(key.split(".")), f"found {text}") if colon else ((), key)
@@ -114,6 +116,18 @@ def _explain(fault: Any, path: Path, value: Any, node: Schema) -> tuple[Path, st
         return (), f"found {show(fault['input'])}, which is not Unicode text; allowed: UTF-8"
     choices = [choice for choice in _choices(node) if isinstance(choice, str)]
     return (), f"found {show(value)}; allowed: {allowed_text(node)}{nearest(value, choices)}"
+
+
+def options_named(name: str, schema: Schema, above: Path = ()) -> Iterator[str]:
+    """The dotted paths of the options of this name; of a section with kinds, the path of its kind."""
+    kinds = schema.get("discriminator", {}).get("mapping", {})
+    for section in (schema, *kinds.values(), *schema.get("anyOf", ())):
+        for key, node in section.get("properties", {}).items():
+            path = (*above, key)
+            if key == name:
+                tag = node.get("discriminator", {}).get("propertyName")
+                yield ".".join(map(str, (*path, tag) if tag else path))
+            yield from options_named(name, node, path)
 
 
 def nearest(value: Any, known: Sequence[str]) -> str:

@@ -1,5 +1,6 @@
 """Files and folders."""
 
+import codecs
 import contextlib
 import errno
 import os
@@ -47,13 +48,24 @@ def move(source: Path, target: Path) -> None:
                 raise
             time.sleep(pause_s)
     if sys.platform != "win32":  # which has no call for it
-        descriptor = os.open(target.parent, os.O_RDONLY)
+        _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Wait until the names in a folder are on disk, if its file system can do that."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
 
 
+_NO_SYNC = (errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EACCES)
+"""What network disks answer that cannot sync a folder; the last, for a folder that may be written but not read."""
 _PAUSES_S = (0.01, 0.1, 0.5, 1.0) if sys.platform == "win32" else ()
 
 
@@ -135,6 +147,21 @@ _ENCODINGS = {
     "UTF-16BE": rb"(\0[^\0]){16}",
 }
 """How texts that are not in UTF-8 begin: with a mark, or with sixteen characters of ASCII."""
+
+
+def is_text(head: bytes) -> bool:
+    """Whether a file that begins with `head` can be a text in UTF-8."""
+    try:
+        return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
+    except UnicodeDecodeError:
+        return False
+
+
+def lfs_fault(name: str | Path, head: bytes) -> str:
+    """What is wrong with a file that begins with `head` and stands for another one; "" for other files."""
+    if head.startswith(b"version https://git-lfs."):
+        return f"{name}: found git-lfs's pointer to the file; allowed: the file itself; run `git lfs pull`"
+    return ""
 
 
 def encoding_fault(name: str | Path, head: bytes) -> str:

@@ -141,8 +141,8 @@ def _unmapped_bytes(system: Path) -> int | None:
 
 def raise_limit_or(advice: str, system: Path = _ROOT) -> str:
     """Advice to a process that is short of memory: first to raise this limit, if it ends before the memory does."""
-    limit, unmapped = _address_limit(system), _unmapped_bytes(system)
-    if limit is None or unmapped is None or unmapped > (_unused_bytes(system) or math.inf):
+    limit, unmapped, unused = _address_limit(system), _unmapped_bytes(system), _unused_bytes(system)
+    if limit is None or unmapped is None or (unused is not None and unmapped > unused):
         return advice
     return f"raise the limit of {format_bytes(limit)} of address space (`ulimit -v`), or {advice}"
 

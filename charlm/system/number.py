@@ -15,7 +15,9 @@ def in_range(name: str, value: Any, least: N, most: float) -> N:
     of_kind: Any = numbers.Integral if is_integer else numbers.Real
     if not isinstance(value, of_kind) or isinstance(value, bool) or not least <= value <= most:
         words = "an integer" if is_integer else "a number"
-        raise ValueError(f"{name}: found {value!r}; allowed: {words} from {plain(least)} to {plain(most)}")
+        is_huge = isinstance(value, int) and abs(value) >= 10**100  # Python writes out 4300 digits at most
+        found = "an integer of more than 100 digits" if is_huge else repr(value)
+        raise ValueError(f"{name}: found {found}; allowed: {words} from {plain(least)} to {plain(most)}")
     return type(least)(value)
 
 

@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import timedelta
@@ -207,17 +207,16 @@ class ProcessGroup:
                 raise self.shared_error(
                     CharlmError(
                         f"{name}: processes {self.rank} and {rank} differ; allowed: the same in all; use the same "
-                        "files, packages and kind of machine everywhere"
+                        "options, files, packages and kind of machine everywhere"
                     )
                 )
 
-    def agree(self, elapsed_s: float, signals: list[str]) -> tuple[float, list[str]]:
-        """The first process's clock, and the signals that any process has received."""
+    def agree(self, elapsed_s: float, signals: list[str], known: Collection[str] = ()) -> tuple[float, list[str]]:
+        """The first process's clock, and the signals, of those known, that any process has received."""
         if not self.is_distributed:
             return elapsed_s, signals
-        names = ("SIGHUP", "SIGINT", "SIGTERM")
-        first_s, *counts = self._sum([elapsed_s if self.is_first else 0.0, *(name in signals for name in names)])
-        return first_s, [name for name, count in zip(names, counts, strict=True) if count]
+        first_s, *counts = self._sum([elapsed_s if self.is_first else 0.0, *(name in signals for name in known)])
+        return first_s, [name for name, count in zip(known, counts, strict=True) if count]
 
     def shared_error(self, error: E) -> E:
         """An error that all processes raise: the first one prints it."""

@@ -2,11 +2,19 @@
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, Strict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Strict
 from pydantic_core import PydanticKnownError, core_schema
 
 from charlm.system.number import LARGEST
 
+
+def _whole(value: Any) -> Any:
+    """16 for 16.0, which is an integer in JSON Schema, too."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = BeforeValidator(_whole)
+"""Annotates an option that is an integer."""
 # Numbers that float32 holds, and the products of two: where 1 − p divides, p in float32 must not be 1.
 Fraction = Annotated[float, Field(ge=0, le=1)]
 MOST_PROBABLE = 0.9999999
@@ -16,9 +24,9 @@ Positive = Annotated[float, Field(ge=1e-30, le=float(LARGEST))]
 NonNegative = Annotated[float, Field(ge=0, le=float(LARGEST))]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 """The initial bias of a gate; with 100 a sigmoid in float32 is 1."""
-Count = Annotated[int, Field(ge=1, le=LARGEST)]
-CountOrNever = Annotated[int, Field(ge=0, le=LARGEST)]
-Few = Annotated[int, Field(ge=1, le=100)]
+Count = Annotated[int, Field(ge=1, le=LARGEST), Whole]
+CountOrNever = Annotated[int, Field(ge=0, le=LARGEST), Whole]
+Few = Annotated[int, Field(ge=1, le=100), Whole]
 """How many parts a model has, each of which takes time to build, however small it is."""
 DEVICE = r"^(auto|cpu|cuda(:(0|[1-9]\d{0,2}))?)$"
 """The names of devices, as a regular expression."""
@@ -38,9 +46,12 @@ class Section(BaseModel):
 class Kinds:
     """Annotates an option whose value is a section of one of several kinds, each a class with its own options."""
 
-    def __init__(self, tag: str, *classes: type[Section]) -> None:
-        """tag: the option that names the kind, by its default in a class. The first is for sections without it."""
-        self.tag = tag
+    def __init__(self, tag: str, *classes: type[Section], other: dict[str, Any] | None = None) -> None:
+        """tag: the option that names the kind, by its default in a class. The first is for sections without it.
+
+        other: the JSON Schema of sections that are no class's.
+        """
+        self.tag, self.other = tag, other
         self.classes = {each.model_fields[tag].default: each for each in classes}
         self.default = next(iter(self.classes))
         self.shared = set.intersection(*({*each.model_fields} for each in classes))
@@ -67,5 +78,10 @@ class Kinds:
     def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
         union = handler(schema)
         for kind, reference in union["discriminator"]["mapping"].items():
-            handler.resolve_ref_schema({"$ref": reference})["properties"][self.tag]["const"] = kind
+            section = handler.resolve_ref_schema({"$ref": reference})
+            section["properties"][self.tag]["const"] = kind
+            if kind != self.default:  # so that a section without it is of one kind
+                section["required"] = [self.tag]
+        if self.other:
+            union["oneOf"].append(self.other)
         return union

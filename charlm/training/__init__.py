@@ -11,7 +11,7 @@ state.py        what a run carries from step to step
 snapshot.py     all of it ↔ a checkpoint
 folder.py       the run's folder: who may write there, and its checkpoints
 metrics.py      the logs: metrics.jsonl, samples.jsonl, TensorBoard; the progress bar
-signals.py      Ctrl-C, SIGTERM, SIGHUP
+signals.py      Ctrl-C, SIGTERM and other signals that stop a run
 machine.py      device, threads, precision, kernels; the memory that a run needs
 plan.py         what a run will cost
 """

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from charlm.errors import ConfigError
 from charlm.system.console import say
 from charlm.system.number import in_range
+from charlm.training.signals import SIGNALS
 
 if TYPE_CHECKING:
     from charlm.config.settings import Settings
@@ -105,7 +106,7 @@ class Budget:
     def tick(self, state: "TrainState", group: "ProcessGroup", signals: list[str]) -> list[str]:
         """Bring the state's time up to date; returns the signals that any process has received."""
         assert self.begun_s is not None
-        state.elapsed_s, signals = group.agree(time.perf_counter() - self.begun_s, signals)
+        state.elapsed_s, signals = group.agree(time.perf_counter() - self.begun_s, signals, SIGNALS)
         if state.step == 0:
             state.starting_s = state.elapsed_s
         return signals

@@ -83,8 +83,23 @@ def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: CountedSo
             f"data.source: the checkpoint of --init-from has never seen {listed}; allowed: its "
             f"{counted(len(vocabulary), 'character')}; --set data.grow_vocabulary=true adds the new ones"
         )
+    grown = vocabulary.extended(unknown)
+    if not config.model.embedding:
+        _check_same_first_layer(config.model.cell, len(vocabulary), len(grown))
     say("grow", f"{counted(len(unknown), 'new character')}: {listed}")
-    return vocabulary.extended(unknown)
+    return grown
+
+
+def _check_same_first_layer(cell: Cell, inputs: int, grown: int) -> None:
+    """ConfigError if a layer that reads one-hot vectors has another step with more of them."""
+    if (inputs == cell.hidden) == (grown == cell.hidden):
+        return
+    if cell.program(square=True) != cell.program(square=False):
+        raise ConfigError(
+            f"data.grow_vocabulary: found {inputs:,} characters that grow to {grown:,}, and {cell.hidden:,} units; "
+            f"{cell.name} has another step where the two numbers are equal; allowed: another number of new characters, "
+            "or a new run"
+        )
 
 
 def grown_weights(model: Network, checkpoint: Checkpoint) -> dict[str, torch.Tensor]:

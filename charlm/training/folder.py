@@ -16,15 +16,29 @@ from pathlib import Path
 
 from charlm.checkpoint import Checkpoint, newest_whole, read_checkpoint, save_checkpoint
 from charlm.config import Config, dump_config
+from charlm.config.parse import MAX_BYTES
 from charlm.config.schema import DataConfig
 from charlm.data.reading import arriving, text_name
 from charlm.data.sources import check_texts_apart
 from charlm.errors import CheckpointError, DamagedCheckpointError, DataError, RunError
-from charlm.runs import BEST, CHARTS, CONFIG, FOLDER, LAST, METRICS, SAMPLES, TEXT, check_resumable
+from charlm.runs import (
+    BEST,
+    CHARTS,
+    CONFIG,
+    FOLDER,
+    LAST,
+    METRICS,
+    OWN_CONFIG,
+    SAMPLES,
+    TEXT,
+    check_new,
+    check_resumable,
+)
 from charlm.system.console import say
 from charlm.system.files import (
     NotOwnError,
     plain_name,
+    read_file,
     reason_of,
     refuse_links,
     remove_leftovers,
@@ -139,14 +153,23 @@ def _claim(folder: Path, locks: contextlib.ExitStack) -> None:
 
 
 def _claim_new(folder: Path, locks: contextlib.ExitStack) -> None:
-    """Claim a folder for a new run; RunError if it holds one. One killed before its first checkpoint does not count."""
+    """Claim a folder for a new run; RunError if it may not write there."""
     _claim(folder, locks)
     with refusing_os_errors(folder):
-        if (folder / CONFIG).exists() or any((folder / FOLDER).glob("*.safetensors")):
-            raise RunError(f"{folder}: already holds a run; allowed: --resume to continue it, or another --run-dir")
-        for file in (folder / METRICS, folder / SAMPLES):
-            if file.exists() and file.stat().st_size:
-                raise RunError(f"{file}: exists, and the run would write to it; allowed: another --run-dir")
+        check_new(folder)
+
+
+def keep_config(run_dir: Path) -> None:
+    """Copy the user's own config.yaml in the folder of a new run, which will write another one."""
+    file, copy = run_dir / CONFIG, run_dir / OWN_CONFIG
+    with refusing_os_errors(run_dir):
+        if not file.is_file():
+            return
+        own = read_file(file, MAX_BYTES)
+        if copy.exists() and read_file(copy, MAX_BYTES) != own:
+            raise RunError(f"{copy}: exists, and the run would write to it; allowed: another --run-dir")
+        replace_file(copy, own)
+    say("config", f"{file}: yours is kept as {OWN_CONFIG}; the run writes every option to {CONFIG}")
 
 
 def keep_text(source: str, run_dir: Path | None) -> Path:

@@ -12,7 +12,7 @@ from charlm.inference.evaluation import evaluate
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import draw_sample
 from charlm.model import count_parameters
-from charlm.runs import FOLDER, LAST
+from charlm.runs import BEST, FOLDER, LAST
 from charlm.scored import ScoredText
 from charlm.system.console import say
 from charlm.system.device import describe_device
@@ -62,7 +62,7 @@ class TrainingLoop:
         """
         self._print_header()
         try:
-            with catch_signals(patient=self.group.is_distributed) as self._received:
+            with catch_signals(patient=self.group.is_distributed) as (self._received, self._let_signals_go):
                 self._take_best()
                 if not self.group.on_first(self._last.exists):
                     self._save(is_begun=False)  # from here on the run can be resumed
@@ -83,6 +83,7 @@ class TrainingLoop:
             limit = self._train()
             self._close(limit)
         except _Stopped:
+            self._let_signals_go()
             self._save()
             return self._signals[0]
         return limit
@@ -147,7 +148,9 @@ class TrainingLoop:
         `rows` does not count these rows: a longer run that resumes from here drops them.
         """
         state = self.trainer.state
-        evaluates = "valid" in self.corpus.splits and state.evaluated_step != state.step
+        if state.best_nats is not None and not self.group.on_first((self.run_dir / FOLDER / BEST).exists):
+            self._take_best()
+        evaluates = "valid" in self.corpus.splits and (state.evaluated_step != state.step or state.best_nats is None)
         if evaluates:
             self._save()  # a fault in the evaluation then costs nothing
         if state.interval_steps:
@@ -282,7 +285,8 @@ class TrainingLoop:
         say("run", str(self.run_dir))
         if limit := self._limit_reached():
             value = getattr(self.config.train, limit)
-            say("limit", f"train.{limit}={value} is already reached; to train on, raise it: --set train.{limit}=…")
+            option = "--minutes …" if limit == "max_minutes" else f"--set train.{limit}=…"
+            say("limit", f"train.{limit}={value} is already reached; to train on, raise it: {option}")
 
     def _record_train(self) -> None:
         """Log the metrics since the last row; DivergenceError if an update was not finite."""
@@ -292,10 +296,14 @@ class TrainingLoop:
         self._train_row = row
 
     def _record(self, row: dict[str, Any]) -> None:
-        self.group.on_first(check_ours, self.run_dir)
+        self.group.on_first(self._write, row)
+
+    def _write(self, row: dict[str, Any]) -> None:
+        check_ours(self.run_dir)
         self.tracker.record(row)
-        if self._on_row and self.group.is_first:
-            self._on_row(row)
+        if self._on_row:
+            with contextlib.chdir("."):  # the function may change the working folder, but the run's may be relative
+                self._on_row(row)
 
     def _roll_back(self, error: DivergenceError) -> None:
         """Go back to the last checkpoint and halve the learning rate, or raise `error`.
@@ -331,5 +339,7 @@ class TrainingLoop:
     def _take_best(self) -> None:
         """After a restore: take score and step of `best` from its file, which may hold weights of a later step."""
         state, best = self.trainer.state, self.group.on_first(best_score, self.run_dir)
+        if state.best_nats is not None and best[0] is None:
+            say("best", f"{self.run_dir / FOLDER / BEST} is gone or damaged; its score does not count any more")
         state.is_best = state.is_best and best == (state.best_nats, state.best_step)
         state.best_nats, state.best_step = best

@@ -65,8 +65,8 @@ def _compile_kernels(config: Config, cells: list[Cell]) -> bool:
     evaluation = StateOptions(resets=bool(config.data.records), zoneout=model.zoneout > 0)
     training = evaluation._replace(mask=model.dropout.state > 0)
     for options in ([training, evaluation], [ALL]):
-        kernels = [kernel_of(cell, one) for cell in cells or [model.cell] for one in options]
         with suppress(KernelError):
+            kernels = [kernel_of(cell, one) for cell in cells or [model.cell] for one in options]
             load(*dict.fromkeys(kernels), *SHARED_KERNELS)
             return True
     return False

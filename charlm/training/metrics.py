@@ -25,7 +25,7 @@ from tqdm import tqdm
 from charlm.config.schema import TrainConfig
 from charlm.runs import CHARTS, LOG_BYTES, METRICS, SAMPLES
 from charlm.system.console import say
-from charlm.system.files import read_file, reason_of, replace_file, unlinked
+from charlm.system.files import read_file, reason_of, unlinked
 from charlm.system.formatting import format_duration, nats_to_bits, to_json
 from charlm.training.state import TrainState
 
@@ -96,8 +96,24 @@ class Tracker:
         self._begin_charts(resumed)
 
     def _truncate(self, state: TrainState) -> None:
-        _truncate(self._folder / METRICS, state.step, state.rows)
-        _truncate(self._folder / SAMPLES, state.step - 1 if "sample" in state.due else state.step)
+        self._keep_rows(self._folder / METRICS, state.step, state.rows)
+        self._keep_rows(self._folder / SAMPLES, state.step - 1 if "sample" in state.due else state.step)
+
+    def _keep_rows(self, file: Path, step: int, rows: int | None = None) -> None:
+        """Drop all rows after the first `rows`, and from the first on that is incomplete or of a later step.
+
+        Also of those that wait. A full disk does not prevent it.
+        """
+        written = read_file(file, LOG_BYTES) if file.exists() else b""
+        logged = (written + self._waiting.get(file, b"")).splitlines(keepends=True)
+        lines = [*itertools.takewhile(lambda line: _step_of(line) <= step, itertools.islice(logged, rows))]
+        kept = b"".join(lines)
+        self._waiting[file] = kept[len(written) :]
+        if len(kept) < len(written):
+            with open(file, "r+b", opener=unlinked) as opened:
+                opened.truncate(len(kept))
+        if rows is not None and len(lines) < rows:
+            say("log", f"{file}: found {len(lines)} of {rows} rows before update {step + 1}; the others are lost")
 
     def _begin_charts(self, resumed: TrainState | None) -> None:
         """Begin a new file of events per split; TensorBoard reads a folder's in the order of their names.
@@ -117,7 +133,6 @@ class Tracker:
     def rewind(self, state: TrainState) -> None:
         """Drop later rows, samples and events, as a run that resumes from this state does."""
         if self._writes:
-            self.close()
             self._attempt(self._truncate, state)
             self._attempt(self._begin_charts, state)
 
@@ -174,17 +189,6 @@ def _encoded(events: list[Event]) -> bytes:
     return data.getvalue()
 
 
-def _truncate(file: Path, step: int, rows: int | None = None) -> None:
-    """Drop all rows after the first `rows`, and from the first on that is incomplete or of a later step."""
-    lines: list[bytes] = []
-    if file.exists():
-        written = read_file(file, LOG_BYTES).splitlines(keepends=True)
-        lines += itertools.takewhile(lambda line: _step_of(line) <= step, itertools.islice(written, rows))
-        replace_file(file, b"".join(lines))
-    if rows is not None and len(lines) < rows:
-        say("log", f"{file}: found {len(lines)} of {rows} rows before update {step + 1}; the others are lost")
-
-
 def _step_of(line: bytes) -> float:
     """Step of a row; infinity for a line that is not a row."""
     try:
@@ -193,10 +197,14 @@ def _step_of(line: bytes) -> float:
         return math.inf
 
 
+class _Bar(tqdm):
+    monitor_interval = 0
+    """No thread looks after the bar. In tqdm itself this would hold for the caller's bars, too."""
+
+
 def progress_bar(shown: bool) -> tqdm:
     """A bar for the fraction of the run that is done; invisible if stderr is not a terminal, or if not `shown`."""
-    tqdm.monitor_interval = 0  # no thread that looks after bars
-    return tqdm(
+    return _Bar(
         total=1.0,
         file=sys.stderr,
         disable=None if shown else True,

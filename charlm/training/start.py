@@ -22,7 +22,7 @@ from charlm.system.formatting import counted, format_bytes, format_share
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.budget import Budget
 from charlm.training.fine_tuning import check_same_model, fine_tuned_vocabulary, grown_weights, say_if_other_step
-from charlm.training.folder import claim_if_there, claim_run, make_folder, refusing_os_errors
+from charlm.training.folder import claim_if_there, claim_run, keep_config, make_folder, refusing_os_errors
 from charlm.training.loop import OnRow, TrainingLoop
 from charlm.training.machine import Machine, choose_machine
 from charlm.training.metrics import Tracker
@@ -70,6 +70,7 @@ def start_run(
         if is_new:
             run_dir = group.on_first(make_folder, run_dir, name, locks)
         assert run_dir is not None
+        group.on_first(keep_config, run_dir)
         return _fit(trainer, run_dir, on_row)
 
 
@@ -117,9 +118,9 @@ def prepare(
     machine = machine or choose_machine(config, group)
     corpus = group.local_first(load)
     group.check_equal("text", lambda: (corpus.sha256, corpus.vocabulary.to_json()))
-    for name, ids in corpus.splits.items():
-        streams = config.train.batch_size if name == "train" else 1
-        group.on_each(check_length, len(ids), streams, config.train.bptt, f"{name} split")
+    for name, streams in (("train", config.train.batch_size), ("valid", 1)):
+        if name in corpus.splits:
+            group.on_each(check_length, len(corpus.splits[name]), streams, config.train.bptt, f"{name} split")
     _say_text(config, corpus)
     for line in ignored_options(config):
         say("ignored", line)

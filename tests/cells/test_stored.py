@@ -160,7 +160,7 @@ HOSTILE: list[tuple[tuple[Any, ...], Any]] = [
     (("nodes", 4, 3), 2**30),  # a size
     (("nodes", 4, 4), "os.system"),  # a parameter
     (("nodes", -1, 6), float("nan")),
-    (("nodes",), [["input", [], 1, "I", "", 0, 0.0]] * 20_001),
+    (("nodes",), [["input", [], 1, "I", "", 0, 0.0, False]] * 2001),
     (("parameters", 0, 4), 10**9),  # a stack
     (("parameters", 1, 0), "q"),  # a parameter twice
     (("parameters", slice(0, 0)), [["w", 1, "H", "H", 0, [], None]]),  # one that nothing uses

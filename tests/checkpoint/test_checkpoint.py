@@ -144,6 +144,14 @@ def test_the_data_is_on_the_disk_before_it_gets_its_name(checkpoint, saved, disk
     assert disk.events == [*best, *last]
 
 
+def test_a_header_that_would_not_be_read_is_not_written(checkpoint, saved, monkeypatch):
+    monkeypatch.setattr(module, "HEADER_BYTES", 1000)
+    with pytest.raises(RunError, match=r": found a header of [\d,]+ bytes; allowed: 1,000; "):
+        save_checkpoint(later(checkpoint, 8), saved)
+    monkeypatch.undo()
+    assert read_checkpoint(saved).progress["step"] == 7
+
+
 # Files that are no whole checkpoint
 
 
@@ -182,6 +190,13 @@ def test_a_pickle_is_not_run(tmp_path):
     assert not marker.exists()
     pickle.loads(pickle.dumps(Malice()))
     assert marker.is_dir(), "the malice of this test works"
+
+
+def test_a_checkpoint_larger_than_the_free_memory_is_not_called_damaged(saved, monkeypatch):
+    monkeypatch.setattr(module, "free_bytes", lambda: 0)
+    with pytest.raises(CheckpointError, match="more than 0 of free memory") as caught:
+        read_checkpoint(saved)
+    assert not isinstance(caught.value, DamagedCheckpointError)
 
 
 @pytest.mark.parametrize("header", [None, {"format": "pt"}, FORMAT, FORMAT | {"version": "99"}])

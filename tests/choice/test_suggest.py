@@ -21,7 +21,7 @@ from charlm.choice.suggest import suggest
 from charlm.config import Config, load_config, merged, parse_config, read_settings
 from charlm.data.corpus import Corpus, CountedSources
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import CharlmError
+from charlm.errors import CharlmError, DeviceError
 from charlm.model import count_parameters
 from charlm.runs import find_checkpoint
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
@@ -136,6 +136,24 @@ def test_who_gives_a_short_text_that_may_have_words_is_told_what_to_expect(text_
     assert "expect" not in reasons["choice"]
 
 
+@pytest.mark.parametrize(
+    ("chars", "minutes", "least", "most"),
+    [
+        (60_000, 0.5, 8, 12),
+        (200_000, 0.4, 7, 10),
+        (60_000, 1 / 6, 0, 1),
+        (1_000_000, 0.3, 0, 1),
+        (200_000, 30, 15, 20),
+    ],
+)
+def test_evaluations_are_as_many_as_the_time_allows(text_of, chars, minutes, least, most):
+    """About ten in half a minute on a small text, so that overfitting shows; none that cost a short run its updates."""
+    text_of(chars)
+    suggestion = suggest(Request("my.txt", minutes))
+    every = suggestion.config.train.eval_every
+    assert least <= (suggestion.updates // every if every else 0) <= most
+
+
 def test_as_many_members_as_half_of_the_free_memory_holds(text_of, of_machine):
     text_of(300_000)
     given = ["model.cell.kind=lstm", "model.cell.hidden=256", "model.layers=1", "train.batch_size=16"]
@@ -144,6 +162,9 @@ def test_as_many_members_as_half_of_the_free_memory_holds(text_of, of_machine):
         model = config.model.model_copy(update={"members": members})
         of_machine(free_bytes=2 * least_bytes(config.model_copy(update={"model": model}), 70, MACHINE))
         assert choice(240, given).model.members == members
+    of_machine(free_bytes=0)
+    with pytest.raises(DeviceError):
+        choice(240, given)
 
 
 @pytest.mark.parametrize(
@@ -180,11 +201,13 @@ def test_a_section_gives_the_options_that_are_in_it_and_all_if_it_may_change_its
         (["model.cell.gate_bias=-3", "train.reset_state=0.1"], {("rhn", 1)}),
         (["model.layers=3", "model.dropout=0.3"], {("lstm", 3), ("rhn", 3)}),
         (["model.cell.layer_norm=true", "model.cell.hidden=100"], {("lstm", 1), ("lstm", 2)}),
+        (["model.layers=1"], {("lstm", 1), ("rhn", 1)}),
     ],
 )
 def test_options_choose_the_kinds_that_have_them(speed, given, kinds):
     choice(given=given)
     assert {(measured.model.cell.kind, measured.model.layers) for measured in speed.measured} == kinds
+    assert not any(measured.model.residual for measured in speed.measured if measured.model.layers == 1)
 
 
 def test_without_kernels_a_plain_lstm_is_chosen_where_it_is_four_times_as_fast(speed, of_machine):

@@ -60,6 +60,16 @@ def test_a_file_is_said_for_what_it_is(cli, write, kind):
     assert cli("data", "info", path, "--level", "byte").code == 0
 
 
+def test_a_pointer_of_git_lfs_is_not_its_file(cli, write):
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12345\n"
+    words = ["data", "info"], ["sample"], ["config", "show"]
+    for name, command in zip(("a.txt", "best.safetensors", "a.yaml"), words, strict=True):
+        path = write(name, pointer)
+        allowed = "allowed: the file itself; run `git lfs pull`"
+        assert cli(*command, path).error == f"{path}: found git-lfs's pointer to the file; {allowed}"
+    assert "git lfs pull" in cli("data", "info", write("a.txt.gz", pointer), "--level", "byte").error
+
+
 @pytest.mark.parametrize("text", ["MZ, BZh and RIFF begin files", "0\0\n" * 900, ENGLISH + CHINESE])
 def test_text_is_text(cli, write, text):
     assert cli("data", "info", write("a.txt", text)).code == 0

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer.main
 
+from charlm.cli import app
 from tests.conftest import TINY
 from tests.processes import environments
 from tests.stress.fuzz import COMMANDS
@@ -21,7 +23,8 @@ USAGE = [
     (f"eval r --split {RTL}", r"Invalid value for '--split': found '\u202e'; allowed: 'train', 'valid', 'test'"),
     ("train", "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"),
     ("train --resume", "--resume needs --run-dir, the folder of the run to resume"),
-    ("train x.txt --resume --run-dir r", "--resume continues with the run's own text"),
+    ("train - --resume --run-dir r", "--resume needs a text that can be read again; save it to a file"),
+    ("train --resume --run-dir r --init-from x", "--init-from starts a new run; add TEXT or --config, or leave it out"),
     (f"train --config c --device {RTL}", r"found \u202e; allowed: auto, cpu, cuda, cuda:1 (the second GPU) and so on"),
     ("sample r --temperature nan", "--temperature: found nan; allowed: a number from 0 to 1,"),
     ("sample run --new", "--new needs a model of records"),
@@ -32,6 +35,9 @@ USAGE = [
     ("classify run z.txt --labels it,it --separator .", "labels: found ['it', 'it']; allowed: one or more texts, "),
     ("train x.txt —minutes 5", "found —minutes; allowed: options, or ./—minutes for a file of this name; "),
     ("train x.txt -minutes 5", "found -minutes; type --minutes"),
+    ("train x.txt --cell gru", "found --cell; allowed: the options of `charlm train --help`; type --set model.cel"),
+    ("train --text x.txt", "found --text; allowed: the options of `charlm train --help`; type the text alone, without"),
+    ("sample run --cell gru", "No such option: --cell"),
 ]  # fmt: skip
 
 NAME, SHOWN = f"a{ESC}{RTL}\u2028\n", r"a\x1bc\u202e\u2028\n"
@@ -42,6 +48,10 @@ ERRORS = [
     ("config show quotes.yaml", '; allowed: plain YAML; type " for ” (U+201D)'),
     ("config show lsmt", "a YAML file, or a name from `charlm config list`; did you mean 'lstm' or 'slstm'?"),
     (f"sample run --prompt {RTL}{BYTE}", r"--prompt: found '\u202e' (U+202E), byte 0xFF (not UTF-8), which the model "),
+    (
+        "sample log.txt",
+        "log.txt: found a text; allowed: a run's folder or a checkpoint; `charlm train log.txt` ma",
+    ),
     ("eval run --file odd.txt", UNSEEN),
     ("eval run --file s.txt", "evaluation: found a text of 1 character; allowed: 2 or more"),
     ("score run log.txt", f"log.txt, line 3: found 'Z' (U+005A), which the model has never seen; allowed: {SEEN}"),
@@ -101,6 +111,27 @@ def test_usage(refused, words, text):
     error = refused(words).usage_error
     assert text in error
     assert not COMMANDS.search(error)
+
+
+def below(words, command):
+    """Every command with its words."""
+    if not hasattr(command, "commands"):
+        yield words, command
+    for name, each in getattr(command, "commands", {}).items():
+        yield from below([*words, name], each)
+
+
+def test_a_number_of_thousands_of_digits_is_refused_by_every_option(refused):
+    tried = []
+    for words, command in below([], typer.main.get_command(app)):
+        arguments = ["gone" for each in command.params if each.param_type_name == "argument" and each.required]
+        options = [each.opts[0] for each in command.params if each.param_type_name == "option" and not each.is_flag]
+        for option in options:
+            result = refused(" ".join([*words, *arguments, option, "9" * 5000]))
+            assert result.code in (1, 2), (words, option)
+            assert max(map(len, result.err.splitlines())) < 2200, (words, option)
+            tried.append(option)
+    assert {"--length", "--count", "--minutes", "--unknown-as", "--set"} <= {*tried}
 
 
 @pytest.mark.parametrize(("words", "text"), ERRORS)

@@ -71,11 +71,12 @@ def test_novelty_searches_the_texts_of_all_runs(cli, tiny_config, text_file, wri
     assert cli("train", "--config", tiny_config, "--run-dir", run, *source).code == 0
     first = words_text(20_000)[2_000:2_100]
     words = ["eval", run, "--file", write("sample.txt", f"mmm{first}mmm"), "--novelty"]
-    novelty = {"longest": 100, "stretch": first, "windows_share": 81 / 87, "not_searched": []}
+    passages = [{"start": 3, "length": 100, "text": first}]
+    novelty = {"windows_share": 81 / 87, "passages": passages, "not_searched": []}
     assert json.loads(cli(*words, "--json").out)["novelty"] == novelty
     shown = table(cli(*words))
     assert shown["copied"] == "93.1% of its windows of 20 characters occur in the training texts"
-    assert shown["longest_copy"] == f"100 characters: {first!r}"
+    assert shown["copy_at_3"] == f"100 characters: {first!r}"
     text_file.unlink()
     found = cli(*words)
     assert "text.txt of an earlier run: " in table(found)["not_searched"]

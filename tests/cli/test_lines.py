@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import charlm
+from charlm.inference import seen
 from charlm.inference.trained import TrainedModel, load
 from tests.browser import data_of
 from tests.conftest import LEARNS_SOON, train
@@ -43,6 +44,19 @@ def test_new_lines_are_neither_repeats_nor_in_the_training_text(cli, lines_run, 
     none = cli(*words, "--count", 2, "--temperature", 0)
     assert (none.code, none.out) == (3, "")
     assert none.err == "drawn    40 samples for 0 of 2\n"
+
+
+def test_many_prompts_read_the_training_text_once(cli, lines_run, monkeypatch):
+    calls = []
+    seen_records = seen.seen_records
+    monkeypatch.setattr(seen, "seen_records", lambda *words: calls.append(words) or seen_records(*words))
+    words = ["sample", lines_run, "--seed", 1, "--new", "--temperature", 3]
+    done = cli(*words, "--prompts", "-", stdin=b"jo\nn\njo\n")
+    assert len(calls) == 1
+    rows = [json.loads(line) for line in done.out.splitlines()]
+    assert [row["prompt"] for row in rows] == ["jo", "n", "jo"]
+    for row in rows:
+        assert cli(*words, "--prompt", row["prompt"]).out == f"{row['prompt']}{row['text']}\n"
 
 
 def test_a_text_is_scored_line_by_line_whatever_ends_its_lines(cli, lines_run, model):

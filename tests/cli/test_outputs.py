@@ -1,7 +1,9 @@
 """What commands write where the user says: pages, and nothing of the user's is lost by them or becomes text."""
 
+import os
 import re
 import shutil
+import threading
 
 import pytest
 
@@ -67,6 +69,25 @@ def test_a_run_may_be_new_below_its_text_but_not_hold_a_part_of_it(cli, tiny_con
     assert cli(*train, folder / "runs/new").code == 0
     again = cli("train", "--resume", "--run-dir", folder / "runs/new", "--set", "train.max_steps=7")
     assert f"{folder}: leaves out {folder}/runs/new: links to folders, or what charlm wrote\n" in again.err
+
+
+def test_a_pipe_that_nobody_reads_yet_is_said(cli, trained_run, tmp_path, monkeypatch):
+    pipe, said, got = tmp_path / "pipe", [], []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_bytes()))
+
+    def say(*words):
+        said.append(words)
+        reader.start()
+
+    monkeypatch.setattr("charlm.data.outputs.say", say)
+    assert cli(*words("eval", trained_run, pipe)).code == 0
+    reader.join()
+    assert said == [("wait", f"{pipe}: a pipe that nobody reads yet")]
+    early = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert cli(*words("eval", trained_run, pipe)).code == 0
+    assert (os.read(early, 10**6), len(said)) == (got[0], 1)
+    os.close(early)
 
 
 def test_a_full_disk_leaves_the_earlier_file_whole(cli, trained_run, outputs):

@@ -64,9 +64,19 @@ main()
 """
 
 
-def test_ctrl_c_while_modules_are_loaded_needs_no_traceback():
+STOPPED = "stopped  SIGINT: ended at once\n"
+
+
+def test_ctrl_c_while_modules_are_loaded_is_one_line():
     done = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (130, "")
+    assert (done.returncode, done.stderr) == (130, STOPPED)
+
+
+def test_ctrl_c_before_a_training_is_one_line(cli, tiny_config, tmp_path, monkeypatch):
+    monkeypatch.setattr("charlm.training.start.prepare", mock.Mock(side_effect=KeyboardInterrupt))
+    result = cli("train", "--config", tiny_config, "--run-dir", tmp_path / "run")
+    assert (result.code, result.err) == (130, STOPPED)
+    assert not (tmp_path / "run").exists()
 
 
 def test_nothing_but_a_download_asks_for_the_network(cli, tiny_config, tmp_path, monkeypatch):

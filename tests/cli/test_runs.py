@@ -58,20 +58,37 @@ def test_table_and_json(cli, runs):
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before
 
 
-def forge(path: Path, old: str, new: str) -> None:
-    """Replace a text in a checkpoint's header. The tensors stay."""
-    content = path.read_bytes()
+def forged(content: bytes, old: str, new: str) -> bytes:
+    """A checkpoint with another text in its header. The tensors stay."""
     end = 8 + int.from_bytes(content[:8], "little")
     assert old.encode() in content[8:end]
     header = content[8:end].replace(old.encode(), new.encode())
+    return len(header).to_bytes(8, "little") + header + content[end:]
+
+
+def forge(path: Path, old: str, new: str) -> None:
+    content = forged(path.read_bytes(), old, new)
     path.unlink()  # maybe a link to another checkpoint
-    path.write_bytes(len(header).to_bytes(8, "little") + header + content[end:])
+    path.write_bytes(content)
+
+
+FORGED = {
+    "no offsets": ('"data_offsets":[', '"data_offsets":[],"x":['),
+    "one offset": ('"data_offsets":[', '"data_offsets":[0],"x":['),
+    "a list as offset": ('"data_offsets":[', '"data_offsets":[0,[1]],"x":['),
+    "an infinite count": ('"parameters":"', '"parameters":Infinity,"x":"'),
+    "a long number": ('\\"hidden\\": 16', f'\\"hidden\\": {10**4200}'),
+    "half a layer": ('\\"layers\\": 1', '\\"layers\\": 0.5'),
+    "members below 0": ('\\"members\\": 1', '\\"members\\": -1'),
+}
+"""Headers that are JSON, but not what charlm writes: a text, and what stands in its place."""
 
 
 def test_states_whatever_else_a_run_holds(cli, trained_run, tmp_path):
     folder = tmp_path / "runs"
     good = (trained_run / FOLDER / LAST).read_bytes()
     damaged = {"cut": good[:-1], "endless": (2**60).to_bytes(8, "little") + good[8:]}
+    damaged |= {name: forged(good, old, new) for name, (old, new) in FORGED.items()}
     states = {
         "new": "finished", "no checkpoint": "no checkpoint", "used": "in use",
         "stopped": "resumable", "old": "other version", **dict.fromkeys(damaged, "damaged"),

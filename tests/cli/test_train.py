@@ -4,6 +4,7 @@ import json
 import os
 import re
 import resource
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -17,7 +18,7 @@ from charlm.runs import VERSION
 from charlm.system.formatting import format_bytes
 from charlm.training.step import Trainer
 from tests.conftest import TINY
-from tests.runs import rows
+from tests.runs import assert_same_checkpoint, interrupted_after, rows
 from tests.text import words_text
 
 
@@ -44,6 +45,53 @@ def test_train_and_resume(cli, tiny_config, tmp_path):
     assert (outcome["run_dir"], outcome["step"], outcome["chars"]) == (str(run), 9, 9 * 4 * 8)
     assert [row["step"] for row in rows(run) if row["split"] == "valid"] == [3, 6, 9]
     assert load_config(run / "config.yaml").train.max_steps == 9
+
+
+def test_the_same_command_starts_a_run_and_continues_it(cli, tiny_config, trained_run, tmp_path):
+    """A folder with the user's own config alone holds no run, and the file is kept."""
+    run, own = tmp_path / "run", tiny_config.read_text() + "# mine"
+    run.mkdir()
+    (run / "config.yaml").write_text(own)
+    command = ["train", "--resume", "--config", run / "config.yaml", "--run-dir", run]
+    with interrupted_after(4):
+        assert cli(*command).code == 130
+    assert (run / "own-config.yaml").read_text() == own
+    assert f"resume   {run}/checkpoints/last.safetensors, update 4\n" in cli(*command).err
+    assert_same_checkpoint(*(each / "checkpoints/last.safetensors" for each in (trained_run, run)))
+    again = cli(*command, "--minutes", 0.0001)
+    assert again.code == 0
+    assert "limit    train.max_minutes=0.0001 is already reached; to train on, raise it: --minutes …\n" in again.err
+    (run / "config.yaml").write_text("other")
+    shutil.rmtree(run / "checkpoints")
+    assert cli("train", "--config", tiny_config, "--run-dir", run).error.startswith(f"{run}/metrics.jsonl: exists")
+    (run / "metrics.jsonl").unlink()
+    (run / "samples.jsonl").unlink()
+    assert cli("train", "--config", tiny_config, "--run-dir", run).error.startswith(f"{run}/own-config.yaml: exists")
+    assert (run / "own-config.yaml").read_text() == own
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_text_and_a_folder_start_a_run_or_continue_it(cli, text_file, write, tmp_path):
+    command = ["--minutes", 0.01, "--set", "train.max_steps=3", "--run-dir", tmp_path / "run"]
+    results = [cli("train", text_file, *command, "--resume") for _ in range(2)]
+    assert [(result.code, result.out != "", "resume  " in result.err) for result in results] == [
+        (0, True, False),
+        (0, True, True),
+    ]
+    assert "the text has changed" in cli("train", write("other.txt", "text"), *command, "--resume").error
+    # Before anything is measured.
+    assert cli("train", text_file, *command).err.startswith(f"error: {tmp_path}/run: already holds a run; ")
+
+
+def test_a_best_checkpoint_that_is_removed_is_missed_and_comes_again(cli, copied_run):
+    best = copied_run / "checkpoints/best.safetensors"
+    best.unlink()
+    sample = ["sample", copied_run, "--seed", 1, "--length", 5]
+    assert cli(*sample).err == f"note     {best} is gone; the weights are those of update 6, in last.safetensors\n"
+    resumed = cli("train", "--resume", "--run-dir", copied_run).err
+    assert f"best     {best} is gone or damaged; its score does not count any more\n" in resumed
+    assert re.search(r"^done     max_steps at update 6, .* at update 6$", resumed, re.MULTILINE)
+    assert cli(*sample).err == ""
 
 
 def test_a_run_ends_within_its_minutes(cli, tiny_config, tmp_path):

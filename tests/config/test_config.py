@@ -4,11 +4,14 @@ import json
 
 import pytest
 import yaml
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from charlm.config import Config, dump_config, ignored_options, parse_config, read_settings
 from charlm.config.yaml import load_yaml
 from charlm.errors import ConfigError
+from charlm.system.faults import json_schema
 
 KEYS = "data, model, train, optimizer, seed, device, precision, threads"
 INTEGER = "an integer ≥ 0 and < 9,223,372,036,854,775,808"
@@ -37,6 +40,8 @@ OVERRIDDEN = [
     ("", ["sede=1"], f"sede: unknown key; allowed: {KEYS}; did you mean 'seed'?"),
     # A validator's fault lies below the place that pydantic names.
     ("model: {embedding: 0}", ["model.tie_embeddings=true"], "model.tie_embeddings: found true with embedding 0, one-"),
+    ("", ["lr=0.01"], f"lr: unknown key; allowed: {KEYS}; did you mean 'optimizer.lr'?"),
+    ("", ["cell=gru"], f"cell: unknown key; allowed: {KEYS}; did you mean 'model.cell.kind'?"),
     ("", ["train.max_steps=null"], NO_LIMIT),
     # What is overwritten is not to blame.
     ("", ["model.cell.hidden=x", "model.cell={kind: gru, hidden: 0}"], "model.cell.hidden: found 0; allowed: an inte"),
@@ -106,6 +111,41 @@ def test_the_schema_describes_every_option(cli):
     options = [(name, node) for section in sections for name, node in section.get("properties", {}).items()]
     assert len(options) > 60
     assert [name for name, node in options if len(node.get("description", "")) < 8] == []
+
+
+@st.composite
+def some_config(draw, node):
+    """Some options of a section, most with values of their type."""
+    kinds = node.get("discriminator", {}).get("mapping", {})
+    sections = [*kinds.values(), *(one for one in (node, *node.get("anyOf", ())) if "properties" in one)]
+    if not sections or draw(st.integers(0, 9)) == 0:
+        own = [node["default"]] if "default" in node else []
+        return draw(st.sampled_from([*own * 5, None, True, -1, 0, 1, 0.5, 16.0, 1e12, "", "x", "gru", "adam", [], {}]))
+    properties = draw(st.sampled_from(sections))["properties"]
+    return {name: draw(some_config(properties[name])) for name in draw(st.sets(st.sampled_from(sorted(properties))))}
+
+
+@given(some_config(json_schema(Config)).filter(lambda raw: isinstance(raw, dict)))
+@settings(max_examples=100, deadline=None)
+@example({"optimizer": {"lr": 1e-2}, "model": {"cell": {"hidden": 384}}})
+@example({"optimizer": {"schedule": {"warmup_steps": 10.0}}, "train": {"batch_size": 16.0}})
+@example({"optimizer": {"betas": [0.5, 0.9]}, "model": {"dropout": 0.1}})
+@example({"optimizer": {"momentum": 0.5}})
+@example({"model": {"cell": {"kind": "./own.py:Mix", "hidden": 8, "rate": 0.5}}})
+@example({"model": {"cell": {"kind": "own:Mix"}}})
+@example({"train": {"batch_size": 16.5}})
+def test_an_editor_with_the_schema_takes_what_charlm_takes(raw):
+    jsonschema = pytest.importorskip("jsonschema")
+    try:
+        parse_config(raw, "f")
+        is_taken = True
+    except ConfigError:
+        try:
+            Config.model_validate(raw)
+            is_taken = False  # a kind that is not built in
+        except ValidationError as error:  # no schema says which options fit together
+            is_taken = all(fault["type"] == "value_error" for fault in error.errors())
+    assert jsonschema.Draft202012Validator(Config.model_json_schema()).is_valid(raw) is is_taken
 
 
 def test_what_has_no_effect_is_named():

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import string
+import warnings
 from pathlib import Path
 
 import pytest
@@ -79,7 +80,8 @@ def test_commands_run_in_the_order_of_the_page(name, cli):
                 piped = Path(command.removeprefix("tail -f ")).read_bytes()
                 continue
             arguments = shlex.split(command)[1:]
-            less = ["--set", "train.max_steps=3"] if "--resume" in arguments else LESS.get(arguments[0], [])
+            continues = arguments[:2] == ["train", "--resume"]
+            less = ["--set", "train.max_steps=3"] if continues else LESS.get(arguments[0], [])
             result = cli(*arguments, *less, stdin=piped)
             assert result.code == 0, f"{line}\n{result.err}"
             piped = result.out.encode()
@@ -89,11 +91,20 @@ def test_commands_run_in_the_order_of_the_page(name, cli):
             assert [json.loads(row) for row in result.out.splitlines()]
 
 
+def optional_package(program: str) -> str:
+    """The package that a program needs besides charlm's own; "" for none."""
+    return next((package for package in ("mlflow", "optuna") if f"import {package}" in program), "")
+
+
+PROGRAMS = {(name, optional_package(program)): None for name in NAMES for program in blocks(ROOT / name, "python")}
+
+
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("name", [name for name in NAMES if blocks(ROOT / name, "python")])
-def test_python(name, cli, monkeypatch):
-    if name == "docs/tuning.md":
-        pytest.importorskip("optuna", reason="no Optuna")
+@pytest.mark.parametrize(("name", "package"), PROGRAMS)
+def test_python(name, package, cli, monkeypatch):
+    if package:
+        pytest.importorskip(package, reason=f"no {package}")
+        warnings.simplefilter("ignore", DeprecationWarning)  # the package's own
     train, compare = charlm.train, charlm.compare
 
     def short_training(*words, overrides=(), **options):
@@ -104,7 +115,7 @@ def test_python(name, cli, monkeypatch):
 
     monkeypatch.setattr(charlm, "train", short_training)
     monkeypatch.setattr(charlm, "compare", short_comparison)
-    programs = blocks(ROOT / name, "python")
+    programs = [program for program in blocks(ROOT / name, "python") if optional_package(program) == package]
     exports = [line for line in commands(ROOT / name) if line.startswith("charlm export ")]
     train_runs(cli, set(re.findall(r"runs/\w+", "".join([*programs, *exports]))))
     for line in exports:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import typer
+from safetensors import safe_open
 
 from charlm.cells import CELLS
 from charlm.cli import app
@@ -105,6 +106,15 @@ def test_keys_configs_and_files_exist():
                 assert text in shipped_configs(), f"{name}: {text}"
             is_path = re.fullmatch(r"(charlm|benchmarks|tests|scripts|configs|docs|learn)/[\w./-]*", text)
             assert not is_path or name == "data/README.md" or (ROOT / text).exists(), f"{name}: {text}"
+
+
+def test_the_tensors_of_the_page_are_those_of_a_checkpoint(trained_run):
+    with safe_open(str(trained_run / "checkpoints/best.safetensors"), "numpy") as file:
+        names = {*file.keys()}
+    groups = {name.split("/")[0] for name in names}
+    named = {text for text in inline_code(ROOT / "docs/training.md") if text.split("/")[0] in groups}
+    assert {text.split("/")[0] for text in named} == groups
+    assert {text for text in named if not text.endswith("…")} <= names
 
 
 def test_the_pages_show_what_scripts_reproduce_recorded(monkeypatch):

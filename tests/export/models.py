@@ -7,16 +7,18 @@ import pytest
 import torch
 
 from charlm.config import parse_config
-from charlm.data.records import reset_id_of
+from charlm.data.records import end_of_record, reset_id_of
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference.trained import TrainedModel
 from charlm.model import build_model
 from tests.cells.measure import CASES
-from tests.export.odd import Odd
+from tests.export.odd import Deep, Odd
 from tests.pairwise import all_pairs
 
 CHARACTERS = "\n abcdefghé😀"
 HIDDEN = 13
+OWN = {"odd": Odd, "deep": Deep}
+"""Cells that no config can name."""
 CELLS_TO_EXPORT = {str(case): {"kind": case.kind, **case.options} for case in CASES}
 EMBEDDINGS = {
     "embedding": {"embedding": 7},
@@ -51,10 +53,11 @@ def model_of(case="lstm", inputs="embedding", level: Any = "char", records="", *
     config = parse_config(
         {"data": {"source": "gone.txt", "level": level, "records": records}, "model": model}, "a test"
     )
-    if case == "odd":  # no config can name it
-        whole = config.model.model_copy(update={"cell": Odd(hidden=HIDDEN)})
+    if case in OWN:
+        whole = config.model.model_copy(update={"cell": OWN[case](hidden=HIDDEN)})
         config = config.model_copy(update={"model": whole})
-    vocabulary = Vocabulary(level, "" if level == "byte" else CHARACTERS)
+    characters = "".join(sorted({*CHARACTERS, *(end_of_record(records) if records else "")}))
+    vocabulary = Vocabulary(level, "" if level == "byte" else characters)
     network = build_model(config.model, len(vocabulary)).eval()
     network.reset_id = reset_id_of(records, vocabulary)
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A cell that charlm does not have."""
+"""Cells that charlm does not have."""
 
 from typing import Any, ClassVar
 
@@ -51,3 +51,14 @@ class Odd(Cell):
         p.note(decay=decay)
         p.show(leaky=leaky, new_y=log(norm + 1))
         return tanh(fresh / maximum(norm, rate)) - 0.1 * p.product("back", fresh, 2, index=0, of=2)[1], -fresh, norm
+
+
+class Deep(Cell):
+    """Two chains of operations, one of parameters alone, longer than Python's recursion goes."""
+
+    def step(self, p: Parameters, x: Any, h: Any) -> Any:
+        fixed, a = p.vector("bias"), p.product("weight_ih", x) + p.product("weight_hh", h)
+        for _ in range(400):
+            fixed = tanh(fixed + 0.1)
+            a = tanh(a) + fixed
+        return a

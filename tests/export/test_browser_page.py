@@ -66,8 +66,8 @@ def test_the_same_seed_gives_the_text_of_charlm_sample(opened_model, name):
     trained, view = opened_model(name)
 
     def in_sight(text: str) -> str:
-        """Control characters have signs."""
-        kept = "\n\t\u00ad\u200c\u200d"
+        """Control characters have signs; the end of a record is also the end of a line."""
+        text, kept = text.replace("\x1e", "\n"), "\n\t\u00ad\u200c\u200d"
         return "".join(c for c in text if c in kept or (category(c)[0] != "C" and category(c) not in ("Zl", "Zp")))
 
     view.reload()
@@ -194,8 +194,40 @@ def test_a_text_is_scored(opened_model, name):
     bits = trained.evaluate(text).bits_per_char
     assert view.text_content("#score-status").startswith(f"{bits:.3f} bits per character")
     size = len(text.encode()) if is_bytes else len(text)
+    view.wait_for_selector("#scored .block span")
     assert view.locator("#scored .block span").count() == size + len(ends)
     assert view.text_content("#scored .text") == text + ends
+
+
+def test_records_are_typed_and_copied_with_their_separator(page):
+    trained = model_of("lstm", records="\n==\n")
+    view = page(trained)
+    view.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    view.click("#score-tab")
+    text = "ab\nfe\n==\nhe\n==\n"
+    view.fill("#pasted", text.rstrip("\n"))  # the last end of a line is easily lost
+    view.click("#score")
+    bits = trained.evaluate(text).bits_per_char
+    assert view.text_content("#score-status").startswith(f"{bits:.3f} bits per character")
+    view.wait_for_selector("#scored [data-sign='¶']")
+    assert view.text_content("#scored .text") == "ab\nfe\nhe\n"
+    assert view.locator("#scored [data-sign='¶']").count() == 2
+    written(view, prompt="ab", count=2, length=400)
+    view.click("#copy")
+    view.wait_for_selector("#copy-says:has-text('Copied')")
+    expected = [f"ab{trained.sample('ab', length=400, seed=seed)}" for seed in (1, 2)]
+    assert view.evaluate("navigator.clipboard.readText()").rstrip("\n=") == "\n==\n".join(expected)
+
+
+def test_what_follows_a_long_prompt_is_in_sight(opened_model):
+    _, view = opened_model("characters")
+    view.click("#write-tab")
+    view.evaluate("document.getElementById('prompt').value = 'ab\\n'.repeat(90)")
+    view.click("#write")
+    done(view)
+    mark = view.locator("#paper [data-index='270']").bounding_box()
+    box = view.locator("#paper").bounding_box()
+    assert box["y"] <= mark["y"] < box["y"] + box["height"]
 
 
 def test_a_hostile_model_does_nothing(page):

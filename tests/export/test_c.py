@@ -8,10 +8,14 @@ from pathlib import Path
 import pytest
 
 from charlm.data.vocabulary import Vocabulary
+from charlm.export import export
 from charlm.export.rounding import stored_matrix
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import sample_text
-from tests.export.c_program import COMPILER, compiled
+from charlm.system.formatting import nats_to_bits
+from tests.conftest import ROOT
+from tests.docs.pages import blocks
+from tests.export.c_program import COMPILER, COMPILERS, EMULATOR, built, compiled
 from tests.export.models import every_model, model_of
 
 TEXT = "éabcd efé gha\nbacé hgf\n" * 40
@@ -106,27 +110,65 @@ def test_no_name_and_no_character_leaves_its_place(tmp_path):
     assert run("--score", stdin='*/"\\%{}\u202e').returncode == 0
 
 
-OWN = """\
-#define MODEL_NO_MAIN
-#include "model.c"
-int main(void)
-{
-    Model *m = model_open();
-    model_seed(m, 3);
-    model_step(m, 2);
-    for (int n = 0; n < 20; n++) {
-        const int id = model_sample(m, 1.0, 0, 1.0);
-        printf("%d ", id);
-        model_step(m, id);
-    }
-    return 0;
-}
+DECLARED = """\
+typedef struct {0}_model {0}_model;
+{0}_model *{0}_open(void);
+void {0}_seed({0}_model *, uint64_t);
+const float *{0}_step({0}_model *, int);
+int {0}_sample({0}_model *, double, int, double);
+int {0}_id(uint32_t);
+uint32_t {0}_character(int);
 """
+DRAWS = """\
+    {0}_model *{0} = {0}_open();
+    {0}_seed({0}, 3);
+    {0}_step({0}, {0}_id('a'));
+    for (int n = 0; n < 20; n++) {{
+        const int id = {0}_sample({0}, 1.0, 0, 1.0);
+        printf("%d ", {0}_id({0}_character(id)));
+        {0}_step({0}, id);
+    }}
+"""
+INCLUDED = '#define CHARLM_NO_MAIN\n#include "all.c"\n#include "2 b.c"\n'
+CURSES = "#include <curses.h>\n" if Path("/usr/include/curses.h").exists() and not EMULATOR else ""
 
 
-def test_a_program_of_ones_own(tmp_path):
-    """It includes the file, and calls three functions."""
-    trained = model_of()
-    drawn = compiled(trained, "float32", tmp_path, OWN)().stdout.split()
-    text = trained.sample("a", length=20, temperature=1.0, seed=3)
-    assert [*map(int, drawn)] == trained.vocabulary.encode(text).tolist()
+@pytest.fixture(scope="module")
+def two_models(tmp_path_factory):
+    """A folder with the files of two models, and the ids that DRAWS writes of each. One has every operation."""
+    folder, drawn = tmp_path_factory.mktemp("two"), []
+    for name, trained in {"all": model_of("odd"), "2 b": model_of(layers=2)}.items():
+        export(trained, "c", folder / f"{name}.c", weights="float32")
+        text = trained.sample("a", length=20, temperature=1.0, seed=3)
+        drawn += trained.vocabulary.encode(text).tolist()
+    return folder, drawn
+
+
+@pytest.mark.parametrize("standard", COMPILERS)
+@pytest.mark.parametrize("head", [CURSES + INCLUDED, INCLUDED + CURSES, ""], ids=["after curses", "before", "linked"])
+def test_two_models_stand_in_one_program(two_models, standard, head):
+    folder, drawn = two_models
+    if not shutil.which(COMPILERS[standard][0]):
+        pytest.skip(f"no {COMPILERS[standard][0]}")
+    names = ("all", "model_2_b")
+    files = [] if head else ["-DCHARLM_NO_MAIN", "all.c", "2 b.c"]
+    head = head or "".join(["#include <stdint.h>\n#include <stdio.h>\n", *map(DECLARED.format, names)])
+    steps = "".join(map(DRAWS.format, names))
+    (folder / "own.c").write_text(f"{head}int main(void)\n{{\n{steps}    return 0;\n}}\n")
+    assert [*map(int, built(folder, *files, "own.c", standard=standard)().stdout.split())] == drawn
+
+
+def test_the_programs_of_the_page(tmp_path):
+    """They continue a text, and write and score lines."""
+    mine, names = model_of(level="byte"), model_of(level="byte", records="\n")
+    export(mine, "c", tmp_path / "mine.c", weights="float32")
+    export(names, "c", tmp_path / "names.c", weights="float32")
+    outputs = []
+    for program in blocks(ROOT / "docs/export.md", "c"):
+        (tmp_path / "own.c").write_text(program)
+        outputs.append(built(tmp_path, "own.c")().stdout.decode("utf-8", "replace"))
+    continued, lines = outputs
+    assert continued == mine.sample("Once", length=100, temperature=0.7, seed=1)
+    assert lines.startswith(names.sample(length=100, temperature=0.8, seed=1))
+    bits = nats_to_bits(names.evaluate("Anna\n").nats_sum)
+    assert lines.endswith(f"\nAnna: {bits:.1f} bits\n")

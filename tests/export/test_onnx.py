@@ -51,6 +51,11 @@ def test_names_shapes_and_vocabulary_of_a_graph(tmp_path):
     assert json.loads(session.get_modelmeta().custom_metadata_map["charlm"]) == facts
 
 
+def test_a_step_of_more_operations_than_python_recurses(tmp_path, monkeypatch):
+    monkeypatch.setenv("CHARLM_KERNELS", "none")
+    exported(model_of("deep", layers=2), tmp_path)
+
+
 def test_a_graph_that_computes_something_else_is_not_written(tmp_path, monkeypatch):
     monkeypatch.setitem(OPERATIONS, "sigmoid", OPERATIONS["sigmoid"]._replace(onnx="Tanh"))
     with pytest.raises(CharlmError):

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Vocabulary
 from charlm.inference import seen
-from charlm.inference.seen import NGRAM, copied_ngrams, copied_stretches, seen_places
+from charlm.inference.seen import NGRAM, copied_stretches, seen_places
+
+
+def with_single_spaces(ids: list[int], spaces: list[int]) -> tuple[list[int], list[int]]:
+    """The ids with one space in place of several, and where each was."""
+    places = [n for n, id in enumerate(ids) if not (n > 0 and {id, ids[n - 1]} <= {*spaces})]
+    return [spaces[0] if ids[n] in spaces else ids[n] for n in places], places
 
 
 def windows(text: bytes, length: int) -> list[bytes]:
@@ -39,21 +45,30 @@ def text_and_corpus(draw):
     return [*itertools.chain(*draw(st.lists(st.one_of(noise, copied), max_size=4)))], corpus
 
 
+LEFT, RIGHT = range(1, 20), range(20, 60)
+
+
 @given(
     both=text_and_corpus(),
+    spaces=st.sampled_from([[], [0], [1, 2]]),
     block=st.sampled_from([1, 3, 32, 1000]),
     dtype=st.sampled_from([np.uint8, np.uint16, np.uint32]),
 )
 @settings(deadline=None)
-@example(both=([*range(60)], [*range(80)]), block=32, dtype=np.uint8)  # copied from two blocks and more
-def test_as_a_naive_search(both, block, dtype):
+@example(both=([*range(60)], [*range(80)]), spaces=[], block=32, dtype=np.uint8)  # copied from two blocks and more
+@example(both=([*LEFT, 0, *RIGHT], [*LEFT, 0, 0, 0, *RIGHT]), spaces=[0], block=1, dtype=np.uint8)
+def test_as_a_naive_search(both, spaces, block, dtype):
     text_ids, corpus_ids = (np.array(ids, dtype) for ids in both)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(seen, "_BLOCK", block)
-        copied = copied_ngrams(text_ids, [corpus_ids])
-    text, corpus = map(bytes, both)
-    assert copied.tolist() == [window in corpus for window in windows(text, NGRAM)]
-    assert copied_stretches(copied) == naive_stretches(copied.tolist())
+        [*_, (stretches, share)] = copied_stretches([corpus_ids[:30], text_ids], [corpus_ids], spaces)
+    (text, places), (corpus, _) = (with_single_spaces(ids, spaces) for ids in both)
+    copied = [window in bytes(corpus) for window in windows(bytes(text), NGRAM)]
+    expected = []
+    for begin, length in naive_stretches(copied):
+        expected.append((places[begin], places[begin + length - 1] + 1 - places[begin]))
+    assert stretches == expected
+    assert share == (pytest.approx(np.mean(copied)) if copied else None)
 
 
 def test_a_stretch_was_trained_on_and_a_phrase_was_not():

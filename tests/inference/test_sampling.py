@@ -127,6 +127,20 @@ def test_the_kernel_draws_what_the_loop_over_characters_does(cell, model, precis
     assert not torch.equal(by_kernel[0][:, 0], by_kernel[0][:, 1])
 
 
+@pytest.mark.parametrize("kernels", ["needs_kernels", "no_kernels"])
+def test_what_overflows_after_the_end_of_a_sample_does_not_fail_it(kernels, request):
+    """The state grows by a thousand each step, so the logits overflow within the characters of one call."""
+    request.getfixturevalue(kernels)
+    model = model_of(cell={"kind": "rnn", "hidden": 13, "nonlinearity": "relu"}, vocabulary=10, layers=1)
+    with torch.no_grad():
+        for name, parameter in model.layers.named_parameters():
+            parameter.copy_(1000 * torch.eye(13) if name.startswith("weight_hh") else torch.ones_like(parameter))
+    [first] = text_of(model, temperature=0, length=1)
+    assert text_of(model, seeds=(1, 2), temperature=0, stop=first) == [first, first]
+    with pytest.raises(DivergenceError):
+        text_of(model, temperature=0)
+
+
 @pytest.mark.parametrize(
     ("kernels", "temperature", "members"), [("needs_kernels", 1.0, 1), ("needs_kernels", 0, 2), ("no_kernels", 1.0, 2)]
 )

@@ -73,7 +73,7 @@ def test_an_untrained_model_has_the_weights_that_the_seed_draws(model):
     assert (untrained.progress["step"], untrained.progress["best_nats"]) == (0, None)
 
 
-@pytest.mark.parametrize("number", [-1, 2**64, math.nan, "5", True])
+@pytest.mark.parametrize("number", [-1, 2**64, pytest.param(10**5000, id="huge"), math.nan, "5", True])
 def test_a_number_out_of_range_is_refused_by_its_name(model, number):
     for name in ("length", "temperature", "top_k", "top_p", "seed"):
         with pytest.raises(ValueError, match=f"{name}: "):
@@ -88,21 +88,85 @@ def test_a_number_out_of_range_is_refused_by_its_name(model, number):
 
 
 def test_what_is_no_text_and_characters_that_the_model_does_not_know_are_refused(model):
-    of_one = (model.sample, model.next, model.evaluate)
-    of_lists = (model.surprise, model.features, model.novelty, lambda lines: model.classify(lines, ["so"]))
+    of_one = (model.sample, model.stream, model.next, model.evaluate)  # a stream is refused before its first piece
+    of_lists = (model.surprise, model.features, lambda lines: model.classify(lines, ["so"], " "))
     for method in of_one:
         with pytest.raises(VocabularyError):
             method("so Z")
         with pytest.raises(TypeError):
             method(float("nan"))
     for method in of_lists:
-        with pytest.raises(VocabularyError):
+        with pytest.raises(VocabularyError, match=r"^texts\[1\]: .*; (skip_unknown=True|unknown_as=20) |^lines\[1\]: "):
             method(["so", "Z"])
-        for wrong in (["so", None], "so", None):
+        for wrong in ("so", None, ["so", 5]):
             with pytest.raises(TypeError):
                 method(wrong)
+        for missing in (None, math.nan, np.float32("nan")):
+            found = (
+                rf"\[1\]: found {missing}, a missing value \(2 of 3\); allowed: str; drop or fill missing values first$"
+            )
+            with pytest.raises(TypeError, match=found):
+                method(["so", missing, missing])
     with pytest.raises(TypeError, match=r"^ban: found int; allowed: str$"):
         model.sample("so", ban=5)
+
+
+@pytest.mark.parametrize("records", [False, True])
+def test_unknown_characters_are_skipped_or_counted(model, records):
+    """A text with them has the values of the text without them, and so many bits in their places."""
+    model.network.reset_id = int(model.vocabulary.encode("\n")[0]) if records else None
+    texts, known = ["soZ tée", "Ztee", "ZZ", "tee"], ["so te", "tee", "", "tee"]
+    char_bits = model.char_surprise(texts, unknown_as=20)
+    for text, bits, of_known in zip(texts, char_bits, model.char_surprise(known), strict=True):
+        others = iter(of_known if records else [0.0, *of_known])
+        expected = [20.0 if character in "Zé" else next(others) for character in text]
+        np.testing.assert_allclose(bits, [*expected, *others] if records else expected[1:], rtol=1e-5)
+    means = model.surprise(texts, unknown_as=20)
+    np.testing.assert_allclose(means, [bits.mean() for bits in char_bits])
+    for pool in ("last", "mean"):
+        features = model.features(texts, pool=pool, skip_unknown=True)
+        np.testing.assert_allclose(features, model.features(known, pool=pool), rtol=1e-5)
+    scores = model.evaluate(texts[0], skip_unknown=True), model.evaluate(known[0])
+    assert [score.of.unknown for score in scores] == [2, 0]
+    assert scores[0].nats_sum == pytest.approx(scores[1].nats_sum)
+    labels = (["so", "te"], " ")
+    assert model.classify(texts[:1], *labels, skip_unknown=True) == model.classify(known[:1], *labels)
+
+
+def test_an_unknown_argument_is_refused_by_the_name_of_the_method(model):
+    for method in (model.sample, model.stream):
+        found = f"^{method.__name__}: found the argument lenght; allowed: prompt, seed, .*; did you mean 'length'"
+        with pytest.raises(TypeError, match=found):
+            method("so", lenght=3)
+    with pytest.raises(TypeError, match=r"^evaluate_dynamically\(\) got .*'lenght'"):
+        model.evaluate_dynamically("so tee", lenght=3)
+
+
+def test_activations_are_what_the_equations_say(model):
+    model = replace(model, network=model_of(vocabulary=len(model.vocabulary)))  # two layers of 13 units
+    text = words_text(300)
+    found = model.activations(text)
+    assert {name: values.shape for name, values in found.items()} == {
+        f"{name}_l{layer}": (300, 13) for name in "hcifgo" for layer in (0, 1)
+    }
+    for layer in (0, 1):
+        h, c, i, f, g, o = (found[f"{name}_l{layer}"] for name in "hcifgo")
+        np.testing.assert_allclose(c[1:], f[1:] * c[:-1] + i[1:] * g[1:], atol=1e-6)
+        np.testing.assert_allclose(h, o * np.tanh(c), atol=1e-6)
+    np.testing.assert_allclose(found["h_l1"][-1:], model.features([text]), rtol=1e-4, atol=1e-6)
+    assert model.activations("") == {}
+
+
+def test_a_copy_with_other_white_space_is_one_passage(model):
+    """The longest passage comes first; unknown characters are copied from nowhere."""
+    words = [part.split() for part in (words_text(20_000)[3_000:3_300], words_text(20_000)[2_000:2_600])]
+    # The words at the ends may be parts of words, which the corpus has too.
+    short, long = (" \n".join(" ".join(part[n : n + 7]) for n in range(0, len(part), 7)) for part in words)
+    [(share, passages), (none, nothing)] = model.novelty([f"{short}ZmmmZ{long}", "so"])
+    assert passages == [(len(short) + 5, len(long), long), (0, len(short), short)]
+    windows = [sum(map(len, part)) + len(part) - 1 - 19 for part in words]
+    assert share == pytest.approx(sum(windows) / (sum(windows) + 19 + 5))
+    assert (none, nothing) == (None, [])
 
 
 def test_lists_of_texts_of_every_kind(model):

@@ -116,6 +116,12 @@ def test_the_program_ends_with_commands_of_charlm(lesson, small, capsys, cli):
         assert cli(*words).code == 0
 
 
+def test_its_help_is_its_docstring(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", [str(LESSON), "--help"])
+    runpy.run_path(str(LESSON), run_name="__main__")
+    assert "python learn/lesson.py [my.txt]" in capsys.readouterr().out
+
+
 def test_a_text_that_is_too_short_takes_one_line(lesson, tmp_path):
     (tmp_path / "my.txt").write_text("abc", encoding="utf-8")
     with pytest.raises(SystemExit, match="3 characters; the lesson needs 50,000"):

@@ -136,6 +136,13 @@ def test_a_model_of_records_counts_what_it_scores(opened):
     assert view.text_content(".prediction").endswith("character 1 of 9")
 
 
+def test_a_long_line_breaks_only_at_the_edge(opened):
+    view = opened(look_page(model_of(), "ab" * 1100))
+    tops = view.eval_on_selector_all(".block span", "cells => cells.map((cell) => cell.getBoundingClientRect().top)")
+    columns = tops.count(tops[0])
+    assert [tops.count(top) for top in sorted(set(tops))] == [*[columns] * (2200 // columns), 2200 % columns]
+
+
 def test_words_and_context_are_without_parts_of_characters(opened, of_characters):
     view = opened(look_page(of_characters("", "byte"), "a λόγος"))
     assert view.text_content("#words .what") == "λόγος"
@@ -163,5 +170,7 @@ def test_on_a_phone(opened, html):
     view.reload()
     wait_until_ready(view)
     assert view.evaluate("document.documentElement.scrollWidth") <= 390
+    assert view.locator(".sheet").is_hidden()  # it would cover most of the text
+    view.tap("[data-index='300']")
     mark, card = view.locator(".selected").bounding_box(), view.locator(".sheet").bounding_box()
     assert mark["y"] + mark["height"] <= card["y"]

@@ -1,10 +1,13 @@
 """Compilation of kernels: the cache, and what is said where it fails; what wheels bring."""
 
+import ctypes
+import os
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -160,6 +163,28 @@ def test_why_nothing_can_be_compiled(kernel, monkeypatch, variable, value, error
     with pytest.raises(KernelError, match=error):
         loading.load(kernel)
     assert not loading.works(kernel)
+
+
+NOEXEC = mock.Mock(return_value=mock.Mock(f_flag=os.ST_NOEXEC))
+REFUSED = mock.Mock(side_effect=OSError("not permitted"))
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "answer", "error", "compilations"),
+    [
+        (os, "statvfs", NOEXEC, "a disk mounted noexec", [0, 0]),
+        (ctypes, "CDLL", REFUSED, r"cannot be loaded \(not permitted\)", [1, 0]),
+    ],
+)
+def test_where_no_library_can_be_loaded_a_start_compiles_nothing_again(
+    kernel, monkeypatch, capsys, module, function, answer, error, compilations
+):
+    monkeypatch.setattr(module, function, answer)
+    for count in compilations:
+        monkeypatch.setattr(loading, "_outcomes", {})
+        with pytest.raises(KernelError, match=f"{error}.* in CHARLM_CACHE"):
+            loading.load(kernel)
+        assert capsys.readouterr().err.count("compile ") == count
 
 
 def test_a_fault_of_compilation_is_shown_and_leaves_other_kernels(kernel, tmp_path):

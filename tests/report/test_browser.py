@@ -31,6 +31,15 @@ def point_at(view, share, chart="loss"):
     view.mouse.move(box["x"] + left + share * (box["width"] - left - right), box["y"] + 60)
 
 
+def test_a_chart_is_saved_as_it_looks(view):
+    with view.expect_download() as saved:
+        view.click("#chart-loss button:has-text('SVG')")
+    picture = Path(saved.value.path()).read_text(encoding="utf-8")
+    assert saved.value.suggested_filename == "loss.svg"
+    assert picture.startswith("<svg ")
+    assert picture.count("stroke: rgb(0, 114, 178)") > 1  # the first run's color, without a style sheet
+
+
 def curve(view):
     return view.get_attribute("#chart-loss path.line", "d")
 
@@ -51,7 +60,7 @@ def test_the_pointer_tells_the_values_of_all_runs(view):
 
     view.click("#axis button[value=elapsed_s]")
     point_at(view, 1.0)
-    assert view.text_content("#chart-loss .tip p") == "20 s"
+    assert view.text_content("#chart-loss .tip p") == "20.0 s"
     view.click("#unit button[value=bits]")
     point_at(view, 1.0)
     assert "one training1.4643" in tip.text_content()

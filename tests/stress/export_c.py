@@ -18,7 +18,8 @@ TARGETS = {
     "x86, 32 bits": (f"{ZIG} x86-linux-musl", "qemu-i386"),
     "MIPS, big-endian": (f"{ZIG} mips-linux-musleabihf", "qemu-mips"),
 }
-"""A compiler, and what runs its programs."""
+"""A compiler of C, and what runs its programs."""
+FOR_CXX = {"gcc": "g++", "clang": "clang++", "cc": "c++"}
 
 
 def main() -> None:
@@ -31,7 +32,8 @@ def main() -> None:
             print(f"{name}: left out; {', '.join(missing)} is not installed", flush=True)
             continue
         print(name, flush=True)
-        environment = os.environ | {"CHARLM_CC": compiler, "CHARLM_CC_RUN": emulator}
+        for_cxx = " ".join(FOR_CXX.get(word, word) for word in compiler.split())
+        environment = os.environ | {"CHARLM_CC": compiler, "CHARLM_CXX": for_cxx, "CHARLM_CC_RUN": emulator}
         command = [sys.executable, "-m", "pytest", "-q", "tests/export/test_c.py"]
         if subprocess.run(command, env=environment, check=False).returncode:
             failed.append(name)

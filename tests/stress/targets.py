@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from charlm.cells.stored import as_json
-from charlm.checkpoint import FORMAT, VERSION, digest, read_checkpoint, save
+from charlm.checkpoint import FORMAT, VERSION, digest, newest_whole, read_checkpoint, save
 from charlm.cli import main
 from charlm.config import load_config
 from charlm.config.schema import DataConfig
@@ -61,11 +61,10 @@ class Targets:
             accept_or_refuse(section_of(cell), stored)
 
     def runs(self, data: bytes) -> None:
-        """The JSON in a checkpoint's header, and metrics: `charlm runs` and `charlm report` show the run anyway."""
-        config, progress, shape, rows = (data.decode("utf-8", "replace").split("\n\n", 3) + [""] * 3)[:4]
-        texts = {"format": FORMAT, "version": str(VERSION), "config": config, "progress": progress}
-        weight = f'{{"data_offsets": [0, 0], "shape": {shape or "[0]"}}}'
-        header = f'{{"__metadata__": {json.dumps(texts)}, "weights/a": {weight}}}'.encode("utf-8", "replace")
+        """The JSON of a checkpoint's header, what follows, and metrics: all that reads a run goes on without it."""
+        config, progress, tensor, rows = (data.decode("utf-8", "replace").split("\n\n", 3) + [""] * 3)[:4]
+        texts = {"format": FORMAT, "version": str(VERSION), "config": config, "progress": progress, "parameters": "9"}
+        header = f'{{"__metadata__": {json.dumps(texts)}, "weights/a": {tensor}}}'.encode("utf-8", "replace")
         run = self.folder / "forged/run"
         (run / "checkpoints").mkdir(parents=True, exist_ok=True)
         (run / "checkpoints/last.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
@@ -74,6 +73,7 @@ class Targets:
         for options in ([], ["--json"]):
             assert str(run) in self._command("runs", str(run.parent), *options)
         self._command("report", str(run.parent), "--out", str(self.folder / "page.html"))
+        assert newest_whole(run) is None  # which --resume reads
 
     def _file(self, name: str, data: bytes) -> Path:
         path = self.folder / name
@@ -126,8 +126,9 @@ GOOD_INPUTS = {
     "header": [b'{}\n\n{"level": "char", "characters": "abc"}\n\n{"step": 1}'],
     "cell": [b"{}", b"1", b"seed"],
     "runs": [
-        b'{"model": {"cell": {"kind": "gru", "hidden": 4}, "layers": 1}, "train": {"max_steps": 3}}\n\n'
-        b'{"step": 3, "best_nats": 1.5, "elapsed_s": 2.0}\n\n[0, 4]\n\n'
+        b'{"model": {"cell": {"kind": "gru", "hidden": 4}, "layers": 1, "members": 1}, "train": {"max_steps": 3}}\n\n'
+        b'{"step": 3, "stop_reason": "", "best_nats": 1.5, "elapsed_s": 2.0}\n\n'
+        b'{"dtype": "F32", "shape": [0, 4], "data_offsets": [0, 0]}\n\n'
         b'{"step": 1, "chars": 8, "elapsed_s": 0.5, "split": "train", "nats": 2.0}\n'
         b'{"step": 1, "split": "rollback", "lr_factor": 0.5, "text": "ab", "bits": [1, null]}\n'
     ],

@@ -17,8 +17,10 @@ import torch
 from charlm.api import load
 from charlm.cells import Cell
 from charlm.cells.stored import as_json
+from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.errors import CharlmError
+from charlm.runs import HEADER_BYTES, read_header
 from tests.stress.fuzz import COMMANDS, NAMES
 from tests.stress.targets import GOOD_INPUTS, Targets, forged, guarded
 from tests.text import ESC, RTL
@@ -96,6 +98,19 @@ def test_more_faults_than_anyone_reads(tmp_path):
     lines = bounded_refusal(lambda: load_config(path))
     assert len(lines) == 101
     assert lines[100] == f"{path}: and 8900 more"
+
+
+@pytest.mark.parametrize("value", ["[]", "{}", "1", "9" * 4000, "[" * 9999])
+def test_headers_made_to_hurt(tmp_path, value):
+    """As many values as a checkpoint's header may have, in place of a tensor's shape."""
+    values = ",".join([value] * ((HEADER_BYTES - 100) // (len(value) + 1)))
+    header = f'{{"a":{{"data_offsets":[0,0],"shape":[{values}]}}}}'.encode()
+    assert HEADER_BYTES - 10**5 < len(header) < HEADER_BYTES
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    for read in (read_header, read_checkpoint):
+        [line] = bounded_refusal(lambda read=read: read(path))
+        assert len(line) < 1000
 
 
 class Wide(Cell):

@@ -6,6 +6,7 @@ import math
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from charlm.training.metrics import Tracker
 from charlm.training.start import resume_run, start_run
 from tests.runs import rows, with_max_steps
 from tests.training.conftest import full_disk
@@ -55,6 +56,23 @@ def test_a_full_disk_costs_no_row_sample_or_event(tmp_path, config_of, before_up
 def test_a_rollback_drops_later_rows_samples_and_events(tmp_path, config_of, before_update, windows):
     """It goes back to update 5."""
     before_update(8, lambda trainer: trainer.model.decoder.weight.data.fill_(math.nan))
+    train = {"log_every": 2, "sample_every": 2, "eval_every": 0, "on_divergence": "rollback"}
+    start_run(config_of(train), tmp_path / "run")
+    assert logged_steps(tmp_path / "run") == ([2, 4, 6, 8, 10, 12], [0, 2, 4, 6, 8, 10, 12], [2, 4, 6, 8, 10, 12])
+
+
+def test_rows_that_wait_for_a_full_disk_are_dropped_by_a_rollback(tmp_path, config_of, before_update, monkeypatch):
+    """It goes back to update 5; the disk is full from update 6 until the logs are rewound."""
+    disk = contextlib.ExitStack()
+    before_update(6, lambda _: disk.enter_context(full_disk()))
+    before_update(8, lambda trainer: trainer.model.decoder.weight.data.fill_(math.nan))
+    rewind = Tracker.rewind
+
+    def rewound(tracker, state):
+        rewind(tracker, state)
+        disk.close()
+
+    monkeypatch.setattr(Tracker, "rewind", rewound)
     train = {"log_every": 2, "sample_every": 2, "eval_every": 0, "on_divergence": "rollback"}
     start_run(config_of(train), tmp_path / "run")
     assert logged_steps(tmp_path / "run") == ([2, 4, 6, 8, 10, 12], [0, 2, 4, 6, 8, 10, 12], [2, 4, 6, 8, 10, 12])

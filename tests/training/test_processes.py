@@ -3,6 +3,7 @@
 import contextlib
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import parse_config
 from charlm.data.corpus import CountedSources
 from charlm.errors import CharlmError
+from charlm.new_run import TrainOptions, start
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 from charlm.training.machine import choose_machine
+from charlm.training.signals import SIGNALS
 from charlm.training.snapshot import restore_snapshot, take_snapshot
 from charlm.training.start import resume_run, run_of_this_launch, start_run
 from charlm.training.step import Trainer
@@ -214,6 +217,41 @@ def test_a_fault_of_one_process_ends_all_and_the_first_prints_it(processes, raw,
     assert (tmp_path / "run").exists() == (fault not in (other_text, no_text, indivisible_batch))
 
 
+def logged(group: ProcessGroup, raw, run: Path) -> tuple[str, bool]:
+    """The error of a run whose function for rows, which the first process alone has, fails."""
+
+    def fail(row):
+        raise KeyError
+
+    with pytest.raises((KeyError, CharlmError)) as caught:
+        start_run(parse_config(raw, "test"), run, group=group, on_row=fail if group.is_first else None)
+    return caught.type.__name__, getattr(caught.value, "already_reported", False)
+
+
+def test_an_exception_of_on_log_ends_all(processes, raw, tmp_path):
+    wanted = [("KeyError", False), ("CharlmError", True), ("CharlmError", True)]
+    assert processes(logged, raw, tmp_path / "run") == wanted
+
+
+def started(group: ProcessGroup, raw, other) -> str:
+    """What a run says whose last process has other options."""
+    options = TrainOptions(raw["data"]["source"], None, Path("lstm"), {}, run_dir=Path("run"))
+    try:
+        start(replace(options, **other) if is_last(group) else options, group, 0.0)
+    except CharlmError as error:
+        return "" if error.already_reported else str(error)
+    return "started"
+
+
+@pytest.mark.parametrize(
+    "other", [{"text": "none"}, {"config": Path("gru")}, {"settings": {"optimizer.lr": 1}}, {"run_dir": Path("other")}]
+)
+def test_other_options_of_a_process_are_refused(processes, raw, other):
+    found = processes(started, raw, other)
+    assert found[0].startswith(f"{next(iter(other))}: processes 0 and 2 differ; ")
+    assert found[1:] == ["", ""]
+
+
 def test_nan_in_one_is_a_rollback_in_all(processes, raw, tmp_path):
     raw["train"]["on_divergence"] = "rollback"
     outcomes = processes(run_of, raw, tmp_path / "run", weights_that_are_not_finite)
@@ -225,7 +263,7 @@ def test_nan_in_one_is_a_rollback_in_all(processes, raw, tmp_path):
 
 
 def agreed(group: ProcessGroup) -> tuple[float, list[str]]:
-    return group.agree(group.rank + 5.0, ["SIGTERM"] if is_last(group) else [])
+    return group.agree(group.rank + 5.0, ["SIGTERM"] if is_last(group) else [], SIGNALS)
 
 
 def test_the_clock_of_the_first_and_the_signals_of_all_count(processes):

@@ -1,6 +1,8 @@
-"""Ctrl-C, SIGTERM and SIGHUP."""
+"""Ctrl-C, SIGTERM and the other signals that stop a run."""
 
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -11,8 +13,10 @@ from charlm.training.start import resume_run, start_run
 from tests.runs import interrupted_after
 from tests.training.conftest import assert_same_run
 
+CODES = {"SIGINT": 130, "SIGTERM": 143, "SIGHUP": 129, "SIGQUIT": 131, "SIGUSR1": 138, "SIGUSR2": 140, "SIGXCPU": 152}
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+
+@pytest.mark.parametrize(("number", "code"), [(signal.Signals[name], code) for name, code in CODES.items()])
 def test_a_signal_stops_the_run_after_a_checkpoint(tmp_path, cli, tiny_config, number, code):
     run = tmp_path / "run"
     with interrupted_after(5, number):
@@ -24,10 +28,29 @@ def test_a_signal_stops_the_run_after_a_checkpoint(tmp_path, cli, tiny_config, n
     assert read_checkpoint(run / "checkpoints/last.safetensors").progress["step"] == 5
 
 
-def test_the_kernel_and_the_shell_each_send_a_sighup(tmp_path, config_of):
-    with interrupted_after(5, signal.SIGHUP), interrupted_after(5, signal.SIGHUP):
+@pytest.mark.parametrize("name", ["SIGHUP", "SIGXCPU"])
+def test_the_kernel_sends_some_signals_again(tmp_path, config_of, name):
+    with interrupted_after(5, signal.Signals[name]), interrupted_after(5, signal.Signals[name]):
         outcome = start_run(config_of(), tmp_path / "run")
-    assert (outcome.reason, outcome.step) == ("SIGHUP", 5)
+    assert (outcome.reason, outcome.step) == (name, 5)
+
+
+AT_ONCE = """
+import signal, threading
+from charlm.training.signals import catch_signals
+
+both = {signal.SIGINT, signal.SIGTERM}
+with catch_signals(patient=False):
+    signal.pthread_sigmask(signal.SIG_BLOCK, both)
+    for number in both:
+        signal.pthread_kill(threading.get_ident(), number)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, both)
+"""
+
+
+def test_the_second_of_two_signals_at_once_ends_the_process():
+    done = subprocess.run([sys.executable, "-c", AT_ONCE], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (-signal.SIGTERM, "")
 
 
 @pytest.fixture

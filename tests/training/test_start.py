@@ -8,22 +8,25 @@ import torch
 from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config, parse_config
-from charlm.errors import DataError, RunError
+from charlm.errors import ConfigError, DataError, RunError
 from charlm.model import build_model, count_parameters
 from charlm.native import precision
 from charlm.system.host import free_bytes, process_peak_bytes, raise_limit_or
 from charlm.system.lock import is_locked, locked
 from charlm.training.machine import choose_machine, least_bytes
 from charlm.training.start import resume_run, start_run
+from tests.export.odd import Deep
 from tests.runs import contents, interrupted_after, rows, with_max_steps
 from tests.text import words_text
 
 
 def test_a_split_smaller_than_a_window_is_refused_at_once(tmp_path, config_of):
-    for shares in ([0.01, 0.99, 0], [0.998, 0.002, 0], [0.898, 0.1, 0.002]):
+    for shares in ([0.01, 0.99, 0], [0.998, 0.002, 0]):
         with pytest.raises(DataError):
             start_run(config_of(data={"split": shares}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    # Training never reads the test split.
+    assert start_run(config_of(data={"split": [0.898, 0.1, 0.002]}), tmp_path / "run").step == 12
 
 
 def test_a_second_process_is_refused_and_told_of_the_first(run):
@@ -105,6 +108,19 @@ def test_weights_stay_and_every_member_gets_the_new_characters(tmp_path, config_
         assert second.weights[f"{member}.embedding.weight"][-2:].abs().min() > 0
 
 
+@pytest.mark.parametrize("more", [0, 2])
+def test_new_characters_must_leave_the_step_of_the_first_layer_as_it_is(tmp_path, config_of, more):
+    """A layer of SRU with as many inputs as units has another step; inputs are the characters, before or after."""
+    model = {"cell": {"kind": "sru", "hidden": len({*words_text(4000)}) + more}, "embedding": 0}
+    start_run(config_of(model=model, **STILL), tmp_path / "first")
+    other = tmp_path / "other.txt"
+    other.write_text(words_text(4000, seed=3).replace("a", "ä").replace("e", "日"))
+    config = config_of(data={"source": str(other), "grow_vocabulary": True}, model=model, **STILL)
+    with pytest.raises(ConfigError, match=r"^data.grow_vocabulary: found \d+ characters that grow to \d+, and "):
+        start_run(config, tmp_path / "second", read_checkpoint(tmp_path / "first" / LAST))
+    assert not (tmp_path / "second").exists()
+
+
 def test_the_start_is_scored_and_kept_if_no_update_improves_on_it(tmp_path, config_of, first):
     harmful = config_of(optimizer={"name": "sgd", "lr": 100.0})
     outcome = start_run(harmful, tmp_path / "second", first)
@@ -151,6 +167,10 @@ def test_the_bound_is_between_the_weights_and_what_a_run_takes(trainer_of, kind,
     assert of_weights < least <= of_weights + logits + sum(saved.values())
 
 
+def test_a_step_too_long_for_a_kernel_has_none(config_of):
+    assert choose_machine(config_of(), cells=[Deep(hidden=3)]).has_kernels is False
+
+
 def test_a_container_has_what_its_group_leaves_it(write, tmp_path):
     write("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:  8000 kB\n")
     write("proc/self/cgroup", "0::/job\n")
@@ -170,7 +190,8 @@ def test_a_process_has_what_its_limit_of_address_space_leaves_it(write, tmp_path
         write("proc/self/limits", f"Max resident set  9  9  bytes\nMax address space  {limit}  unlimited  bytes\n")
         assert free_bytes(tmp_path) == free
         assert raise_limit_or("free some", tmp_path).endswith(" of address space (`ulimit -v`), or free some")
-    write("proc/meminfo", "MemAvailable:  3 kB\n")
     write("proc/self/limits", "Max address space  7168000  unlimited  bytes\n")
-    assert raise_limit_or("free some", tmp_path) == "free some"
+    for free in (3, 0):
+        write("proc/meminfo", f"MemAvailable:  {free} kB\n")
+        assert raise_limit_or("free some", tmp_path) == "free some"
     assert process_peak_bytes(tmp_path) == 2000 * 1024

@@ -118,6 +118,7 @@ function show(data) {
   // On a narrow screen the prediction covers the lower part of the text.
   text.scrollTo(first, getComputedStyle(pane.card).position === "fixed" ? "start" : "nearest");
   scrollTo(0, 0);
+  if (pane.isInTheWay) pane.close();
 }
 
 /** Where the surprise is strongest at the beginning of the text. */

@@ -33,7 +33,7 @@ export class CompleteTab {
   /** What the model reads before the cursor. */
   before() {
     const text = this.field.value.slice(0, this.field.selectionStart);
-    return this.vocabulary.begins === null ? text : text.slice(text.lastIndexOf("\n") + 1);
+    return this.vocabulary.begins === null ? text : text.split(this.vocabulary.separator).at(-1);
   }
 
   async update() {
@@ -89,7 +89,8 @@ export class CompleteTab {
     const word = Array.from(this.word());
     byId("take").disabled = !word.length;
     const quoted = element("bdi", { textContent: excerpt(word, 24) });
-    byId("take").replaceChildren(...(word.length ? ["Tab: “", quoted, "”"] : ["Tab"]));
+    const key = element("span", { className: "keys", textContent: "Tab: " });
+    byId("take").replaceChildren(key, ...(word.length ? ["“", quoted, "”"] : ["a word"]));
     byId("next").replaceChildren(...likely.map((candidate, index) => this.button(candidate, index)));
   }
 

@@ -6,6 +6,21 @@ import { codeOf, nameOf } from "../shared/printable.js";
 /** Whether a key belongs to an input method, which composes a character; 229 in browsers that do not say it otherwise. */
 export const composing = (event) => event.isComposing || event.keyCode === 229;
 
+/** Copy a text; whether that worked. Without TLS a page has no clipboard, and marks the text instead. */
+export async function copied(text) {
+  if (navigator.clipboard) {
+    return navigator.clipboard.writeText(text).then(() => true, () => false);
+  }
+  const focused = document.activeElement;
+  const field = element("textarea", { value: text });
+  document.body.append(field);
+  field.select();
+  const isCopied = document.execCommand("copy");
+  field.remove();
+  focused.focus();
+  return isCopied;
+}
+
 const LISTED = 8; // unknown characters in a message
 
 /** Characters with their code points: “é” (U+00E9), … */

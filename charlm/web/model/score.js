@@ -46,7 +46,8 @@ export class ScoreTab {
     this.clear();
     const { turn, vocabulary, model } = this;
     const [fault, field] = [byId("score-fault"), byId("pasted")];
-    const { ids: typed, unknown } = vocabulary.encode(field.value);
+    const text = vocabulary.begins === null ? field.value : vocabulary.wholeRecords(field.value);
+    const { ids: typed, unknown } = vocabulary.encode(text);
     if (unknown.length) return tellUnknown(fault, field, vocabulary, unknown, () => this.score());
     const { given, ids } = this.toRead(typed);
     if (ids.length + given.length < 2) {

@@ -6,6 +6,7 @@ export class Vocabulary {
   /** data: level, characters, other, begins, firstRead and substitutes; see packed_model. */
   constructor(data) {
     this.level = data.level; // "char" or "byte"
+    this.separator = data.records; // between two records, as it is typed; "": there are no records
     this.begins = data.begins; // the id before which the state is zeroed: it begins every line; null: there are no lines
     this.firstRead = data.firstRead; // what is read where there is no prompt
     this.characters = Array.from(data.characters);
@@ -26,7 +27,8 @@ export class Vocabulary {
   }
 
   /** A typed text in characters that the model knows, as far as they mean the same; as in charlm/data/vocabulary.py. */
-  familiar(text) {
+  familiar(typed) {
+    const text = this.begins === null ? typed : this.withEnds(typed);
     if (!this.withoutOwnId(text).length) return text;
     let best = this.canonical(text);
     if (!this.ids.has("\r")) best = best.replaceAll("\r\n", "\n");
@@ -39,6 +41,25 @@ export class Vocabulary {
     const isKnown = (form) => !this.withoutOwnId(form).length;
     const inKnownForm = (letter) => [letter, letter.normalize("NFC"), letter.normalize("NFD")].find(isKnown) ?? letter;
     return text.replace(/.?[\p{M}\u1160-\u11ff]+|./gsu, inKnownForm);
+  }
+
+  /** CR LF as newlines, unless the separator has a CR itself. */
+  withNewlines(typed) {
+    return this.separator.includes("\r") ? typed : typed.replaceAll("\r\n", "\n");
+  }
+
+  /** A typed text with the character that stands for a separator. */
+  withEnds(typed) {
+    return this.withNewlines(typed).replaceAll(this.separator, this.characterOf(this.begins));
+  }
+
+  /** A typed text of records, of which the last one ends with its separator: a part of it counts, as in training. */
+  wholeRecords(typed) {
+    const text = this.withNewlines(typed);
+    for (let length = this.separator.length - 1; length > 0; length--) {
+      if (text.endsWith(this.separator.slice(0, length))) return text.slice(0, -length) + this.separator;
+    }
+    return text;
   }
 
   /** The ids of a typed text without characters that the model does not know; these are listed. */
@@ -63,6 +84,11 @@ export class Vocabulary {
   /** Whether an id is a character, or the first byte of one. */
   beginsCharacter(id) {
     return this.level === "char" || (id & 0xc0) !== 0x80;
+  }
+
+  /** The character of an id; of a byte that with this value. */
+  characterOf(id) {
+    return this.level === "char" ? this.characters[id] : String.fromCharCode(id);
   }
 
   /** How to show one id; a byte that is no character by its value. */

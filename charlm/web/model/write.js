@@ -4,12 +4,13 @@ import { fillLegend } from "../shared/colors.js";
 import { byId, element } from "../shared/elements.js";
 import { unitName, unitSays, whole } from "../shared/numbers.js";
 import { bitsAt, Pane } from "../shared/prediction.js";
-import { PART } from "../shared/printable.js";
-import { composing, listed, tellUnknown } from "./fields.js";
+import { PART, RECORD_END } from "../shared/printable.js";
+import { composing, copied, listed, tellUnknown } from "./fields.js";
 import { Writer } from "./writer.js";
 
 const SEEDS = 2 ** 32;
 const FRAME_MS = 30; // between two pictures of the text
+const SAID_MS = 4000; // for which it is said that the text was copied
 
 export class WriteTab {
   constructor({ data, model, vocabulary, symbols }) {
@@ -30,13 +31,14 @@ export class WriteTab {
     this.followPace();
     this.followColor();
     byId("count-field").hidden = !this.lines;
+    if (this.lines && vocabulary.separator !== "\n") byId("count-field").firstChild.data = "Records";
     byId("stop-field").hidden = this.lines;
     byId("stop").addEventListener("click", () => this.writer.stop());
     byId("copy").addEventListener("click", () => this.copy());
     byId("seed").addEventListener("input", () => {
       byId("new-seed").checked = false;
     });
-    this.check("prompt", (text) => (this.lines && text.includes(vocabulary.name(vocabulary.begins)) ? "A part of one record, without its end." : ""));
+    this.check("prompt", (text) => (this.lines && text.includes(vocabulary.separator) ? "A part of one record, without its end." : ""));
     this.check("stop-text", (text) => {
       const { unknown } = vocabulary.encode(text);
       return unknown.length ? `The model never writes ${listed(unknown)}.` : "";
@@ -139,13 +141,16 @@ export class WriteTab {
     if (writer.colorBy?.state) this.view.redraw(); // by the largest value, which may have come last
   }
 
-  /** Brings what is shown up to date. The beginning stays in sight, unless somebody has scrolled to the end. */
+  /** Brings what is shown up to date. The beginning stays in sight, unless the prompt fills the box or somebody has
+   * scrolled to the end. */
   draw(total) {
     const { box } = this.pane;
     const isFollowed = box.scrollTop > 1 && box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+    const first = this.shown ? -1 : this.writer.reading.bits.findIndex((bits) => !Number.isNaN(bits));
     this.view.changed(this.shown - 1); // the last one may have been a part of a character
     this.shown = this.writer.characters.length;
     if (isFollowed) box.scrollTop = box.scrollHeight;
+    if (first > 0) this.view.scrollTo(first);
     byId("write-status").textContent = this.status(total);
   }
 
@@ -160,8 +165,10 @@ export class WriteTab {
   }
 
   async copy() {
-    await navigator.clipboard.writeText(this.writer.characters.join("").replaceAll(PART, ""));
-    byId("spoken").textContent = "copied";
+    const text = this.writer.characters.join("").replaceAll(PART, "").replaceAll(RECORD_END, this.vocabulary.separator);
+    const said = (await copied(text)) ? "Copied" : "This browser does not let a page copy; mark the text and copy it";
+    byId("copy-says").textContent = said;
+    setTimeout(() => (byId("copy-says").textContent = ""), SAID_MS);
   }
 
   setRunning(isRunning) {

@@ -2,6 +2,7 @@
 
 import { shadeOf, signedShade } from "../shared/colors.js";
 import { bitsAt } from "../shared/prediction.js";
+import { RECORD_END } from "../shared/printable.js";
 import { choose, probabilities } from "./choose.js";
 import { Context, idsBefore } from "./context.js";
 import { Uniform } from "./random.js";
@@ -85,7 +86,7 @@ export class Writer {
       this.note(index, state);
       this.count++;
       if (id === vocabulary.begins) {
-        this.characters[index] = "\n"; // whatever separates records
+        if (this.characters[index] !== "\n") this.characters[index] = RECORD_END; // whatever separates records
         break;
       }
       tail.push(id);

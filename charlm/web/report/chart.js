@@ -6,8 +6,11 @@ import { extent, makeScale, ticksOf, widened } from "../shared/scale.js";
 import { chartWords, nearest, seenValues, smoothed } from "./curve.js";
 import { runClass, swatch } from "./data.js";
 import { AXES, tickText, timeUnit } from "./numbers.js";
+import { saveSvg } from "./save.js";
 
 const MARGIN = { left: 62, right: 24, top: 10, bottom: 38 };
+const [NARROW, NARROW_LEFT] = [500, 46]; // pixels: a chart up to this width has this margin at its left
+const DOT = 2.6; // radius
 const DOTS = 80; // points of a curve up to which each is a dot
 export const SMOOTHED = 30; // points from which on a curve is smoothed
 const NEAR = 0.02; // share of the axis within which the cursor finds the end of a curve
@@ -27,12 +30,14 @@ export class Chart {
       this.log = !this.log;
       this.draw();
     };
-    this.button = element("button", { type: "button", className: "small", textContent: "log", onclick, ...label });
+    this.button = element("button", { type: "button", className: "small", textContent: "log y", onclick, ...label });
+    const save = { type: "button", className: "small", textContent: "SVG", "aria-label": `save ${what.name} as SVG` };
+    const saved = element("button", { ...save, onclick: () => saveSvg(this.svg, `${what.id}.svg`) });
     this.svg = svg("svg", { class: "plot", "aria-hidden": "true" });
     this.tip = element("div", { className: "tip", hidden: true });
     const keys = { tabIndex: 0, role: "application", "aria-describedby": "keys" };
     this.area = element("div", { className: "area", ...keys }, this.svg, this.tip);
-    box.append(element("div", { className: "head" }, this.title, this.button), this.area);
+    box.append(element("div", { className: "head" }, this.title, element("span", {}, this.button, " ", saved)), this.area);
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.area);
   }
@@ -56,7 +61,7 @@ export class Chart {
 
   pixelAt(event) {
     const pixel = event.clientX - this.svg.getBoundingClientRect().left;
-    return Math.max(MARGIN.left, Math.min(this.width - MARGIN.right, pixel));
+    return Math.max(this.left, Math.min(this.width - MARGIN.right, pixel));
   }
 
   moved(event) {
@@ -102,13 +107,14 @@ export class Chart {
   draw() {
     this.width = this.area.clientWidth;
     this.height = this.area.clientHeight;
+    this.left = this.width > NARROW ? MARGIN.left : NARROW_LEFT;
     if (!this.width) return;
     const { logX, range, smooth } = this.view;
     this.button.setAttribute("aria-pressed", String(this.log));
     this.title.textContent = [this.what.name, this.what.unit()].filter(Boolean).join(", ");
     this.svg.setAttribute("viewBox", `0 0 ${this.width} ${this.height}`);
     this.curves = this.collect();
-    const room = { left: MARGIN.left, right: this.width - MARGIN.right, top: MARGIN.top, bottom: this.height - MARGIN.bottom };
+    const room = { left: this.left, right: this.width - MARGIN.right, top: MARGIN.top, bottom: this.height - MARGIN.bottom };
     const across = extent(this.curves.map(({ at }) => at), logX);
     this.x = across && makeScale(...widened(range ?? across, logX, 0), room.left, room.right, logX);
     this.area.setAttribute("aria-label", chartWords(this.title.textContent, this.x ? this.curves : [], this.x, this.what.text));
@@ -125,7 +131,7 @@ export class Chart {
     this.selection = svg("rect", { ...inside, width: 0, class: "selection" });
     this.cursor = svg("g", { class: "cursor" });
     this.svg.replaceChildren(
-      svg("clipPath", { id: clip }, svg("rect", inside)),
+      svg("clipPath", { id: clip }, svg("rect", { ...inside, x: room.left - DOT, width: inside.width + 2 * DOT })),
       ...this.axes(room),
       svg("g", { "clip-path": `url(#${clip})` }, ...this.curves.flatMap((curve) => this.drawn(curve))),
       ...this.notes(room),
@@ -147,7 +153,7 @@ export class Chart {
     for (const value of ticksOf(this.y, (bottom - top) / 45)) {
       const y = this.y.pixel(value).toFixed(1);
       nodes.push(svg("line", { x1: left, x2: right, y1: y, y2: y, class: "grid" }));
-      nodes.push(svg("text", { x: left - 7, y, dy: "0.35em", class: "label end" }, short(value)));
+      nodes.push(svg("text", { x: left - 7, y, dy: "0.35em", class: "label end" }, value >= 1e4 ? tickText(value) : short(value)));
     }
     const { axis } = this.view;
     const { size, name } = axis === "elapsed_s" ? timeUnit(this.x.high) : { size: 1, name: AXES[axis].label };
@@ -167,7 +173,7 @@ export class Chart {
     const nodes = [svg("path", { d: this.path(at, line), class: `line ${classes}` })];
     if (low) nodes.unshift(svg("path", { d: this.band(at, low, high), class: `band ${classes}` }));
     else if (line !== mean) nodes.unshift(svg("path", { d: this.path(at, mean), class: `raw ${classes}` }));
-    if (dots && at.length <= DOTS) nodes.push(...at.map((_, index) => this.dot(at, line, index, 2.6, `dot ${classes}`)));
+    if (dots && at.length <= DOTS) nodes.push(...at.map((_, index) => this.dot(at, line, index, DOT, `dot ${classes}`)));
     return nodes;
   }
 

@@ -134,7 +134,7 @@ export function showCharts(runs, onShown, onUnit) {
   byId("legend").replaceChildren(...buttons);
   byId("legend").hidden = runs.length === 1;
   oneStop(byId("legend"));
-  // On paper, where all charts are one below the other, each is drawn to its width.
+  // On paper, each chart is drawn to its width there.
   for (const [event, isPaper] of [["beforeprint", true], ["afterprint", false]]) {
     addEventListener(event, () => {
       document.body.classList.toggle("paper", isPaper);

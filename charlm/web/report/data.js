@@ -2,8 +2,8 @@
 
 import { svg } from "../shared/elements.js";
 
-/** The classes that give a run its color and dashes; number: its index among the runs. */
-export const runClass = ({ number }) => `color${number % 8} dash${Math.floor(number / 8) % 4}`;
+/** The classes that give a run its color and dashes. */
+export const runClass = ({ color, dash }) => `color${color} dash${dash}`;
 
 /** A short line as the run has it on the charts. */
 export function swatch(run) {

@@ -13,7 +13,7 @@ export function lossText(unit, nats) {
 /** 3725 → "1 h 2 min". */
 export function duration(seconds) {
   if (seconds === null) return "—";
-  if (seconds < 60) return `${Number(seconds.toFixed(1))} s`;
+  if (seconds < 60) return `${seconds.toFixed(1)} s`;
   const minutes = Math.floor(seconds / 60);
   if (minutes < 60) return `${minutes} min ${Math.floor(seconds % 60)} s`;
   return `${Math.floor(minutes / 60)} h ${minutes % 60} min`;

@@ -6,8 +6,15 @@ import { swatch } from "./data.js";
 import { duration, lossText } from "./numbers.js";
 
 const cell = (text, className = "") => element("td", { textContent: text, className });
+const figure = (text, className = "") => cell(text, `figure ${className}`.trim());
 const heading = (text, scope = "col") => element("th", { textContent: text, scope });
 const runHeading = (run, scope) => element("th", { scope }, swatch(run), `\u00a0${run.name}`);
+
+/** The path of an option, which may break behind its dots. */
+function optionHeading(key) {
+  const parts = key.split(/(?<=\.)/).flatMap((part) => [part, element("wbr")]);
+  return element("th", { scope: "row" }, ...parts);
+}
 
 function fillTable(table, head, rows) {
   const body = rows.map((cells) => element("tr", {}, ...cells));
@@ -25,16 +32,16 @@ export function fillComparison(table, runs, { rows, symbol, equal, seeds }) {
     const spread = key === "nats" && row.spread !== null ? ` ± ${row.spread.toFixed(3)}` : "";
     const text = row[key] === null ? "—" : `${row[key].toFixed(3)}${spread}`;
     const least = Math.min(...rows.map((other) => other[key] ?? Infinity));
-    return cell(text, row[key] === least ? "best" : "");
+    return figure(text, row[key] === least ? "best" : "");
   };
   const body = rows.map((row, number) => [
     runHeading(runs[number], "row"),
     score(row, "nats"),
-    cell(whole(row.memory)),
-    cell(row.gradient === null ? "—" : short(Number(row.gradient.toPrecision(2)))),
+    figure(whole(row.memory)),
+    figure(row.gradient === null ? "—" : short(Number(row.gradient.toPrecision(2)))),
     ...(isAfter ? [score(row, "nats_after_chars")] : []),
-    cell(whole(row.chars_per_s)),
-    cell(whole(row.parameters)),
+    figure(whole(row.chars_per_s)),
+    figure(whole(row.parameters)),
     cell(`${row.layers} × ${row.hidden}`),
   ]);
   fillTable(table, names.map((name) => heading(name)), body);
@@ -44,7 +51,7 @@ const STATES = { "in use": "training", resumable: "stopped" };
 
 /** One row for each run, those that are scored on the same text together; of these, the best score is bold. */
 export function fillScores(table, runs, unit) {
-  const names = ["run", `best score, ${unit} per character`, "scored on", "last score", "last training", "model", "parameters"];
+  const names = ["run", `best validation loss, ${unit} per character`, "of", "last validation", "last training", "model", "parameters"];
   names.push("updates", "read", "time", "read per second, median", "state");
   const texts = [...new Set(runs.map(({ scoredOn }) => scoredOn))];
   const byText = runs.toSorted((a, b) => texts.indexOf(a.scoredOn) - texts.indexOf(b.scoredOn));
@@ -52,16 +59,16 @@ export function fillScores(table, runs, unit) {
     const { scores } = run;
     return [
       runHeading(run, "row"),
-      cell(lossText(unit, scores.best_nats), isBest(run, runs) ? "best" : ""),
+      figure(lossText(unit, scores.best_nats), isBest(run, runs) ? "best" : ""),
       cell(run.scoredOn ?? "—"),
-      cell(lossText(unit, scores.last_nats)),
-      cell(lossText(unit, scores.train_nats)),
+      figure(lossText(unit, scores.last_nats)),
+      figure(lossText(unit, scores.train_nats)),
       cell(run.model ?? "—"),
-      cell(whole(scores.parameters)),
-      cell(whole(scores.step)),
-      cell(scores.chars === null ? "—" : `${compact(scores.chars)} characters`),
-      cell(duration(scores.elapsed_s)),
-      cell(whole(scores.chars_per_s)),
+      figure(whole(scores.parameters)),
+      figure(whole(scores.step)),
+      figure(scores.chars === null ? "—" : `${compact(scores.chars)} characters`),
+      figure(duration(scores.elapsed_s)),
+      figure(whole(scores.chars_per_s)),
       cell(STATES[scores.state] ?? scores.state),
     ];
   });
@@ -77,7 +84,7 @@ export function isBest({ scoredOn, isUnseen, scores }, runs) {
 
 /** Options by run; null where a run has no such option. */
 export function fillSettings(table, runs, settings) {
-  const rows = settings.map(({ key, values }) => [heading(key, "row"), ...values.map((value) => cell(value ?? "—"))]);
+  const rows = settings.map(({ key, values }) => [optionHeading(key), ...values.map((value) => cell(value ?? "—"))]);
   fillTable(table, [heading("option"), ...runs.map((run) => runHeading(run, "col"))], rows);
   settings.forEach(({ differs }, number) => table.tBodies[0].rows[number].classList.toggle("differs", differs));
 }

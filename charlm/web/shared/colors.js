@@ -1,6 +1,6 @@
 // Colors: orange for surprise; blue to orange where values have a sign. Both are told apart by the color-blind.
 
-import { printable } from "./printable.js";
+import { printable, RECORD_END } from "./printable.js";
 import { element } from "./elements.js";
 
 const ORANGE = "230,120,0";
@@ -45,12 +45,14 @@ export function fillLegend(box, [from, to], signed) {
   box.replaceChildren(from, gradient, to);
 }
 
-/** A text of which each character has shade(index): neighbors with the same shade are one element. */
-export function shadedText(characters, shade) {
+/** A text of which each character has shade(index) and marks(index), classes: neighbors that look alike are one element. */
+export function shadedText(characters, shade, marks = () => "") {
   const spans = [];
+  const isLike = (index, other) => shade(index) === shade(other) && marks(index) === marks(other);
   for (let start = 0, end = 0; start < characters.length; start = end) {
-    for (end = start + 1; end < characters.length && shade(end) === shade(start); ) end++;
-    const span = element("span", { textContent: printable(characters.slice(start, end).join("")) });
+    for (end = start + 1; end < characters.length && isLike(start, end); ) end++;
+    const text = characters.slice(start, end).join("").replaceAll(RECORD_END, `${RECORD_END}\n`);
+    const span = element("span", { textContent: printable(text), className: marks(start) });
     span.style.backgroundColor = shadeColor(shade(start));
     spans.push(span);
   }

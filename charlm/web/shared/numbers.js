@@ -3,10 +3,10 @@
 /** 12345 → "12,345"; "—" for what is unknown. */
 export const whole = (number) => (number === null ? "—" : Math.round(number).toLocaleString("en"));
 
-/** Three digits that count, with a unit: 1234567 → "1.23 M". */
+/** Three digits, with a unit: 1234567 → "1.23 M", 10000 → "10.0 k". */
 export function compact(number) {
   for (const [unit, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) {
-    if (Math.abs(number) >= size) return `${Number((number / size).toPrecision(3))} ${unit}`;
+    if (Math.abs(number) >= 0.9995 * size) return `${(number / size).toPrecision(3)} ${unit}`;
   }
   return String(Number(number.toPrecision(3)));
 }
@@ -15,8 +15,16 @@ export function compact(number) {
 export function short(number) {
   if (Number.isNaN(number)) return "—";
   const size = Math.abs(number);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return number.toExponential(2).replace(/\.?0*e\+?/, "e").replace("-", "−");
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return powerOfTen(number);
   return size >= 1000 ? whole(number) : String(Number(number.toPrecision(4)));
+}
+
+/** 1e-12 → "10⁻¹²", 25000000 → "2.5·10⁷". */
+function powerOfTen(number) {
+  const [mantissa, exponent] = number.toExponential(2).split("e");
+  const raised = Array.from(String(Number(exponent)), (digit) => "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"["-0123456789".indexOf(digit)]).join("");
+  const factor = String(Number(mantissa)).replace("-", "−");
+  return factor === "1" ? `10${raised}` : `${factor}·10${raised}`;
 }
 
 /** A probability. */

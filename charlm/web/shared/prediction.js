@@ -5,7 +5,7 @@ import { percent, whole } from "./numbers.js";
 import { excerpt, nameOf } from "./printable.js";
 import { TextView } from "./text.js";
 
-const BEFORE = 24; // characters before the one that is predicted
+const BEFORE = 80; // characters before the one that is predicted, of which the last ones are in sight
 
 /** Bits of a character; NaN for one that was given, not predicted. */
 export const bitsAt = (reading, index) => reading.bits[index] ?? NaN;
@@ -81,6 +81,13 @@ export class Pane {
     document.documentElement.classList.remove("with-sheet");
   }
 
+  /** Whether it covers more than half of the text that is in sight. */
+  get isInTheWay() {
+    const [text, card] = [this.box, this.card].map((node) => node.getBoundingClientRect());
+    const bottom = Math.min(text.bottom, innerHeight);
+    return getComputedStyle(this.card).position === "fixed" && bottom - card.top > (bottom - text.top) / 2;
+  }
+
   tell(index) {
     const { data, view: { characters } } = this;
     const character = characters[index];
@@ -89,12 +96,12 @@ export class Pane {
       element("p", { textContent: sentence(data, reading, index) }),
     ];
     const named = (model) => element("div", {}, element("strong", { textContent: model.name }), ...said(model));
-    const before = excerpt(characters.slice(Math.max(0, index - BEFORE), index));
+    const before = excerpt(characters.slice(Math.max(0, index - BEFORE), index), BEFORE);
     const mark = element("mark", { textContent: nameOf(character) });
     const more = this.more(index);
     const place = `${data.symbol} ${whole(index + 1)} of ${whole(characters.length)}`;
     this.prediction.replaceChildren(
-      element("p", { className: "context", dir: "auto" }, before, mark),
+      element("p", { className: "context", dir: "auto" }, element("span", { textContent: before }), mark),
       data.compare
         ? element("div", { className: "beside two" }, named(data), named(data.compare))
         : element("div", { className: "beside" }, ...said(data)),

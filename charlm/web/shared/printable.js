@@ -3,8 +3,11 @@
 /** In the text of a model of bytes: a byte of a character whose last byte stands for it. */
 export const PART = "\uffff";
 
+/** The end of a record whose separator is longer than a character; RECORD_END of charlm/data/records.py. */
+export const RECORD_END = "\x1e";
+
 /** For characters that have no glyph; a carriage return stands before the newline in texts from Windows. */
-export const SIGNS = { "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00ad": "-", "\u200c": "¦", "\u200d": "⁀", [PART]: "·" };
+export const SIGNS = { "\n": "⏎", "\t": "⇥", "\r": "␍", "\u00ad": "-", "\u200c": "¦", "\u200d": "⁀", [PART]: "·", [RECORD_END]: "¶" };
 
 // As in charlm/system/formatting.py.
 const CONTROLS = /(?![\t\n])\p{Cc}|\p{Bidi_Control}|[\u2028\u2029\uffff]|\p{Surrogate}/gu;
@@ -18,7 +21,7 @@ export function printable(text) {
   });
 }
 
-const NAMES = { "\n": "line end", " ": "space", "\t": "tab", "\r": "carriage return", [PART]: "part of a character" };
+const NAMES = { "\n": "line end", " ": "space", "\t": "tab", "\r": "carriage return", [PART]: "part of a character", [RECORD_END]: "record end" };
 
 /** U+00E9. */
 export const codeOf = (character) => `U+${character.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;

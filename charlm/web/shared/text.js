@@ -2,7 +2,7 @@
 
 import { shadeColor, shadedText } from "./colors.js";
 import { element } from "./elements.js";
-import { SIGNS } from "./printable.js";
+import { RECORD_END, SIGNS } from "./printable.js";
 
 const BLOCK = 500; // characters of a block at least, and up to the end of the line
 const LONGEST = 2 * BLOCK; // of a block without a line end
@@ -13,8 +13,13 @@ const UNSEEN = /^[\p{C}\p{Zl}\p{Zp}]$/u;
 /** What is drawn in place of a character; "" for one that shows itself. */
 const standIn = (character) => SIGNS[character] ?? (UNSEEN.test(character) ? "�" : "");
 
+const isLineEnd = (character) => character === "\n" || character === RECORD_END;
+
 /** What stands in the document for a character. */
-const inDocument = (character) => (standIn(character) && !KEPT.test(character) ? "" : character);
+function inDocument(character) {
+  if (character === RECORD_END) return "\n";
+  return standIn(character) && !KEPT.test(character) ? "" : character;
+}
 
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc\u{10800}-\u{10fff}\u{1e800}-\u{1efff}]/u;
 const LOOK_BACK = 1000; // characters before one in which the beginning of its line is looked for
@@ -51,7 +56,8 @@ export class TextView {
     });
     addEventListener("beforeprint", () => {
       for (const block of this.blocks) {
-        block.replaceChildren(...shadedText(this.textOf(block), (place) => this.shade(block.start + place)));
+        const [shade, marks] = [this.shade, this.marks].map((of) => (place) => of(block.start + place));
+        block.replaceChildren(...shadedText(this.textOf(block), shade, marks));
       }
     });
     addEventListener("afterprint", () => this.redraw());
@@ -78,6 +84,7 @@ export class TextView {
       const end = this.endFrom(start);
       const isSame = block.start === start && end > from;
       Object.assign(block, { start, end });
+      block.classList.toggle("part", this.isInLine(start) || this.isInLine(end));
       this.fill(block, isSame ? Math.max(start, from) : start);
       start = end;
     }
@@ -89,8 +96,16 @@ export class TextView {
 
   /** The end of the block that begins at an index. */
   endFrom(start) {
-    const end = this.characters.indexOf("\n", start + BLOCK) + 1;
-    return Math.min(end || Infinity, start + LONGEST, this.characters.length);
+    const most = Math.min(start + LONGEST, this.characters.length);
+    for (let index = start + BLOCK; index < most; index++) {
+      if (isLineEnd(this.characters[index])) return index + 1;
+    }
+    return most;
+  }
+
+  /** Whether a line goes on behind an index. */
+  isInLine(index) {
+    return index > 0 && index < this.characters.length && !isLineEnd(this.characters[index - 1]);
   }
 
   addBlock() {
@@ -141,6 +156,7 @@ export class TextView {
     if (Number.isNaN(index) || (this.isHeld && !isClick)) return;
     this.isHeld = isClick && !(this.isHeld && index === this.selected);
     this.select(index);
+    if (isClick) this.scrollTo(index); // out from under what tells of it
   }
 
   /** Mark a character and tell about it. */
