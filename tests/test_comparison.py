@@ -181,9 +181,11 @@ def test_what_cannot_be_compared(text, tmp_path, cells, overrides):
         charlm.compare(text, cells=cells, folder=tmp_path / "none", overrides=overrides)
 
 
-def test_another_comparison_has_another_folder(text, compared):
+def test_another_comparison_has_another_folder(text, compared, again):
     with pytest.raises(ConfigError):
         charlm.compare(text, cells=["rnn", "lstm"], minutes=0.02, folder=compared[0])
+    for words in (["--lines"], ["--records", "~"]):
+        assert "found a comparison with overrides: " in again(*words).error
 
 
 class Slow(Cell):

@@ -29,6 +29,8 @@ from charlm.training.machine import Machine, choose_machine, least_bytes
 LEAST_CHARS = 500
 _SMALL_CHARS, _FEW_UPDATES = 50_000, 200
 """Below these, a line says what to expect."""
+_LEAST_LETTERS = 10
+"""Distinct characters of a text that may have words."""
 _LEAST_VALID, _MOST_VALID = 5_000, 250_000
 _MEMBER_PASSES, _MOST_MEMBERS = 25.0, 4
 """Passes over the text after which the time goes to one more member, and how many there are at most."""
@@ -232,10 +234,11 @@ class _Choice:
         }
         if chosen.epochs >= MOST_EPOCHS:
             reasons["plan"] += "; more would teach little, so the run ends there"
+        has_words = len(self.corpus.vocabulary) >= _LEAST_LETTERS
         if self.request.initial:  # the rule holds only for models that begin with random weights
             reasons["choice"] = f"{name}: the model of the run that it starts from"
-        elif chars < _SMALL_CHARS:
+        elif has_words and chars < _SMALL_CHARS:
             reasons["text"] += "; expect words and layout, hardly sentences; for these give 100,000 or more"
-        elif chosen.updates < _FEW_UPDATES:
+        elif has_words and chosen.updates < _FEW_UPDATES:
             reasons["choice"] += "; expect hardly more than letters and short words; for more give more minutes"
         return reasons

@@ -1,13 +1,13 @@
 """charlm classify."""
 
-from typing import Annotated, Any
+from collections import Counter
+from typing import Annotated
 
 import typer
 
 from charlm.cli import usage
 from charlm.cli.common import on_one_line, open_model, print_exactly, print_json
 from charlm.system.console import say
-from charlm.system.number import LARGEST
 
 Labels = Annotated[str, usage.option("A,B,…", "The labels, with commas between them.")]
 Separator = Annotated[str, usage.option("TEXT", "Text between label and line in the training text.")]
@@ -19,13 +19,10 @@ NoneBelow = Annotated[
     usage.option("P", "Answer none if the probability of the likeliest label, 0 to 1, is lower.", min=0, max=1),
 ]
 
-_LEAST_P = 0.01
-"""Where the training text has the separator after a label, its probability there is far higher."""
-
 
 def classify(
     checkpoint: usage.Checkpoint,
-    file: Annotated[str, typer.Argument(metavar="FILE", help="The lines; - is stdin.")],
+    file: Annotated[str, typer.Argument(metavar="TEXT", help="The lines: a file, a folder or a glob; - is stdin.")],
     labels: Labels,
     separator: Separator = r"\t",
     equal_priors: EqualPriors = False,
@@ -38,6 +35,7 @@ def classify(
 
     Prints the likeliest label, its probability among these labels (0 to 1), and the line, separated by tabs. For each
     label the model scores label + separator + line, without unknown characters. Lines from a pipe are answered at once.
+    A label with which no line of the training text begins is an error.
 
     \b
     Examples:
@@ -48,9 +46,12 @@ def classify(
 
     from charlm.data.reading import text_name
     from charlm.data.records import arriving_records
+    from charlm.data.sources import text_files
     from charlm.data.vocabulary import never_seen, readable
+    from charlm.inference.labels import check_labels
 
-    vocabulary, number, is_said = trained.vocabulary, 0, False
+    vocabulary, is_said = trained.vocabulary, False
+    numbers: Counter[str] = Counter()  # lines of each file so far
     names, separator = [label.strip() for label in labels.split(",")], usage.unescaped(separator)
     if unknown := vocabulary.unknown(separator):
         raise vocabulary.unknown_error(unknown, "--separator")
@@ -58,16 +59,16 @@ def classify(
         trained.classify([], names, separator, none_below=none_below)
     except ValueError as error:
         raise usage.error(f"--labels, --separator: {error}") from None
-    if unexpected := [repr(name) for name in names if not _is_expected(trained, name, separator)]:
-        where = f"{separator!r} after {', '.join(unexpected)}"
-        say("labels", f"the model does not expect {where}; see --labels and --separator")
-    for lines in arriving_records(file, vocabulary, trained.config.data.records):
+    check_labels(trained, names, separator)
+    end = trained.config.data.records
+    blocks = ((path, lines) for path in text_files(file) for lines in arriving_records(path, vocabulary, end))
+    for path, lines in blocks:
         lines, known = [*map(vocabulary.canonical, lines)], []
         for line in lines:
-            number += 1
+            numbers[path] += 1
             unknown = vocabulary.unknown(line)
             if unknown and not is_said:
-                say("skipped", f"{text_name(file)}, line {number:,}: {never_seen(unknown)}")
+                say("skipped", f"{text_name(path)}, line {numbers[path]:,}: {never_seen(unknown)}")
                 is_said = True
             known.append("".join(character for character in line if character not in unknown))
         answers = trained.classify(known, names, separator, equal_priors=equal_priors, none_below=none_below)
@@ -77,11 +78,3 @@ def classify(
                 print_json(row | {"unknown": readable(vocabulary.unknown(line))})
             else:
                 print_exactly(f"{'none' if label is None else label}\t{p:.4f}\t{on_one_line(line)}\n")
-
-
-def _is_expected(trained: Any, label: str, separator: str) -> bool:
-    """Whether the model expects the first character of the separator after the label at the start of a line."""
-    beginning = "" if trained.network.reads_records else "\n"
-    likely = [character for character, p in trained.next(beginning + label, k=LARGEST) if p > _LEAST_P]
-    first = trained.vocabulary.encode(separator)[:1]
-    return trained.vocabulary.decode(first, "surrogateescape") in ["", *likely]

@@ -100,8 +100,8 @@ def json_line(value: Any) -> str:
 
 
 def on_one_line(record: str) -> str:
-    r"""A record, with \n for each end of a line in it."""
-    return record.replace("\n", r"\n")
+    r"""A record, with \n and \r for the ends of lines in it."""
+    return record.replace("\n", r"\n").replace("\r", r"\r")
 
 
 def print_json(value: Any) -> None:

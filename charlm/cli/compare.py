@@ -26,6 +26,8 @@ def compare(
         bool, typer.Option("--plain", help="Compare the cells alone: one layer, no normalization, the same settings.")
     ] = Plan.plain,
     seeds: Annotated[int, usage.option("N", "Train each kind with seeds 1 to N.", min=1, max=MOST_SEEDS)] = Plan.seeds,
+    lines: usage.Lines = False,
+    records: usage.Records = None,
     overrides: usage.Overrides = None,
     out: Annotated[
         Path | None,
@@ -51,7 +53,7 @@ def compare(
       charlm compare my.txt --minutes 2 --cells rnn,lstm,gru,rhn --seeds 3
     """
     kinds = tuple(filter(None, map(str.strip, cells.split(","))))
-    settings = usage.as_settings(overrides)
+    settings = usage.as_settings(overrides, lines, records)
     try:
         plan = Plan(text, minutes, kinds, equal, seeds, settings, plain)
     except ValueError as refused:
@@ -70,17 +72,17 @@ def compare(
         signal = str(stop) or "SIGINT"
         say("stopped", f"{signal}; the same command goes on")
         raise typer.Exit(SIGNALS[signal]) from None
-    rows, records, models = ([*column] for column in zip(*compared, strict=True))
+    rows, runs, models = ([*column] for column in zip(*compared, strict=True))
     if json:
         print_json({"folder": str(folder), "rows": rows})
     else:
-        differing = [each for each in settings_data(records) if each["differs"]]
+        differing = [each for each in settings_data(runs) if each["differs"]]
         _print(rows, differing, equal)
     comparison = comparison_data(plan, rows, models)
     for note in comparison["notes"]:
         say("note", note)
     keep(folder, comparison)
-    write_page(folder / PAGE, report_page(records, comparison, folder))
+    write_page(folder / PAGE, report_page(runs, comparison, folder))
 
 
 def _print(rows: Sequence[dict[str, Any]], differing: Sequence[dict[str, Any]], equal: Equal) -> None:

@@ -54,6 +54,7 @@ def info(
 
     separator = usage.separator_of(lines, records)
     source = count_source(text, level, separator)
+    source.check_separated()
     cut = cutting(source, vocabulary_of(source), dict(zip(SPLITS, DataConfig().split, strict=True)))
     in_records = f" in {counted(source.record_count, 'record')}" if separator else ""
     print_table(

@@ -19,6 +19,8 @@ from charlm.system.number import LARGEST
 _LENGTHS = re.compile(r"(?:(\d{1,10})-)?(\d{1,10})", re.ASCII)
 _TRIES = 20
 """Samples that are drawn for each one wanted, at most."""
+_NOTHING_FOUND = 3
+"""The exit code if no sample matches, or none is new."""
 
 Prompt = Annotated[str, usage.option("TEXT", "Text to continue; for a model of records, the beginning of a record.")]
 _about = SamplingOptions.about
@@ -69,7 +71,7 @@ def sample(
     """Write text with a trained model.
 
     Prints the prompt, and then each character as it is drawn. --json gives the text without the prompt, and what ended
-    it: stop, length, or record (the end of a record).
+    it: stop, length, or record (the end of a record). The exit code is 3 if no sample matches, or none is new.
 
     \b
     Examples:
@@ -86,12 +88,10 @@ def sample(
     try:
         stops = [usage.unescaped(text) for text in stop or ()]
         options = SamplingOptions(most, temperature, top_k, top_p, least, usage.unescaped(ban), stops)
-        wanted = re.compile(match or "", re.DOTALL)
     except ValueError as refused:
         name, _, fault = str(refused).partition(":")
         raise usage.error(f"--{name.replace('_', '-')}:{fault}") from None
-    except re.error as refused:
-        raise usage.error(f"--match: found {match!r}: {refused}; allowed: a regular expression of Python") from None
+    wanted = usage.regex("--match", match or "")
     trained = open_model(checkpoint, device, precision, prompts)
 
     from charlm.data.records import arriving_records
@@ -109,12 +109,17 @@ def sample(
     if new:
         seen, _ = trained.seen
         known = frozenset(map(hash, seen_records(seen, trained.vocabulary, separator)))
+    nothing = typer.Exit(_NOTHING_FOUND if new or match else 0)
     if prompts is not None:
+        found = 0
         lines = itertools.chain.from_iterable(arriving_records(prompts, trained.vocabulary, ""))
         for number, line in enumerate(lines, 1):
             line = _checked(trained, line, f"--prompts, line {number}")
             for own_seed, text in _drawn(trained, line, options, seed, count, wanted, known):
                 print_json(_row(trained, line, text, options, own_seed))
+                found += 1
+        if not found:
+            raise nothing
         return
     show = (lambda text: None) if json else print_exactly
     rows: list[dict[str, Any]] = []
@@ -135,6 +140,8 @@ def sample(
         say("stop", f"{unstopped} of {counted(len(rows), 'sample')} without a stop text")
     if json:
         print_json({"checkpoint": str(trained.path), "samples": rows})
+    if not rows:
+        raise nothing
 
 
 def _lengths(length: str) -> tuple[int, int]:

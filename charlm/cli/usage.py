@@ -136,15 +136,23 @@ def command_group(help: str, example: str) -> typer.Typer:
 
 
 def separator_of(lines: bool, records: str | None) -> str:
-    r"""The separator that --lines or --records gives, in which \n and \t are a line end and a tab; "" for neither."""
+    """The separator that --lines or --records gives, see `unescaped`; "" for neither."""
     refuse_if(lines and records is not None, "--lines and --records exclude one another")
     refuse_if(records == "", r"--records: found an empty text; allowed: what stands between records, such as '\n~~~\n'")
     return "\n" if lines else unescaped(records or "")
 
 
 def unescaped(text: str) -> str:
-    r"""A text in which \n and \t are a line end and a tab."""
-    return text.replace(r"\n", "\n").replace(r"\t", "\t")
+    r"""A text in which \n, \r and \t are LF, CR and a tab."""
+    return text.replace(r"\n", "\n").replace(r"\r", "\r").replace(r"\t", "\t")
+
+
+def regex(name: str, pattern: str) -> re.Pattern[str]:
+    """The regular expression of an option; a usage error for one that Python does not understand."""
+    try:
+        return re.compile(pattern, re.DOTALL)
+    except re.error as refused:
+        raise error(f"{name}: found {pattern!r}: {refused}; allowed: a regular expression of Python") from None
 
 
 def as_settings(

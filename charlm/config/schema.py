@@ -48,13 +48,6 @@ class DataConfig(Section):
     grow_vocabulary: bool = False
     """With `--init-from`: add new characters to the vocabulary; false: refuse them."""
 
-    @field_validator("records")
-    @classmethod
-    def _separator_can_be_read(cls, records: str) -> str:
-        if "\r" in records:
-            raise ValueError(f"found {records!r}; allowed: \\n for the end of a line, also where a text has CR LF")
-        return records
-
     @field_validator("split")
     @classmethod
     def _split_is_whole(cls, split: tuple[float, float, float]) -> tuple[float, float, float]:

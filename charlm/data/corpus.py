@@ -94,19 +94,23 @@ class CountedSources:
     def __init__(self, data: DataConfig) -> None:
         named = {"train": data.source, "valid": data.valid_source, "test": data.test_source}
         self._data = data
+        self._in_forms: dict[Vocabulary, dict[str, CountedSource]] = {}
         self.sources = {
             name: count_source(source, data.level, data.records) for name, source in named.items() if source is not None
         }
         """"train", and "valid" and "test" if these splits have texts of their own."""
-        train, separator = self.sources["train"], data.records
-        if separator != LINE_END and train.record_count == 1:
-            raise DataError(
-                f"{data.source}: found no {separator!r}; allowed: two records or more, with this between them"
-            )
+        self.sources["train"].check_separated()
 
     def unknown(self, vocabulary: Vocabulary) -> str:
         """The characters that `vocabulary` lacks, sorted, as `vocabulary.extended` takes them."""
-        return "".join(sorted({c for source in self.sources.values() for c in source.unknown(vocabulary)}))
+        sources = self._in_forms_of(vocabulary).values()
+        return "".join(sorted({c for source in sources for c in source.unknown(vocabulary)}))
+
+    def _in_forms_of(self, vocabulary: Vocabulary) -> dict[str, CountedSource]:
+        if vocabulary not in self._in_forms:
+            of_split = {name: source.in_forms_of(vocabulary) for name, source in self.sources.items()}
+            self._in_forms[vocabulary] = of_split
+        return self._in_forms[vocabulary]
 
     def corpus(
         self,
@@ -121,15 +125,16 @@ class CountedSources:
         config's. A source of its own is a whole split, and the other shares are rescaled to sum to 1. whole: use all of
         the text for training, in order.
         """
-        data, sources, train = self._data, self.sources.values(), self.sources["train"]
+        data = self._data
         if vocabulary is None:
-            vocabulary = vocabulary_of(*sources, min_count=data.min_count)
+            vocabulary = vocabulary_of(*self.sources.values(), min_count=data.min_count)
+        sources = self._in_forms_of(vocabulary)
         shares = {"train": 1.0} if whole else self._shares(split or data.split)
         splits: dict[str, Ids] = {}
         names: dict[str, str] = {}
         starts = {} if data.records and not whole else None
         cut = ""
-        for name, source in self.sources.items():
+        for name, source in sources.items():
             own_shares = shares if name == "train" else {name: 1.0}
             ids = encode(source, vocabulary)
             key = f"{source.cache_key}-{short_digest(vocabulary.to_json(), own_shares)}"
@@ -143,19 +148,19 @@ class CountedSources:
             of_records = record_splits(ids, source, vocabulary, own_shares, is_log=bool(how), key=key)
             for part, own in of_records.items():
                 splits[part], starts[part] = own, record_starts(own, end, f"{key}-{part}")
-        digests = [source.digest for source in sources]
+        digests = [source.digest for source in sources.values()]
         if len(digests) > 1:
             digests = [hashlib.sha256("".join(digests).encode()).hexdigest()]
         return Corpus(
             vocabulary=vocabulary,
             splits={name: splits[name] for name in SPLITS if name in splits},
             sha256=digests[0],
-            size_bytes=sum(sum(source.sizes) for source in sources),
-            files=sum(len(source.paths) for source in sources),
+            size_bytes=sum(sum(source.sizes) for source in sources.values()),
+            files=sum(len(source.paths) for source in sources.values()),
             starts=starts,
             cut=cut,
             names=names,
-            symbols_per_char=train.length / train.chars,
+            symbols_per_char=sources["train"].length / sources["train"].chars,
         )
 
     def _shares(self, split: tuple[float, float, float]) -> dict[str, float]:
@@ -250,7 +255,7 @@ def encode_file(
 ) -> tuple[Ids, dict[str, int]]:
     """The ids of any source, or of a pipe, and how often each unknown character was skipped.
 
-    A text with unknown characters is read in the Unicode form of which the model knows the most. VocabularyError for
+    Unknown letters are read in a Unicode form that the model knows, see `Vocabulary.canonical`. VocabularyError for
     unknown characters unless they are skipped.
     """
     name = text_name(str(path))
@@ -297,7 +302,7 @@ def _encoded(source: CountedSource, vocabulary: Vocabulary) -> Iterator[Ids]:
     narrow = ids_of.astype(vocabulary.dtype)
     hasher = hashlib.sha256()
     for path in source.paths:
-        for symbols in read_symbols(path, source.level, source.separator, hasher.update):
+        for symbols in read_symbols(path, source.level, source.separator, hasher.update, source.vocabulary):
             yield narrow.take(symbols)
     if hasher.hexdigest() != source.sha256:
         raise DataError(

@@ -1,8 +1,10 @@
 """Which characters a source has, and how often: its files are read once, in chunks."""
 
+import functools
 import hashlib
 import json
 import shlex
+import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,11 +13,12 @@ import numpy.typing as npt
 
 from charlm.data.records import LINE_END, end_of_record, read_symbols
 from charlm.data.sources import resolve
-from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, utf8_decoder
+from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, is_mark, utf8_decoder
 from charlm.errors import DataError
+from charlm.system.console import say
 from charlm.system.formatting import format_bytes
 
-_FORMAT = 5
+_FORMAT = 6
 """Part of every cache key: raise it when the content of cached files changes its meaning."""
 
 
@@ -41,6 +44,8 @@ class CountedSource:
     """The code points (or bytes, at level byte) that occur, sorted."""
     counts: npt.NDArray[np.int64]
     """Occurrences of each of the `symbols`."""
+    vocabulary: Vocabulary | None = None
+    """In whose Unicode forms the text is read; None: as it is."""
 
     @property
     def length(self) -> int:
@@ -58,6 +63,24 @@ class CountedSource:
         sizes = [size for size in self.sizes if size]
         return self.sha256 if len(sizes) == 1 else hashlib.sha256(f"{self.sha256} {sizes}".encode()).hexdigest()
 
+    def in_forms_of(self, vocabulary: Vocabulary) -> "CountedSource":
+        """The text in Unicode forms that a vocabulary knows, see `Vocabulary.canonical`; says so if that changes it."""
+        lacking = vocabulary.without_own_id("".join(map(chr, self.symbols.tolist())))
+        if not any(is_mark(each) or unicodedata.normalize("NFD", each) != each for each in lacking):
+            return self
+        found = count_source(self.source, self.level, self.separator, vocabulary)
+        if np.array_equal(found.symbols, self.symbols) and np.array_equal(found.counts, self.counts):
+            return self
+        _say_in_other_form(self.source)
+        return found
+
+    def check_separated(self) -> None:
+        """DataError for records, not lines, without a separator between them."""
+        if self.separator not in ("", LINE_END) and self.record_count == 1:
+            raise DataError(
+                f"{self.source}: found no {self.separator!r}; allowed: two records or more, with this between them"
+            )
+
     def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
         if self.level == "byte":
@@ -67,8 +90,14 @@ class CountedSource:
         return {chr(code): count for code, count in sorted(pairs, key=lambda pair: (-pair[1], pair[0]))}
 
 
-def count_source(source: str, level: Level, separator: str = "") -> CountedSource:
-    """Count the characters of a source; DataError if it has no text or is not UTF-8."""
+@functools.cache
+def _say_in_other_form(source: str) -> None:
+    """Say it once, however often the source is read."""
+    say("data", f"{source}: read in another Unicode form, which the model knows better")
+
+
+def count_source(source: str, level: Level, separator: str = "", vocabulary: Vocabulary | None = None) -> CountedSource:
+    """Count the characters of a source, in the Unicode forms of a vocabulary; DataError if it is empty or not UTF-8."""
     paths = resolve(source)
     sizes = [path.stat().st_size for path in paths]
     hasher, counts = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
@@ -76,7 +105,7 @@ def count_source(source: str, level: Level, separator: str = "") -> CountedSourc
     chars = 0
     for path in paths:
         length, decoder = 0, utf8_decoder()
-        for symbols in read_symbols(path, level, separator, hasher.update):
+        for symbols in read_symbols(path, level, separator, hasher.update, vocabulary):
             of_chunk = np.bincount(symbols)
             counts[: len(of_chunk)] += of_chunk
             length += len(symbols)
@@ -94,7 +123,8 @@ def count_source(source: str, level: Level, separator: str = "") -> CountedSourc
         )
     sha256 = hasher.hexdigest()
     # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
-    cache_key = f"{short_digest(_FORMAT, level, sizes, separator)}-{sha256}"
+    forms = vocabulary and vocabulary.to_json()
+    cache_key = f"{short_digest(_FORMAT, level, sizes, separator, forms)}-{sha256}"
     return CountedSource(
         source=source,
         paths=paths,
@@ -107,6 +137,7 @@ def count_source(source: str, level: Level, separator: str = "") -> CountedSourc
         chars=chars,
         symbols=symbols,
         counts=counts[symbols],
+        vocabulary=vocabulary,
     )
 
 

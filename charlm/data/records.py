@@ -33,15 +33,29 @@ def end_of_record(separator: str) -> str:
 # From bytes
 
 
-def read_symbols(path: Path, level: Level, separator: str, see: Callable[[bytes], object]) -> Iterator[CodePoints]:
+def read_symbols(
+    path: Path,
+    level: Level,
+    separator: str,
+    see: Callable[[bytes], object],
+    vocabulary: Vocabulary | None = None,
+) -> Iterator[CodePoints]:
     """The code points of a file, or its bytes at level byte, in chunks as training reads them, see `as_in_training`.
 
-    Calls `see` with the bytes of each chunk. DataError unless the file is UTF-8 at level char.
+    Calls `see` with the bytes of each chunk. vocabulary: in its Unicode forms, see `Vocabulary.canonical`. DataError
+    unless the file is UTF-8 at level char.
     """
     chunks = as_in_training(_seen(arriving(path), see), level, separator, path)
     if level == "byte":
         yield from (np.frombuffer(chunk, np.uint8) for chunk in chunks)
         return
+    texts = _decoded(chunks, path)
+    if vocabulary is not None:
+        texts = vocabulary.canonical_chunks(texts)
+    yield from map(code_points, filter(None, texts))
+
+
+def _decoded(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
     decoder, line = codecs.getincrementaldecoder("utf-8")(), 1
     for chunk in itertools.chain(chunks, [b""]):
         try:
@@ -53,8 +67,7 @@ def read_symbols(path: Path, level: Level, separator: str, see: Callable[[bytes]
                 "data.level: char needs UTF-8 text; convert the file or set data.level: byte"
             ) from None
         line += text.count("\n")
-        if text:
-            yield code_points(text)
+        yield text
 
 
 def _seen(chunks: Iterable[bytes], see: Callable[[bytes], object]) -> Iterator[bytes]:
@@ -66,8 +79,9 @@ def _seen(chunks: Iterable[bytes], see: Callable[[bytes], object]) -> Iterator[b
 def as_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: str | Path) -> Iterator[bytes]:
     """The bytes of a file or pipe as training reads them; DataError, at level char, for a known kind that is not text.
 
-    At level char a byte order mark at the start is dropped. In records CR LF becomes a newline, and each separator one
-    symbol, see `end_of_record`. The last record also gets it: a partial separator at the end of the text counts as one.
+    At level char a byte order mark at the start is dropped. In records each separator becomes one symbol, see
+    `end_of_record`, and CR LF a newline, unless the separator has a CR itself. The last record also gets an end: a
+    partial separator at the end of the text counts as one.
     """
     mark = codecs.BOM_UTF8 if level == "char" else b""
     whole, end = separator.encode(), end_of_record(separator).encode()
@@ -81,7 +95,9 @@ def as_in_training(chunks: Iterable[bytes], level: Level, separator: str, name: 
             if whole != end and end in chunk:
                 raise DataError(f"{name}: found the byte 0x1E, which marks the ends of records; allowed: other text")
             chunk, carriage_return = _without(chunk, [b"\r"])
-            chunk, beginning = _without(chunk.replace(b"\r\n", b"\n").replace(whole, end), beginnings)
+            if b"\r" not in whole:
+                chunk = chunk.replace(b"\r\n", b"\n")
+            chunk, beginning = _without(chunk.replace(whole, end), beginnings)
             waiting = beginning + carriage_return
         if chunk:
             last = chunk[-1:]

@@ -63,6 +63,11 @@ def resolve(source: str) -> list[Path]:
     return files
 
 
+def text_files(source: str) -> list[str]:
+    """The files of a source; of a pipe, the pipe itself."""
+    return [source] if is_pipe(source) else [str(path) for path in resolve(source)]
+
+
 def check_texts_apart(data: DataConfig, run: Path) -> None:
     """DataError if a text has files in the folder of a run that is to start: later they would be left out."""
     for source in filter(None, (data.source, data.valid_source, data.test_source)):

@@ -4,7 +4,7 @@ import codecs
 import functools
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -39,7 +39,13 @@ def never_seen(characters: Iterable[str]) -> str:
 def _described(character: str) -> str:
     if "\udc80" <= character <= "\udcff":  # "surrogateescape" makes these of bytes that are not UTF-8
         return f"byte 0x{ord(character) - 0xDC00:02X} (not UTF-8)"
-    return f"{character!r} (U+{ord(character):04X})"
+    form = ", part of a letter in Unicode form NFD" if unicodedata.combining(character) else ""
+    return f"{character!r} (U+{ord(character):04X}{form})"
+
+
+def is_mark(character: str) -> bool:
+    """Whether a character may be the later part of a letter of several: an accent, a vowel sign, a Hangul jamo."""
+    return unicodedata.category(character).startswith("M") or "\u1160" <= character <= "\u11ff"
 
 
 @dataclass(frozen=True)
@@ -89,7 +95,11 @@ class Vocabulary:
         """The distinct characters of `text` that are none of the vocabulary's, sorted."""
         if self.level == "byte":
             return ""
-        return "".join(sorted(set(text) - set(self.characters)))
+        return "".join(sorted(set(text) - self._own))
+
+    @functools.cached_property
+    def _own(self) -> frozenset[str]:
+        return frozenset(self.characters)
 
     @functools.cached_property
     def substitutes(self) -> dict[str, str]:
@@ -117,11 +127,31 @@ class Vocabulary:
         return "".join(self.substitutes.get(character, character) for character in text)
 
     def canonical(self, text: str) -> str:
-        """The text in the Unicode form of which the most is known: as it is, NFC or NFD, which mean the same."""
-        if not self.without_own_id(text):
+        """The text with letters that the model does not know in a Unicode form that it knows, NFC or NFD, if any."""
+        unknown = self.without_own_id(text)
+        if not unknown:
             return text
-        forms = [text, *(unicodedata.normalize(form, text) for form in ("NFC", "NFD"))]
-        return min(forms, key=lambda form: len(self.without_own_id(form)))
+
+        @functools.cache
+        def in_known_form(letter: str) -> str:
+            forms = (letter, *(unicodedata.normalize(form, letter) for form in ("NFC", "NFD")))
+            return next((form for form in forms if not self.without_own_id(form)), letter)
+
+        marks = "".join(filter(is_mark, {*text}))
+        letters = f".?[{marks}]+|[{re.escape(unknown)}]" if marks else f"[{re.escape(unknown)}]"
+        return re.sub(letters, lambda match: in_known_form(match[0]), text, flags=re.DOTALL)
+
+    def canonical_chunks(self, chunks: Iterable[str]) -> Iterator[str]:
+        """The same for a text in chunks: no letter is cut at the end of one."""
+        waiting = ""
+        for chunk in chunks:
+            text = waiting + chunk
+            end = len(text) - 1
+            while end > 0 and is_mark(text[end]):
+                end -= 1
+            yield self.canonical(text[:end])
+            waiting = text[end:]
+        yield self.canonical(waiting)
 
     def unknown_error(self, unknown: Iterable[str], where: str = "", ways_out: str = "") -> VocabularyError:
         """The error for characters that have no id. where: begins the message. ways_out: "; …" ends it."""

@@ -5,6 +5,7 @@ In charlm's code all names of the file begin with lm_ or LM_; `_renamed` puts it
 """
 
 import re
+import unicodedata
 from importlib.resources import files
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from torch import Tensor
 
 from charlm.data.records import LINE_END
+from charlm.data.vocabulary import Vocabulary, is_mark
 from charlm.export import Weights
 from charlm.export.c_step import LayerCode, commented, helpers, identifier
 from charlm.export.rounding import at_a_cost, stored_matrix
@@ -105,6 +107,7 @@ class _CFile:
             "begins": "\n".join(begins),
             "steps": steps,
             "characters": _characters(vocabulary.symbols),
+            "forms": "\n".join(f"    {{{', '.join(map(str, row))}}}," for row in _forms(vocabulary) or [(0, 0, 0)]),
             "unpacked": unpacked,
             "reads": "\n".join(self.reads),
         }
@@ -207,3 +210,33 @@ def _characters(symbols: npt.NDArray[np.uint32]) -> str:
     rows = [", ".join(map(str, symbols[start : start + 16])) for start in range(0, len(symbols), 16)]
     lines = ",\n".join(f"    {row}" for row in rows)
     return f"static const uint32_t lm_characters[LM_V] = {{\n{lines}\n}};"
+
+
+def _forms(vocabulary: Vocabulary) -> list[tuple[int, int, int]]:
+    """The rows of `lm_forms`: letters that the vocabulary knows and their parts, and those whose parts it knows."""
+    marks = [*filter(is_mark, vocabulary.characters)]
+    found: dict[str, tuple[str, str]] = {}
+    letters, waiting = set(vocabulary.characters), [*vocabulary.characters]
+    while waiting:
+        letter = waiting.pop()
+        others = [unicodedata.normalize("NFC", letter + mark) for mark in marks]
+        if parts := _parts(letter):
+            found[letter] = parts
+            others.append(parts[0])
+        new = {other for other in others if len(other) == 1} - letters
+        letters |= new
+        waiting += new
+    # A letter has more parts than its own first part.
+    order = sorted(found, key=lambda letter: (-len(unicodedata.normalize("NFD", letter)), letter))
+    return [(ord(letter), ord(found[letter][0]), ord(found[letter][1] or "\0")) for letter in order]
+
+
+def _parts(letter: str) -> tuple[str, str] | None:
+    """The one or two characters that mean the same as a letter, the second a mark or ""; None if none do."""
+    decomposed = unicodedata.normalize("NFD", letter)
+    if decomposed == letter:
+        return None
+    if len(decomposed) == 1:
+        return decomposed, ""
+    first = unicodedata.normalize("NFC", decomposed[:-1])
+    return (first, decomposed[-1]) if len(first) == 1 else None

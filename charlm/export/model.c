@@ -188,11 +188,22 @@ int lm_id(uint32_t code)
 /* What ends a record in a text. The model reads it as one character, LM_RECORD_END. */
 static const unsigned char lm_separator[LM_END] = { {{separator}} };
 
+/* Letters that Unicode writes in two ways, of which the model knows one: the letter, and the two characters that mean the
+ * same; the second is 0 if one does. */
+static const long lm_forms[][3] = {
+{{forms}}
+};
+
+/* What lm_next_code returns in place of a code point. */
+enum { LM_TEXT_ENDS = -1, LM_RECORD_ENDS = -2 };
+
 /* Bytes of a text: a string, or standard input. */
 typedef struct {
     const unsigned char *string; /* NULL: standard input */
     int ahead[LM_END + 1];       /* the next bytes; -1 at the end */
     long position;               /* how many characters were read */
+    long waiting[16];            /* code points that were read ahead, the next one last */
+    int count;                   /* how many these are */
 } lm_text;
 
 static int lm_read_byte(lm_text *t)
@@ -206,7 +217,8 @@ static int lm_next_byte(lm_text *t)
     const int byte = t->ahead[0];
     memmove(t->ahead, t->ahead + 1, LM_END * sizeof t->ahead[0]);
     t->ahead[LM_END] = lm_read_byte(t);
-    if (LM_RECORD_END >= 0 && t->ahead[LM_END - 1] == '\r' && t->ahead[LM_END] == '\n') {
+    const int joins = LM_RECORD_END >= 0 && !memchr(lm_separator, '\r', LM_END);
+    if (joins && t->ahead[LM_END - 1] == '\r' && t->ahead[LM_END] == '\n') {
         t->ahead[LM_END - 1] = '\n';
         t->ahead[LM_END] = lm_read_byte(t);
     }
@@ -215,7 +227,7 @@ static int lm_next_byte(lm_text *t)
 
 static lm_text lm_text_of(const char *string)
 {
-    lm_text text = {(const unsigned char *)string, {0}, 0};
+    lm_text text = {(const unsigned char *)string, {0}, 0, {0}, 0};
     for (int k = 0; k <= LM_END; k++) lm_next_byte(&text);
     return text;
 }
@@ -235,15 +247,16 @@ static int lm_end_bytes(const lm_text *t)
     return LM_RECORD_END >= 0 && is_end ? k : 0;
 }
 
-/* The next id of a text; -1 at its end. */
-static int lm_next_id(lm_text *t)
+/* The next code point of a text, or byte. */
+static long lm_next_code(lm_text *t)
 {
-    if (t->ahead[0] < 0) return -1;
+    if (t->count) return t->waiting[--t->count];
+    if (t->ahead[0] < 0) return LM_TEXT_ENDS;
     const int end = lm_end_bytes(t);
     for (int k = 0; k < end; k++) lm_next_byte(t);
-    if (end > 0 && end < LM_END) return -1;
+    if (end > 0 && end < LM_END) return LM_TEXT_ENDS;
     t->position++;
-    if (end > 0) return LM_RECORD_END;
+    if (end > 0) return LM_RECORD_ENDS;
     const int byte = lm_next_byte(t);
     if (LM_BYTES) return byte;
     const int more = byte < 0x80 ? 0 : byte >= 0xf0 && byte < 0xf8 ? 3 : byte >= 0xe0 && byte < 0xf0 ? 2 : 1;
@@ -254,11 +267,39 @@ static int lm_next_id(lm_text *t)
         code = code << 6 | (lm_next_byte(t) & 0x3f);
     }
     if (more > 1 && code < (more == 2 ? 0x800u : 0x10000u)) lm_fail("found a byte that is not UTF-8", t->position);
-    if (code == 0xfeff && t->position == 1) return lm_next_id(t); /* a byte order mark */
-    const int id = lm_id(code);
+    if (code == 0xfeff && t->position == 1) return lm_next_code(t); /* a byte order mark */
+    return code;
+}
+
+static int lm_is_known(long code) { return code < 0 || lm_id((uint32_t)code) != LM_OTHER; }
+
+/* The next id of a text; -1 at its end. Letters are read in the form of Unicode that the model knows. */
+static int lm_next_id(lm_text *t)
+{
+    const size_t rows = sizeof lm_forms / sizeof lm_forms[0];
+    long code = lm_next_code(t);
+    if (code < 0) return code == LM_RECORD_ENDS ? LM_RECORD_END : -1;
+    if (LM_BYTES) return (int)code;
+    for (;;) { /* a letter and a mark that the model does not know are another letter */
+        const long mark = lm_next_code(t);
+        size_t n = lm_is_known(mark) && lm_is_known(code) ? rows : 0;
+        while (n < rows && !(lm_forms[n][1] == code && lm_forms[n][2] == mark)) n++;
+        if (n == rows) {
+            if (mark != LM_TEXT_ENDS) t->waiting[t->count++] = mark;
+            break;
+        }
+        code = lm_forms[n][0];
+    }
+    for (size_t n = 0; n < rows && !lm_is_known(code); n++) { /* the rows of the parts come after that of a letter */
+        if (lm_forms[n][0] != code) continue;
+        if (lm_forms[n][2]) t->waiting[t->count++] = lm_forms[n][2];
+        code = lm_forms[n][1];
+    }
+    const int id = lm_id((uint32_t)code);
     if (id >= 0) return id;
-    fprintf(stderr, "error: found U+%04lX, which the model has never seen, at character %ld\n", (unsigned long)code,
-            t->position);
+    const char *form = code >= 0x300 && code < 0x370 ? ", part of a letter in Unicode form NFD" : "";
+    fprintf(stderr, "error: found U+%04lX%s, which the model has never seen, at character %ld\n", (unsigned long)code,
+            form, t->position - t->count);
     exit(1);
 }
 

@@ -18,5 +18,6 @@ nothing.
     dynamic.py       evaluate_dynamically: the same while the model keeps learning
     texts.py         score_texts, score_records, text_features: many texts, or lines as they arrive, one by one
     reach.py         context_curve: the loss by length of context; gradient_norms: what flows back to earlier inputs
+    labels.py        check_labels: whether a model knows the labels of a classification
     seen.py          what weights were trained on, and which passages of a text occur there
 """

@@ -1,5 +1,7 @@
 """Many texts, or lines as they come: each is read by itself from the initial state, beside others of similar length."""
 
+import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -87,28 +89,49 @@ def score_texts(model: Network, texts: Sequence[Ids]) -> list[npt.NDArray[np.flo
     return nats
 
 
+def prefix_length(pattern: re.Pattern[str], text: str) -> int:
+    """Characters at the beginning of a text that a pattern matches; 0 if it does not match there."""
+    match = pattern.match(text)
+    return match.end() if match else 0
+
+
+def surprise_of(values: npt.NDArray[Any], worst: int | None = None) -> float:
+    """The mean of values of a text's characters, or the largest mean of `worst` neighbors; nan for no characters."""
+    if worst is None or worst >= len(values):
+        return float(values.mean(dtype=np.float64)) if len(values) else math.nan
+    sums = np.cumsum(np.append(0.0, values))
+    return float((sums[worst:] - sums[:-worst]).max() / worst)
+
+
 def score_records(
-    model: Network, vocabulary: Vocabulary, blocks: Iterable[list[str]], name: str, unknown_nats: float | None = None
+    model: Network,
+    vocabulary: Vocabulary,
+    blocks: Iterable[list[str]],
+    name: str,
+    unknown_nats: float | None = None,
+    after: re.Pattern[str] = re.compile(""),
 ) -> Iterator[list[tuple[str, npt.NDArray[np.float32], str]]]:
     """Yield (line, nats, unknown) for the lines of each block, in order.
 
-    line: in the Unicode form of which the model knows the most. nats: the cross-entropy of each character and of the
-    newline; a model of bytes adds up a character's bytes. unknown: the unknown characters, each once. Lines have no
-    ends, see `whole_records`. Before each line the model reads a newline from the initial state, even if it was
-    trained on running text.
+    line: in Unicode forms that the model knows. nats: the cross-entropy of each character and of the end; a model of
+    bytes adds up a character's bytes. unknown: the unknown characters, each once. Lines have no ends, see
+    `whole_records`. Before each line the model reads the end of one from the initial state, even if it was trained on
+    running text: there a newline.
 
     unknown_nats: the score of an unknown character, which the model skips; None: VocabularyError, which names the text
-    `name`. VocabularyError also for a model without newlines.
+    `name`. after: the model reads what this pattern matches at the beginning of a line, but nats and unknown are of the
+    characters after it. VocabularyError also for a model that knows no end.
     """
     number = 0
     end = int(end_id(vocabulary)) if model.reset_id is None else model.reset_id
     for block in blocks:
         lines = [vocabulary.canonical(line) for line in block]
+        begins = [prefix_length(after, line) for line in lines]
         unknown, known, ids = [], [], []
-        for line in lines:
+        for line, begin in zip(lines, begins, strict=True):
             number += 1
             line_ids, is_known = vocabulary.ids_of(line)
-            unknown.append("" if is_known.all() else vocabulary.unknown(line))
+            unknown.append("" if is_known.all() else vocabulary.unknown(line[begin:]))
             if unknown[-1] and unknown_nats is None:
                 where = f"{name}, line {number}"
                 raise vocabulary.unknown_error(unknown[-1], where, "; --unknown-as BITS counts others")
@@ -116,11 +139,10 @@ def score_records(
             ids.append(as_records(line_ids[is_known].astype(vocabulary.dtype), end))
         scored = []
         for place, nats in enumerate(score_texts(model, ids)):
-            if unknown[place]:
-                assert unknown_nats is not None
-                nats = with_unknown(nats, np.append(known[place], True), unknown_nats)
+            if not known[place].all():
+                nats = with_unknown(nats, np.append(known[place], True), unknown_nats or 0.0)
             nats = vocabulary.sums_of_characters(nats, f"{lines[place]}\n")  # the end is one symbol
-            scored.append((lines[place], nats, unknown[place]))
+            scored.append((lines[place], nats[begins[place] :], unknown[place]))
         yield scored
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -27,7 +28,16 @@ from charlm.inference.reach import gradient_norms
 from charlm.inference.reader import activations
 from charlm.inference.sampling import next_probabilities, sample_text
 from charlm.inference.seen import copied_stretches, earlier_texts, listed_texts, space_ids
-from charlm.inference.texts import Pool, char_bits, each_text, one_text, score_texts, text_features
+from charlm.inference.texts import (
+    Pool,
+    char_bits,
+    each_text,
+    one_text,
+    prefix_length,
+    score_texts,
+    surprise_of,
+    text_features,
+)  # fmt: skip
 from charlm.model import (
     CharLM,
     Network,
@@ -210,12 +220,27 @@ class TrainedModel:
         """
         return evaluate_dynamically(self.network, self._encoded(text), self.corpus.splits["train"], **options)
 
-    def surprise(self, texts: Iterable[str], *, unknown_as: float | None = None) -> npt.NDArray[np.float64]:
+    def surprise(
+        self,
+        texts: Iterable[str],
+        *,
+        worst: int | None = None,
+        after: str | re.Pattern[str] = "",
+        unknown_as: float | None = None,
+    ) -> npt.NDArray[np.float64]:
         """How surprising each text is by itself: bits per character, [N] for N texts.
 
-        The mean of `char_surprise`; nan for a text without a scored character.
+        The mean of `char_surprise`; nan for a text without a scored character. worst: the mean of the most surprising
+        `worst` neighboring characters instead; 1: of the worst character. after: a regular expression: only the
+        characters after what it matches at the beginning of a text count.
         """
-        means = [bits.mean() if len(bits) else np.nan for bits in self.char_surprise(texts, unknown_as=unknown_as)]
+        if worst is not None:
+            worst = in_range("worst", worst, 1, LARGEST)
+        texts = [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
+        prefix, means = re.compile(after), []
+        for text, bits in zip(texts, self.char_surprise(texts, unknown_as=unknown_as), strict=True):
+            count = len(text) + self.network.reads_records - prefix_length(prefix, text)
+            means.append(surprise_of(bits[max(len(bits) - count, 0) :], worst))
         return np.array(means, np.float64)
 
     def char_surprise(self, texts: Iterable[str], *, unknown_as: float | None = None) -> list[npt.NDArray[np.float64]]:
@@ -288,7 +313,7 @@ class TrainedModel:
         """The likeliest label of each line, and its probability among these labels, 0 to 1.
 
             p(label | line) = p(label, line) / Σ p(label′, line)
-            p(label, line) = the probability of label + separator + line and its newline, as in the training text
+            p(label, line) = the probability of label + separator + line and its end, as in the training text
 
         equal_priors: divide each p(label, line) by p(label + separator), so that frequent labels have no advantage.
         none_below: labels with a lower probability become None. skip_unknown: leave out unknown characters of lines.

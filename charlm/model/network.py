@@ -74,7 +74,7 @@ class CharLM(nn.Module):
         self.dropout = dropout
         self.precision = precision
         self.reset_id: int | None = None
-        """The stream has its initial state before this id, the newline that begins a line; None: the text runs on."""
+        """The stream has its initial state before this id, the end of a record; None: the text runs on."""
         self.embedding = nn.Embedding(vocabulary_size, embedding_size) if embedding_size else None
         self.layers = layers
         H = layers.hidden_size
@@ -228,7 +228,7 @@ class CharLM(nn.Module):
 
     @property
     def reads_records(self) -> bool:
-        """Whether each line is a sample of its own."""
+        """Whether each record is a sample of its own."""
         return self.reset_id is not None
 
     def initial_state(self, batch_size: int) -> RecurrentState:

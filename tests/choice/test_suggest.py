@@ -128,6 +128,14 @@ def test_choices(text_of, chars, minutes, given, setting, expected):
     assert attrgetter(setting)(choice(minutes, given.split())) == expected
 
 
+@pytest.mark.parametrize(("vocabulary", "is_told"), [(70, True), (1, False)])
+def test_who_gives_a_short_text_that_may_have_words_is_told_what_to_expect(text_of, vocabulary, is_told):
+    text_of(10_000, vocabulary)
+    reasons = suggest(Request("text", 1, {})).reasons
+    assert ("expect words" in reasons["text"]) == is_told
+    assert "expect" not in reasons["choice"]
+
+
 @pytest.mark.parametrize(
     ("chars", "minutes", "least", "most"),
     [

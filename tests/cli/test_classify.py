@@ -55,15 +55,44 @@ def test_lines_get_labels_or_none(cli, labels_run, model, write):
     assert list(values[0]) == ["label", "probability", "line", "unknown"]
     assert [value["label"] for value in values] == labels
     assert cli(*words, "--separator", r"\t", "--equal-priors").out != result.out
-    unexpected = cli(*words, "--separator", " ").err
-    assert unexpected == "labels   the model does not expect ' ' after 'it', 'de'; see --labels and --separator\n"
+
+
+@pytest.mark.parametrize(
+    ("labels", "separator", "found", "said"),
+    [
+        ("it,ed", r"\t", "'ed'", ""),  # one that is known hides it
+        ("it,de", " ", "'it', 'de'", "does not expect ' ' after 'it', 'de'"),
+        ("e,t", r"\t", "'e', 't'", "their probability at the start of a line is"),
+    ],
+)
+def test_labels_that_no_training_line_has(cli, labels_run, write, labels, separator, found, said):
+    """An error that names its labels; where the text has gone, the model knows what it does not expect."""
+    words = ["classify", labels_run, write("a.txt", "hans"), "--labels", labels, "--separator", separator]
+    error = cli(*words).error
+    before = repr(separator.replace(r"\t", "\t"))
+    start = f"--labels: found {found} before {before}; no record of the training text begins so; allowed: "
+    assert error.startswith(start)
+    assert separator == " " or error == f"{start}'it', 'de'"
+    text = labels_run.parent / "text.txt"
+    moved = text.rename(text.with_name("moved.txt"))
+    try:
+        assert said in cli(*words).err
+    finally:
+        moved.rename(text)
+
+
+def test_the_files_of_a_folder(cli, labels_run, write, tmp_path):
+    files = [write("lines/a.txt", "hans\nmaria"), write("lines/b.txt", "Zhans\n")]
+    alone = [cli("classify", labels_run, file, "--labels", "it,de").out for file in files]
+    result = cli("classify", labels_run, tmp_path / "lines", "--labels", "it,de")
+    assert (result.out, f"{files[1]}, line 1: 'Z'" in result.err) == ("".join(alone), True)
 
 
 def test_unknown_characters(cli, labels_run, write):
     file = write("a.txt", "hans\nluca é\nZ\n")
     result = cli("classify", labels_run, file, "--labels", "it,de")
     assert [line.split("\t")[2] for line in result.out.splitlines()] == ["hans", "luca é", "Z"]
-    assert result.err == f"skipped  {file}, line 2: 'é' (U+00E9), which the model has never seen\n"
+    assert result.err.endswith(f"skipped  {file}, line 2: 'é' (U+00E9), which the model has never seen\n")
     piped = cli("classify", labels_run, "-", "--labels", "it,de", stdin="hans\r\nluca é\nZ".encode())
     assert piped.out == result.out
     rows = cli("classify", labels_run, file, "--labels", "it,de", "--json").out.splitlines()

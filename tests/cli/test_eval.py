@@ -157,6 +157,11 @@ def test_a_text_is_read_in_the_unicode_form_that_the_model_knows(cli, tiny_confi
     for command in (["score"], ["classify", "--labels", "so,t", "--separator", " "]):
         printed = [cli(command[0], run, file, *command[1:]).out for file in files]
         assert [unicodedata.normalize("NFC", out) for out in printed] == [printed[0]] * 2
+    mixed, again = write("mixed.txt", text[:9000] + unicodedata.normalize("NFD", text[9000:])), tmp_path / "again"
+    tuned = cli("train", mixed, "--config", tiny_config, "--init-from", run, "--run-dir", again)
+    assert (tuned.code, "mixed.txt: read in another Unicode form" in tuned.err) == (0, True)
+    assert cli("train", "--resume", "--run-dir", again, "--set", "train.max_steps=8").code == 0
+    assert json.loads(cli("eval", again, "--split", "train", "--json").out)["text"]["chars"] == 17_999
 
 
 def test_characters_that_share_the_rare_symbol_are_counted(cli, tiny_config, write, tmp_path):

@@ -74,3 +74,8 @@ def test_a_prompt_is_read_in_the_form_that_the_model_knows(cli, accents_run):
     for command in (["sample", "--seed", 1, "--stop", "ß'"], ["next"]):
         known, other = (cli(*command, accents_run, "--prompt", f"é\t{p}").out for p in ("süß’", "su\u0308ß'"))
         assert known == other != ""
+    error = cli("next", accents_run, "--prompt", "Üne\u0300").error  # each as it was typed
+    assert (
+        "found 'e' (U+0065), 'n' (U+006E), 'Ü' (U+00DC), '\u0300' (U+0300, part of a letter in Unicode form NFD)"
+        in error
+    )

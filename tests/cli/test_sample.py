@@ -73,8 +73,9 @@ def test_samples_that_match(cli, trained_run):
     assert all(re.search(r"e.*\.", text, re.DOTALL) for text in texts)
     assert "for 4 of 4" in found.err
     none = cli("sample", trained_run, "--match", "Q", "--count", 2, "--length", 5, "--seed", 1)
-    assert none.out == ""
+    assert (none.code, none.out) == (3, "")
     assert "40 samples for 0 of 2" in none.err
+    assert cli("sample", trained_run, "--prompts", "-", "--match", "Q", "--length", 5, stdin=b"te\n").code == 3
     assert "--match: found '('" in cli("sample", trained_run, "--match", "(").usage_error
 
 

@@ -65,6 +65,57 @@ def test_unknown_characters_of_a_file_count_as_many_bits_as_the_user_says(cli, t
     assert counted[1] == pytest.approx(without[1] + 20)
     assert counted[0] == pytest.approx(counted[1] / 3, abs=0.01)
     assert columns(cli(*words, "--unknown-as", 20, "--above", counted[0] - 1).out) == [counted]
+    assert cli(*words, "--unknown-as", 1, "--above", 1000).out == ""
+    assert cli("score", trained_run, "-", "--unknown-as", 1, "--above", 1000, stdin=b"Ze").out == ""
+
+
+@pytest.mark.parametrize(("worst", "prefix"), [(1, ""), (3, r"\w+ "), (1000, r"\w+ ")])
+def test_a_line_is_judged_by_its_worst_characters_after_a_prefix(cli, trained_run, candidates, worst, prefix):
+    words = ["score", trained_run, candidates, "--worst", worst, "--after", prefix]
+    rows = [json.loads(line) for line in cli("score", trained_run, candidates, "--json", "--per-char").out.splitlines()]
+    found = [json.loads(line) for line in cli(*words, "--json").out.splitlines()]
+    for row, one in zip(rows, found, strict=True):
+        bits = row["per_char"][len(re.match(f"(?:{prefix})?", row["text"])[0]) :]
+        ends = range(min(worst, len(bits)), len(bits) + 1)
+        expected = max(sum(bits[max(end - worst, 0) : end]) / min(worst, len(bits)) for end in ends)
+        assert (one["chars"], one["worst_bits_per_char"]) == (len(bits), pytest.approx(expected, abs=1e-3))
+        assert one["bits"] == pytest.approx(sum(bits), abs=1e-2)
+    scored = sorted(columns(cli(*words).out))
+    assert sorted(columns(cli(*words, "--above", scored[2][0] + 0.0002).out)) == scored[3:]
+    lines = [row for row in scored if row[2]]
+    for options in ([], ["--of", candidates]):
+        assert sorted(columns(cli(*words, "--above", "p60", *options).out)) == lines[3:]
+
+
+def test_an_unknown_character_of_the_prefix_does_not_count(cli, trained_run, write):
+    words = ["score", trained_run, write("log.txt", "Z9 so\n"), "--after", "[A-Z0-9]+ "]
+    [row] = columns(cli(*words).out)
+    assert columns(cli(*words, "--unknown-as", 90).out) == [row]
+    assert "log.txt, line 1: found '9' (U+0039), 'Z' (U+005A)" in cli(*words[:3]).error
+    assert cli(*words[:3], "--after", "(").usage_error.startswith("Invalid value: --after: found '('")
+
+
+def test_the_lines_of_a_folder_have_the_names_of_their_files(cli, trained_run, write, tmp_path):
+    first, second = write("logs/a.txt", "so tee.\nse te.\n"), write("logs/b.txt", "mmmmmm\nse\n")
+    alone = [cli("score", trained_run, file).out.splitlines() for file in (first, second)]
+    expected = []
+    for file, rows in zip((first, second), alone, strict=True):
+        expected += [row.replace(f"\t{number}\t", f"\t{file}:{number}\t") for number, row in enumerate(rows, 1)]
+    for source in (tmp_path / "logs", f"{tmp_path}/logs/*.txt"):
+        assert cli("score", trained_run, source).out.splitlines() == expected
+    rows = [json.loads(row) for row in cli("score", trained_run, tmp_path / "logs", "--json").out.splitlines()]
+    assert [(row["file"], row["line"]) for row in rows] == [(first, 1), (first, 2), (second, 1), (second, 2)]
+    limit = max(float(row.split("\t")[0]) for row in expected) - 0.01
+    found = cli("score", trained_run, tmp_path / "logs", "--above", limit, "--context", 1).out
+    assert found.splitlines() == expected[2:]  # the line before it is of another file
+
+
+def test_records_without_a_separator_are_told(cli, trained_run, candidates):
+    for words in (["--records", "~~~"], ["--records", r"\r\n"]):
+        result = cli("score", trained_run, candidates, *words)
+        assert (result.code, result.out.count("\n")) == (0, 1)
+        assert result.err == f"records  {candidates}: found one record; see --records\n"
+        assert f"found no '{words[1]}'" in cli("data", "info", candidates, *words).error
 
 
 def test_a_monitor_survives_every_line(cli, trained_run):

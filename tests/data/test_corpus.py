@@ -6,7 +6,9 @@ import hashlib
 import io
 import lzma
 import os
+import re
 import tarfile
+import unicodedata
 import zipfile
 from collections import Counter
 from pathlib import Path
@@ -99,6 +101,21 @@ def test_a_given_vocabulary_keeps_its_ids_and_can_be_extended(write):
     for other in (vocabulary, Vocabulary("byte")):
         with pytest.raises(VocabularyError):
             text.corpus(other)
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_a_text_is_read_in_the_unicode_form_of_the_vocabulary(write, monkeypatch, form):
+    """Each of its letters is, wherever chunks end, except one that is unknown in both forms."""
+    monkeypatch.setattr(reading, "CHUNK_BYTES", 3)
+    text = "éu\u0308 각\u1100\u1161\u11a8e\u0301n\u0303\u0301"
+    vocabulary = Vocabulary("char", "".join(sorted({*unicodedata.normalize(form, "éüeu 각")})))
+    source = CountedSources(DataConfig(source=write("a", text), split=WHOLE))
+    unknown = "n\u0303" if form == "NFD" else "n\u0301\u0303"
+    assert source.unknown(vocabulary) == unknown
+    expected = unicodedata.normalize(form, text[:-3]) + text[-3:]
+    assert vocabulary.canonical(text) == expected
+    with_other = Vocabulary("char", f"{vocabulary.characters}\ufffd", "\ufffd")
+    assert texts_of(source.corpus(with_other)) == {"train": re.sub(f"[{unknown}]", "\ufffd", expected)}
 
 
 @pytest.mark.parametrize(

@@ -70,6 +70,9 @@ def read(content: bytes, separator: str, size: int) -> bytes:
         (b"a|b||c", "||", b"a|b" + END + b"c" + END),
         ("a§b§".encode(), "§", b"a" + END + b"b" + END),
         (b"", "\n~~~\n", b""),
+        (b"one\r\ntwo\nmore\r\nthree\r", "\r\n", b"one" + END + b"two\nmore" + END + b"three" + END),
+        (b"one\r\n\r\ntwo\r\nmore", "\r\n\r\n", b"one" + END + b"two\r\nmore" + END),
+        (b"one\rtwo\r\nmore\r", "\r", b"one\rtwo\r\nmore\r"),
         (b"one\r\n~~~\n\x1e", "", b"one\r\n~~~\n\x1e"),  # running text stays
     ],
 )

@@ -43,6 +43,7 @@ def folder(quick: None, standard_library: Path, tmp_path: Path, monkeypatch: pyt
     labeled = [f"python\timport os{n}\nc++\tint x = {n};\nreadme\tA package of {n}\n" for n in range(99)]
     texts = dict.fromkeys(names, TEXT) | {
         "lines.txt": "".join(labeled),
+        "known.txt": "".join(labeled[:5]),
         "new.txt": "import os\nint x = 1;\n",
         "leaky.py": blocks(ROOT / "docs/cells/own.md", "python")[0],
     }

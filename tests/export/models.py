@@ -46,7 +46,9 @@ every_model = pytest.mark.parametrize(
 """Parametrizes a test by `options` of `model_of`: one for each case, and all pairs of the other options."""
 
 
-def model_of(case="lstm", inputs="embedding", level: Any = "char", records="", **model: Any) -> TrainedModel:
+def model_of(
+    case="lstm", inputs="embedding", level: Any = "char", records="", characters=CHARACTERS, **model: Any
+) -> TrainedModel:
     """A model with random weights, whose training text is gone."""
     named = CELLS_TO_EXPORT.get(case, {"kind": "rnn"})
     model |= {"cell": {**named, "hidden": HIDDEN}, "learned_start": case == "odd", **EMBEDDINGS[inputs]}
@@ -56,7 +58,7 @@ def model_of(case="lstm", inputs="embedding", level: Any = "char", records="", *
     if case in OWN:
         whole = config.model.model_copy(update={"cell": OWN[case](hidden=HIDDEN)})
         config = config.model_copy(update={"model": whole})
-    characters = "".join(sorted({*CHARACTERS, *(end_of_record(records) if records else "")}))
+    characters = "".join(sorted({*characters, *(end_of_record(records) if records else "")}))
     vocabulary = Vocabulary(level, "" if level == "byte" else characters)
     network = build_model(config.model, len(vocabulary)).eval()
     network.reset_id = reset_id_of(records, vocabulary)

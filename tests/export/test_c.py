@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,6 +77,24 @@ def test_records_of_several_lines_end_as_in_training(tmp_path):
     text = trained.sample("ab\n~", length=100, seed=SEED, temperature=0.5)
     written = run("--prompt", "ab\n~", "--length", "100", "--seed", str(SEED), "--temperature", "0.5").stdout
     assert written.decode("utf-8", "replace") == f"ab\n~{text}\n"
+
+
+def test_records_that_end_with_cr_lf_may_contain_newlines(tmp_path):
+    trained = model_of(records="\r\n", characters="\n\r\x1e abcde")
+    run = compiled(trained, "float32", tmp_path)
+    assert scores(run, "ab\nc\r\nd\ne\r") == expected(trained, "ab\nc\r\nd\ne\r")
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_letters_are_read_in_the_unicode_form_that_the_model_knows(tmp_path, form):
+    known = unicodedata.normalize(form, "ếéü각")
+    trained = model_of(characters="".join(sorted({*known, *"ae u\n"})))
+    run = compiled(trained, "float32", tmp_path)
+    for text in ("ae\u0302\u0301 ế \u00ea\u0301e\u0301é", "u\u0308aü\nu\u0308", "각\u1100\u1161\u11a8가\u11a8 u"):
+        assert scores(run, text) == expected(trained, text)
+    lacking = run("--score", stdin="ao\u0308")
+    assert lacking.stderr.decode() == "error: found U+006F, which the model has never seen, at character 2\n"
+    assert "U+0303, part of a letter in Unicode form NFD, which" in run("--score", stdin="u\u0303").stderr.decode()
 
 
 def test_one_character_stands_for_all_rare_ones(tmp_path):

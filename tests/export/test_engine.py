@@ -126,7 +126,16 @@ def test_text_and_ids(engine, level):
 
 @pytest.mark.parametrize("known", ["\n ’“”éLt-diOunabc", "\n '\"e\u0301Lt—–diOunabc각"])
 def test_typed_texts_are_read_as_on_the_command_line(engine, known):
-    texts = ["L'été", "L'e\u0301te\u0301", '"Oui"\r\nnon\r', "a\u00a0b\u202fc–b—c", "\u1100\u1161\u11a8", "ﬁn“y”", "áß"]
+    texts = [
+        "L'été",
+        "L'e\u0301te\u0301",
+        '"Oui"\r\nnon\r',
+        "a\u00a0b\u202fc–b—c",
+        "\u1100\u1161\u11a8",
+        "ﬁn“y”",
+        "áß",
+        "Üe\u0301é",
+    ]
     vocabulary = Vocabulary("char", "".join(sorted(set(known))))
     data = vocabulary.to_json() | {"begins": None, "firstRead": 0, "substitutes": vocabulary.substitutes}
     familiar = "({ data, texts }) => texts.map((text) => new engine.Vocabulary(data).familiar(text))"

@@ -56,6 +56,10 @@ def test_the_surprise_of_a_text_is_its_mean_in_bits(model, level):
             assert score == pytest.approx(bits.mean())
         else:
             assert np.isnan(score)
+    worst = model.surprise(lines, worst=1, after=r"\S+ ")
+    for line, score, bits in zip(lines, worst, per_char, strict=True):
+        rest = bits[line.find(" ") :]
+        assert score == pytest.approx(rest.max()) if len(rest) else np.isnan(score)
 
 
 def test_an_untrained_model_has_the_weights_that_the_seed_draws(model):

@@ -27,7 +27,8 @@ const LISTED = 8; // unknown characters in a message
 export function listed(characters) {
   const shown = characters.slice(0, LISTED).map((character) => {
     const [code, name] = [codeOf(character), nameOf(character)];
-    return name === code ? code : `“${name}” (${code})`;
+    const form = /[\u0300-\u036f]/u.test(character) ? ", part of a letter in Unicode form NFD" : "";
+    return name === code ? `${code}${form}` : `“${name}” (${code}${form})`;
   });
   return shown.join(", ") + (characters.length > LISTED ? ` and ${characters.length - LISTED} more` : "");
 }

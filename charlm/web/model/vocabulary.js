@@ -30,23 +30,32 @@ export class Vocabulary {
   familiar(typed) {
     const text = this.begins === null ? typed : this.withEnds(typed);
     if (!this.withoutOwnId(text).length) return text;
-    let best = text;
-    for (const form of ["NFC", "NFD"].map((name) => text.normalize(name))) {
-      if (this.withoutOwnId(form).length < this.withoutOwnId(best).length) best = form;
-    }
+    let best = this.canonical(text);
     if (!this.ids.has("\r")) best = best.replaceAll("\r\n", "\n");
     if (this.substitutes.has('"') && this.ids.has("”")) best = best.replace(/(?<=[^ \n\t])"/gu, "”");
     return Array.from(best, (character) => this.substitutes.get(character) ?? character).join("");
   }
 
+  /** The text with letters that the model does not know in a Unicode form that it knows, NFC or NFD, if any. */
+  canonical(text) {
+    const isKnown = (form) => !this.withoutOwnId(form).length;
+    const inKnownForm = (letter) => [letter, letter.normalize("NFC"), letter.normalize("NFD")].find(isKnown) ?? letter;
+    return text.replace(/.?[\p{M}\u1160-\u11ff]+|./gsu, inKnownForm);
+  }
+
+  /** CR LF as newlines, unless the separator has a CR itself. */
+  withNewlines(typed) {
+    return this.separator.includes("\r") ? typed : typed.replaceAll("\r\n", "\n");
+  }
+
   /** A typed text with the character that stands for a separator. */
   withEnds(typed) {
-    return typed.replaceAll("\r\n", "\n").replaceAll(this.separator, this.characterOf(this.begins));
+    return this.withNewlines(typed).replaceAll(this.separator, this.characterOf(this.begins));
   }
 
   /** A typed text of records, of which the last one ends with its separator: a part of it counts, as in training. */
   wholeRecords(typed) {
-    const text = typed.replaceAll("\r\n", "\n");
+    const text = this.withNewlines(typed);
     for (let length = this.separator.length - 1; length > 0; length--) {
       if (text.endsWith(this.separator.slice(0, length))) return text.slice(0, -length) + this.separator;
     }

@@ -1,0 +1,92 @@
+"""Whether a model knows labels: whether records of its training text begin with them, or it expects them there."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from charlm.data.records import LINE_END, as_records, end_id
+from charlm.errors import DataError
+from charlm.inference.seen import seen_records
+from charlm.inference.texts import score_texts
+from charlm.system.console import say
+
+if TYPE_CHECKING:
+    from charlm.inference.trained import TrainedModel
+
+_LEAST_P = 0.01
+"""Where the training text has labels, their probability together is far higher, and so is a separator's after one."""
+_READ, _LISTED = 10_000, 20
+"""Records that are searched for labels, and how many labels an error lists at most."""
+
+
+def check_labels(trained: "TrainedModel", labels: Sequence[str], separator: str) -> None:
+    """DataError for labels with which no record that the weights were trained on begins.
+
+    For running text, and where a training text cannot be read, says if the model does not expect the labels.
+    """
+    unread, records = ["running text"], trained.config.data.records
+    if records:
+        try:
+            seen, unread = trained.seen
+        except DataError as error:
+            unread = [str(error)]
+        else:
+            known = seen_records(seen, trained.vocabulary, records)
+            missing = _never_begun({label: _as_read(trained, label + separator) for label in labels}, known)
+            if not missing:
+                return
+            if not unread:
+                known = itertools.islice(seen_records(seen, trained.vocabulary, records), _READ)
+                allowed = _described(separator, known)
+                found = f"{', '.join(map(repr, missing))} before {separator!r}"
+                raise DataError(
+                    f"--labels: found {found}; no record of the training text begins so; allowed: {allowed}"
+                )
+    _say_if_unexpected(trained, labels, separator)
+
+
+def _as_read(trained: "TrainedModel", text: str) -> str:
+    """A text as the training text has it: rare characters are one symbol."""
+    vocabulary = trained.vocabulary
+    return vocabulary.decode(vocabulary.encode(vocabulary.canonical(text)), "surrogateescape")
+
+
+def _never_begun(beginnings: dict[str, str], records: Iterable[str]) -> list[str]:
+    """The labels with whose beginning no record begins."""
+    sought = tuple(beginnings.values())
+    for record in records:
+        if record.startswith(sought):
+            sought = tuple(beginning for beginning in sought if not record.startswith(beginning))
+            if not sought:
+                break
+    return [label for label, beginning in beginnings.items() if beginning in sought]
+
+
+def _described(separator: str, records: Iterable[str]) -> str:
+    """What stands before the separator in records, if it is of few kinds, as labels are."""
+    known = Counter(record.partition(separator)[0] for record in records if separator and separator in record)
+    if not 0 < len(known) <= _LISTED:
+        return f"what is before {separator!r} at the start of its records"
+    return ", ".join(repr(label) for label, _ in known.most_common())
+
+
+def _say_if_unexpected(trained: "TrainedModel", labels: Sequence[str], separator: str) -> None:
+    """Say so if the model does not expect the separator after a label, or none of the labels at the start of a line."""
+    vocabulary = trained.vocabulary
+    end = int(end_id(vocabulary, trained.config.data.records or LINE_END))
+    of_labels = [vocabulary.encode(vocabulary.canonical(label)) for label in labels]
+    beginnings = [np.concatenate([ids, vocabulary.encode(separator)]) for ids in of_labels]
+    nats = score_texts(trained.network, [as_records(ids, end, ended=False) for ids in beginnings])
+    unexpected = []
+    for label, ids, own in zip(labels, of_labels, nats, strict=True):
+        if separator and np.exp(-own[len(ids)]) < _LEAST_P:
+            unexpected.append(repr(label))
+    p = sum(float(np.exp(-own.sum())) for own in nats)
+    if unexpected:
+        where = f"{separator!r} after {', '.join(unexpected)}"
+        say("labels", f"the model does not expect {where}; see --labels and --separator")
+    elif p < _LEAST_P:
+        say("labels", f"their probability at the start of a line is {p:.1g} together; see --labels")
