@@ -238,7 +238,7 @@ def test_the_page_in_a_browser(trained_run, model, opened):
     assert "lstm: its seeds made 61, 68 and 90 updates, " in cautions[0]
     assert cautions[2].endswith("their seeds overlap, so the difference may be chance")
     cells = view.locator("#comparison tbody tr >> nth=0").locator("td").all_text_contents()
-    assert cells == ["1.500", "512", "7.6e−5", "—", "61,234", "2,014", "1 × 16"]
+    assert cells == ["1.500", "512", "7.6·10⁻⁵", "—", "61,234", "2,014", "1 × 16"]
     assert view.locator("#comparison .best").all_text_contents() == ["1.500", "2.000"]
     assert (view.locator("#passages .sample").count(), view.locator("#written .sample").count()) == (2, 2)
     assert (view.locator("#gradients .trained").count(), view.locator("#gradients .untrained").count()) == (2, 2)
