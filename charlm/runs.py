@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import NoneType
 from typing import Any
@@ -54,6 +54,7 @@ class RunSummary:
     """Score of the best checkpoint, nats per character."""
     scored: ScoredText | None = None
     """What the score is of."""
+    config: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def model(self) -> str | None:
@@ -258,6 +259,7 @@ def describe_run(folder: Path) -> RunSummary:
                 step=progress["step"],
                 best_nats=_best_nats(folder),
                 scored=ScoredText.from_json(progress.get("scored")),
+                config=config,
             )
         except (DamagedCheckpointError, KeyError, TypeError, AttributeError, ValueError):
             continue

@@ -1,7 +1,10 @@
 """charlm runs, charlm report: what there is on disk."""
 
+import contextlib
+import math
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +16,25 @@ from charlm.cli.common import print_json, print_rows, write_page
 from charlm.errors import RunError
 from charlm.runs import RunSummary, describe_run, find_runs
 from charlm.scored import apart, text_names
-from charlm.system.console import say
+from charlm.system.console import say, terminal_columns
 from charlm.system.files import reason_of
-from charlm.system.formatting import format_duration, one_line
+from charlm.system.formatting import columns_of, format_duration, one_line
 
-_NUMBERS = ("updates", "best nats/char")
+_NUMBERS = ("updates", "nats/char")
 """The columns that end at their right."""
+_LEFT_OUT = ("written", "scored on", "updates")
+"""The columns that a narrow terminal does not get, in this order."""
+_SHOWN = {
+    "data.source",
+    "model.cell.kind",
+    "model.cell.hidden",
+    "model.layers",
+    "model.members",
+    *(f"train.{name}_every" for name in ("log", "eval", "save", "sample")),
+}
+"""Options that other columns show, or that follow from the speed of the machine."""
+_MOST_OPTIONS = 3
+"""Of the options that tell runs apart, a table has all or, if there are more than this, none."""
 
 
 def runs(
@@ -57,18 +73,47 @@ def runs(
         columns: dict[str, Callable[[RunSummary], object]] = {
             "run": lambda run: run.path,
             "model": lambda run: run.model and f"{run.model:.100}",
+            **_differing(listed),
             "updates": lambda run: None if run.step is None else f"{run.step:,}",
-            "best nats/char": lambda run: None if run.best_nats is None else f"{run.best_nats:.4f}",
+            "nats/char": lambda run: None if run.best_nats is None else f"{run.best_nats:.4f}",
             "scored on": lambda run: f"{names.get(run.path) or '':.200}",
             "written": lambda run: f"{format_duration(max(0.0, time.time() - run.written_s))} ago",
             "state": lambda run: run.state,
         }
-        rows = [[one_line(str(find(run) or "—")) for find in columns.values()] for run in listed]
-        print_rows([[*columns], *rows], right=[place for place, name in enumerate(columns) if name in _NUMBERS])
+        table = {name: [name, *(one_line(str(find(run) or "—")) for run in listed)] for name, find in columns.items()}
+        width = terminal_columns(sys.stdout) or math.inf
+        for name in _LEFT_OUT:
+            if sum(max(map(columns_of, cells)) + 2 for cells in table.values()) - 2 > width:
+                del table[name]
+        rows = [*zip(*table.values(), strict=True)]
+        print_rows(rows, right=[place for place, name in enumerate(table) if name in _NUMBERS])
         if note := apart([*scored.values()]):
             say("note", note)
     else:
         say("runs", f"none in {where}; start one, for example:", "charlm train my.txt --minutes 10")
+
+
+def _differing(runs: Sequence[RunSummary]) -> dict[str, Callable[[RunSummary], object]]:
+    """A column for each option that tells the runs apart and that no other column shows."""
+    if len(runs) < 2:
+        return {}
+    from charlm.config import flatten
+    from charlm.system.faults import show
+
+    options: dict[Path, dict[str, str]] = {}
+    for run in runs:
+        with contextlib.suppress(RecursionError):  # a forged config
+            flat = flatten(run.config)
+            options[run.path] = {
+                key: value[:60] if isinstance(value, str) else show(value) for key, value in flat.items()
+            }
+    keys = dict.fromkeys(key for each in options.values() for key in each)
+    differing = [
+        key for key in keys if key not in _SHOWN and len({each.get(key, "") for each in options.values() if each}) > 1
+    ]
+    if len(differing) > _MOST_OPTIONS:
+        return {}
+    return {key: lambda run, key=key: options.get(run.path, {}).get(key) for key in differing}
 
 
 def report(

@@ -37,7 +37,7 @@ def test_table_and_json(cli, runs):
     result = cli("runs", runs)
     assert (result.code, result.err) == (0, "")
     header, new, old = [re.split("  +", line) for line in result.out.splitlines()]
-    assert header == ["run", "model", "updates", "best nats/char", "scored on", "written", "state"]
+    assert header == ["run", "model", "updates", "nats/char", "scored on", "written", "state"]
     best = read_header(runs / "new" / FOLDER / BEST)[1]["best_nats"]
     assert new[:5] == [
         str(runs / "new"),
@@ -56,6 +56,19 @@ def test_table_and_json(cli, runs):
     none = cli("runs", runs / "notes").err
     assert none.endswith("; start one, for example: charlm train my.txt --minutes 10\n")
     assert [(path.read_bytes(), path.stat().st_mtime_ns) for path in files] == before
+
+
+def test_options_that_differ_have_columns_and_a_narrow_terminal_gets_fewer(cli, runs, monkeypatch):
+    for file in (LAST, BEST):
+        forge(runs / "new" / FOLDER / file, r"\"bptt\": 8", r"\"bptt\": 9")
+    header, new, old = [re.split("  +", line) for line in cli("runs", runs).out.splitlines()]
+    assert header[:4] == ["run", "model", "train.bptt", "updates"]
+    assert (new[2], old[2]) == ("9", "8")
+    monkeypatch.setattr("charlm.cli.runs.terminal_columns", lambda stream: 80)
+    monkeypatch.chdir(runs)
+    lines = cli("runs", "new").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert re.split("  +", lines[0]) == ["run", "model", "updates", "nats/char", "state"]
 
 
 def forged(content: bytes, old: str, new: str) -> bytes:
