@@ -280,7 +280,7 @@ def write_between(page: Path, mark: str, table: str) -> None:
 
 def draw(results: Results) -> None:
     """Validation score over training time: a line for each row, and nanoGPT's stars."""
-    lines = [results[row.name][0] for row in plays_rows(results)]
+    lines = [results[row.name] for row in plays_rows(results)]
     if not lines:
         return
     import matplotlib
@@ -290,19 +290,20 @@ def draw(results: Results) -> None:
 
     figure, axes = pyplot.subplots(figsize=(9, 5))
     style: dict[str, Any] = {"textcoords": "offset points", "bbox": {"color": "white", "alpha": 0.8, "pad": 1}}
-    for run in lines:
-        seconds = run.curve[-1][0]
-        axes.plot(*zip(*run.curve, strict=True), color="tab:blue", alpha=0.5)
-        axes.plot(seconds, run.nats, "o", color="tab:blue")
-        label = f"{model(run)}: {run.nats:.2f}"
-        offset, align = ((0, -17), "center") if run is lines[0] else ((-8, -15), "right")
-        axes.annotate(label, (seconds, run.nats), offset, ha=align, color="tab:blue", weight="bold", **style)
+    ends = []
+    for runs in lines:
+        seconds, nats = runs[0].curve[-1][0], statistics.mean(run.nats for run in runs)
+        ends.append(nats)
+        axes.plot(*zip(*runs[0].curve, strict=True), color="tab:blue", alpha=0.5)
+        axes.plot(seconds, nats, "o", color="tab:blue")
+        label = f"{model(runs[0])}: {nats:.2f}"
+        offset, align = ((0, -17), "center") if runs is lines[0] else ((-8, -15), "right")
+        axes.annotate(label, (seconds, nats), offset, ha=align, color="tab:blue", weight="bold", **style)
     for name, (seconds, nats) in PUBLISHED.items():
         axes.plot(seconds, nats, "k*", markersize=9)
         axes.annotate(name, (seconds, nats), (-9, 20), ha="right", **style)
     axes.set_title("Tinyshakespeare: four times, four models that charlm chose", loc="left")
     axes.set(xscale="log", xlabel="training time", ylabel="validation, nats per character (lower is better)")
-    ends = [run.nats for run in lines]
     axes.set(xlim=(5, 4000), ylim=(min(ends) - 0.06, max(*ends, 1.9) + 0.05))
     axes.set_xticks([60 * minutes for minutes in MINUTES.values()], list(MINUTES))
     axes.minorticks_off()

@@ -160,3 +160,19 @@ def test_the_layout_names_every_layer():
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     [layers] = re.findall(r"^layers = \[(.*?)\]", project, re.DOTALL | re.MULTILINE)
     assert named == re.findall(r"\w+", layers)
+
+
+KEYS = {"Esc": '"Escape"', "Tab": '"Tab"', "Alt+1": "altKey", "Alt+5": "Digit([1-5])", "n": " n: (", "p": " p: ("}
+
+
+@pytest.mark.parametrize(("name", "page"), [("report", "report"), ("look", "look"), ("browser", "model")])
+def test_parts_and_keys_that_are_told_of_are_on_the_page(name, page):
+    told, web = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8"), ROOT / "charlm/web"
+    files = [web / page / "page.html", *web.glob(f"{page}/*.js"), *web.glob("shared/*.js")]
+    source = "".join(file.read_text(encoding="utf-8") for file in files)
+    parts = re.findall(r"^- \*\*([^*]+)\*\*", told, re.MULTILINE)
+    assert len(parts) > 4
+    assert [part for part in parts if part.split()[-1].lower() not in source.lower()] == []
+    keys = {key for pair in re.findall(r"\b(Esc|Tab|Alt\+\w)\b|`([np])`", told) for key in pair if key}
+    assert [key for key in keys if KEYS[key] not in source] == []
+    assert re.findall(r"\b[Kk]eys? \d", told) == []

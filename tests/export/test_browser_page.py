@@ -219,6 +219,17 @@ def test_records_are_typed_and_copied_with_their_separator(page):
     assert view.evaluate("navigator.clipboard.readText()").rstrip("\n=") == "\n==\n".join(expected)
 
 
+def test_prompt_and_settings_outlive_a_reload(page):
+    view = page(model_of("gru"))
+    view.fill("#prompt", "abé")
+    view.fill("#temperature", "0.3")
+    view.reload()
+    done(view)
+    assert (view.input_value("#prompt"), view.input_value("#temperature")) == ("abé", "0.3")
+    assert view.input_value("#wildness") == "0.3"
+    assert view.text_content("#paper").startswith("abé")
+
+
 def test_what_follows_a_long_prompt_is_in_sight(opened_model):
     _, view = opened_model("characters")
     view.click("#write-tab")

@@ -5,7 +5,7 @@ import { byId, element } from "../shared/elements.js";
 import { unitName, unitSays, whole } from "../shared/numbers.js";
 import { bitsAt, Pane } from "../shared/prediction.js";
 import { PART, RECORD_END } from "../shared/printable.js";
-import { composing, copied, listed, tellUnknown } from "./fields.js";
+import { composing, copied, keepOverReload, listed, tellUnknown } from "./fields.js";
 import { Writer } from "./writer.js";
 
 const SEEDS = 2 ** 32;
@@ -44,6 +44,7 @@ export class WriteTab {
       return unknown.length ? `The model never writes ${listed(unknown)}.` : "";
     });
     const form = byId("settings");
+    keepOverReload(form);
     form.addEventListener("submit", (event) => {
       event.preventDefault();
       this.write();
