@@ -1,6 +1,6 @@
 // A chart: one or two curves of every run over a shared axis, with a cursor, a selection by dragging, and notes.
 
-import { element, svg } from "../shared/elements.js";
+import { element, oneStop, svg } from "../shared/elements.js";
 import { short } from "../shared/numbers.js";
 import { extent, makeScale, ticksOf, widened } from "../shared/scale.js";
 import { chartWords, nearest, seenValues, smoothed } from "./curve.js";
@@ -33,11 +33,13 @@ export class Chart {
     this.button = element("button", { type: "button", className: "small", textContent: "log y", onclick, ...label });
     const save = { type: "button", className: "small", textContent: "SVG", "aria-label": `save ${what.name} as SVG` };
     const saved = element("button", { ...save, onclick: () => saveSvg(this.svg, `${what.id}.svg`) });
+    const tools = element("span", { role: "group", "aria-label": what.name }, this.button, " ", saved);
+    oneStop(tools);
     this.svg = svg("svg", { class: "plot", "aria-hidden": "true" });
     this.tip = element("div", { className: "tip", hidden: true });
     const keys = { tabIndex: 0, role: "application", "aria-describedby": "keys" };
     this.area = element("div", { className: "area", ...keys }, this.svg, this.tip);
-    box.append(element("div", { className: "head" }, this.title, element("span", {}, this.button, " ", saved)), this.area);
+    box.append(element("div", { className: "head" }, this.title, tools), this.area);
     this.listen();
     new ResizeObserver(() => this.draw()).observe(this.area);
   }
