@@ -56,9 +56,9 @@ def train(
     Without --config, charlm chooses settings for the text, the minutes and this machine, says why, and ends with a
     sample. `charlm config suggest` prints the same settings as YAML.
 
-    Ctrl-C finishes the step, writes a checkpoint and prints how to resume. A second Ctrl-C quits at once. SIGTERM,
-    SIGQUIT, a closed terminal (SIGHUP), and the warnings of batch systems (SIGUSR1, SIGUSR2, SIGXCPU) do the same. The
-    exit code is 128 + the signal's number.
+    Ctrl-C finishes the step, writes a checkpoint and prints how to resume. SIGTERM, SIGQUIT, a closed terminal
+    (SIGHUP), and the warnings of batch systems (SIGUSR1, SIGUSR2, SIGXCPU) do the same. A second Ctrl-C, SIGTERM or
+    SIGQUIT quits at once. The exit code is 128 + the signal's number.
 
     \b
     Examples:

@@ -114,13 +114,16 @@ def _received(url: str, remedy: str) -> Iterator[bytes]:
                     allowed = f"allowed: at least {_LEAST_BYTES_PER_S:,} bytes per second"
                     raise DataError(f"{url}: found {count:,} bytes in {elapsed_s:.0f} s; {allowed}; {remedy}")
                 yield block
+            if response.length:
+                allowed = f"allowed: {count + response.length:,}"
+                raise DataError(f"{url}: found {count:,} bytes and then the end; {allowed}; {remedy}")
     except (OSError, http.client.HTTPException) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
         first: BaseException = error
         while cause := first.__cause__ or first.__context__:
             first = cause
-        raise DataError(f"{url}: {reason_of(first)}; {remedy}") from error
+        raise DataError(f"{url}: {' '.join(reason_of(first).split())}; {remedy}") from error
 
 
 def _text_in(body: IO[bytes], url: str, remedy: str) -> Iterator[bytes]:

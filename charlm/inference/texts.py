@@ -27,7 +27,8 @@ Pool = Literal["last", "mean"]
 def one_text(text: Any, name: str) -> str:
     """The text itself; TypeError for anything else, which is named by `name`."""
     if not isinstance(text, str):
-        raise TypeError(f"{name}: found {type(text).__name__}; allowed: str")
+        found = f"{text}, a missing value" if str(text) in _MISSING else type(text).__name__
+        raise TypeError(f"{name}: found {found}; allowed: str")
     return text
 
 

@@ -212,13 +212,16 @@ class TrainedModel:
         encoded = self._encoded(text, skip_unknown=skip_unknown)
         return evaluate(self.network, encoded, streams=streams, per_symbol=per_symbol)
 
-    def evaluate_dynamically(self, text: str | EncodedText, **options: Any) -> Evaluation:
+    def evaluate_dynamically(
+        self, text: str | EncodedText, *, skip_unknown: bool = False, **options: Any
+    ) -> Evaluation:
         """Score a text while the model learns from what it has scored; afterwards the model is as it was.
 
         options: lr, decay, steps and per_symbol, see `charlm.inference.dynamic.evaluate_dynamically`. No other thread
         may use the model meanwhile. DataError if the training text has changed or is gone, and for a model of records.
         """
-        return evaluate_dynamically(self.network, self._encoded(text), self.corpus.splits["train"], **options)
+        encoded = self._encoded(text, skip_unknown=skip_unknown)
+        return evaluate_dynamically(self.network, encoded, self.corpus.splits["train"], **options)
 
     def surprise(
         self,
@@ -237,7 +240,11 @@ class TrainedModel:
         if worst is not None:
             worst = in_range("worst", worst, 1, LARGEST)
         texts = [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
-        prefix, means = re.compile(after), []
+        try:
+            prefix, means = re.compile(after), []
+            prefix.match("")
+        except (re.error, TypeError) as error:
+            raise ValueError(f"after: found {after!r:.80}: {error}; allowed: a regular expression for text") from None
         for text, bits in zip(texts, self.char_surprise(texts, unknown_as=unknown_as), strict=True):
             count = len(text) + self.network.reads_records - prefix_length(prefix, text)
             means.append(surprise_of(bits[max(len(bits) - count, 0) :], worst))
@@ -275,7 +282,7 @@ class TrainedModel:
         ids = [as_records(ids, self.network.reset_id, ended=False) for ids in all_ids]
         return text_features(self.network, ids, pool)
 
-    def activations(self, text: str | EncodedText) -> dict[str, npt.NDArray[np.float32]]:
+    def activations(self, text: str | EncodedText, *, skip_unknown: bool = False) -> dict[str, npt.NDArray[np.float32]]:
         """Every state and gate of every layer after each symbol of a text: {"h_l0": [N, H], …}.
 
         A name is that of the cell's equations (`charlm cells show`) and the layer's number. The text's symbols are
@@ -283,14 +290,14 @@ class TrainedModel:
         loop, in float32 on the CPU. With several members, of the first.
         """
         network = self.first_member("activations").on_cpu_in_float32().single_network
-        parts = [*activations(network, self._encoded(text).ids)]
+        parts = [*activations(network, self._encoded(text, skip_unknown=skip_unknown).ids)]
         found = {}
         for layer, name, is_gate in parts[0] if parts else ():
             if not (is_gate and (layer, name, False) in parts[0]):  # a state keeps its name
                 found[f"{name}_l{layer}"] = np.concatenate([part[layer, name, is_gate] for part in parts])
         return found
 
-    def gradient_norms(self, text: str | EncodedText) -> npt.NDArray[np.float64]:
+    def gradient_norms(self, text: str | EncodedText, *, skip_unknown: bool = False) -> npt.NDArray[np.float64]:
         """How far gradients reach: the norm of ∂loss_t/∂x_{t−k} for each layer and k = 1 … K: [L, K].
 
         loss_t is the loss, in nats, of the character after step t. x_{t−k} is the layer's input at step t − k: for the
@@ -298,7 +305,8 @@ class TrainedModel:
         below. The mean over up to 256 positions t of the text. K is 100, or less for a short text. With several
         members, of the first. DataError for a text shorter than four.
         """
-        return gradient_norms(self.first_member("gradients").single_network, self._encoded(text).ids)
+        ids = self._encoded(text, skip_unknown=skip_unknown).ids
+        return gradient_norms(self.first_member("gradients").single_network, ids)
 
     def classify(
         self,

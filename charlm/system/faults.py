@@ -102,7 +102,8 @@ def _explain(fault: Any, path: Path, value: Any, node: Schema, schema: Schema) -
     kind = fault["type"]
     if kind == "extra_forbidden":
         known = list(node.get("properties", {}))
-        elsewhere = next(options_named(str(path[-1]), schema), "")
+        here = ".".join(map(str, path))  # an option of other kinds
+        elsewhere = next((option for option in options_named(str(path[-1]), schema) if option != here), "")
         hint = f"; did you mean {elsewhere!r}?" if elsewhere else nearest(path[-1], known)
         return (), f"unknown key; allowed: {', '.join(known)}{hint}"
     if kind == "value_error":  # from our validators: "key: found …; allowed: …", or without the key

@@ -84,8 +84,9 @@ def fine_tuned_vocabulary(config: Config, init_from: Checkpoint, text: CountedSo
             f"{counted(len(vocabulary), 'character')}; --set data.grow_vocabulary=true adds the new ones"
         )
     grown = vocabulary.extended(unknown)
-    if not config.model.embedding:
-        _check_same_first_layer(config.model.cell, len(vocabulary), len(grown))
+    model = init_from.config.model  # the run's: settings that are being chosen do not have it yet
+    if not model.embedding:
+        _check_same_first_layer(model.cell, len(vocabulary), len(grown))
     say("grow", f"{counted(len(unknown), 'new character')}: {listed}")
     return grown
 

@@ -43,6 +43,7 @@ OVERRIDDEN = [
     ("", ["lr=0.01"], f"lr: unknown key; allowed: {KEYS}; did you mean 'optimizer.lr'?"),
     ("", ["cell=gru"], f"cell: unknown key; allowed: {KEYS}; did you mean 'model.cell.kind'?"),
     ("", ["train.max_steps=null"], NO_LIMIT),
+    ("", ["optimizer.momentum=1"], "optimizer.momentum: unknown key; allowed: name, lr, weight_decay, clip_norm, "),
     # What is overwritten is not to blame.
     ("", ["model.cell.hidden=x", "model.cell={kind: gru, hidden: 0}"], "model.cell.hidden: found 0; allowed: an inte"),
     ("seed: 5", ["seed.a=3"], "found seed: 5, which has no keys; allowed: --set seed=VALUE"),

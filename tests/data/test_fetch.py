@@ -32,10 +32,16 @@ def zipped(*contents: bytes, **fields: int) -> bytes:
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Files of a folder; `slow.txt` comes one byte after the other, without end."""
+    """Files of a folder; `slow.txt` comes one byte after the other, without end; `short.txt` ends early."""
 
     def do_GET(self) -> None:
         with contextlib.suppress(OSError):  # the client has gone
+            if self.path == "/short.txt":
+                self.send_response(200)
+                self.send_header("Content-Length", "1000")
+                self.end_headers()
+                self.wfile.write(b"abc")
+                return
             if self.path != "/slow.txt":
                 super().do_GET()
                 return
@@ -115,5 +121,13 @@ def test_a_server_that_sends_hardly_anything_is_left(text, tmp_path, monkeypatch
     monkeypatch.setattr("charlm.data.fetch.TIMEOUT_S", 0.2)
     monkeypatch.setitem(CATALOG[text], "url", CATALOG[text]["url"].replace("served", "slow"))
     with pytest.raises(DataError, match=r" bytes in 0 s; allowed: at least 10,000 bytes per second; run the "):
+        fetch(text)
+    assert [*(tmp_path / "data").iterdir()] == []
+
+
+def test_a_connection_that_ends_early_is_said(text, tmp_path, monkeypatch):
+    entry = CATALOG[text] | {"url": CATALOG[text]["url"].replace("served", "short")}
+    monkeypatch.setitem(CATALOG, text, entry)
+    with pytest.raises(DataError, match="found 3 bytes and then the end; allowed: 1,000; run the command again"):
         fetch(text)
     assert [*(tmp_path / "data").iterdir()] == []

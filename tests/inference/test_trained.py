@@ -93,8 +93,12 @@ def test_what_is_no_text_and_characters_that_the_model_does_not_know_are_refused
     for method in of_one:
         with pytest.raises(VocabularyError):
             method("so Z")
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=r": found nan, a missing value; allowed: str$"):
             method(float("nan"))
+    with pytest.raises(
+        ValueError, match=r"^after: found '\(': missing \), .*; allowed: a regular expression
+    ):
+        model.surprise(["so"], after="(")
     for method in of_lists:
         with pytest.raises(VocabularyError, match=r"^texts\[1\]: .*; (skip_unknown=True|unknown_as=20) |^lines\[1\]: "):
             method(["so", "Z"])

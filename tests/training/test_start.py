@@ -7,6 +7,8 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.checkpoint import read_checkpoint
+from charlm.choice.families import Request
+from charlm.choice.suggest import suggest
 from charlm.config import load_config, parse_config
 from charlm.errors import ConfigError, DataError, RunError
 from charlm.model import build_model, count_parameters
@@ -119,6 +121,9 @@ def test_new_characters_must_leave_the_step_of_the_first_layer_as_it_is(tmp_path
     with pytest.raises(ConfigError, match=r"^data.grow_vocabulary: found \d+ characters that grow to \d+, and "):
         start_run(config, tmp_path / "second", read_checkpoint(tmp_path / "first" / LAST))
     assert not (tmp_path / "second").exists()
+    request = Request(str(other), 1, {"data.grow_vocabulary": True}, read_checkpoint(tmp_path / "first" / LAST))
+    with pytest.raises(ConfigError, match=r"^data.grow_vocabulary: found \d+ characters that grow to \d+, and "):
+        suggest(request)
 
 
 def test_the_start_is_scored_and_kept_if_no_update_improves_on_it(tmp_path, config_of, first):
