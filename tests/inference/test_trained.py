@@ -95,9 +95,7 @@ def test_what_is_no_text_and_characters_that_the_model_does_not_know_are_refused
             method("so Z")
         with pytest.raises(TypeError, match=r": found nan, a missing value; allowed: str$"):
             method(float("nan"))
-    with pytest.raises(
-        ValueError, match=r"^after: found '\(': missing \), .*; allowed: a regular expression
-    ):
+    with pytest.raises(ValueError, match=r"^after: found '\(': missing \), .*; allowed: a regular expression for text"):
         model.surprise(["so"], after="(")
     for method in of_lists:
         with pytest.raises(VocabularyError, match=r"^texts\[1\]: .*; (skip_unknown=True|unknown_as=20) |^lines\[1\]: "):
