@@ -28,6 +28,8 @@ TEXT = "text.txt"
 """The text of a run that read it from a pipe."""
 METRICS, SAMPLES = "metrics.jsonl", "samples.jsonl"
 CHARTS = "train", "valid"
+INTERVALS = ("train.log_every", "train.eval_every", "train.save_every", "train.sample_every")
+"""Options that follow from the speed of the machine and change nothing that is learned: no difference of runs."""
 LOG_BYTES = 500_000_000
 """The largest METRICS and SAMPLES that are read: about two million rows."""
 HEADER_BYTES = 4_000_000

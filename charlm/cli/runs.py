@@ -14,7 +14,7 @@ import typer
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows, write_page
 from charlm.errors import RunError
-from charlm.runs import RunSummary, describe_run, find_runs
+from charlm.runs import INTERVALS, RunSummary, describe_run, find_runs
 from charlm.scored import apart, text_names
 from charlm.system.console import say, terminal_columns
 from charlm.system.files import reason_of
@@ -24,15 +24,8 @@ _NUMBERS = ("updates", "nats/char")
 """The columns that end at their right."""
 _LEFT_OUT = ("written", "scored on", "updates")
 """The columns that a narrow terminal does not get, in this order."""
-_SHOWN = {
-    "data.source",
-    "model.cell.kind",
-    "model.cell.hidden",
-    "model.layers",
-    "model.members",
-    *(f"train.{name}_every" for name in ("log", "eval", "save", "sample")),
-}
-"""Options that other columns show, or that follow from the speed of the machine."""
+_SHOWN = ("data.source", "model.cell.kind", "model.cell.hidden", "model.layers", "model.members")
+"""Options that other columns show."""
 _MOST_OPTIONS = 3
 """Of the options that tell runs apart, a table has all or, if there are more than this, none."""
 
@@ -108,9 +101,11 @@ def _differing(runs: Sequence[RunSummary]) -> dict[str, Callable[[RunSummary], o
                 key: value[:60] if isinstance(value, str) else show(value) for key, value in flat.items()
             }
     keys = dict.fromkeys(key for each in options.values() for key in each)
-    differing = [
-        key for key in keys if key not in _SHOWN and len({each.get(key, "") for each in options.values() if each}) > 1
-    ]
+    differing: list[str] = []
+    for key in keys:
+        values = {each.get(key, "") for each in options.values() if each}
+        if len(values) > 1 and key not in _SHOWN and key not in INTERVALS:
+            differing.append(key)
     if len(differing) > _MOST_OPTIONS:
         return {}
     return {key: lambda run, key=key: options.get(run.path, {}).get(key) for key in differing}

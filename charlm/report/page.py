@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from charlm.config.yaml import dump_flow
 from charlm.report.run import PLACES, VALUES, Floats, ReportedRun, short_names
+from charlm.runs import INTERVALS
 from charlm.scored import apart, text_names
 from charlm.system.formatting import one_line, source_name
 from charlm.version import __version__
@@ -18,8 +19,6 @@ MOST = 1200
 """Points of a curve on the page, which is about as many pixels as it is wide."""
 SAMPLES = 20
 """How many samples of a run the page has at most: most of them early, where noise becomes words."""
-_INTERVALS = ("train.log_every", "train.eval_every", "train.save_every", "train.sample_every")
-"""Options that follow from the speed of the machine and change nothing that is learned: no difference of runs."""
 COLORS, DASHES = 8, 4
 """How many colors and kinds of dashes charlm/web/report/page.css has for runs."""
 SAMPLE_LENGTH = 1000
@@ -169,5 +168,5 @@ def settings_data(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
     for key in dict.fromkeys(key for run in runs for key in run.options):
         values = [dump_flow(each.options[key]) if key in each.options else None for each in runs]
         known = {value for value, run in zip(values, runs, strict=True) if run.options}
-        settings.append({"key": key, "values": values, "differs": len(known) > 1 and key not in _INTERVALS})
+        settings.append({"key": key, "values": values, "differs": len(known) > 1 and key not in INTERVALS})
     return settings
