@@ -117,13 +117,16 @@ def _received(url: str, remedy: str) -> Iterator[bytes]:
             if response.length:
                 allowed = f"allowed: {count + response.length:,}"
                 raise DataError(f"{url}: found {count:,} bytes and then the end; {allowed}; {remedy}")
-    except (OSError, http.client.HTTPException) as error:
+    except OSError as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
         first: BaseException = error
         while cause := first.__cause__ or first.__context__:
             first = cause
         raise DataError(f"{url}: {' '.join(reason_of(first).split())}; {remedy}") from error
+    except http.client.HTTPException as error:
+        fault = f"found {count:,} bytes and then no valid HTTP ({type(error).__name__})"
+        raise DataError(f"{url}: {fault}; {remedy}") from error
 
 
 def _text_in(body: IO[bytes], url: str, remedy: str) -> Iterator[bytes]:

@@ -32,7 +32,7 @@ def zipped(*contents: bytes, **fields: int) -> bytes:
 
 
 class Handler(SimpleHTTPRequestHandler):
-    """Files of a folder; `slow.txt` comes one byte after the other, without end; `short.txt` ends early."""
+    """Files of a folder, and some that fail: `slow.txt` comes one byte after the other, without end."""
 
     def do_GET(self) -> None:
         with contextlib.suppress(OSError):  # the client has gone
@@ -41,6 +41,12 @@ class Handler(SimpleHTTPRequestHandler):
                 self.send_header("Content-Length", "1000")
                 self.end_headers()
                 self.wfile.write(b"abc")
+                return
+            if self.path == "/chunks.txt":
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                self.wfile.write(b"3\r\nabc\r\nno number\r\n")
                 return
             if self.path != "/slow.txt":
                 super().do_GET()
@@ -125,9 +131,13 @@ def test_a_server_that_sends_hardly_anything_is_left(text, tmp_path, monkeypatch
     assert [*(tmp_path / "data").iterdir()] == []
 
 
-def test_a_connection_that_ends_early_is_said(text, tmp_path, monkeypatch):
-    entry = CATALOG[text] | {"url": CATALOG[text]["url"].replace("served", "short")}
+@pytest.mark.parametrize(
+    ("file", "fault"),
+    [("short", "the end; allowed: 1,000"), ("chunks", "no valid HTTP (IncompleteRead)")],
+)
+def test_an_answer_that_breaks_off_is_said(text, tmp_path, monkeypatch, file, fault):
+    entry = CATALOG[text] | {"url": CATALOG[text]["url"].replace("served", file)}
     monkeypatch.setitem(CATALOG, text, entry)
-    with pytest.raises(DataError, match="found 3 bytes and then the end; allowed: 1,000; run the command again"):
+    with pytest.raises(DataError, match=re.escape(f"found 3 bytes and then {fault}; run the command again")):
         fetch(text)
     assert [*(tmp_path / "data").iterdir()] == []
