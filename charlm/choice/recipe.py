@@ -20,8 +20,10 @@ _SHORT = 2000
 """Updates of a short run."""
 _EVALUATIONS = 20
 """How many evaluations to make at most."""
-_EVALUATIONS_SHARE = (1 / 6, 1 / 2), (0.007, 0.05)
-"""Minutes, and the share of them that all evaluations may take, with their checkpoints; in between it rises evenly."""
+_EVALUATIONS_SHARE = 0.05
+"""Share of the minutes that all evaluations may take, with their checkpoints."""
+_SHORT_MINUTES, _SHORT_SHARE = (1 / 6, 1 / 2), 0.007
+"""That share of a run of ten seconds that reads its text once. It rises evenly, to half a minute or three passes."""
 _SAVING_S = 0.02
 """What a small checkpoint takes."""
 _READ_AT, _FEW_EPOCHS = 0.9, 3.0
@@ -117,8 +119,10 @@ def _eval_every(candidate: Candidate, minutes: float) -> int:
     least_windows = 4 * WARMUP / candidate.config.train.bptt
     windows = max(candidate.valid_chars / candidate.chars_per_update, least_windows)
     each_s = EVALUATION_COST * windows * candidate.update_s + _SAVING_S
-    all_s = float(np.interp(minutes, *_EVALUATIONS_SHARE)) * 60 * minutes
-    evaluations = min(_EVALUATIONS, int(all_s / each_s))
+    shares = _SHORT_SHARE, _EVALUATIONS_SHARE
+    # After a few passes a run can overfit, which only a curve of many points shows.
+    share = max(np.interp(minutes, _SHORT_MINUTES, shares), np.interp(candidate.epochs, (1, _FEW_EPOCHS), shares))
+    evaluations = min(_EVALUATIONS, int(share * 60 * minutes / each_s))
     if evaluations <= 1:
         return 0
     return _round_up(candidate.updates / evaluations)

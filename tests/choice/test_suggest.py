@@ -141,13 +141,14 @@ def test_who_gives_a_short_text_that_may_have_words_is_told_what_to_expect(text_
     [
         (60_000, 0.5, 8, 12),
         (200_000, 0.4, 4, 10),
-        (60_000, 1 / 6, 0, 1),
+        (60_000, 1 / 6, 3, 6),
+        (200_000, 0.3, 6, 10),
         (1_000_000, 0.3, 0, 1),
         (200_000, 30, 15, 20),
     ],
 )
 def test_evaluations_are_as_many_as_the_time_allows(text_of, chars, minutes, least, most):
-    """About ten in half a minute on a small text, so that overfitting shows; none that cost a short run its updates."""
+    """About ten where the text is read often, so that overfitting shows; none that cost a short run its updates."""
     text_of(chars)
     suggestion = suggest(Request("my.txt", minutes))
     every = suggestion.config.train.eval_every
