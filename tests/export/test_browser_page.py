@@ -178,9 +178,10 @@ def test_a_completion_ends_with_the_line(page):
         trained.network.decoder.bias[int(trained.vocabulary.encode("\n")[0])] += 50
     view = page(trained)
     view.click("#complete-tab")
-    view.fill("#typed", "ab")
+    view.fill("#typed", "ab\n\nab")
     view.wait_for_selector("#next button")
     assert view.text_content("#ghost .ahead") == "⏎"
+    assert view.text_content("#ghost") == "ab\n\nab⏎"
 
 
 @pytest.mark.parametrize("name", MODELS)

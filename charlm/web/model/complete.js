@@ -1,6 +1,6 @@
 // The tab that completes a text while it is typed.
 
-import { byId, element } from "../shared/elements.js";
+import { byId, element, setText } from "../shared/elements.js";
 import { bar } from "../shared/prediction.js";
 import { excerpt, printable } from "../shared/printable.js";
 import { directionOf } from "../shared/text.js";
@@ -45,7 +45,7 @@ export class CompleteTab {
     fault.replaceChildren();
     if (unknown.length) tellUnknown(fault, this.field, this.vocabulary, unknown, () => this.update());
     const reading = await this.context.read(ids, (index) => {
-      byId("next").textContent = `reading: ${Math.floor((100 * index) / ids.length)} %`;
+      setText(byId("next"), `reading: ${Math.floor((100 * index) / ids.length)} %`);
     });
     if (reading) this.show(this.continuation(reading), this.nextOnes(reading.logits));
   }
@@ -78,12 +78,12 @@ export class CompleteTab {
     // The gray text can stand in the field only where nothing else stands.
     const fits = selectionStart === selectionEnd && selectionEnd === value.length;
     const gray = printable(ahead).replace("\n", "⏎");
+    const begin = value.lastIndexOf("\n") + 1;
+    const [lines, line] = [value.slice(0, begin), value.slice(begin)];
+    const [above, last] = byId("ghost").children;
+    setText(above, lines);
     // Apart from what is typed, of which it must not move a character: in a bdi element, with the direction of the line.
-    const dir = directionOf(value.slice(value.lastIndexOf("\n") + 1)) ?? "auto";
-    byId("ghost").replaceChildren(
-      element("span", { className: "typed", textContent: value }),
-      element("bdi", { className: "ahead", dir, textContent: fits ? gray : "" }),
-    );
+    last.replaceChildren(line, element("bdi", { className: "ahead", dir: directionOf(line) ?? "auto", textContent: fits ? gray : "" }));
     byId("ghost").scrollTop = this.field.scrollTop;
     byId("beside").textContent = fits ? "" : gray;
     const word = Array.from(this.word());

@@ -1,7 +1,7 @@
 // The tab that writes.
 
 import { fillLegend } from "../shared/colors.js";
-import { byId, element } from "../shared/elements.js";
+import { byId, element, setText } from "../shared/elements.js";
 import { unitName, unitSays, whole } from "../shared/numbers.js";
 import { bitsAt, Pane } from "../shared/prediction.js";
 import { PART, RECORD_END } from "../shared/printable.js";
@@ -152,7 +152,7 @@ export class WriteTab {
     this.shown = this.writer.characters.length;
     if (isFollowed) box.scrollTop = box.scrollHeight;
     if (first > 0) this.view.scrollTo(first);
-    byId("write-status").textContent = this.status(total);
+    setText(byId("write-status"), this.status(total));
   }
 
   status(total) {

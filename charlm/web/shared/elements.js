@@ -23,6 +23,11 @@ export function svg(tag, attributes = {}, ...children) {
   return node;
 }
 
+/** Sets a text unless it stands there already: for an equal one, too, the browser would lay out a long text again. */
+export function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
 /** Shows the data of the page with show(data), or says why it cannot be shown. */
 export async function showPage(show) {
   try {
