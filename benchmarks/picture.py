@@ -135,7 +135,7 @@ def point_at_text(view: Page) -> None:
 def point_at_loss(view: Page) -> None:
     """Point at the middle of the chart of the loss, and show a sample of the beginning."""
     view.fill("#sample-slider", "3")
-    view.hover("#chart-loss .area")
+    view.hover("#chart-score .area")
 
 
 def save(picture: Image.Image, name: str) -> None:

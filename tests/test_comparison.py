@@ -1,6 +1,7 @@
 """Cells compared: sizes that match, a comparison that goes on, the measures, and the page."""
 
 import json
+import math
 import re
 import shutil
 from dataclasses import replace
@@ -20,7 +21,7 @@ from charlm.config import flatten
 from charlm.errors import ConfigError
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM, count_parameters
-from charlm.report.page import report_page
+from charlm.report.page import report_page, text_data
 from charlm.report.run import read_run
 from charlm.runs import find_runs
 from tests.browser import HOSTILE, check_access, data_of
@@ -227,6 +228,7 @@ def test_the_page_in_a_browser(trained_run, model, opened):
     other = {"cell": f"cells/{HOSTILE}.py", "nats": 2.25, "nats_after_chars": 2.0, "memory": None, "gradient": None}
     plan = Plan(f"texts/{HOSTILE}", 2, (lstm["cell"], other["cell"]), seeds=3)
     comparison = comparison_data(plan, [row | lstm, row | other], [model, model])
+    comparison["passages"] = [text_data("abc", [1.0, 2.0, math.nan]), text_data("abc", [7.0, 2.0, math.nan])]
     record = read_run(trained_run)
     path, records = record.about.path, []
     for name in comparison["runs"]:
@@ -246,6 +248,12 @@ def test_the_page_in_a_browser(trained_run, model, opened):
     said = re.match(r"What is left of the gradient 100 characters back: lstm (\S+) trained, (\S+) untrained; ", told)
     assert said[1] != said[2]
     assert view.evaluate("window.broken") is None
-    check_access(view, 20)
+    shades = "spans => spans.map(span => span.style.backgroundColor)"
+    differences = ["rgba(30, 110, 210, 0.72)", "", "rgba(230, 120, 0, 0.72)", ""]  # those of "bc" are alike
+    assert view.eval_on_selector_all("#passages .sample span", shades) == differences
+    view.click("#passage-colors [value=surprise]")
+    surprises = view.eval_on_selector_all("#passages .sample span", shades)
+    assert surprises[1:3] == surprises[4:6] != differences[1:3]
+    check_access(view, 21)
     view.click("#legend button >> nth=0")  # a run that is hidden is hidden everywhere
     assert (view.locator("#gradients .trained").count(), view.locator("#passages .sample").count()) == (1, 1)

@@ -117,7 +117,7 @@ def report(
 ) -> None:
     """Write a page of HTML about one or several runs.
 
-    Shows curves of loss, learning rate, gradient norm and speed, settings that differ, samples over time, and final
+    Shows curves of scores, learning rate, gradient norm and speed, settings that differ, samples over time, and final
     scores; for a comparison's folder, its measures. One file: open it in a browser, offline, or send it to a colleague.
 
     \b

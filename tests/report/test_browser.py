@@ -21,11 +21,11 @@ def view(opened, learning):
     return opened(report_page([read_run(learning("one", 1.0)), read_run(learning("two", 2.0))]))
 
 
-def lines(view, chart="loss"):
+def lines(view, chart="score"):
     return view.locator(f"#chart-{chart} path.line").count()
 
 
-def point_at(view, share, chart="loss"):
+def point_at(view, share, chart="score"):
     box = view.locator(f"#chart-{chart} .area").bounding_box()
     left, right = 62, 24  # margins of the plot
     view.mouse.move(box["x"] + left + share * (box["width"] - left - right), box["y"] + 60)
@@ -33,20 +33,20 @@ def point_at(view, share, chart="loss"):
 
 def test_a_chart_is_saved_as_it_looks(view):
     with view.expect_download() as saved:
-        view.click("#chart-loss button:has-text('SVG')")
+        view.click("#chart-score button:has-text('SVG')")
     picture = Path(saved.value.path()).read_text(encoding="utf-8")
-    assert saved.value.suggested_filename == "loss.svg"
+    assert saved.value.suggested_filename == "score.svg"
     assert picture.startswith("<svg ")
     assert picture.count("stroke: rgb(0, 114, 178)") > 1  # the first run's color, without a style sheet
 
 
 def curve(view):
-    return view.get_attribute("#chart-loss path.line", "d")
+    return view.get_attribute("#chart-score path.line", "d")
 
 
 def test_the_pointer_tells_the_values_of_all_runs(view):
     assert (lines(view), lines(view, "lr"), lines(view, "grad"), lines(view, "speed")) == (4, 2, 2, 2)
-    tip = view.locator("#chart-loss .tip")
+    tip = view.locator("#chart-score .tip")
 
     point_at(view, 1.0)
     assert tip.text_content().startswith("update 200")
@@ -60,7 +60,7 @@ def test_the_pointer_tells_the_values_of_all_runs(view):
 
     view.click("#axis button[value=elapsed_s]")
     point_at(view, 1.0)
-    assert view.text_content("#chart-loss .tip p") == "20.0 s"
+    assert view.text_content("#chart-score .tip p") == "20.0 s"
     view.click("#unit button[value=bits]")
     point_at(view, 1.0)
     assert "one training1.4643" in tip.text_content()
@@ -86,21 +86,21 @@ def test_what_is_hidden_zoomed_and_scaled(view):
     assert all(100 <= step <= 151 for step in steps)
     view.keyboard.press("Escape")
     assert not view.locator("#zoomed").is_visible()
-    assert "200" in view.locator("#chart-loss text.label").all_text_contents()
+    assert "200" in view.locator("#chart-score text.label").all_text_contents()
 
     curves = [curve(view)]
     view.check("#log-x")
     curves.append(curve(view))
     view.fill("#smooth", "0")
     curves.append(curve(view))
-    view.click("#chart-loss .small")
+    view.click("#chart-score .small")
     curves.append(curve(view))
     assert len({*curves}) == 4
     check_access(view, 24)
 
 
 def test_the_keyboard_alone_scores_samples_and_settings(view):
-    view.focus("#chart-loss .area")
+    view.focus("#chart-score .area")
     view.keyboard.press("End")
     view.keyboard.press("End")
     assert view.text_content("#spoken").endswith("two training 2.0150; one validation 1.0200; one training 1.0150")
@@ -154,6 +154,6 @@ def test_damaged_and_hostile_runs_have_their_line(opened, run_of, learning):
     assert "<script>window.broken=1" in view.text_content("#legend")
     assert "empty config.yaml cannot be read" in view.text_content("#notes")
     view.check("#log-x")
-    for chart in ("loss", "lr", "grad", "speed"):
+    for chart in ("score", "lr", "grad", "speed"):
         view.click(f"#chart-{chart} .small")
         assert not re.search("NaN|Infinity", view.inner_html(f"#chart-{chart}"))

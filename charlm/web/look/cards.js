@@ -39,7 +39,7 @@ function memorySentence({ curve, least, whole }, symbol) {
   );
 }
 
-/** The loss of each model by length of context. */
+/** The surprise of each model by length of context. */
 export function fillMemory(models, symbol) {
   const lines = models.flatMap(({ name, memory: { curve, whole } }, number) => [
     { name, className: signOf(models, number), points: curve },

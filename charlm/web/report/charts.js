@@ -4,7 +4,7 @@ import { byId, choice, element, oneStop } from "../shared/elements.js";
 import { short } from "../shared/numbers.js";
 import { Chart, SMOOTHED } from "./chart.js";
 import { swatch } from "./data.js";
-import { AXES, lossIn } from "./numbers.js";
+import { AXES, scoreIn } from "./numbers.js";
 
 const WIDE = 30; // largest over least value from which on an axis starts out logarithmic
 
@@ -27,13 +27,13 @@ export function showCharts(runs, onShown, onUnit) {
   const plain = { smooth: true, log: false, unit: () => "", value: (number) => number, text: short };
   const kinds = [
     {
-      id: "loss",
-      name: "Loss",
+      id: "score",
+      name: "Score",
       log: false,
       smooth: true,
       unit: () => `${view.unit} per character`,
       curves: [...curves("nats"), { split: "valid", key: "nats", dots: true }],
-      value: (nats) => lossIn(view.unit, nats),
+      value: (nats) => scoreIn(view.unit, nats),
       text: (value) => (Number.isNaN(value) ? "—" : value.toFixed(4)),
     },
     { ...plain, id: "lr", smooth: false, name: "Learning rate", log: isWide(runs, "lr"), curves: curves("lr") },

@@ -1,11 +1,14 @@
 // What a comparison adds to the page of its runs: a table, gradients, a passage that all read, what each writes.
 
-import { byId, element } from "../shared/elements.js";
+import { fillLegend, shadeOf, signedShade } from "../shared/colors.js";
+import { byId, choice, element } from "../shared/elements.js";
 import { linesChart } from "../shared/lines.js";
 import { short, timeSpan } from "../shared/numbers.js";
 import { runClass, swatch } from "./data.js";
 import { fillComparison } from "./tables.js";
-import { textOf } from "./texts.js";
+import { bitsOf, textOf } from "./texts.js";
+
+const MOST_APART = 3; // bits from the networks' mean, from which on the color is full
 
 /** What the networks have done; all are of one size or not. count: of the runs on the page. */
 export function comparisonStory({ text, scored, symbol, minutes, equal, seeds, rows }, count) {
@@ -27,11 +30,42 @@ export function openComparison(runs, comparison) {
   for (const node of document.querySelectorAll(".symbol")) node.textContent = symbol;
   fillComparison(byId("comparison"), runs, comparison);
   byId("cautions").replaceChildren(...comparison.notes.map((textContent) => element("li", { textContent })));
+  const showPassages = openPassages(runs, passages);
   return (shows) => {
     const shown = [...runs.keys()].filter((number) => shows(runs[number]));
     byId("gradients").replaceChildren(...shownGradients(shown, runs, gradients, symbol));
-    byId("passages").replaceChildren(...shown.map((number) => textOf(runs[number], passages[number])));
+    showPassages(shown);
     byId("written").replaceChildren(...shown.map((number) => textOf(runs[number], written[number])));
+  };
+}
+
+/** The passage, shaded by what the choice says. Returns what shows it as some of the runs read it: show(numbers). */
+function openPassages(runs, passages) {
+  let shown = [];
+  let coloring;
+  const bits = (number, index) => bitsOf(passages[number], index);
+  function difference(number, index) {
+    const sum = shown.reduce((sum, other) => sum + bits(other, index), 0);
+    return signedShade((bits(number, index) - sum / shown.length) / MOST_APART) || 0; // NaN: unknown
+  }
+  const colorings = {
+    difference: { label: "Difference", words: ["less surprised than their mean", "more"], isSigned: true, shade: difference },
+    surprise: { label: "Surprise", words: ["expected", "surprising"], shade: (number, index) => shadeOf(bits(number, index)) },
+  };
+  function draw() {
+    const { words, isSigned, shade } = colorings[coloring];
+    fillLegend(byId("passage-legend"), words, isSigned);
+    const texts = shown.map((number) => textOf(runs[number], passages[number], "", (index) => shade(number, index)));
+    byId("passages").replaceChildren(...texts);
+  }
+  const entries = Object.entries(colorings).map(([name, { label }]) => [name, label]);
+  choice(byId("passage-colors"), entries, "difference", (name) => {
+    coloring = name;
+    draw();
+  });
+  return (numbers) => {
+    shown = numbers;
+    draw();
   };
 }
 

@@ -12,8 +12,8 @@ function reportStory(runs) {
   const texts = new Set(runs.map(({ text }) => text));
   const text = (texts.size === 1 && runs[0].text) || "a text";
   const [learners, them] = runs.length === 1 ? ["A network", "it"] : [`${runs.length} networks`, "them"];
-  const loss = `Loss: how much the text surprised ${them}; lower is better.`;
-  return `${learners} learned to guess every next character of ${text}. ${loss}`;
+  const score = `Score: how much the text surprised ${them}; lower is better.`;
+  return `${learners} learned to guess every next character of ${text}. ${score}`;
 }
 
 function showSettings(runs, settings) {

@@ -2,12 +2,12 @@
 
 import { compact, whole } from "../shared/numbers.js";
 
-/** The loss in the chosen unit. */
-export const lossIn = (unit, nats) => (unit === "bits" ? nats / Math.LN2 : nats);
+/** A score in the chosen unit. */
+export const scoreIn = (unit, nats) => (unit === "bits" ? nats / Math.LN2 : nats);
 
-/** The loss as text. */
-export function lossText(unit, nats) {
-  return nats === null || Number.isNaN(nats) ? "—" : lossIn(unit, nats).toFixed(4);
+/** A score as text. */
+export function scoreText(unit, nats) {
+  return nats === null || Number.isNaN(nats) ? "—" : scoreIn(unit, nats).toFixed(4);
 }
 
 /** 3725 → "1 h 2 min". */

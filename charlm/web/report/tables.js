@@ -3,7 +3,7 @@
 import { element } from "../shared/elements.js";
 import { compact, short, whole } from "../shared/numbers.js";
 import { swatch } from "./data.js";
-import { duration, lossText } from "./numbers.js";
+import { duration, scoreText } from "./numbers.js";
 
 const cell = (text, className = "") => element("td", { textContent: text, className });
 const figure = (text, className = "") => cell(text, `figure ${className}`.trim());
@@ -51,7 +51,7 @@ const STATES = { "in use": "training", resumable: "stopped" };
 
 /** One row for each run, those that are scored on the same text together; of these, the best score is bold. */
 export function fillScores(table, runs, unit) {
-  const names = ["run", `best validation loss, ${unit} per character`, "of", "last validation", "last training", "model", "parameters"];
+  const names = ["run", `best validation score, ${unit} per character`, "of", "last validation", "last training", "model", "parameters"];
   names.push("updates", "read", "time", "read per second, median", "state");
   const texts = [...new Set(runs.map(({ scoredOn }) => scoredOn))];
   const byText = runs.toSorted((a, b) => texts.indexOf(a.scoredOn) - texts.indexOf(b.scoredOn));
@@ -59,10 +59,10 @@ export function fillScores(table, runs, unit) {
     const { scores } = run;
     return [
       runHeading(run, "row"),
-      figure(lossText(unit, scores.best_nats), isBest(run, runs) ? "best" : ""),
+      figure(scoreText(unit, scores.best_nats), isBest(run, runs) ? "best" : ""),
       cell(run.scoredOn ?? "—"),
-      figure(lossText(unit, scores.last_nats)),
-      figure(lossText(unit, scores.train_nats)),
+      figure(scoreText(unit, scores.last_nats)),
+      figure(scoreText(unit, scores.train_nats)),
       cell(run.model ?? "—"),
       figure(whole(scores.parameters)),
       figure(whole(scores.step)),

@@ -8,10 +8,13 @@ import { runClass, swatch } from "./data.js";
 
 const UNKNOWN = 255; // bits are in tenths
 
-/** A text of a run below its name and a few words. */
-export function textOf(run, { text, bits }, words = "") {
+/** The bits of a character; NaN where they are unknown. */
+export const bitsOf = ({ bits }, index) => (bits[index] === UNKNOWN ? NaN : bits[index] / 10);
+
+/** A text of a run below its name and a few words, shaded by shade(index) or by its surprise. */
+export function textOf(run, sample, words = "", shade = (index) => shadeOf(bitsOf(sample, index))) {
   const title = element("h3", {}, swatch(run), ` ${run.name} `, element("span", { className: "quiet", textContent: words }));
-  const spans = shadedText(Array.from(text), (index) => shadeOf(bits[index] === UNKNOWN ? NaN : bits[index] / 10));
+  const spans = shadedText(Array.from(sample.text), shade);
   return element("article", { className: runClass(run) }, title, element("div", { className: "sample shaded", dir: "auto" }, ...spans));
 }
 
