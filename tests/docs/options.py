@@ -49,10 +49,10 @@ def _union(key: str, node: Schema) -> Iterator[tuple[str, ...]]:
     """A row for the tag, then rows for the options of each branch; equal options share a row."""
     tag = node["discriminator"]["propertyName"]
     sections = {kind: section["properties"] for kind, section in node["discriminator"]["mapping"].items()}
-    kinds = "; ".join(f"{kind}: {options[tag]['description'].rstrip('.')}" for kind, options in sections.items()) + "."
+    kinds = "; ".join(f"{kind}: {options[tag]['description'].rstrip('.')}" for kind, options in sections.items())
     if key == "model.cell":
-        kinds = "[What each kind is](cells.md)."
-    yield f"{key}.{tag}", json.dumps(node["default"][tag]), ", ".join(sections), f"{node['description']} {kinds}"
+        kinds = ", ".join(sections)
+    yield f"{key}.{tag}", json.dumps(node["default"][tag]), kinds, node["description"]
     listed: list[tuple[str, Schema]] = []
     for options in sections.values():
         for name, child in options.items():
