@@ -38,7 +38,7 @@ class DataConfig(Section):
     r"""Text between two records, such as "\n" or "\n~~~\n"; each record starts from the initial state. "": running
     text."""
     split: Annotated[tuple[Fraction, Fraction, Fraction], Strict(False)] = (0.9, 0.05, 0.05)
-    """Shares of the text for training, validation and test, in this order, with sum 1."""
+    """Shares for training, validation and test, in this order, with sum 1."""
     valid_source: NonEmpty | None = None
     """Separate validation text; the other shares of `split` are rescaled."""
     test_source: NonEmpty | None = None
@@ -106,7 +106,7 @@ class ModelConfig(Section):
     residual: bool = False
     """Add a layer's input to its output, from layer 2 on (He et al. 2016)."""
     members: Few = 1
-    """Networks trained together as an ensemble, with different initial weights and dropout."""
+    """Networks trained together as an ensemble."""
     embedding: Annotated[int, Field(ge=0, le=MOST_SIZE), Whole] = 64
     """Size of the character embedding, E; 0: one-hot input."""
     tie_embeddings: bool = False
@@ -114,7 +114,7 @@ class ModelConfig(Section):
     dropout: Dropout = Dropout()
     """Probabilities by place. A number p means {between_layers: p, output: p}."""
     zoneout: Probability = 0.0
-    """Probability that a unit of the state keeps its value in a step (Krueger et al. 2017)."""
+    """Probability that a unit keeps its state in a step (Krueger et al. 2017)."""
     learned_start: bool = False
     """Learn each layer's initial state, with `data.records` or `train.reset_state`; false: zeros."""
     init_uniform: Positive | None = None
@@ -145,9 +145,9 @@ class TrainConfig(Section):
     reset_state: Fraction = 0.0
     """Share of the streams that start a window from the initial state, as samples do."""
     read_share: Share = 1.0
-    """Share of each stream that an epoch reads, in pieces of about 1,024 characters; the next epoch reads others."""
+    """Share of each stream that an epoch reads, in pieces of about 1,024 characters; the next reads others."""
     loss: Literal["sum", "last"] = "sum"
-    """Loss of a window: the cross-entropy summed over its steps, or that of the last step alone."""
+    """Loss of a window: the cross-entropy summed over its steps, or of the last step."""
     activation_penalty: NonNegative = 0.0
     """Weight of AR (Merity et al. 2017): mean square of the last layer's outputs, after dropout."""
     change_penalty: NonNegative = 0.0
@@ -157,11 +157,11 @@ class TrainConfig(Section):
     max_epochs: Positive | None = None
     """Stop after this many passes over the training split."""
     max_minutes: Annotated[float, Field(ge=MINUTES[0], le=MINUTES[1])] | None = None
-    """Stop after this many minutes in all sessions, evaluation and checkpoints included."""
+    """Stop after this many minutes in all sessions, evaluation included."""
     log_every: Count = 50
     """Updates between two rows of metrics."""
     eval_every: CountOrNever = 250
-    """Updates between two evaluations of the validation split; 0: only at the end."""
+    """Updates between two evaluations; 0: only at the end."""
     save_every: CountOrNever = 500
     """Updates between two numbered checkpoints; 0: only `last` and `best`."""
     sample_every: CountOrNever = 500
@@ -219,7 +219,7 @@ class Config(Section):
     """Precision of matrix products; weights and state stay in fp32. tf32: GPUs only. auto: bf16 on CPUs with AMX, AMD
     CPUs with AVX512_BF16 and GPUs with bfloat16, else fp32. The run keeps its precision."""
     threads: Annotated[int, Field(ge=0, le=1024), Whole] = 0
-    """CPU threads; 0: one per core, fewer under a quota. Equal numbers give bit-identical results."""
+    """CPU threads; 0: one per core, fewer under a quota."""
 
     @model_validator(mode="after")
     def _patience_needs_validation(self) -> "Config":

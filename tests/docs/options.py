@@ -50,7 +50,9 @@ def _union(key: str, node: Schema) -> Iterator[tuple[str, ...]]:
     tag = node["discriminator"]["propertyName"]
     sections = {kind: section["properties"] for kind, section in node["discriminator"]["mapping"].items()}
     kinds = "; ".join(f"{kind}: {options[tag]['description'].rstrip('.')}" for kind, options in sections.items())
-    yield f"{key}.{tag}", json.dumps(node["default"][tag]), ", ".join(sections), f"{node['description']} {kinds}."
+    if key == "model.cell":
+        kinds = ", ".join(sections)
+    yield f"{key}.{tag}", json.dumps(node["default"][tag]), kinds, node["description"]
     listed: list[tuple[str, Schema]] = []
     for options in sections.values():
         for name, child in options.items():

@@ -143,6 +143,8 @@ def test_every_command_is_known_here():
 
 def test_scripts_with_their_options_and_files_exist():
     lines = {line for name in NAMES for line in (*commands(ROOT / name), *inline_code(ROOT / name))}
+    tests = (line for line in inline_code(ROOT / "docs/reliability.md") if line.startswith("tests/"))
+    lines |= {f"./scripts/test {line}" for line in tests}
     for line in (line for line in lines if line.startswith("./scripts/")):
         script, *words = shlex.split(line)
         assert (ROOT / script).stat().st_mode & 0o100, line

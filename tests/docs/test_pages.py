@@ -56,7 +56,7 @@ def test_the_page_of_a_cell(kind, cli):
     shown = cli(*shlex.split(command)[1:]).out
     ending = f"\n```sh\n{command}\n```\n\n```text\n{shown}```\n"
     assert generated == ending, f"{page.name}: put the output of `{command}` below it"
-    for part in ("**For:**", "**Cost:**", "**Try:**", "## Check"):
+    for part in ("**For:**", "**Try:**", "## Check"):
         assert part in written, part
     assert all("assert_" in block for block in blocks(page, "python"))
 
