@@ -68,8 +68,8 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     choice = _Choice(request, base, corpus, machine)
     candidates = group.on_first(choice.candidates, usable)
     training_s = group.on_first(budget.training_s)
-    table = speed.measured(candidates, corpus, machine, training_s, budget.measuring_s())
-    config, reasons, updates = group.on_first(choice.best_config, table, budget)
+    timed = speed.measured(candidates, corpus, machine, training_s, budget.measuring_s())
+    config, reasons, updates = group.on_first(choice.best_config, timed, budget)
     return Suggestion(config, reasons, updates, (machine, text), corpus.vocabulary)
 
 
@@ -139,14 +139,14 @@ class _Choice:
         free, needed_bytes = self.machine.free_bytes, least_bytes(config, len(self.corpus.vocabulary), self.machine)
         return free is None or needed_bytes <= _MEMORY * free
 
-    def best_config(self, table: list[tuple[Candidate, float]], budget: Budget) -> tuple[Config, dict[str, str], int]:
-        """The config of the best candidate, the reasons, and its updates. table: candidates, seconds of an update."""
+    def best_config(self, candidates: list[Candidate], budget: Budget) -> tuple[Config, dict[str, str], int]:
+        """The config of the best of the candidates, whose speed is known, the reasons, and its updates."""
         request, machine, initial = self.request, self.machine, self.request.initial
         unknown = unknown_share(initial, self.corpus, machine) if initial else 1.0
         training_s = budget.training_s()
-        if not table:
+        if not candidates:
             raise self._too_little_memory()
-        trained = [self._with_training(candidate, update_s, training_s) for candidate, update_s in table]
+        trained = [self._with_training(candidate, training_s) for candidate in candidates]
         chosen = self._with_members(best(trained), training_s)
         rate = rate_factor(unknown, initial, chosen) if initial else 1.0
         valid_share = 0.0
@@ -164,10 +164,10 @@ class _Choice:
                 reasons["start"] += f"; learning rate × {rate:.2g}"
         return config, reasons, chosen.updates
 
-    def _with_training(self, candidate: Candidate, update_s: float, seconds: float) -> Candidate:
+    def _with_training(self, candidate: Candidate, seconds: float) -> Candidate:
         """The candidate with its number of updates in `seconds`, and the number of characters that it trains on."""
         train, chars = candidate.config.train, candidate.chars_per_update
-        updates = max(1, int(seconds / update_s))
+        updates = max(1, int(seconds / candidate.update_s))
         if train.max_steps:
             updates = min(updates, train.max_steps)
         most_passes = min(train.max_epochs or MOST_EPOCHS, MOST_EPOCHS)
@@ -175,8 +175,7 @@ class _Choice:
         updates = min(updates, int(most_passes * max(train_chars, 1) / chars) + 1)
         # A run of fewer updates is validated on less of the text, and has more of it to train on.
         train_chars, valid_chars = self._split(updates * chars)
-        sizes = {"train_chars": max(train_chars, 1), "valid_chars": valid_chars}
-        return replace(candidate, update_s=update_s, updates=updates, **sizes)
+        return replace(candidate, updates=updates, train_chars=max(train_chars, 1), valid_chars=valid_chars)
 
     def _with_members(self, candidate: Candidate, seconds: float) -> Candidate:
         """The candidate, with several members in the time in which one would make more passes than teach it."""
@@ -188,8 +187,9 @@ class _Choice:
         for members in range(most_members, 1, -1):
             model = candidate.settings["model"] | {"members": members}
             settings = candidate.settings | {"model": model}
-            several = replace(candidate, settings=settings, config=self.request.config(settings))
-            several = self._with_training(several, members * candidate.update_s, seconds)
+            config, update_s = self.request.config(settings), members * candidate.update_s
+            several = replace(candidate, settings=settings, config=config, update_s=update_s)
+            several = self._with_training(several, seconds)
             if self._fits(several.config) and is_promising(several):
                 return several
         return candidate

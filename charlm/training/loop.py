@@ -255,7 +255,7 @@ class TrainingLoop:
             self._stop_if_signaled()
         else:
             self.group.on_first(check_ours, self.run_dir)
-            self.tracker.sample(sample, step)
+            self.group.on_first(self.tracker.sample, sample, step)
             say("sample", f"update {step:>6}  {sample['text'][:80]!r}")
             self._tick()
         trainer.state.due.remove("sample")
@@ -325,7 +325,7 @@ class TrainingLoop:
         restore_snapshot(trainer, earlier[1])
         state = trainer.state
         self._rolled_back_to = state.step
-        self.tracker.rewind(state)
+        self.group.on_first(self.tracker.rewind, state)
         self._take_best()
         state.rollbacks = diverged.rollbacks + 1
         state.rows += 1

@@ -75,24 +75,23 @@ def metrics_row(
 
 
 class Tracker:
-    """Writes the metrics, samples and TensorBoard events of a run; nothing unless `writes`.
+    """Writes the metrics, samples and TensorBoard events of a run. Only the first process calls its methods.
 
-    resumed: the state of a resumed run, which keeps the rows written up to there. A fault such as a full disk is
-    printed once; unwritten rows wait.
+    A fault such as a full disk is printed once; unwritten rows wait.
     """
 
-    def __init__(self, folder: Path, resumed: TrainState | None = None, *, writes: bool = True) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._writes = writes
         self._faults: set[str] = set()
         self._waiting: dict[Path, bytes] = {}
         self._charts: dict[str, Path] = {}
-        if not writes:
-            return
+
+    def begin(self, resumed: TrainState | None) -> None:
+        """Begin the files. resumed: the state of a resumed run, which keeps the rows written up to there."""
         if resumed:
             self._truncate(resumed)
         for name in (METRICS, SAMPLES):
-            open(folder / name, "ab", opener=unlinked).close()
+            open(self._folder / name, "ab", opener=unlinked).close()
         self._begin_charts(resumed)
 
     def _truncate(self, state: TrainState) -> None:
@@ -132,9 +131,8 @@ class Tracker:
 
     def rewind(self, state: TrainState) -> None:
         """Drop later rows, samples and events, as a run that resumes from this state does."""
-        if self._writes:
-            self._attempt(self._truncate, state)
-            self._attempt(self._begin_charts, state)
+        self._attempt(self._truncate, state)
+        self._attempt(self._begin_charts, state)
 
     def record(self, row: Mapping[str, Any]) -> None:
         """Log a row of metrics, to the file and to TensorBoard, or an event that the row's `split` names."""
@@ -155,9 +153,8 @@ class Tracker:
 
     def _append(self, file: Path, data: bytes) -> None:
         """Append to a file what waits for it and the data. No file stays open: Windows could not replace it."""
-        if self._writes:
-            self._waiting[file] = self._waiting.get(file, b"") + data
-            self._attempt(self._write, file)
+        self._waiting[file] = self._waiting.get(file, b"") + data
+        self._attempt(self._write, file)
 
     def _write(self, file: Path) -> None:
         # It makes no file: where the run's folder was replaced, none of the run's belongs.

@@ -109,11 +109,6 @@ class Trainer:
         """Fraction of the run that is done, 0 to 1: the largest over all limits."""
         return min(max(self.shares_done().values()), 1.0)
 
-    def learning_rate(self) -> float:
-        """Learning rate of the next update."""
-        optimizer, state = self.config.optimizer, self.state
-        return learning_rate(optimizer, state.step, state.epoch, self.share_done()) * state.lr_factor
-
     def update(self) -> None:
         """Read one window of every stream and make one optimizer step.
 
@@ -123,7 +118,7 @@ class Trainer:
         start_s = time.perf_counter()
         train, state = self.config.train, self.state
         x_TB, y_TB = self.streams.read(state.position, train.bptt, self.device, state.epoch)
-        lr = self.learning_rate()
+        lr = learning_rate(self.config.optimizer, state.step, state.epoch, self.share_done()) * state.lr_factor
         loss = self._gradients(x_TB, y_TB)
         grad_norm, gradient_scale = self._recorded_clip(addresses(self._parameter_gradients()))
         self._stop_unless_finite(loss.objective, grad_norm)
@@ -161,14 +156,12 @@ class Trainer:
 
     def _gradients_or_retry(self, x_TB: Tensor, y_TB: Tensor) -> WindowLoss:
         """`_backpropagate`; where a backward pass fails on a GPU, compute all again by a slower way."""
+        random = random_state(self.device)
         while True:
-            random = random_state(self.device)
             try:
-                loss, _ = self._backpropagate(x_TB, y_TB, self.state.recurrent)
+                return self._backpropagate(x_TB, y_TB, self.state.recurrent)[0]
             except LoopError as error:
                 say("gpu", str(error))
-            else:
-                return loss
             self.drop_gradients()
             set_random_state(self.device, random)
 
