@@ -94,7 +94,7 @@ class _Choice:
     machine: Machine
 
     def candidates(self, families: list[Family]) -> list[list[Candidate]]:
-        """Models that fit into memory, by family and batch, the smallest first; DeviceError if there is none."""
+        """Models that fit into memory, by family and batch, the smallest first."""
         processes = self.machine.group.size
         chars = len(self.corpus.splits["train"])
         bptt = 64 if chars >= 5_000 else 16
@@ -117,13 +117,7 @@ class _Choice:
                 sizes.append(Candidate(family, settings, config, parameters))
             if sizes:
                 groups.append(sizes)
-        if not groups:
-            raise self._too_little_memory()
         return groups
-
-    def _too_little_memory(self) -> DeviceError:
-        device = self.machine.device.type
-        return DeviceError(f"memory: too little to train even a small model ({device}); {raise_limit_or('free some')}")
 
     def _batches(self, chars: int) -> list[int]:
         """Of small batches a model learns the most per character, of large ones it reads more characters a second."""
@@ -140,12 +134,16 @@ class _Choice:
         return free is None or needed_bytes <= _MEMORY * free
 
     def best_config(self, candidates: list[Candidate], budget: Budget) -> tuple[Config, dict[str, str], int]:
-        """The config of the best of the candidates, whose speed is known, the reasons, and its updates."""
+        """The config of the best of the candidates, whose speed is known, the reasons, and its updates.
+
+        DeviceError if there is no candidate.
+        """
         request, machine, initial = self.request, self.machine, self.request.initial
+        if not candidates:
+            device, advice = machine.device.type, raise_limit_or("free some")
+            raise DeviceError(f"memory: too little to train even a small model ({device}); {advice}")
         unknown = unknown_share(initial, self.corpus, machine) if initial else 1.0
         training_s = budget.training_s()
-        if not candidates:
-            raise self._too_little_memory()
         trained = [self._with_training(candidate, training_s) for candidate in candidates]
         chosen = self._with_members(best(trained), training_s)
         rate = rate_factor(unknown, initial, chosen) if initial else 1.0

@@ -146,7 +146,7 @@ def _compile_all(paths: dict[Kernel, Path], command: list[str]) -> Outcomes:
     """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
     say("compile", f"for this CPU and these options, once: {', '.join(library.name for library in paths)} ...")
     start_s = time.perf_counter()
-    with ThreadPoolExecutor(min(len(paths), _compilers())) as pool:
+    with ThreadPoolExecutor(_compilers()) as pool:
         results = pool.map(lambda library: _compile(library, command, paths[library]), paths)
         outcomes = dict(zip(paths, results, strict=True))
     limit_cache("kernels")

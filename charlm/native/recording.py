@@ -119,7 +119,6 @@ class _Recording(TorchDispatchMode):
             step()
 
     def keep_call(self, function: Any, arguments: ctypes.Structure) -> None:
-        """A call of a kernel."""
         values, tables = arguments.kept_alive
         # Memory of its own may serve several tensors, one after another.
         arguments.kept_alive = [tensor for tensor in _tensors(values) if not self._memory.has(tensor)], tables

@@ -17,9 +17,6 @@ from charlm.native.compiler import Kernel
 from charlm.native.kernels import kernel_of_passes, variants_of
 from charlm.native.loading import run
 
-Tables = dict[str, list[Tensor | None]]
-"""Fields of `Arguments`, each a table of pointers."""
-
 
 class CpuDriver:
     """Computes loops with these passes, see `both_passes`."""
@@ -62,8 +59,8 @@ class CpuDriver:
         return self.kernel.structs[0].fill(**fields, **given, variant=self._variants[window.passes])
 
 
-def scratch(window: Window, widths: Sequence[int]) -> Tables:
-    """Scratch that the threads of a call share. widths: of a row of each operand that is copied, or 0."""
+def scratch(window: Window, widths: Sequence[int]) -> dict[str, list[Tensor | None]]:
+    """Tables of scratch that the threads of a call share. widths: of a row of each operand that is copied, or 0."""
     norms = norm_counts(window.passes.normalizations)
     return {"copies": copies(window.B, widths), "partials": partials(window.B, norms.values())}
 

@@ -99,10 +99,7 @@ class Muon(_AdamW):
 
     @torch.no_grad()
     def step_matrices(self, lr: Tensor) -> None:
-        """Step along orthogonal matrices, and drop the gradients of their parameters, so that AdamW skips them.
-
-        lr: 0-d.
-        """
+        """Step along orthogonal matrices at the rate lr, 0-d; drop their gradients, so that AdamW skips them."""
         for group in self.param_groups:
             for parameter, shape in zip(group["params"], group.get("shapes", ()), strict=False):
                 if parameter.grad is not None:

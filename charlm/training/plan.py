@@ -14,7 +14,7 @@ from charlm.data.corpus import CountedSources
 from charlm.model import parameters_by_part
 from charlm.system.device import peak_bytes
 from charlm.system.formatting import counted, format_bytes, format_duration
-from charlm.system.process_group import ONE_PROCESS, ProcessGroup
+from charlm.system.process_group import ProcessGroup
 from charlm.training.budget import Budget
 from charlm.training.machine import Machine, choose_machine, least_bytes
 from charlm.training.optimizer import describe_treatment
@@ -25,7 +25,7 @@ _MEASURE_S = 3.0
 
 
 def measure_cost(
-    config: Config, group: ProcessGroup = ONE_PROCESS, opened: tuple[Machine, CountedSources] | None = None
+    config: Config, group: ProcessGroup, opened: tuple[Machine, CountedSources] | None = None
 ) -> dict[str, Any]:
     """Sizes of data and model, memory, and the speed of some updates of a new trainer; refuses what `start_run` does.
 

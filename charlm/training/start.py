@@ -33,7 +33,7 @@ from charlm.training.step import Trainer
 
 def start_run(
     config: Config,
-    run_dir: Path | None = None,
+    run_dir: Path | None,
     init_from: Checkpoint | None = None,
     *,
     name: str = "run",

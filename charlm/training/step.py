@@ -44,10 +44,11 @@ class Trainer:
     Seeds torch's global generator. DataError for a train split shorter than a window, DeviceError for too little
     memory. Each process of the group has a trainer for its part of the streams; all make the same updates: with the
     whole batch's gradients and scores, and the random numbers of a single process.
+
+    budget: of the run's minutes; None: they have not begun.
     """
 
     def __init__(self, config: Config, corpus: Corpus, machine: Machine, budget: Budget | None = None) -> None:
-        """budget: of the run's minutes; None: they have not begun."""
         torch.manual_seed(config.seed)
         self.device, self.group = machine.device, machine.group
         # Checkpoints hold the step that is trained, not what becomes of it during the training.
@@ -188,9 +189,7 @@ class Trainer:
         return [parameter.grad for parameter in self.parameters]
 
     def _initial_state(self, carried: RecurrentState | None) -> RecurrentState | None:
-        """The hidden state before a window: the one after the last window, `carried`.
-
-        In randomly chosen streams it is the initial one, as samples start there.
+        """The hidden state before a window: `carried`; in randomly chosen streams the initial one, as in samples.
 
         Streams of records keep theirs: every record starts from the initial state.
         """
