@@ -83,10 +83,7 @@ def measured(
 
 
 def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -> float:
-    """Seconds of an update on the start of a text, the median; inf if memory is short.
-
-    All processes of the group call this together.
-    """
+    """Median seconds of an update on the start of a text; inf if memory is short. All processes call this together."""
     group, train = machine.group, config.train
     if group.is_distributed:
         # One that lacks memory would leave the others waiting for its gradients: each tries its share alone before.

@@ -93,13 +93,16 @@ class _Choice:
     corpus: Corpus
     machine: Machine
 
+    @property
+    def chars(self) -> int:
+        return len(self.corpus.splits["train"])
+
     def candidates(self, families: list[Family]) -> list[list[Candidate]]:
         """Models that fit into memory, by family and batch, the smallest first."""
         processes = self.machine.group.size
-        chars = len(self.corpus.splits["train"])
-        bptt = 64 if chars >= 5_000 else 16
+        bptt = 64 if self.chars >= 5_000 else 16
         groups: list[list[Candidate]] = []
-        for family, batch in itertools.product(families, self._batches(chars)):
+        for family, batch in itertools.product(families, self._batches()):
             sizes: list[Candidate] = []
             for hidden in family.hidden:
                 batch_size = math.ceil(batch / processes) * processes
@@ -119,10 +122,10 @@ class _Choice:
                 groups.append(sizes)
         return groups
 
-    def _batches(self, chars: int) -> list[int]:
+    def _batches(self) -> list[int]:
         """Of small batches a model learns the most per character, of large ones it reads more characters a second."""
-        is_large = chars > 100_000
-        if chars < 5_000:
+        is_large = self.chars > 100_000
+        if self.chars < 5_000:
             return [4]
         if self.machine.device.type != "cpu":
             return [64, 256] if is_large else [16, 64]
@@ -134,10 +137,7 @@ class _Choice:
         return free is None or needed_bytes <= _MEMORY * free
 
     def best_config(self, candidates: list[Candidate], budget: Budget) -> tuple[Config, dict[str, str], int]:
-        """The config of the best of the candidates, whose speed is known, the reasons, and its updates.
-
-        DeviceError if there is no candidate.
-        """
+        """The config of the best timed candidate, the reasons, and its updates; DeviceError if there is none."""
         request, machine, initial = self.request, self.machine, self.request.initial
         if not candidates:
             device, advice = machine.device.type, raise_limit_or("free some")
@@ -149,8 +149,7 @@ class _Choice:
         rate = rate_factor(unknown, initial, chosen) if initial else 1.0
         valid_share = 0.0
         if not self.base.data.valid_source:
-            exact_share = chosen.valid_chars / len(self.corpus.splits["train"])
-            valid_share = float(f"{exact_share:.2g}")
+            valid_share = float(f"{chosen.valid_chars / self.chars:.2g}")
         settings = all_settings(chosen, request.minutes, valid_share, rate)
         if initial:  # at a high rate it may take most of a run to be better than the start
             settings["train"].pop("patience", None)
@@ -194,7 +193,7 @@ class _Choice:
 
     def _split(self, chars_read: int) -> tuple[int, int]:
         """Characters for training and, enough to be trusted, for validation in a run that reads so many."""
-        chars = len(self.corpus.splits["train"])
+        chars = self.chars
         own_valid = self.corpus.splits.get("valid")
         is_given = self.request.gives("data.split")
         train, valid, test = self.base.data.split if is_given else (1.0, 0.0, 0.0)
@@ -208,15 +207,14 @@ class _Choice:
 
     def _text(self) -> str:
         """How long the text is."""
-        ids, vocabulary = self.corpus.splits["train"], self.corpus.vocabulary
-        length = f"{len(ids):,} {vocabulary.unit}s"
+        vocabulary = self.corpus.vocabulary
+        length = f"{self.chars:,} {vocabulary.unit}s"
         if vocabulary.level == "byte":
-            return f"{length}, {len(ids) / self.corpus.symbols_per_char:,.0f} characters"
+            return f"{length}, {self.chars / self.corpus.symbols_per_char:,.0f} characters"
         return f"{length}, {len(vocabulary):,} distinct"
 
     def _reasons(self, chosen: Candidate, read_share: float) -> dict[str, str]:
         """What was found out and chosen: label → text."""
-        chars = len(self.corpus.splits["train"])
         machine, model = self.machine, chosen.config.model
         minutes = format_duration(60 * self.request.minutes)
         name = f"{model.description}, {model.members * chosen.parameters:,} parameters"
@@ -235,7 +233,7 @@ class _Choice:
         has_words = len(self.corpus.vocabulary) >= _LEAST_LETTERS
         if self.request.initial:  # the rule holds only for models that begin with random weights
             reasons["choice"] = f"{name}: the model of the run that it starts from"
-        elif has_words and chars < _SMALL_CHARS:
+        elif has_words and self.chars < _SMALL_CHARS:
             reasons["text"] += "; expect words and layout, hardly sentences; for these give 100,000 or more"
         elif has_words and chosen.updates < _FEW_UPDATES:
             reasons["choice"] += "; expect hardly more than letters and short words; for more give more minutes"

@@ -146,7 +146,9 @@ def _compile_all(paths: dict[Kernel, Path], command: list[str]) -> Outcomes:
     """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
     say("compile", f"for this CPU and these options, once: {', '.join(library.name for library in paths)} ...")
     start_s = time.perf_counter()
-    with ThreadPoolExecutor(_compilers()) as pool:
+    cores, free = count_cores(), free_bytes()
+    compilers = cores if free is None else min(cores, free // _COMPILER_BYTES)
+    with ThreadPoolExecutor(max(1, compilers)) as pool:
         results = pool.map(lambda library: _compile(library, command, paths[library]), paths)
         outcomes = dict(zip(paths, results, strict=True))
     limit_cache("kernels")
@@ -160,12 +162,6 @@ def _compile_all(paths: dict[Kernel, Path], command: list[str]) -> Outcomes:
 def compiled_s(since_s: float) -> float:
     """Seconds of the compilations that began after `since_s`."""
     return sum(seconds for start_s, seconds in _compilations if start_s >= since_s)
-
-
-def _compilers() -> int:
-    """How many compilers may run at once: one for each core if there is enough memory."""
-    cores, free = count_cores(), free_bytes()
-    return max(1, cores if free is None else min(cores, free // _COMPILER_BYTES))
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:

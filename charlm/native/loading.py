@@ -178,8 +178,7 @@ def _share_threads(outcomes: Outcomes) -> Outcomes:
 def _use_openmp(threads: ctypes.CDLL) -> None:
     """Let kernels run in the threads of torch's OpenMP runtime, if it has GCC's interface."""
     process = ctypes.CDLL(None if os.name == "posix" else "kernel32")
-    functions = [
-        getattr(process, name, None) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-    ]
+    names = "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"
+    functions = [getattr(process, name, None) for name in names]
     if all(functions):
         threads.use_openmp(*functions)

@@ -180,9 +180,8 @@ class _Memory:
         return tensor.untyped_storage().data_ptr() in self._addresses
 
     def like(self, tensor: Tensor) -> Tensor:
-        """A tensor with this one's dtype, shape and strides."""
-        numbers = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-        size = numbers * tensor.element_size() if tensor.numel() else 0
+        """A tensor with the dtype, shape and strides of one that was just allocated."""
+        size = tensor.untyped_storage().nbytes()
         free = self._free.setdefault(size, [])
         block = free.pop() if free else _aligned(size)
         self._addresses.add(block.ctypes.data)

@@ -111,10 +111,7 @@ def claim_if_there(run_dir: Path | None, data: DataConfig, locks: contextlib.Exi
 
 
 def make_folder(run_dir: Path | None, name: str, locks: contextlib.ExitStack) -> Path:
-    """Make the folder of a new run, and claim it.
-
-    None: runs/<name>-<time>; runs that start in the same second get -2, -3, …
-    """
+    """Make and claim the folder of a new run. None: runs/<name>-<time>, and in the same second with -2, -3, … added."""
     with refusing_os_errors(run_dir or Path("runs")):
         folder, number = run_dir, 1
         first = Path("runs") / f"{plain_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -56,10 +56,7 @@ class TrainingLoop:
         self.budget.begin(trainer.state, len(self.corpus.splits.get("valid", ())) / window)
 
     def fit(self) -> Run:
-        """Train until a limit or a signal; RunError if a checkpoint cannot be written.
-
-        After a divergence, return to an earlier checkpoint if the config allows it.
-        """
+        """Train until a limit or a signal, or a divergence without a way back; RunError if a file cannot be written."""
         self._print_header()
         try:
             with catch_signals(patient=self.group.is_distributed) as (self._received, self._let_signals_go):

@@ -41,10 +41,7 @@ _TAGS = {
 
 
 def train_row(state: TrainState, train: TrainConfig, symbols_per_char: float) -> dict[str, Any]:
-    """The mean over what was scored since the last row, see `metrics_row`; chars_per_s counts what was read.
-
-    symbols_per_char: of the text.
-    """
+    """The mean over what was scored since the last row, see `metrics_row`; chars_per_s counts what was read."""
     loss = state.objective_sum.item() / state.interval_steps
     symbols_per_s = state.interval_steps * train.bptt * train.batch_size / state.interval_s
     nats = symbols_per_char * loss / train.scored_steps
@@ -105,7 +102,7 @@ class Tracker:
         """
         written = read_file(file, LOG_BYTES) if file.exists() else b""
         logged = (written + self._waiting.get(file, b"")).splitlines(keepends=True)
-        lines = [*itertools.takewhile(lambda line: _step_of(line) <= step, itertools.islice(logged, rows))]
+        lines = [*itertools.takewhile(lambda line: _step_of(line) <= step, logged[:rows])]
         kept = b"".join(lines)
         self._waiting[file] = kept[len(written) :]
         if len(kept) < len(written):
@@ -158,7 +155,8 @@ class Tracker:
 
     def _write(self, file: Path) -> None:
         # It makes no file: where the run's folder was replaced, none of the run's belongs.
-        with open(file, "ab", buffering=0, opener=lambda name, flags: unlinked(name, flags & ~os.O_CREAT)) as opened:
+        with open(file, "r+b", buffering=0, opener=unlinked) as opened:
+            opened.seek(0, os.SEEK_END)
             while self._waiting[file]:
                 written = opened.write(self._waiting[file])
                 self._waiting[file] = self._waiting[file][written:]

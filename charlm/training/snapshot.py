@@ -1,7 +1,6 @@
 """All of a trainer ↔ a checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import get_origin, get_type_hints
 
 import torch
@@ -40,7 +39,7 @@ def take_snapshot(trainer: Trainer) -> Checkpoint:
         averaged=on_cpu({} if trainer.averaged is None else named_weights(trainer.averaged)),
         optimizer=on_cpu(_optimizer_tensors(trainer)),
         carried=on_cpu(carried),
-        progress={f.name: getattr(state, f.name) for f in fields(state) if f.name not in _TENSORS},
+        progress={name: value for name, value in vars(state).items() if name not in _TENSORS},
     )
 
 
