@@ -120,11 +120,16 @@ def find_compiler() -> list[str]:
 
 def _machine_flags() -> list[str]:
     """Use all instructions of this CPU."""
-    is_arm = platform.machine() in ("aarch64", "arm64")
-    flags = ["-mcpu=native"] if is_arm else ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else []
+    flags: list[str] = []
+    if platform.machine() in ("aarch64", "arm64"):
+        flags.append("-mcpu=native")
+    if platform.machine() in ("x86_64", "AMD64"):
+        flags.append("-march=native")
     if sys.platform == "win32":
-        return [*flags, "-static"]  # Windows does not look for the compiler's own libraries where they are
-    return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
+        flags.append("-static")  # Windows does not look for the compiler's own libraries where they are
+    if sys.platform == "darwin":
+        flags += ["-undefined", "dynamic_lookup"]
+    return flags
 
 
 def _paths(libraries: Sequence[Kernel], command: list[str]) -> dict[Kernel, Path]:

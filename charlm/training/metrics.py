@@ -81,7 +81,7 @@ class Tracker:
         self._folder = folder
         self._faults: set[str] = set()
         self._waiting: dict[Path, bytes] = {}
-        self._charts: dict[str, Path] = {}
+        self._chart = ""
 
     def begin(self, resumed: TrainState | None) -> None:
         """Begin the files. resumed: the state of a resumed run, which keeps the rows written up to there."""
@@ -116,15 +116,15 @@ class Tracker:
 
         Of older ones it drops what came after the resumed state.
         """
-        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._chart = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         events = [Event(file_version="brain.Event:2")]
         if resumed:
             events.append(Event(step=resumed.step + 1, session_log=SessionLog(status=SessionLog.START)))
         for split in CHARTS:
-            (self._folder / split).mkdir(exist_ok=True)
-            self._charts[split] = self._folder / split / name
-            self._charts[split].touch()
-            self._append(self._charts[split], _encoded(events))
+            file = self._folder / split / self._chart
+            file.parent.mkdir(exist_ok=True)
+            file.touch()
+            self._append(file, _encoded(events))
 
     def rewind(self, state: TrainState) -> None:
         """Drop later rows, samples and events, as a run that resumes from this state does."""
@@ -134,10 +134,11 @@ class Tracker:
     def record(self, row: Mapping[str, Any]) -> None:
         """Log a row of metrics, to the file and to TensorBoard, or an event that the row's `split` names."""
         self._append(self._folder / METRICS, _line(row))
-        if row["split"] in self._charts:
-            tags = [tag for tag in _TAGS if row["split"] == "train" or not tag.startswith("training/")]
+        split = row["split"]
+        if split in CHARTS:
+            tags = [tag for tag in _TAGS if split == "train" or not tag.startswith("training/")]
             events = [Event(step=row["step"], summary=summary.scalar(tag, row[_TAGS[tag]])) for tag in tags]
-            self._append(self._charts[row["split"]], _encoded(events))
+            self._append(self._folder / split / self._chart, _encoded(events))
 
     def sample(self, sample: Mapping[str, Any], step: int) -> None:
         """Log a sample, see `draw_sample`."""

@@ -83,8 +83,11 @@ def describe_treatment(optimizer: torch.optim.Optimizer, name: str) -> str:
         return f"{next(iter(treated))}: all parameters"
     # The layers are named where those above the first are treated in another way.
     times = Counter(itertools.chain(*treated.values()))
-    lists = {how: [own if times[base] > 1 else base for base, own in names.items()] for how, names in treated.items()}
-    return "; ".join(f"{how}: {', '.join(names)}" for how, names in lists.items())
+    lists = []
+    for how, names in treated.items():
+        listed = [own if times[base] > 1 else base for base, own in names.items()]
+        lists.append(f"{how}: {', '.join(listed)}")
+    return "; ".join(lists)
 
 
 class Muon(_AdamW):
