@@ -35,13 +35,12 @@ class CpuDriver:
         return kernel_of_passes(*self._of_kernel)
 
     def forward(self, window: Window) -> None:
-        widths = [window.units(operand.size) if window.bf16 else 0 for operand in window.passes.operands]
+        widths = [window.units(operand.size) for operand in window.passes.operands]
         arguments = self.arguments(window, **scratch(window, widths))
         run(self.kernel, "recurrence_forward", arguments)
 
     def backward(self, window: Window, gradients: Gradients) -> None:
-        products = window.passes.products
-        widths = [product.gates * window.units(product.size) if window.bf16 else 0 for product in products]
+        widths = [product.gates * window.units(product.size) for product in window.passes.products]
         arguments = self.arguments(window, **vars(gradients), **scratch(window, widths))
         run(self.kernel, "recurrence_backward", arguments)
 
@@ -60,15 +59,16 @@ class CpuDriver:
 
 
 def scratch(window: Window, widths: Sequence[int]) -> dict[str, list[Tensor | None]]:
-    """Tables of scratch that the threads of a call share. widths: of a row of each operand that is copied, or 0."""
+    """Tables of scratch that the threads of a call share. widths: of a row of each operand; bfloat16 copies them."""
+    copied = copies(window.B, widths) if window.bf16 else [None] * len(widths)
     norms = norm_counts(window.passes.normalizations)
-    return {"copies": copies(window.B, widths), "partials": partials(window.B, norms.values())}
+    return {"copies": copied, "partials": partials(window.B, norms.values())}
 
 
 def copies(B: int, widths: Sequence[int]) -> list[Tensor | None]:
     """For each width two rows per stream."""
     # Copies are in float32, or in bfloat16 padded to a multiple of 32 elements; the padding must be 0.
-    return [torch.zeros(2, B, width + 16) if width else None for width in widths]
+    return [torch.zeros(2, B, width + 16) for width in widths]
 
 
 def partials(B: int, counts: Iterable[int]) -> list[Tensor | None]:

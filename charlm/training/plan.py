@@ -36,7 +36,8 @@ def measure_cost(
     machine, text = opened or (choose_machine(config, group), CountedSources(config.data))
     trainer = prepare(config, group, lambda: text.corpus(split=config.data.split), machine)
     corpus, steps_per_epoch, train = trainer.corpus, trainer.streams.windows_per_epoch, config.train
-    step_s, communication_s = call_s(trainer.update, trainer, _MEASURE_S), 0.0
+    step_s = call_s(trainer.update, trainer, _MEASURE_S)
+    communication_s = 0.0
     if group.is_distributed:
         communication_s = call_s(lambda: _communicate(trainer), trainer, _MEASURE_S)
     return {

@@ -64,9 +64,12 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
     # The machine is that of this session.
-    state.threads, state.kernels, state.backend = trainer.state.threads, trainer.state.kernels, trainer.state.backend
+    session = trainer.state
+    state.threads = session.threads
+    state.kernels = session.kernels
+    state.backend = session.backend
     state.stop_reason = ""
-    state.scored = trainer.state.scored | {"seen": seen} if trainer.state.scored else {}
+    state.scored = session.scored | {"seen": seen} if session.scored else {}
     trainer.state = state
     trainer.forget_divergence()
 
