@@ -60,7 +60,9 @@ class CpuDriver:
 
 def scratch(window: Window, widths: Sequence[int]) -> dict[str, list[Tensor | None]]:
     """Tables of scratch that the threads of a call share. widths: of a row of each operand; bfloat16 copies them."""
-    copied = copies(window.B, widths) if window.bf16 else [None] * len(widths)
+    copied: list[Tensor | None] = [None] * len(widths)
+    if window.bf16:
+        copied = copies(window.B, widths)
     norms = norm_counts(window.passes.normalizations)
     return {"copies": copied, "partials": partials(window.B, norms.values())}
 
