@@ -15,6 +15,7 @@ from charlm.errors import DataError, VocabularyError
 from charlm.runs import check_new, check_resumable, find_checkpoint, has_checkpoint
 from charlm.system.console import say, say_all
 from charlm.training.budget import DEFAULT_MINUTES, Budget, check_minutes
+from charlm.training.signals import SIGNALS
 
 if TYPE_CHECKING:
     from charlm.checkpoint import Checkpoint
@@ -219,8 +220,6 @@ def cost_of(options: TrainOptions, group: "ProcessGroup") -> "dict[str, Any]":
 
 def say_if_stopped(run: "Run") -> bool:
     """Whether a signal has stopped the run; if so, say how to resume it."""
-    from charlm.training.signals import SIGNALS
-
     if run.reason not in SIGNALS:
         return False
     command = f"charlm train --resume --run-dir {shlex.quote(run.run_dir)}"

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import statistics
 import time
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from charlm.errors import DeviceError, is_out_of_memory
 from charlm.system.device import free_memory
 from charlm.system.process_group import ONE_PROCESS
 from charlm.training.machine import Machine
-from charlm.training.plan import call_times
+from charlm.training.plan import call_s
 from charlm.training.step import Trainer
 
 Speeds = dict[int, float]
@@ -48,8 +47,8 @@ def update_s(parameters: int, speeds: Speeds) -> float:
 
 def measured(
     groups: list[list[Candidate]], corpus: Corpus, machine: Machine, training_s: float, limit_s: float
-) -> list[tuple[Candidate, float]]:
-    """The candidates for which there is memory, with the seconds of an update of each.
+) -> list[Candidate]:
+    """The candidates for which there is memory, with their `update_s`.
 
     groups: candidates that differ in size only, the smallest first. Measures every second one that is fast enough for a
     training of `training_s`, in several short slices, within `limit_s`. All processes of the group call this together.
@@ -76,22 +75,15 @@ def measured(
                 of_group[candidate.parameters] = min(seconds, of_group.get(candidate.parameters, seconds))
                 if machine.device.type == "cuda":
                     free_memory()
-    table: list[tuple[Candidate, float]] = []
+    timed: list[Candidate] = []
     for group, of_group in zip(groups, speeds, strict=True):
-        if not of_group:
-            continue
-        for candidate in group:
-            seconds = update_s(candidate.parameters, of_group)
-            if math.isfinite(seconds):
-                table.append((candidate, seconds))
-    return table
+        if of_group:
+            timed += [replace(each, update_s=update_s(each.parameters, of_group)) for each in group]
+    return [candidate for candidate in timed if math.isfinite(candidate.update_s)]
 
 
 def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -> float:
-    """Seconds of an update on the start of a text, the median; inf if memory is short.
-
-    All processes of the group call this together.
-    """
+    """Median seconds of an update on the start of a text; inf if memory is short. All processes call this together."""
     group, train = machine.group, config.train
     if group.is_distributed:
         # One that lacks memory would leave the others waiting for its gradients: each tries its share alone before.
@@ -105,9 +97,8 @@ def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -
     try:
         trainer = group.on_each(Trainer, config, start, machine)
         least = _LEAST_ON_GPU if machine.device.type == "cuda" else 1
-        times_s = call_times(trainer.update, trainer, enough_s, least=least, warmup=_WARMUP)
+        return call_s(trainer.update, trainer, enough_s, least=least, warmup=_WARMUP)
     except Exception as error:
         if not group.is_distributed and (isinstance(error, DeviceError) or is_out_of_memory(error)):
             return math.inf
         raise
-    return statistics.median(times_s)

@@ -68,8 +68,8 @@ def suggest(request: Request, group: ProcessGroup = ONE_PROCESS, budget: Budget 
     choice = _Choice(request, base, corpus, machine)
     candidates = group.on_first(choice.candidates, usable)
     training_s = group.on_first(budget.training_s)
-    table = speed.measured(candidates, corpus, machine, training_s, budget.measuring_s())
-    config, reasons, updates = group.on_first(choice.best_config, table, budget)
+    timed = speed.measured(candidates, corpus, machine, training_s, budget.measuring_s())
+    config, reasons, updates = group.on_first(choice.best_config, timed, budget)
     return Suggestion(config, reasons, updates, (machine, text), corpus.vocabulary)
 
 
@@ -93,13 +93,16 @@ class _Choice:
     corpus: Corpus
     machine: Machine
 
+    @property
+    def chars(self) -> int:
+        return len(self.corpus.splits["train"])
+
     def candidates(self, families: list[Family]) -> list[list[Candidate]]:
-        """Models that fit into memory, by family and batch, the smallest first; DeviceError if there is none."""
+        """Models that fit into memory, by family and batch, the smallest first."""
         processes = self.machine.group.size
-        chars = len(self.corpus.splits["train"])
-        bptt = 64 if chars >= 5_000 else 16
+        bptt = 64 if self.chars >= 5_000 else 16
         groups: list[list[Candidate]] = []
-        for family, batch in itertools.product(families, self._batches(chars)):
+        for family, batch in itertools.product(families, self._batches()):
             sizes: list[Candidate] = []
             for hidden in family.hidden:
                 batch_size = math.ceil(batch / processes) * processes
@@ -117,18 +120,12 @@ class _Choice:
                 sizes.append(Candidate(family, settings, config, parameters))
             if sizes:
                 groups.append(sizes)
-        if not groups:
-            raise self._too_little_memory()
         return groups
 
-    def _too_little_memory(self) -> DeviceError:
-        device = self.machine.device.type
-        return DeviceError(f"memory: too little to train even a small model ({device}); {raise_limit_or('free some')}")
-
-    def _batches(self, chars: int) -> list[int]:
+    def _batches(self) -> list[int]:
         """Of small batches a model learns the most per character, of large ones it reads more characters a second."""
-        is_large = chars > 100_000
-        if chars < 5_000:
+        is_large = self.chars > 100_000
+        if self.chars < 5_000:
             return [4]
         if self.machine.device.type != "cpu":
             return [64, 256] if is_large else [16, 64]
@@ -139,20 +136,20 @@ class _Choice:
         free, needed_bytes = self.machine.free_bytes, least_bytes(config, len(self.corpus.vocabulary), self.machine)
         return free is None or needed_bytes <= _MEMORY * free
 
-    def best_config(self, table: list[tuple[Candidate, float]], budget: Budget) -> tuple[Config, dict[str, str], int]:
-        """The config of the best candidate, the reasons, and its updates. table: candidates, seconds of an update."""
+    def best_config(self, candidates: list[Candidate], budget: Budget) -> tuple[Config, dict[str, str], int]:
+        """The config of the best timed candidate, the reasons, and its updates; DeviceError if there is none."""
         request, machine, initial = self.request, self.machine, self.request.initial
+        if not candidates:
+            device, advice = machine.device.type, raise_limit_or("free some")
+            raise DeviceError(f"memory: too little to train even a small model ({device}); {advice}")
         unknown = unknown_share(initial, self.corpus, machine) if initial else 1.0
         training_s = budget.training_s()
-        if not table:
-            raise self._too_little_memory()
-        trained = [self._with_training(candidate, update_s, training_s) for candidate, update_s in table]
+        trained = [self._with_training(candidate, training_s) for candidate in candidates]
         chosen = self._with_members(best(trained), training_s)
         rate = rate_factor(unknown, initial, chosen) if initial else 1.0
         valid_share = 0.0
         if not self.base.data.valid_source:
-            exact_share = chosen.valid_chars / len(self.corpus.splits["train"])
-            valid_share = float(f"{exact_share:.2g}")
+            valid_share = float(f"{chosen.valid_chars / self.chars:.2g}")
         settings = all_settings(chosen, request.minutes, valid_share, rate)
         if initial:  # at a high rate it may take most of a run to be better than the start
             settings["train"].pop("patience", None)
@@ -164,10 +161,10 @@ class _Choice:
                 reasons["start"] += f"; learning rate × {rate:.2g}"
         return config, reasons, chosen.updates
 
-    def _with_training(self, candidate: Candidate, update_s: float, seconds: float) -> Candidate:
+    def _with_training(self, candidate: Candidate, seconds: float) -> Candidate:
         """The candidate with its number of updates in `seconds`, and the number of characters that it trains on."""
         train, chars = candidate.config.train, candidate.chars_per_update
-        updates = max(1, int(seconds / update_s))
+        updates = max(1, int(seconds / candidate.update_s))
         if train.max_steps:
             updates = min(updates, train.max_steps)
         most_passes = min(train.max_epochs or MOST_EPOCHS, MOST_EPOCHS)
@@ -175,8 +172,7 @@ class _Choice:
         updates = min(updates, int(most_passes * max(train_chars, 1) / chars) + 1)
         # A run of fewer updates is validated on less of the text, and has more of it to train on.
         train_chars, valid_chars = self._split(updates * chars)
-        sizes = {"train_chars": max(train_chars, 1), "valid_chars": valid_chars}
-        return replace(candidate, update_s=update_s, updates=updates, **sizes)
+        return replace(candidate, updates=updates, train_chars=max(train_chars, 1), valid_chars=valid_chars)
 
     def _with_members(self, candidate: Candidate, seconds: float) -> Candidate:
         """The candidate, with several members in the time in which one would make more passes than teach it."""
@@ -188,15 +184,16 @@ class _Choice:
         for members in range(most_members, 1, -1):
             model = candidate.settings["model"] | {"members": members}
             settings = candidate.settings | {"model": model}
-            several = replace(candidate, settings=settings, config=self.request.config(settings))
-            several = self._with_training(several, members * candidate.update_s, seconds)
+            config, update_s = self.request.config(settings), members * candidate.update_s
+            several = replace(candidate, settings=settings, config=config, update_s=update_s)
+            several = self._with_training(several, seconds)
             if self._fits(several.config) and is_promising(several):
                 return several
         return candidate
 
     def _split(self, chars_read: int) -> tuple[int, int]:
         """Characters for training and, enough to be trusted, for validation in a run that reads so many."""
-        chars = len(self.corpus.splits["train"])
+        chars = self.chars
         own_valid = self.corpus.splits.get("valid")
         is_given = self.request.gives("data.split")
         train, valid, test = self.base.data.split if is_given else (1.0, 0.0, 0.0)
@@ -210,15 +207,14 @@ class _Choice:
 
     def _text(self) -> str:
         """How long the text is."""
-        ids, vocabulary = self.corpus.splits["train"], self.corpus.vocabulary
-        length = f"{len(ids):,} {vocabulary.unit}s"
+        vocabulary = self.corpus.vocabulary
+        length = f"{self.chars:,} {vocabulary.unit}s"
         if vocabulary.level == "byte":
-            return f"{length}, {len(ids) / self.corpus.symbols_per_char:,.0f} characters"
+            return f"{length}, {self.chars / self.corpus.symbols_per_char:,.0f} characters"
         return f"{length}, {len(vocabulary):,} distinct"
 
     def _reasons(self, chosen: Candidate, read_share: float) -> dict[str, str]:
         """What was found out and chosen: label → text."""
-        chars = len(self.corpus.splits["train"])
         machine, model = self.machine, chosen.config.model
         minutes = format_duration(60 * self.request.minutes)
         name = f"{model.description}, {model.members * chosen.parameters:,} parameters"
@@ -237,7 +233,7 @@ class _Choice:
         has_words = len(self.corpus.vocabulary) >= _LEAST_LETTERS
         if self.request.initial:  # the rule holds only for models that begin with random weights
             reasons["choice"] = f"{name}: the model of the run that it starts from"
-        elif has_words and chars < _SMALL_CHARS:
+        elif has_words and self.chars < _SMALL_CHARS:
             reasons["text"] += "; expect words and layout, hardly sentences; for these give 100,000 or more"
         elif has_words and chosen.updates < _FEW_UPDATES:
             reasons["choice"] += "; expect hardly more than letters and short words; for more give more minutes"

@@ -65,7 +65,7 @@ def generating_layer(
     window = new_window(driver, inputs, state, Buffers(), Buffers())
     window.states[:, 1] = window.states[:, 0]
     weights = [matrix(parameters, nodes[place]).contiguous() for place in before.products]
-    tables = scratch(window, [window.units(operand.size) if window.bf16 else 0 for operand in call.passes.operands])
+    tables = scratch(window, [window.units(operand.size) for operand in call.passes.operands])
     tables["copies"] += copies(B, [window.units(nodes[place].size) for place in before.operands])
     tables["partials"] += partials(B, norm_counts(before.norms).values())
     tables["weights"] = [*window.weights, *weights]

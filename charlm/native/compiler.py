@@ -23,6 +23,17 @@ from charlm.system.files import replace_file
 from charlm.system.host import count_cores, free_bytes
 
 _FLAGS = ["-std=c++20", "-O3", "-ffp-contract=fast", "-fPIC", "-shared", "-fvisibility=hidden"]
+_COMPILER_BYTES = 400_000_000
+"""g++ 12 takes up to 350 MB for a kernel."""
+_MOST_S, _MOST_BYTES = 300, 4_000_000_000
+"""The most time, and address space, of a compiler. g++ 12 takes up to 0.5 GB of it for a kernel."""
+_LIMITS = f'ulimit -v {_MOST_BYTES // 1024} 2>/dev/null; ulimit -t {_MOST_S} 2>/dev/null; exec "$@"'
+_LIMITED = [] if sys.platform == "win32" else ["/bin/sh", "-c", _LIMITS, "sh"]
+_CHECKSUM = ".sha256"
+"""Suffix of the file beside a library. A library that was cut would end the process without a word."""
+_ELSEWHERE = "name a folder on another disk in CHARLM_CACHE"
+_compilations: list[tuple[float, float]] = []
+"""When each compilation began, as time.perf_counter() tells it, and its seconds."""
 
 
 class KernelError(Exception):
@@ -48,7 +59,11 @@ class Kernel:
         """Identifies what is compiled: the source, the headers beside it, and the text."""
         headers = sorted(self.source.parent.glob("*.h"))
         texts = [file.read_bytes() for file in (*headers, self.source)]
-        return hashlib.sha256(b"\0".join([*texts, self.text.encode()])).hexdigest()[:16]
+        return _sha256(*texts, self.text.encode())[:16]
+
+
+def _sha256(*parts: bytes) -> str:
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
 
 Outcomes = dict[Kernel, ctypes.CDLL | KernelError]
@@ -76,8 +91,8 @@ def _fault(what: str) -> KernelError:
 def _cached(path: Path) -> ctypes.CDLL | KernelError | None:
     """The library from the cache; None if it is missing or damaged, or if others could have written it."""
     try:
-        with open_private(path) as file, open_private(path.with_suffix(_DIGEST)) as digest:
-            is_whole = _digest(file.read()) == digest.read()
+        with open_private(path) as file, open_private(path.with_suffix(_CHECKSUM)) as checksum:
+            is_whole = _sha256(file.read()).encode() == checksum.read()
     except OSError:
         return None
     return _loaded(path) if is_whole else None
@@ -91,36 +106,30 @@ def _loaded(path: Path) -> ctypes.CDLL | KernelError:
         return KernelError(f"{path} cannot be loaded ({error}); {_ELSEWHERE}")
 
 
-_ELSEWHERE = "name a folder on another disk in CHARLM_CACHE"
-
-
-_DIGEST = ".sha256"
-"""Of the file beside a library. A library that was cut would end the process without a word."""
-
-
-def _digest(data: bytes) -> bytes:
-    return hashlib.sha256(data).hexdigest().encode()
-
-
 def find_compiler() -> list[str]:
     """The command in $CXX, or else the first usual compiler that is installed."""
     if named := shlex.split(os.environ.get("CXX", "")):
         if shutil.which(named[0]) is None:
             raise KernelError(f"{named[0]}: not found; install g++ or clang++, or fix or unset CXX")
         return named
-    compiler = next((name for name in ("g++", "clang++", "c++") if shutil.which(name)), None)
-    if compiler is None:
-        raise KernelError("no C++ compiler; install g++ or clang++ for speed")
-    return [compiler]
+    for name in ("g++", "clang++", "c++"):
+        if shutil.which(name):
+            return [name]
+    raise KernelError("no C++ compiler; install g++ or clang++ for speed")
 
 
 def _machine_flags() -> list[str]:
     """Use all instructions of this CPU."""
-    is_arm = platform.machine() in ("aarch64", "arm64")
-    flags = ["-mcpu=native"] if is_arm else ["-march=native"] if platform.machine() in ("x86_64", "AMD64") else []
+    flags: list[str] = []
+    if platform.machine() in ("aarch64", "arm64"):
+        flags.append("-mcpu=native")
+    if platform.machine() in ("x86_64", "AMD64"):
+        flags.append("-march=native")
     if sys.platform == "win32":
-        return [*flags, "-static"]  # Windows does not look for the compiler's own libraries where they are
-    return [*flags, "-undefined", "dynamic_lookup"] if sys.platform == "darwin" else flags
+        flags.append("-static")  # Windows does not look for the compiler's own libraries where they are
+    if sys.platform == "darwin":
+        flags += ["-undefined", "dynamic_lookup"]
+    return flags
 
 
 def _paths(libraries: Sequence[Kernel], command: list[str]) -> dict[Kernel, Path]:
@@ -133,9 +142,8 @@ def _paths(libraries: Sequence[Kernel], command: list[str]) -> dict[Kernel, Path
     macros = _run([*command, "-dM", "-E", "-x", "c++", os.devnull]).stdout
     paths = {}
     for library in libraries:
-        parts = [repr(command).encode(), macros.encode(), library.digest.encode()]
-        digest = hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
-        paths[library] = folder / f"{library.name}-{digest}.so"
+        digest = _sha256(repr(command).encode(), macros.encode(), library.digest.encode())
+        paths[library] = folder / f"{library.name}-{digest[:16]}.so"
     return paths
 
 
@@ -143,7 +151,9 @@ def _compile_all(paths: dict[Kernel, Path], command: list[str]) -> Outcomes:
     """Compile as many at a time as the machine can take, and load them; returns a library or an error for each."""
     say("compile", f"for this CPU and these options, once: {', '.join(library.name for library in paths)} ...")
     start_s = time.perf_counter()
-    with ThreadPoolExecutor(min(len(paths), _compilers())) as pool:
+    cores, free = count_cores(), free_bytes()
+    compilers = cores if free is None else min(cores, free // _COMPILER_BYTES)
+    with ThreadPoolExecutor(max(1, compilers)) as pool:
         results = pool.map(lambda library: _compile(library, command, paths[library]), paths)
         outcomes = dict(zip(paths, results, strict=True))
     limit_cache("kernels")
@@ -154,29 +164,9 @@ def _compile_all(paths: dict[Kernel, Path], command: list[str]) -> Outcomes:
     return outcomes
 
 
-_compilations: list[tuple[float, float]] = []
-"""When each compilation began, as time.perf_counter() tells it, and its seconds."""
-
-
 def compiled_s(since_s: float) -> float:
     """Seconds of the compilations that began after `since_s`."""
     return sum(seconds for start_s, seconds in _compilations if start_s >= since_s)
-
-
-def _compilers() -> int:
-    """How many compilers may run at once: one for each core if there is enough memory."""
-    cores, free = count_cores(), free_bytes()
-    return max(1, cores if free is None else min(cores, free // _COMPILER_BYTES))
-
-
-_COMPILER_BYTES = 400_000_000
-"""g++ 12 takes up to 350 MB for a kernel."""
-
-
-_MOST_S, _MOST_BYTES = 300, 4_000_000_000
-"""The most time, and address space, of a compiler. g++ 12 takes up to 0.5 GB of it for a kernel."""
-_LIMITS = f'ulimit -v {_MOST_BYTES // 1024} 2>/dev/null; ulimit -t {_MOST_S} 2>/dev/null; exec "$@"'
-_LIMITED = [] if sys.platform == "win32" else ["/bin/sh", "-c", _LIMITS, "sh"]
 
 
 def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
@@ -208,7 +198,7 @@ def _compile(library: Kernel, command: list[str], path: Path) -> ctypes.CDLL | K
             return opened
         data = out.read_bytes()
         replace_file(path, data, 0o700)
-        replace_file(path.with_suffix(_DIGEST), _digest(data), 0o600)
+        replace_file(path.with_suffix(_CHECKSUM), _sha256(data).encode(), 0o600)
     return _loaded(path)
 
 

@@ -6,6 +6,7 @@ import functools
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +52,8 @@ def run(kernel: Kernel, function: str, arguments: ctypes.Structure) -> None:
     [library] = load(kernel)
     called = getattr(library, function)
     called(ctypes.byref(arguments))
-    if observer.recording is not None:
-        observer.recording.keep_call(called, arguments)
+    if (recording := recorder.get()) is not None:
+        recording.keep_call(called, arguments)
 
 
 def works(kernel: Kernel) -> bool:
@@ -64,14 +65,8 @@ def works(kernel: Kernel) -> bool:
     return True
 
 
-class _Observer(threading.local):
-    """What is told of each call of a kernel in this thread."""
-
-    recording: Any = None
-    """See charlm/native/recording.py."""
-
-
-observer = _Observer()
+recorder: ContextVar[Any] = ContextVar("recorder", default=None)
+"""What is told of each call of a kernel in this thread, see charlm/native/recording.py."""
 _outcomes: Outcomes = {}
 _loading = threading.Lock()
 """Held while libraries are loaded: a second thread that needs them waits instead of compiling them again."""
@@ -183,8 +178,7 @@ def _share_threads(outcomes: Outcomes) -> Outcomes:
 def _use_openmp(threads: ctypes.CDLL) -> None:
     """Let kernels run in the threads of torch's OpenMP runtime, if it has GCC's interface."""
     process = ctypes.CDLL(None if os.name == "posix" else "kernel32")
-    functions = [
-        getattr(process, name, None) for name in ("GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads")
-    ]
+    names = "GOMP_parallel", "omp_get_thread_num", "omp_get_num_threads"
+    functions = [getattr(process, name, None) for name in names]
     if all(functions):
         threads.use_openmp(*functions)

@@ -17,10 +17,7 @@ _CPU = torch.device("cpu")
 
 
 def check_tensor(name: str, tensor: Any, shape: Sequence[int] | None, dtype: torch.dtype, device: torch.device) -> None:
-    """TypeError unless it is a tensor, ValueError unless it is dense, with this shape and type, and on this device.
-
-    shape: None allows any.
-    """
+    """TypeError for no tensor, ValueError unless it is dense, of this shape (None: any) and type, on this device."""
     if not isinstance(tensor, Tensor):
         allowed = "a tensor" if shape is None else f"a tensor {list(shape)}"
         raise TypeError(f"{name}: found a {type(tensor).__name__}; allowed: {allowed}")
@@ -81,7 +78,7 @@ def cross_entropy(
     return nats_N, d_logits_NV
 
 
-def random_mask(shape: tuple[int, ...], keep: int, shard: Shard = WHOLE_BATCH, dim: int = 0) -> Tensor:
+def random_mask(shape: tuple[int, ...], keep: int, shard: Shard, dim: int) -> Tensor:
     """A mask for dropout (random.cpp): 65536 / keep with probability keep / 65536, else 0; 1 ≤ keep ≤ 65536.
 
     Float32, on the CPU. It is this shard, along `dim`, of a mask for a whole batch. The seed comes from torch's global

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from charlm.native import loading
+from charlm.native.loading import recorder
 
 _CACHE_LINE = 64  # bytes
 _READS_A_VALUE = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
@@ -34,10 +34,10 @@ def repeated_whole(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def called(*arguments: Any) -> None:
-        if loading.observer.recording is None:
+        if (recording := recorder.get()) is None:
             function(*arguments)
         else:
-            loading.observer.recording.keep_whole(partial(function, *arguments))
+            recording.keep_whole(partial(function, *arguments))
 
     return called
 
@@ -95,12 +95,12 @@ class _Recording(TorchDispatchMode):
         """Call the function, and keep what it does."""
         arguments = tree_map_only(Tensor, Tensor.clone, arguments)
         self._inputs = _tensors(arguments)
-        loading.observer.recording = self
+        before = recorder.set(self)
         try:
             with self:
                 self._result = function(*arguments)
         finally:
-            loading.observer.recording = None
+            recorder.reset(before)
         return self._result
 
     @torch.no_grad()
@@ -119,7 +119,6 @@ class _Recording(TorchDispatchMode):
             step()
 
     def keep_call(self, function: Any, arguments: ctypes.Structure) -> None:
-        """A call of a kernel."""
         values, tables = arguments.kept_alive
         # Memory of its own may serve several tensors, one after another.
         arguments.kept_alive = [tensor for tensor in _tensors(values) if not self._memory.has(tensor)], tables
@@ -181,9 +180,8 @@ class _Memory:
         return tensor.untyped_storage().data_ptr() in self._addresses
 
     def like(self, tensor: Tensor) -> Tensor:
-        """A tensor with this one's dtype, shape and strides."""
-        numbers = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
-        size = numbers * tensor.element_size() if tensor.numel() else 0
+        """A tensor with the dtype, shape and strides of one that was just allocated."""
+        size = tensor.untyped_storage().nbytes()
         free = self._free.setdefault(size, [])
         block = free.pop() if free else _aligned(size)
         self._addresses.add(block.ctypes.data)

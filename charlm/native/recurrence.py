@@ -17,9 +17,6 @@ from charlm.native.compiler import Kernel
 from charlm.native.kernels import kernel_of_passes, variants_of
 from charlm.native.loading import run
 
-Tables = dict[str, list[Tensor | None]]
-"""Fields of `Arguments`, each a table of pointers."""
-
 
 class CpuDriver:
     """Computes loops with these passes, see `both_passes`."""
@@ -38,13 +35,12 @@ class CpuDriver:
         return kernel_of_passes(*self._of_kernel)
 
     def forward(self, window: Window) -> None:
-        widths = [window.units(operand.size) if window.bf16 else 0 for operand in window.passes.operands]
+        widths = [window.units(operand.size) for operand in window.passes.operands]
         arguments = self.arguments(window, **scratch(window, widths))
         run(self.kernel, "recurrence_forward", arguments)
 
     def backward(self, window: Window, gradients: Gradients) -> None:
-        products = window.passes.products
-        widths = [product.gates * window.units(product.size) if window.bf16 else 0 for product in products]
+        widths = [product.gates * window.units(product.size) for product in window.passes.products]
         arguments = self.arguments(window, **vars(gradients), **scratch(window, widths))
         run(self.kernel, "recurrence_backward", arguments)
 
@@ -62,16 +58,19 @@ class CpuDriver:
         return self.kernel.structs[0].fill(**fields, **given, variant=self._variants[window.passes])
 
 
-def scratch(window: Window, widths: Sequence[int]) -> Tables:
-    """Scratch that the threads of a call share. widths: of a row of each operand that is copied, or 0."""
+def scratch(window: Window, widths: Sequence[int]) -> dict[str, list[Tensor | None]]:
+    """Tables of scratch that the threads of a call share. widths: of a row of each operand; bfloat16 copies them."""
+    copied: list[Tensor | None] = [None] * len(widths)
+    if window.bf16:
+        copied = copies(window.B, widths)
     norms = norm_counts(window.passes.normalizations)
-    return {"copies": copies(window.B, widths), "partials": partials(window.B, norms.values())}
+    return {"copies": copied, "partials": partials(window.B, norms.values())}
 
 
 def copies(B: int, widths: Sequence[int]) -> list[Tensor | None]:
     """For each width two rows per stream."""
     # Copies are in float32, or in bfloat16 padded to a multiple of 32 elements; the padding must be 0.
-    return [torch.zeros(2, B, width + 16) if width else None for width in widths]
+    return [torch.zeros(2, B, width + 16) for width in widths]
 
 
 def partials(B: int, counts: Iterable[int]) -> list[Tensor | None]:

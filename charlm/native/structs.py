@@ -73,15 +73,10 @@ class Struct:
         return filled
 
 
-@functools.cache
-def _strided() -> "torch.layout":
+def _address(field: str, tensor: "Tensor", dtype: "torch.dtype | None") -> int:
     import torch
 
-    return torch.strided
-
-
-def _address(field: str, tensor: "Tensor", dtype: "torch.dtype | None") -> int:
-    is_plain = tensor.layout == _strided() and tensor.is_contiguous() and not tensor.is_neg()
+    is_plain = tensor.layout == torch.strided and tensor.is_contiguous() and not tensor.is_neg()
     if not (is_plain and tensor.is_cpu and tensor.dtype == dtype):
         form = "a contiguous tensor" if is_plain else "a tensor that is not contiguous"
         raise ValueError(

@@ -43,17 +43,13 @@ def adam_step(optimizer: torch.optim.Adam, averages: Mapping[Tensor, Tensor], ra
         return True
     for group in optimizer.param_groups:
         weights = group["params"]
-        gradients = [weight.grad for weight in weights]
-        states = [
-            {} if gradient is None else _state(optimizer, weight)
-            for weight, gradient in zip(weights, gradients, strict=True)
-        ]
+        states = [{} if weight.grad is None else _state(optimizer, weight) for weight in weights]
         call(
             UPDATE,
             "adam_step",
             tensors=len(weights),
             sizes=_sizes(weights),
-            gradients=gradients,
+            gradients=[weight.grad for weight in weights],
             weights=weights,
             averages=[averages.get(weight) for weight in weights],
             means=[state.get("exp_avg") for state in states],

@@ -80,14 +80,16 @@ class Budget:
 
     def training_s(self) -> float:
         """How long updates may take, of the minutes that are left, as expected before the training."""
-        passed_s = 0.0 if self.begun_s is None else self._passed_s(self.begun_s) + _AFTER_CHOICE_S
-        return _UPDATES * (self.run_s - min(max(_START_S, passed_s), _MOST * self.run_s))
+        starting_s = max(_START_S, self._passed_s() + _AFTER_CHOICE_S)
+        return _UPDATES * (self.run_s - min(starting_s, _MOST * self.run_s))
 
-    def _passed_s(self, begun_s: float) -> float:
-        """Seconds since then, without those that compiling took."""
+    def _passed_s(self) -> float:
+        """Seconds since the minutes began, without those that compiling took; 0 if they have not begun."""
         from charlm.native.compiler import compiled_s
 
-        return time.perf_counter() - begun_s - compiled_s(begun_s)
+        if self.begun_s is None:
+            return 0.0
+        return time.perf_counter() - self.begun_s - compiled_s(self.begun_s)
 
     # While it trains
 
@@ -97,7 +99,7 @@ class Budget:
         valid_windows: how many times as much as an update an evaluation reads.
         """
         self.evaluation_updates = EVALUATION_COST * valid_windows
-        starting_s = 0.0 if self.begun_s is None else self._passed_s(self.begun_s)
+        starting_s = self._passed_s()
         if starting_s > _MOST * self.run_s:
             starting_s = _MOST * self.run_s
             say("start", f"starting took most of {self.run_s:.1f} s; training gets {1 - _MOST:.0%} of them anyway")

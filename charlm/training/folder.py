@@ -33,6 +33,7 @@ from charlm.runs import (
     TEXT,
     check_new,
     check_resumable,
+    has_checkpoint,
 )
 from charlm.system.console import say
 from charlm.system.files import (
@@ -110,10 +111,7 @@ def claim_if_there(run_dir: Path | None, data: DataConfig, locks: contextlib.Exi
 
 
 def make_folder(run_dir: Path | None, name: str, locks: contextlib.ExitStack) -> Path:
-    """Make the folder of a new run, and claim it.
-
-    None: runs/<name>-<time>; runs that start in the same second get -2, -3, …
-    """
+    """Make and claim the folder of a new run. None: runs/<name>-<time>, and in the same second with -2, -3, … added."""
     with refusing_os_errors(run_dir or Path("runs")):
         folder, number = run_dir, 1
         first = Path("runs") / f"{plain_name(name)}-{time.strftime('%Y%m%d-%H%M%S')}"
@@ -143,20 +141,19 @@ def claim_run(run_dir: Path, locks: contextlib.ExitStack) -> tuple[Path, Checkpo
             return newest
 
 
-def _claim(folder: Path, locks: contextlib.ExitStack) -> None:
-    """Lock an existing folder until `locks` are closed, and remove what a killed process was writing there."""
-    with refusing_os_errors(folder):
-        refuse_links(folder, (FOLDER, METRICS, SAMPLES, *CHARTS))
-        locks.enter_context(locked(folder))
-        for place in (folder, folder / FOLDER):
-            remove_leftovers(place, -math.inf)
-
-
 def _claim_new(folder: Path, locks: contextlib.ExitStack) -> None:
     """Claim a folder for a new run; RunError if it may not write there."""
-    _claim(folder, locks)
     with refusing_os_errors(folder):
+        _claim(folder, locks)
         check_new(folder)
+
+
+def _claim(folder: Path, locks: contextlib.ExitStack) -> None:
+    """Lock an existing folder until `locks` are closed, and remove what a killed process was writing there."""
+    refuse_links(folder, (FOLDER, METRICS, SAMPLES, *CHARTS))
+    locks.enter_context(locked(folder))
+    for place in (folder, folder / FOLDER):
+        remove_leftovers(place, -math.inf)
 
 
 def keep_config(run_dir: Path) -> None:
@@ -199,7 +196,7 @@ def keep_text(source: str, run_dir: Path | None) -> Path:
 def discard_text(run_dir: Path) -> None:
     """Remove the text of a pipe that no run could start with, and the folder if nothing else is in it."""
     with contextlib.suppress(OSError):
-        if not any((run_dir / FOLDER).glob("*.safetensors")):
+        if not has_checkpoint(run_dir):
             (run_dir / TEXT).unlink(missing_ok=True)
         if [path.name for path in run_dir.iterdir()] == [LOCK]:
             (run_dir / LOCK).unlink()

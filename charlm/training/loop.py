@@ -56,10 +56,7 @@ class TrainingLoop:
         self.budget.begin(trainer.state, len(self.corpus.splits.get("valid", ())) / window)
 
     def fit(self) -> Run:
-        """Train until a limit or a signal; RunError if a checkpoint cannot be written.
-
-        After a divergence, return to an earlier checkpoint if the config allows it.
-        """
+        """Train until a limit or a signal, or a divergence without a way back; RunError if a file cannot be written."""
         self._print_header()
         try:
             with catch_signals(patient=self.group.is_distributed) as (self._received, self._let_signals_go):
@@ -255,7 +252,7 @@ class TrainingLoop:
             self._stop_if_signaled()
         else:
             self.group.on_first(check_ours, self.run_dir)
-            self.tracker.sample(sample, step)
+            self.group.on_first(self.tracker.sample, sample, step)
             say("sample", f"update {step:>6}  {sample['text'][:80]!r}")
             self._tick()
         trainer.state.due.remove("sample")
@@ -325,7 +322,7 @@ class TrainingLoop:
         restore_snapshot(trainer, earlier[1])
         state = trainer.state
         self._rolled_back_to = state.step
-        self.tracker.rewind(state)
+        self.group.on_first(self.tracker.rewind, state)
         self._take_best()
         state.rollbacks = diverged.rollbacks + 1
         state.rows += 1

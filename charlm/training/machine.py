@@ -1,6 +1,6 @@
 """What a run computes on, chosen once, before the text is read; and how much of its memory a run needs."""
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -41,7 +41,7 @@ class Machine:
     """Whether the CPU kernels compile; True on a GPU, which needs none."""
 
 
-def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Iterable[Cell] = ()) -> Machine:
+def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Sequence[Cell] = ()) -> Machine:
     """The machine for a config, set up for its device, threads and precision. All processes of the group call this.
 
     Compiles the kernels of `cells`, by default of the config's cell. DeviceError for a device that is not there or
@@ -53,13 +53,13 @@ def choose_machine(config: Config, group: ProcessGroup = ONE_PROCESS, cells: Ite
     keep_freed_memory()
     free_bytes = available_bytes(device)
     group.local_first(cache_folder, "corpora")  # compiling takes a minute, after which the text would not be read
-    has_kernels = device.type != "cpu" or group.local_first(_compile_kernels, config, list(cells))
+    has_kernels = device.type != "cpu" or group.local_first(_compile_kernels, config, cells)
     precision, reason = group.on_first(choose_precision, config.precision, device)
     group.on_each(prepare_device, device, precision)
     return Machine(device, group, torch.get_num_threads(), precision, reason, free_bytes, has_kernels)
 
 
-def _compile_kernels(config: Config, cells: list[Cell]) -> bool:
+def _compile_kernels(config: Config, cells: Sequence[Cell]) -> bool:
     """Load the kernels for training and evaluation, or else those for all options; returns whether there are any."""
     model = config.model
     evaluation = StateOptions(resets=bool(config.data.records), zoneout=model.zoneout > 0)

@@ -41,10 +41,7 @@ _TAGS = {
 
 
 def train_row(state: TrainState, train: TrainConfig, symbols_per_char: float) -> dict[str, Any]:
-    """The mean over what was scored since the last row, see `metrics_row`; chars_per_s counts what was read.
-
-    symbols_per_char: of the text.
-    """
+    """The mean over what was scored since the last row, see `metrics_row`; chars_per_s counts what was read."""
     loss = state.objective_sum.item() / state.interval_steps
     symbols_per_s = state.interval_steps * train.bptt * train.batch_size / state.interval_s
     nats = symbols_per_char * loss / train.scored_steps
@@ -75,24 +72,23 @@ def metrics_row(
 
 
 class Tracker:
-    """Writes the metrics, samples and TensorBoard events of a run; nothing unless `writes`.
+    """Writes the metrics, samples and TensorBoard events of a run. Only the first process calls its methods.
 
-    resumed: the state of a resumed run, which keeps the rows written up to there. A fault such as a full disk is
-    printed once; unwritten rows wait.
+    A fault such as a full disk is printed once; unwritten rows wait.
     """
 
-    def __init__(self, folder: Path, resumed: TrainState | None = None, *, writes: bool = True) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._writes = writes
         self._faults: set[str] = set()
         self._waiting: dict[Path, bytes] = {}
-        self._charts: dict[str, Path] = {}
-        if not writes:
-            return
+        self._chart = ""
+
+    def begin(self, resumed: TrainState | None) -> None:
+        """Begin the files. resumed: the state of a resumed run, which keeps the rows written up to there."""
         if resumed:
             self._truncate(resumed)
         for name in (METRICS, SAMPLES):
-            open(folder / name, "ab", opener=unlinked).close()
+            open(self._folder / name, "ab", opener=unlinked).close()
         self._begin_charts(resumed)
 
     def _truncate(self, state: TrainState) -> None:
@@ -106,7 +102,7 @@ class Tracker:
         """
         written = read_file(file, LOG_BYTES) if file.exists() else b""
         logged = (written + self._waiting.get(file, b"")).splitlines(keepends=True)
-        lines = [*itertools.takewhile(lambda line: _step_of(line) <= step, itertools.islice(logged, rows))]
+        lines = [*itertools.takewhile(lambda line: _step_of(line) <= step, logged[:rows])]
         kept = b"".join(lines)
         self._waiting[file] = kept[len(written) :]
         if len(kept) < len(written):
@@ -120,29 +116,29 @@ class Tracker:
 
         Of older ones it drops what came after the resumed state.
         """
-        name = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        self._chart = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         events = [Event(file_version="brain.Event:2")]
         if resumed:
             events.append(Event(step=resumed.step + 1, session_log=SessionLog(status=SessionLog.START)))
         for split in CHARTS:
-            (self._folder / split).mkdir(exist_ok=True)
-            self._charts[split] = self._folder / split / name
-            self._charts[split].touch()
-            self._append(self._charts[split], _encoded(events))
+            file = self._folder / split / self._chart
+            file.parent.mkdir(exist_ok=True)
+            file.touch()
+            self._append(file, _encoded(events))
 
     def rewind(self, state: TrainState) -> None:
         """Drop later rows, samples and events, as a run that resumes from this state does."""
-        if self._writes:
-            self._attempt(self._truncate, state)
-            self._attempt(self._begin_charts, state)
+        self._attempt(self._truncate, state)
+        self._attempt(self._begin_charts, state)
 
     def record(self, row: Mapping[str, Any]) -> None:
         """Log a row of metrics, to the file and to TensorBoard, or an event that the row's `split` names."""
         self._append(self._folder / METRICS, _line(row))
-        if row["split"] in self._charts:
-            tags = [tag for tag in _TAGS if row["split"] == "train" or not tag.startswith("training/")]
+        split = row["split"]
+        if split in CHARTS:
+            tags = [tag for tag in _TAGS if split == "train" or not tag.startswith("training/")]
             events = [Event(step=row["step"], summary=summary.scalar(tag, row[_TAGS[tag]])) for tag in tags]
-            self._append(self._charts[row["split"]], _encoded(events))
+            self._append(self._folder / split / self._chart, _encoded(events))
 
     def sample(self, sample: Mapping[str, Any], step: int) -> None:
         """Log a sample, see `draw_sample`."""
@@ -155,13 +151,13 @@ class Tracker:
 
     def _append(self, file: Path, data: bytes) -> None:
         """Append to a file what waits for it and the data. No file stays open: Windows could not replace it."""
-        if self._writes:
-            self._waiting[file] = self._waiting.get(file, b"") + data
-            self._attempt(self._write, file)
+        self._waiting[file] = self._waiting.get(file, b"") + data
+        self._attempt(self._write, file)
 
     def _write(self, file: Path) -> None:
         # It makes no file: where the run's folder was replaced, none of the run's belongs.
-        with open(file, "ab", buffering=0, opener=lambda name, flags: unlinked(name, flags & ~os.O_CREAT)) as opened:
+        with open(file, "r+b", buffering=0, opener=unlinked) as opened:
+            opened.seek(0, os.SEEK_END)
             while self._waiting[file]:
                 written = opened.write(self._waiting[file])
                 self._waiting[file] = self._waiting[file][written:]

@@ -83,8 +83,11 @@ def describe_treatment(optimizer: torch.optim.Optimizer, name: str) -> str:
         return f"{next(iter(treated))}: all parameters"
     # The layers are named where those above the first are treated in another way.
     times = Counter(itertools.chain(*treated.values()))
-    lists = {how: [own if times[base] > 1 else base for base, own in names.items()] for how, names in treated.items()}
-    return "; ".join(f"{how}: {', '.join(names)}" for how, names in lists.items())
+    lists = []
+    for how, names in treated.items():
+        listed = [own if times[base] > 1 else base for base, own in names.items()]
+        lists.append(f"{how}: {', '.join(listed)}")
+    return "; ".join(lists)
 
 
 class Muon(_AdamW):
@@ -99,10 +102,7 @@ class Muon(_AdamW):
 
     @torch.no_grad()
     def step_matrices(self, lr: Tensor) -> None:
-        """Step along orthogonal matrices, and drop the gradients of their parameters, so that AdamW skips them.
-
-        lr: 0-d.
-        """
+        """Step along orthogonal matrices at the rate lr, 0-d; drop their gradients, so that AdamW skips them."""
         for group in self.param_groups:
             for parameter, shape in zip(group["params"], group.get("shapes", ()), strict=False):
                 if parameter.grad is not None:

@@ -1,6 +1,7 @@
 """`charlm plan`: what a config will cost, measured on some updates."""
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,20 +14,18 @@ from charlm.data.corpus import CountedSources
 from charlm.model import parameters_by_part
 from charlm.system.device import peak_bytes
 from charlm.system.formatting import counted, format_bytes, format_duration
-from charlm.system.process_group import ONE_PROCESS, ProcessGroup
+from charlm.system.process_group import ProcessGroup
 from charlm.training.budget import Budget
 from charlm.training.machine import Machine, choose_machine, least_bytes
 from charlm.training.optimizer import describe_treatment
 from charlm.training.start import prepare
 from charlm.training.step import Trainer
 
-_WARMUP_STEPS = 2
-_MIN_STEPS = 3
 _MEASURE_S = 3.0
 
 
 def measure_cost(
-    config: Config, group: ProcessGroup = ONE_PROCESS, opened: tuple[Machine, CountedSources] | None = None
+    config: Config, group: ProcessGroup, opened: tuple[Machine, CountedSources] | None = None
 ) -> dict[str, Any]:
     """Sizes of data and model, memory, and the speed of some updates of a new trainer; refuses what `start_run` does.
 
@@ -37,8 +36,10 @@ def measure_cost(
     machine, text = opened or (choose_machine(config, group), CountedSources(config.data))
     trainer = prepare(config, group, lambda: text.corpus(split=config.data.split), machine)
     corpus, steps_per_epoch, train = trainer.corpus, trainer.streams.windows_per_epoch, config.train
-    step_s = _median_s(trainer.update, trainer)
-    communication_s = _median_s(lambda: _communicate(trainer), trainer) if group.is_distributed else 0.0
+    step_s = call_s(trainer.update, trainer, _MEASURE_S)
+    communication_s = 0.0
+    if group.is_distributed:
+        communication_s = call_s(lambda: _communicate(trainer), trainer, _MEASURE_S)
     return {
         "splits": {name: len(ids) for name, ids in corpus.splits.items()},
         "unit": corpus.vocabulary.unit,
@@ -96,15 +97,10 @@ def _steps(train: TrainConfig, steps_per_epoch: int, step_s: float) -> int:
     return max(1, math.ceil(steps))
 
 
-def _median_s(function: Callable[[], None], trainer: Trainer) -> float:
-    times_s = call_times(function, trainer, _MEASURE_S, least=_MIN_STEPS, warmup=_WARMUP_STEPS)
-    return sorted(times_s)[len(times_s) // 2]
-
-
-def call_times(
-    function: Callable[[], None], trainer: Trainer, enough_s: float, *, least: int, warmup: int
-) -> list[float]:
-    """Seconds of each of `least` or more calls, until they take `enough_s` in all, after `warmup` calls."""
+def call_s(
+    function: Callable[[], None], trainer: Trainer, enough_s: float, *, least: int = 3, warmup: int = 2
+) -> float:
+    """Seconds of a call: the median of `least` or more, until they take `enough_s` in all, after `warmup` calls."""
     times: list[float] = []
     spent_s = 0.0
     while len(times) < warmup + least or spent_s < enough_s:
@@ -114,7 +110,7 @@ def call_times(
             torch.cuda.synchronize(trainer.device)
         times.append(time.perf_counter() - start_s)
         spent_s, _ = trainer.group.agree(sum(times[warmup:]), [])
-    return times[warmup:]
+    return statistics.median(times[warmup:])
 
 
 def _communicate(trainer: Trainer) -> None:

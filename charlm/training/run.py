@@ -45,10 +45,7 @@ class Run:
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl, without an incomplete last one; docs/training.md describes the columns.
-
-        RunError if the file cannot be read.
-        """
+        """The complete rows of metrics.jsonl, see docs/training.md; RunError if the file cannot be read."""
         try:
             rows, damaged = read_log(self.path / METRICS)
             fault = f"{counted(damaged, 'line')} of it" if damaged else ""

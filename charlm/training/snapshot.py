@@ -1,7 +1,6 @@
 """All of a trainer ↔ a checkpoint."""
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import get_origin, get_type_hints
 
 import torch
@@ -40,7 +39,7 @@ def take_snapshot(trainer: Trainer) -> Checkpoint:
         averaged=on_cpu({} if trainer.averaged is None else named_weights(trainer.averaged)),
         optimizer=on_cpu(_optimizer_tensors(trainer)),
         carried=on_cpu(carried),
-        progress={f.name: getattr(state, f.name) for f in fields(state) if f.name not in _TENSORS},
+        progress={name: value for name, value in vars(state).items() if name not in _TENSORS},
     )
 
 
@@ -65,9 +64,12 @@ def restore_snapshot(trainer: Trainer, checkpoint: Checkpoint) -> None:
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise CheckpointError(f"checkpoint: its training state does not fit ({error}); use another one") from None
     # The machine is that of this session.
-    state.threads, state.kernels, state.backend = trainer.state.threads, trainer.state.kernels, trainer.state.backend
+    session = trainer.state
+    state.threads = session.threads
+    state.kernels = session.kernels
+    state.backend = session.backend
     state.stop_reason = ""
-    state.scored = trainer.state.scored | {"seen": seen} if trainer.state.scored else {}
+    state.scored = session.scored | {"seen": seen} if session.scored else {}
     trainer.state = state
     trainer.forget_divergence()
 

@@ -16,7 +16,7 @@ from charlm.data.streams import check_length
 from charlm.errors import ConfigError, RunError
 from charlm.inference.seen import NOTED, SEARCHED, earlier_texts, listed_texts, seen_places
 from charlm.native.loading import preferring
-from charlm.runs import FOLDER, LAST
+from charlm.runs import FOLDER, LAST, has_checkpoint
 from charlm.system.console import say
 from charlm.system.formatting import counted, format_bytes, format_share
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
@@ -33,7 +33,7 @@ from charlm.training.step import Trainer
 
 def start_run(
     config: Config,
-    run_dir: Path | None = None,
+    run_dir: Path | None,
     init_from: Checkpoint | None = None,
     *,
     name: str = "run",
@@ -47,7 +47,6 @@ def start_run(
     run_dir: None: runs/<name>-<time>. opened: the machine and the text for which settings were chosen. budget: the
     run's minutes, if they have begun. Any CharlmError comes before the run's folder is written.
     """
-
     if init_from:
         group.on_each(check_same_model, config, init_from)
 
@@ -160,9 +159,8 @@ def _share_seen(trainer: Trainer) -> float | None:
 
 
 def _fit(trainer: Trainer, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Run:
-    group, state = trainer.group, trainer.state
-    log = refusing_os_errors(run_dir)(Tracker)
-    tracker = group.on_each(log, run_dir, state if resumed else None, writes=group.is_first)
+    group, state, tracker = trainer.group, trainer.state, Tracker(run_dir)
+    group.on_first(refusing_os_errors(run_dir)(tracker.begin), state if resumed else None)
     group.remember("run", str(run_dir.resolve()))
     loop = TrainingLoop(trainer, run_dir, tracker, on_row)
     if not resumed:
@@ -180,7 +178,7 @@ def run_of_this_launch(group: ProcessGroup) -> Path | None:
             f"{run_dir}: found no run to resume on this machine, which is now the first; allowed: a folder on a disk "
             "that all machines share"
         )
-    return run_dir if any((run_dir / FOLDER).glob("*.safetensors")) else None
+    return run_dir if has_checkpoint(run_dir) else None
 
 
 def _say_if_other_machine(trainer: Trainer, before: Mapping[str, Any]) -> None:

@@ -44,10 +44,11 @@ class Trainer:
     Seeds torch's global generator. DataError for a train split shorter than a window, DeviceError for too little
     memory. Each process of the group has a trainer for its part of the streams; all make the same updates: with the
     whole batch's gradients and scores, and the random numbers of a single process.
+
+    budget: of the run's minutes; None: they have not begun.
     """
 
     def __init__(self, config: Config, corpus: Corpus, machine: Machine, budget: Budget | None = None) -> None:
-        """budget: of the run's minutes; None: they have not begun."""
         torch.manual_seed(config.seed)
         self.device, self.group = machine.device, machine.group
         # Checkpoints hold the step that is trained, not what becomes of it during the training.
@@ -109,11 +110,6 @@ class Trainer:
         """Fraction of the run that is done, 0 to 1: the largest over all limits."""
         return min(max(self.shares_done().values()), 1.0)
 
-    def learning_rate(self) -> float:
-        """Learning rate of the next update."""
-        optimizer, state = self.config.optimizer, self.state
-        return learning_rate(optimizer, state.step, state.epoch, self.share_done()) * state.lr_factor
-
     def update(self) -> None:
         """Read one window of every stream and make one optimizer step.
 
@@ -123,7 +119,7 @@ class Trainer:
         start_s = time.perf_counter()
         train, state = self.config.train, self.state
         x_TB, y_TB = self.streams.read(state.position, train.bptt, self.device, state.epoch)
-        lr = self.learning_rate()
+        lr = learning_rate(self.config.optimizer, state.step, state.epoch, self.share_done()) * state.lr_factor
         loss = self._gradients(x_TB, y_TB)
         grad_norm, gradient_scale = self._recorded_clip(addresses(self._parameter_gradients()))
         self._stop_unless_finite(loss.objective, grad_norm)
@@ -161,14 +157,12 @@ class Trainer:
 
     def _gradients_or_retry(self, x_TB: Tensor, y_TB: Tensor) -> WindowLoss:
         """`_backpropagate`; where a backward pass fails on a GPU, compute all again by a slower way."""
+        random = random_state(self.device)
         while True:
-            random = random_state(self.device)
             try:
-                loss, _ = self._backpropagate(x_TB, y_TB, self.state.recurrent)
+                return self._backpropagate(x_TB, y_TB, self.state.recurrent)[0]
             except LoopError as error:
                 say("gpu", str(error))
-            else:
-                return loss
             self.drop_gradients()
             set_random_state(self.device, random)
 
@@ -195,9 +189,7 @@ class Trainer:
         return [parameter.grad for parameter in self.parameters]
 
     def _initial_state(self, carried: RecurrentState | None) -> RecurrentState | None:
-        """The hidden state before a window: the one after the last window, `carried`.
-
-        In randomly chosen streams it is the initial one, as samples start there.
+        """The hidden state before a window: `carried`; in randomly chosen streams the initial one, as in samples.
 
         Streams of records keep theirs: every record starts from the initial state.
         """
