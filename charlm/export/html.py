@@ -14,7 +14,7 @@ from torch import Tensor
 
 from charlm.cells.program import Program, needed, scalarized, units, when
 from charlm.cells.state_options import rows_of_start
-from charlm.data.records import end_of_record
+from charlm.data.records import LINE_END, end_of_record
 from charlm.errors import DataError
 from charlm.export import Weights
 from charlm.export.rounding import at_a_cost, stored_matrix
@@ -60,9 +60,9 @@ def _of_validation_text(trained: TrainedModel) -> tuple[list[dict[str, Any]], st
     except DataError:
         return [], ""
     text = trained.vocabulary.decode(ids[:_EXAMPLE_LENGTH].tolist())
-    if separator := trained.config.data.records:
-        text = text.replace(end_of_record(separator), separator)
-    text = text.strip("\n")
+    separator = trained.config.data.records or LINE_END
+    end = end_of_record(separator)
+    text = text.strip(f"{LINE_END}{end}").replace(end, separator)
     return [*tracking_units(trained, ids).values()], text.rpartition(" ")[0] or text
 
 

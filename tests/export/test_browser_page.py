@@ -12,7 +12,9 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.inference.trained import load
 from charlm.model import build_model
 from tests.browser import HOSTILE, check_access, data_of
+from tests.conftest import train
 from tests.export.models import CHARACTERS, model_of
+from tests.text import words_text
 
 pytestmark = pytest.mark.slow
 
@@ -220,12 +222,39 @@ def test_records_are_typed_and_copied_with_their_separator(page):
     assert view.evaluate("navigator.clipboard.readText()").rstrip("\n=") == "\n==\n".join(expected)
 
 
+def test_a_separator_is_completed_and_may_be_typed(page):
+    trained = model_of(records="\n==\n")
+    with torch.no_grad():
+        trained.network.decoder.bias[trained.network.reset_id] += 50
+    view = page(trained)
+    view.click("#complete-tab")
+    view.fill("#typed", "ab")
+    view.wait_for_selector("#next button")
+    view.keyboard.press("Alt+1")
+    assert view.input_value("#typed") == "ab\n==\n"
+    view.keyboard.type("fe\n=")
+    assert view.text_content("#complete-fault") == ""
+    view.keyboard.type("e")  # no part of a separator any more
+    assert view.text_content("#complete-fault").startswith("The model has never seen “=”")
+
+
+def test_the_example_of_records_can_be_scored(page, tmp_path):
+    text = "\n==\n".join(f"{word} and\n{word}" for word in words_text(3000).split()) + "\n==\n"
+    view = page(load(train(tmp_path, text, 'data.records="\\n==\\n"', "train.bptt=16"), "cpu"))
+    view.click("#score-tab")
+    view.wait_for_selector("#score-status:has-text('bits per character')")
+
+
 def test_prompt_and_settings_outlive_a_reload(page):
     view = page(model_of("gru"))
     view.fill("#prompt", "abé")
     view.fill("#temperature", "0.3")
+    view.select_option("#pace", "Infinity")
+    view.select_option("#color", "")
     view.reload()
     done(view)
+    assert (view.input_value("#pace"), view.input_value("#color")) == ("Infinity", "")
+    assert view.is_hidden("#color-legend")
     assert (view.input_value("#prompt"), view.input_value("#temperature")) == ("abé", "0.3")
     assert view.input_value("#wildness") == "0.3"
     assert view.text_content("#paper").startswith("abé")

@@ -35,9 +35,10 @@ def test_a_chart_is_saved_as_it_looks(view):
     with view.expect_download() as saved:
         view.click("#chart-score button:has-text('SVG')")
     picture = Path(saved.value.path()).read_text(encoding="utf-8")
-    assert saved.value.suggested_filename == "score.svg"
+    assert saved.value.suggested_filename == "Score.svg"
     assert picture.startswith("<svg ")
     assert picture.count("stroke: rgb(0, 114, 178)") > 1  # the first run's color, without a style sheet
+    assert all(f">{text}<" in picture for text in ("Score, nats per character", "one training", "two validation"))
 
 
 def curve(view):

@@ -51,7 +51,7 @@ export function fillMemory(models, symbol) {
   ]);
   const told = paragraphs(models, ({ memory }) => memorySentence(memory, symbol));
   const words = told.map(({ textContent }) => textContent).join(" ");
-  byId("memory").replaceChildren(linesChart(lines, { words, label: `${symbol}s of context`, logX: true }), ...told);
+  byId("memory").replaceChildren(linesChart(lines, { title: "Memory, bits", words, label: `${symbol}s of context`, logX: true }), ...told);
 }
 
 /** How far a gradient reaches, in words; norms: by steps back. */
@@ -80,7 +80,8 @@ export function fillGradients(models, symbol) {
     const told = paragraphs(models, (model) => `${sentence(model)}.`);
     const words = `Layer ${layer + 1}. ${told.map(({ textContent }) => textContent).join(" ")}`;
     if (layers > 1) byId("gradients").append(element("h3", { textContent: `Layer ${layer + 1}` }));
-    byId("gradients").append(linesChart(lines, { words, label: `${symbol}s back`, logY: true }), ...told);
+    const title = `Gradients, layer ${layer + 1}`;
+    byId("gradients").append(linesChart(lines, { title, words, label: `${symbol}s back`, logY: true }), ...told);
   }
 }
 

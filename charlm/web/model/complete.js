@@ -33,7 +33,7 @@ export class CompleteTab {
   /** What the model reads before the cursor. */
   before() {
     const text = this.field.value.slice(0, this.field.selectionStart);
-    return this.vocabulary.begins === null ? text : text.split(this.vocabulary.separator).at(-1);
+    return this.vocabulary.begins === null ? text : this.vocabulary.recordBegun(text);
   }
 
   async update() {
@@ -52,7 +52,11 @@ export class CompleteTab {
 
   nextOnes(logits) {
     const shares = probabilities(logits);
-    return likeliestIds(shares, LIKELIEST).map((id) => ({ name: this.vocabulary.name(id), share: shares[id] }));
+    return likeliestIds(shares, LIKELIEST).map((id) => ({
+      name: this.vocabulary.name(id),
+      text: id === this.vocabulary.begins ? this.vocabulary.separator : this.vocabulary.name(id),
+      share: shares[id],
+    }));
   }
 
   /** What the model would write at temperature 0, up to the end of the line. */
@@ -94,9 +98,9 @@ export class CompleteTab {
     byId("next").replaceChildren(...likely.map((candidate, index) => this.button(candidate, index)));
   }
 
-  button({ name, share }, index) {
+  button({ name, text, share }, index) {
     const key = element("kbd", { textContent: `Alt+${index + 1}` });
-    const onclick = () => this.insert(name);
+    const onclick = () => this.insert(text);
     const button = element("button", { type: "button", onclick }, key, ...bar(name, share));
     button.disabled = name.startsWith("byte ");
     return element("li", {}, button);

@@ -6,18 +6,22 @@ import { codeOf, nameOf } from "../shared/printable.js";
 /** Whether a key belongs to an input method, which composes a character; 229 in browsers that do not say it otherwise. */
 export const composing = (event) => event.isComposing || event.keyCode === 229;
 
-/** Keeps what is typed in a form over a reload of the page, but not its seed. */
+/** Keeps what is typed or chosen in a form over a reload of the page, but not its seed. */
 export function keepOverReload(form) {
   const fields = [...form.elements].filter(({ id }) => id && id !== "seed");
   const valueOf = ({ type }) => (type === "checkbox" ? "checked" : "value");
   const key = `charlm ${location.pathname}`;
   try {
     const kept = JSON.parse(sessionStorage.getItem(key)) ?? {};
-    for (const field of fields) field[valueOf(field)] = kept[field.id] ?? field[valueOf(field)];
-    form.addEventListener("input", () => {
+    const keep = () => {
       const values = fields.map((field) => [field.id, field[valueOf(field)]]);
       sessionStorage.setItem(key, JSON.stringify(Object.fromEntries(values)));
-    });
+    };
+    for (const field of fields) {
+      if (field.id in kept) field[valueOf(field)] = kept[field.id];
+      if (field.id in kept) field.dispatchEvent(new Event("change"));
+      field.addEventListener("input", keep); // some fields stand outside the form
+    }
   } catch (error) {
     if (!(error instanceof DOMException)) throw error; // a browser that keeps nothing
   }

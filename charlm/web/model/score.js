@@ -104,5 +104,6 @@ export class ScoreTab {
     view.isSurprise = (index) => bits[index] >= scale.surprising;
     view.show(characters);
     view.select(bits.findIndex((each) => !Number.isNaN(each)));
+    if (this.pane.isInTheWay) this.pane.close();
   }
 }

@@ -56,10 +56,23 @@ export class Vocabulary {
   /** A typed text of records, of which the last one ends with its separator: a part of it counts, as in training. */
   wholeRecords(typed) {
     const text = this.withNewlines(typed);
+    const part = this.separatorBegun(text);
+    return part ? text.slice(0, -part.length) + this.separator : text;
+  }
+
+  /** The record that a typed text ends in, without the part of a separator that only a separator can have. */
+  recordBegun(typed) {
+    const record = this.withNewlines(typed).split(this.separator).at(-1);
+    const part = this.separatorBegun(record);
+    return this.unknown(part).length ? record.slice(0, -part.length) : record;
+  }
+
+  /** The part of a separator that a text ends with; "" for a whole one or none. */
+  separatorBegun(text) {
     for (let length = this.separator.length - 1; length > 0; length--) {
-      if (text.endsWith(this.separator.slice(0, length))) return text.slice(0, -length) + this.separator;
+      if (text.endsWith(this.separator.slice(0, length))) return this.separator.slice(0, length);
     }
-    return text;
+    return "";
   }
 
   /** The ids of a typed text without characters that the model does not know; these are listed. */

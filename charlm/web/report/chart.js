@@ -2,11 +2,11 @@
 
 import { element, oneStop, svg } from "../shared/elements.js";
 import { short } from "../shared/numbers.js";
+import { saveButton } from "../shared/save.js";
 import { extent, makeScale, ticksOf, widened } from "../shared/scale.js";
 import { chartWords, nearest, seenValues, smoothed } from "./curve.js";
 import { runClass, swatch } from "./data.js";
 import { AXES, tickText, timeUnit } from "./numbers.js";
-import { saveSvg } from "./save.js";
 
 const MARGIN = { left: 62, right: 24, top: 10, bottom: 38 };
 const [NARROW, NARROW_LEFT] = [500, 46]; // pixels: a chart up to this width has this margin at its left
@@ -25,14 +25,16 @@ export class Chart {
     Object.assign(this, { runs, what, view, onCursor, onRange });
     this.log = what.log;
     this.title = element("h2");
-    const label = { "aria-label": `log axis of ${what.name}` };
+    const label = { "aria-label": `log y of ${what.name}` };
     const onclick = () => {
       this.log = !this.log;
       this.draw();
     };
     this.button = element("button", { type: "button", className: "small", textContent: "log y", onclick, ...label });
-    const save = { type: "button", className: "small", textContent: "SVG", "aria-label": `save ${what.name} as SVG` };
-    const saved = element("button", { ...save, onclick: () => saveSvg(this.svg, `${what.id}.svg`) });
+    const saved = saveButton(what.name, () => {
+      const lines = this.curves.map(({ name, split, run }) => ({ name, className: `${split} ${runClass(run)}` }));
+      return { picture: this.svg, title: this.title.textContent, lines };
+    });
     const tools = element("span", { role: "group", "aria-label": what.name }, this.button, " ", saved);
     oneStop(tools);
     this.svg = svg("svg", { class: "plot", "aria-hidden": "true" });
@@ -262,7 +264,7 @@ export class Chart {
       const value = element("b", { textContent: this.what.text(curve.mean[index]) + range });
       const where = place(curve.at[index]) === place(cursor) ? "" : place(curve.at[index]);
       const name = element("span", { textContent: curve.name });
-      return element("li", {}, swatch(curve.run), name, value, element("span", { className: "quiet", textContent: where }));
+      return element("li", {}, swatch(curve.run, curve.split), name, value, element("span", { className: "quiet", textContent: where }));
     });
     const list = element("ul", {}, ...rows);
     list.style.columnCount = columns;

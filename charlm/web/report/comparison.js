@@ -8,7 +8,7 @@ import { runClass, swatch } from "./data.js";
 import { fillComparison } from "./tables.js";
 import { bitsOf, textOf } from "./texts.js";
 
-const MOST_APART = 3; // bits from the networks' mean, from which on the color is full
+const MOST_APART = 2; // bits from the networks' mean, from which on the color is full
 
 /** What the networks have done; all are of one size or not. count: of the runs on the page. */
 export function comparisonStory({ text, scored, symbol, minutes, equal, seeds, rows }, count) {
@@ -29,6 +29,7 @@ export function openComparison(runs, comparison) {
   const { symbol, gradients, passages, written } = comparison;
   for (const node of document.querySelectorAll(".symbol")) node.textContent = symbol;
   fillComparison(byId("comparison"), runs, comparison);
+  byId("after-equal").hidden = comparison.equal === "updates"; // then all have read the same
   byId("cautions").replaceChildren(...comparison.notes.map((textContent) => element("li", { textContent })));
   const showPassages = openPassages(runs, passages);
   return (shows) => {
@@ -49,11 +50,11 @@ function openPassages(runs, passages) {
     return signedShade((bits(number, index) - sum / shown.length) / MOST_APART) || 0; // NaN: unknown
   }
   const colorings = {
-    difference: { label: "Difference", words: ["less surprised than their mean", "more"], isSigned: true, shade: difference },
+    difference: { label: "Difference", words: [`${MOST_APART} bits less surprised than the mean of those shown`, `${MOST_APART} bits more`], isSigned: true, shade: difference },
     surprise: { label: "Surprise", words: ["expected", "surprising"], shade: (number, index) => shadeOf(bits(number, index)) },
   };
   function draw() {
-    const { words, isSigned, shade } = colorings[coloring];
+    const { words, isSigned, shade } = colorings[shown.length > 1 ? coloring : "surprise"];
     fillLegend(byId("passage-legend"), words, isSigned);
     const texts = shown.map((number) => textOf(runs[number], passages[number], "", (index) => shade(number, index)));
     byId("passages").replaceChildren(...texts);
@@ -84,5 +85,5 @@ function shownGradients(shown, runs, gradients, symbol) {
   const back = Math.max(0, ...lines.map(({ points }) => points.length));
   const words = `What is left of the gradient ${back} ${symbol}s back: ${told.join("; ")}.`;
   const names = shown.map((number) => element("span", {}, swatch(runs[number]), ` ${runs[number].name} `));
-  return [element("p", { className: "bar" }, ...names), linesChart(lines, { words, label: `${symbol}s back`, logY: true })];
+  return [element("p", { className: "bar" }, ...names), linesChart(lines, { title: "Gradients", words, label: `${symbol}s back`, logY: true })];
 }

@@ -18,6 +18,7 @@ function optionHeading(key) {
 
 function fillTable(table, head, rows) {
   const body = rows.map((cells) => element("tr", {}, ...cells));
+  head.forEach((name, column) => name.classList.toggle("figure", Boolean(rows[0]?.[column].classList.contains("figure"))));
   table.replaceChildren(element("thead", {}, element("tr", {}, ...head)), element("tbody", {}, ...body));
 }
 

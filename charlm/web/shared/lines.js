@@ -1,15 +1,19 @@
 // Small charts: lines over one axis.
 
-import { svg } from "./elements.js";
+import { element, svg } from "./elements.js";
 import { short } from "./numbers.js";
+import { saveButton } from "./save.js";
 import { extent, makeScale, ticksOf } from "./scale.js";
 
 const DECADES = 8; // of a logarithmic axis, below the largest value; smaller ones leave the chart
 const [WIDTH, HEIGHT] = [400, 210];
 const ROOM = { left: 46, right: WIDTH - 12, top: 10, bottom: HEIGHT - 34 };
 
-/** A picture of lines, [{ name, className, points: [[x, y], …] }]; words: what it shows; label: of the horizontal axis. */
-export function linesChart(lines, { words, label, logX = false, logY = false }) {
+/**
+ * Lines, [{ name, className, points: [[x, y], …] }], and a button that saves them. title: of the file; words: what they
+ * show; label: of the horizontal axis.
+ */
+export function linesChart(lines, { title, words, label, logX = false, logY = false }) {
   const ends = (place, log) => extent(lines.map(({ points }) => points.map((point) => point[place])), log) ?? [1, 2];
   const [first, last] = ends(0, logX);
   const [least, most] = ends(1, logY);
@@ -31,7 +35,7 @@ export function linesChart(lines, { words, label, logX = false, logY = false }) 
     line.append(svg("title", {}, name));
     picture.append(line);
   }
-  return picture;
+  return element("div", {}, picture, saveButton(title, () => ({ picture, title, lines })));
 }
 
 /** The line down to where it leaves the chart. */

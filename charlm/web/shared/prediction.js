@@ -103,7 +103,7 @@ export class Pane {
     this.prediction.replaceChildren(
       element("p", { className: "context", dir: "auto" }, element("span", { textContent: before }), mark),
       data.compare
-        ? element("div", { className: "beside two" }, named(data), named(data.compare))
+        ? element("div", { className: "beside" }, named(data), named(data.compare))
         : element("div", { className: "beside" }, ...said(data)),
       ...(more ? [element("p", { textContent: more })] : []),
       element("p", { className: "quiet", textContent: place }),
