@@ -19,7 +19,7 @@ from charlm.system.number import LARGEST, in_range
 from charlm.version import __version__
 
 FORMAT = "charlm checkpoint"
-VERSION = 7
+VERSION = 8
 FOLDER = "checkpoints"
 LAST, BEST = "last.safetensors", "best.safetensors"
 CONFIG, OWN_CONFIG = "config.yaml", "own-config.yaml"

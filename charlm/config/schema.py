@@ -165,7 +165,7 @@ class TrainConfig(Section):
     save_every: CountOrNever = 500
     """Updates between two numbered checkpoints; 0: only `last` and `best`."""
     sample_every: CountOrNever = 500
-    """Updates between two text samples, the first at 0, 10, 30, 100, 300, …; 0: none."""
+    """Updates between two text samples, also at 0, 10, 30, 100, 300, … and at the end; 0: none."""
     sample_length: Annotated[int, Field(ge=1, le=10_000), Whole] = 300
     """Characters per text sample."""
     sample_temperature: NonNegative = 0.8

@@ -97,6 +97,8 @@ class TrainingLoop:
                 self._evaluate()
             if "sample" in state.due:
                 self._sample()
+                state.due.remove("sample")
+                state.sampled_step = state.step
             if "save" in state.due:
                 state.due.remove("save")  # before it is written
                 self._save()
@@ -140,9 +142,9 @@ class TrainingLoop:
         return "patience" if 0 < patience <= self.trainer.state.evaluations_since_best else ""
 
     def _close(self, limit: str) -> None:
-        """Write the last rows of metrics, evaluate unless that is done for this step, and save.
+        """Write the last rows of metrics, evaluate and sample unless that is done for this step, and save.
 
-        `rows` does not count these rows: a longer run that resumes from here drops them.
+        A longer run that resumes from here drops these rows and this sample.
         """
         state = self.trainer.state
         if state.best_nats is not None and not self.group.on_first((self.run_dir / FOLDER / BEST).exists):
@@ -154,6 +156,8 @@ class TrainingLoop:
             self._record_train()
         if evaluates:
             self._score()
+        if self.config.train.sample_every and state.sampled_step != state.step:
+            self._sample()
         state.stop_reason = limit
         self._save()
 
@@ -255,7 +259,6 @@ class TrainingLoop:
             self.group.on_first(self.tracker.sample, sample, step)
             say("sample", f"update {step:>6}  {sample['text'][:80]!r}")
             self._tick()
-        trainer.state.due.remove("sample")
 
     def _save(self, *, is_begun: bool = True) -> None:
         """Write the `last` checkpoint, `best` if these weights have the best score, and the numbered one if due.

@@ -93,7 +93,7 @@ class Tracker:
 
     def _truncate(self, state: TrainState) -> None:
         self._keep_rows(self._folder / METRICS, state.step, state.rows)
-        self._keep_rows(self._folder / SAMPLES, state.step - 1 if "sample" in state.due else state.step)
+        self._keep_rows(self._folder / SAMPLES, -1 if state.sampled_step is None else state.sampled_step)
 
     def _keep_rows(self, file: Path, step: int, rows: int | None = None) -> None:
         """Drop all rows after the first `rows`, and from the first on that is incomplete or of a later step.

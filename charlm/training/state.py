@@ -51,6 +51,8 @@ class TrainState:
     valid_nats: float | None = None
     evaluated_step: int | None = None
     """Step of the last scheduled evaluation; the final one is excluded because resuming repeats it."""
+    sampled_step: int | None = None
+    """Step of the last scheduled sample; resuming drops that of the end of the run."""
     evaluations_since_best: int = 0
     due: list[str] = field(default_factory=list)
     """What is still to be done at this step before the next update: see `TrainingLoop.actions_due`."""

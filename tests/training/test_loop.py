@@ -11,7 +11,7 @@ from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
 from charlm.inference.trained import load
 from charlm.training.budget import Budget
-from charlm.training.start import start_run
+from charlm.training.start import resume_run, start_run
 from charlm.training.step import Trainer
 from tests.runs import rows
 
@@ -113,10 +113,14 @@ def test_every_character_has_the_bits_of_its_score(tmp_path, write, config_of, r
     assert row["bits"] == pytest.approx(expected[: len(row["text"])], abs=0.006)
 
 
-def test_the_first_samples_are_early(tmp_path, config_of):
-    train = {"max_steps": 100, "sample_every": 40, "sample_length": 3, "eval_every": 0, "save_every": 0, "bptt": 2}
-    start_run(config_of(train), tmp_path / "run")
-    assert [row["step"] for row in rows(tmp_path / "run", "samples.jsonl")] == [0, 10, 30, 40, 80]
+def test_the_first_samples_are_early_and_the_last_is_of_the_end(tmp_path, config_of):
+    train = {"max_steps": 50, "sample_every": 40, "sample_length": 3, "eval_every": 0, "save_every": 0, "bptt": 2}
+    run = tmp_path / "run"
+    start_run(config_of(train), run)
+    assert [row["step"] for row in rows(run, "samples.jsonl")] == [0, 10, 30, 40, 50]
+    longer = config_of(train | {"max_steps": 100})
+    resume_run(run, lambda saved: longer)
+    assert [row["step"] for row in rows(run, "samples.jsonl")] == [0, 10, 30, 40, 80, 100]
 
 
 def test_sampling_draws_nothing_that_training_needs(tmp_path, config_of):
