@@ -40,12 +40,14 @@ showPage((data) => {
   byId("facts").textContent = [others.length ? "" : only.model, `charlm ${data.version}`].filter(Boolean).join(" · ");
   byId("story").textContent = comparison ? comparisonStory(comparison, runs.length) : reportStory(runs);
   for (const node of document.querySelectorAll(".of-runs")) node.hidden = Boolean(comparison);
+  if (comparison && others.length >= comparison.rows.length) byId("scores").closest("section").hidden = false; // of each seed
   for (const node of document.querySelectorAll(".of-comparison")) node.hidden = !comparison;
   const bold = runs.some((run) => isBest(run, runs)) ? "Bold: the best of the runs that are scored on the same text. " : "";
   byId("ranked").textContent = `${bold}${data.apart}`;
   fillNotes(byId("notes"), runs);
   const samples = new Samples(runs);
   const onShown = comparison ? openComparison(runs.slice(0, comparison.rows.length), comparison) : (shows) => samples.show(shows);
-  showCharts(runs, onShown, (unit) => fillScores(byId("scores"), runs, unit));
-  showSettings(runs, data.settings);
+  const listed = comparison ? runs.toSorted((a, b) => a.color - b.color || a.dash - b.dash) : runs; // seeds beside their kind
+  showCharts(listed, onShown, (unit) => fillScores(byId("scores"), listed, unit));
+  showSettings(listed, data.settings);
 });

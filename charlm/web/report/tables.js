@@ -23,7 +23,7 @@ function fillTable(table, head, rows) {
 }
 
 /** A row for each kind, with the best of each score in bold. */
-export function fillComparison(table, runs, { rows, symbol, equal, seeds }) {
+export function fillComparison(table, runs, { runs: kinds, rows, symbol, equal, seeds }) {
   const names = ["kind", seeds > 1 ? "score, nats per character: mean ± deviation" : "score, nats per character"];
   names.push(`memory, ${symbol}s`, "gradient left");
   const isAfter = equal !== "updates"; // else all have read the same
@@ -36,7 +36,7 @@ export function fillComparison(table, runs, { rows, symbol, equal, seeds }) {
     return figure(text, row[key] === least ? "best" : "");
   };
   const body = rows.map((row, number) => [
-    runHeading(runs[number], "row"),
+    runHeading({ ...runs[number], name: Object.values(kinds)[number] }, "row"),
     score(row, "nats"),
     figure(whole(row.memory)),
     figure(row.gradient === null ? "—" : short(Number(row.gradient.toPrecision(2)))),
