@@ -9,6 +9,7 @@ from typing import Any, BinaryIO
 
 import typer
 
+from charlm.data.outputs import write_output
 from charlm.runs import find_checkpoint
 from charlm.system.console import say, terminal_columns
 from charlm.system.formatting import (
@@ -21,8 +22,6 @@ from charlm.system.formatting import (
     to_json,
     wrapped,
 )  # fmt: skip
-
-# Models and texts
 
 
 def open_model(path: Path, device: str, precision: str, text: Path | str | None = None) -> Any:
@@ -58,9 +57,6 @@ def known_text(trained: Any, text: str, option: str) -> str:
         quotes = "; type straight quotes around the text" if text[0] in "“”„‘’" else ""
         raise trained.vocabulary.unknown_error(unknown, option, quotes)
     return text
-
-
-# Output
 
 
 def write_char_scores(out: BinaryIO, text: Any, symbol_nats: Any) -> None:
@@ -128,8 +124,6 @@ def print_rows(rows: Sequence[Sequence[str]], right: Container[int]) -> None:
 
 def write_page(out: Path, page: str) -> None:
     """Write a page of HTML, and say where it is."""
-    from charlm.data.outputs import write_output
-
     data = page.encode()
     write_output(out, "--out", data)
     say("page", f"{out}, {format_bytes(len(data))}: open it in a browser")

@@ -19,9 +19,7 @@ def compare(
     cells: Annotated[
         str, usage.option("KINDS", "Kinds of cells, or Python files with your own cell, separated by commas.")
     ] = ",".join(Plan.cells),
-    equal: Annotated[
-        Equal, usage.option("WHAT", f"What the models have in common: {' | '.join(EQUAL)}.", "--equal")
-    ] = Plan.equal,
+    equal: Annotated[Equal, usage.option("WHAT", f"What the models have in common: {' | '.join(EQUAL)}.")] = Plan.equal,
     plain: Annotated[
         bool, typer.Option("--plain", help="Compare the cells alone: one layer, no normalization, the same settings.")
     ] = Plan.plain,

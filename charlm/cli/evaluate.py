@@ -8,29 +8,26 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import open_model, print_json, print_table, write_char_scores
+from charlm.data.outputs import check_output, writing
 from charlm.system.formatting import format_share
-
-Split = Annotated[
-    Literal["train", "valid", "test"] | None,
-    typer.Option("--split", help="Which part of the run's own text.  [default: valid]"),
-]
-File = Annotated[Path | None, usage.option("FILE", "Score this text instead; - is stdin.")]
-PerCharFile = Annotated[Path | None, usage.option("FILE", "Also write the score of every character to a CSV file.")]
-Novelty = Annotated[
-    bool, typer.Option("--novelty", help="Also list what of the text is copied from all that the model has read.")
-]
-Dynamic = Annotated[
-    bool, typer.Option("--dynamic", help="Also score the text while the model learns from it (Krause et al. 2018).")
-]
 
 
 def evaluate(
     checkpoint: usage.Checkpoint,
-    split: Split = None,
-    file: File = None,
-    per_char: PerCharFile = None,
-    dynamic: Dynamic = False,
-    novelty: Novelty = False,
+    split: Annotated[
+        Literal["train", "valid", "test"] | None,
+        typer.Option(help="Which part of the run's own text.  [default: valid]"),
+    ] = None,
+    file: Annotated[Path | None, usage.option("FILE", "Score this text instead; - is stdin.")] = None,
+    per_char: Annotated[
+        Path | None, usage.option("FILE", "Also write the score of every character to a CSV file.")
+    ] = None,
+    dynamic: Annotated[
+        bool, typer.Option("--dynamic", help="Also score the text while the model learns from it (Krause et al. 2018).")
+    ] = False,
+    novelty: Annotated[
+        bool, typer.Option("--novelty", help="Also list what of the text is copied from all that the model has read.")
+    ] = False,
     skip_unknown: usage.SkipUnknown = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
@@ -53,7 +50,6 @@ def evaluate(
     usage.refuse_if(split is not None and file is not None, "--split and --file exclude one another")
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.outputs import check_output, writing
     from charlm.inference.dynamic import DECAY, LR, STEPS
 
     if per_char:

@@ -13,6 +13,7 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows, write_page
+from charlm.data.outputs import check_output
 from charlm.errors import RunError
 from charlm.runs import INTERVALS, RunSummary, describe_run, find_runs
 from charlm.scored import apart, text_names
@@ -124,7 +125,6 @@ def report(
     Example:
       charlm report runs/mine runs/other --out report.html
     """
-    from charlm.data.outputs import check_output
     from charlm.report.page import report_page
     from charlm.report.run import read_comparison, read_run, runs_in
 

@@ -28,13 +28,11 @@ Length = Annotated[str, usage.option("N", f"{_about('length')} 100-500: --stop e
 Temperature = Annotated[float, usage.option("X", _about("temperature"))]
 TopK = Annotated[int, usage.option("K", _about("top_k"))]
 TopP = Annotated[float, usage.option("P", _about("top_p"))]
-Stop = Annotated[list[str] | None, usage.option("TEXT", f"{_about('stop')}; repeatable.", "--stop")]
+Stop = Annotated[list[str] | None, usage.option("TEXT", f"{_about('stop')}; repeatable.")]
 Ban = Annotated[str, usage.option("CHARS", _about("ban"))]
 Match = Annotated[
     str | None,
-    usage.option(
-        "REGEX", f"Keep only samples that match, prompt included; draws at most {_TRIES} for each.", "--match"
-    ),
+    usage.option("REGEX", f"Keep only samples that match, prompt included; draws at most {_TRIES} for each."),
 ]
 Prompts = Annotated[
     str | None, usage.option("FILE", "Read prompts, one per line (- is stdin), and print one line of JSON per sample.")
@@ -124,13 +122,13 @@ def sample(
     show = (lambda text: None) if json else print_exactly
     rows: list[dict[str, Any]] = []
     if count == 1 and known is None and match is None:
-        pieces = [prompt]
+        text = ""
         show(prompt)
         for [piece] in sample_text(trained.network, trained.vocabulary, prompt, options, [seed]):
             show(piece)
-            pieces.append(piece)
+            text += piece
         show("\n")
-        rows.append(_row(trained, prompt, "".join(pieces[1:]), options, seed))
+        rows.append(_row(trained, prompt, text, options, seed))
     else:
         for own_seed, text in _drawn(trained, prompt, options, seed, count, wanted, known):
             show(f"{prompt}{text}{separator}" if separator else f"--- seed {own_seed} ---\n{prompt}{text}\n")

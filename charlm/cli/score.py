@@ -25,9 +25,7 @@ Above = Annotated[
     str | None,
     usage.option("X", "Print only lines above X bits per character, or above a percentile of the lines, such as p99."),
 ]
-Of = Annotated[
-    str | None, usage.option("NORMAL", "Take the percentile of --above from the lines of this text.", "--of")
-]
+Of = Annotated[str | None, usage.option("NORMAL", "Take the percentile of --above from the lines of this text.")]
 Worst = Annotated[
     int | None,
     usage.option(

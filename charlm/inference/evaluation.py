@@ -91,11 +91,10 @@ def evaluate(
     ids = text.ids
     text.check_scorable("evaluation")
     begin_B = part_starts(ids, streams or most_streams(model), model.reset_id)
-    length_B = np.diff(begin_B, append=len(ids) - 1)
     with evaluating(model), torch.inference_mode():
         windows = scored_windows(model, ids, begin_B, given=text.given, shard=group.shard)
         check()
-        score = sum_windows(windows, text, length_B, per_symbol=per_symbol, after=lambda nats_TB: check())
+        score = sum_windows(windows, text, begin_B, per_symbol=per_symbol, after=lambda nats_TB: check())
     records = None
     if model.reset_id is not None:  # in blocks, because `ids` may be larger than memory
         blocks = (ids[at : at + 2**22] for at in range(1, len(ids), 2**22))
@@ -166,14 +165,14 @@ def scored_windows(
 def sum_windows(
     windows: Iterable[Tensor],
     text: EncodedText,
-    length_B: npt.NDArray[np.int64],
+    begin_B: npt.NDArray[np.int64],
     *,
     per_symbol: bool,
     after: Callable[[Tensor], object],
 ) -> Evaluation:
     """The score of a text from the nats [T, B] of all its windows, in order; also measures their time.
 
-    length_B: symbols of each part. per_symbol: see `evaluate`. after: called with each window.
+    begin_B: where the parts begin. per_symbol: see `evaluate`. after: called with each window.
     """
     start_s = time.perf_counter()
     total, windows_TB = 0.0, []
@@ -187,5 +186,6 @@ def sum_windows(
     if not per_symbol:
         return score
     nats_BS = torch.cat(windows_TB).T.cpu().numpy()
+    length_B = np.diff(begin_B, append=len(text.ids) - 1)
     parts = [nats_S[:length] for nats_S, length in zip(nats_BS, length_B, strict=True)]
     return replace(score, symbol_nats=np.concatenate(parts)[text.given - 1 :])

@@ -24,7 +24,6 @@ _LOGITS = 2**23
 _VALUES = 2**25
 """Values at most of one tensor of a window on a GPU (128 MiB): the layers' inputs, or their products."""
 
-
 Series = tuple[int, str, bool]
 """A state or gate of all units of a layer over time: the layer, its name, and whether it is a gate."""
 START = np.zeros(1, np.int64)
@@ -51,9 +50,8 @@ class Reader:
 
     def nats(self, offset: int, steps: int, streams: int | None = None) -> Tensor:
         """Read a window: the cross-entropy of the id after each, [T, B]."""
-        ids_TB = self.ids(
-            offset, steps + 1, streams
-        )  # one copy to the device: the targets are the inputs, a step later
+        # One copy to the device: the targets are the inputs, a step later.
+        ids_TB = self.ids(offset, steps + 1, streams)
         return cross_entropy(self._model.logits(self._read(ids_TB[:-1])), ids_TB[1:])
 
     def ids(self, offset: int, steps: int, streams: int | None = None) -> Tensor:
