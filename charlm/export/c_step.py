@@ -193,7 +193,6 @@ class LayerCode:
             elif isinstance(step, Store) and step.vector.kind != "state":
                 body.append(f"{self.new_array(step.value, int(loop.size))}[u] = {self.locals[step.value]};")
         body += self.new_states([store for store in loop.stores if store.vector.kind == "state"])
-        self.locals = {}
         self.statements += [f"for (int u = 0; u < {loop.size}; u++) {{", *(f"    {line}" for line in body), "}"]
 
     def new_states(self, stores: list[Store]) -> list[str]:
