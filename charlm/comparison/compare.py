@@ -12,7 +12,7 @@ from charlm.comparison.plan import Plan, run_name
 from charlm.comparison.settings import configs_of
 from charlm.config import Config
 from charlm.data.vocabulary import Ids
-from charlm.inference.reach import context_curve, gradient_norms, least_context
+from charlm.inference.reach import LONGEST, context_curve, gradient_norms, least_context
 from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel, load
 from charlm.model import CharLM
@@ -26,10 +26,8 @@ from charlm.training.signals import SIGNALS
 from charlm.training.start import resume_run, start_run
 
 PAGE = "comparison.html"
-BACK = 100
-"""How many steps back the gradient is measured."""
 _POSITIONS = 128
-"""How many predictions it is averaged over."""
+"""How many predictions the gradient is averaged over."""
 MEASURED = 20_000
 """Characters at most of the validation text that memory and gradients are measured on."""
 
@@ -94,7 +92,7 @@ def _row(cell: str, config: Config, records: Sequence[ReportedRun], fewest: floa
         "updates": [record.about.step for record in records],
         "nats_after_chars": float(np.mean(after_chars)) if after_chars else None,
         "memory": memory(network, ids),
-        "gradient": float(left_K[-1]) if len(left_K) == BACK and left_K[-1] > 0 else None,
+        "gradient": float(left_K[-1]) if len(left_K) == LONGEST and left_K[-1] > 0 else None,
     }
 
 
@@ -114,8 +112,7 @@ def memory(model: CharLM, ids: Ids) -> int | None:
 def gradient_left(model: CharLM, ids: Ids) -> npt.NDArray[np.float64]:
     """Norms of the gradient with respect to the layers' inputs 1 … K steps back, over the first: [K].
 
-    Of all layers together, see `TrainedModel.gradient_norms`. K is BACK, or less for a text of up to 2 · BACK + 1
-    characters.
+    Of all layers together, see `TrainedModel.gradient_norms`.
     """
-    norms_K = np.sqrt(np.square(gradient_norms(model, ids, BACK, _POSITIONS)).sum(0))
+    norms_K = np.sqrt(np.square(gradient_norms(model, ids, positions=_POSITIONS)).sum(0))
     return norms_K / max(norms_K[0], 1e-300)

@@ -12,10 +12,10 @@ from charlm.comparison.plan import Plan, run_name, short_name
 from charlm.data.records import LINE_END
 from charlm.data.vocabulary import Ids
 from charlm.inference.options import SamplingOptions
+from charlm.inference.reader import predict
 from charlm.inference.sampling import sample_many
 from charlm.inference.trained import TrainedModel
 from charlm.look import opening, shown_text
-from charlm.look.predictions import predict
 from charlm.report.page import text_data
 from charlm.report.run import COMPARISON, COMPARISON_BYTES
 from charlm.system.files import read_file, replace_file

@@ -15,7 +15,7 @@ from torch import Tensor
 from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, DivergenceError
-from charlm.inference.evaluation import WARMUP, Evaluation, scored_windows, sum_windows
+from charlm.inference.evaluation import WARMUP, Evaluation, score_windows
 from charlm.inference.reader import START, Reader, evaluating
 from charlm.model import Network
 from charlm.system.number import LARGEST, in_range
@@ -59,8 +59,7 @@ def evaluate_dynamically(
     if model.reads_records:
         raise DataError("dynamic evaluation: found a model of records; allowed: a model of running text")
     text.check_scorable("dynamic evaluation")
-    ids = text.ids
-    steps = min(steps, len(ids) - 1)
+    steps = min(steps, len(text.ids) - 1)
     sizes = gradient_rms(model, train_ids, steps)
     parameters: list[Tensor] = list(model.parameters())
     trained = [parameter.detach().clone() for parameter in parameters]
@@ -83,8 +82,7 @@ def evaluate_dynamically(
 
     try:
         with evaluating(model):
-            windows = scored_windows(model, ids, START, given=text.given, steps=steps)
-            score = sum_windows(windows, text, START, per_symbol=per_symbol, after=learn)
+            score = score_windows(model, text, START, per_symbol=per_symbol, after=learn, steps=steps)
         _check_finite(loss)
         return score
     finally:

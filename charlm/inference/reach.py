@@ -63,14 +63,11 @@ def least_context(curve: Curve) -> int | None:
 
 
 LONGEST = 100
-"""Steps back for which norms are computed."""
-_POSITIONS = 256
+"""Steps back for which norms are computed, unless the text is short."""
 
 
-def gradient_norms(
-    model: CharLM, ids: Ids, longest: int = LONGEST, positions: int = _POSITIONS
-) -> npt.NDArray[np.float64]:
-    """See `TrainedModel.gradient_norms`.
+def gradient_norms(model: CharLM, ids: Ids, longest: int = LONGEST, positions: int = 256) -> npt.NDArray[np.float64]:
+    """See `TrainedModel.gradient_norms`. positions: how many predictions the norms are averaged over.
 
     Each position reads 2 K + 1 characters from the initial state, the first K of them without a gradient.
     """

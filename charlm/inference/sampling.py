@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from charlm.data.records import as_records
-from charlm.data.vocabulary import Vocabulary
+from charlm.data.vocabulary import Vocabulary, readable
 from charlm.gpu.graphs import Graphs, lacks_graphs
 from charlm.inference.options import SamplingOptions
 from charlm.inference.reader import START, Reader, windows_between
@@ -105,7 +105,7 @@ def draw_sample(
     [nats] = score_texts(model, [ids])
     bits = nats_to_bits(1) * nats[len(before) - 1 :].astype(np.float64)
     bits = vocabulary.sums_of_characters(bits, text)
-    shown = "".join("\ufffd" if "\udc80" <= character <= "\udcff" else character for character in text)
+    shown = "".join(map(readable, text))
     rounded = [round(each, 2) if math.isfinite(each) else None for each in bits.tolist()]
     return {"text": shown, "bits": rounded}
 

@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.inference.reader import Series, activations
-from charlm.look.predictions import Floats
 from charlm.model import CharLM
 
 Values = npt.NDArray[np.float64]
@@ -140,7 +139,7 @@ def tracked_units(model: CharLM, vocabulary: Vocabulary, ids: Ids) -> dict[Unit,
     if len(ids) < _LEAST_LENGTH or not features:
         return {}
     stretches = [*activations(model, ids)]
-    states: dict[Series, Floats] = {}
+    states: dict[Series, npt.NDArray[np.float32]] = {}
     for series in stretches[0]:
         _, _, is_gate = series
         if not is_gate:
@@ -154,7 +153,7 @@ def tracked_units(model: CharLM, vocabulary: Vocabulary, ids: Ids) -> dict[Unit,
     return chosen_features(first, second, [*features])
 
 
-def correlations(features_FN: Values, values_NH: Floats) -> Values:
+def correlations(features_FN: Values, values_NH: npt.NDArray[np.float32]) -> Values:
     """Pearson's correlation [F, H] of every feature with every unit; nan where one of them does not change."""
     f_FN = features_FN - features_FN.mean(1, keepdims=True)
     x_NH = values_NH - values_NH.mean(0, dtype=np.float64)

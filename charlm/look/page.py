@@ -12,12 +12,11 @@ from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Ids, readable
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.reach import context_curve, least_context
-from charlm.inference.reader import STEPS, Series, activations
+from charlm.inference.reader import STEPS, Predictions, Series, activations, predict
 from charlm.inference.seen import copied_stretches, space_ids
 from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
 from charlm.look.part import check_alike, names_of, seen_note
-from charlm.look.predictions import Predictions, predict
 from charlm.system.console import say
 from charlm.system.formatting import bits_to_nats, nats_to_bits, one_line, source_name
 from charlm.web.page import html_page, packed
