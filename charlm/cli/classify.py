@@ -8,6 +8,7 @@ import typer
 from charlm.cli import usage
 from charlm.cli.common import on_one_line, open_model, print_exactly, print_json
 from charlm.system.console import say
+from charlm.system.formatting import readable
 
 
 def classify(
@@ -42,7 +43,7 @@ def classify(
     from charlm.data.reading import text_name
     from charlm.data.records import arriving_records
     from charlm.data.sources import text_files
-    from charlm.data.vocabulary import never_seen, readable
+    from charlm.data.vocabulary import never_seen
     from charlm.inference.labels import check_labels
 
     vocabulary, is_said = trained.vocabulary, False

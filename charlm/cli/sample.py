@@ -13,7 +13,7 @@ from charlm.cli import usage
 from charlm.cli.common import known_text, open_model, print_exactly, print_json, print_table
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
-from charlm.system.formatting import counted
+from charlm.system.formatting import counted, readable
 from charlm.system.number import LARGEST
 
 _LENGTHS = re.compile(r"(?:(\d{1,10})-)?(\d{1,10})", re.ASCII)
@@ -195,8 +195,6 @@ def _drawn(
 
 def _row(trained: Any, prompt: str, text: str, options: SamplingOptions, seed: int) -> dict[str, Any]:
     """A sample as a row of --json."""
-    from charlm.data.vocabulary import readable
-
     row: dict[str, Any] = {"seed": seed, "prompt": readable(prompt), "text": readable(text)}
     row["ended_by"] = options.ended_by(text, trained.vocabulary.level)
     return row
@@ -219,8 +217,6 @@ def next_characters(
       charlm next runs/mine --prompt "To b" --top 20 --json
     """
     trained = open_model(checkpoint, device, precision)
-
-    from charlm.data.vocabulary import readable
 
     prompt = known_text(trained, prompt, "--prompt")
     likeliest = trained.next(prompt, k=top)

@@ -13,7 +13,7 @@ from charlm.cli import usage
 from charlm.cli.common import json_line, on_one_line, open_model, print_exactly
 from charlm.errors import DataError
 from charlm.system.console import say
-from charlm.system.formatting import bits_to_nats, counted, nats_to_bits, one_line
+from charlm.system.formatting import bits_to_nats, counted, nats_to_bits, one_line, readable
 from charlm.system.number import LARGEST
 
 _LIMIT = re.compile(r"(p?)(\d+(?:\.\d*)?|\.\d+)", re.ASCII)
@@ -218,8 +218,6 @@ def _row(line: _Line, names_file: bool, *_: Any) -> str:
 
 
 def _json_row(line: _Line, names_file: bool, worst: int | None, per_char: bool) -> str:
-    from charlm.data.vocabulary import readable
-
     row: dict[str, Any] = {"file": readable(line.file)} if names_file else {}
     row |= {"line": line.number, "text": readable(line.text)}
     bits = nats_to_bits(float(line.nats.sum(dtype="float64")))

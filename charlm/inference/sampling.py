@@ -1,6 +1,5 @@
 """Sampling: a model writes text, one character after another, by temperature, top-k and top-p, up to a stop text."""
 
-import codecs
 import functools
 import math
 import time
@@ -12,14 +11,14 @@ import torch
 from torch import Tensor
 
 from charlm.data.records import as_records
-from charlm.data.vocabulary import Vocabulary, readable
+from charlm.data.vocabulary import Vocabulary, utf8_decoder
 from charlm.gpu.graphs import Graphs, lacks_graphs
 from charlm.inference.options import SamplingOptions
 from charlm.inference.reader import START, Reader, windows_between
 from charlm.inference.texts import score_texts
 from charlm.layers import RecurrentState
 from charlm.model import NEVER, Network, overflow
-from charlm.system.formatting import nats_to_bits
+from charlm.system.formatting import nats_to_bits, readable
 
 _WINDOW = 256
 """Characters of a prompt that are read at once, and random numbers that are drawn at once."""
@@ -30,25 +29,19 @@ _TOGETHER = 64
 
 
 def sample_text(
-    model: Network,
-    vocabulary: Vocabulary,
-    prompt: str,
-    options: SamplingOptions,
-    seeds: Sequence[int],
-    errors: str = "surrogateescape",
+    model: Network, vocabulary: Vocabulary, prompt: str, options: SamplingOptions, seeds: Sequence[int]
 ) -> Iterator[list[str]]:
     """Yield step by step the new text of each sample, until all are done; at first the empty text.
 
     A sample is done after `length` ids, or as soon as it ends with a stop text. An empty prompt means the start of a
-    line. A model of records writes one record, without its end.
+    line. A model of records writes one record, without its end. Bytes that are not UTF-8 come as lone surrogates.
 
-    The model must be in evaluation mode. errors: how to treat bytes that are not UTF-8, as in `bytes.decode`. The call
-    reads the prompt: VocabularyError for an unknown character. The steps raise DivergenceError for logits that are not
-    finite.
+    The model must be in evaluation mode. The call reads the prompt: VocabularyError for an unknown character. The steps
+    raise DivergenceError for logits that are not finite.
     """
     never = vocabulary.never_drawn(options.ban)
     output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))
-    texts = [SampleText(vocabulary, options, model.reset_id, errors) for _ in seeds]
+    texts = [SampleText(vocabulary, options, model.reset_id) for _ in seeds]
     return _pieces(texts, sample_ids(model, output, state, options, seeds, never), options.length)
 
 
@@ -223,12 +216,12 @@ class SampleText:
     record_end: the id that ends it, if it is a record.
     """
 
-    def __init__(self, vocabulary: Vocabulary, options: SamplingOptions, record_end: int | None, errors: str) -> None:
+    def __init__(self, vocabulary: Vocabulary, options: SamplingOptions, record_end: int | None) -> None:
         self.done = False
         self._vocabulary, self._record_end, self._ids = vocabulary, record_end, list[int]()
         self._least = options.least
         self._stops = [vocabulary.encode(stop).tolist() for stop in options.stop if not vocabulary.unknown(stop)]
-        self._bytes = codecs.getincrementaldecoder("utf-8")(errors)
+        self._bytes = utf8_decoder()
 
     def append(self, id: int, is_last: bool) -> str:
         """The text that this id adds; nothing while the bytes of a character are incomplete.

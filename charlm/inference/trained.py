@@ -50,7 +50,7 @@ from charlm.model import (
 from charlm.runs import BEST, FOLDER, LAST, find_checkpoint
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
-from charlm.system.formatting import counted, printable, source_name
+from charlm.system.formatting import counted, printable, readable, source_name
 from charlm.system.number import LARGEST, in_range
 
 _SKIP = "; skip_unknown=True leaves others out"
@@ -154,8 +154,8 @@ class TrainedModel:
         chosen = replace(chosen, stop=[self.vocabulary.familiar(text) for text in chosen.stop])
         prompt = self.vocabulary.familiar(one_text(prompt, "prompt"))
         seeds = [secrets.randbelow(2**32) if seed is None else in_range("seed", seed, 0, 2**63 - 1)]
-        pieces = sample_text(self.network, self.vocabulary, prompt, chosen, seeds, errors="replace")
-        return (piece for [piece] in pieces if piece)
+        pieces = sample_text(self.network, self.vocabulary, prompt, chosen, seeds)
+        return (readable(piece) for [piece] in pieces if piece)
 
     def next(self, prompt: str = "", k: int = 5) -> list[tuple[str, float]]:
         """The k likeliest characters after the prompt, the likeliest first, with their probabilities, 0 to 1.

@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from charlm.cells import Cell
 from charlm.data.encoded import EncodedText
-from charlm.data.vocabulary import Ids, readable
+from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.reach import context_curve, least_context
 from charlm.inference.reader import STEPS, Predictions, Series, activations, predict
@@ -18,7 +18,7 @@ from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
 from charlm.look.part import check_alike, names_of, seen_note
 from charlm.system.console import say
-from charlm.system.formatting import bits_to_nats, nats_to_bits, one_line, source_name
+from charlm.system.formatting import bits_to_nats, nats_to_bits, one_line, readable, source_name
 from charlm.web.page import html_page, packed
 
 UNITS = 8
