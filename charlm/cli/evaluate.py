@@ -1,15 +1,17 @@
 """charlm eval: how surprising a text is to a model."""
 
+import csv
+import io
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import open_model, print_json, print_table, write_char_scores
+from charlm.cli.common import open_model, print_json, print_table
 from charlm.data.outputs import check_output, writing
-from charlm.system.formatting import format_share
+from charlm.system.formatting import format_share, nats_to_bits
 
 
 def evaluate(
@@ -68,7 +70,7 @@ def evaluate(
         result |= _described(score)
     if per_char:
         with writing(per_char, "--per-char") as out:
-            write_char_scores(out, text, score.symbol_nats)
+            _write_char_scores(out, text, score.symbol_nats)
     if novelty:
         begun = text.text[1:] if trained.network.reads_records else text.text  # records follow the end of one
         [(share, found)] = trained.novelty([begun])
@@ -79,6 +81,18 @@ def evaluate(
         print_json(result)
     else:
         _print_evaluation(result, f"{trained.vocabulary.unit}s")
+
+
+def _write_char_scores(out: BinaryIO, text: Any, symbol_nats: Any) -> None:
+    """Write a CSV row for each scored character of a text; symbol_nats: those of an `Evaluation`."""
+    characters = text.text
+    nats = text.vocabulary.sums_of_characters(symbol_nats.astype("float64"), characters[1:])
+    file = io.TextIOWrapper(out, "utf-8", "backslashreplace", newline="")
+    writer = csv.writer(file)
+    writer.writerow(("position", "character", "nats", "bits"))
+    for position, loss in enumerate(nats.tolist(), start=1):
+        writer.writerow((position, characters[position], f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
+    file.detach()  # flushes, and leaves `out` open
 
 
 def _described(score: Any) -> dict[str, Any]:
