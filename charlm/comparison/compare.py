@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from charlm.comparison.plan import Plan, run_name
 from charlm.comparison.settings import configs_of
@@ -18,6 +17,7 @@ from charlm.inference.trained import TrainedModel, load
 from charlm.model import CharLM
 from charlm.report.run import COMPARISON, ReportedRun, read_run
 from charlm.runs import describe_run
+from charlm.system.arrays import Floats
 from charlm.system.console import say
 from charlm.system.files import refuse_links
 from charlm.training.folder import refusing_os_errors
@@ -109,7 +109,7 @@ def memory(model: CharLM, ids: Ids) -> int | None:
     return least_context(context_curve(model, ids, nats_N))
 
 
-def gradient_left(model: CharLM, ids: Ids) -> npt.NDArray[np.float64]:
+def gradient_left(model: CharLM, ids: Ids) -> Floats:
     """Norms of the gradient with respect to the layers' inputs 1 … K steps back, over the first: [K].
 
     Of all layers together, see `TrainedModel.gradient_norms`.

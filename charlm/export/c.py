@@ -8,7 +8,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.resources import files
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +22,7 @@ from charlm.inference.sampling import prompt_ids
 from charlm.inference.trained import TrainedModel
 from charlm.layers import RecurrentLayers
 from charlm.model import CharLM
+from charlm.system.arrays import Array
 
 _ALPHABET = "".join(chr(code) for code in range(35, 126) if chr(code) not in "?\\")[:85]
 """The digits of the base of 85: none begins an escape or a trigraph, or ends a string."""
@@ -137,7 +137,7 @@ def _layer_tensors(layers: RecurrentLayers, codes: Sequence[LayerCode]) -> Itera
 
 def _stored(tensors: Iterable[tuple[str, Tensor]], weights: Weights, prefix: str) -> tuple[list[str], list[str]]:
     """The data of fields, matrices column by column, and the statements that read it."""
-    arrays: list[tuple[str, str, npt.NDArray[Any]]] = []
+    arrays: list[tuple[str, str, Array]] = []
     for field, tensor in tensors:
         if tensor.dim() == 2:
             values, scales = stored_matrix(tensor, weights)
@@ -183,7 +183,7 @@ def _steps(network: CharLM, output: str, has_table: bool) -> list[str]:
     return [*lines, f"lm_multiply(m->logits, m->output, m->output_scale, LM_V, {size}, {read});"]
 
 
-def encoded(values: npt.NDArray[Any]) -> list[str]:
+def encoded(values: Array) -> list[str]:
     """The bytes of an array in little-endian order, as rows of up to 100 characters."""
     content = values.astype(values.dtype.newbyteorder("<")).tobytes()
     words = np.frombuffer(content + bytes(-len(content) % 4), "<u4")

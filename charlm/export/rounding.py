@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,7 @@ from charlm.export import Weights
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.trained import TrainedModel
 from charlm.model import overflow
+from charlm.system.arrays import Array, Floats32
 
 LARGEST = 127
 MOST_LOSS = 0.005
@@ -28,14 +29,14 @@ _SCORED_WORK = 10**11
 T = TypeVar("T")
 
 
-def int8_matrix(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
+def int8_matrix(weights: Floats32) -> tuple[npt.NDArray[np.int8], Floats32]:
     """Whole numbers [rows, columns] and a scale for each row, of which the largest weight is ±127."""
     largest = np.abs(weights).max(axis=1)
     scales = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
     return np.rint(weights / scales[:, None]).clip(-LARGEST, LARGEST).astype(np.int8), scales
 
 
-def stored_matrix(weight: Tensor, weights: Weights) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32] | None]:
+def stored_matrix(weight: Tensor, weights: Weights) -> tuple[Array, Floats32 | None]:
     """A matrix as it is stored, and the scale of each row for int8.
 
     `weight`, on the CPU in float32, gets the rounded values.

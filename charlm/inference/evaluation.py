@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from charlm.data.vocabulary import Ids
 from charlm.inference.reader import Reader, evaluating, most_streams, window_steps, windows_between
 from charlm.model import Network
 from charlm.scored import ScoredText
+from charlm.system.arrays import Floats32, Ints
 from charlm.system.device import to_device
 from charlm.system.formatting import nats_to_bits
 from charlm.system.process_group import ONE_PROCESS, WHOLE_BATCH, ProcessGroup, Shard
@@ -31,7 +31,7 @@ class Evaluation:
     nats_sum: float
     """Cross-entropy of all that is scored, summed in float64."""
     elapsed_s: float
-    symbol_nats: npt.NDArray[np.float32] | None = None
+    symbol_nats: Floats32 | None = None
     """Cross-entropy of each scored symbol, a character, or a byte of a byte model; None unless asked for."""
     records: int | None = None
     """Number of records scored; None unless the model is one of records."""
@@ -103,7 +103,7 @@ def evaluate(
     return replace(score, nats_sum=group.sum(score.nats_sum), records=records)
 
 
-def part_starts(ids: Ids, streams: int, reset_id: int | None = None) -> npt.NDArray[np.int64]:
+def part_starts(ids: Ids, streams: int, reset_id: int | None = None) -> Ints:
     """Where each part of a text of N ids begins, [B]: up to `streams` nearly equal parts, fewer if they would be short.
 
     reset_id: the id that begins every part, see `CharLM.reset_id`.
@@ -122,7 +122,7 @@ def part_starts(ids: Ids, streams: int, reset_id: int | None = None) -> npt.NDAr
 def score_windows(
     model: Network,
     text: EncodedText,
-    begin_B: npt.NDArray[np.int64],
+    begin_B: Ints,
     *,
     per_symbol: bool,
     after: Callable[[Tensor], object],
@@ -159,8 +159,8 @@ def score_windows(
 def _window_nats(
     model: Network,
     text: EncodedText,
-    begin_B: npt.NDArray[np.int64],
-    length_B: npt.NDArray[np.int64],
+    begin_B: Ints,
+    length_B: Ints,
     steps: int | None,
     shard: Shard,
 ) -> Iterator[Tensor]:

@@ -2,16 +2,15 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from charlm.data.vocabulary import Ids
 from charlm.layers import RecurrentState, cross_entropy
 from charlm.model import CharLM, Network, overflow
+from charlm.system.arrays import Array, Floats32, Ints
 from charlm.system.device import to_device
 from charlm.system.formatting import nats_to_bits
 
@@ -32,7 +31,7 @@ Series = tuple[int, str, bool]
 """A state or gate of all units of a layer over time: the layer, its name, and whether it is a gate."""
 START = np.zeros(1, np.int64)
 """Where one stream begins that reads a whole text."""
-Predictions = dict[str, npt.NDArray[Any]]
+Predictions = dict[str, Array]
 """What a model predicts of the characters of a text, see `predict`."""
 
 
@@ -44,9 +43,7 @@ class Reader:
     carried state is detached, and the caller may change the weights between windows.
     """
 
-    def __init__(
-        self, model: Network, ids: Ids, starts_B: npt.NDArray[np.int64], state: RecurrentState | None = None
-    ) -> None:
+    def __init__(self, model: Network, ids: Ids, starts_B: Ints, state: RecurrentState | None = None) -> None:
         self.state = state or model.initial_state(len(starts_B))
         self._model, self._ids, self._starts_B = model, ids, starts_B
 
@@ -75,7 +72,7 @@ class Reader:
 
 
 @torch.inference_mode()
-def activations(model: CharLM, ids: Ids) -> Iterator[dict[Series, npt.NDArray[np.float32]]]:
+def activations(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats32]]:
     """Yield every state and gate after each id, [T, H] each, for stretch after stretch of `ids` [N].
 
     By the reference equations, one step after the other. The model is in evaluation mode on the CPU.

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import ValidationError
 
 from charlm.config.schema import Config, DataConfig
@@ -19,6 +18,7 @@ from charlm.data.polynomial_hashes import BASE, Hashes, stretch_hashes
 from charlm.data.records import end_id, end_of_record, record_ends, text_records
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import CharlmError
+from charlm.system.arrays import Bools, Ints
 from charlm.system.formatting import source_name
 
 SEARCHED, NOTED = 5_000_000, 0.005
@@ -73,7 +73,7 @@ def earlier_texts(
     return texts, unread
 
 
-def seen_places(text: EncodedText, seen: Sequence[Ids], separator: str) -> npt.NDArray[np.bool_]:
+def seen_places(text: EncodedText, seen: Sequence[Ids], separator: str) -> Bools:
     """Which symbols of a text were trained on, [N]: those of long copied stretches, or of copied records.
 
     separator: of records, in whose ids the text then is; "" for running text.
@@ -121,9 +121,7 @@ def copied_stretches(
     return found
 
 
-def _with_single_spaces(
-    ids: Ids, spaces: Sequence[int], *, follows_space: bool = False
-) -> tuple[Ids, npt.NDArray[np.bool_]]:
+def _with_single_spaces(ids: Ids, spaces: Sequence[int], *, follows_space: bool = False) -> tuple[Ids, Bools]:
     """Ids with the first of `spaces` in place of each run of them, and which ids these are."""
     is_space = np.zeros(len(ids), bool)
     for space in spaces:
@@ -146,7 +144,7 @@ def _blocks(ids: Ids, spaces: Sequence[int]) -> Iterator[Ids]:
         yield block
 
 
-def _copied_ngrams(texts: Iterable[Ids], blocks: Iterable[Ids]) -> list[npt.NDArray[np.bool_]]:
+def _copied_ngrams(texts: Iterable[Ids], blocks: Iterable[Ids]) -> list[Bools]:
     """Which of each text's n-grams occur in one of the blocks, by where they begin; none for a text of fewer ids."""
     of_texts = [np.zeros(0, np.uint64), *map(_ngram_hashes, texts)]
     hashes, numbers = np.unique(np.concatenate(of_texts), return_inverse=True)
@@ -170,6 +168,6 @@ def _ngram_hashes(ids: Ids) -> Hashes:
     return stretch_hashes(ids, slice(count), slice(NGRAM, NGRAM + count))
 
 
-def _slots(hashes: Hashes, bits: int) -> npt.NDArray[np.int64]:
+def _slots(hashes: Hashes, bits: int) -> Ints:
     """A number of so many bits for each hash: the high bits, after a multiplication that spreads them."""
     return (hashes * BASE >> np.uint64(64 - bits)).view(np.int64)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from charlm.checkpoint import Checkpoint, read_checkpoint
@@ -48,6 +47,7 @@ from charlm.model import (
     uninitialized_model,
 )
 from charlm.runs import BEST, FOLDER, LAST, find_checkpoint
+from charlm.system.arrays import Floats, Floats32
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
 from charlm.system.formatting import counted, printable, readable, source_name
@@ -230,7 +230,7 @@ class TrainedModel:
         worst: int | None = None,
         after: str | re.Pattern[str] = "",
         unknown_as: float | None = None,
-    ) -> npt.NDArray[np.float64]:
+    ) -> Floats:
         """How surprising each text is by itself: bits per character, [N] for N texts.
 
         The mean of `char_surprise`; nan for a text without a scored character. worst: the mean of the most surprising
@@ -250,7 +250,7 @@ class TrainedModel:
             means.append(surprise_of(bits[max(len(bits) - count, 0) :], worst))
         return np.array(means, np.float64)
 
-    def char_surprise(self, texts: Iterable[str], *, unknown_as: float | None = None) -> list[npt.NDArray[np.float64]]:
+    def char_surprise(self, texts: Iterable[str], *, unknown_as: float | None = None) -> list[Floats]:
         """−log2 p of every character after the first, given the text before it: [length − 1] for each text.
 
         Each text is read by itself from the initial state. A model of records also scores the first character and the
@@ -268,9 +268,7 @@ class TrainedModel:
         )
         return char_bits(self.network, self.vocabulary, texts, all_ids, unknown_as or 0.0)
 
-    def features(
-        self, texts: Iterable[str], *, pool: Pool = "last", skip_unknown: bool = False
-    ) -> npt.NDArray[np.float32]:
+    def features(self, texts: Iterable[str], *, pool: Pool = "last", skip_unknown: bool = False) -> Floats32:
         """The outputs of the top layer for N texts, each read by itself from the initial state: [N, H].
 
         Several members stand side by side: [N, M·H]. pool: "last" takes the output after the last character, "mean" the
@@ -282,7 +280,7 @@ class TrainedModel:
         ids = [as_records(ids, self.network.reset_id, ended=False) for ids in all_ids]
         return text_features(self.network, ids, pool)
 
-    def activations(self, text: str | EncodedText, *, skip_unknown: bool = False) -> dict[str, npt.NDArray[np.float32]]:
+    def activations(self, text: str | EncodedText, *, skip_unknown: bool = False) -> dict[str, Floats32]:
         """Every state and gate of every layer after each symbol of a text: {"h_l0": [N, H], …}.
 
         A name is that of the cell's equations (`charlm cells show`) and the layer's number. The text's symbols are
@@ -297,7 +295,7 @@ class TrainedModel:
                 found[f"{name}_l{layer}"] = np.concatenate([part[layer, name, is_gate] for part in parts])
         return found
 
-    def gradient_norms(self, text: str | EncodedText, *, skip_unknown: bool = False) -> npt.NDArray[np.float64]:
+    def gradient_norms(self, text: str | EncodedText, *, skip_unknown: bool = False) -> Floats:
         """How far gradients reach: the norm of ∂loss_t/∂x_{t−k} for each layer and k = 1 … K: [L, K].
 
         loss_t is the loss, in nats, of the character after step t. x_{t−k} is the layer's input at step t − k: for the

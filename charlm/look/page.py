@@ -4,7 +4,6 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from charlm.cells import Cell
@@ -17,6 +16,7 @@ from charlm.inference.seen import copied_stretches, space_ids
 from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
 from charlm.look.part import check_alike, names_of, seen_note
+from charlm.system.arrays import Array
 from charlm.system.console import say
 from charlm.system.formatting import bits_to_nats, nats_to_bits, one_line, readable, source_name
 from charlm.web.page import html_page, packed
@@ -63,7 +63,7 @@ def look_page(
     return html_page("look", f"{data['name']} · charlm look", data)
 
 
-def shown_part(trained: TrainedModel, values_N: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def shown_part(trained: TrainedModel, values_N: Array) -> Array:
     """What the page shows and counts, of ids or their values: not the end of a record that a model is given first."""
     return values_N[1:] if trained.network.reads_records else values_N
 

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from charlm.data.encoded import EncodedText
 from charlm.errors import CharlmError, DataError
 from charlm.inference.seen import COPIED, NOTED, SEARCHED, seen_places
 from charlm.inference.trained import TrainedModel
+from charlm.system.arrays import Bools
 from charlm.system.formatting import format_share, printable
 
 _LEAST = 500
@@ -96,7 +96,7 @@ def _unseen_part(text: EncodedText, models: Two, length: int) -> EncodedText:
     return replace(text, ids=ids, name=f"part of {text.name}")
 
 
-def _seen_by(model: TrainedModel, text: EncodedText) -> npt.NDArray[np.bool_]:
+def _seen_by(model: TrainedModel, text: EncodedText) -> Bools:
     """Which symbols of a text a model was trained on, [N].
 
     DataError if the model's own text is gone, VocabularyError if the model does not know the text.
