@@ -4,7 +4,7 @@ import itertools
 import re
 import secrets
 from collections.abc import Container, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Any
 
 import typer
@@ -23,13 +23,13 @@ _NOTHING_FOUND = 3
 """The exit code if no sample matches, or none is new."""
 
 Prompt = Annotated[str, usage.option("TEXT", "Text to continue; for a model of records, the beginning of a record.")]
-_about = SamplingOptions.about
-Length = Annotated[str, usage.option("N", f"{_about('length')} 100-500: --stop ends no sample before 100.")]
-Temperature = Annotated[float, usage.option("X", _about("temperature"))]
-TopK = Annotated[int, usage.option("K", _about("top_k"))]
-TopP = Annotated[float, usage.option("P", _about("top_p"))]
-Stop = Annotated[list[str] | None, usage.option("TEXT", f"{_about('stop')}; repeatable.")]
-Ban = Annotated[str, usage.option("CHARS", _about("ban"))]
+_about = {option.name: option.metadata["about"] for option in fields(SamplingOptions)}
+Length = Annotated[str, usage.option("N", f"{_about['length']} 100-500: --stop ends no sample before 100.")]
+Temperature = Annotated[float, usage.option("X", _about["temperature"])]
+TopK = Annotated[int, usage.option("K", _about["top_k"])]
+TopP = Annotated[float, usage.option("P", _about["top_p"])]
+Stop = Annotated[list[str] | None, usage.option("TEXT", f"{_about['stop']}; repeatable.")]
+Ban = Annotated[str, usage.option("CHARS", _about["ban"])]
 Match = Annotated[
     str | None,
     usage.option("REGEX", f"Keep only samples that match, prompt included; draws at most {_TRIES} for each."),
@@ -194,7 +194,6 @@ def _drawn(
 
 
 def _row(trained: Any, prompt: str, text: str, options: SamplingOptions, seed: int) -> dict[str, Any]:
-    """A sample as a row of --json."""
     row: dict[str, Any] = {"seed": seed, "prompt": readable(prompt), "text": readable(text)}
     row["ended_by"] = options.ended_by(text, trained.vocabulary.level)
     return row

@@ -46,7 +46,6 @@ def _instead_of(name: str, context: Any) -> str:
 
 
 def refuse_if(is_wrong: object, message: str) -> None:
-    """A usage error with this message, if so."""
     if is_wrong:
         raise error(message)
 
@@ -124,7 +123,6 @@ def check_words(words: list[str], context: Any) -> None:
 
 
 def command_group(help: str, example: str) -> typer.Typer:
-    """A command that has commands."""
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, epilog=f"Example: {example}")
 
 

@@ -97,7 +97,6 @@ def _gradients(model: TrainedModel) -> dict[str, Any]:
 
 
 def _shaded(model: TrainedModel, ids: Ids) -> dict[str, Any]:
-    """The text, with its bits."""
     return text_data(shown_text(model, ids), predict(model.network, ids)["bits"])
 
 

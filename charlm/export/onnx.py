@@ -215,22 +215,19 @@ class OnnxLayer:
     """One step of a layer. Values are [B, count · units]; those that depend on parameters only are constants."""
 
     def __init__(self, layers: RecurrentLayers, layer: int, x: str, states: Sequence[str], nodes: Nodes) -> None:
-        self.nodes, self.program = nodes, layers.evaluation_forms()[layer].program
-        self.parameters = layers.layer_parameters(layer)
-        self.hidden, self.inputs = layers.hidden_size, layers.forms[layer].inputs
-        self.when = when(self.program.nodes)
-        self.x, self.states = x, dict(zip(self.program.states, states, strict=True))
+        program, self.hidden, self.inputs = layers.evaluation_forms()[layer]
+        self.nodes, self.program, self.parameters = nodes, program, layers.layer_parameters(layer)
+        self.x, self.states = x, dict(zip(program.states, states, strict=True))
+        stages = when(program.nodes)
         # No recursion: a step may have thousands of operations.
-        self.order = ordered(self.program.results, self.arguments)
-        static = [place for place in self.order if self.when[place] == STATIC]
-        values = TensorProgram(self.program, static, self.parameters)({})
+        self.order = ordered(
+            program.results, lambda place: () if stages[place] == STATIC else program.nodes[place].args
+        )
+        static = [place for place in self.order if stages[place] == STATIC]
+        values = TensorProgram(program, static, self.parameters)({})
         self.static = dict(zip(static, values, strict=True))
         self.known: dict[tuple[int, int], str] = {}
         self.split: dict[int, list[str]] = {}
-
-    def arguments(self, place: int) -> tuple[int, ...]:
-        """The values that the graph needs for a value."""
-        return () if self.when[place] == STATIC else self.program.nodes[place].args
 
     def new_states(self) -> list[str]:
         """The names of the states after the step."""
@@ -242,18 +239,18 @@ class OnnxLayer:
     def value(self, place: int, count: int = 1) -> str:
         """The name of a value; of a single vector repeated for each of `count` if others have so many."""
         node = self.program.nodes[place]
-        key = place, count if node.count == 1 and node.size != "" else 1
-        if key not in self.known:
-            if self.when[place] == STATIC:
+        if node.count > 1 or node.size == "":
+            count = 1
+        if (place, count) not in self.known:
+            if place in self.static:
                 value = self.static[place]
-                constant = torch.tensor(value) if isinstance(value, float) else value.repeat(key[1])
-                self.known[key] = self.nodes.named(constant)
-            elif key[1] > 1:
-                copies = [self.value(place)] * key[1]
-                self.known[key] = self.nodes.one("Concat", *copies, axis=-1)
+                name = self.nodes.named(torch.tensor(value) if isinstance(value, float) else value.repeat(count))
+            elif count > 1:
+                name = self.nodes.one("Concat", *[self.value(place)] * count, axis=-1)
             else:
-                self.known[key] = self.computed(place)
-        return self.known[key]
+                name = self.computed(place)
+            self.known[place, count] = name
+        return self.known[place, count]
 
     def computed(self, place: int) -> str:
         node = self.program.nodes[place]

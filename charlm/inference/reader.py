@@ -125,7 +125,6 @@ def windows_between(start: int, end: int, steps: int) -> Iterator[tuple[int, int
 
 
 def most_streams(model: Network) -> int:
-    """How many streams to read side by side at most."""
     return STREAMS if model.device.type == "cpu" else GPU_STREAMS
 
 

@@ -76,7 +76,6 @@ def shown_text(trained: TrainedModel, ids: Ids) -> str:
 
 
 def model_facts(trained: TrainedModel) -> dict[str, Any]:
-    """What a page says about a model."""
     return {
         "name": trained.name,
         "kind": trained.kind,

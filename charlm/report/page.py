@@ -75,7 +75,6 @@ def _run_of_kind(place: Path) -> tuple[Path, int]:
 
 
 def _shown(name: str, run: ReportedRun) -> dict[str, Any]:
-    """What the page has of a run."""
     about, samples, source = run.about, run.samples, run.options.get("data.source")
     if len(samples) > SAMPLES:
         numbers = np.geomspace(1, len(samples), SAMPLES).round().astype(int)
