@@ -137,19 +137,23 @@ def tracked_units(model: CharLM, vocabulary: Vocabulary, ids: Ids) -> dict[Unit,
     features = features_of(text)
     if len(ids) < _LEAST_LENGTH or not features:
         return {}
-    stretches = [*activations(model, ids)]
-    states: dict[Series, Floats32] = {}
-    for series in stretches[0]:
-        _, _, is_gate = series
-        if not is_gate:
-            states[series] = np.concatenate([stretch[series] for stretch in stretches])
+    names, stretches = [*features], [*activations(model, ids)]
     features_FN = np.repeat([*features.values()], vocabulary.sizes(text), axis=1)
     middle = features_FN.shape[1] // 2
-    first, second = (
-        {series: correlations(features_FN[:, half], values_NH[half]) for series, values_NH in states.items()}
-        for half in (slice(middle), slice(middle, None))
-    )
-    return chosen_features(first, second, [*features])
+    units: dict[Unit, Tracked] = {}
+    for series in stretches[0]:
+        _, _, is_gate = series
+        if is_gate:
+            continue
+        values_NH = np.concatenate([stretch[series] for stretch in stretches])
+        first_FH = correlations(features_FN[:, :middle], values_NH[:middle])
+        second_FH = correlations(features_FN[:, middle:], values_NH[middle:])
+        strength_FH = np.nan_to_num(np.abs(first_FH))
+        for unit, best in enumerate(strength_FH.argmax(0)):
+            correlation = float(second_FH[best, unit])
+            if strength_FH[best, unit] > 0 and abs(correlation) >= LEAST_CORRELATION:
+                units[series, unit] = names[best], correlation
+    return units
 
 
 def correlations(features_FN: Floats, values_NH: Floats32) -> Floats:
@@ -159,18 +163,6 @@ def correlations(features_FN: Floats, values_NH: Floats32) -> Floats:
     norms_F, norms_H = np.linalg.norm(f_FN, axis=1), np.linalg.norm(x_NH, axis=0)
     norms_F[norms_F <= _LEAST], norms_H[norms_H <= _LEAST] = np.nan, np.nan
     return f_FN @ x_NH / np.outer(norms_F, norms_H)
-
-
-def chosen_features(first: dict[Series, Floats], second: dict[Series, Floats], names: list[str]) -> dict[Unit, Tracked]:
-    """The feature of each unit with the strongest correlation in the first half, with that of the second."""
-    units = {}
-    for series, first_FH in first.items():
-        strength_FH = np.nan_to_num(np.abs(first_FH))
-        for unit, best in enumerate(strength_FH.argmax(0)):
-            correlation = float(second[series][best, unit])
-            if strength_FH[best, unit] > 0 and abs(correlation) >= LEAST_CORRELATION:
-                units[series, unit] = names[best], correlation
-    return units
 
 
 def most_telling(units: dict[Unit, Tracked], count: int) -> dict[Unit, Tracked]:
