@@ -172,17 +172,19 @@ def _drawn(
 ) -> Iterator[tuple[int, str]]:
     """Yield seeds and samples that match, until there are `count`; prints how many it drew.
 
-    known: only samples that are new, see `new_records`.
+    known: hashes of records: leave out these records, and repeats; None: neither.
     """
-    from charlm.inference.sampling import new_records, sample_many
+    from charlm.inference.sampling import sample_many
 
     is_choosing = known is not None or bool(wanted.pattern)
     seeds = range(seed, seed + count * (_TRIES if is_choosing else 1))
-    samples = sample_many(trained.network, trained.vocabulary, prompt, options, seeds)
-    if known is not None:
-        samples = new_records(samples, prompt, known)
-    found, last = 0, seed - 1
-    for last, text in samples:
+    found, last, drawn_records = 0, seed - 1, set[int]()
+    for last, text in sample_many(trained.network, trained.vocabulary, prompt, options, seeds):
+        if known is not None:
+            record = hash(prompt + text)
+            if record in known or record in drawn_records:
+                continue
+            drawn_records.add(record)
         if wanted.search(prompt + text):
             found += 1
             yield last, text

@@ -3,7 +3,7 @@
 import functools
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -62,16 +62,6 @@ def sample_many(
         together = seeds[first : first + _TOGETHER]
         steps = sample_text(model, vocabulary, prompt, options, together)
         yield from zip(together, map("".join, zip(*steps, strict=True)), strict=True)
-
-
-def new_records(samples: Iterable[tuple[int, str]], prompt: str, known: Container[int]) -> Iterator[tuple[int, str]]:
-    """The samples of `sample_many` that are no repeats, nor known. known: hashes of records."""
-    drawn: set[int] = set()
-    for seed, text in samples:
-        record = hash(prompt + text)
-        if record not in known and record not in drawn:
-            drawn.add(record)
-            yield seed, text
 
 
 def draw_sample(
