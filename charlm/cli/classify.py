@@ -7,6 +7,7 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import on_one_line, open_model, print_exactly, print_json
+from charlm.data.reading import text_name
 from charlm.system.console import say
 from charlm.system.formatting import readable
 
@@ -40,7 +41,6 @@ def classify(
     """
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import text_name
     from charlm.data.records import arriving_records
     from charlm.data.sources import text_files
     from charlm.data.vocabulary import never_seen

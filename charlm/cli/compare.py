@@ -11,6 +11,7 @@ from charlm.cli.common import print_json, print_rows, write_page
 from charlm.comparison.plan import EQUAL, MOST_SEEDS, Equal, Plan, comparison_folder, short_name
 from charlm.system.console import say
 from charlm.system.formatting import format_count
+from charlm.training.signals import SIGNALS
 
 
 def compare(
@@ -62,7 +63,6 @@ def compare(
     from charlm.comparison.compare import PAGE, compare
     from charlm.comparison.page import comparison_data, keep
     from charlm.report.page import report_page, settings_data
-    from charlm.training.signals import SIGNALS
 
     try:
         compared = compare(plan, folder)

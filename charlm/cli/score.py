@@ -11,6 +11,7 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import json_line, on_one_line, open_model, print_exactly
+from charlm.data.reading import is_pipe, text_name
 from charlm.errors import DataError
 from charlm.system.console import say
 from charlm.system.formatting import bits_to_nats, counted, nats_to_bits, one_line, readable
@@ -103,7 +104,6 @@ def score(
     separator, prefix = usage.separator_of(False, records), usage.regex("--after", after)
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import is_pipe
     from charlm.data.sources import text_files
     from charlm.data.vocabulary import never_seen
 
@@ -137,7 +137,6 @@ def _scored(
     trained: Any, separator: str, unknown_bits: float | None, prefix: re.Pattern[str], worst: int | None, source: str
 ) -> Iterator[list[_Line]]:
     """The lines of each file of a source, some at a time; a lone record is told, if the user gave the separator."""
-    from charlm.data.reading import text_name
     from charlm.data.records import arriving_records
     from charlm.data.sources import text_files
     from charlm.inference.texts import score_records, surprise_of
@@ -184,8 +183,6 @@ def _with_context(
 
 def _limit(above: str | None, of: str | None, file: str) -> tuple[float, bool]:
     """The number of --above, and whether it is a percentile; a usage error for one that the text does not allow."""
-    from charlm.data.reading import is_pipe
-
     match = _LIMIT.fullmatch("0" if above is None else above)
     if not match or (match[1] and float(match[2]) > 100):
         raise usage.error(
