@@ -85,7 +85,7 @@ def train(
         run = start(options, group, began_s - after_s)
     _print_end(run, json and group.is_first)
     if config is None and text is not None and not json and group.is_first:
-        _print_sample(run.path)
+        _print_sample(run)
 
 
 def _print_end(run: Run, json: bool) -> None:
@@ -115,12 +115,11 @@ def _print_end(run: Run, json: bool) -> None:
     say("sample", "", f"charlm sample {shlex.quote(run.run_dir)}")
 
 
-def _print_sample(run_dir: Path) -> None:
+def _print_sample(run: Run) -> None:
     from charlm.config import load_config
     from charlm.data.records import LINE_END
-    from charlm.inference.trained import load
 
-    model = load(run_dir, load_config(run_dir / CONFIG).device)
+    model = run.load(load_config(run.path / CONFIG).device)
     for seed in range(1, 11) if model.network.reads_records else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}{model.config.data.records or LINE_END}")
 

@@ -20,15 +20,14 @@ Two = tuple[TrainedModel, TrainedModel]
 
 def opening(trained: TrainedModel, text: EncodedText, length: int) -> EncodedText:
     """The `beginning` of a text that was cut anywhere, from the first start of a line on."""
-    if trained.network.reads_records:
-        return beginning(trained, text, length)
-    vocabulary = trained.vocabulary
-    ends = [vocabulary.encode(end)[0] for end in "\r\n" if not vocabulary.unknown(end)]
-    is_end = np.isin(text.ids[:length], ends)
-    first_end = int(is_end.argmax())
-    start = first_end + int((~is_end[first_end:]).argmax())
-    ids = text.ids[start : start + length]
-    return replace(text, ids=ids, name=f"beginning of {text.name}" if start + length < len(text.ids) else text.name)
+    if not trained.network.reads_records:
+        vocabulary = trained.vocabulary
+        ends = [vocabulary.encode(end)[0] for end in "\r\n" if not vocabulary.unknown(end)]
+        is_end = np.isin(text.ids[:length], ends)
+        first_end = int(is_end.argmax())
+        start = first_end + int((~is_end[first_end:]).argmax())
+        text = replace(text, ids=text.ids[start:])
+    return beginning(trained, text, length)
 
 
 def beginning(trained: TrainedModel, text: EncodedText, length: int) -> EncodedText:
