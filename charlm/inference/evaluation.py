@@ -132,12 +132,11 @@ def score_windows(
     """Score a text [N], cut into parts at `begin_B`, window after window; also measures the time.
 
     Stream b reads part b in windows of `steps` characters, and carries the state between them. In running text it first
-    reads the WARMUP characters before its part, unscored.
+    reads the WARMUP characters before its part, unscored. The model must be in evaluation mode.
 
-    per_symbol: see `evaluate`. after: called with the nats [T, B] of each window. They have a graph unless the caller
-    turns gradients off; the carried state is detached, and `after` may change the weights. shard: score only these
-    streams, one of nearly equal shards of the B, perhaps empty; the number of windows is the same for all. The model
-    must be in evaluation mode.
+    per_symbol: see `evaluate`. after: called with the nats [T, B] of each window, which have a graph unless the caller
+    turns gradients off; it may change the weights. shard: score only these streams, one of nearly equal shards of the
+    B, perhaps empty; all shards have the same number of windows.
     """
     start_s = time.perf_counter()
     total, windows_TB = 0.0, []

@@ -126,24 +126,22 @@ def score_records(
     number = 0
     end = int(end_id(vocabulary)) if model.reset_id is None else model.reset_id
     for block in blocks:
-        lines = [vocabulary.canonical(line) for line in block]
-        begins = [prefix_length(after, line) for line in lines]
-        unknown, known, ids = [], [], []
-        for line, begin in zip(lines, begins, strict=True):
+        lines, ids = [], []
+        for line in map(vocabulary.canonical, block):
             number += 1
             line_ids, is_known = vocabulary.ids_of(line)
-            unknown.append("" if is_known.all() else vocabulary.unknown(line[begin:]))
-            if unknown[-1] and unknown_nats is None:
-                where = f"{name}, line {number}"
-                raise vocabulary.unknown_error(unknown[-1], where, "; --unknown-as BITS counts others")
-            known.append(is_known)
+            begin = prefix_length(after, line)
+            unknown = "" if is_known.all() else vocabulary.unknown(line[begin:])
+            if unknown and unknown_nats is None:
+                raise vocabulary.unknown_error(unknown, f"{name}, line {number}", "; --unknown-as BITS counts others")
+            lines.append((line, is_known, begin, unknown))
             ids.append(as_records(line_ids[is_known].astype(vocabulary.dtype), end))
         scored = []
-        for place, nats in enumerate(score_texts(model, ids)):
-            if not known[place].all():
-                nats = with_unknown(nats, np.append(known[place], True), unknown_nats or 0.0)
-            nats = vocabulary.sums_of_characters(nats, f"{lines[place]}\n")  # the end is one symbol
-            scored.append((lines[place], nats[begins[place] :], unknown[place]))
+        for (line, is_known, begin, unknown), nats in zip(lines, score_texts(model, ids), strict=True):
+            if not is_known.all():
+                nats = with_unknown(nats, np.append(is_known, True), unknown_nats or 0.0)
+            nats = vocabulary.sums_of_characters(nats, f"{line}\n")  # the end is one symbol
+            scored.append((line, nats[begin:], unknown))
         yield scored
 
 
