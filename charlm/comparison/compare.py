@@ -41,18 +41,17 @@ def compare(plan: Plan, folder: Path) -> list[tuple[Row, ReportedRun, TrainedMod
     Run and model are those of the first seed. Continues a folder with a part of the same comparison. KeyboardInterrupt
     with the name of a signal that stopped the training; for errors see `configs_of` and `start_run`.
     """
-    trainings = [(seed, cell) for seed in range(1, plan.seeds + 1) for cell in plan.cells]
+    seeds = range(1, plan.seeds + 1)
+    trainings = [(seed, cell) for seed in seeds for cell in plan.cells]
     with refusing_os_errors(folder):
         refuse_links(folder, (COMPARISON, PAGE, *(run_name(cell, seed) for seed, cell in trainings)))
     configs = configs_of(plan, folder)
-    runs: dict[str, list[Path]] = {cell: [] for cell in plan.cells}
     for place, (seed, cell) in enumerate(trainings, 1):
         run_dir = folder / run_name(cell, seed)
-        runs[cell].append(run_dir)
         run = _train(configs[cell], seed, run_dir, f"{place} of {len(trainings)}: {run_dir}")
         if run and run.reason in SIGNALS:
             raise KeyboardInterrupt(run.reason)
-    records = {cell: [read_run(run_dir) for run_dir in run_dirs] for cell, run_dirs in runs.items()}
+    records = {cell: [read_run(folder / run_name(cell, seed)) for seed in seeds] for cell in plan.cells}
     fewest = min(record.splits["valid"]["chars"].max(initial=0) for each in records.values() for record in each)
     compared = []
     for cell, each in records.items():

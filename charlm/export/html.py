@@ -77,10 +77,7 @@ def packed_model(trained: TrainedModel, weights: Weights) -> dict[str, Any]:
         "hidden": layers.hidden_size,
         "residual": layers.residual,
         "begins": network.reset_id,
-        "programs": [
-            program_json(form.program, form.hidden, form.inputs)
-            for form in layers.evaluation_forms()[:2]  # all layers above the first have the same
-        ],
+        "programs": [program_json(*form) for form in layers.evaluation_forms()[:2]],  # the others are as the second
         "layers": [_parameters(layers, layer, weights) for layer in range(layers.num_layers)],
         "embedding": None if embedding is None or tied else _matrix(embedding.weight, weights),
         "tied": tied,

@@ -70,7 +70,7 @@ def draw_sample(
     *,
     options: SamplingOptions,
     seed: int,
-    stops: Callable[[], object] = lambda: False,
+    stops: Callable[[], object],
 ) -> dict[str, Any] | None:
     """Let a model in evaluation mode write from the start of a line, and then score what it wrote.
 
