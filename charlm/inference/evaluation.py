@@ -103,7 +103,7 @@ def evaluate(
     return replace(score, nats_sum=group.sum(score.nats_sum), records=records)
 
 
-def part_starts(ids: Ids, streams: int, reset_id: int | None = None) -> Ints:
+def part_starts(ids: Ids, streams: int, reset_id: int | None) -> Ints:
     """Where each part of a text of N ids begins, [B]: up to `streams` nearly equal parts, fewer if they would be short.
 
     reset_id: the id that begins every part, see `CharLM.reset_id`.
