@@ -47,25 +47,26 @@ _QUOTED = re.compile("|".join(rf"({a}(?:(?!\n\n)[^{b}])*){b}?" for a, b in ('""'
 
 def features_of(text: str) -> dict[str, Floats]:
     """Feature → its value at every character of the text, [N]. The value is that after reading the character."""
-    since_line_end, in_word = _since(text, lambda c: c == "\n"), _word_positions(text)
+    line_ends, sentence_ends = _each(text, lambda c: c == "\n"), _each(text, lambda c: c in _ENDS)
+    since_line_end, in_word = _since(line_ends), _word_positions(text)
     features = {
         "upper case": _each(text, str.isupper),
         "digit": _each(text, str.isdigit),
         "space": _each(text, lambda c: c in " \t"),
-        "line end": _each(text, lambda c: c == "\n"),
+        "line end": line_ends,
         "punctuation": _each(text, lambda c: unicodedata.category(c)[0] in "PS"),
-        "end of sentence": _each(text, lambda c: c in _ENDS),
+        "end of sentence": sentence_ends,
         "vowel": _each(text, lambda c: c.lower() in "aeiouäöüàáâéèêíîóôúûаеёиоуыэюяαεηιουω"),
         "last letter of a word": _lasts(in_word),
         "last character of a line": _lasts(since_line_end),
         "position in the line": since_line_end,
         "position in the word": in_word,
-        "position in the sentence": _since(text, lambda c: c in _ENDS),
+        "position in the sentence": _since(sentence_ends),
         "inside quotes": _inside_quotes(text),
         "depth of brackets": _bracket_depths(text),
         "depth of indentation": _indentations(text),
-        "after a colon in the line": (_since(text, lambda c: c == ":") < since_line_end).astype(float),
-        "after # in the line": (_since(text, lambda c: c == "#") < since_line_end).astype(float),
+        "after a colon in the line": (_since(_each(text, lambda c: c == ":")) < since_line_end).astype(float),
+        "after # in the line": (_since(_each(text, lambda c: c == "#")) < since_line_end).astype(float),
     }
     return {name: values for name, values in features.items() if values.min(initial=0) != values.max(initial=0)}
 
@@ -81,10 +82,10 @@ def _each(text: str, test: Callable[[str], bool]) -> Floats:
     return np.array([by_character[character] for character in text], np.float64)
 
 
-def _since(text: str, test: Callable[[str], bool]) -> Floats:
-    """Number of characters since the last that passes the test, 0 for that one."""
-    places_N = np.arange(1, len(text) + 1)
-    return (places_N - np.maximum.accumulate(places_N * _each(text, test))).astype(np.float64)
+def _since(marks_N: Floats) -> Floats:
+    """Number of characters since the last that is 1 in `marks_N`, 0 for that one."""
+    places_N = np.arange(1, len(marks_N) + 1)
+    return places_N - np.maximum.accumulate(places_N * marks_N)
 
 
 def _word_positions(text: str) -> Floats:
@@ -114,7 +115,7 @@ def _bracket_depths(text: str) -> Floats:
     """How many brackets are open; a closing one that nothing opened counts for nothing."""
     steps_N = _each(text, lambda c: c in "([{") - _each(text, lambda c: c in ")]}")
     depths_N = np.cumsum(steps_N)
-    return depths_N - np.minimum(np.minimum.accumulate(depths_N), 0) if len(text) else depths_N
+    return depths_N - np.minimum(np.minimum.accumulate(depths_N), 0)
 
 
 def _indentations(text: str) -> Floats:
