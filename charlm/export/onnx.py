@@ -7,7 +7,7 @@ computes the nodes of each layer's program (charlm/cells/program.py).
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from charlm.cells.operations import OPERATIONS
 from charlm.cells.program import STATIC, ordered, units, when
 from charlm.errors import CharlmError
 from charlm.inference.trained import TrainedModel
-from charlm.layers import RecurrentLayers
+from charlm.layers.backend import LayerForm
 from charlm.layers.reference import TensorProgram
 from charlm.model import CharLM
 
@@ -129,9 +129,10 @@ def _scan_body(network: CharLM, nodes: "Nodes", states: list[str]) -> tuple[list
     ones, axis = np.ones(layers.num_layers, np.int64), np.array([0])
     parts = [nodes.add("Split", [name, ones], layers.num_layers, axis=0) for name in states]
     last: list[list[str]] = []
+    forms = layers.evaluation_forms()
     for layer, layer_parts in enumerate(zip(*parts, strict=True)):
         state = [nodes.one("Squeeze", part, axis) for part in layer_parts]
-        new = OnnxLayer(layers, layer, y, state, nodes).new_states()
+        new = OnnxLayer(forms[layer], layers.layer_parameters(layer), y, state, nodes).new_states()
         y = nodes.one("Add", y, new[0]) if layer and layers.residual else new[0]
         last.append([nodes.one("Unsqueeze", name, axis) for name in new])
     joined = [nodes.add("Concat", tensors, axis=0)[0] for tensors in zip(*last, strict=True)]
@@ -214,9 +215,11 @@ class Nodes:
 class OnnxLayer:
     """One step of a layer. Values are [B, count · units]; those that depend on parameters only are constants."""
 
-    def __init__(self, layers: RecurrentLayers, layer: int, x: str, states: Sequence[str], nodes: Nodes) -> None:
-        program, self.hidden, self.inputs = layers.evaluation_forms()[layer]
-        self.nodes, self.program, self.parameters = nodes, program, layers.layer_parameters(layer)
+    def __init__(
+        self, form: LayerForm, parameters: Mapping[str, Tensor], x: str, states: Sequence[str], nodes: Nodes
+    ) -> None:
+        program, self.hidden, self.inputs = form
+        self.nodes, self.program, self.parameters = nodes, program, parameters
         self.x, self.states = x, dict(zip(program.states, states, strict=True))
         stages = when(program.nodes)
         # No recursion: a step may have thousands of operations.
@@ -224,7 +227,7 @@ class OnnxLayer:
             program.results, lambda place: () if stages[place] == STATIC else program.nodes[place].args
         )
         static = [place for place in self.order if stages[place] == STATIC]
-        values = TensorProgram(program, static, self.parameters)({})
+        values = TensorProgram(program, static, parameters)({})
         self.static = dict(zip(static, values, strict=True))
         self.known: dict[tuple[int, int], str] = {}
         self.split: dict[int, list[str]] = {}
