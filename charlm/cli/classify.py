@@ -70,7 +70,7 @@ def classify(
         )
         for line, (label, p) in zip(lines, answers, strict=True):
             if json:
-                row = {"label": None if label is None else readable(label), "probability": p, "line": readable(line)}
+                row = {"label": label and readable(label), "probability": p, "line": readable(line)}
                 print_json(row | {"unknown": readable(vocabulary.unknown(line))})
             else:
-                print_exactly(f"{'none' if label is None else label}\t{p:.4f}\t{on_one_line(line)}\n")
+                print_exactly(f"{label or 'none'}\t{p:.4f}\t{on_one_line(line)}\n")

@@ -74,7 +74,9 @@ def runs(
             "written": lambda run: f"{format_duration(max(0.0, time.time() - run.written_s))} ago",
             "state": lambda run: run.state,
         }
-        table = {name: [name, *(one_line(str(find(run) or "—")) for run in listed)] for name, find in columns.items()}
+        table: dict[str, list[str]] = {}
+        for name, find in columns.items():
+            table[name] = [name, *(one_line(str(find(run) or "—")) for run in listed)]
         width = terminal_columns(sys.stdout) or math.inf
         for name in _LEFT_OUT:
             if sum(max(map(columns_of, cells)) + 2 for cells in table.values()) - 2 > width:

@@ -80,7 +80,7 @@ def sample(
       charlm sample runs/names --count 50 --new
       charlm sample runs/titles --prompt $'horror\\t' --count 10
     """
-    usage.refuse_if(prompts is not None and bool(prompt), "--prompt and --prompts exclude one another")
+    usage.refuse_if(prompts is not None and prompt, "--prompt and --prompts exclude one another")
     least, most = _lengths(length)
     usage.refuse_if(least and not stop, f"--length {length} needs --stop, which ends a sample after {least} characters")
     try:
@@ -113,8 +113,8 @@ def sample(
         lines = itertools.chain.from_iterable(arriving_records(prompts, trained.vocabulary, ""))
         for number, line in enumerate(lines, 1):
             line = _checked(trained, line, f"--prompts, line {number}")
-            for own_seed, text in _drawn(trained, line, options, seed, count, wanted, known):
-                print_json(_row(trained, line, text, options, own_seed))
+            for _, row in _drawn(trained, line, options, seed, count, wanted, known):
+                print_json(row)
                 found += 1
         if not found:
             raise nothing
@@ -130,9 +130,9 @@ def sample(
         show("\n")
         rows.append(_row(trained, prompt, text, options, seed))
     else:
-        for own_seed, text in _drawn(trained, prompt, options, seed, count, wanted, known):
-            show(f"{prompt}{text}{separator}" if separator else f"--- seed {own_seed} ---\n{prompt}{text}\n")
-            rows.append(_row(trained, prompt, text, options, own_seed))
+        for text, row in _drawn(trained, prompt, options, seed, count, wanted, known):
+            show(f"{prompt}{text}{separator}" if separator else f"--- seed {row['seed']} ---\n{prompt}{text}\n")
+            rows.append(row)
     unstopped = sum(row["ended_by"] != "stop" for row in rows)
     if options.stop and unstopped:
         say("stop", f"{unstopped} of {counted(len(rows), 'sample')} without a stop text")
@@ -169,8 +169,8 @@ def _drawn(
     count: int,
     wanted: re.Pattern[str],
     known: Container[int] | None,
-) -> Iterator[tuple[int, str]]:
-    """Yield seeds and samples that match, until there are `count`; prints how many it drew.
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield samples that match, and their rows of --json, until there are `count`; prints how many it drew.
 
     known: hashes of records: leave out these records, and repeats; None: neither.
     """
@@ -187,7 +187,7 @@ def _drawn(
             drawn_records.add(record)
         if wanted.search(prompt + text):
             found += 1
-            yield last, text
+            yield text, _row(trained, prompt, text, options, last)
             if found == count:
                 break
     if is_choosing:

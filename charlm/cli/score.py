@@ -98,7 +98,7 @@ def score(
       tail -f app.log | charlm score runs/logs - --above p99.9 --of normal.log
       charlm score runs/mine lines.txt --per-char --json
     """
-    usage.refuse_if(context > 0 and above is None, "--context needs --above")
+    usage.refuse_if(context and above is None, "--context needs --above")
     usage.refuse_if(per_char and not json, "--per-char needs --json")
     limit, is_percentile = _limit(above, of, file)
     separator, prefix = usage.separator_of(False, records), usage.regex("--after", after)

@@ -39,6 +39,7 @@ def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedMod
     """
     valid = models[0].split("valid")
     passage = opening(models[0], valid, PASSAGE).ids
+    notes = [*(_uneven(plan, row) for row in rows), _chance(plan, rows)]
     return {
         "text": source_name(plan.text),
         "scored": one_line(valid.name),
@@ -48,7 +49,7 @@ def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedMod
         "seeds": plan.seeds,
         "runs": {run_name(row["cell"], 1): short_name(row["cell"]) for row in rows},
         "rows": rows,
-        "notes": [*filter(None, [*(_uneven(plan, row) for row in rows), _chance(plan, rows)])],
+        "notes": [*filter(None, notes)],
         "gradients": [_gradients(model) for model in models],
         "passages": [_shaded(model, passage) for model in models],
         "written": [_shaded(model, _written(model)) for model in models],
@@ -93,7 +94,8 @@ def _gradients(model: TrainedModel) -> dict[str, Any]:
     """What is left of the gradient after training, and with random weights."""
     ids = model.split("valid").ids[:MEASURED]
     states = {"trained": model, "untrained": model.untrained()}
-    return {name: packed(gradient_left(each.single_network, ids).astype(np.float32)) for name, each in states.items()}
+    left = {name: gradient_left(each.single_network, ids) for name, each in states.items()}
+    return {name: packed(left_K.astype(np.float32)) for name, left_K in left.items()}
 
 
 def _shaded(model: TrainedModel, ids: Ids) -> dict[str, Any]:

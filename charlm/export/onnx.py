@@ -54,7 +54,8 @@ def exported(trained: TrainedModel) -> tuple[bytes, str]:
         raise CharlmError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")
     model = onnx_model(network)
     names, _ = _names(network)
-    start = {name: state[:, 0].tolist() for name, state in zip(names, network.layers.initial_state(1), strict=True)}
+    initial = zip(names, network.layers.initial_state(1), strict=True)
+    start = {name: state[:, 0].tolist() for name, state in initial}
     facts = trained.vocabulary.to_json() | {"records": trained.config.data.records, "start": start}
     onnx.helper.set_model_props(model, {"charlm": json.dumps(facts)})
     onnx.checker.check_model(model, full_check=True)

@@ -108,8 +108,9 @@ def copied_stretches(
     """
     single = [_with_single_spaces(text, spaces) for text in texts]
     blocks = itertools.chain.from_iterable(_blocks(other, spaces) for other in others)
+    all_copied = _copied_ngrams([ids for ids, _ in single], blocks)
     found = []
-    for (_, is_kept), copied in zip(single, _copied_ngrams([ids for ids, _ in single], blocks), strict=True):
+    for (_, is_kept), copied in zip(single, all_copied, strict=True):
         places = np.flatnonzero(is_kept)
         edges = np.flatnonzero(np.diff(copied, prepend=False, append=False))
         stretches, end = [], 0

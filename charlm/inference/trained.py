@@ -180,7 +180,7 @@ class TrainedModel:
         characters occur nowhere. DataError if the run's text has changed or is gone.
         """
         (seen, _), separator = self.seen, self.config.data.records
-        all_ids = [self.vocabulary.ids_of(self.vocabulary.canonical(text))[0] for text in each_text(texts, "texts")]
+        all_ids = [self.vocabulary.ids_of(text)[0] for text in self._canonical(texts)]
         copied = copied_stretches(all_ids, seen, space_ids(self.vocabulary, separator))
         answers = []
         for ids, (stretches, share) in zip(all_ids, copied, strict=True):
@@ -239,7 +239,7 @@ class TrainedModel:
         """
         if worst is not None:
             worst = in_range("worst", worst, 1, LARGEST)
-        texts = [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
+        texts = self._canonical(texts)
         try:
             prefix, means = re.compile(after), []
             prefix.match("")
@@ -262,7 +262,7 @@ class TrainedModel:
         """
         if unknown_as is not None:
             unknown_as = in_range("unknown_as", unknown_as, 0.0, LARGEST)
-        texts = [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
+        texts = self._canonical(texts)
         all_ids = self._ids_of_all(
             texts, skip_unknown=unknown_as is not None, way_out="; unknown_as=20 counts 20 bits for each other one"
         )
@@ -390,6 +390,10 @@ class TrainedModel:
         for fault in unread:
             say("skipped", f"not searched: {fault}")
         return [self.corpus.splits["train"], *texts], unread
+
+    def _canonical(self, texts: Iterable[str]) -> list[str]:
+        """Texts in the Unicode form that the model knows best."""
+        return [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
 
     def _encoded(self, text: str | EncodedText, *, skip_unknown: bool = False) -> EncodedText:
         return text if isinstance(text, EncodedText) else self.encode(text, skip_unknown=skip_unknown)

@@ -84,7 +84,7 @@ def _each(text: str, test: Callable[[str], bool]) -> Floats:
 
 def _since(marks_N: Floats) -> Floats:
     """Number of characters since the last that is 1 in `marks_N`, 0 for that one."""
-    places_N = np.arange(1, len(marks_N) + 1)
+    places_N = np.arange(1.0, len(marks_N) + 1)
     return places_N - np.maximum.accumulate(places_N * marks_N)
 
 

@@ -163,10 +163,11 @@ def _units(trained: TrainedModel, ids: Ids) -> list[dict[str, Any]]:
             for series, values_TH in stretch.items():
                 if series[0] == layer:
                     own.setdefault(series, []).append(values_TH[:, unit].copy())
-    return [
-        named[unit] | {"curves": [_curve(trained, series, np.concatenate(parts)) for series, parts in own.items()]}
-        for unit, own in values.items()
-    ]
+    units = []
+    for unit, own in values.items():
+        curves = [_curve(trained, series, np.concatenate(parts)) for series, parts in own.items()]
+        units.append(named[unit] | {"curves": curves})
+    return units
 
 
 def _curve(trained: TrainedModel, series: Series, values_N: np.ndarray) -> dict[str, Any]:

@@ -73,7 +73,8 @@ def read_run(path: Path) -> ReportedRun:
     splits = {}
     for split, names in VALUES.items():
         own = [row for row in rows if row["split"] == split]
-        splits[split] = {name: np.array([row[name] for row in own], np.float64) for name in (*PLACES, *names)}
+        columns = (*PLACES, *names)
+        splits[split] = {name: np.array([row[name] for row in own], np.float64) for name in columns}
     rollbacks = [(row["step"], row["text"]) for row in rows if row["split"] == "rollback"]
     try:
         options = flatten(load_config(path / CONFIG))
