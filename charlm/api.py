@@ -16,6 +16,7 @@ from charlm.errors import ConfigError
 from charlm.new_run import TrainOptions, say_if_stopped, start
 from charlm.runs import find_checkpoint
 from charlm.system.host import limit_spinning, limit_threads
+from charlm.system.lock import one_training
 from charlm.training.run import Run
 
 if TYPE_CHECKING:
@@ -93,7 +94,6 @@ def train(
         _import_torch()
 
         from charlm.system.device import own_settings
-        from charlm.system.lock import one_training
         from charlm.system.process_group import process_group
 
         loaded_s = time.perf_counter() - began_s
@@ -130,7 +130,6 @@ def compare(
     _import_torch()
     from charlm.comparison.compare import compare
     from charlm.system.device import own_settings
-    from charlm.system.lock import one_training
 
     with one_training, own_settings():
         return [row for row, _, _ in compare(plan, Path(folder or comparison_folder(plan.text)))]

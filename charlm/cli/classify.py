@@ -7,26 +7,23 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import on_one_line, open_model, print_exactly, print_json
+from charlm.data.reading import text_name
 from charlm.system.console import say
-
-Labels = Annotated[str, usage.option("A,B,…", "The labels, with commas between them.")]
-Separator = Annotated[str, usage.option("TEXT", "Text between label and line in the training text.")]
-EqualPriors = Annotated[
-    bool, typer.Option("--equal-priors", help="Assume that all labels are equally frequent, unlike in training.")
-]
-NoneBelow = Annotated[
-    float,
-    usage.option("P", "Answer none if the probability of the likeliest label, 0 to 1, is lower.", min=0, max=1),
-]
+from charlm.system.formatting import readable
 
 
 def classify(
     checkpoint: usage.Checkpoint,
     file: Annotated[str, typer.Argument(metavar="TEXT", help="The lines: a file, a folder or a glob; - is stdin.")],
-    labels: Labels,
-    separator: Separator = r"\t",
-    equal_priors: EqualPriors = False,
-    none_below: NoneBelow = 0.0,
+    labels: Annotated[str, usage.option("A,B,…", "The labels, with commas between them.")],
+    separator: Annotated[str, usage.option("TEXT", "Text between label and line in the training text.")] = r"\t",
+    equal_priors: Annotated[
+        bool, typer.Option("--equal-priors", help="Assume that all labels are equally frequent, unlike in training.")
+    ] = False,
+    none_below: Annotated[
+        float,
+        usage.option("P", "Answer none if the probability of the likeliest label, 0 to 1, is lower.", min=0, max=1),
+    ] = 0.0,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
     json: usage.Json = False,
@@ -44,10 +41,9 @@ def classify(
     """
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import text_name
     from charlm.data.records import arriving_records
     from charlm.data.sources import text_files
-    from charlm.data.vocabulary import never_seen, readable
+    from charlm.data.vocabulary import never_seen
     from charlm.inference.labels import check_labels
 
     vocabulary, is_said = trained.vocabulary, False
@@ -63,18 +59,18 @@ def classify(
     end = trained.config.data.records
     blocks = ((path, lines) for path in text_files(file) for lines in arriving_records(path, vocabulary, end))
     for path, lines in blocks:
-        lines, known = [*map(vocabulary.canonical, lines)], []
+        lines = [*map(vocabulary.canonical, lines)]
         for line in lines:
             numbers[path] += 1
-            unknown = vocabulary.unknown(line)
-            if unknown and not is_said:
+            if not is_said and (unknown := vocabulary.unknown(line)):
                 say("skipped", f"{text_name(path)}, line {numbers[path]:,}: {never_seen(unknown)}")
                 is_said = True
-            known.append("".join(character for character in line if character not in unknown))
-        answers = trained.classify(known, names, separator, equal_priors=equal_priors, none_below=none_below)
+        answers = trained.classify(
+            lines, names, separator, equal_priors=equal_priors, none_below=none_below, skip_unknown=True
+        )
         for line, (label, p) in zip(lines, answers, strict=True):
             if json:
-                row = {"label": None if label is None else readable(label), "probability": p, "line": readable(line)}
+                row = {"label": label and readable(label), "probability": p, "line": readable(line)}
                 print_json(row | {"unknown": readable(vocabulary.unknown(line))})
             else:
-                print_exactly(f"{'none' if label is None else label}\t{p:.4f}\t{on_one_line(line)}\n")
+                print_exactly(f"{label or 'none'}\t{p:.4f}\t{on_one_line(line)}\n")

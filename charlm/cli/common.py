@@ -1,28 +1,17 @@
 """What several commands do: open a model, read a text, print a result."""
 
-import csv
 import io
 import sys
 from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import typer
 
+from charlm.data.outputs import write_output
 from charlm.runs import find_checkpoint
 from charlm.system.console import say, terminal_columns
-from charlm.system.formatting import (
-    columns_of,
-    escaped,
-    format_bytes,
-    nats_to_bits,
-    one_line,
-    printable,
-    to_json,
-    wrapped,
-)  # fmt: skip
-
-# Models and texts
+from charlm.system.formatting import columns_of, escaped, format_bytes, one_line, printable, to_json, wrapped
 
 
 def open_model(path: Path, device: str, precision: str, text: Path | str | None = None) -> Any:
@@ -58,21 +47,6 @@ def known_text(trained: Any, text: str, option: str) -> str:
         quotes = "; type straight quotes around the text" if text[0] in "“”„‘’" else ""
         raise trained.vocabulary.unknown_error(unknown, option, quotes)
     return text
-
-
-# Output
-
-
-def write_char_scores(out: BinaryIO, text: Any, symbol_nats: Any) -> None:
-    """Write a CSV row for each scored character of a text; symbol_nats: those of an `Evaluation`."""
-    characters = text.text
-    nats = text.vocabulary.sums_of_characters(symbol_nats.astype("float64"), characters[1:])
-    file = io.TextIOWrapper(out, "utf-8", "backslashreplace", newline="")
-    writer = csv.writer(file)
-    writer.writerow(("position", "character", "nats", "bits"))
-    for position, loss in enumerate(nats.tolist(), start=1):
-        writer.writerow((position, characters[position], f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
-    file.detach()  # flushes, and leaves `out` open
 
 
 def open_output() -> None:
@@ -128,8 +102,6 @@ def print_rows(rows: Sequence[Sequence[str]], right: Container[int]) -> None:
 
 def write_page(out: Path, page: str) -> None:
     """Write a page of HTML, and say where it is."""
-    from charlm.data.outputs import write_output
-
     data = page.encode()
     write_output(out, "--out", data)
     say("page", f"{out}, {format_bytes(len(data))}: open it in a browser")

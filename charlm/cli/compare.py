@@ -11,6 +11,7 @@ from charlm.cli.common import print_json, print_rows, write_page
 from charlm.comparison.plan import EQUAL, MOST_SEEDS, Equal, Plan, comparison_folder, short_name
 from charlm.system.console import say
 from charlm.system.formatting import format_count
+from charlm.training.signals import SIGNALS
 
 
 def compare(
@@ -19,9 +20,7 @@ def compare(
     cells: Annotated[
         str, usage.option("KINDS", "Kinds of cells, or Python files with your own cell, separated by commas.")
     ] = ",".join(Plan.cells),
-    equal: Annotated[
-        Equal, usage.option("WHAT", f"What the models have in common: {' | '.join(EQUAL)}.", "--equal")
-    ] = Plan.equal,
+    equal: Annotated[Equal, usage.option("WHAT", f"What the models have in common: {' | '.join(EQUAL)}.")] = Plan.equal,
     plain: Annotated[
         bool, typer.Option("--plain", help="Compare the cells alone: one layer, no normalization, the same settings.")
     ] = Plan.plain,
@@ -64,7 +63,6 @@ def compare(
     from charlm.comparison.compare import PAGE, compare
     from charlm.comparison.page import comparison_data, keep
     from charlm.report.page import report_page, settings_data
-    from charlm.training.signals import SIGNALS
 
     try:
         compared = compare(plan, folder)

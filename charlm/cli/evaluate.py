@@ -1,36 +1,35 @@
 """charlm eval: how surprising a text is to a model."""
 
+import csv
+import io
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, BinaryIO, Literal
 
 import typer
 
 from charlm.cli import usage
-from charlm.cli.common import open_model, print_json, print_table, write_char_scores
-from charlm.system.formatting import format_share
-
-Split = Annotated[
-    Literal["train", "valid", "test"] | None,
-    typer.Option("--split", help="Which part of the run's own text.  [default: valid]"),
-]
-File = Annotated[Path | None, usage.option("FILE", "Score this text instead; - is stdin.")]
-PerCharFile = Annotated[Path | None, usage.option("FILE", "Also write the score of every character to a CSV file.")]
-Novelty = Annotated[
-    bool, typer.Option("--novelty", help="Also list what of the text is copied from all that the model has read.")
-]
-Dynamic = Annotated[
-    bool, typer.Option("--dynamic", help="Also score the text while the model learns from it (Krause et al. 2018).")
-]
+from charlm.cli.common import open_model, print_json, print_table
+from charlm.data.outputs import check_output, writing
+from charlm.system.formatting import format_share, nats_to_bits
 
 
 def evaluate(
     checkpoint: usage.Checkpoint,
-    split: Split = None,
-    file: File = None,
-    per_char: PerCharFile = None,
-    dynamic: Dynamic = False,
-    novelty: Novelty = False,
+    split: Annotated[
+        Literal["train", "valid", "test"] | None,
+        typer.Option(help="Which part of the run's own text.  [default: valid]"),
+    ] = None,
+    file: Annotated[Path | None, usage.option("FILE", "Score this text instead; - is stdin.")] = None,
+    per_char: Annotated[
+        Path | None, usage.option("FILE", "Also write the score of every character to a CSV file.")
+    ] = None,
+    dynamic: Annotated[
+        bool, typer.Option("--dynamic", help="Also score the text while the model learns from it (Krause et al. 2018).")
+    ] = False,
+    novelty: Annotated[
+        bool, typer.Option("--novelty", help="Also list what of the text is copied from all that the model has read.")
+    ] = False,
     skip_unknown: usage.SkipUnknown = False,
     device: usage.Device = "auto",
     precision: usage.Precision = "auto",
@@ -53,7 +52,6 @@ def evaluate(
     usage.refuse_if(split is not None and file is not None, "--split and --file exclude one another")
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.outputs import check_output, writing
     from charlm.inference.dynamic import DECAY, LR, STEPS
 
     if per_char:
@@ -72,7 +70,7 @@ def evaluate(
         result |= _described(score)
     if per_char:
         with writing(per_char, "--per-char") as out:
-            write_char_scores(out, text, score.symbol_nats)
+            _write_char_scores(out, text, score.symbol_nats)
     if novelty:
         begun = text.text[1:] if trained.network.reads_records else text.text  # records follow the end of one
         [(share, found)] = trained.novelty([begun])
@@ -83,6 +81,18 @@ def evaluate(
         print_json(result)
     else:
         _print_evaluation(result, f"{trained.vocabulary.unit}s")
+
+
+def _write_char_scores(out: BinaryIO, text: Any, symbol_nats: Any) -> None:
+    """Write a CSV row for each scored character of a text; symbol_nats: those of an `Evaluation`."""
+    characters = text.text
+    nats = text.vocabulary.sums_of_characters(symbol_nats.astype("float64"), characters[1:])
+    file = io.TextIOWrapper(out, "utf-8", "backslashreplace", newline="")
+    writer = csv.writer(file)
+    writer.writerow(("position", "character", "nats", "bits"))
+    for position, loss in enumerate(nats.tolist(), start=1):
+        writer.writerow((position, characters[position], f"{loss:.6f}", f"{nats_to_bits(loss):.6f}"))
+    file.detach()  # flushes, and leaves `out` open
 
 
 def _described(score: Any) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
+from charlm.api import load
 from charlm.cli import usage
 from charlm.export import FORMATS, FormatName, Weights
 from charlm.export import export as write
-from charlm.runs import find_checkpoint
 from charlm.system.console import say
 
 _ROUNDED = [name for name, form in FORMATS.items() if form.rounds]
@@ -36,10 +36,6 @@ def export(
     """
     needs = " or ".join(f"--to {name}" for name in _ROUNDED)
     usage.refuse_if(weights and not FORMATS[to].rounds, f"--weights needs {needs}")
-    find_checkpoint(checkpoint)
-
-    from charlm.inference.trained import load
-
     trained = load(checkpoint, "cpu")
     say("export", f"writing {out} and comparing it with charlm's own model ...")
     say("export", f"{out}: {write(trained, to, out, weights)}")

@@ -7,6 +7,7 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import write_page
+from charlm.data.outputs import check_output
 from charlm.runs import find_checkpoint
 from charlm.system.console import say
 
@@ -46,7 +47,6 @@ def look(
     if file is not None:
         check_exists(str(file), or_pipe=True)
 
-    from charlm.data.outputs import check_output
     from charlm.inference.trained import load
     from charlm.look import beginning, look_page, opening, shown_part, unseen_text
 

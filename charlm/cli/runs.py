@@ -13,6 +13,7 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import print_json, print_rows, write_page
+from charlm.data.outputs import check_output
 from charlm.errors import RunError
 from charlm.runs import INTERVALS, RunSummary, describe_run, find_runs
 from charlm.scored import apart, text_names
@@ -73,7 +74,9 @@ def runs(
             "written": lambda run: f"{format_duration(max(0.0, time.time() - run.written_s))} ago",
             "state": lambda run: run.state,
         }
-        table = {name: [name, *(one_line(str(find(run) or "—")) for run in listed)] for name, find in columns.items()}
+        table: dict[str, list[str]] = {}
+        for name, find in columns.items():
+            table[name] = [name, *(one_line(str(find(run) or "—")) for run in listed)]
         width = terminal_columns(sys.stdout) or math.inf
         for name in _LEFT_OUT:
             if sum(max(map(columns_of, cells)) + 2 for cells in table.values()) - 2 > width:
@@ -124,7 +127,6 @@ def report(
     Example:
       charlm report runs/mine runs/other --out report.html
     """
-    from charlm.data.outputs import check_output
     from charlm.report.page import report_page
     from charlm.report.run import read_comparison, read_run, runs_in
 

@@ -4,7 +4,7 @@ import itertools
 import re
 import secrets
 from collections.abc import Container, Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +13,7 @@ from charlm.cli import usage
 from charlm.cli.common import known_text, open_model, print_exactly, print_json, print_table
 from charlm.inference.options import SamplingOptions
 from charlm.system.console import say
-from charlm.system.formatting import counted
+from charlm.system.formatting import counted, readable
 from charlm.system.number import LARGEST
 
 _LENGTHS = re.compile(r"(?:(\d{1,10})-)?(\d{1,10})", re.ASCII)
@@ -23,18 +23,16 @@ _NOTHING_FOUND = 3
 """The exit code if no sample matches, or none is new."""
 
 Prompt = Annotated[str, usage.option("TEXT", "Text to continue; for a model of records, the beginning of a record.")]
-_about = SamplingOptions.about
-Length = Annotated[str, usage.option("N", f"{_about('length')} 100-500: --stop ends no sample before 100.")]
-Temperature = Annotated[float, usage.option("X", _about("temperature"))]
-TopK = Annotated[int, usage.option("K", _about("top_k"))]
-TopP = Annotated[float, usage.option("P", _about("top_p"))]
-Stop = Annotated[list[str] | None, usage.option("TEXT", f"{_about('stop')}; repeatable.", "--stop")]
-Ban = Annotated[str, usage.option("CHARS", _about("ban"))]
+_about = {option.name: option.metadata["about"] for option in fields(SamplingOptions)}
+Length = Annotated[str, usage.option("N", f"{_about['length']} 100-500: --stop ends no sample before 100.")]
+Temperature = Annotated[float, usage.option("X", _about["temperature"])]
+TopK = Annotated[int, usage.option("K", _about["top_k"])]
+TopP = Annotated[float, usage.option("P", _about["top_p"])]
+Stop = Annotated[list[str] | None, usage.option("TEXT", f"{_about['stop']}; repeatable.")]
+Ban = Annotated[str, usage.option("CHARS", _about["ban"])]
 Match = Annotated[
     str | None,
-    usage.option(
-        "REGEX", f"Keep only samples that match, prompt included; draws at most {_TRIES} for each.", "--match"
-    ),
+    usage.option("REGEX", f"Keep only samples that match, prompt included; draws at most {_TRIES} for each."),
 ]
 Prompts = Annotated[
     str | None, usage.option("FILE", "Read prompts, one per line (- is stdin), and print one line of JSON per sample.")
@@ -82,7 +80,7 @@ def sample(
       charlm sample runs/names --count 50 --new
       charlm sample runs/titles --prompt $'horror\\t' --count 10
     """
-    usage.refuse_if(prompts is not None and bool(prompt), "--prompt and --prompts exclude one another")
+    usage.refuse_if(prompts is not None and prompt, "--prompt and --prompts exclude one another")
     least, most = _lengths(length)
     usage.refuse_if(least and not stop, f"--length {length} needs --stop, which ends a sample after {least} characters")
     try:
@@ -115,8 +113,8 @@ def sample(
         lines = itertools.chain.from_iterable(arriving_records(prompts, trained.vocabulary, ""))
         for number, line in enumerate(lines, 1):
             line = _checked(trained, line, f"--prompts, line {number}")
-            for own_seed, text in _drawn(trained, line, options, seed, count, wanted, known):
-                print_json(_row(trained, line, text, options, own_seed))
+            for _, row in _drawn(trained, line, options, seed, count, wanted, known):
+                print_json(row)
                 found += 1
         if not found:
             raise nothing
@@ -124,17 +122,17 @@ def sample(
     show = (lambda text: None) if json else print_exactly
     rows: list[dict[str, Any]] = []
     if count == 1 and known is None and match is None:
-        pieces = [prompt]
+        text = ""
         show(prompt)
         for [piece] in sample_text(trained.network, trained.vocabulary, prompt, options, [seed]):
             show(piece)
-            pieces.append(piece)
+            text += piece
         show("\n")
-        rows.append(_row(trained, prompt, "".join(pieces[1:]), options, seed))
+        rows.append(_row(trained, prompt, text, options, seed))
     else:
-        for own_seed, text in _drawn(trained, prompt, options, seed, count, wanted, known):
-            show(f"{prompt}{text}{separator}" if separator else f"--- seed {own_seed} ---\n{prompt}{text}\n")
-            rows.append(_row(trained, prompt, text, options, own_seed))
+        for text, row in _drawn(trained, prompt, options, seed, count, wanted, known):
+            show(f"{prompt}{text}{separator}" if separator else f"--- seed {row['seed']} ---\n{prompt}{text}\n")
+            rows.append(row)
     unstopped = sum(row["ended_by"] != "stop" for row in rows)
     if options.stop and unstopped:
         say("stop", f"{unstopped} of {counted(len(rows), 'sample')} without a stop text")
@@ -171,23 +169,25 @@ def _drawn(
     count: int,
     wanted: re.Pattern[str],
     known: Container[int] | None,
-) -> Iterator[tuple[int, str]]:
-    """Yield seeds and samples that match, until there are `count`; prints how many it drew.
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield samples that match, and their rows of --json, until there are `count`; prints how many it drew.
 
-    known: only samples that are new, see `new_records`.
+    known: hashes of records: leave out these records, and repeats; None: neither.
     """
-    from charlm.inference.sampling import new_records, sample_many
+    from charlm.inference.sampling import sample_many
 
     is_choosing = known is not None or bool(wanted.pattern)
     seeds = range(seed, seed + count * (_TRIES if is_choosing else 1))
-    samples = sample_many(trained.network, trained.vocabulary, prompt, options, seeds)
-    if known is not None:
-        samples = new_records(samples, prompt, known)
-    found, last = 0, seed - 1
-    for last, text in samples:
+    found, last, drawn_records = 0, seed - 1, set[int]()
+    for last, text in sample_many(trained.network, trained.vocabulary, prompt, options, seeds):
+        if known is not None:
+            record = hash(prompt + text)
+            if record in known or record in drawn_records:
+                continue
+            drawn_records.add(record)
         if wanted.search(prompt + text):
             found += 1
-            yield last, text
+            yield text, _row(trained, prompt, text, options, last)
             if found == count:
                 break
     if is_choosing:
@@ -196,9 +196,6 @@ def _drawn(
 
 
 def _row(trained: Any, prompt: str, text: str, options: SamplingOptions, seed: int) -> dict[str, Any]:
-    """A sample as a row of --json."""
-    from charlm.data.vocabulary import readable
-
     row: dict[str, Any] = {"seed": seed, "prompt": readable(prompt), "text": readable(text)}
     row["ended_by"] = options.ended_by(text, trained.vocabulary.level)
     return row
@@ -221,8 +218,6 @@ def next_characters(
       charlm next runs/mine --prompt "To b" --top 20 --json
     """
     trained = open_model(checkpoint, device, precision)
-
-    from charlm.data.vocabulary import readable
 
     prompt = known_text(trained, prompt, "--prompt")
     likeliest = trained.next(prompt, k=top)

@@ -11,9 +11,10 @@ import typer
 
 from charlm.cli import usage
 from charlm.cli.common import json_line, on_one_line, open_model, print_exactly
+from charlm.data.reading import is_pipe, text_name
 from charlm.errors import DataError
 from charlm.system.console import say
-from charlm.system.formatting import bits_to_nats, counted, nats_to_bits, one_line
+from charlm.system.formatting import bits_to_nats, counted, nats_to_bits, one_line, readable
 from charlm.system.number import LARGEST
 
 _LIMIT = re.compile(r"(p?)(\d+(?:\.\d*)?|\.\d+)", re.ASCII)
@@ -25,9 +26,7 @@ Above = Annotated[
     str | None,
     usage.option("X", "Print only lines above X bits per character, or above a percentile of the lines, such as p99."),
 ]
-Of = Annotated[
-    str | None, usage.option("NORMAL", "Take the percentile of --above from the lines of this text.", "--of")
-]
+Of = Annotated[str | None, usage.option("NORMAL", "Take the percentile of --above from the lines of this text.")]
 Worst = Annotated[
     int | None,
     usage.option(
@@ -99,13 +98,12 @@ def score(
       tail -f app.log | charlm score runs/logs - --above p99.9 --of normal.log
       charlm score runs/mine lines.txt --per-char --json
     """
-    usage.refuse_if(context > 0 and above is None, "--context needs --above")
+    usage.refuse_if(context and above is None, "--context needs --above")
     usage.refuse_if(per_char and not json, "--per-char needs --json")
     limit, is_percentile = _limit(above, of, file)
     separator, prefix = usage.separator_of(False, records), usage.regex("--after", after)
     trained = open_model(checkpoint, device, precision, file)
 
-    from charlm.data.reading import is_pipe
     from charlm.data.sources import text_files
     from charlm.data.vocabulary import never_seen
 
@@ -139,7 +137,6 @@ def _scored(
     trained: Any, separator: str, unknown_bits: float | None, prefix: re.Pattern[str], worst: int | None, source: str
 ) -> Iterator[list[_Line]]:
     """The lines of each file of a source, some at a time; a lone record is told, if the user gave the separator."""
-    from charlm.data.reading import text_name
     from charlm.data.records import arriving_records
     from charlm.data.sources import text_files
     from charlm.inference.texts import score_records, surprise_of
@@ -186,8 +183,6 @@ def _with_context(
 
 def _limit(above: str | None, of: str | None, file: str) -> tuple[float, bool]:
     """The number of --above, and whether it is a percentile; a usage error for one that the text does not allow."""
-    from charlm.data.reading import is_pipe
-
     match = _LIMIT.fullmatch("0" if above is None else above)
     if not match or (match[1] and float(match[2]) > 100):
         raise usage.error(
@@ -220,8 +215,6 @@ def _row(line: _Line, names_file: bool, *_: Any) -> str:
 
 
 def _json_row(line: _Line, names_file: bool, worst: int | None, per_char: bool) -> str:
-    from charlm.data.vocabulary import readable
-
     row: dict[str, Any] = {"file": readable(line.file)} if names_file else {}
     row |= {"line": line.number, "text": readable(line.text)}
     bits = nats_to_bits(float(line.nats.sum(dtype="float64")))

@@ -18,36 +18,31 @@ from charlm.training.budget import leaving_s
 from charlm.training.run import Run
 from charlm.training.signals import SIGNALS
 
-RunDir = Annotated[
-    Path | None,
-    usage.option("DIR", "The run's folder.  [default: runs/<name of the config or text>-<time>]", "--run-dir"),
-]
-InitFrom = Annotated[
-    Path | None,
-    usage.option("CKPT", "Start from the weights and vocabulary of a checkpoint.", "--init-from"),
-]
 _WORSE = 1.005
 """Ratio of the last score to the best from which on a line says that it rose."""
-TextOrPipe = Annotated[
-    str | None,
-    typer.Argument(metavar="[TEXT]", help=f"{usage.TEXT_HELP}; - for stdin, which is kept in the run's folder."),
-]
 
 
 def train(
     context: typer.Context,
-    text: TextOrPipe = None,
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="[TEXT]", help=f"{usage.TEXT_HELP}; - for stdin, which is kept in the run's folder."),
+    ] = None,
     minutes: usage.Minutes = None,
     config: usage.Config = None,
     lines: usage.Lines = False,
     records: usage.Records = None,
     overrides: usage.Overrides = None,
-    run_dir: RunDir = None,
+    run_dir: Annotated[
+        Path | None, usage.option("DIR", "The run's folder.  [default: runs/<name of the config or text>-<time>]")
+    ] = None,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Resume the run in --run-dir; with TEXT or --config, start it if there is none."),
     ] = False,
-    init_from: InitFrom = None,
+    init_from: Annotated[
+        Path | None, usage.option("CKPT", "Start from the weights and vocabulary of a checkpoint.")
+    ] = None,
     device: usage.OwnDevice = None,
     json: usage.Json = False,
 ) -> None:
@@ -90,7 +85,7 @@ def train(
         run = start(options, group, began_s - after_s)
     _print_end(run, json and group.is_first)
     if config is None and text is not None and not json and group.is_first:
-        _print_sample(run.path)
+        _print_sample(run)
 
 
 def _print_end(run: Run, json: bool) -> None:
@@ -120,12 +115,11 @@ def _print_end(run: Run, json: bool) -> None:
     say("sample", "", f"charlm sample {shlex.quote(run.run_dir)}")
 
 
-def _print_sample(run_dir: Path) -> None:
+def _print_sample(run: Run) -> None:
     from charlm.config import load_config
     from charlm.data.records import LINE_END
-    from charlm.inference.trained import load
 
-    model = load(run_dir, load_config(run_dir / CONFIG).device)
+    model = run.load(load_config(run.path / CONFIG).device)
     for seed in range(1, 11) if model.network.reads_records else [1]:
         print_exactly(f"{model.sample(length=400, seed=seed)}{model.config.data.records or LINE_END}")
 

@@ -46,7 +46,6 @@ def _instead_of(name: str, context: Any) -> str:
 
 
 def refuse_if(is_wrong: object, message: str) -> None:
-    """A usage error with this message, if so."""
     if is_wrong:
         raise error(message)
 
@@ -65,11 +64,8 @@ def device_name(value: str) -> str:
     return value
 
 
-# Options
-
-
 def option(metavar: str, help: str, *names: str, **more: Any) -> Any:
-    """An option that takes a value; `more`: arguments of `typer.Option`."""
+    """An option that takes a value. names: if it has not the parameter's. more: arguments of `typer.Option`."""
     return typer.Option(*names, metavar=metavar, help=help, **more)
 
 
@@ -78,38 +74,34 @@ CONFIG_HELP = "A YAML file, or the name of a shipped config (see `charlm config 
 Overrides = Annotated[
     list[str] | None, option("KEY=VALUE", "Override an option, e.g. train.max_steps=500; repeatable.", "--set")
 ]
-Device = Annotated[
-    str, option(DEVICE_NAMES, "Where to compute; auto takes a GPU if there is one.", "--device", parser=device_name)
-]
-OwnDevice = Annotated[str | None, option(DEVICE_NAMES, "Override the config's device.", "--device", parser=device_name)]
+Device = Annotated[str, option(DEVICE_NAMES, "Where to compute; auto takes a GPU if there is one.", parser=device_name)]
+OwnDevice = Annotated[str | None, option(DEVICE_NAMES, "Override the config's device.", parser=device_name)]
 Precision = Annotated[
     Literal["auto", "fp32", "tf32", "bf16"],
-    typer.Option("--precision", help="Precision of matrix products; auto: as in training. Exports compute in fp32."),
+    typer.Option(help="Precision of matrix products; auto: as in training. Exports compute in fp32."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
 SkipUnknown = Annotated[bool, typer.Option("--skip-unknown", help="Leave out characters that the model does not know.")]
 Minutes = Annotated[
     float | None,
     option(
-        "M",
-        f"Time limit in minutes; with --resume, of all sessions.  [default without --config: {DEFAULT_MINUTES:g}]",
-        "--minutes",
+        "M", f"Time limit in minutes; with --resume, of all sessions.  [default without --config: {DEFAULT_MINUTES:g}]"
     ),
 ]
 TEXT_HELP = "The text: a file, a folder, a glob, or builtin:NAME (see `charlm data list`)"
 NeededText = Annotated[str, typer.Argument(metavar="TEXT", help=f"{TEXT_HELP}.")]
 Text = Annotated[str | None, typer.Argument(metavar="[TEXT]", help=f"{TEXT_HELP}.")]
 NO_TEXT = "a text is needed, for example my.txt or builtin:python-stdlib; or --config (see `charlm config list`)"
-Config = Annotated[Path | None, option("CONFIG", f"{CONFIG_HELP} Not needed with TEXT or --resume.", "--config")]
+Config = Annotated[Path | None, option("CONFIG", f"{CONFIG_HELP} Not needed with TEXT or --resume.")]
 Lines = Annotated[bool, typer.Option("--lines", help=r"Each line is a sample of its own; the same as --records '\n'.")]
 Records = Annotated[
     str | None,
-    option("SEP", r"Text between two records, such as '\n~~~\n'; each record is a sample of its own.", "--records"),
+    option("SEP", r"Text between two records, such as '\n~~~\n'; each record is a sample of its own."),
 ]
 Checkpoint = Annotated[
     Path, typer.Argument(metavar="CKPT", help="A run's folder (its best checkpoint), or a checkpoint file.")
 ]
-PageFile = Annotated[Path, option("FILE", "Where to write the page.", "--out")]
+PageFile = Annotated[Path, option("FILE", "Where to write the page.")]
 
 
 def check_words(words: list[str], context: Any) -> None:
@@ -131,7 +123,6 @@ def check_words(words: list[str], context: Any) -> None:
 
 
 def command_group(help: str, example: str) -> typer.Typer:
-    """A command that has commands."""
     return typer.Typer(help=help, no_args_is_help=True, rich_markup_mode=None, epilog=f"Example: {example}")
 
 

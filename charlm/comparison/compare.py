@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from charlm.comparison.plan import Plan, run_name
 from charlm.comparison.settings import configs_of
 from charlm.config import Config
 from charlm.data.vocabulary import Ids
-from charlm.inference.reach import context_curve, gradient_norms, least_context
+from charlm.inference.reach import LONGEST, context_curve, gradient_norms, least_context
 from charlm.inference.texts import score_texts
 from charlm.inference.trained import TrainedModel, load
 from charlm.model import CharLM
 from charlm.report.run import COMPARISON, ReportedRun, read_run
 from charlm.runs import describe_run
+from charlm.system.arrays import Floats
 from charlm.system.console import say
 from charlm.system.files import refuse_links
 from charlm.training.folder import refusing_os_errors
@@ -26,10 +26,8 @@ from charlm.training.signals import SIGNALS
 from charlm.training.start import resume_run, start_run
 
 PAGE = "comparison.html"
-BACK = 100
-"""How many steps back the gradient is measured."""
 _POSITIONS = 128
-"""How many predictions it is averaged over."""
+"""How many predictions the gradient is averaged over."""
 MEASURED = 20_000
 """Characters at most of the validation text that memory and gradients are measured on."""
 
@@ -43,18 +41,17 @@ def compare(plan: Plan, folder: Path) -> list[tuple[Row, ReportedRun, TrainedMod
     Run and model are those of the first seed. Continues a folder with a part of the same comparison. KeyboardInterrupt
     with the name of a signal that stopped the training; for errors see `configs_of` and `start_run`.
     """
-    trainings = [(seed, cell) for seed in range(1, plan.seeds + 1) for cell in plan.cells]
+    seeds = range(1, plan.seeds + 1)
+    trainings = [(seed, cell) for seed in seeds for cell in plan.cells]
     with refusing_os_errors(folder):
         refuse_links(folder, (COMPARISON, PAGE, *(run_name(cell, seed) for seed, cell in trainings)))
     configs = configs_of(plan, folder)
-    runs: dict[str, list[Path]] = {cell: [] for cell in plan.cells}
     for place, (seed, cell) in enumerate(trainings, 1):
         run_dir = folder / run_name(cell, seed)
-        runs[cell].append(run_dir)
         run = _train(configs[cell], seed, run_dir, f"{place} of {len(trainings)}: {run_dir}")
         if run and run.reason in SIGNALS:
             raise KeyboardInterrupt(run.reason)
-    records = {cell: [read_run(run_dir) for run_dir in run_dirs] for cell, run_dirs in runs.items()}
+    records = {cell: [read_run(folder / run_name(cell, seed)) for seed in seeds] for cell in plan.cells}
     fewest = min(record.splits["valid"]["chars"].max(initial=0) for each in records.values() for record in each)
     compared = []
     for cell, each in records.items():
@@ -94,7 +91,7 @@ def _row(cell: str, config: Config, records: Sequence[ReportedRun], fewest: floa
         "updates": [record.about.step for record in records],
         "nats_after_chars": float(np.mean(after_chars)) if after_chars else None,
         "memory": memory(network, ids),
-        "gradient": float(left_K[-1]) if len(left_K) == BACK and left_K[-1] > 0 else None,
+        "gradient": float(left_K[-1]) if len(left_K) == LONGEST and left_K[-1] > 0 else None,
     }
 
 
@@ -111,11 +108,10 @@ def memory(model: CharLM, ids: Ids) -> int | None:
     return least_context(context_curve(model, ids, nats_N))
 
 
-def gradient_left(model: CharLM, ids: Ids) -> npt.NDArray[np.float64]:
+def gradient_left(model: CharLM, ids: Ids) -> Floats:
     """Norms of the gradient with respect to the layers' inputs 1 … K steps back, over the first: [K].
 
-    Of all layers together, see `TrainedModel.gradient_norms`. K is BACK, or less for a text of up to 2 · BACK + 1
-    characters.
+    Of all layers together, see `TrainedModel.gradient_norms`.
     """
-    norms_K = np.sqrt(np.square(gradient_norms(model, ids, BACK, _POSITIONS)).sum(0))
+    norms_K = np.sqrt(np.square(gradient_norms(model, ids, positions=_POSITIONS)).sum(0))
     return norms_K / max(norms_K[0], 1e-300)

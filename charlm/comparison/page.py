@@ -12,10 +12,10 @@ from charlm.comparison.plan import Plan, run_name, short_name
 from charlm.data.records import LINE_END
 from charlm.data.vocabulary import Ids
 from charlm.inference.options import SamplingOptions
+from charlm.inference.reader import predict
 from charlm.inference.sampling import sample_many
 from charlm.inference.trained import TrainedModel
 from charlm.look import opening, shown_text
-from charlm.look.predictions import predict
 from charlm.report.page import text_data
 from charlm.report.run import COMPARISON, COMPARISON_BYTES
 from charlm.system.files import read_file, replace_file
@@ -39,6 +39,7 @@ def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedMod
     """
     valid = models[0].split("valid")
     passage = opening(models[0], valid, PASSAGE).ids
+    notes = [*(_uneven(plan, row) for row in rows), _chance(plan, rows)]
     return {
         "text": source_name(plan.text),
         "scored": one_line(valid.name),
@@ -48,7 +49,7 @@ def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedMod
         "seeds": plan.seeds,
         "runs": {run_name(row["cell"], 1): short_name(row["cell"]) for row in rows},
         "rows": rows,
-        "notes": [*filter(None, [*(_uneven(plan, row) for row in rows), _chance(plan, rows)])],
+        "notes": [*filter(None, notes)],
         "gradients": [_gradients(model) for model in models],
         "passages": [_shaded(model, passage) for model in models],
         "written": [_shaded(model, _written(model)) for model in models],
@@ -93,11 +94,11 @@ def _gradients(model: TrainedModel) -> dict[str, Any]:
     """What is left of the gradient after training, and with random weights."""
     ids = model.split("valid").ids[:MEASURED]
     states = {"trained": model, "untrained": model.untrained()}
-    return {name: packed(gradient_left(each.single_network, ids).astype(np.float32)) for name, each in states.items()}
+    left = {name: gradient_left(each.single_network, ids) for name, each in states.items()}
+    return {name: packed(left_K.astype(np.float32)) for name, left_K in left.items()}
 
 
 def _shaded(model: TrainedModel, ids: Ids) -> dict[str, Any]:
-    """The text, with its bits."""
     return text_data(shown_text(model, ids), predict(model.network, ids)["bits"])
 
 

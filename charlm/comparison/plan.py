@@ -70,10 +70,8 @@ def short_name(cell: str) -> str:
 
 
 def run_name(cell: str, seed: int) -> str:
-    """The name of the folder of a run."""
     return f"{plain_name(short_name(cell))}-{seed}"
 
 
 def comparison_folder(text: str) -> Path:
-    """Where a comparison on this text is kept."""
     return Path("comparisons") / plain_name(Path(text).stem)

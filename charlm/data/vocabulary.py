@@ -249,8 +249,3 @@ def code_points(text: str) -> CodePoints:
     if text.isascii():
         return np.frombuffer(text.encode(), np.uint8)
     return np.array([text]).view(np.uint32)  # three times as fast as the utf-32 codec, which checks for surrogates
-
-
-def readable(text: str) -> str:
-    """Replace bytes that are not UTF-8, which "surrogateescape" keeps as lone surrogates, by U+FFFD."""
-    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

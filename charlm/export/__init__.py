@@ -14,6 +14,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from charlm.data.outputs import check_output, write_output
 from charlm.system.formatting import format_bytes
 
 if TYPE_CHECKING:
@@ -50,8 +51,6 @@ def export(trained: "TrainedModel", to: FormatName, out: Path, weights: Weights 
     DataError if something else is there or the file cannot be written, CharlmError if a package is missing or the copy
     does not compute what charlm computes.
     """
-    from charlm.data.outputs import check_output, write_output
-
     check_output(out, "--out", FORMATS[to].output)
     options: dict[str, str] = {"weights": weights or "int8"} if FORMATS[to].rounds else {}
     if FORMATS[to].is_code:

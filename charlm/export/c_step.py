@@ -5,7 +5,6 @@ whole vectors.
 """
 
 import re
-from collections.abc import Sequence
 from dataclasses import replace
 
 from charlm.cells.equations import equations, notes
@@ -95,7 +94,7 @@ class LayerCode:
         self.locals: dict[int, str] = {}
         self.states = {name: f"s_{identifier(name)}_{n}" for n, name in enumerate(program.states)}
         self.fields = {p.name: f"w_{identifier(p.name)}_{n}" for n, p in enumerate(program.parameters)}
-        self.stacked = {p.name for p in program.parameters if p.stack and p.columns != ""}
+        self.stacked = {p.name for p in program.parameters if p.stack}
         self.arrays: dict[int, tuple[str, int]] = {}
         for place, node in enumerate(self.nodes):
             match node.op:
@@ -108,7 +107,7 @@ class LayerCode:
         self.put_step()
         self.matrices: list[tuple[str, str, int]] = []
         self.vectors: list[tuple[str, str]] = []
-        self.text = self.written(name, self.parameter_fields())
+        self.text = self.written(name)
 
     def put_step(self) -> None:
         """The loops over units, and between them what takes whole vectors."""
@@ -141,12 +140,13 @@ class LayerCode:
                 fields.append(f"lm_weight {field}[{rows} * {columns}]; float {field}_scale[{rows}];")
         return fields
 
-    def written(self, name: str, fields: Sequence[str]) -> str:
-        fields = [*fields, *(f"float {state}[{self.hidden}];" for state in self.states.values())]
+    def written(self, name: str) -> str:
+        states = [f"float {state}[{self.hidden}];" for state in self.states.values()]
+        fields = [*self.parameter_fields(), *states, *self.scratch]
         body = self.statements
         if not any(re.search(r"\bx\b", line) for line in body):
             body = ["(void)x;", *body]
-        lines = ["typedef struct {", *(f"    {field}" for field in (*fields, *self.scratch)), f"}} {name}_t;", ""]
+        lines = ["typedef struct {", *(f"    {field}" for field in fields), f"}} {name}_t;", ""]
         lines += [f"static void {name}_begin({name}_t *l)", "{", *self.begins(), "}", ""]
         lines += [f"static void {name}({name}_t *l, const float *x)", "{", *(f"    {line}" for line in body), "}"]
         return "\n".join(lines)
@@ -193,7 +193,6 @@ class LayerCode:
             elif isinstance(step, Store) and step.vector.kind != "state":
                 body.append(f"{self.new_array(step.value, int(loop.size))}[u] = {self.locals[step.value]};")
         body += self.new_states([store for store in loop.stores if store.vector.kind == "state"])
-        self.locals = {}
         self.statements += [f"for (int u = 0; u < {loop.size}; u++) {{", *(f"    {line}" for line in body), "}"]
 
     def new_states(self, stores: list[Store]) -> list[str]:

@@ -71,17 +71,13 @@ def packed_model(trained: TrainedModel, weights: Weights) -> dict[str, Any]:
 
     Its matrices are rounded to what the page has, see `stored_matrix`.
     """
-    network = trained.single_network
+    network, tied = trained.single_network, trained.config.model.tie_embeddings
     layers, embedding = network.layers, network.embedding
-    tied = embedding is not None and embedding.weight is network.decoder.weight
     model = {
         "hidden": layers.hidden_size,
         "residual": layers.residual,
         "begins": network.reset_id,
-        "programs": [
-            program_json(form.program, form.hidden, form.inputs)
-            for form in layers.evaluation_forms()[:2]  # all layers above the first have the same
-        ],
+        "programs": [program_json(*form) for form in layers.evaluation_forms()[:2]],  # the others are as the second
         "layers": [_parameters(layers, layer, weights) for layer in range(layers.num_layers)],
         "embedding": None if embedding is None or tied else _matrix(embedding.weight, weights),
         "tied": tied,
@@ -91,11 +87,12 @@ def packed_model(trained: TrainedModel, weights: Weights) -> dict[str, Any]:
         "kernel": base64.b64encode(KERNEL.read_bytes()).decode("ascii"),
     }
     first, *_ = prompt_ids(network, trained.vocabulary, "")
-    vocabulary = (
-        trained.vocabulary.to_json()
-        | {"records": trained.config.data.records}
-        | {"begins": network.reset_id, "firstRead": first, "substitutes": trained.vocabulary.substitutes}
-    )
+    vocabulary = trained.vocabulary.to_json() | {
+        "records": trained.config.data.records,
+        "begins": network.reset_id,
+        "firstRead": first,
+        "substitutes": trained.vocabulary.substitutes,
+    }
     return {"model": model, "vocabulary": vocabulary}
 
 

@@ -7,7 +7,7 @@ computes the nodes of each layer's program (charlm/cells/program.py).
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,7 @@ from charlm.cells.operations import OPERATIONS
 from charlm.cells.program import STATIC, ordered, units, when
 from charlm.errors import CharlmError
 from charlm.inference.trained import TrainedModel
-from charlm.layers import RecurrentLayers
+from charlm.layers.backend import LayerForm
 from charlm.layers.reference import TensorProgram
 from charlm.model import CharLM
 
@@ -54,7 +54,8 @@ def exported(trained: TrainedModel) -> tuple[bytes, str]:
         raise CharlmError(f"onnx: the weights are {size:,} bytes; allowed: {_MOST_BYTES:,}; train a smaller model")
     model = onnx_model(network)
     names, _ = _names(network)
-    start = {name: state[:, 0].tolist() for name, state in zip(names, network.layers.initial_state(1), strict=True)}
+    initial = zip(names, network.layers.initial_state(1), strict=True)
+    start = {name: state[:, 0].tolist() for name, state in initial}
     facts = trained.vocabulary.to_json() | {"records": trained.config.data.records, "start": start}
     onnx.helper.set_model_props(model, {"charlm": json.dumps(facts)})
     onnx.checker.check_model(model, full_check=True)
@@ -129,9 +130,10 @@ def _scan_body(network: CharLM, nodes: "Nodes", states: list[str]) -> tuple[list
     ones, axis = np.ones(layers.num_layers, np.int64), np.array([0])
     parts = [nodes.add("Split", [name, ones], layers.num_layers, axis=0) for name in states]
     last: list[list[str]] = []
+    forms = layers.evaluation_forms()
     for layer, layer_parts in enumerate(zip(*parts, strict=True)):
         state = [nodes.one("Squeeze", part, axis) for part in layer_parts]
-        new = OnnxLayer(layers, layer, y, state, nodes).new_states()
+        new = OnnxLayer(forms[layer], layers.layer_parameters(layer), y, state, nodes).new_states()
         y = nodes.one("Add", y, new[0]) if layer and layers.residual else new[0]
         last.append([nodes.one("Unsqueeze", name, axis) for name in new])
     joined = [nodes.add("Concat", tensors, axis=0)[0] for tensors in zip(*last, strict=True)]
@@ -214,23 +216,22 @@ class Nodes:
 class OnnxLayer:
     """One step of a layer. Values are [B, count · units]; those that depend on parameters only are constants."""
 
-    def __init__(self, layers: RecurrentLayers, layer: int, x: str, states: Sequence[str], nodes: Nodes) -> None:
-        self.nodes, self.program = nodes, layers.evaluation_forms()[layer].program
-        self.parameters = layers.layer_parameters(layer)
-        self.hidden, self.inputs = layers.hidden_size, layers.forms[layer].inputs
-        self.when = when(self.program.nodes)
-        self.x, self.states = x, dict(zip(self.program.states, states, strict=True))
+    def __init__(
+        self, form: LayerForm, parameters: Mapping[str, Tensor], x: str, states: Sequence[str], nodes: Nodes
+    ) -> None:
+        program, self.hidden, self.inputs = form
+        self.nodes, self.program, self.parameters = nodes, program, parameters
+        self.x, self.states = x, dict(zip(program.states, states, strict=True))
+        stages = when(program.nodes)
         # No recursion: a step may have thousands of operations.
-        self.order = ordered(self.program.results, self.arguments)
-        static = [place for place in self.order if self.when[place] == STATIC]
-        values = TensorProgram(self.program, static, self.parameters)({})
+        self.order = ordered(
+            program.results, lambda place: () if stages[place] == STATIC else program.nodes[place].args
+        )
+        static = [place for place in self.order if stages[place] == STATIC]
+        values = TensorProgram(program, static, parameters)({})
         self.static = dict(zip(static, values, strict=True))
         self.known: dict[tuple[int, int], str] = {}
         self.split: dict[int, list[str]] = {}
-
-    def arguments(self, place: int) -> tuple[int, ...]:
-        """The values that the graph needs for a value."""
-        return () if self.when[place] == STATIC else self.program.nodes[place].args
 
     def new_states(self) -> list[str]:
         """The names of the states after the step."""
@@ -242,18 +243,18 @@ class OnnxLayer:
     def value(self, place: int, count: int = 1) -> str:
         """The name of a value; of a single vector repeated for each of `count` if others have so many."""
         node = self.program.nodes[place]
-        key = place, count if node.count == 1 and node.size != "" else 1
-        if key not in self.known:
-            if self.when[place] == STATIC:
+        if node.count > 1 or node.size == "":
+            count = 1
+        if (place, count) not in self.known:
+            if place in self.static:
                 value = self.static[place]
-                constant = torch.tensor(value) if isinstance(value, float) else value.repeat(key[1])
-                self.known[key] = self.nodes.named(constant)
-            elif key[1] > 1:
-                copies = [self.value(place)] * key[1]
-                self.known[key] = self.nodes.one("Concat", *copies, axis=-1)
+                name = self.nodes.named(torch.tensor(value) if isinstance(value, float) else value.repeat(count))
+            elif count > 1:
+                name = self.nodes.one("Concat", *[self.value(place)] * count, axis=-1)
             else:
-                self.known[key] = self.computed(place)
-        return self.known[key]
+                name = self.computed(place)
+            self.known[place, count] = name
+        return self.known[place, count]
 
     def computed(self, place: int) -> str:
         node = self.program.nodes[place]

@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -15,6 +14,7 @@ from charlm.export import Weights
 from charlm.inference.evaluation import Evaluation, evaluate
 from charlm.inference.trained import TrainedModel
 from charlm.model import overflow
+from charlm.system.arrays import Array, Floats32
 
 LARGEST = 127
 MOST_LOSS = 0.005
@@ -28,29 +28,23 @@ _SCORED_WORK = 10**11
 T = TypeVar("T")
 
 
-def int8_matrix(weights: npt.NDArray[np.float32]) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float32]]:
-    """Whole numbers [rows, columns] and a scale for each row, of which the largest weight is ±127."""
-    largest = np.abs(weights).max(axis=1)
-    scales = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
-    return np.rint(weights / scales[:, None]).clip(-LARGEST, LARGEST).astype(np.int8), scales
-
-
-def stored_matrix(weight: Tensor, weights: Weights) -> tuple[npt.NDArray[Any], npt.NDArray[np.float32] | None]:
-    """A matrix as it is stored, and the scale of each row for int8.
+def stored_matrix(weight: Tensor, weights: Weights) -> tuple[Array, Floats32 | None]:
+    """A matrix [rows, columns] as it is stored, and for int8 a scale for each row, whose largest weight is ±127.
 
     `weight`, on the CPU in float32, gets the rounded values.
     """
     values = weight.detach().numpy()
     if weights == "float32":
         return values, None
-    whole, scales = int8_matrix(values)
+    largest = np.abs(values).max(axis=1)
+    scales = np.where(largest > 0, largest / LARGEST, 1).astype(np.float32)
+    whole = np.rint(values / scales[:, None]).clip(-LARGEST, LARGEST).astype(np.int8)
     weight.detach().copy_(torch.from_numpy(whole * scales[:, None]))
     return whole, scales
 
 
 def at_a_cost(trained: TrainedModel, weights: Weights, pack: Callable[[], T]) -> tuple[T, Evaluation | None, str]:
-    """The result of `pack`, which rounds the model's weights; the new score, None if the text is gone; the cost in
-    words.
+    """The result of `pack`, which rounds the model's weights; the new score, None if the text is gone; both scores.
 
     CharlmError if the loss rises by more than MOST_LOSS.
     """
@@ -62,18 +56,6 @@ def at_a_cost(trained: TrainedModel, weights: Weights, pack: Callable[[], T]) ->
     before = _score(trained, text)
     content = pack()
     after = _score(trained, text)
-    return content, after, f"{weights}: {_compared(before, after, weights)}"
-
-
-def _score(trained: TrainedModel, text: EncodedText) -> Evaluation:
-    score = evaluate(trained.network, text)
-    if not math.isfinite(score.nats_sum):
-        raise overflow()
-    return score
-
-
-def _compared(before: Evaluation, after: Evaluation, weights: Weights) -> str:
-    """Both scores in words; CharlmError if too much is lost."""
     nats, rounded = before.nats_per_char, after.nats_per_char
     loss = (rounded - nats) / max(nats, _LEAST_NATS)
     if loss > MOST_LOSS:
@@ -81,5 +63,12 @@ def _compared(before: Evaluation, after: Evaluation, weights: Weights) -> str:
             f"export: {weights} weights raise the loss from {nats:.4f} to {rounded:.4f} nats per character, by "
             f"{loss:.2%}; allowed: {MOST_LOSS:.1%}; use --weights float32"
         )
-    where = f"on {before.of.chars:,} characters ({before.of.label})"
-    return f"{nats:.4f} nats per character before, {rounded:.4f} after ({loss:+.2%}), {where}"
+    change = f"{nats:.4f} nats per character before, {rounded:.4f} after ({loss:+.2%})"
+    return content, after, f"{weights}: {change}, on {before.of.chars:,} characters ({before.of.label})"
+
+
+def _score(trained: TrainedModel, text: EncodedText) -> Evaluation:
+    score = evaluate(trained.network, text)
+    if not math.isfinite(score.nats_sum):
+        raise overflow()
+    return score

@@ -11,7 +11,7 @@
 nothing.
 
     trained.py       TrainedModel: a checkpoint's model, vocabulary and config, and their uses; load
-    reader.py        Reader: reads texts through the network, window after window; everything below uses it; activations
+    reader.py        Reader: reads texts through the network, window after window; activations; predict
     options.py       SamplingOptions: how text is drawn
     sampling.py      sample_text: characters drawn one by one, by temperature, top-k and top-p, up to a stop text
     evaluation.py    evaluate: the cross-entropy of a text

@@ -15,8 +15,8 @@ from torch import Tensor
 from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, DivergenceError
-from charlm.inference.evaluation import WARMUP, Evaluation, part_starts, scored_windows, sum_windows
-from charlm.inference.reader import Reader, evaluating
+from charlm.inference.evaluation import WARMUP, Evaluation, score_windows
+from charlm.inference.reader import START, Reader, evaluating
 from charlm.model import Network
 from charlm.system.number import LARGEST, in_range
 
@@ -28,7 +28,6 @@ _READ_TOGETHER = 64
 """How many such windows are warmed up at once."""
 _EPSILON = 0.1
 """ε as a share of mean(RMS), so that η does not depend on the scale of the loss."""
-
 
 LR, DECAY, STEPS = 0.0005, 0.0005, 50
 """What `evaluate_dynamically` takes unless it is told otherwise."""
@@ -60,10 +59,7 @@ def evaluate_dynamically(
     if model.reads_records:
         raise DataError("dynamic evaluation: found a model of records; allowed: a model of running text")
     text.check_scorable("dynamic evaluation")
-    ids = text.ids
-    begin_B = part_starts(ids, streams=1)
-    length_B = np.array([len(ids) - 1])
-    steps = max(1, min(steps, len(ids) - 1))
+    steps = min(steps, len(text.ids) - 1)
     sizes = gradient_rms(model, train_ids, steps)
     parameters: list[Tensor] = list(model.parameters())
     trained = [parameter.detach().clone() for parameter in parameters]
@@ -86,8 +82,7 @@ def evaluate_dynamically(
 
     try:
         with evaluating(model):
-            windows = scored_windows(model, ids, begin_B, given=text.given, steps=steps)
-            score = sum_windows(windows, text, length_B, per_symbol=per_symbol, after=learn)
+            score = score_windows(model, text, START, per_symbol=per_symbol, after=learn, steps=steps)
         _check_finite(loss)
         return score
     finally:

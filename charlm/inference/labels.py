@@ -27,31 +27,24 @@ def check_labels(trained: "TrainedModel", labels: Sequence[str], separator: str)
 
     For running text, and where a training text cannot be read, says if the model does not expect the labels.
     """
-    unread, records = ["running text"], trained.config.data.records
-    if records:
-        try:
-            seen, unread = trained.seen
-        except DataError as error:
-            unread = [str(error)]
-        else:
-            known = seen_records(seen, trained.vocabulary, records)
-            missing = _never_begun({label: _as_read(trained, label + separator) for label in labels}, known)
-            if not missing:
-                return
-            if not unread:
-                known = itertools.islice(seen_records(seen, trained.vocabulary, records), _READ)
-                allowed = _described(separator, known)
-                found = f"{', '.join(map(repr, missing))} before {separator!r}"
-                raise DataError(
-                    f"--labels: found {found}; no record of the training text begins so; allowed: {allowed}"
-                )
+    vocabulary, records = trained.vocabulary, trained.config.data.records
+    try:
+        seen, unread = trained.seen if records else ([], [])
+    except DataError:
+        seen, unread = [], []
+    if seen:
+        beginnings = {}
+        for label in labels:
+            ids = vocabulary.encode(vocabulary.canonical(label + separator))
+            beginnings[label] = vocabulary.decode(ids, "surrogateescape")  # where rare characters are one symbol
+        missing = _never_begun(beginnings, seen_records(seen, vocabulary, records))
+        if not missing:
+            return
+        if not unread:
+            allowed = _described(separator, itertools.islice(seen_records(seen, vocabulary, records), _READ))
+            found = f"{', '.join(map(repr, missing))} before {separator!r}"
+            raise DataError(f"--labels: found {found}; no record of the training text begins so; allowed: {allowed}")
     _say_if_unexpected(trained, labels, separator)
-
-
-def _as_read(trained: "TrainedModel", text: str) -> str:
-    """A text as the training text has it: rare characters are one symbol."""
-    vocabulary = trained.vocabulary
-    return vocabulary.decode(vocabulary.encode(vocabulary.canonical(text)), "surrogateescape")
 
 
 def _never_begun(beginnings: dict[str, str], records: Iterable[str]) -> list[str]:

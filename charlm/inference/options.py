@@ -14,7 +14,7 @@ def _option(default: Any, about: str, least: float | None = None, most: float = 
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How to draw text, see `about`; ValueError or TypeError for a value that is not allowed."""
+    """How to draw text; ValueError or TypeError for a value that is not allowed."""
 
     length: int = _option(500, "Characters to write (bytes for a byte model).", 0)
     temperature: float = _option(
@@ -27,11 +27,6 @@ class SamplingOptions:
     ban: str = _option("", "Characters that are never drawn.")
     stop: str | Sequence[str] = _option((), "End the sample as soon as it contains this text")
     """One text, or a list or tuple of several; kept as a tuple."""
-
-    @classmethod
-    def about(cls, name: str) -> str:
-        """What an option does, in a sentence."""
-        return next(each.metadata["about"] for each in fields(cls) if each.name == name)
 
     @classmethod
     def of_call(cls, function: str, options: Mapping[str, Any]) -> "SamplingOptions":

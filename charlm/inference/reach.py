@@ -11,6 +11,7 @@ from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
 from charlm.inference.reader import Reader, evaluating, most_streams, window_steps, windows_between
 from charlm.model import CharLM, Network
+from charlm.system.arrays import Floats
 from charlm.system.formatting import bits_to_nats, counted
 
 Curve = list[tuple[int, float]]
@@ -63,14 +64,11 @@ def least_context(curve: Curve) -> int | None:
 
 
 LONGEST = 100
-"""Steps back for which norms are computed."""
-_POSITIONS = 256
+"""Steps back for which norms are computed, unless the text is short."""
 
 
-def gradient_norms(
-    model: CharLM, ids: Ids, longest: int = LONGEST, positions: int = _POSITIONS
-) -> npt.NDArray[np.float64]:
-    """See `TrainedModel.gradient_norms`.
+def gradient_norms(model: CharLM, ids: Ids, longest: int = LONGEST, positions: int = 256) -> Floats:
+    """See `TrainedModel.gradient_norms`. positions: how many predictions the norms are averaged over.
 
     Each position reads 2 K + 1 characters from the initial state, the first K of them without a gradient.
     """

@@ -1,10 +1,9 @@
 """Sampling: a model writes text, one character after another, by temperature, top-k and top-p, up to a stop text."""
 
-import codecs
 import functools
 import math
 import time
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,14 @@ import torch
 from torch import Tensor
 
 from charlm.data.records import as_records
-from charlm.data.vocabulary import Vocabulary
+from charlm.data.vocabulary import Vocabulary, utf8_decoder
 from charlm.gpu.graphs import Graphs, lacks_graphs
 from charlm.inference.options import SamplingOptions
 from charlm.inference.reader import START, Reader, windows_between
 from charlm.inference.texts import score_texts
 from charlm.layers import RecurrentState
 from charlm.model import NEVER, Network, overflow
-from charlm.system.formatting import nats_to_bits
+from charlm.system.formatting import nats_to_bits, readable
 
 _WINDOW = 256
 """Characters of a prompt that are read at once, and random numbers that are drawn at once."""
@@ -30,25 +29,19 @@ _TOGETHER = 64
 
 
 def sample_text(
-    model: Network,
-    vocabulary: Vocabulary,
-    prompt: str,
-    options: SamplingOptions,
-    seeds: Sequence[int],
-    errors: str = "surrogateescape",
+    model: Network, vocabulary: Vocabulary, prompt: str, options: SamplingOptions, seeds: Sequence[int]
 ) -> Iterator[list[str]]:
     """Yield step by step the new text of each sample, until all are done; at first the empty text.
 
     A sample is done after `length` ids, or as soon as it ends with a stop text. An empty prompt means the start of a
-    line. A model of records writes one record, without its end.
+    line. A model of records writes one record, without its end. Bytes that are not UTF-8 come as lone surrogates.
 
-    The model must be in evaluation mode. errors: how to treat bytes that are not UTF-8, as in `bytes.decode`. The call
-    reads the prompt: VocabularyError for an unknown character. The steps raise DivergenceError for logits that are not
-    finite.
+    The model must be in evaluation mode. The call reads the prompt: VocabularyError for an unknown character. The steps
+    raise DivergenceError for logits that are not finite.
     """
     never = vocabulary.never_drawn(options.ban)
     output, state = read_ids(model, prompt_ids(model, vocabulary, prompt))
-    texts = [SampleText(vocabulary, options, model.reset_id, errors) for _ in seeds]
+    texts = [SampleText(vocabulary, options, model.reset_id) for _ in seeds]
     return _pieces(texts, sample_ids(model, output, state, options, seeds, never), options.length)
 
 
@@ -71,23 +64,13 @@ def sample_many(
         yield from zip(together, map("".join, zip(*steps, strict=True)), strict=True)
 
 
-def new_records(samples: Iterable[tuple[int, str]], prompt: str, known: Container[int]) -> Iterator[tuple[int, str]]:
-    """The samples of `sample_many` that are no repeats, nor known. known: hashes of records."""
-    drawn: set[int] = set()
-    for seed, text in samples:
-        record = hash(prompt + text)
-        if record not in known and record not in drawn:
-            drawn.add(record)
-            yield seed, text
-
-
 def draw_sample(
     model: Network,
     vocabulary: Vocabulary,
     *,
     options: SamplingOptions,
     seed: int,
-    stops: Callable[[], object] = lambda: False,
+    stops: Callable[[], object],
 ) -> dict[str, Any] | None:
     """Let a model in evaluation mode write from the start of a line, and then score what it wrote.
 
@@ -105,7 +88,7 @@ def draw_sample(
     [nats] = score_texts(model, [ids])
     bits = nats_to_bits(1) * nats[len(before) - 1 :].astype(np.float64)
     bits = vocabulary.sums_of_characters(bits, text)
-    shown = "".join("\ufffd" if "\udc80" <= character <= "\udcff" else character for character in text)
+    shown = "".join(map(readable, text))
     rounded = [round(each, 2) if math.isfinite(each) else None for each in bits.tolist()]
     return {"text": shown, "bits": rounded}
 
@@ -223,12 +206,12 @@ class SampleText:
     record_end: the id that ends it, if it is a record.
     """
 
-    def __init__(self, vocabulary: Vocabulary, options: SamplingOptions, record_end: int | None, errors: str) -> None:
+    def __init__(self, vocabulary: Vocabulary, options: SamplingOptions, record_end: int | None) -> None:
         self.done = False
         self._vocabulary, self._record_end, self._ids = vocabulary, record_end, list[int]()
         self._least = options.least
         self._stops = [vocabulary.encode(stop).tolist() for stop in options.stop if not vocabulary.unknown(stop)]
-        self._bytes = codecs.getincrementaldecoder("utf-8")(errors)
+        self._bytes = utf8_decoder()
 
     def append(self, id: int, is_last: bool) -> str:
         """The text that this id adds; nothing while the bytes of a character are incomplete.

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from pydantic import ValidationError
 
 from charlm.config.schema import Config, DataConfig
 from charlm.data.corpus import load_unchanged_corpus
 from charlm.data.encoded import EncodedText
 from charlm.data.polynomial_hashes import BASE, Hashes, stretch_hashes
-from charlm.data.records import LINE_END, end_id, end_of_record, record_ends, text_records
+from charlm.data.records import end_id, end_of_record, record_ends, text_records
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import CharlmError
+from charlm.system.arrays import Bools, Ints
 from charlm.system.formatting import source_name
 
 SEARCHED, NOTED = 5_000_000, 0.005
@@ -33,11 +33,11 @@ _BLOCK = 2**17
 
 def seen_records(texts: Iterable[Ids], vocabulary: Vocabulary, separator: str) -> Iterator[str]:
     """The records of texts, each of which may be running text."""
-    end = end_id(vocabulary, separator or LINE_END)
+    end = end_id(vocabulary, separator)
     for text in texts:
         begun = text[1:] if text[0] == end else text
         ended = begun if begun[-1] == end else np.append(begun, end)
-        yield from itertools.chain.from_iterable(text_records(ended, vocabulary, separator or LINE_END))
+        yield from itertools.chain.from_iterable(text_records(ended, vocabulary, separator))
 
 
 def listed_texts(config: Config, progress: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -73,7 +73,7 @@ def earlier_texts(
     return texts, unread
 
 
-def seen_places(text: EncodedText, seen: Sequence[Ids], separator: str) -> npt.NDArray[np.bool_]:
+def seen_places(text: EncodedText, seen: Sequence[Ids], separator: str) -> Bools:
     """Which symbols of a text were trained on, [N]: those of long copied stretches, or of copied records.
 
     separator: of records, in whose ids the text then is; "" for running text.
@@ -108,8 +108,9 @@ def copied_stretches(
     """
     single = [_with_single_spaces(text, spaces) for text in texts]
     blocks = itertools.chain.from_iterable(_blocks(other, spaces) for other in others)
+    all_copied = _copied_ngrams([ids for ids, _ in single], blocks)
     found = []
-    for (_, is_kept), copied in zip(single, _copied_ngrams([ids for ids, _ in single], blocks), strict=True):
+    for (_, is_kept), copied in zip(single, all_copied, strict=True):
         places = np.flatnonzero(is_kept)
         edges = np.flatnonzero(np.diff(copied, prepend=False, append=False))
         stretches, end = [], 0
@@ -121,9 +122,7 @@ def copied_stretches(
     return found
 
 
-def _with_single_spaces(
-    ids: Ids, spaces: Sequence[int], *, follows_space: bool = False
-) -> tuple[Ids, npt.NDArray[np.bool_]]:
+def _with_single_spaces(ids: Ids, spaces: Sequence[int], *, follows_space: bool = False) -> tuple[Ids, Bools]:
     """Ids with the first of `spaces` in place of each run of them, and which ids these are."""
     is_space = np.zeros(len(ids), bool)
     for space in spaces:
@@ -146,7 +145,7 @@ def _blocks(ids: Ids, spaces: Sequence[int]) -> Iterator[Ids]:
         yield block
 
 
-def _copied_ngrams(texts: Iterable[Ids], blocks: Iterable[Ids]) -> list[npt.NDArray[np.bool_]]:
+def _copied_ngrams(texts: Iterable[Ids], blocks: Iterable[Ids]) -> list[Bools]:
     """Which of each text's n-grams occur in one of the blocks, by where they begin; none for a text of fewer ids."""
     of_texts = [np.zeros(0, np.uint64), *map(_ngram_hashes, texts)]
     hashes, numbers = np.unique(np.concatenate(of_texts), return_inverse=True)
@@ -170,6 +169,6 @@ def _ngram_hashes(ids: Ids) -> Hashes:
     return stretch_hashes(ids, slice(count), slice(NGRAM, NGRAM + count))
 
 
-def _slots(hashes: Hashes, bits: int) -> npt.NDArray[np.int64]:
+def _slots(hashes: Hashes, bits: int) -> Ints:
     """A number of so many bits for each hash: the high bits, after a multiplication that spreads them."""
     return (hashes * BASE >> np.uint64(64 - bits)).view(np.int64)

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from charlm.data.records import as_records, end_id
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.inference.reader import STEPS, Reader, most_streams, window_steps
 from charlm.model import Network
+from charlm.system.arrays import Array, Bools, Floats, Floats32, Ints
 from charlm.system.device import to_device
 from charlm.system.formatting import nats_to_bits
 
@@ -51,7 +51,7 @@ def each_text(texts: Any, name: str) -> list[str]:
 
 def char_bits(
     model: Network, vocabulary: Vocabulary, texts: Sequence[str], known_ids: Sequence[Ids], unknown_bits: float
-) -> list[npt.NDArray[np.float64]]:
+) -> list[Floats]:
     """The bits of the characters of each text, see `TrainedModel.char_surprise`. known_ids: without unknown ones."""
     found = []
     records = [as_records(ids, model.reset_id) for ids in known_ids]
@@ -68,7 +68,7 @@ def char_bits(
     return found
 
 
-def with_unknown(values: npt.NDArray[Any], is_known: npt.NDArray[np.bool_], unknown: float) -> npt.NDArray[Any]:
+def with_unknown(values: Array, is_known: Bools, unknown: float) -> Array:
     """The values of all symbols, [N], from those of the known ones."""
     all_values = np.full(len(is_known), unknown, values.dtype)
     all_values[is_known] = values
@@ -76,7 +76,7 @@ def with_unknown(values: npt.NDArray[Any], is_known: npt.NDArray[np.bool_], unkn
 
 
 @torch.inference_mode()
-def score_texts(model: Network, texts: Sequence[Ids]) -> list[npt.NDArray[np.float32]]:
+def score_texts(model: Network, texts: Sequence[Ids]) -> list[Floats32]:
     """Nats of every character after the first of each text [N], given those before it: [N − 1] each.
 
     Texts of no or one character score none. The model must be in evaluation mode.
@@ -96,7 +96,7 @@ def prefix_length(pattern: re.Pattern[str], text: str) -> int:
     return match.end() if match else 0
 
 
-def surprise_of(values: npt.NDArray[Any], worst: int | None = None) -> float:
+def surprise_of(values: Array, worst: int | None = None) -> float:
     """The mean of values of a text's characters, or the largest mean of `worst` neighbors; nan for no characters."""
     if worst is None or worst >= len(values):
         return float(values.mean(dtype=np.float64)) if len(values) else math.nan
@@ -111,7 +111,7 @@ def score_records(
     name: str,
     unknown_nats: float | None = None,
     after: re.Pattern[str] = re.compile(""),
-) -> Iterator[list[tuple[str, npt.NDArray[np.float32], str]]]:
+) -> Iterator[list[tuple[str, Floats32, str]]]:
     """Yield (line, nats, unknown) for the lines of each block, in order.
 
     line: in Unicode forms that the model knows. nats: the cross-entropy of each character and of the end; a model of
@@ -126,29 +126,27 @@ def score_records(
     number = 0
     end = int(end_id(vocabulary)) if model.reset_id is None else model.reset_id
     for block in blocks:
-        lines = [vocabulary.canonical(line) for line in block]
-        begins = [prefix_length(after, line) for line in lines]
-        unknown, known, ids = [], [], []
-        for line, begin in zip(lines, begins, strict=True):
+        lines, ids = [], []
+        for line in map(vocabulary.canonical, block):
             number += 1
             line_ids, is_known = vocabulary.ids_of(line)
-            unknown.append("" if is_known.all() else vocabulary.unknown(line[begin:]))
-            if unknown[-1] and unknown_nats is None:
-                where = f"{name}, line {number}"
-                raise vocabulary.unknown_error(unknown[-1], where, "; --unknown-as BITS counts others")
-            known.append(is_known)
+            begin = prefix_length(after, line)
+            unknown = "" if is_known.all() else vocabulary.unknown(line[begin:])
+            if unknown and unknown_nats is None:
+                raise vocabulary.unknown_error(unknown, f"{name}, line {number}", "; --unknown-as BITS counts others")
+            lines.append((line, is_known, begin, unknown))
             ids.append(as_records(line_ids[is_known].astype(vocabulary.dtype), end))
         scored = []
-        for place, nats in enumerate(score_texts(model, ids)):
-            if not known[place].all():
-                nats = with_unknown(nats, np.append(known[place], True), unknown_nats or 0.0)
-            nats = vocabulary.sums_of_characters(nats, f"{lines[place]}\n")  # the end is one symbol
-            scored.append((lines[place], nats[begins[place] :], unknown[place]))
+        for (line, is_known, begin, unknown), nats in zip(lines, score_texts(model, ids), strict=True):
+            if not is_known.all():
+                nats = with_unknown(nats, np.append(is_known, True), unknown_nats or 0.0)
+            nats = vocabulary.sums_of_characters(nats, f"{line}\n")  # the end is one symbol
+            scored.append((line, nats[begin:], unknown))
         yield scored
 
 
 @torch.inference_mode()
-def text_features(model: Network, texts: Sequence[Ids], pool: Pool) -> npt.NDArray[np.float32]:
+def text_features(model: Network, texts: Sequence[Ids], pool: Pool) -> Floats32:
     """Outputs of the last layer, [texts, H]: after the last character, or their mean over the characters.
 
     nan for an empty text. The model must be in evaluation mode.
@@ -174,9 +172,7 @@ def text_features(model: Network, texts: Sequence[Ids], pool: Pool) -> npt.NDArr
     return pooled_NH.astype(np.float32)
 
 
-def _windows(
-    model: Network, texts: Sequence[Ids], lengths_N: npt.NDArray[np.int64]
-) -> Iterator[tuple[Reader, npt.NDArray[np.int64], int, int]]:
+def _windows(model: Network, texts: Sequence[Ids], lengths_N: Ints) -> Iterator[tuple[Reader, Ints, int, int]]:
     """(reader, texts [B], offset, steps) of each window: `steps` characters of each text, from `offset` on.
 
     The longest texts come first, so those read together have similar lengths; ended texts, the last ones, leave.

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from charlm.checkpoint import Checkpoint, read_checkpoint
@@ -48,9 +47,10 @@ from charlm.model import (
     uninitialized_model,
 )
 from charlm.runs import BEST, FOLDER, LAST, find_checkpoint
+from charlm.system.arrays import Floats, Floats32
 from charlm.system.console import say
 from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
-from charlm.system.formatting import counted, printable, source_name
+from charlm.system.formatting import counted, printable, readable, source_name
 from charlm.system.number import LARGEST, in_range
 
 _SKIP = "; skip_unknown=True leaves others out"
@@ -154,8 +154,8 @@ class TrainedModel:
         chosen = replace(chosen, stop=[self.vocabulary.familiar(text) for text in chosen.stop])
         prompt = self.vocabulary.familiar(one_text(prompt, "prompt"))
         seeds = [secrets.randbelow(2**32) if seed is None else in_range("seed", seed, 0, 2**63 - 1)]
-        pieces = sample_text(self.network, self.vocabulary, prompt, chosen, seeds, errors="replace")
-        return (piece for [piece] in pieces if piece)
+        pieces = sample_text(self.network, self.vocabulary, prompt, chosen, seeds)
+        return (readable(piece) for [piece] in pieces if piece)
 
     def next(self, prompt: str = "", k: int = 5) -> list[tuple[str, float]]:
         """The k likeliest characters after the prompt, the likeliest first, with their probabilities, 0 to 1.
@@ -180,7 +180,7 @@ class TrainedModel:
         characters occur nowhere. DataError if the run's text has changed or is gone.
         """
         (seen, _), separator = self.seen, self.config.data.records
-        all_ids = [self.vocabulary.ids_of(self.vocabulary.canonical(text))[0] for text in each_text(texts, "texts")]
+        all_ids = [self.vocabulary.ids_of(text)[0] for text in self._canonical(texts)]
         copied = copied_stretches(all_ids, seen, space_ids(self.vocabulary, separator))
         answers = []
         for ids, (stretches, share) in zip(all_ids, copied, strict=True):
@@ -230,7 +230,7 @@ class TrainedModel:
         worst: int | None = None,
         after: str | re.Pattern[str] = "",
         unknown_as: float | None = None,
-    ) -> npt.NDArray[np.float64]:
+    ) -> Floats:
         """How surprising each text is by itself: bits per character, [N] for N texts.
 
         The mean of `char_surprise`; nan for a text without a scored character. worst: the mean of the most surprising
@@ -239,7 +239,7 @@ class TrainedModel:
         """
         if worst is not None:
             worst = in_range("worst", worst, 1, LARGEST)
-        texts = [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
+        texts = self._canonical(texts)
         try:
             prefix, means = re.compile(after), []
             prefix.match("")
@@ -250,7 +250,7 @@ class TrainedModel:
             means.append(surprise_of(bits[max(len(bits) - count, 0) :], worst))
         return np.array(means, np.float64)
 
-    def char_surprise(self, texts: Iterable[str], *, unknown_as: float | None = None) -> list[npt.NDArray[np.float64]]:
+    def char_surprise(self, texts: Iterable[str], *, unknown_as: float | None = None) -> list[Floats]:
         """−log2 p of every character after the first, given the text before it: [length − 1] for each text.
 
         Each text is read by itself from the initial state. A model of records also scores the first character and the
@@ -262,15 +262,13 @@ class TrainedModel:
         """
         if unknown_as is not None:
             unknown_as = in_range("unknown_as", unknown_as, 0.0, LARGEST)
-        texts = [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
+        texts = self._canonical(texts)
         all_ids = self._ids_of_all(
             texts, skip_unknown=unknown_as is not None, way_out="; unknown_as=20 counts 20 bits for each other one"
         )
         return char_bits(self.network, self.vocabulary, texts, all_ids, unknown_as or 0.0)
 
-    def features(
-        self, texts: Iterable[str], *, pool: Pool = "last", skip_unknown: bool = False
-    ) -> npt.NDArray[np.float32]:
+    def features(self, texts: Iterable[str], *, pool: Pool = "last", skip_unknown: bool = False) -> Floats32:
         """The outputs of the top layer for N texts, each read by itself from the initial state: [N, H].
 
         Several members stand side by side: [N, M·H]. pool: "last" takes the output after the last character, "mean" the
@@ -282,7 +280,7 @@ class TrainedModel:
         ids = [as_records(ids, self.network.reset_id, ended=False) for ids in all_ids]
         return text_features(self.network, ids, pool)
 
-    def activations(self, text: str | EncodedText, *, skip_unknown: bool = False) -> dict[str, npt.NDArray[np.float32]]:
+    def activations(self, text: str | EncodedText, *, skip_unknown: bool = False) -> dict[str, Floats32]:
         """Every state and gate of every layer after each symbol of a text: {"h_l0": [N, H], …}.
 
         A name is that of the cell's equations (`charlm cells show`) and the layer's number. The text's symbols are
@@ -297,7 +295,7 @@ class TrainedModel:
                 found[f"{name}_l{layer}"] = np.concatenate([part[layer, name, is_gate] for part in parts])
         return found
 
-    def gradient_norms(self, text: str | EncodedText, *, skip_unknown: bool = False) -> npt.NDArray[np.float64]:
+    def gradient_norms(self, text: str | EncodedText, *, skip_unknown: bool = False) -> Floats:
         """How far gradients reach: the norm of ∂loss_t/∂x_{t−k} for each layer and k = 1 … K: [L, K].
 
         loss_t is the loss, in nats, of the character after step t. x_{t−k} is the layer's input at step t − k: for the
@@ -392,6 +390,10 @@ class TrainedModel:
         for fault in unread:
             say("skipped", f"not searched: {fault}")
         return [self.corpus.splits["train"], *texts], unread
+
+    def _canonical(self, texts: Iterable[str]) -> list[str]:
+        """Texts in the Unicode form that the model knows best."""
+        return [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
 
     def _encoded(self, text: str | EncodedText, *, skip_unknown: bool = False) -> EncodedText:
         return text if isinstance(text, EncodedText) else self.encode(text, skip_unknown=skip_unknown)

@@ -11,14 +11,12 @@ from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
-import numpy.typing as npt
 
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.inference.reader import Series, activations
-from charlm.look.predictions import Floats
 from charlm.model import CharLM
+from charlm.system.arrays import Floats, Floats32
 
-Values = npt.NDArray[np.float64]
 Unit = tuple[Series, int]
 """One state of a layer, and the number of the unit."""
 Tracked = tuple[str, float]
@@ -47,27 +45,28 @@ _QUOTED = re.compile("|".join(rf"({a}(?:(?!\n\n)[^{b}])*){b}?" for a, b in ('""'
 """From an opening mark to the one before the closing, or to an empty line."""
 
 
-def features_of(text: str) -> dict[str, Values]:
+def features_of(text: str) -> dict[str, Floats]:
     """Feature → its value at every character of the text, [N]. The value is that after reading the character."""
-    since_line_end, in_word = _since(text, lambda c: c == "\n"), _word_positions(text)
+    line_ends, sentence_ends = _each(text, lambda c: c == "\n"), _each(text, lambda c: c in _ENDS)
+    since_line_end, in_word = _since(line_ends), _word_positions(text)
     features = {
         "upper case": _each(text, str.isupper),
         "digit": _each(text, str.isdigit),
         "space": _each(text, lambda c: c in " \t"),
-        "line end": _each(text, lambda c: c == "\n"),
+        "line end": line_ends,
         "punctuation": _each(text, lambda c: unicodedata.category(c)[0] in "PS"),
-        "end of sentence": _each(text, lambda c: c in _ENDS),
+        "end of sentence": sentence_ends,
         "vowel": _each(text, lambda c: c.lower() in "aeiouäöüàáâéèêíîóôúûаеёиоуыэюяαεηιουω"),
         "last letter of a word": _lasts(in_word),
         "last character of a line": _lasts(since_line_end),
         "position in the line": since_line_end,
         "position in the word": in_word,
-        "position in the sentence": _since(text, lambda c: c in _ENDS),
+        "position in the sentence": _since(sentence_ends),
         "inside quotes": _inside_quotes(text),
         "depth of brackets": _bracket_depths(text),
         "depth of indentation": _indentations(text),
-        "after a colon in the line": (_since(text, lambda c: c == ":") < since_line_end).astype(float),
-        "after # in the line": (_since(text, lambda c: c == "#") < since_line_end).astype(float),
+        "after a colon in the line": (_since(_each(text, lambda c: c == ":")) < since_line_end).astype(float),
+        "after # in the line": (_since(_each(text, lambda c: c == "#")) < since_line_end).astype(float),
     }
     return {name: values for name, values in features.items() if values.min(initial=0) != values.max(initial=0)}
 
@@ -78,18 +77,18 @@ def _with_one_mark(text: str) -> str:
     return text.translate(dict.fromkeys(map(ord, marks), _MARK))
 
 
-def _each(text: str, test: Callable[[str], bool]) -> Values:
+def _each(text: str, test: Callable[[str], bool]) -> Floats:
     by_character = {character: float(test(character)) for character in set(text)}
     return np.array([by_character[character] for character in text], np.float64)
 
 
-def _since(text: str, test: Callable[[str], bool]) -> Values:
-    """Number of characters since the last that passes the test, 0 for that one."""
-    places_N = np.arange(1, len(text) + 1)
-    return (places_N - np.maximum.accumulate(places_N * _each(text, test))).astype(np.float64)
+def _since(marks_N: Floats) -> Floats:
+    """Number of characters since the last that is 1 in `marks_N`, 0 for that one."""
+    places_N = np.arange(1.0, len(marks_N) + 1)
+    return places_N - np.maximum.accumulate(places_N * marks_N)
 
 
-def _word_positions(text: str) -> Values:
+def _word_positions(text: str) -> Floats:
     """1 for the first letter of a word, 0 between words. An ideograph is a word."""
     positions_N = np.zeros(len(text))
     for word in _WORD.finditer(_with_one_mark(text)):
@@ -97,14 +96,14 @@ def _word_positions(text: str) -> Values:
     return positions_N
 
 
-def _lasts(position_N: Values) -> Values:
+def _lasts(position_N: Floats) -> Floats:
     """1 for the last position above 0 before they begin anew; unknown, so 0, at the end of the text."""
     ends_N = np.zeros_like(position_N)
     ends_N[:-1] = (position_N[:-1] > 0) & (position_N[1:] <= 1)
     return ends_N
 
 
-def _inside_quotes(text: str) -> Values:
+def _inside_quotes(text: str) -> Floats:
     """1 from an opening quotation mark to the one before the closing; an empty line closes it."""
     values_N = np.zeros(len(text))
     for quoted in _QUOTED.finditer(text):
@@ -112,14 +111,14 @@ def _inside_quotes(text: str) -> Values:
     return values_N
 
 
-def _bracket_depths(text: str) -> Values:
+def _bracket_depths(text: str) -> Floats:
     """How many brackets are open; a closing one that nothing opened counts for nothing."""
     steps_N = _each(text, lambda c: c in "([{") - _each(text, lambda c: c in ")]}")
     depths_N = np.cumsum(steps_N)
-    return depths_N - np.minimum(np.minimum.accumulate(depths_N), 0) if len(text) else depths_N
+    return depths_N - np.minimum(np.minimum.accumulate(depths_N), 0)
 
 
-def _indentations(text: str) -> Values:
+def _indentations(text: str) -> Floats:
     """Spaces at the beginning of the line, a tab as four; those of the blanks read so far within them."""
     depths: list[float] = []
     for line in re.findall(r"\n|[^\n]+", text):
@@ -139,40 +138,32 @@ def tracked_units(model: CharLM, vocabulary: Vocabulary, ids: Ids) -> dict[Unit,
     features = features_of(text)
     if len(ids) < _LEAST_LENGTH or not features:
         return {}
-    stretches = [*activations(model, ids)]
-    states: dict[Series, Floats] = {}
-    for series in stretches[0]:
-        _, _, is_gate = series
-        if not is_gate:
-            states[series] = np.concatenate([stretch[series] for stretch in stretches])
+    names, stretches = [*features], [*activations(model, ids)]
     features_FN = np.repeat([*features.values()], vocabulary.sizes(text), axis=1)
     middle = features_FN.shape[1] // 2
-    first, second = (
-        {series: correlations(features_FN[:, half], values_NH[half]) for series, values_NH in states.items()}
-        for half in (slice(middle), slice(middle, None))
-    )
-    return chosen_features(first, second, [*features])
+    units: dict[Unit, Tracked] = {}
+    for series in stretches[0]:
+        _, _, is_gate = series
+        if is_gate:
+            continue
+        values_NH = np.concatenate([stretch[series] for stretch in stretches])
+        first_FH = correlations(features_FN[:, :middle], values_NH[:middle])
+        second_FH = correlations(features_FN[:, middle:], values_NH[middle:])
+        strength_FH = np.nan_to_num(np.abs(first_FH))
+        for unit, best in enumerate(strength_FH.argmax(0)):
+            correlation = float(second_FH[best, unit])
+            if strength_FH[best, unit] > 0 and abs(correlation) >= LEAST_CORRELATION:
+                units[series, unit] = names[best], correlation
+    return units
 
 
-def correlations(features_FN: Values, values_NH: Floats) -> Values:
+def correlations(features_FN: Floats, values_NH: Floats32) -> Floats:
     """Pearson's correlation [F, H] of every feature with every unit; nan where one of them does not change."""
     f_FN = features_FN - features_FN.mean(1, keepdims=True)
     x_NH = values_NH - values_NH.mean(0, dtype=np.float64)
     norms_F, norms_H = np.linalg.norm(f_FN, axis=1), np.linalg.norm(x_NH, axis=0)
     norms_F[norms_F <= _LEAST], norms_H[norms_H <= _LEAST] = np.nan, np.nan
     return f_FN @ x_NH / np.outer(norms_F, norms_H)
-
-
-def chosen_features(first: dict[Series, Values], second: dict[Series, Values], names: list[str]) -> dict[Unit, Tracked]:
-    """The feature of each unit with the strongest correlation in the first half, with that of the second."""
-    units = {}
-    for series, first_FH in first.items():
-        strength_FH = np.nan_to_num(np.abs(first_FH))
-        for unit, best in enumerate(strength_FH.argmax(0)):
-            correlation = float(second[series][best, unit])
-            if strength_FH[best, unit] > 0 and abs(correlation) >= LEAST_CORRELATION:
-                units[series, unit] = names[best], correlation
-    return units
 
 
 def most_telling(units: dict[Unit, Tracked], count: int) -> dict[Unit, Tracked]:
@@ -195,7 +186,7 @@ def most_telling(units: dict[Unit, Tracked], count: int) -> dict[Unit, Tracked]:
 
 
 def hardest_words(
-    vocabulary: Vocabulary, ids: Ids, bits_N: Values, count: int, least: float = 0.0
+    vocabulary: Vocabulary, ids: Ids, bits_N: Floats, count: int, least: float = 0.0
 ) -> list[tuple[int, int, float]]:
     """Start, length and bits of the words with most bits in total, above `least`; each word once, where it is hardest.
 

@@ -4,22 +4,21 @@ import math
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from tqdm import tqdm
 
 from charlm.cells import Cell
 from charlm.data.encoded import EncodedText
-from charlm.data.vocabulary import Ids, readable
+from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.reach import context_curve, least_context
-from charlm.inference.reader import STEPS, Series, activations
+from charlm.inference.reader import STEPS, Predictions, Series, activations, predict
 from charlm.inference.seen import copied_stretches, space_ids
 from charlm.inference.trained import TrainedModel
 from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
 from charlm.look.part import check_alike, names_of, seen_note
-from charlm.look.predictions import Predictions, predict
+from charlm.system.arrays import Array
 from charlm.system.console import say
-from charlm.system.formatting import bits_to_nats, nats_to_bits, one_line, source_name
+from charlm.system.formatting import bits_to_nats, nats_to_bits, one_line, readable, source_name
 from charlm.web.page import html_page, packed
 
 UNITS = 8
@@ -64,7 +63,7 @@ def look_page(
     return html_page("look", f"{data['name']} · charlm look", data)
 
 
-def shown_part(trained: TrainedModel, values_N: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def shown_part(trained: TrainedModel, values_N: Array) -> Array:
     """What the page shows and counts, of ids or their values: not the end of a record that a model is given first."""
     return values_N[1:] if trained.network.reads_records else values_N
 
@@ -77,7 +76,6 @@ def shown_text(trained: TrainedModel, ids: Ids) -> str:
 
 
 def model_facts(trained: TrainedModel) -> dict[str, Any]:
-    """What a page says about a model."""
     return {
         "name": trained.name,
         "kind": trained.kind,
@@ -165,10 +163,11 @@ def _units(trained: TrainedModel, ids: Ids) -> list[dict[str, Any]]:
             for series, values_TH in stretch.items():
                 if series[0] == layer:
                     own.setdefault(series, []).append(values_TH[:, unit].copy())
-    return [
-        named[unit] | {"curves": [_curve(trained, series, np.concatenate(parts)) for series, parts in own.items()]}
-        for unit, own in values.items()
-    ]
+    units = []
+    for unit, own in values.items():
+        curves = [_curve(trained, series, np.concatenate(parts)) for series, parts in own.items()]
+        units.append(named[unit] | {"curves": curves})
+    return units
 
 
 def _curve(trained: TrainedModel, series: Series, values_N: np.ndarray) -> dict[str, Any]:

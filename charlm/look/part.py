@@ -4,12 +4,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
-import numpy.typing as npt
 
 from charlm.data.encoded import EncodedText
 from charlm.errors import CharlmError, DataError
 from charlm.inference.seen import COPIED, NOTED, SEARCHED, seen_places
 from charlm.inference.trained import TrainedModel
+from charlm.system.arrays import Bools
 from charlm.system.formatting import format_share, printable
 
 _LEAST = 500
@@ -20,15 +20,14 @@ Two = tuple[TrainedModel, TrainedModel]
 
 def opening(trained: TrainedModel, text: EncodedText, length: int) -> EncodedText:
     """The `beginning` of a text that was cut anywhere, from the first start of a line on."""
-    if trained.network.reads_records:
-        return beginning(trained, text, length)
-    vocabulary = trained.vocabulary
-    ends = [vocabulary.encode(end)[0] for end in "\r\n" if not vocabulary.unknown(end)]
-    is_end = np.isin(text.ids[:length], ends)
-    first_end = int(is_end.argmax())
-    start = first_end + int((~is_end[first_end:]).argmax())
-    ids = text.ids[start : start + length]
-    return replace(text, ids=ids, name=f"beginning of {text.name}" if start + length < len(text.ids) else text.name)
+    if not trained.network.reads_records:
+        vocabulary = trained.vocabulary
+        ends = [vocabulary.encode(end)[0] for end in "\r\n" if not vocabulary.unknown(end)]
+        is_end = np.isin(text.ids[:length], ends)
+        first_end = int(is_end.argmax())
+        start = first_end + int((~is_end[first_end:]).argmax())
+        text = replace(text, ids=text.ids[start:])
+    return beginning(trained, text, length)
 
 
 def beginning(trained: TrainedModel, text: EncodedText, length: int) -> EncodedText:
@@ -96,7 +95,7 @@ def _unseen_part(text: EncodedText, models: Two, length: int) -> EncodedText:
     return replace(text, ids=ids, name=f"part of {text.name}")
 
 
-def _seen_by(model: TrainedModel, text: EncodedText) -> npt.NDArray[np.bool_]:
+def _seen_by(model: TrainedModel, text: EncodedText) -> Bools:
     """Which symbols of a text a model was trained on, [N].
 
     DataError if the model's own text is gone, VocabularyError if the model does not know the text.

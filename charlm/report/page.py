@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from charlm.config.yaml import dump_flow
-from charlm.report.run import PLACES, VALUES, Floats, ReportedRun, short_names
+from charlm.report.run import PLACES, VALUES, ReportedRun, short_names
 from charlm.runs import INTERVALS
 from charlm.scored import apart, text_names
+from charlm.system.arrays import Floats, Floats32, Ints
 from charlm.system.formatting import one_line, source_name
 from charlm.version import __version__
 from charlm.web.page import html_page, packed
@@ -75,7 +75,6 @@ def _run_of_kind(place: Path) -> tuple[Path, int]:
 
 
 def _shown(name: str, run: ReportedRun) -> dict[str, Any]:
-    """What the page has of a run."""
     about, samples, source = run.about, run.samples, run.options.get("data.source")
     if len(samples) > SAMPLES:
         numbers = np.geomspace(1, len(samples), SAMPLES).round().astype(int)
@@ -121,7 +120,7 @@ def _curves(columns: dict[str, Floats], names: Sequence[str]) -> dict[str, Any]:
     return curves
 
 
-def stretches(rows: int) -> npt.NDArray[np.int64]:
+def stretches(rows: int) -> Ints:
     """Where each stretch of rows starts that becomes one point of a curve: at most MOST, the shortest ones first.
 
     Two thirds of the points are spaced evenly, the others on a logarithmic axis, which widens the beginning.
@@ -133,7 +132,7 @@ def stretches(rows: int) -> npt.NDArray[np.int64]:
     return np.unique(np.concatenate([even, early]))
 
 
-def summary_of(column: Floats, starts: npt.NDArray[np.int64]) -> list[npt.NDArray[np.float32]]:
+def summary_of(column: Floats, starts: Ints) -> list[Floats32]:
     """Mean, least and greatest finite value of each stretch; nan for a stretch without one."""
     finite = np.isfinite(column)
     counts = np.add.reduceat(finite.astype(np.float64), starts)

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from charlm.config import flatten, load_config
 from charlm.errors import ConfigError, RunError
 from charlm.runs import CONFIG, FOLDER, METRICS, SAMPLES, RunSummary, describe_run, find_runs, is_run, read_log, run_of
+from charlm.system.arrays import Floats
 from charlm.system.console import say
 from charlm.system.files import read_file, reason_of
-
-Floats = npt.NDArray[np.float64]
 
 PLACES = ("step", "chars", "elapsed_s")
 """The columns of a row that say when it was written."""
@@ -75,7 +73,8 @@ def read_run(path: Path) -> ReportedRun:
     splits = {}
     for split, names in VALUES.items():
         own = [row for row in rows if row["split"] == split]
-        splits[split] = {name: np.array([row[name] for row in own], np.float64) for name in (*PLACES, *names)}
+        columns = (*PLACES, *names)
+        splits[split] = {name: np.array([row[name] for row in own], np.float64) for name in columns}
     rollbacks = [(row["step"], row["text"]) for row in rows if row["split"] == "rollback"]
     try:
         options = flatten(load_config(path / CONFIG))

@@ -9,6 +9,7 @@ cache.py          the cache folder and its bounds
 console.py        say: everything on stderr
 formatting.py     numbers with units, and text without control characters
 number.py         in_range: numbers as arguments
+arrays.py         types of NumPy arrays
 section.py        Section: what the sections of a config share
 faults.py         pydantic's errors as lines for a person
 """

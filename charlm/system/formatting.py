@@ -79,6 +79,11 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
+def readable(text: str) -> str:
+    """Replace bytes that are not UTF-8, which "surrogateescape" keeps as lone surrogates, by U+FFFD."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+
+
 def escaped(text: str) -> str:
     r"""JSON or double-quoted YAML with control characters as \u202e; its value stays the same."""
     return CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -43,7 +43,7 @@ def html_page(name: str, title: str, data: dict[str, Any], *, wasm: bool = False
     return re.sub(r"\{\{(\w+)\}\}", lambda match: fields[match[1]], _source("shared/page.html"))
 
 
-def content_policy(script: str, style: str, *, wasm: bool = False) -> str:
+def content_policy(script: str, style: str, *, wasm: bool) -> str:
     """A Content-Security-Policy that admits this script and this style; with `wasm` also WebAssembly, never `eval`."""
     compiling = " 'wasm-unsafe-eval'" if wasm else ""
     return (

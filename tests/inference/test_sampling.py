@@ -9,6 +9,7 @@ from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DivergenceError
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import SampleText, choose, read_ids, sample_ids, sample_text
+from charlm.system.formatting import readable
 from tests.inference.models import model_of
 
 VOCABULARY = Vocabulary("char", "\n abcdefgé")
@@ -82,9 +83,10 @@ def test_an_empty_prompt_needs_neither_line_end_nor_space():
 
 def test_bytes_come_out_as_whole_characters():
     ids = "é€😀".encode() + b"\xe2\x82"
-    sample = SampleText(Vocabulary("byte"), SamplingOptions(), None, "replace")
+    sample = SampleText(Vocabulary("byte"), SamplingOptions(), None)
     pieces = [sample.append(id, is_last=place == len(ids)) for place, id in enumerate(ids, start=1)]
-    assert pieces == ["", "é", "", "", "€", "", "", "", "😀", "", "\ufffd"]
+    assert pieces == ["", "é", "", "", "€", "", "", "", "😀", "", "\udce2\udc82"]
+    assert readable(pieces[-1]) == "\ufffd"
 
 
 LIMITS = [
