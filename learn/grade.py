@@ -15,7 +15,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent / "exercises"))
 from checking import CHECKS, check_of, judge
 
-
 MOST_S = 60
 
 

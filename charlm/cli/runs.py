@@ -1,6 +1,7 @@
 """charlm runs, charlm report: what there is on disk."""
 
 import contextlib
+import itertools
 import math
 import sys
 import time
@@ -27,8 +28,8 @@ _LEFT_OUT = ("written", "scored on", "updates")
 """The columns that a narrow terminal does not get, in this order."""
 _SHOWN = ("data.source", "model.cell.kind", "model.cell.hidden", "model.layers", "model.members")
 """Options that other columns show."""
-_MOST_OPTIONS = 3
-"""Of the options that tell runs apart, a table has all or, if there are more than this, none."""
+_MOST_OPTIONS, _MOST_NAMED = 3, 6
+"""How many of the options that tell runs apart have columns, and how many others a note names."""
 
 
 def runs(
@@ -64,10 +65,11 @@ def runs(
     elif listed:
         scored = {run.path: run.scored for run in listed if run.best_nats is not None}
         names = dict(zip(scored, text_names([*scored.values()]), strict=True))
+        differing = _differing(listed)
         columns: dict[str, Callable[[RunSummary], object]] = {
             "run": lambda run: run.path,
             "model": lambda run: run.model and f"{run.model:.100}",
-            **_differing(listed),
+            **dict(itertools.islice(differing.items(), _MOST_OPTIONS)),
             "updates": lambda run: None if run.step is None else f"{run.step:,}",
             "nats/char": lambda run: None if run.best_nats is None else f"{run.best_nats:.4f}",
             "scored on": lambda run: f"{names.get(run.path) or '':.200}",
@@ -78,11 +80,14 @@ def runs(
         for name, find in columns.items():
             table[name] = [name, *(one_line(str(find(run) or "—")) for run in listed)]
         width = terminal_columns(sys.stdout) or math.inf
-        for name in _LEFT_OUT:
-            if sum(max(map(columns_of, cells)) + 2 for cells in table.values()) - 2 > width:
+        for name in (*_LEFT_OUT, *reversed(differing)):
+            if name in table and sum(max(map(columns_of, cells)) + 2 for cells in table.values()) - 2 > width:
                 del table[name]
         rows = [*zip(*table.values(), strict=True)]
-        print_rows(rows, right=[place for place, name in enumerate(table) if name in _NUMBERS])
+        print_rows(rows, right=[place for place, name in enumerate(table) if name in _NUMBERS or name in differing])
+        if untold := [name for name in differing if name not in table]:
+            some = ", ".join(untold[:_MOST_NAMED]) + ", …" * (len(untold) > _MOST_NAMED)
+            say("note", f"the runs also differ in {some}; charlm report shows all options")
         if note := apart([*scored.values()]):
             say("note", note)
     else:
@@ -90,7 +95,7 @@ def runs(
 
 
 def _differing(runs: Sequence[RunSummary]) -> dict[str, Callable[[RunSummary], object]]:
-    """A column for each option that tells the runs apart and that no other column shows."""
+    """A column for each option that tells the runs apart and that no other column shows, those of the model first."""
     if len(runs) < 2:
         return {}
     from charlm.config import flatten
@@ -109,8 +114,8 @@ def _differing(runs: Sequence[RunSummary]) -> dict[str, Callable[[RunSummary], o
         values = {each.get(key, "") for each in options.values() if each}
         if len(values) > 1 and key not in _SHOWN and key not in INTERVALS:
             differing.append(key)
-    if len(differing) > _MOST_OPTIONS:
-        return {}
+    order = {"model": 0, "train": 1, "optimizer": 2}
+    differing.sort(key=lambda key: order.get(key.split(".")[0], len(order)))
     return {key: lambda run, key=key: options.get(run.path, {}).get(key) for key in differing}
 
 

@@ -368,8 +368,8 @@ class TrainedModel:
     def split(self, name: str) -> EncodedText:
         """A split of the run's text; DataError if the run has none of that name."""
         if name not in self.corpus.splits:
-            allowed = f"{' | '.join(self.corpus.splits)}, or --file FILE"
-            raise DataError(f"--split {name}: the run has none; allowed: {allowed}")
+            allowed = f"{' | '.join(self.corpus.splits)}, or another text (--file FILE)"
+            raise DataError(f"split {name}: the run has none; allowed: {allowed}")
         scored = self.progress.get("scored") or {}
         known = {"train": 1.0, "valid": scored.get("seen")}
         return replace(self.corpus.texts[name], seen=known.get(name))

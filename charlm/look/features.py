@@ -5,15 +5,17 @@ reported correlation is over the second half, so it is not the best of many by c
 """
 
 import itertools
+import math
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
+from tqdm import tqdm
 
 from charlm.data.vocabulary import Ids, Vocabulary
-from charlm.inference.reader import Series, activations
+from charlm.inference.reader import STEPS, Series, activations
 from charlm.model import CharLM
 from charlm.system.arrays import Floats, Floats32
 
@@ -128,6 +130,16 @@ def _indentations(text: str) -> Floats:
     return np.array(depths)
 
 
+def activations_shown(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats32]]:
+    """Those of `activations`, with a progress bar on a terminal."""
+    total = math.ceil(len(ids) / STEPS)
+    bar = tqdm(None, "reading", total, disable=None, leave=False, unit_scale=STEPS, unit=" symbols")
+    with bar:
+        for stretch in activations(model, ids):
+            yield stretch
+            bar.update()
+
+
 def tracked_units(model: CharLM, vocabulary: Vocabulary, ids: Ids) -> dict[Unit, Tracked]:
     """What the units of a model track in the beginning of the text of these ids; none for a text that is too short.
 
@@ -138,7 +150,7 @@ def tracked_units(model: CharLM, vocabulary: Vocabulary, ids: Ids) -> dict[Unit,
     features = features_of(text)
     if len(ids) < _LEAST_LENGTH or not features:
         return {}
-    names, stretches = [*features], [*activations(model, ids)]
+    names, stretches = [*features], [*activations_shown(model, ids)]
     features_FN = np.repeat([*features.values()], vocabulary.sizes(text), axis=1)
     middle = features_FN.shape[1] // 2
     units: dict[Unit, Tracked] = {}

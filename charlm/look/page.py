@@ -1,20 +1,18 @@
 """The page of a text: everything that charlm/web/look/ shows, computed and packed."""
 
-import math
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from charlm.cells import Cell
 from charlm.data.encoded import EncodedText
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.reach import context_curve, least_context
-from charlm.inference.reader import STEPS, Predictions, Series, activations, predict
+from charlm.inference.reader import Predictions, Series, predict
 from charlm.inference.seen import copied_stretches, space_ids
 from charlm.inference.trained import TrainedModel
-from charlm.look.features import Unit, hardest_words, most_telling, tracked_units
+from charlm.look.features import Unit, activations_shown, hardest_words, most_telling, tracked_units
 from charlm.look.part import check_alike, names_of, seen_note
 from charlm.system.arrays import Array
 from charlm.system.console import say
@@ -156,9 +154,7 @@ def _units(trained: TrainedModel, ids: Ids) -> list[dict[str, Any]]:
     """The same units, each with the curves of its states and gates over the text."""
     named = tracking_units(trained, ids)
     values: dict[Unit, dict[Series, list[np.ndarray]]] = {unit: {} for unit in named}
-    stretches = activations(trained.single_network, ids)
-    total = math.ceil(len(ids) / STEPS)
-    for stretch in tqdm(stretches, "reading", total, disable=None, leave=False, unit_scale=STEPS, unit=" symbols"):
+    for stretch in activations_shown(trained.single_network, ids):
         for ((layer, _, _), unit), own in values.items():
             for series, values_TH in stretch.items():
                 if series[0] == layer:

@@ -177,7 +177,7 @@ def test_characters_that_share_the_rare_symbol_are_counted(cli, tiny_config, wri
 def test_what_needs_the_training_text(cli, tiny_config, text_file, tmp_path, write):
     run, file = tmp_path / "run", write("other.txt", "so\ntee\n" * 30)
     cli("train", "--config", tiny_config, "--run-dir", run, "--set", "data.split=[1, 0, 0]")
-    assert cli("eval", run).error == "--split valid: the run has none; allowed: train, or --file FILE"
+    assert cli("eval", run).error == "split valid: the run has none; allowed: train, or another text (--file FILE)"
     text_file.write_text("so\ntee\n" * 30)
     resume = ["train", "--resume", "--run-dir", run, "--set", "train.max_steps=9"]
     for words in (["eval", run, "--file", file, "--dynamic"], ["eval", run, "--file", file, "--novelty"], resume):

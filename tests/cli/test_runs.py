@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from charlm.runs import BEST, FOLDER, LAST, VERSION, read_header
+from charlm.system.formatting import columns_of
 from charlm.system.lock import locked
 
 
@@ -69,6 +70,13 @@ def test_options_that_differ_have_columns_and_a_narrow_terminal_gets_fewer(cli, 
     lines = cli("runs", "new").out.splitlines()
     assert max(map(len, lines)) <= 80
     assert re.split("  +", lines[0]) == ["run", "model", "updates", "nats/char", "state"]
+    for name, value in {"batch_size": 4, "sample_length": 20, "max_steps": 6}.items():
+        for file in (LAST, BEST):
+            forge(Path("new") / FOLDER / file, rf"\"{name}\": {value}", rf"\"{name}\": 9")
+    result = cli("runs", ".")
+    assert max(map(columns_of, result.out.splitlines())) <= 80
+    assert re.split("  +", result.out.splitlines()[0])[2:-2] == ["train.batch_size"]
+    assert "the runs also differ in train.bptt, train.max_steps, train.sample_length; charlm report" in result.err
 
 
 def forged(content: bytes, old: str, new: str) -> bytes:
