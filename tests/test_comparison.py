@@ -237,8 +237,8 @@ def test_the_page_in_a_browser(trained_run, model, opened):
     assert view.text_content("h1") == "2 kinds of cells compared"
     assert "the means of 3 trainings" in view.text_content("#story")
     cautions = view.locator("#cautions li").all_text_contents()
-    assert "lstm: its seeds made 61, 68 and 90 updates, " in cautions[0]
-    assert cautions[2].endswith("their seeds overlap, so the difference may be chance")
+    assert "numbers of updates (lstm: 61, 68, 90; " in cautions[0]
+    assert cautions[1].endswith("their seeds overlap, so the difference may be chance")
     cells = view.locator("#comparison tbody tr >> nth=0").locator("td").all_text_contents()
     assert cells == ["1.500", "512", "7.6·10⁻⁵", "—", "61,234", "2,014", "1 × 16"]
     assert view.locator("#comparison .best").all_text_contents() == ["1.500", "2.000"]

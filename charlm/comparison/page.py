@@ -39,7 +39,7 @@ def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedMod
     """
     valid = models[0].split("valid")
     passage = opening(models[0], valid, PASSAGE).ids
-    notes = [*(_uneven(plan, row) for row in rows), _chance(plan, rows)]
+    notes = [_uneven(plan, rows), _chance(plan, rows)]
     return {
         "text": source_name(plan.text),
         "scored": one_line(valid.name),
@@ -56,15 +56,19 @@ def comparison_data(plan: Plan, rows: Sequence[Row], models: Sequence[TrainedMod
     }
 
 
-def _uneven(plan: Plan, row: dict[str, Any]) -> str:
-    """Whether the trainings of a kind made different numbers of updates in the same minutes."""
-    updates = row["updates"]
-    if plan.equal == "updates" or max(updates) <= _DIFFERENT * min(updates):
+def _uneven(plan: Plan, rows: Sequence[dict[str, Any]]) -> str:
+    """Which kinds' trainings made different numbers of updates in the same minutes."""
+    if plan.equal == "updates":
         return ""
-    made = f"{', '.join(f'{each:,}' for each in updates[:-1])} and {counted(updates[-1], 'update')}"
+    uneven = [row for row in rows if max(row["updates"]) > _DIFFERENT * min(row["updates"])]
+    if not uneven:
+        return ""
+    made = "; ".join(
+        f"{short_name(row['cell'])}: {', '.join(f'{each:,}' for each in row['updates'])}" for row in uneven
+    )
     return (
-        f"{short_name(row['cell'])}: its seeds made {made}, on a busy machine or because of early stopping; the "
-        "scores are not of equal trainings; --plain --equal updates does not depend on speed"
+        f"seeds made different numbers of updates ({made}), on a busy machine or because of early stopping: the scores "
+        "are not of equal trainings; --plain --equal updates does not depend on speed"
     )
 
 
