@@ -19,7 +19,7 @@ from charlm.look import opening, shown_text
 from charlm.report.page import text_data
 from charlm.report.run import COMPARISON, COMPARISON_BYTES
 from charlm.system.files import read_file, replace_file
-from charlm.system.formatting import counted, one_line, source_name, to_json
+from charlm.system.formatting import one_line, source_name, to_json
 from charlm.web.page import packed
 
 PASSAGE, WRITTEN = 600, 400
