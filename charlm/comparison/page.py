@@ -63,11 +63,12 @@ def _uneven(plan: Plan, rows: Sequence[dict[str, Any]]) -> str:
     uneven = [row for row in rows if max(row["updates"]) > _DIFFERENT * min(row["updates"])]
     if not uneven:
         return ""
-    made = "; ".join(
-        f"{short_name(row['cell'])}: {', '.join(f'{each:,}' for each in row['updates'])}" for row in uneven
-    )
+    made = []
+    for row in uneven:
+        updates = ", ".join(f"{each:,}" for each in row["updates"])
+        made.append(f"{short_name(row['cell'])}: {updates}")
     return (
-        f"seeds made different numbers of updates ({made}), on a busy machine or because of early stopping: the scores "
+        f"seeds made different numbers of updates ({'; '.join(made)}), on a busy machine or because of early stopping: the scores "
         "are not of equal trainings; --plain --equal updates does not depend on speed"
     )
 
