@@ -229,8 +229,8 @@ def _backward_lines(program: Program) -> Lines:
     list(forward.lines())  # which names values
     in_vectors = Builder()
     vectors = scalars(in_vectors, program.nodes)
-    results = tuple(vectors[place][0] for place in program.results)
-    single = program._replace(nodes=tuple(in_vectors.nodes), results=results, gates=(), shown=())
+    single = program._replace(gates=(), shown=())
+    single = single.rebuilt(in_vectors.nodes, [places[0] for places in vectors])
     known: dict[int, str] = {}
     wholes: dict[tuple[str, ...], str] = {}
     for place, name in forward.names.items():

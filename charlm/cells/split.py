@@ -28,21 +28,19 @@ class Split(NamedTuple):
 def equations_only(program: Program) -> Program:
     """What the new states need, without initial values of what is trained: equal for steps that compute the same."""
     nodes, new, _ = _cut(program.nodes, program.results, lambda place: None)
-    results = tuple(new[place] for place in program.results)
     parameters = []
     for one in program.parameters:
         starts = without_arrays(one.starts) if one.fixed else ()
         parameters.append(one._replace(starts=starts, bound=None))
-    return program._replace(nodes=tuple(nodes), results=results, parameters=tuple(parameters), gates=(), shown=())
+    return program._replace(parameters=tuple(parameters), gates=(), shown=()).rebuilt(nodes, new)
 
 
 def split(program: Program, *, looked_at: bool = False) -> Split:
     """Split a program, without initial values and what no result needs. looked_at: with what people look at."""
     program = program._replace(parameters=tuple(one._replace(starts=()) for one in program.parameters))
     kinds = when(program.nodes)
-    gates = program.gates if looked_at else ()
-    shown = program.shown if looked_at else ()
-    ends = [*program.results, *(place for _, place in (*gates, *shown))]
+    loop = program if looked_at else program._replace(gates=(), shown=())
+    ends = [*loop.results, *(place for _, place in (*loop.gates, *loop.shown))]
     # Whether a value can be computed for all steps, as a product, a normalization, or a sum of these. Elementwise
     # functions stay in the loop: computing them there costs less than writing and reading their results.
     linear: list[bool] = []
@@ -58,14 +56,8 @@ def split(program: Program, *, looked_at: bool = False) -> Split:
         return "window" if kinds[place] == WINDOW else "static"
 
     nodes, new, leaves = _cut(program.nodes, ends, leaf)
-    loop = program._replace(
-        nodes=tuple(nodes),
-        results=tuple(new[place] for place in program.results),
-        gates=tuple((name, new[place]) for name, place in gates),
-        shown=tuple((name, new[place]) for name, place in shown),
-    )
-    additions = additions_of_products(program)
-    loop_additions = additions_of_products(loop)
+    loop = loop.rebuilt(nodes, new)
+    additions, loop_additions = additions_of_products(program), additions_of_products(loop)
     return Split(program, leaves["window"], leaves["static"], loop, additions, loop_additions)
 
 
