@@ -5,7 +5,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args
 
@@ -36,9 +36,6 @@ class Cell(Section):
     """Options that only set initial values, so a run that starts from trained weights may change them."""
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {}
     """Names on pages for states, candidates and gates; for a gate also its effect at 0 and at 1. Not in checkpoints."""
-
-    reduced: "ClassVar[Callable[[Cell], tuple[Any, ...]] | None]" = None
-    """Reduces a cell of a file to its programs, for pickle. stored.py sets it, which file.py imports."""
 
     model_config = ConfigDict(validate_default=True)
 
@@ -82,8 +79,11 @@ class Cell(Section):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Another process may lack the class of a cell that is not built in: it gets the programs instead."""
-        reduced = Cell.reduced
-        return reduced(self) if reduced and is_in_file(self.kind) else super().__reduce_ex__(protocol)
+        if not is_in_file(self.kind):
+            return super().__reduce_ex__(protocol)
+        from charlm.cells.stored import reduced  # which imports this file
+
+        return reduced(self)
 
     def with_options(self, section: Mapping[str, Any]) -> "Cell":
         """A cell of this class with the options of a config's section; ValidationError if they are not allowed."""

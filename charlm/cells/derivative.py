@@ -132,12 +132,10 @@ class GradientGraph:
         node = self.loop.nodes[place]
         letters = dict(zip("yab", (place, *node.args), strict=False))
 
-        def lookup_in_forward(part: Formula) -> int | None:
-            return letters.get(part.op)
-
         def lookup(part: Formula) -> int | None:
             if part.op == "in_forward":
-                return self.value(_put_formula(self.forward, part.args[0], lookup_in_forward, node.size))
+                in_forward = _put_formula(self.forward, part.args[0], lambda letter: letters.get(letter.op), node.size)
+                return self.value(in_forward)
             if part.op == "d":
                 return self.of[place]
             return self.value(letters[part.op]) if part.op in letters else None

@@ -71,25 +71,20 @@ def registered(cell: Any) -> Iterator[dict[str, Any]]:
         raise TypeError(f"cell: found {cell!r}; allowed: a subclass of charlm.cells.Cell, or an object of one")
     options = cell.model_dump(exclude_unset=True, exclude={"kind"}) if isinstance(cell, Cell) else {}
     kind = own_class.model_fields["kind"].default
-    if CELLS.get(kind) is own_class:
-        yield _as_settings(kind, options)
-        return
-    if not isinstance(cell, Cell) or not is_in_file(cell.kind):
-        _check_class(own_class)
-        file = getattr(sys.modules.get(own_class.__module__), "__file__", None) or ""
-        if not is_in_file(file):  # as "<stdin>", or a script without an ending
-            file = f"{own_class.__module__}.py"
-        cell = own_class.model_construct(kind=f"{absolute(Path.cwd(), file)}:{own_class.__name__}")
-    _REGISTERED[cell.kind] = cell
-    try:
-        yield _as_settings(cell.kind, options)
-    finally:
-        _REGISTERED.pop(cell.kind, None)
-
-
-def _as_settings(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    if CELLS.get(kind) is not own_class:
+        if not isinstance(cell, Cell) or not is_in_file(cell.kind):
+            _check_class(own_class)
+            file = getattr(sys.modules.get(own_class.__module__), "__file__", None) or ""
+            if not is_in_file(file):  # as "<stdin>", or a script without an ending
+                file = f"{own_class.__module__}.py"
+            cell = own_class.model_construct(kind=f"{absolute(Path.cwd(), file)}:{own_class.__name__}")
+        kind = cell.kind
+        _REGISTERED[kind] = cell
     section = {"kind": kind, **options}
-    return {f"model.cell.{name}": value for name, value in section.items()}
+    try:
+        yield {f"model.cell.{name}": value for name, value in section.items()}
+    finally:
+        _REGISTERED.pop(kind, None)
 
 
 def absolute(folder: Path, path: str) -> Path:

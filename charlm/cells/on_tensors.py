@@ -10,23 +10,13 @@ from torch.nn.functional import logsigmoid
 
 from charlm.cells.passes import Product
 from charlm.cells.program import Node
-
-
-def _extreme(function: Callable[[Tensor, Tensor], Tensor], bound: str) -> Callable[..., Tensor]:
-    def extreme(a: Any, b: Any) -> Tensor:
-        if isinstance(a, float):
-            a, b = b, a
-        return a.clamp(**{bound: b}) if isinstance(b, float) else function(a, b)
-
-    return extreme
-
+from charlm.cells.step import maximum, minimum
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     **{op: getattr(torch, op) for op in ("exp", "log", "tanh", "sigmoid", "relu", "sqrt")},
     "softplus": lambda v: -logsigmoid(-v),  # torch's softplus is not exact above its threshold
     **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "greater": operator.gt},
-    **{"max": _extreme(torch.maximum, "min"), "min": _extreme(torch.minimum, "max"), "where": torch.where},
-    "stop": torch.detach,
+    **{"max": maximum, "min": minimum, "where": torch.where, "stop": torch.detach},
 }
 """The operations that a program does unit by unit. A constant may be a float."""
 
