@@ -13,13 +13,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from charlm.cells.passes import Passes
-from charlm.cells.split import Split
 from charlm.cells.window import Gradients, LoopInputs, Window
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers.backend import LayerCall, LayerState, Lookup
 from charlm.layers.buffers import BufferCache, Buffers, BuffersOf
 from charlm.layers.operators import KernelFunction, column_sums, first_derivative, linear, matmul
-from charlm.layers.reference import TensorProgram
+from charlm.layers.reference import values_before_loop
 from charlm.native.operators import table_gradient
 from charlm.native.recurrence import CpuDriver
 from charlm.system.device import autocasts_to_bf16
@@ -65,7 +64,7 @@ def loop_inputs(x: Tensor | Lookup, call: LayerCall, input_size: int) -> LoopInp
             rows, ids_TB = F.embedding(ids_TB, rows), None
     else:
         T, rows = len(x), x.to(call.state[0].dtype)
-    windows, vectors = values_before_loop(passes.split, rows, call.parameters, input_size)
+    windows, vectors = values_before_loop(passes.split, rows, call.parameters, input_size=input_size, linear=linear)
     B, H = call.state[0].shape
     if rows is not None:
         input_size = rows.shape[-1]
@@ -83,22 +82,6 @@ def loop_inputs(x: Tensor | Lookup, call: LayerCall, input_size: int) -> LoopInp
         ids=ids_TB,
         given=[call.given[name] for name in passes.given],
     )
-
-
-def values_before_loop(
-    split: Split, rows: Tensor | None, parameters: Mapping[str, Tensor], input_size: int
-) -> tuple[list[Tensor], list[Tensor]]:
-    """The windows and vectors that a loop reads. rows: of the input; None: all one-hot vectors."""
-    before = TensorProgram(
-        split.program,
-        (*split.windows, *split.vectors),
-        parameters,
-        additions=split.additions,
-        one_hot_size=input_size if rows is None else 0,
-        linear=linear,
-    )
-    values = before({"input": rows})
-    return values[: len(split.windows)], values[len(split.windows) :]
 
 
 def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:

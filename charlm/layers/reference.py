@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from charlm.cells.on_tensors import evaluate, matrix, normalized
 from charlm.cells.program import Node, Program, ordered
-from charlm.cells.split import split
+from charlm.cells.split import Split, split
 from charlm.layers.backend import Backend, LayerCall, LayerState
 
 
@@ -20,9 +20,7 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
     if call.activations is not None:
         parts = split(parts.program, looked_at=True)
     loop = parts.loop
-    before_loop = TensorProgram(parts.program, (*parts.windows, *parts.vectors), parameters, additions=parts.additions)
-    values = before_loop({"input": x_TBI})
-    windows, vectors = values[: len(parts.windows)], values[len(parts.windows) :]
+    windows, vectors = values_before_loop(parts, x_TBI, parameters)
     named = (*loop.shown, *loop.gates) if call.activations is not None else ()
     ends = (*loop.results, *(place for _, place in named))
     step = TensorProgram(loop, ends, parameters, additions=parts.loop_additions)
@@ -56,6 +54,30 @@ def _record(call: LayerCall, loop: Program, states: LayerState, values: Mapping[
 
 
 REFERENCE = Backend("reference loop", reference_layer)
+
+
+def values_before_loop(
+    split: Split,
+    rows: Tensor | None,
+    parameters: Mapping[str, Tensor],
+    *,
+    input_size: int = 0,
+    linear: Callable[..., Tensor] = F.linear,
+) -> tuple[list[Tensor], list[Tensor]]:
+    """The windows and vectors that a loop reads.
+
+    rows: of the input; None: all one-hot vectors, of this size. linear: products with a bias.
+    """
+    before = TensorProgram(
+        split.program,
+        (*split.windows, *split.vectors),
+        parameters,
+        additions=split.additions,
+        one_hot_size=input_size if rows is None else 0,
+        linear=linear,
+    )
+    values = before({"input": rows})
+    return values[: len(split.windows)], values[len(split.windows) :]
 
 
 class TensorProgram:
