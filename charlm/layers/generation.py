@@ -12,13 +12,12 @@ import torch
 from torch import Tensor
 
 from charlm.cells.cpp import norm_counts
-from charlm.cells.on_tensors import matrix
+from charlm.cells.on_tensors import TensorProgram, matrix
 from charlm.cells.split import before_loop
 from charlm.layers.backend import LayerCall, Lookup
 from charlm.layers.buffers import Buffers
 from charlm.layers.operators import linear
 from charlm.layers.recurrence import loop_inputs, new_window
-from charlm.layers.reference import TensorProgram
 from charlm.native.compiler import Kernel
 from charlm.native.loading import run
 from charlm.native.recurrence import CpuDriver, copies, partials, scratch

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from charlm.cells.on_tensors import values_before_loop
 from charlm.cells.passes import Passes
 from charlm.cells.window import Gradients, LoopInputs, Window
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers.backend import LayerCall, LayerState, Lookup
 from charlm.layers.buffers import BufferCache, Buffers, BuffersOf
 from charlm.layers.operators import KernelFunction, column_sums, first_derivative, linear, matmul
-from charlm.layers.reference import values_before_loop
 from charlm.native.operators import table_gradient
 from charlm.native.recurrence import CpuDriver
 from charlm.system.device import autocasts_to_bf16
