@@ -25,9 +25,7 @@ from charlm.system.device import autocasts_to_bf16
 
 
 @torch.no_grad()
-def generating_layer(
-    driver: CpuDriver, input_size: int, call: LayerCall, characters: Lookup | None
-) -> ctypes.Structure:
+def generating_layer(driver: CpuDriver, call: LayerCall, characters: Lookup | None) -> ctypes.Structure:
     """The struct `Arguments` of a layer, without ids. In its tables the part before the loop comes last.
 
     characters: the first layer's input for each character; None above it. The states before the next character fill
@@ -38,8 +36,8 @@ def generating_layer(
     before = before_loop(split)
     nodes = before.program.nodes
     # Above the first layer, the kernel overwrites these windows of zeros.
-    x = state[0].new_zeros(1, B, input_size) if characters is None else characters
-    inputs = replace(loop_inputs(x, call, input_size), T=1, I=input_size, ids=None)
+    x = state[0].new_zeros(1, B, call.inputs) if characters is None else characters
+    inputs = replace(loop_inputs(x, call), T=1, I=call.inputs, ids=None)
     window = new_window(driver, inputs, state, Buffers(), Buffers())
     window.states[:, 1] = window.states[:, 0]
     weights = [matrix(call.parameters, nodes[place]).contiguous() for place in before.products]

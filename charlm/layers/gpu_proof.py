@@ -77,7 +77,7 @@ def random_starts(
     for _ in range(RUNS):
         zeros = tuple(draw(STREAMS, form.hidden).zero_() for _ in passes.states)
         with torch.no_grad():
-            first = LayerCall(plain, parameters, zeros, {})
+            first = LayerCall(plain, parameters, form.inputs, zeros, {})
             _, state = REFERENCE.layer(draw(1, STREAMS, form.inputs), first)
         given = {}
         if options.mask:
@@ -86,7 +86,8 @@ def random_starts(
             given["zoneout"] = draw(*shares, len(passes.states) * form.hidden).sigmoid()
         if options.resets:
             given["keep"] = (draw(STEPS, STREAMS, 1) > -0.5).double()
-        starts.append((draw(STEPS, STREAMS, form.inputs), LayerCall(passes, parameters, state, given)))
+        call = LayerCall(passes, parameters, form.inputs, state, given)
+        starts.append((draw(STEPS, STREAMS, form.inputs), call))
     return starts
 
 
@@ -200,7 +201,7 @@ def _loops(task: Task) -> Iterator[tuple[LayerForm, StateOptions]]:
 
 def prove(form: LayerForm, options: StateOptions, training: bool, driver: GpuDriver, device: torch.device) -> str:
     """Why a driver of its own does not compute what the reference loop does, or "" if it does."""
-    backend = Backend(driver.name, partial(gpu_layer, driver, BufferCache(), form.inputs), driver=driver)
+    backend = Backend(driver.name, partial(gpu_layer, driver, BufferCache()), driver=driver)
     with torch.inference_mode(False), torch.enable_grad():
         with without_autocast(CPU):
             starts = random_starts(form, options, training=training)

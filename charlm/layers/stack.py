@@ -349,7 +349,7 @@ class RecurrentLayers(nn.Module):
             shape = steps, B, len(state) * H
             shares = zoneout_shares(self.cell, self.zoneout, shape, like, training=training, shard=self.shard)
             given["zoneout"] = shares if is_after_TB1 is None else torch.where(is_after_TB1, 1.0, shares)
-        return LayerCall(passes, parameters, state, given)
+        return LayerCall(passes, parameters, form.inputs, state, given)
 
     def generating_layers(
         self, driver: CpuDriver, options: StateOptions, state: RecurrentState, characters: Lookup
@@ -359,7 +359,7 @@ class RecurrentLayers(nn.Module):
         for layer, layer_state in enumerate(self._split_state(state, state[0].shape[1])):
             call = self.layer_call(layer, layer_state, 1, options, training=False)
             inputs = characters if layer == 0 else None
-            layers.append(generating_layer(driver, self.forms[layer].inputs, call, inputs))
+            layers.append(generating_layer(driver, call, inputs))
         return layers
 
     # Backends
