@@ -19,7 +19,7 @@ from charlm.cells.plan import (
     planned,
 )
 from charlm.cells.program import Node, Size
-from charlm.cells.split import Before, before_loop
+from charlm.cells.split import before_loop
 
 BEGINS = (*PRODUCTS, *NORMALIZATIONS)
 """What begins a stage: threads share the units of a stream."""
@@ -50,8 +50,7 @@ def norm_counts(norms: Iterable[Node]) -> Counter[Size]:
 
 def _cell(variant: int, derived: Passes) -> str:
     head = [f"struct Cell{variant} {{", f"static constexpr Index STATES = {len(derived.states)};", _work(derived)]
-    before = _before(derived, before_loop(derived.split))
-    return "\n".join([*head, _forward(derived), _backward(derived), before, "};"])
+    return "\n".join([*head, _forward(derived), _backward(derived), _before(derived), "};"])
 
 
 def _work(derived: Passes) -> str:
@@ -95,14 +94,14 @@ def _backward(derived: Passes) -> str:
     last = [_multiplied_back(of, p) for products in derived.through.values() for p in products]
     if last:
         last = ["member.meet();", *last]
-    return _class("Backward", of, members, [*clear, *_stages(of), *add, *last], _finish(derived, of))
+    return _class("Backward", of, members, [*clear, *_stages(of), *add, *last], _finish(of))
 
 
-def _finish(derived: Passes, of: CppPass) -> list[str]:
+def _finish(of: CppPass) -> list[str]:
     """The function `finish` of the backward pass."""
     lines = []
-    for s, name in enumerate(derived.states):
-        has_skip = str(name in derived.backward.states).lower()
+    for s, name in enumerate(of.passes.states):
+        has_skip = str(name in of.passes.backward.states).lower()
         through = of.through(name, "product{index}.row(b)")
         lines.append(f"gradients.finish({s}, {has_skip}, {through}, b, u, n, i);")
     return [
@@ -115,9 +114,10 @@ def _finish(derived: Passes, of: CppPass) -> list[str]:
     ]
 
 
-def _before(derived: Passes, before: Before) -> str:
+def _before(derived: Passes) -> str:
     """The part before the loop, one step at a time: generation gets the input of a layer step by step."""
-    nodes, split = before.program.nodes, derived.split
+    split, before = derived.split, before_loop(derived.split)
+    nodes = before.program.nodes
     stores: list[Store] = []
     for k, place in enumerate(before.operands):
         if nodes[place].op != "input":

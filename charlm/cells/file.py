@@ -38,22 +38,21 @@ def load_cell(kind: str) -> Cell:
     if registered_cell := _REGISTERED.get(f"{path}:{name}"):
         return registered_cell
     module = _module(path)
-    own_cells = _own_cells(path, module)
+    own_cells = _own_cells(module)
     if not (is_named and name) and len(own_cells) > 1:
         listed = ", ".join(own_cells)
         example = f"{path.name}:{own_cells[0]}"
         raise CellError(f"{path}: found {len(own_cells)} cells, {listed}; allowed: the name of one, such as {example}")
-    return _cell(path, module, name if is_named and name else own_cells[0])
+    return _cell(module, name if is_named and name else own_cells[0])
 
 
 def cells_of_file(path: Path) -> list[Cell]:
     """A cell of each class that a file defines, in its order, as `load_cell` gives it; CellError if there is none."""
-    path = absolute(Path.cwd(), str(path))
-    module = _module(path)
-    names = _own_cells(path, module)
+    module = _module(absolute(Path.cwd(), str(path)))
+    names = _own_cells(module)
     # A class without a step is the base of others.
     names = [name for name in names if getattr(module, name).step is not Cell.step] or names
-    return [_cell(path, module, name) for name in names]
+    return [_cell(module, name) for name in names]
 
 
 _REGISTERED: dict[str, Cell] = {}
@@ -164,12 +163,14 @@ def _importable(folder: Path) -> Iterator[list[Path]]:
         sys.modules.update(others)
 
 
-def _own_cells(path: Path, module: types.ModuleType) -> list[str]:
+def _own_cells(module: types.ModuleType) -> list[str]:
     """Names of the cells that a file defines itself."""
-    classes = {name: value for name, value in vars(module).items() if _is_cell(value)}
-    own_cells = [name for name, value in classes.items() if value.__module__ == module.__name__]
+    own_cells = []
+    for name, value in vars(module).items():
+        if _is_cell(value) and value.__module__ == module.__name__:
+            own_cells.append(name)
     if not own_cells:
-        raise CellError(f"{path}: found no subclass of charlm.cells.Cell; {_ALLOWED}")
+        raise CellError(f"{module.__file__}: found no subclass of charlm.cells.Cell; {_ALLOWED}")
     return own_cells
 
 
@@ -177,10 +178,10 @@ def _is_cell(value: Any) -> bool:
     return inspect.isclass(value) and issubclass(value, Cell) and value is not Cell
 
 
-def _cell(path: Path, module: types.ModuleType, name: str) -> Cell:
-    named = getattr(module, name, None)
+def _cell(module: types.ModuleType, name: str) -> Cell:
+    path, named = module.__file__, getattr(module, name, None)
     if named is None or not _is_cell(named):
-        own_cells = _own_cells(path, module)
+        own_cells = _own_cells(module)
         description = f"no class {name}" if named is None else f"{name}, which is no subclass of charlm.cells.Cell"
         raise CellError(f"{path}: found {description}; allowed: {' | '.join(own_cells)}{nearest(name, own_cells)}")
     _check_class(named)
