@@ -194,6 +194,11 @@ def place_of(cell: type[Cell], attribute: str = "") -> str:
     return f"{file}, line {line}, {cell.__name__}"
 
 
+def fault_of(cell: type[Cell], attribute: str, found: str, allowed: str) -> CellError:
+    """The error of a class, or of an attribute in its body."""
+    return CellError(f"{place_of(cell, attribute)}: found {found}; allowed: {allowed}")
+
+
 # The program of a step
 
 
@@ -289,17 +294,15 @@ def _check_signature(tracing: Parameters) -> None:
     """CellError unless the cell has states, and its step takes them, each in its place."""
     cell = tracing.cell
     if not are_names(cell.states) or not cell.states:
-        where = place_of(type(cell), "states")
-        raise CellError(f'{where}: found states = {cell.states!r:.80}; allowed: different names, as in ("h", "c")')
+        allowed = 'different names, as in ("h", "c")'
+        raise fault_of(type(cell), "states", f"states = {cell.states!r:.80}", allowed)
     if not are_names(cell.internal) or not {*cell.internal} <= {*cell.states[1:]}:
-        where = place_of(type(cell), "internal")
-        raise CellError(
-            f"{where}: found internal = {cell.internal!r:.80}; allowed: a tuple of states, without the first"
-        )
+        allowed = "a tuple of states, without the first"
+        raise fault_of(type(cell), "internal", f"internal = {cell.internal!r:.80}", allowed)
     arguments = ("p", "x", *cell.states)
     signature = f"def step({', '.join(('self', *arguments))})"
     if type(cell).step.__module__ == __name__:  # that of `Cell`
-        raise CellError(f"{place_of(type(cell))}: found no step; allowed: {signature}")
+        raise fault_of(type(cell), "", "no step", signature)
     try:
         written = inspect.signature(cell.step)
         written.bind(tracing, None, *cell.states)

@@ -64,7 +64,6 @@ def _work(derived: Passes) -> str:
 
 
 def _forward(derived: Passes) -> str:
-    """The forward pass."""
     operands = tuple(operand.node for operand in derived.operands)
     of = CppPass(derived, forward_plan(derived, BEGINS), derived.normalizations, operands)
     members = _partials(of)
@@ -75,7 +74,6 @@ def _forward(derived: Passes) -> str:
 
 
 def _backward(derived: Passes) -> str:
-    """The backward pass."""
     of = CppPass(derived, backward_plan(derived, BEGINS), derived.normalizations)
     members = [f"const StateGradients gradients{{a, {len(derived.states)}, slice_H, scratch}};", *_partials(of)]
     for p, product in enumerate(derived.products):
@@ -98,7 +96,6 @@ def _backward(derived: Passes) -> str:
 
 
 def _finish(of: CppPass) -> list[str]:
-    """The function `finish` of the backward pass."""
     lines = []
     for s, name in enumerate(of.passes.states):
         has_skip = str(name in of.passes.backward.states).lower()

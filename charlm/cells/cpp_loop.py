@@ -142,11 +142,9 @@ class LoopText:
         return name
 
     def address(self, vector: Vector) -> str:
-        """The address of a vector's units."""
         return self.of.address(vector, self.pointer(f"{vector.kind}{vector.item}_row", self.of.row(vector)))
 
     def name(self, place: int) -> str:
-        """A value by its name."""
         node = self.nodes[place]
         return f"(Floats{{}} + {node.number!r}f)" if node.op == "constant" else f"v{place}"
 

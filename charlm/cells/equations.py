@@ -107,8 +107,7 @@ class Lines:
         texts: dict[tuple[str, ...], str] = {}
         for state in self.program.states:
             for below in ("", "ₜ₋₁", "ₜ"):
-                subscripts = [below] if below else []
-                texts[state, below] = symbol(state, *subscripts)
+                texts[state, below] = symbol(state, below)
         for name, parameter in self.parameters.items():
             letter = "w" if parameter.columns == "" else "W"
             short = re.sub("^weight", letter, re.sub("^bias", "b", name))

@@ -16,7 +16,7 @@ from pydantic import PydanticUserError, ValidationError
 from pydantic_core import PydanticUndefined
 
 from charlm.cells import CELLS, Cell
-from charlm.cells.cell import are_names, is_in_file, place_of
+from charlm.cells.cell import are_names, fault_of, is_in_file, place_of
 from charlm.cells.check import LARGEST, is_name
 from charlm.cells.stored import MOST_BYTES, SOURCES, StoredCell, digest_of_file
 from charlm.errors import CellError
@@ -195,7 +195,7 @@ def _check_class(cell: type[Cell]) -> None:
 
     def require(holds: bool, attribute: str, found: str, allowed: str) -> None:
         if not holds:
-            raise CellError(f"{place_of(cell, attribute)}: found {found}; allowed: {allowed}")
+            raise fault_of(cell, attribute, found, allowed)
 
     name, initial = cell.__name__, cell.initial
     require(is_name(name), "", f"a class {name}", "a name of ASCII letters, not beginning with _")

@@ -61,10 +61,10 @@ def notation(op: str) -> tuple[str, tuple[int, ...]]:
     return "", ()
 
 
-def symbol(name: str, *below: str) -> str:
-    """A name with subscripts: its own digits and words after a `_`, then those in `below`."""
+def symbol(name: str, below: str = "") -> str:
+    """A name with subscripts: its own digits and words after a `_`, then `below`."""
     text, *words = _SYMBOL.findall(name)
-    for word in (*words, *below):
+    for word in (*words, below) if below else words:
         lowered = word.translate(_LOWERED)
         comma = "," if text[-1] in _DIGITS else ""
         text += f"_{lowered}" if word in words and not word.isdigit() else comma + lowered

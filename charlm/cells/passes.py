@@ -90,7 +90,6 @@ class Passes:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Names of the states."""
         return self.split.loop.states
 
     @functools.cached_property

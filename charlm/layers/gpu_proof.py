@@ -118,7 +118,6 @@ def run(backend: Backend, start: Start) -> Results:
 def moved(start: Start, device: torch.device, dtype: torch.dtype) -> Start:
     """The tensors of a start on a device, in a dtype."""
     x_TBI, call = start
-
     parameters = {name: tensor.to(device, dtype) for name, tensor in call.parameters.items()}
     given = {name: tensor.to(device, dtype) for name, tensor in call.given.items()}
     state = tuple(tensor.to(device, dtype) for tensor in call.state)
