@@ -114,7 +114,8 @@ class CharLM(nn.Module):
         first = len(y_TB) - S
         outputs, last_state = self.outputs(x_TB, state)  # [T, B, H]
         last_state = tuple(tensor.detach() for tensor in last_state)
-        if self._objective_by_kernel(outputs):
+        is_float32 = outputs.dtype == torch.float32
+        if self.projection is None and outputs.is_cpu and is_float32 and works(OUTPUT):
             self.check_weights()
             p, mask, penalties = self.dropout.output, None, (activation_penalty, change_penalty)
             if self.training and p > 0:
@@ -133,9 +134,6 @@ class CharLM(nn.Module):
         if change_penalty and len(outputs) > 1:
             objective = objective + S * change_penalty * F.mse_loss(outputs[1:], outputs[:-1])
         return WindowLoss(objective, total.detach(), last_state)
-
-    def _objective_by_kernel(self, outputs: Tensor) -> bool:
-        return self.projection is None and outputs.is_cpu and outputs.dtype == torch.float32 and works(OUTPUT)
 
     def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """The input of the logits, [T, B, H] after dropout, and the last state."""
@@ -245,7 +243,7 @@ class CharLM(nn.Module):
             return self.layers.select_backend(device, training, resets=self.reads_records)
 
     def generator(self, state: RecurrentState, never: Sequence[int] = ()) -> Generator | None:
-        """Generates characters in a kernel, starting from `state`, but these ids; None if no kernel can."""
+        """What generates characters in a kernel from `state` on, and never draws these ids; None if no kernel can."""
         return generator_of([(self, state)], never)
 
     def clipped_together(self) -> list[list[Tensor]]:
@@ -285,9 +283,9 @@ class CharLM(nn.Module):
 
 
 def generator_of(models: Sequence[tuple[CharLM, RecurrentState]], never: Sequence[int]) -> Generator | None:
-    """Generates characters from the mean of the models' probabilities, each from its state; None if no one kernel can.
+    """What generates characters from the mean of the models' probabilities, each from its state on.
 
-    never: ids that are not drawn.
+    never: ids that are not drawn. None if no kernel can compute all models.
     """
     layers, decoders, kernel = [], [], None
     for model, state in models:
