@@ -136,12 +136,7 @@ class KernelText:
         self.arguments[argument] = None
         return argument.name
 
-    def address(self, kind: str, index: int = 0, size: Size = "H", count: int = 1, k: int = 0) -> str:
-        """The address of this stream's units of vector k, of `count` side by side in an argument."""
-        pointer = self.pointer(kind, index, size)
-        return f"{pointer} + (b * {count} + {k}) * N + u" if count > 1 else f"{pointer} + b * N + u"
-
-    def address_of(self, vector: Vector) -> str:
+    def address(self, vector: Vector) -> str:
         """The address of this stream's units of a vector."""
         kind, index, size, count, k = vector
         if kind == "static":
@@ -149,7 +144,8 @@ class KernelText:
         if kind == "given":
             row = f"{self.pointer(kind, index)} + b * {self.pointer('given_row', index)}"
             return row if size == "" else f"{row} + {k} * N + u"
-        return self.address(_POINTERS.get(kind, kind), index, size if kind == "later" else "H", count, k)
+        pointer = self.pointer(_POINTERS.get(kind, kind), index, size if kind == "later" else "H")
+        return f"{pointer} + (b * {count} + {k}) * N + u" if count > 1 else f"{pointer} + b * N + u"
 
     def load(self, address: str) -> str:
         """A variable with the units at this address; 0 past the last one."""
@@ -158,7 +154,7 @@ class KernelText:
         return self.loads[address]
 
     def read(self, kind: str, index: int = 0) -> str:
-        return self.load(self.address(kind, index))
+        return self.load(self.address(Vector(kind, index)))
 
     def write_to(self, address: str, value: str) -> None:
         self.lines.append(f"tl.store({address}, {value}, inside)")
@@ -180,8 +176,8 @@ class KernelText:
         """The name of a value that is loaded."""
         node = self.nodes[load.value]
         if load.vector.size == "":
-            return self.let(f"v{load.value}", self.load_of_stream(self.address_of(load.vector)))
-        value = self.load(self.address_of(load.vector))
+            return self.let(f"v{load.value}", self.load_of_stream(self.address(load.vector)))
+        value = self.load(self.address(load.vector))
         return self.let(f"v{load.value}", f"{value} != 0") if node.op == "greater" else value
 
     def computed(self, place: int) -> str:
@@ -224,25 +220,25 @@ class KernelText:
         value = self.name(store.value)
         match kind:
             case "operand" | "saved" | "d_product" | "d_window" | "later":
-                self.write_to(self.address_of(store.vector), value)
+                self.write_to(self.address(store.vector), value)
                 if kind == "operand":
                     self.copy(index, value)
                 if kind == "d_product" and self.bf16:
-                    self.write_to(self.address("d_copy", *store.vector[1:]), value)
+                    self.write_to(self.address(store.vector._replace(kind="d_copy")), value)
             case "d_vector":
-                address = self.address_of(store.vector)
+                address = self.address(store.vector)
                 self.write_to(address, f"{self.load(address)} + {value}")
             case "state":
-                self.write_to(self.address("after", index), value)
+                self.write_to(self.address(Vector("after", index)), value)
                 for k, operand in enumerate(self.passes.operands):
                     if operand.state == self.passes.states[index]:
                         self.copy(k, value)
             case "d_state":
-                self.write_to(self.address("d_state", index), value)
+                self.write_to(self.address(store.vector), value)
             case "no_d_state":
-                self.write_to(self.address("d_state", index), "0.0")
+                self.write_to(self.address(Vector("d_state", index)), "0.0")
 
     def copy(self, index: int, value: str) -> None:
         """Copy an operand for its products."""
         if self.bf16:
-            self.write_to(self.address("copy", index), value)
+            self.write_to(self.address(Vector("copy", index)), value)
