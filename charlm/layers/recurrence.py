@@ -156,9 +156,7 @@ class _Loop(KernelFunction):
 
     @staticmethod
     @first_derivative
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, dy_TBH: Tensor | None, *d_last: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy_TBH: Tensor | None, *d_last: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
         tensors: dict[str, Any] = {name: next(saved) for name in _TENSORS}
         lists: dict[str, Any] = {name: list(itertools.islice(saved, length)) for name, length in ctx.lengths.items()}
