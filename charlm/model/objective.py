@@ -32,7 +32,7 @@ def kernel_objective(
     """
     check_ids("targets", targets_TB, len(weight_VH))
     options = scored_steps, penalties, bf16
-    objective, total = _Objective.apply(outputs_TBH, mask, weight_VH, bias_V, targets_TB, options)  # pyright: ignore[reportGeneralTypeIssues]
+    objective, total = _Objective.apply(outputs_TBH, mask, weight_VH, bias_V, targets_TB, options)
     return objective, total
 
 
