@@ -206,15 +206,15 @@ def trace(cell: Cell, square: bool) -> Program:
     """The program of a cell's step, see `Cell.program`; traced anew, because the step may read globals that change."""
     program = _traced(cell, square)
     if _traced(cell, square) != program:
-        raise CellError(
-            f"{Parameters(cell, square).where()}: two calls of step differ; allowed: the same equations in every call; "
-            "use no random numbers, and keep nothing from an earlier call"
+        Parameters(cell, square).fail(
+            "two calls of step differ; allowed: the same equations in every call; use no random numbers, and keep "
+            "nothing from an earlier call"
         )
     for option in cell.initial:
         if (other := _with_another(cell, option, square)) and equations_only(other) != equations_only(program):
-            raise CellError(
-                f"{Parameters(cell, square).where()}: the option {option} is in `initial`, but the equations depend on "
-                "it; allowed: options that only set initial values"
+            Parameters(cell, square).fail(
+                f"the option {option} is in `initial`, but the equations depend on it; allowed: options that only set "
+                "initial values"
             )
     return program
 
