@@ -145,7 +145,7 @@ def _importable(folder: Path) -> Iterator[list[Path]]:
     beside -= sys.stdlib_module_names
 
     def taken() -> dict[str, types.ModuleType]:
-        """The modules of such names, which are imported no more."""
+        """Take the modules with these names from those that are imported."""
         names = [name for name in sys.modules if name.partition(".")[0] in beside]
         return {name: sys.modules.pop(name) for name in names}
 

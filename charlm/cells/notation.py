@@ -72,7 +72,7 @@ def symbol(name: str, below: str = "") -> str:
 
 
 def number_text(number: float) -> str:
-    """Six digits; the root of a short number as such, which six digits would only come near."""
+    """Six digits; or √ of a short number, where six digits are not exact."""
     square = float(f"{number * number:.4g}")
     if float(f"{number:.6g}") != number and math.isclose(square, number * number, rel_tol=1e-14):
         return f"{'−' if number < 0 else ''}√({square:g})"

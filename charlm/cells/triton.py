@@ -46,6 +46,7 @@ class TritonKernel(NamedTuple):
     size: Size
     whole_rows: bool
     arguments: tuple[Argument, ...]
+    text: str
 
 
 TritonStage = tuple[tuple[int, ...], tuple[TritonKernel, ...]]
@@ -73,23 +74,20 @@ from charlm.gpu.functions import (
 @functools.lru_cache(maxsize=256)
 def kernels(passes: Passes, bf16: bool) -> Kernels:
     """The kernels of both passes. bf16: products are in bfloat16, of copies of their operands."""
-    forward, forward_texts = _stages("forward", passes, bf16, forward_plan(passes, PRODUCTS))
-    backward, backward_texts = _stages("backward", passes, bf16, backward_plan(passes, PRODUCTS))
+    forward = _stages("forward", passes, bf16, forward_plan(passes, PRODUCTS))
+    backward = _stages("backward", passes, bf16, backward_plan(passes, PRODUCTS))
+    texts = [kernel.text for _, of_stage in (*forward, *backward) for kernel in of_stage]
     through = tuple(index for indices in passes.through.values() for index in indices)
-    source = "\n\n".join([_HEAD, *forward_texts, *backward_texts])
-    return Kernels(source, forward, [*backward, (through, ())])
+    return Kernels("\n\n".join([_HEAD, *texts]), forward, [*backward, (through, ())])
 
 
-def _stages(name: str, passes: Passes, bf16: bool, plan: Plan) -> tuple[list[TritonStage], list[str]]:
-    """The stages of a pass, and the texts of its kernels."""
+def _stages(name: str, passes: Passes, bf16: bool, plan: Plan) -> list[TritonStage]:
     stages: list[TritonStage] = []
-    texts: list[str] = []
     for k, stage in enumerate(plan.stages):
-        written = [KernelText(passes, bf16, plan, loop).write(f"{name}_{k}_{loop.size}") for loop in stage.loops]
-        texts += [text for _, text in written]
         begins = tuple(plan.numbers[place] for place in stage.begins)
-        stages.append((begins, tuple(kernel for kernel, _ in written)))
-    return stages, texts
+        written = [KernelText(passes, bf16, plan, loop).write(f"{name}_{k}_{loop.size}") for loop in stage.loops]
+        stages.append((begins, tuple(written)))
+    return stages
 
 
 _POINTERS = {"state": "before", "later": "node"}
@@ -108,8 +106,7 @@ class KernelText:
         self.values: dict[int, str] = {}
         self.loads: dict[str, str] = {}
 
-    def write(self, name: str) -> tuple[TritonKernel, str]:
-        """The kernel of the loop, and its text."""
+    def write(self, name: str) -> TritonKernel:
         for step in self.loop.steps:
             if isinstance(step, Store):
                 self.store(step)
@@ -125,7 +122,7 @@ class KernelText:
             lines = [at, "b, u = at // N, at % N", "inside = b < B"]  # B · N may not fit into 32 bits
         head = f"@triton.jit\ndef {name}({names}, BLOCK: tl.constexpr, INDEX: tl.constexpr):\n"
         text = head + "".join(f"    {line}\n" for line in (*lines, *self.lines))
-        return TritonKernel(name, self.loop.size, self.whole_rows, tuple(self.arguments)), text
+        return TritonKernel(name, self.loop.size, self.whole_rows, tuple(self.arguments), text)
 
     def let(self, name: str, expression: str) -> str:
         self.lines.append(f"{name} = {expression}")

@@ -100,7 +100,7 @@ class Graphs:
     """Runs launches, and replays those that it has recorded, in the same stream.
 
     A call is recorded the second time. The least recently used calls and graphs are forgotten. Where a graph fails,
-    this call and all later ones are launched; strict: its error is raised. recorder: makes what records.
+    this call and all later ones are launched; strict: its error is raised. recorder: makes what records launches.
     """
 
     def __init__(

@@ -244,7 +244,7 @@ def _digest(form: LayerForm, options: StateOptions, training: bool, driver: GpuD
 
 @functools.cache
 def _sources() -> str:
-    """Identifies the files that the loop on GPUs, and its proof, are made of."""
+    """A digest of the files that compute the loop on GPUs and prove it."""
     folders = (Path(__file__).parents[1] / name for name in ("cells", "gpu", "layers"))
     files: Iterable[Path] = sorted(file for folder in folders for file in folder.glob("*.py"))
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()

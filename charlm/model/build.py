@@ -45,7 +45,7 @@ def build_model(
 
 
 _MORE_VALUES = 2**22
-"""Numbers that a step may compute of a stream beyond as many as there are weights: 16 MiB."""
+"""How many numbers a step may compute per stream beyond the number of weights: 16 MiB."""
 
 
 def _step_values(program: Program, hidden: int, inputs: int) -> int:
