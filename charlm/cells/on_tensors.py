@@ -1,7 +1,7 @@
 """A program on PyTorch's tensors: the value of each operation. This file alone of the folder imports torch."""
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -28,8 +28,8 @@ class TensorProgram:
 
     Several vectors side by side are one tensor [..., count · units].
 
-    additions: see `Split`. one_hot_size: V if the input is all one-hot vectors, [V, V], which are not given. linear:
-    products with a bias.
+    program: products may have a summand, see `with_sums_in_products`. one_hot_size: V if the input is all one-hot
+    vectors, [V, V], which are not given. linear: products with a bias.
     """
 
     def __init__(
@@ -38,12 +38,15 @@ class TensorProgram:
         ends: Iterable[int],
         parameters: Mapping[str, Tensor],
         *,
-        additions: Mapping[int, tuple[int, int]] | None = None,
         one_hot_size: int = 0,
         linear: Callable[..., Tensor] = F.linear,
     ) -> None:
         self.ends, self.parameters = tuple(ends), parameters
-        self.nodes = _with_products(program.nodes, additions or {}, is_one_hot=one_hot_size > 0)
+        self.nodes = list(program.nodes)
+        if one_hot_size:
+            for place, node in enumerate(program.nodes):
+                if node.op == "product" and program.nodes[node.args[0]].op == "input":
+                    self.nodes[place] = replace(node, op="columns", args=node.args[1:])
         # The order decides in which order autograd adds gradients.
         self.order = ordered(self.ends, lambda place: reversed(self.nodes[place].args))
         self.rows = {parameter.name: max(parameter.stack, 1) * parameter.gates for parameter in program.parameters}
@@ -118,17 +121,6 @@ class TensorProgram:
         return parameter[node.index * H : (node.index + node.count) * H]
 
 
-def _with_products(nodes: Sequence[Node], additions: Mapping[int, tuple[int, int]], is_one_hot: bool) -> list[Node]:
-    """The nodes with what PyTorch computes at once: `product` with what is added, and `columns`, its one-hot form."""
-    found = list(nodes)
-    for place, (product, added) in additions.items():
-        found[place] = replace(nodes[product], args=(*nodes[product].args, added))
-    for place, node in enumerate(found):
-        if is_one_hot and node.op == "product" and nodes[node.args[0]].op == "input":
-            found[place] = replace(node, op="columns", args=node.args[1:])
-    return found
-
-
 def values_before_loop(
     split: Split,
     rows: Tensor | None,
@@ -142,10 +134,9 @@ def values_before_loop(
     rows: of the input; None: all one-hot vectors, of this size. linear: products with a bias.
     """
     before = TensorProgram(
-        split.program,
+        split.with_sums,
         (*split.windows, *split.vectors),
         parameters,
-        additions=split.additions,
         one_hot_size=input_size if rows is None else 0,
         linear=linear,
     )

@@ -19,10 +19,9 @@ class Split(NamedTuple):
     loop: Program
     """The rest. Its leaves are states, constants, and nodes `window` and `static` with an `index` into `windows` or
     `vectors`."""
-    additions: dict[int, tuple[int, int]]
-    """See `additions_of_products`."""
-    loop_additions: dict[int, tuple[int, int]]
-    """The same for the loop."""
+    with_sums: Program
+    """See `with_sums_in_products`."""
+    loop_with_sums: Program
 
 
 def equations_only(program: Program) -> Program:
@@ -57,8 +56,8 @@ def split(program: Program, *, looked_at: bool = False) -> Split:
 
     nodes, new, leaves = _cut(program.nodes, ends, leaf)
     loop = loop.rebuilt(nodes, new)
-    additions, loop_additions = additions_of_products(program), additions_of_products(loop)
-    return Split(program, leaves["window"], leaves["static"], loop, additions, loop_additions)
+    with_sums, loop_with_sums = with_sums_in_products(program), with_sums_in_products(loop)
+    return Split(program, leaves["window"], leaves["static"], loop, with_sums, loop_with_sums)
 
 
 _IN_THE_LOOP = ("constant", "part", "greater")
@@ -88,10 +87,13 @@ def _cut(
     return built, new, {op: tuple(places) for op, places in leaves.items()}
 
 
-def additions_of_products(program: Program) -> dict[int, tuple[int, int]]:
-    """Sums with a product that nothing else uses: the node of the sum → (the product, the other summand)."""
+def with_sums_in_products(program: Program) -> Program:
+    """The program as PyTorch computes it: a product that nothing but a sum uses takes the other summand as args[1].
+
+    It takes the place of the sum.
+    """
     uses = Counter(arg for node in program.nodes for arg in node.args)
-    additions = {}
+    nodes = list(program.nodes)
     for place, node in enumerate(program.nodes):
         if node.op != "add":
             continue
@@ -100,9 +102,9 @@ def additions_of_products(program: Program) -> dict[int, tuple[int, int]]:
             if product.op != "product" or uses[one] > 1 or added.op == "constant":
                 continue
             if product.count == added.count == node.count:
-                additions[place] = (one, other)
+                nodes[place] = replace(product, args=(*product.args, other))
                 break
-    return additions
+    return program._replace(nodes=tuple(nodes))
 
 
 class Before(NamedTuple):

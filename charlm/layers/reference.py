@@ -20,7 +20,7 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
     windows, vectors = values_before_loop(parts, x_TBI, parameters)
     named = (*loop.shown, *loop.gates)
     ends = (*loop.results, *(place for _, place in named))
-    step = TensorProgram(loop, ends, parameters, additions=parts.loop_additions)
+    step = TensorProgram(parts.loop_with_sums, ends, parameters)
     states, outputs = call.state, []
     for t in range(len(x_TBI)):
         values = step(
