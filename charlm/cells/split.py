@@ -114,7 +114,6 @@ class Before(NamedTuple):
     """Its results are the vectors of all windows, in order; its leaves are `input`, `constant` and `static`."""
     vectors: tuple[int, ...]
     """The node of the whole program for each `static`."""
-    products: tuple[int, ...]
     operands: tuple[int, ...]
     """The distinct operands of the products."""
     norms: tuple[Node, ...]
@@ -134,7 +133,6 @@ def before_loop(split: Split) -> Before:
         results += [builder.part(new[place], k) for k in range(nodes[place].count)]
     program = split.program._replace(nodes=tuple(builder.nodes), results=tuple(results), gates=(), shown=())
     program = scalarized(program)
-    products = tuple(place for place, node in enumerate(program.nodes) if node.op == "product")
-    operands = tuple(dict.fromkeys(program.nodes[place].args[0] for place in products))
+    operands = tuple(dict.fromkeys(node.args[0] for node in program.nodes if node.op == "product"))
     norms = tuple(node for node in program.nodes if node.op == "normalize")
-    return Before(program, leaves["static"], products, operands, norms)
+    return Before(program, leaves["static"], operands, norms)

@@ -40,7 +40,7 @@ def generating_layer(driver: CpuDriver, call: LayerCall, characters: Lookup | No
     inputs = replace(loop_inputs(x, call), T=1, I=call.inputs, ids=None)
     window = new_window(driver, inputs, state, Buffers(), Buffers())
     window.states[:, 1] = window.states[:, 0]
-    weights = [matrix(call.parameters, nodes[place]).contiguous() for place in before.products]
+    weights = [matrix(call.parameters, node).contiguous() for node in nodes if node.op == "product"]
     vectors = TensorProgram(split.program, before.vectors, call.parameters, linear=linear)({})
     tables = scratch(window, [window.units(operand.size) if window.bf16 else 0 for operand in call.passes.operands])
     tables["copies"] += copies(B, [window.units(nodes[place].size) for place in before.operands])
