@@ -97,10 +97,9 @@ def _backward(derived: Passes) -> str:
 
 def _finish(of: CppPass) -> list[str]:
     lines = []
-    for s, name in enumerate(of.passes.states):
-        has_skip = str(name in of.passes.backward.states).lower()
-        through = of.through(name, "product{index}.row(b)")
-        lines.append(f"gradients.finish({s}, {has_skip}, {through}, b, u, n, i);")
+    for name in of.passes.states:
+        gradient = of.state_gradient(name, lambda vector: of.address(vector, of.row(vector)))
+        lines.append(f"gradients.finish({gradient}, b, u, n, i);")
     return [
         "// After step 0: store the gradients of the states before it.",
         "void finish() const {",
