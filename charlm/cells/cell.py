@@ -241,8 +241,7 @@ def _traced(cell: Cell, square: bool) -> Program:
     tracing = Parameters(cell, square)
     _check_signature(tracing)
     x = Value(tracing, tracing.builder.put(Node("input", size="I")))
-    leaves = [tracing.builder.put(Node("state", name=name)) for name in cell.states]
-    states = [Value(tracing, place) for place in leaves]
+    states = [Value(tracing, tracing.builder.put(Node("state", name=name))) for name in cell.states]
     try:
         results = cell.step(tracing, x, *states)
     except CellError:
