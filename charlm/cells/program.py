@@ -267,8 +267,6 @@ def scalars(builder: Builder, nodes: Sequence[Node]) -> list[list[int]]:
             one = replace(node, args=tuple(parts[arg][0] for arg in node.args))
             whole = builder.put(one)
             parts.append([builder.part(whole, k) for k in range(node.count)])
-        elif node.op == "constant":
-            parts.append([builder.constant(node.number)])
         elif node.args:
             rows = [tuple(gate(arg, k) for arg in node.args) for k in range(node.count)]
             if node.op in ("normalize", "stop"):
