@@ -22,7 +22,7 @@
     notation.py         how equations are written
     equations.py        a program's equations for people, and their derivative
 
-Nothing but on_tensors.py imports torch. To add a kind: a file here, its class in `CELLS`, and a YAML in configs/.
+Nothing but on_tensors.py imports torch. To add a kind: a file here, its class in `_KINDS`, and a YAML in configs/.
 
 Shape suffixes: T steps, B streams, I inputs, H hidden units, G stacked gates, D recurrence depth, L layers.
 """
@@ -56,8 +56,6 @@ from charlm.cells.step import (
     where,
 )
 
-CELLS: dict[str, type[Cell]] = {
-    **{"rnn": RNN, "lstm": LSTM, "gru": GRU, "rhn": RHN, "slstm": SLSTM},
-    **{"mingru": MinGRU, "minlstm": MinLSTM, "sru": SRU, "mogrifier": Mogrifier},
-}
+_KINDS = (RNN, LSTM, GRU, RHN, SLSTM, MinGRU, MinLSTM, SRU, Mogrifier)
+CELLS: dict[str, type[Cell]] = {cell.model_fields["kind"].default: cell for cell in _KINDS}
 """Every kind by its name."""

@@ -5,7 +5,7 @@ import functools
 import inspect
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, get_args
 
@@ -36,9 +36,6 @@ class Cell(Section):
     """Options that only set initial values, so a run that starts from trained weights may change them."""
     meanings: ClassVar[dict[str, tuple[str, ...]]] = {}
     """Names on pages for states, candidates and gates; for a gate also its effect at 0 and at 1. Not in checkpoints."""
-
-    reduced: "ClassVar[Callable[[Cell], tuple[Any, ...]] | None]" = None
-    """Reduces a cell of a file to its programs, for pickle. stored.py sets it, which file.py imports."""
 
     model_config = ConfigDict(validate_default=True)
 
@@ -82,8 +79,11 @@ class Cell(Section):
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Another process may lack the class of a cell that is not built in: it gets the programs instead."""
-        reduced = Cell.reduced
-        return reduced(self) if reduced and is_in_file(self.kind) else super().__reduce_ex__(protocol)
+        if not is_in_file(self.kind):
+            return super().__reduce_ex__(protocol)
+        from charlm.cells.stored import reduced  # which imports this file
+
+        return reduced(self)
 
     def with_options(self, section: Mapping[str, Any]) -> "Cell":
         """A cell of this class with the options of a config's section; ValidationError if they are not allowed."""
@@ -194,6 +194,11 @@ def place_of(cell: type[Cell], attribute: str = "") -> str:
     return f"{file}, line {line}, {cell.__name__}"
 
 
+def fault_of(cell: type[Cell], attribute: str, found: str, allowed: str) -> CellError:
+    """The error of a class, or of an attribute in its body."""
+    return CellError(f"{place_of(cell, attribute)}: found {found}; allowed: {allowed}")
+
+
 # The program of a step
 
 
@@ -201,15 +206,15 @@ def trace(cell: Cell, square: bool) -> Program:
     """The program of a cell's step, see `Cell.program`; traced anew, because the step may read globals that change."""
     program = _traced(cell, square)
     if _traced(cell, square) != program:
-        raise CellError(
-            f"{Parameters(cell, square).where()}: two calls of step differ; allowed: the same equations in every call; "
-            "use no random numbers, and keep nothing from an earlier call"
+        Parameters(cell, square).fail(
+            "two calls of step differ; allowed: the same equations in every call; use no random numbers, and keep "
+            "nothing from an earlier call"
         )
     for option in cell.initial:
         if (other := _with_another(cell, option, square)) and equations_only(other) != equations_only(program):
-            raise CellError(
-                f"{Parameters(cell, square).where()}: the option {option} is in `initial`, but the equations depend on "
-                "it; allowed: options that only set initial values"
+            Parameters(cell, square).fail(
+                f"the option {option} is in `initial`, but the equations depend on it; allowed: options that only set "
+                "initial values"
             )
     return program
 
@@ -236,8 +241,7 @@ def _traced(cell: Cell, square: bool) -> Program:
     tracing = Parameters(cell, square)
     _check_signature(tracing)
     x = Value(tracing, tracing.builder.put(Node("input", size="I")))
-    leaves = [tracing.builder.put(Node("state", name=name)) for name in cell.states]
-    states = [Value(tracing, place) for place in leaves]
+    states = [Value(tracing, tracing.builder.put(Node("state", name=name))) for name in cell.states]
     try:
         results = cell.step(tracing, x, *states)
     except CellError:
@@ -289,17 +293,15 @@ def _check_signature(tracing: Parameters) -> None:
     """CellError unless the cell has states, and its step takes them, each in its place."""
     cell = tracing.cell
     if not are_names(cell.states) or not cell.states:
-        where = place_of(type(cell), "states")
-        raise CellError(f'{where}: found states = {cell.states!r:.80}; allowed: different names, as in ("h", "c")')
+        allowed = 'different names, as in ("h", "c")'
+        raise fault_of(type(cell), "states", f"states = {cell.states!r:.80}", allowed)
     if not are_names(cell.internal) or not {*cell.internal} <= {*cell.states[1:]}:
-        where = place_of(type(cell), "internal")
-        raise CellError(
-            f"{where}: found internal = {cell.internal!r:.80}; allowed: a tuple of states, without the first"
-        )
+        allowed = "a tuple of states, without the first"
+        raise fault_of(type(cell), "internal", f"internal = {cell.internal!r:.80}", allowed)
     arguments = ("p", "x", *cell.states)
     signature = f"def step({', '.join(('self', *arguments))})"
     if type(cell).step.__module__ == __name__:  # that of `Cell`
-        raise CellError(f"{place_of(type(cell))}: found no step; allowed: {signature}")
+        raise fault_of(type(cell), "", "no step", signature)
     try:
         written = inspect.signature(cell.step)
         written.bind(tracing, None, *cell.states)

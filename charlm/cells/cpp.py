@@ -19,7 +19,7 @@ from charlm.cells.plan import (
     planned,
 )
 from charlm.cells.program import Node, Size
-from charlm.cells.split import Before, before_loop
+from charlm.cells.split import before_loop
 
 BEGINS = (*PRODUCTS, *NORMALIZATIONS)
 """What begins a stage: threads share the units of a stream."""
@@ -50,8 +50,7 @@ def norm_counts(norms: Iterable[Node]) -> Counter[Size]:
 
 def _cell(variant: int, derived: Passes) -> str:
     head = [f"struct Cell{variant} {{", f"static constexpr Index STATES = {len(derived.states)};", _work(derived)]
-    before = _before(derived, before_loop(derived.split))
-    return "\n".join([*head, _forward(derived), _backward(derived), before, "};"])
+    return "\n".join([*head, _forward(derived), _backward(derived), _before(derived), "};"])
 
 
 def _work(derived: Passes) -> str:
@@ -65,7 +64,6 @@ def _work(derived: Passes) -> str:
 
 
 def _forward(derived: Passes) -> str:
-    """The forward pass."""
     operands = tuple(operand.node for operand in derived.operands)
     of = CppPass(derived, forward_plan(derived, BEGINS), derived.normalizations, operands)
     members = _partials(of)
@@ -76,7 +74,6 @@ def _forward(derived: Passes) -> str:
 
 
 def _backward(derived: Passes) -> str:
-    """The backward pass."""
     of = CppPass(derived, backward_plan(derived, BEGINS), derived.normalizations)
     members = [f"const StateGradients gradients{{a, {len(derived.states)}, slice_H, scratch}};", *_partials(of)]
     for p, product in enumerate(derived.products):
@@ -95,16 +92,14 @@ def _backward(derived: Passes) -> str:
     last = [_multiplied_back(of, p) for products in derived.through.values() for p in products]
     if last:
         last = ["member.meet();", *last]
-    return _class("Backward", of, members, [*clear, *_stages(of), *add, *last], _finish(derived, of))
+    return _class("Backward", of, members, [*clear, *_stages(of), *add, *last], _finish(of))
 
 
-def _finish(derived: Passes, of: CppPass) -> list[str]:
-    """The function `finish` of the backward pass."""
+def _finish(of: CppPass) -> list[str]:
     lines = []
-    for s, name in enumerate(derived.states):
-        has_skip = str(name in derived.backward.states).lower()
-        through = of.through(name, "product{index}.row(b)")
-        lines.append(f"gradients.finish({s}, {has_skip}, {through}, b, u, n, i);")
+    for name in of.passes.states:
+        gradient = of.state_gradient(name, lambda vector: of.address(vector, of.row(vector)))
+        lines.append(f"gradients.finish({gradient}, b, u, n, i);")
     return [
         "// After step 0: store the gradients of the states before it.",
         "void finish() const {",
@@ -115,9 +110,10 @@ def _finish(derived: Passes, of: CppPass) -> list[str]:
     ]
 
 
-def _before(derived: Passes, before: Before) -> str:
+def _before(derived: Passes) -> str:
     """The part before the loop, one step at a time: generation gets the input of a layer step by step."""
-    nodes, split = before.program.nodes, derived.split
+    split, before = derived.split, before_loop(derived.split)
+    nodes = before.program.nodes
     stores: list[Store] = []
     for k, place in enumerate(before.operands):
         if nodes[place].op != "input":

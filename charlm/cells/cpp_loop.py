@@ -6,6 +6,7 @@ u is the first, n how many there are, i the number of the group among those of t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from charlm.cells.operations import OPERATIONS, in_code
@@ -89,10 +90,14 @@ class CppPass:
             return f"{row} + {_GROUPS[kind]}" + (f" * {count} + {k} * W" if count > 1 else "")
         return f"{row} + {k} * {units(size)} + u" if count > 1 else f"{row} + u"
 
-    def through(self, state: str, row: str) -> str:
-        """The sum of the gradients of a state through products that read it. row: of product {index}."""
-        terms = [f"load({row.format(index=p)} + i * W)" for p in self.passes.through[state]]
-        return " + ".join(terms) or "Floats{}"
+    def state_gradient(self, name: str, address: Callable[[Vector], str]) -> str:
+        """The arguments for a state's gradient, see `StateGradients` in recurrence.h.
+
+        Its number, whether the step reads it other than by products, and its gradient through the products.
+        """
+        s, has_skip = self.passes.states.index(name), str(name in self.passes.backward.states).lower()
+        through = [f"load({address(Vector('product', p))})" for p in self.passes.through[name]]
+        return f"{s}, {has_skip}, {' + '.join(through) or 'Floats{}'}"
 
 
 class LoopText:
@@ -142,11 +147,9 @@ class LoopText:
         return name
 
     def address(self, vector: Vector) -> str:
-        """The address of a vector's units."""
         return self.of.address(vector, self.pointer(f"{vector.kind}{vector.item}_row", self.of.row(vector)))
 
     def name(self, place: int) -> str:
-        """A value by its name."""
         node = self.nodes[place]
         return f"(Floats{{}} + {node.number!r}f)" if node.op == "constant" else f"v{place}"
 
@@ -164,7 +167,7 @@ class LoopText:
         node = self.nodes[place]
         match node.op:
             case "d_state":
-                return self.arrived(node)
+                return f"gradients.after_step({self.of.state_gradient(node.name, self.address)}, t, b, u, n, i)"
             case "normalized":
                 mean = self.pointer(f"saved_mean{node.index}", f"{self.of.moments(node.index)}[1]")
                 return f"({self.name(node.args[0])} - {mean}) * {self.saved_scale(node.index)}"
@@ -176,15 +179,6 @@ class LoopText:
                 if self.nodes[arg].op == "constant":
                     args[k] = f"{self.nodes[arg].number!r}f"
         return in_code("cpp", node.op, *args)
-
-    def arrived(self, node: Node) -> str:
-        """The gradient of a state after the step."""
-        passes = self.of.passes
-        for p in passes.through[node.name]:
-            self.address(Vector("product", p))
-        s, has_skip = passes.states.index(node.name), str(node.name in passes.backward.states).lower()
-        through = self.of.through(node.name, "product{index}_row")
-        return f"gradients.after_step({s}, {has_skip}, {through}, t, b, u, n, i)"
 
     def saved_scale(self, norm: int) -> str:
         """1/σ of a normalization, as the forward pass has saved it."""

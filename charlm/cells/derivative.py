@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from charlm.cells.cell import Cell
 from charlm.cells.operations import OPERATIONS, UNARY, Formula
-from charlm.cells.passes import Backward, Forward, Operand, Passes, Product, Rows, numbered, numbers
+from charlm.cells.passes import Backward, Forward, Operand, Passes, Product, Rows, numbers
 from charlm.cells.program import Builder, Node, Program, Size, needed, scalarized
 from charlm.cells.split import Split, split
 from charlm.cells.state_options import PLAIN, StateOptions, with_options
@@ -46,11 +46,11 @@ def derive(split: Split) -> Passes:
     """Both passes of a split program."""
     loop = scalarized(split.loop)
     nodes = loop.nodes
-    product_indices = numbered(nodes, "product")
     operand_indices: dict[int, int] = {}
     products: list[Product] = []
-    for place in product_indices:
-        node = nodes[place]
+    for node in nodes:
+        if node.op != "product":
+            continue
         operand = operand_indices.setdefault(node.args[0], len(operand_indices))
         products.append(Product(node.name, node.index, node.count, node.size, operand, node.transposed))
     operands: list[Operand] = []
@@ -61,23 +61,20 @@ def derive(split: Split) -> Passes:
     graph = GradientGraph(loop)
     forward_nodes = graph.forward.nodes
     loads = _in_memory(loop, operand_indices)
-    saved: dict[Size, list[int]] = {}
+    saved: dict[Size, Rows] = {}
     for place in values_to_save(forward_nodes, loads, graph.values):
         size = forward_nodes[place].size
-        slots = saved.setdefault(size, [])
-        loads[place] = Node("saved", size=size, index=len(slots))
-        slots.append(place)
-    backward_nodes, new = with_loads(forward_nodes, graph, loads)
+        others = saved.get(size, ())
+        loads[place] = Node("saved", size=size, index=len(others))
+        saved[size] = (*others, place)
+    backward_nodes, new = with_loads(graph, loads)
 
-    states = dict(zip(loop.states, loop.results, strict=True))
-    saved_rows = {size: tuple(places) for size, places in saved.items()}
-    forward = Forward(forward_nodes, states, saved_rows)
+    forward = Forward(forward_nodes, dict(zip(loop.states, loop.results, strict=True)), saved)
     d_states = {name: new[place] for name, place in graph.states.items()}
     d_rows: dict[str, dict[int, Rows]] = {"product": {}, "window": {}, "static": {}}
     for place, vectors in graph.rows.items():
-        node = nodes[place]
-        index = product_indices[place] if node.op == "product" else node.index
-        d_rows[node.op][index] = tuple(new[vector] for vector in vectors)
+        index = graph.numbers.get(place, nodes[place].index)
+        d_rows[nodes[place].op][index] = tuple(new[vector] for vector in vectors)
     backward = Backward(backward_nodes, d_states, d_rows["product"], d_rows["window"], d_rows["static"])
     normalizations = tuple(node for node in nodes if node.op == "normalize")
     return Passes(split, tuple(operands), tuple(products), normalizations, forward, backward)
@@ -132,12 +129,10 @@ class GradientGraph:
         node = self.loop.nodes[place]
         letters = dict(zip("yab", (place, *node.args), strict=False))
 
-        def lookup_in_forward(part: Formula) -> int | None:
-            return letters.get(part.op)
-
         def lookup(part: Formula) -> int | None:
             if part.op == "in_forward":
-                return self.value(_put_formula(self.forward, part.args[0], lookup_in_forward, node.size))
+                in_forward = _put_formula(self.forward, part.args[0], lambda letter: letters.get(letter.op), node.size)
+                return self.value(in_forward)
             if part.op == "d":
                 return self.of[place]
             return self.value(letters[part.op]) if part.op in letters else None
@@ -281,12 +276,9 @@ def values_to_save(nodes: Sequence[Node], memory: Container[int], required: Cont
 # 3. The backward pass with loads
 
 
-def with_loads(
-    forward: Sequence[Node], graph: GradientGraph, loads: Mapping[int, Node]
-) -> tuple[list[Node], dict[int, int]]:
+def with_loads(graph: GradientGraph, loads: Mapping[int, Node]) -> tuple[list[Node], dict[int, int]]:
     """The backward pass, and the new place of each node of the graph. loads: the nodes that load forward values."""
-    back = Builder()
-    norms = numbered(forward, "normalize")
+    back, forward = Builder(), graph.forward.nodes
 
     def copy(node: Node, args: Rows) -> int:
         if node.op in OPERATIONS:
@@ -303,7 +295,7 @@ def with_loads(
             continue
         args = tuple(values[arg] for arg in node.args)
         if node.op == "normalize":
-            values[place] = back.put(Node("normalized", args, 1, node.size, index=norms[place]))
+            values[place] = back.put(Node("normalized", args, 1, node.size, index=graph.numbers[place]))
         elif node.op == "stop":
             values[place] = args[0]
         else:

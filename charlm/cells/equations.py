@@ -17,7 +17,6 @@ from dataclasses import replace
 from charlm.cells.derivative import GradientGraph
 from charlm.cells.notation import EXPLAINED, notation, number_text, readable_nodes, symbol
 from charlm.cells.operations import ATOM, LEAVES, OPERATIONS, UNARY
-from charlm.cells.passes import numbered
 from charlm.cells.program import EPSILON, Builder, Node, Program, needed, scalars
 
 _LONGEST = 100
@@ -108,8 +107,7 @@ class Lines:
         texts: dict[tuple[str, ...], str] = {}
         for state in self.program.states:
             for below in ("", "ₜ₋₁", "ₜ"):
-                subscripts = [below] if below else []
-                texts[state, below] = symbol(state, *subscripts)
+                texts[state, below] = symbol(state, below)
         for name, parameter in self.parameters.items():
             letter = "w" if parameter.columns == "" else "W"
             short = re.sub("^weight", letter, re.sub("^bias", "b", name))
@@ -229,8 +227,8 @@ def _backward_lines(program: Program) -> Lines:
     list(forward.lines())  # which names values
     in_vectors = Builder()
     vectors = scalars(in_vectors, program.nodes)
-    results = tuple(vectors[place][0] for place in program.results)
-    single = program._replace(nodes=tuple(in_vectors.nodes), results=results, gates=(), shown=())
+    single = program._replace(gates=(), shown=())
+    single = single.rebuilt(in_vectors.nodes, [places[0] for places in vectors])
     known: dict[int, str] = {}
     wholes: dict[tuple[str, ...], str] = {}
     for place, name in forward.names.items():
@@ -244,8 +242,8 @@ def _backward_lines(program: Program) -> Lines:
 
     graph = GradientGraph(single)
     both = Builder(graph.forward.nodes)  # the forward pass, and behind it the backward pass
-    gradients = _put_gradients(both, single, graph)
-    results = _state_gradients(both, single, graph, gradients)
+    gradients = _put_gradients(both, graph)
+    results = _state_gradients(both, graph, gradients)
     fixed = {parameter.name for parameter in program.parameters if parameter.fixed}
     ends = []
     for place, rows in graph.rows.items():
@@ -277,10 +275,10 @@ def _backward_lines(program: Program) -> Lines:
     return back
 
 
-def _put_gradients(builder: Builder, program: Program, graph: GradientGraph) -> list[int]:
+def _put_gradients(builder: Builder, graph: GradientGraph) -> list[int]:
     """Put the nodes of a program's gradients into the builder of their values; returns their places."""
-    products = [*numbered(program.nodes, "product")]
-    norms = [*numbered(program.nodes, "normalize")]
+    products = [node for node in graph.loop.nodes if node.op == "product"]
+    norms = [node for node in graph.loop.nodes if node.op == "normalize"]
     places: list[int] = []
     for node in graph.back.nodes:
         args = tuple(places[arg] for arg in node.args)
@@ -290,13 +288,12 @@ def _put_gradients(builder: Builder, program: Program, graph: GradientGraph) -> 
         elif node.op in OPERATIONS:
             places.append(_with_sign_in_front(builder, node, args))
         elif node.op == "normalize_back":
-            norm = program.nodes[norms[node.index]]
+            norm = norms[node.index]
             op = "rms_normalize_back" if norm.is_rms else node.op
             args = (norm.args[0], args[0])
             places.append(builder.put(replace(node, op=op, args=args, number=norm.number)))
         elif node.op == "product_back":
-            product = program.nodes[products[node.index]]
-            places.append(builder.put(replace(product, op=node.op, args=args, count=1)))
+            places.append(builder.put(replace(products[node.index], op=node.op, args=args, count=1)))
         else:
             places.append(builder.put(node))
     return places
@@ -316,20 +313,16 @@ def _with_sign_in_front(builder: Builder, node: Node, args: tuple[int, ...]) -> 
     return builder.apply("sub", builder.constant(0.0), result) if is_negative else result
 
 
-def _state_gradients(
-    builder: Builder, program: Program, graph: GradientGraph, gradients: Sequence[int]
-) -> tuple[int, ...]:
+def _state_gradients(builder: Builder, graph: GradientGraph, gradients: Sequence[int]) -> tuple[int, ...]:
     """The gradient of each state before the step, with the share of the products that read it."""
-    products = [program.nodes[place] for place in numbered(program.nodes, "product")]
+    nodes = graph.loop.nodes
+    products = [node for node in nodes if node.op == "product"]
     results = []
-    for name in program.states:
-        state = program.nodes.index(Node("state", name=name))
-        terms = [gradients[graph.states[name]]] if name in graph.states else []
+    for name in graph.loop.states:
+        state = nodes.index(Node("state", name=name))
+        total = gradients[graph.states[name]] if name in graph.states else builder.constant(0.0)
         for node, place in zip(graph.back.nodes, gradients, strict=True):
             if node.op == "product_back" and products[node.index].args[0] == state:
-                terms.append(place)
-        total, *others = terms or [builder.constant(0.0)]
-        for term in others:
-            total = builder.apply("add", total, term)
+                total = builder.apply("add", total, place)
         results.append(total)
     return tuple(results)

@@ -16,7 +16,7 @@ from pydantic import PydanticUserError, ValidationError
 from pydantic_core import PydanticUndefined
 
 from charlm.cells import CELLS, Cell
-from charlm.cells.cell import are_names, is_in_file, place_of
+from charlm.cells.cell import are_names, fault_of, is_in_file, place_of
 from charlm.cells.check import LARGEST, is_name
 from charlm.cells.stored import MOST_BYTES, SOURCES, StoredCell, digest_of_file
 from charlm.errors import CellError
@@ -38,22 +38,21 @@ def load_cell(kind: str) -> Cell:
     if registered_cell := _REGISTERED.get(f"{path}:{name}"):
         return registered_cell
     module = _module(path)
-    own_cells = _own_cells(path, module)
+    own_cells = _own_cells(module)
     if not (is_named and name) and len(own_cells) > 1:
         listed = ", ".join(own_cells)
         example = f"{path.name}:{own_cells[0]}"
         raise CellError(f"{path}: found {len(own_cells)} cells, {listed}; allowed: the name of one, such as {example}")
-    return _cell(path, module, name if is_named and name else own_cells[0])
+    return _cell(module, name if is_named and name else own_cells[0])
 
 
 def cells_of_file(path: Path) -> list[Cell]:
     """A cell of each class that a file defines, in its order, as `load_cell` gives it; CellError if there is none."""
-    path = absolute(Path.cwd(), str(path))
-    module = _module(path)
-    names = _own_cells(path, module)
+    module = _module(absolute(Path.cwd(), str(path)))
+    names = _own_cells(module)
     # A class without a step is the base of others.
     names = [name for name in names if getattr(module, name).step is not Cell.step] or names
-    return [_cell(path, module, name) for name in names]
+    return [_cell(module, name) for name in names]
 
 
 _REGISTERED: dict[str, Cell] = {}
@@ -71,25 +70,20 @@ def registered(cell: Any) -> Iterator[dict[str, Any]]:
         raise TypeError(f"cell: found {cell!r}; allowed: a subclass of charlm.cells.Cell, or an object of one")
     options = cell.model_dump(exclude_unset=True, exclude={"kind"}) if isinstance(cell, Cell) else {}
     kind = own_class.model_fields["kind"].default
-    if CELLS.get(kind) is own_class:
-        yield _as_settings(kind, options)
-        return
-    if not isinstance(cell, Cell) or not is_in_file(cell.kind):
-        _check_class(own_class)
-        file = getattr(sys.modules.get(own_class.__module__), "__file__", None) or ""
-        if not is_in_file(file):  # as "<stdin>", or a script without an ending
-            file = f"{own_class.__module__}.py"
-        cell = own_class.model_construct(kind=f"{absolute(Path.cwd(), file)}:{own_class.__name__}")
-    _REGISTERED[cell.kind] = cell
-    try:
-        yield _as_settings(cell.kind, options)
-    finally:
-        _REGISTERED.pop(cell.kind, None)
-
-
-def _as_settings(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    if CELLS.get(kind) is not own_class:
+        if not isinstance(cell, Cell) or not is_in_file(cell.kind):
+            _check_class(own_class)
+            file = getattr(sys.modules.get(own_class.__module__), "__file__", None) or ""
+            if not is_in_file(file):  # as "<stdin>", or a script without an ending
+                file = f"{own_class.__module__}.py"
+            cell = own_class.model_construct(kind=f"{absolute(Path.cwd(), file)}:{own_class.__name__}")
+        kind = cell.kind
+        _REGISTERED[kind] = cell
     section = {"kind": kind, **options}
-    return {f"model.cell.{name}": value for name, value in section.items()}
+    try:
+        yield {f"model.cell.{name}": value for name, value in section.items()}
+    finally:
+        _REGISTERED.pop(kind, None)
 
 
 def absolute(folder: Path, path: str) -> Path:
@@ -151,7 +145,7 @@ def _importable(folder: Path) -> Iterator[list[Path]]:
     beside -= sys.stdlib_module_names
 
     def taken() -> dict[str, types.ModuleType]:
-        """The modules of such names, which are imported no more."""
+        """Take the modules with these names from those that are imported."""
         names = [name for name in sys.modules if name.partition(".")[0] in beside]
         return {name: sys.modules.pop(name) for name in names}
 
@@ -169,12 +163,14 @@ def _importable(folder: Path) -> Iterator[list[Path]]:
         sys.modules.update(others)
 
 
-def _own_cells(path: Path, module: types.ModuleType) -> list[str]:
+def _own_cells(module: types.ModuleType) -> list[str]:
     """Names of the cells that a file defines itself."""
-    classes = {name: value for name, value in vars(module).items() if _is_cell(value)}
-    own_cells = [name for name, value in classes.items() if value.__module__ == module.__name__]
+    own_cells = []
+    for name, value in vars(module).items():
+        if _is_cell(value) and value.__module__ == module.__name__:
+            own_cells.append(name)
     if not own_cells:
-        raise CellError(f"{path}: found no subclass of charlm.cells.Cell; {_ALLOWED}")
+        raise CellError(f"{module.__file__}: found no subclass of charlm.cells.Cell; {_ALLOWED}")
     return own_cells
 
 
@@ -182,10 +178,10 @@ def _is_cell(value: Any) -> bool:
     return inspect.isclass(value) and issubclass(value, Cell) and value is not Cell
 
 
-def _cell(path: Path, module: types.ModuleType, name: str) -> Cell:
-    named = getattr(module, name, None)
+def _cell(module: types.ModuleType, name: str) -> Cell:
+    path, named = module.__file__, getattr(module, name, None)
     if named is None or not _is_cell(named):
-        own_cells = _own_cells(path, module)
+        own_cells = _own_cells(module)
         description = f"no class {name}" if named is None else f"{name}, which is no subclass of charlm.cells.Cell"
         raise CellError(f"{path}: found {description}; allowed: {' | '.join(own_cells)}{nearest(name, own_cells)}")
     _check_class(named)
@@ -199,7 +195,7 @@ def _check_class(cell: type[Cell]) -> None:
 
     def require(holds: bool, attribute: str, found: str, allowed: str) -> None:
         if not holds:
-            raise CellError(f"{place_of(cell, attribute)}: found {found}; allowed: {allowed}")
+            raise fault_of(cell, attribute, found, allowed)
 
     name, initial = cell.__name__, cell.initial
     require(is_name(name), "", f"a class {name}", "a name of ASCII letters, not beginning with _")

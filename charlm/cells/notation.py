@@ -61,10 +61,10 @@ def notation(op: str) -> tuple[str, tuple[int, ...]]:
     return "", ()
 
 
-def symbol(name: str, *below: str) -> str:
-    """A name with subscripts: its own digits and words after a `_`, then those in `below`."""
+def symbol(name: str, below: str = "") -> str:
+    """A name with subscripts: its own digits and words after a `_`, then `below`."""
     text, *words = _SYMBOL.findall(name)
-    for word in (*words, *below):
+    for word in (*words, below) if below else words:
         lowered = word.translate(_LOWERED)
         comma = "," if text[-1] in _DIGITS else ""
         text += f"_{lowered}" if word in words and not word.isdigit() else comma + lowered
@@ -72,7 +72,7 @@ def symbol(name: str, *below: str) -> str:
 
 
 def number_text(number: float) -> str:
-    """Six digits; the root of a short number as such, which six digits would only come near."""
+    """Six digits; or √ of a short number, where six digits are not exact."""
     square = float(f"{number * number:.4g}")
     if float(f"{number:.6g}") != number and math.isclose(square, number * number, rel_tol=1e-14):
         return f"{'−' if number < 0 else ''}√({square:g})"

@@ -126,7 +126,6 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 UNARY = tuple(op for op, operation in OPERATIONS.items() if operation.arity == 1 and op != "stop")
-BINARY = tuple(op for op, operation in OPERATIONS.items() if operation.arity == 2)
 LEAVES = ("input", "state", "constant", "vector")
 OVER_UNITS = ("product", "part", "normalize")
 """What a program has besides `OPERATIONS`, see `Node`: values of no arguments, and of one."""

@@ -16,6 +16,7 @@ a program they have:
 """
 
 import functools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -90,7 +91,6 @@ class Passes:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """Names of the states."""
         return self.split.loop.states
 
     @functools.cached_property
@@ -160,13 +160,14 @@ class Passes:
         return any({"H", "I"} <= {nodes[arg].size for arg in node.args} for node in unit_by_unit)
 
 
-def numbered(nodes: Sequence[Node], op: str) -> dict[int, int]:
-    """The index in `Passes` of each product or normalization of the forward pass, by its place."""
-    places = (place for place, node in enumerate(nodes) if node.op == op)
-    return {place: number for number, place in enumerate(places)}
-
-
 def numbers(nodes: Sequence[Node]) -> dict[int, int]:
     """The index in `Passes` of each product and normalization of a pass, by its place."""
-    back = {place: node.index for place, node in enumerate(nodes) if node.op in ("product_back", "normalize_back")}
-    return numbered(nodes, "product") | numbered(nodes, "normalize") | back
+    counts: Counter[str] = Counter()
+    indices: dict[int, int] = {}
+    for place, node in enumerate(nodes):
+        if node.op in ("product", "normalize"):
+            indices[place] = counts[node.op]
+            counts[node.op] += 1
+        elif node.op in ("product_back", "normalize_back"):
+            indices[place] = node.index
+    return indices

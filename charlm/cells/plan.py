@@ -16,6 +16,7 @@ An RHN of depth 2 also has a stage 2: it begins with the product of what stage 1
 stage 2 needs is stored there: as `later`, unless it is stored anyway.
 """
 
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -231,25 +232,24 @@ def planned(
             where.setdefault(store.value, store.vector)
 
     read, computed = _needed_where(nodes, home, memory, stores, begins)
-    counts: dict[Size, int] = {}
+    counts: Counter[Size] = Counter()
     for place in sorted(computed):
         if place not in where and not read[place] <= computed[place]:
             size = loop_size(nodes[place].size)
-            where[place] = Vector("later", counts.get(size, 0), size)
-            counts[size] = counts.get(size, 0) + 1
+            where[place] = Vector("later", counts[size], size)
+            counts[size] += 1
             stores.append((home[place], Store(where[place], (place,))))
 
-    values_of: dict[tuple[int, Size], list[int]] = {}
-    stores_of: dict[tuple[int, Size], list[Store]] = {}
+    values_of: dict[tuple[int, Size], list[int]] = defaultdict(list)
+    stores_of: dict[tuple[int, Size], list[Store]] = defaultdict(list)
     for place in sorted(computed):
         for stage in computed[place]:
-            values_of.setdefault((stage, loop_size(nodes[place].size)), []).append(place)
+            values_of[stage, loop_size(nodes[place].size)].append(place)
     for stage, store in stores:
-        stores_of.setdefault((stage, loop_size(store.vector.size)), []).append(store)
+        stores_of[stage, loop_size(store.vector.size)].append(store)
     loops: list[list[Loop]] = [[] for _ in range(last + 1)]
     for stage, size in dict.fromkeys((*values_of, *stores_of)):
-        key = stage, size
-        loops[stage].append(Loop(size, _steps(nodes, where, values_of.get(key, []), stores_of.get(key, []))))
+        loops[stage].append(Loop(size, _steps(nodes, where, values_of[stage, size], stores_of[stage, size])))
     firsts: list[list[int]] = [[] for _ in loops]
     for place in sorted(home):
         if nodes[place].op in begins:
@@ -266,7 +266,7 @@ def _needed_where(
     begins: Collection[str],
 ) -> tuple[dict[int, set[int]], dict[int, set[int]]]:
     """The stages whose loops read each value, and the stages whose loops compute it."""
-    read: dict[int, set[int]] = {place: set() for place in home}
+    read: dict[int, set[int]] = defaultdict(set)
     for stage, store in stores:
         for value in store.values:
             read[value].add(stage)
@@ -296,17 +296,17 @@ def _steps(
                 ready.add(place)
                 steps.append(Load(place, where[place]))
 
-    stores_at: dict[int, list[Store]] = {}
+    stores_at: dict[int, list[Store]] = defaultdict(list)
     for store in stores:
         place = len(nodes) if store.vector.kind in _STATES else max(store.values)
-        stores_at.setdefault(place, []).append(store)
+        stores_at[place].append(store)
     computed = {*values}
     for place in sorted(computed | stores_at.keys()):
         if place in computed:
             load(nodes[place].args)
             ready.add(place)
             steps.append(place)
-        for store in stores_at.get(place, []):
+        for store in stores_at[place]:
             load(store.values)
             steps.append(store)
     return tuple(steps)

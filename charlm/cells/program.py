@@ -5,7 +5,7 @@ A program is a list of nodes in the order of computation; a node's place is its 
 """
 
 import hashlib
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -26,11 +26,10 @@ MATRIX_STARTS = ("identity", "orthogonal")
 """Initial values of a matrix besides numbers."""
 Start = float | str | bytes | None
 """The initial value of a matrix, or of a row of a vector: a number for all entries, a name in MATRIX_STARTS, or the
-bytes of an array of float64; None: drawn at random. Of an array that a checkpoint leaves out a text that begins with
-ARRAY: its weights have the values."""
+bytes of an array of float64; None: drawn at random. A checkpoint, whose weights hold the values, has a digest in place
+of an array."""
 ARRAY = "array "
-
-
+"""Before the digest of an array."""
 START = "start"
 """The parameter that learned initial states have, see charlm/cells/state_options.py; no step may declare it."""
 
@@ -128,15 +127,24 @@ class Program(NamedTuple):
         """Names of the tensors that a call gives besides the input."""
         return tuple(node.name for node in self.nodes if node.op == "given")
 
+    def rebuilt(self, nodes: Sequence[Node], new: Sequence[int] | Mapping[int, int]) -> "Program":
+        """The program with these nodes; new: the place of each old node among them."""
+        return self._replace(
+            nodes=tuple(nodes),
+            results=tuple(new[place] for place in self.results),
+            gates=tuple((name, new[place]) for name, place in self.gates),
+            shown=tuple((name, new[place]) for name, place in self.shown),
+        )
+
     def recurrent(self) -> tuple[str, ...]:
         """Names of the matrices that are trained and multiply something of size H inside the loop over time."""
         kinds = when(self.nodes)
-        fixed = {parameter.name for parameter in self.parameters if parameter.fixed}
-        names = []
+        trained = {parameter.name for parameter in self.parameters if not parameter.fixed}
+        names: dict[str, None] = {}
         for node in self.nodes:
             if node.op == "product" and kinds[node.args[0]] == LOOP and self.nodes[node.args[0]].size == "H":
-                names.append(node.name)
-        return tuple(dict.fromkeys(name for name in names if name not in fixed))
+                names[node.name] = None
+        return tuple(name for name in names if name in trained)
 
 
 STATIC, WINDOW, LOOP = 0, 1, 2
@@ -152,27 +160,26 @@ def when(nodes: Sequence[Node]) -> list[int]:
     return kinds
 
 
-def ordered(ends: Iterable[int], arguments: Callable[[int], Iterable[int]], known: Container[int] = ()) -> list[int]:
-    """What `ends` need, each after its arguments, depth first; without `known` values and what only they need."""
+def ordered(ends: Iterable[int], arguments: Callable[[int], Iterable[int]]) -> list[int]:
+    """What `ends` need, each after its arguments, depth first."""
     found: dict[int, None] = {}
     waiting = [*ends][::-1]
     while waiting:  # no recursion: a step may have thousands of operations
-        place = waiting[-1]
-        if place in found or place in known:
-            waiting.pop()
-            continue
-        missing = [arg for arg in arguments(place) if arg not in found and arg not in known]
+        missing = [arg for arg in arguments(waiting[-1]) if arg not in found]
         if missing:
             waiting += missing[::-1]
         else:
-            waiting.pop()
-            found[place] = None
+            found[waiting.pop()] = None
     return list(found)
 
 
 def needed(nodes: Sequence[Node], ends: Iterable[int], leaves: Container[int] = ()) -> list[int]:
     """The places of the nodes that `ends` need, ascending; without what only `leaves` need."""
-    return sorted(ordered(ends, lambda place: () if place in leaves else nodes[place].args))
+    places = {*ends}
+    for place in reversed(range(len(nodes))):  # what needs a value comes behind it
+        if place in places and place not in leaves:
+            places.update(nodes[place].args)
+    return sorted(places)
 
 
 class Builder:
@@ -242,12 +249,7 @@ def scalarized(program: Program) -> Program:
     """The same program in single vectors. Only products and leaves keep several, and `part` takes one of them."""
     builder = Builder()
     single = [places[0] for places in scalars(builder, program.nodes)]
-    return program._replace(
-        nodes=tuple(builder.nodes),
-        results=tuple(single[place] for place in program.results),
-        gates=tuple((name, single[place]) for name, place in program.gates),
-        shown=tuple((name, single[place]) for name, place in program.shown),
-    )
+    return program.rebuilt(builder.nodes, single)
 
 
 def scalars(builder: Builder, nodes: Sequence[Node]) -> list[list[int]]:
@@ -265,8 +267,6 @@ def scalars(builder: Builder, nodes: Sequence[Node]) -> list[list[int]]:
             one = replace(node, args=tuple(parts[arg][0] for arg in node.args))
             whole = builder.put(one)
             parts.append([builder.part(whole, k) for k in range(node.count)])
-        elif node.op == "constant":
-            parts.append([builder.constant(node.number)])
         elif node.args:
             rows = [tuple(gate(arg, k) for arg in node.args) for k in range(node.count)]
             if node.op in ("normalize", "stop"):

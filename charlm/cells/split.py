@@ -19,30 +19,27 @@ class Split(NamedTuple):
     loop: Program
     """The rest. Its leaves are states, constants, and nodes `window` and `static` with an `index` into `windows` or
     `vectors`."""
-    additions: dict[int, tuple[int, int]]
-    """See `additions_of_products`."""
-    loop_additions: dict[int, tuple[int, int]]
-    """The same for the loop."""
+    with_sums: Program
+    """See `with_sums_in_products`."""
+    loop_with_sums: Program
 
 
 def equations_only(program: Program) -> Program:
     """What the new states need, without initial values of what is trained: equal for steps that compute the same."""
     nodes, new, _ = _cut(program.nodes, program.results, lambda place: None)
-    results = tuple(new[place] for place in program.results)
     parameters = []
     for one in program.parameters:
         starts = without_arrays(one.starts) if one.fixed else ()
         parameters.append(one._replace(starts=starts, bound=None))
-    return program._replace(nodes=tuple(nodes), results=results, parameters=tuple(parameters), gates=(), shown=())
+    return program._replace(parameters=tuple(parameters), gates=(), shown=()).rebuilt(nodes, new)
 
 
 def split(program: Program, *, looked_at: bool = False) -> Split:
     """Split a program, without initial values and what no result needs. looked_at: with what people look at."""
     program = program._replace(parameters=tuple(one._replace(starts=()) for one in program.parameters))
     kinds = when(program.nodes)
-    gates = program.gates if looked_at else ()
-    shown = program.shown if looked_at else ()
-    ends = [*program.results, *(place for _, place in (*gates, *shown))]
+    loop = program if looked_at else program._replace(gates=(), shown=())
+    ends = [*loop.results, *(place for _, place in (*loop.gates, *loop.shown))]
     # Whether a value can be computed for all steps, as a product, a normalization, or a sum of these. Elementwise
     # functions stay in the loop: computing them there costs less than writing and reading their results.
     linear: list[bool] = []
@@ -58,15 +55,9 @@ def split(program: Program, *, looked_at: bool = False) -> Split:
         return "window" if kinds[place] == WINDOW else "static"
 
     nodes, new, leaves = _cut(program.nodes, ends, leaf)
-    loop = program._replace(
-        nodes=tuple(nodes),
-        results=tuple(new[place] for place in program.results),
-        gates=tuple((name, new[place]) for name, place in gates),
-        shown=tuple((name, new[place]) for name, place in shown),
-    )
-    additions = additions_of_products(program)
-    loop_additions = additions_of_products(loop)
-    return Split(program, leaves["window"], leaves["static"], loop, additions, loop_additions)
+    loop = loop.rebuilt(nodes, new)
+    with_sums, loop_with_sums = with_sums_in_products(program), with_sums_in_products(loop)
+    return Split(program, leaves["window"], leaves["static"], loop, with_sums, loop_with_sums)
 
 
 _IN_THE_LOOP = ("constant", "part", "greater")
@@ -96,10 +87,13 @@ def _cut(
     return built, new, {op: tuple(places) for op, places in leaves.items()}
 
 
-def additions_of_products(program: Program) -> dict[int, tuple[int, int]]:
-    """Sums with a product that nothing else uses: the node of the sum → (the product, the other summand)."""
+def with_sums_in_products(program: Program) -> Program:
+    """The program as PyTorch computes it: a product that nothing but a sum uses takes the other summand as args[1].
+
+    It takes the place of the sum.
+    """
     uses = Counter(arg for node in program.nodes for arg in node.args)
-    additions = {}
+    nodes = list(program.nodes)
     for place, node in enumerate(program.nodes):
         if node.op != "add":
             continue
@@ -108,9 +102,9 @@ def additions_of_products(program: Program) -> dict[int, tuple[int, int]]:
             if product.op != "product" or uses[one] > 1 or added.op == "constant":
                 continue
             if product.count == added.count == node.count:
-                additions[place] = (one, other)
+                nodes[place] = replace(product, args=(*product.args, other))
                 break
-    return additions
+    return program._replace(nodes=tuple(nodes))
 
 
 class Before(NamedTuple):
@@ -120,7 +114,6 @@ class Before(NamedTuple):
     """Its results are the vectors of all windows, in order; its leaves are `input`, `constant` and `static`."""
     vectors: tuple[int, ...]
     """The node of the whole program for each `static`."""
-    products: tuple[int, ...]
     operands: tuple[int, ...]
     """The distinct operands of the products."""
     norms: tuple[Node, ...]
@@ -140,7 +133,6 @@ def before_loop(split: Split) -> Before:
         results += [builder.part(new[place], k) for k in range(nodes[place].count)]
     program = split.program._replace(nodes=tuple(builder.nodes), results=tuple(results), gates=(), shown=())
     program = scalarized(program)
-    products = tuple(place for place, node in enumerate(program.nodes) if node.op == "product")
-    operands = tuple(dict.fromkeys(program.nodes[place].args[0] for place in products))
+    operands = tuple(dict.fromkeys(node.args[0] for node in program.nodes if node.op == "product"))
     norms = tuple(node for node in program.nodes if node.op == "normalize")
-    return Before(program, leaves["static"], products, operands, norms)
+    return Before(program, leaves["static"], operands, norms)

@@ -130,9 +130,4 @@ def _rebuilt(program: Program, put: Callable[[Builder, int, Node], int]) -> Prog
     builder, new = Builder(), list[int]()
     for place, node in enumerate(program.nodes):
         new.append(put(builder, place, replace(node, args=tuple(new[arg] for arg in node.args))))
-    return program._replace(
-        nodes=tuple(builder.nodes),
-        results=tuple(new[place] for place in program.results),
-        gates=tuple((name, new[place]) for name, place in program.gates),
-        shown=tuple((name, new[place]) for name, place in program.shown),
-    )
+    return program.rebuilt(builder.nodes, new)

@@ -170,12 +170,9 @@ def _with_step(section: Mapping[str, Any], *step: Any) -> StoredCell:
     return StoredCell.model_validate(section).with_step(*step)
 
 
-def _reduced(cell: Cell) -> tuple[Any, ...]:
+def reduced(cell: Cell) -> tuple[Any, ...]:
     """A cell of a file as its programs, for pickle."""
     return _with_step, (cell.model_dump(mode="json"), *_step_of(cell))
-
-
-Cell.reduced = _reduced
 
 
 # The JSON. Its types are checked here, everything else by `check`.

@@ -1,12 +1,17 @@
 """The symbols on which a step is traced: they record what it computes, and refuse what a program cannot say."""
 
+from __future__ import annotations
+
 import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from charlm.cells.operations import OPERATIONS
-from charlm.cells.program import Builder, Node
+from charlm.cells.program import Node
+
+if TYPE_CHECKING:
+    from charlm.cells.step import Parameters
 
 ALLOWED = (
     "allowed: + − × ÷, powers, < and >, exp, log, tanh, sigmoid, softplus, log_sigmoid, relu, sqrt, abs, clamp, "
@@ -14,40 +19,30 @@ ALLOWED = (
 )
 
 
-class Tracing(Protocol):
-    """What records the step, see `Parameters`."""
-
-    builder: Builder
-
-    def apply(self, op: str, *operands: Any) -> "Value": ...
-
-    def fail(self, fault: str) -> NoReturn: ...
-
-
-def _operator(op: str, *, reflected: bool = False) -> "Callable[[Value, Any], Value]":
+def _operator(op: str, *, reflected: bool = False) -> Callable[[Value, Any], Value]:
     """The method of an operator; reflected: of the value on its right."""
 
-    def method(self: "Value", other: Any) -> "Value":
+    def method(self: Value, other: Any) -> Value:
         operands = (other, self) if reflected else (self, other)
         return self.tracing.apply(op, *operands)
 
     return method
 
 
-def _comparison(*, reflected: bool = False, inverted: bool = False) -> "Callable[[Value, Any], Condition]":
+def _comparison(*, reflected: bool = False, inverted: bool = False) -> Callable[[Value, Any], Condition]:
     """The method of a > b; reflected: of b > a; inverted: where that does not hold. So a >= b is b > a, inverted."""
 
-    def method(self: "Value", other: Any) -> "Condition":
+    def method(self: Value, other: Any) -> Condition:
         operands = (other, self) if reflected else (self, other)
         return Condition(self.tracing, self.tracing.apply("greater", *operands).place, inverted)
 
     return method
 
 
-def _logical(sign: str, op: str) -> "Callable[[Value, Any], Condition]":
+def _logical(sign: str, op: str) -> Callable[[Value, Any], Condition]:
     """The method of an operator between comparisons; op: of their numbers, above 0 where the result holds."""
 
-    def method(self: "Value", other: Any) -> "Condition":
+    def method(self: Value, other: Any) -> Condition:
         if not isinstance(self, Condition) or not isinstance(other, Condition):
             self.tracing.fail(
                 f"{sign} needs comparisons on both sides; allowed: for example where((a > 0) {sign} (b > 0), a, b)"
@@ -60,7 +55,7 @@ def _logical(sign: str, op: str) -> "Callable[[Value, Any], Condition]":
 def _refused(fault: str) -> Any:
     """The method of what a program cannot say."""
 
-    def method(self: "Value", *args: Any, **kwargs: Any) -> NoReturn:
+    def method(self: Value, *args: Any, **kwargs: Any) -> NoReturn:
         self.tracing.fail(fault)
 
     return method
@@ -69,14 +64,14 @@ def _refused(fault: str) -> Any:
 class Value:
     """A symbolic vector, or several side by side: how it is computed, without numbers."""
 
-    def __init__(self, tracing: Tracing, place: int) -> None:
+    def __init__(self, tracing: Parameters, place: int) -> None:
         self.tracing, self.place = tracing, place
 
     @property
     def node(self) -> Node:
         return self.tracing.builder.nodes[self.place]
 
-    def __iter__(self) -> "Iterator[Value]":
+    def __iter__(self) -> Iterator[Value]:
         """The vectors that are side by side."""
         places = [self.tracing.builder.part(self.place, k) for k in range(len(self))]
         return iter([Value(self.tracing, place) for place in places])
@@ -91,7 +86,7 @@ class Value:
             )
         return self.node.count
 
-    def __getitem__(self, index: int) -> "Value":
+    def __getitem__(self, index: int) -> Value:
         if type(index) is not int or not -len(self) <= index < len(self):
             found = "a slice" if isinstance(index, slice | tuple) else f"{index!r:.40}"
             self.tracing.fail(f"found {found} as an index; allowed: 0 to {len(self) - 1}, one of the gates")
@@ -129,16 +124,16 @@ class Value:
     __truediv__ = _operator("div")
     __rtruediv__ = _operator("div", reflected=True)
 
-    def __pow__(self, exponent: Any) -> "Value":
+    def __pow__(self, exponent: Any) -> Value:
         return _power(self, exponent)
 
-    def __neg__(self) -> "Value":
+    def __neg__(self) -> Value:
         return self.tracing.apply("sub", 0.0, self)
 
-    def __abs__(self) -> "Value":
+    def __abs__(self) -> Value:
         return self.tracing.apply("max", self, -self)
 
-    def where(self, condition: Any, other: Any) -> "Value":
+    def where(self, condition: Any, other: Any) -> Value:
         """torch's method: the vector itself where the condition holds."""
         return self.tracing.apply("where", condition, self, other)
 
@@ -147,15 +142,15 @@ class Value:
         if name in FUNCTIONS and name not in NO_METHODS:
             return functools.partial(FUNCTIONS[name], self)
         fault = f"a vector of a step, such as a state of H units, has no {name}"
-        raise AttributeError(f"{fault}; {_instead(name) or ALLOWED}", name=name, obj=self)
+        raise AttributeError(f"{fault}; {_instead(name)}", name=name, obj=self)
 
     @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> "Value":
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Value:
         """Functions of torch that are operations, as torch.tanh(x)."""
         tracing = next(_values([*args, *(kwargs or {}).values()])).tracing
         name, options = getattr(function, "__name__", str(function)), dict(kwargs or {})
         if name not in FUNCTIONS:
-            tracing.fail(f"torch's {name} is no operation of a step; " + (_instead(name) or ALLOWED))
+            tracing.fail(f"torch's {name} is no operation of a step; {_instead(name)}")
         if options.pop("inplace", False):
             tracing.fail(f"torch's {name} with inplace=True, which changes a vector; allowed: inplace=False")
         if name != "where" and not (args and isinstance(args[0], Value)):
@@ -170,7 +165,7 @@ class Value:
 class Condition(Value):
     """A comparison: what `where` takes."""
 
-    def __init__(self, tracing: Tracing, place: int, inverted: bool = False) -> None:
+    def __init__(self, tracing: Parameters, place: int, inverted: bool = False) -> None:
         super().__init__(tracing, place)
         self.inverted = inverted
         """Whether it holds where the node does not."""
@@ -178,7 +173,7 @@ class Condition(Value):
     def __iter__(self) -> Iterator[Value]:
         return (Condition(self.tracing, value.place, self.inverted) for value in super().__iter__())
 
-    def __invert__(self) -> "Condition":
+    def __invert__(self) -> Condition:
         return Condition(self.tracing, self.place, inverted=not self.inverted)
 
     @property
@@ -197,12 +192,12 @@ def _values(arguments: Iterable[Any]) -> Iterator[Value]:
 
 
 def _instead(name: str) -> str:
+    """What a step may write in place of a function of torch."""
     instead = (NO_METHODS | INSTEAD).get(name)
-    return f"write {instead} instead" if instead else ""
+    return f"write {instead} instead" if instead else ALLOWED
 
 
 # Functions and methods of torch
-
 
 _MOST_FACTORS = 8
 """The largest exponent of a power, which becomes a product."""

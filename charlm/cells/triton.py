@@ -46,6 +46,7 @@ class TritonKernel(NamedTuple):
     size: Size
     whole_rows: bool
     arguments: tuple[Argument, ...]
+    text: str
 
 
 TritonStage = tuple[tuple[int, ...], tuple[TritonKernel, ...]]
@@ -73,23 +74,20 @@ from charlm.gpu.functions import (
 @functools.lru_cache(maxsize=256)
 def kernels(passes: Passes, bf16: bool) -> Kernels:
     """The kernels of both passes. bf16: products are in bfloat16, of copies of their operands."""
-    forward, forward_texts = _stages("forward", passes, bf16, forward_plan(passes, PRODUCTS))
-    backward, backward_texts = _stages("backward", passes, bf16, backward_plan(passes, PRODUCTS))
+    forward = _stages("forward", passes, bf16, forward_plan(passes, PRODUCTS))
+    backward = _stages("backward", passes, bf16, backward_plan(passes, PRODUCTS))
+    texts = [kernel.text for _, of_stage in (*forward, *backward) for kernel in of_stage]
     through = tuple(index for indices in passes.through.values() for index in indices)
-    source = "\n\n".join([_HEAD, *forward_texts, *backward_texts])
-    return Kernels(source, forward, [*backward, (through, ())])
+    return Kernels("\n\n".join([_HEAD, *texts]), forward, [*backward, (through, ())])
 
 
-def _stages(name: str, passes: Passes, bf16: bool, plan: Plan) -> tuple[list[TritonStage], list[str]]:
-    """The stages of a pass, and the texts of its kernels."""
+def _stages(name: str, passes: Passes, bf16: bool, plan: Plan) -> list[TritonStage]:
     stages: list[TritonStage] = []
-    texts: list[str] = []
     for k, stage in enumerate(plan.stages):
-        written = [KernelText(passes, bf16, plan, loop).write(f"{name}_{k}_{loop.size}") for loop in stage.loops]
-        texts += [text for _, text in written]
         begins = tuple(plan.numbers[place] for place in stage.begins)
-        stages.append((begins, tuple(kernel for kernel, _ in written)))
-    return stages, texts
+        written = [KernelText(passes, bf16, plan, loop).write(f"{name}_{k}_{loop.size}") for loop in stage.loops]
+        stages.append((begins, tuple(written)))
+    return stages
 
 
 _POINTERS = {"state": "before", "later": "node"}
@@ -108,8 +106,7 @@ class KernelText:
         self.values: dict[int, str] = {}
         self.loads: dict[str, str] = {}
 
-    def write(self, name: str) -> tuple[TritonKernel, str]:
-        """The kernel of the loop, and its text."""
+    def write(self, name: str) -> TritonKernel:
         for step in self.loop.steps:
             if isinstance(step, Store):
                 self.store(step)
@@ -125,7 +122,7 @@ class KernelText:
             lines = [at, "b, u = at // N, at % N", "inside = b < B"]  # B · N may not fit into 32 bits
         head = f"@triton.jit\ndef {name}({names}, BLOCK: tl.constexpr, INDEX: tl.constexpr):\n"
         text = head + "".join(f"    {line}\n" for line in (*lines, *self.lines))
-        return TritonKernel(name, self.loop.size, self.whole_rows, tuple(self.arguments)), text
+        return TritonKernel(name, self.loop.size, self.whole_rows, tuple(self.arguments), text)
 
     def let(self, name: str, expression: str) -> str:
         self.lines.append(f"{name} = {expression}")
@@ -136,12 +133,7 @@ class KernelText:
         self.arguments[argument] = None
         return argument.name
 
-    def address(self, kind: str, index: int = 0, size: Size = "H", count: int = 1, k: int = 0) -> str:
-        """The address of this stream's units of vector k, of `count` side by side in an argument."""
-        pointer = self.pointer(kind, index, size)
-        return f"{pointer} + (b * {count} + {k}) * N + u" if count > 1 else f"{pointer} + b * N + u"
-
-    def address_of(self, vector: Vector) -> str:
+    def address(self, vector: Vector) -> str:
         """The address of this stream's units of a vector."""
         kind, index, size, count, k = vector
         if kind == "static":
@@ -149,7 +141,8 @@ class KernelText:
         if kind == "given":
             row = f"{self.pointer(kind, index)} + b * {self.pointer('given_row', index)}"
             return row if size == "" else f"{row} + {k} * N + u"
-        return self.address(_POINTERS.get(kind, kind), index, size if kind == "later" else "H", count, k)
+        pointer = self.pointer(_POINTERS.get(kind, kind), index, size if kind == "later" else "H")
+        return f"{pointer} + (b * {count} + {k}) * N + u" if count > 1 else f"{pointer} + b * N + u"
 
     def load(self, address: str) -> str:
         """A variable with the units at this address; 0 past the last one."""
@@ -158,7 +151,7 @@ class KernelText:
         return self.loads[address]
 
     def read(self, kind: str, index: int = 0) -> str:
-        return self.load(self.address(kind, index))
+        return self.load(self.address(Vector(kind, index)))
 
     def write_to(self, address: str, value: str) -> None:
         self.lines.append(f"tl.store({address}, {value}, inside)")
@@ -180,8 +173,8 @@ class KernelText:
         """The name of a value that is loaded."""
         node = self.nodes[load.value]
         if load.vector.size == "":
-            return self.let(f"v{load.value}", self.load_of_stream(self.address_of(load.vector)))
-        value = self.load(self.address_of(load.vector))
+            return self.let(f"v{load.value}", self.load_of_stream(self.address(load.vector)))
+        value = self.load(self.address(load.vector))
         return self.let(f"v{load.value}", f"{value} != 0") if node.op == "greater" else value
 
     def computed(self, place: int) -> str:
@@ -224,25 +217,25 @@ class KernelText:
         value = self.name(store.value)
         match kind:
             case "operand" | "saved" | "d_product" | "d_window" | "later":
-                self.write_to(self.address_of(store.vector), value)
+                self.write_to(self.address(store.vector), value)
                 if kind == "operand":
                     self.copy(index, value)
                 if kind == "d_product" and self.bf16:
-                    self.write_to(self.address("d_copy", *store.vector[1:]), value)
+                    self.write_to(self.address(store.vector._replace(kind="d_copy")), value)
             case "d_vector":
-                address = self.address_of(store.vector)
+                address = self.address(store.vector)
                 self.write_to(address, f"{self.load(address)} + {value}")
             case "state":
-                self.write_to(self.address("after", index), value)
+                self.write_to(self.address(Vector("after", index)), value)
                 for k, operand in enumerate(self.passes.operands):
                     if operand.state == self.passes.states[index]:
                         self.copy(k, value)
             case "d_state":
-                self.write_to(self.address("d_state", index), value)
+                self.write_to(self.address(store.vector), value)
             case "no_d_state":
-                self.write_to(self.address("d_state", index), "0.0")
+                self.write_to(self.address(Vector("d_state", index)), "0.0")
 
     def copy(self, index: int, value: str) -> None:
         """Copy an operand for its products."""
         if self.bf16:
-            self.write_to(self.address("copy", index), value)
+            self.write_to(self.address(Vector("copy", index)), value)

@@ -68,8 +68,8 @@ def _uneven(plan: Plan, rows: Sequence[dict[str, Any]]) -> str:
         updates = ", ".join(f"{each:,}" for each in row["updates"])
         made.append(f"{short_name(row['cell'])}: {updates}")
     return (
-        f"seeds made different numbers of updates ({'; '.join(made)}), on a busy machine or because of early stopping: the scores "
-        "are not of equal trainings; --plain --equal updates does not depend on speed"
+        f"seeds made different numbers of updates ({'; '.join(made)}), on a busy machine or because of early "
+        "stopping: the scores are not of equal trainings; --plain --equal updates does not depend on speed"
     )
 
 

@@ -14,13 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from charlm.cells.on_tensors import matrix
+from charlm.cells.on_tensors import TensorProgram, matrix
 from charlm.cells.operations import OPERATIONS
 from charlm.cells.program import STATIC, ordered, units, when
 from charlm.errors import CharlmError
 from charlm.inference.trained import TrainedModel
 from charlm.layers.backend import LayerForm
-from charlm.layers.reference import TensorProgram
 from charlm.model import CharLM
 
 Input = str | Tensor | np.generic | np.ndarray[Any, Any]

@@ -100,7 +100,7 @@ class Graphs:
     """Runs launches, and replays those that it has recorded, in the same stream.
 
     A call is recorded the second time. The least recently used calls and graphs are forgotten. Where a graph fails,
-    this call and all later ones are launched; strict: its error is raised. recorder: makes what records.
+    this call and all later ones are launched; strict: its error is raised. recorder: makes what records launches.
     """
 
     def __init__(
@@ -123,29 +123,29 @@ class Graphs:
     def run(self, call: Hashable, launches: Launches, device: torch.device) -> None:
         """Run launches. call: equal for two calls that launch the same on the same addresses of this device."""
         if not self.enabled:
-            return launches()
+            launches()
+            return
         with _ALONE:
             self._run((call, device, stream_of(device)), launches, device)
-        return None
 
     def _run(self, call: Hashable, launches: Launches, device: torch.device) -> None:
         if replay := self._recorded.get(call):
             self._recorded.move_to_end(call)
             self.replays += 1
             try:
-                return replay()
+                replay()
+                return
             except RuntimeError as error:
                 self._give_up(error)
         launches()
         if call not in self._launched:
             _put(self._launched, call, None, self._capacity)
-            return None
+            return
         del self._launched[call]
         try:
             _put(self._recorded, call, self._record(launches, device), self._capacity)
         except RuntimeError as error:
             self._give_up(error)
-        return None
 
     def _give_up(self, error: RuntimeError) -> None:
         if self._strict:

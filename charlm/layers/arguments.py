@@ -58,8 +58,7 @@ def check_state(name: str, state: Any, names: Sequence[str], shape: tuple[int, .
     """A state is a tuple of tensors of one shape, by name. order: of the input, see `order_of`."""
     if not isinstance(state, tuple | list) or len(state) != len(names):
         count = f" of {len(state)}" if isinstance(state, tuple | list) else ""
-        found = f"{type(state).__name__}{count}"
         listed = f"{names[0]}," if len(names) == 1 else ", ".join(names)
-        raise TypeError(f"{name}: found a {found}; allowed: a tuple ({listed}) of tensors")
+        raise TypeError(f"{name}: found a {type(state).__name__}{count}; allowed: a tuple ({listed}) of tensors")
     for one, tensor in zip(names, state, strict=True):
         check_tensor(f"{name} {one} of an input {order}", tensor, shape, like.dtype, like.device)

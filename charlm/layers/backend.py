@@ -76,6 +76,8 @@ class LayerCall(NamedTuple):
     """Of the cell's step, with the options of the call."""
     parameters: dict[str, Tensor]
     """By name, in the order of the program's; weight dropout is already applied."""
+    inputs: int
+    """I, the size of the input."""
     state: LayerState
     given: dict[str, Tensor]
     """What the step reads besides the input, by name, see charlm/cells/state_options.py."""

@@ -6,20 +6,18 @@ first layer looks it up in a table with one row per character; the layers above 
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from charlm.cells.cpp import norm_counts
-from charlm.cells.on_tensors import matrix
-from charlm.cells.program import units
+from charlm.cells.on_tensors import TensorProgram, matrix
 from charlm.cells.split import before_loop
-from charlm.cells.window import LoopInputs
 from charlm.layers.backend import LayerCall, Lookup
 from charlm.layers.buffers import Buffers
 from charlm.layers.operators import linear
-from charlm.layers.recurrence import matrices, new_window, values_before_loop
-from charlm.layers.reference import TensorProgram
+from charlm.layers.recurrence import loop_inputs, new_window
 from charlm.native.compiler import Kernel
 from charlm.native.loading import run
 from charlm.native.recurrence import CpuDriver, copies, partials, scratch
@@ -27,49 +25,28 @@ from charlm.system.device import autocasts_to_bf16
 
 
 @torch.no_grad()
-def generating_layer(
-    driver: CpuDriver, input_size: int, call: LayerCall, characters: Lookup | None
-) -> ctypes.Structure:
+def generating_layer(driver: CpuDriver, call: LayerCall, characters: Lookup | None) -> ctypes.Structure:
     """The struct `Arguments` of a layer, without ids. In its tables the part before the loop comes last.
 
     characters: the first layer's input for each character; None above it. The states before the next character fill
     both halves of [S, 2, B, H]. The windows above the first layer are scratch [B, n].
     """
-    split, parameters, state = call.passes.split, call.parameters, call.state
-    B, H = state[0].shape
+    split, state = call.passes.split, call.state
+    B = len(state[0])
     before = before_loop(split)
-    nodes, all_nodes = before.program.nodes, split.program.nodes
-    if characters is None:
-        windows = []
-        for place in split.windows:
-            width = all_nodes[place].count * units(all_nodes[place].size, H, input_size)
-            windows.append(state[0].new_empty(B, width))
-    else:
-        windows, _ = values_before_loop(split, characters.table_VI, parameters, input_size)
-    ends = (*split.vectors, *before.vectors)
-    static = TensorProgram(split.program, ends, parameters, linear=linear)
-    vectors = [vector.contiguous() for vector in static({})]
-    inputs = LoopInputs(
-        passes=call.passes,
-        T=1,
-        B=B,
-        H=H,
-        I=input_size,
-        bf16=autocasts_to_bf16(),
-        saved_steps=1,
-        weights=matrices(call.passes, parameters),
-        windows=windows,
-        vectors=vectors[: len(split.vectors)],
-        given=[call.given[name] for name in call.passes.given],
-    )
+    nodes = before.program.nodes
+    # Above the first layer, the kernel overwrites these windows of zeros.
+    x = state[0].new_zeros(1, B, call.inputs) if characters is None else characters
+    inputs = replace(loop_inputs(x, call), T=1, I=call.inputs, ids=None)
     window = new_window(driver, inputs, state, Buffers(), Buffers())
     window.states[:, 1] = window.states[:, 0]
-    weights = [matrix(parameters, nodes[place]).contiguous() for place in before.products]
+    weights = [matrix(call.parameters, node).contiguous() for node in nodes if node.op == "product"]
+    vectors = TensorProgram(split.program, before.vectors, call.parameters, linear=linear)({})
     tables = scratch(window, [window.units(operand.size) for operand in call.passes.operands])
     tables["copies"] += copies(B, [window.units(nodes[place].size) for place in before.operands])
     tables["partials"] += partials(B, norm_counts(before.norms).values())
     tables["weights"] = [*window.weights, *weights]
-    tables["vectors"] = vectors
+    tables["vectors"] = [*window.vectors, *(vector.contiguous() for vector in vectors)]
     return driver.arguments(window, **tables)
 
 

@@ -77,7 +77,7 @@ def random_starts(
     for _ in range(RUNS):
         zeros = tuple(draw(STREAMS, form.hidden).zero_() for _ in passes.states)
         with torch.no_grad():
-            first = LayerCall(plain, parameters, zeros, {})
+            first = LayerCall(plain, parameters, form.inputs, zeros, {})
             _, state = REFERENCE.layer(draw(1, STREAMS, form.inputs), first)
         given = {}
         if options.mask:
@@ -86,7 +86,8 @@ def random_starts(
             given["zoneout"] = draw(*shares, len(passes.states) * form.hidden).sigmoid()
         if options.resets:
             given["keep"] = (draw(STEPS, STREAMS, 1) > -0.5).double()
-        starts.append((draw(STEPS, STREAMS, form.inputs), LayerCall(passes, parameters, state, given)))
+        call = LayerCall(passes, parameters, form.inputs, state, given)
+        starts.append((draw(STEPS, STREAMS, form.inputs), call))
     return starts
 
 
@@ -117,7 +118,6 @@ def run(backend: Backend, start: Start) -> Results:
 def moved(start: Start, device: torch.device, dtype: torch.dtype) -> Start:
     """The tensors of a start on a device, in a dtype."""
     x_TBI, call = start
-
     parameters = {name: tensor.to(device, dtype) for name, tensor in call.parameters.items()}
     given = {name: tensor.to(device, dtype) for name, tensor in call.given.items()}
     state = tuple(tensor.to(device, dtype) for tensor in call.state)
@@ -200,7 +200,7 @@ def _loops(task: Task) -> Iterator[tuple[LayerForm, StateOptions]]:
 
 def prove(form: LayerForm, options: StateOptions, training: bool, driver: GpuDriver, device: torch.device) -> str:
     """Why a driver of its own does not compute what the reference loop does, or "" if it does."""
-    backend = Backend(driver.name, partial(gpu_layer, driver, BufferCache(), form.inputs), driver=driver)
+    backend = Backend(driver.name, partial(gpu_layer, driver, BufferCache()), driver=driver)
     with torch.inference_mode(False), torch.enable_grad():
         with without_autocast(CPU):
             starts = random_starts(form, options, training=training)
@@ -244,7 +244,7 @@ def _digest(form: LayerForm, options: StateOptions, training: bool, driver: GpuD
 
 @functools.cache
 def _sources() -> str:
-    """Identifies the files that the loop on GPUs, and its proof, are made of."""
+    """A digest of the files that compute the loop on GPUs and prove it."""
     folders = (Path(__file__).parents[1] / name for name in ("cells", "gpu", "layers"))
     files: Iterable[Path] = sorted(file for folder in folders for file in folder.glob("*.py"))
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()

@@ -97,9 +97,7 @@ class _Linear(KernelFunction):
 
     @staticmethod
     @first_derivative
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, dy_MN: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy_MN: Tensor) -> tuple[Tensor | None, ...]:
         x_MK, w_NK = ctx.saved_tensors
         dx, dw, dbias, _ = ctx.needs_input_grad
         return (
@@ -136,7 +134,7 @@ class _CrossEntropy(KernelFunction):
 
     @staticmethod
     @first_derivative
-    def backward(ctx: Any, d_nats_N: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def backward(ctx: Any, d_nats_N: Tensor) -> tuple[Tensor, None, None]:
         (d_logits_NV,) = ctx.saved_tensors
         return d_logits_NV * d_nats_N.unsqueeze(-1), None, None
 

@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from charlm.cells.on_tensors import values_before_loop
 from charlm.cells.passes import Passes
-from charlm.cells.split import Split
 from charlm.cells.window import Gradients, LoopInputs, Window
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers.backend import LayerCall, LayerState, Lookup
 from charlm.layers.buffers import BufferCache, Buffers, BuffersOf
 from charlm.layers.operators import KernelFunction, column_sums, first_derivative, linear, matmul
-from charlm.layers.reference import TensorProgram
 from charlm.native.operators import table_gradient
 from charlm.native.recurrence import CpuDriver
 from charlm.system.device import autocasts_to_bf16
@@ -28,19 +27,17 @@ Driver = CpuDriver | GpuDriver
 """Computes the loop of any layer, and its gradients. All sums are float32, in bfloat16 products too."""
 
 
-def cpu_layer(driver: CpuDriver, input_size: int, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
-    """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I]. input_size: I of a lookup without a table.
+def cpu_layer(driver: CpuDriver, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
+    """Outputs [T, B, H] and last states [B, H] from inputs [T, B, I].
 
     Under autocast to bfloat16 the products are bfloat16; sums, gates and states stay float32.
     """
-    return _run(driver, loop_inputs(x, call, input_size), call.state, lambda phase: Buffers())
+    return _run(driver, loop_inputs(x, call), call.state, lambda phase: Buffers())
 
 
-def gpu_layer(
-    driver: GpuDriver, cache: BufferCache, input_size: int, x: Tensor | Lookup, call: LayerCall
-) -> tuple[Tensor, LayerState]:
+def gpu_layer(driver: GpuDriver, cache: BufferCache, x: Tensor | Lookup, call: LayerCall) -> tuple[Tensor, LayerState]:
     """`cpu_layer` on a GPU. Where a call may become a graph, its buffers have the addresses of an earlier call."""
-    inputs, state = loop_inputs(x, call, input_size), call.state
+    inputs, state = loop_inputs(x, call), call.state
     if inputs.ids is not None:
         windows = [F.embedding(inputs.ids, window) for window in inputs.windows]
         inputs = replace(inputs, windows=windows, ids=None)
@@ -55,7 +52,7 @@ def gpu_layer(
     return _run(driver, inputs, state, cache.buffers_of(form, kind))
 
 
-def loop_inputs(x: Tensor | Lookup, call: LayerCall, input_size: int) -> LoopInputs:
+def loop_inputs(x: Tensor | Lookup, call: LayerCall) -> LoopInputs:
     """What a loop reads; of a lookup windows [V, n], and the ids of their rows."""
     passes, ids_TB = call.passes, None
     rows: Tensor | None  # the input of each step and stream, or a table; None: the table is one-hot
@@ -65,16 +62,14 @@ def loop_inputs(x: Tensor | Lookup, call: LayerCall, input_size: int) -> LoopInp
             rows, ids_TB = F.embedding(ids_TB, rows), None
     else:
         T, rows = len(x), x.to(call.state[0].dtype)
-    windows, vectors = values_before_loop(passes.split, rows, call.parameters, input_size)
+    windows, vectors = values_before_loop(passes.split, rows, call.parameters, input_size=call.inputs, linear=linear)
     B, H = call.state[0].shape
-    if rows is not None:
-        input_size = rows.shape[-1]
     return LoopInputs(
         passes=passes,
         T=T,
         B=B,
         H=H,
-        I=input_size if passes.reads_input_size else 0,
+        I=call.inputs if passes.reads_input_size else 0,
         bf16=autocasts_to_bf16(call.state[0].device),
         saved_steps=T if torch.is_grad_enabled() else 1,
         weights=matrices(passes, call.parameters),
@@ -83,22 +78,6 @@ def loop_inputs(x: Tensor | Lookup, call: LayerCall, input_size: int) -> LoopInp
         ids=ids_TB,
         given=[call.given[name] for name in passes.given],
     )
-
-
-def values_before_loop(
-    split: Split, rows: Tensor | None, parameters: Mapping[str, Tensor], input_size: int
-) -> tuple[list[Tensor], list[Tensor]]:
-    """The windows and vectors that a loop reads. rows: of the input; None: all one-hot vectors."""
-    before = TensorProgram(
-        split.program,
-        (*split.windows, *split.vectors),
-        parameters,
-        additions=split.additions,
-        one_hot_size=input_size if rows is None else 0,
-        linear=linear,
-    )
-    values = before({"input": rows})
-    return values[: len(split.windows)], values[len(split.windows) :]
 
 
 def matrices(passes: Passes, weights: Mapping[str, Tensor]) -> list[Tensor]:
@@ -177,9 +156,7 @@ class _Loop(KernelFunction):
 
     @staticmethod
     @first_derivative
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, dy_TBH: Tensor | None, *d_last: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, dy_TBH: Tensor | None, *d_last: Tensor | None) -> tuple[Tensor | None, ...]:
         saved = iter(ctx.saved_tensors)
         tensors: dict[str, Any] = {name: next(saved) for name in _TENSORS}
         lists: dict[str, Any] = {name: list(itertools.islice(saved, length)) for name, length in ctx.lengths.items()}

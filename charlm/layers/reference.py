@@ -1,15 +1,12 @@
 """The reference loop: a cell's program in PyTorch's operators, step by step. It defines the right results."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from charlm.cells.on_tensors import evaluate, matrix, normalized
-from charlm.cells.program import Node, Program, ordered
+from charlm.cells.on_tensors import TensorProgram, values_before_loop
+from charlm.cells.program import Program
 from charlm.cells.split import split
 from charlm.layers.backend import Backend, LayerCall, LayerState
 
@@ -20,12 +17,10 @@ def reference_layer(x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]
     if call.activations is not None:
         parts = split(parts.program, looked_at=True)
     loop = parts.loop
-    before_loop = TensorProgram(parts.program, (*parts.windows, *parts.vectors), parameters, additions=parts.additions)
-    values = before_loop({"input": x_TBI})
-    windows, vectors = values[: len(parts.windows)], values[len(parts.windows) :]
-    named = (*loop.shown, *loop.gates) if call.activations is not None else ()
+    windows, vectors = values_before_loop(parts, x_TBI, parameters)
+    named = (*loop.shown, *loop.gates)
     ends = (*loop.results, *(place for _, place in named))
-    step = TensorProgram(loop, ends, parameters, additions=parts.loop_additions)
+    step = TensorProgram(parts.loop_with_sums, ends, parameters)
     states, outputs = call.state, []
     for t in range(len(x_TBI)):
         values = step(
@@ -56,97 +51,3 @@ def _record(call: LayerCall, loop: Program, states: LayerState, values: Mapping[
 
 
 REFERENCE = Backend("reference loop", reference_layer)
-
-
-class TensorProgram:
-    """The values of a program's nodes `ends`, as a function of its leaves.
-
-    additions: see `Split`. one_hot_size: V if the input is all one-hot vectors,
-    [V, V], which are not given. linear: products with a bias.
-    """
-
-    def __init__(
-        self,
-        program: Program,
-        ends: Iterable[int],
-        parameters: Mapping[str, Tensor],
-        *,
-        additions: Mapping[int, tuple[int, int]] | None = None,
-        one_hot_size: int = 0,
-        linear: Callable[..., Tensor] = F.linear,
-    ) -> None:
-        self.ends, self.parameters = tuple(ends), parameters
-        self.nodes = _with_products(program.nodes, additions or {}, is_one_hot=one_hot_size > 0)
-        # The order decides in which order autograd adds gradients.
-        self.order = ordered(self.ends, lambda place: reversed(self.nodes[place].args))
-        self.rows = {parameter.name: max(parameter.stack, 1) * parameter.gates for parameter in program.parameters}
-        self.one_hot_size, self.linear = one_hot_size, linear
-        self.dtype = next(iter(parameters.values())).dtype
-
-    def __call__(self, leaves: Mapping[str, Any]) -> list[Any]:
-        """The values, each [..., count · units]; of a constant a float.
-
-        leaves: values by their operation: "input" [..., I], "state" and "given" by name, others by index.
-        """
-
-        def leaf(place: int, args: list[Any]) -> Any:
-            node = self.nodes[place]
-            match node.op:
-                case "input":
-                    return self._one_hot() if self.one_hot_size else leaves["input"]
-                case "state" | "given":
-                    return leaves[node.op][node.name]
-                case "window" | "static":
-                    return leaves[node.op][node.index]
-                case "constant":
-                    return node.number
-                case "vector":
-                    return self._vector(node)
-                case "product":
-                    return self._product(node, *args)
-                case "columns":
-                    columns = self._weights(node).t()
-                    return columns + args[0] if args else columns
-                case "normalize":
-                    gates = args[0].unflatten(-1, (node.count, -1))
-                    return normalized(gates, node).flatten(-2)
-            raise AssertionError(node.op)
-
-        values = evaluate(self.nodes, self.order, leaf, self.dtype)
-        return [values[place] for place in self.ends]
-
-    def _product(self, node: Node, v: Tensor, added: Tensor | None = None) -> Tensor:
-        """added + v Wᵀ, in the state's dtype: under autocast the product is bfloat16, but nothing after it."""
-        weights = self._weights(node)
-        if added is None or added.dim() == 1:
-            return self.linear(v, weights, added).to(self.dtype)
-        if v.dim() == 2:
-            return torch.addmm(added, v, weights.t()).to(self.dtype)
-        return self.linear(v, weights).to(self.dtype) + added
-
-    def _weights(self, node: Node) -> Tensor:
-        """A product's matrix."""
-        weights = matrix(self.parameters, node)
-        return weights.view_as(weights)  # so that under autocast gradients add up over the steps in float32
-
-    def _vector(self, node: Node) -> Tensor:
-        count, parameter = self.rows[node.name], self.parameters[node.name].flatten()
-        if node.count == count:
-            return parameter
-        H = len(parameter) // count
-        return parameter[node.index * H : (node.index + node.count) * H]
-
-    def _one_hot(self) -> Tensor:
-        like = next(iter(self.parameters.values()))
-        return torch.eye(self.one_hot_size, dtype=self.dtype, device=like.device)
-
-
-def _with_products(nodes: Sequence[Node], additions: Mapping[int, tuple[int, int]], is_one_hot: bool) -> list[Node]:
-    """The nodes with what PyTorch computes at once: `product` with what is added, and `columns`, its one-hot form."""
-    found = list(nodes)
-    for place, (product, added) in additions.items():
-        found[place] = replace(nodes[product], args=(*nodes[product].args, added))
-    for place, node in enumerate(found):
-        if is_one_hot and node.op == "product" and nodes[node.args[0]].op == "input":
-            found[place] = replace(node, op="columns", args=node.args[1:])
-    return found

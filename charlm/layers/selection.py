@@ -72,14 +72,12 @@ def cpu_backend(task: Task, options: StateOptions) -> Backend:
     """The kernels of the CPU for these options. Of usual cells, wheels bring those for PLAIN and ALL."""
     driver = CpuDriver(task.cell.name, task.both_passes(options))
     library = "" if options == task.options else "for all options"
-    layer = partial(cpu_layer, driver, task.layers[0].inputs)
-    return Backend("fused CPU kernel", layer, library, driver, options)
+    return Backend("fused CPU kernel", partial(cpu_layer, driver), library, driver, options)
 
 
 def gpu_backend(driver: GpuDriver, task: Task) -> Backend:
     """The kernels of GPUs."""
-    layer = partial(gpu_layer, driver, task.buffers, task.layers[0].inputs)
-    return Backend(driver.name, layer, "Triton's kernels", driver)
+    return Backend(driver.name, partial(gpu_layer, driver, task.buffers), "Triton's kernels", driver)
 
 
 def lacks(backend: Backend, task: Task, device: torch.device) -> str | None:

@@ -116,21 +116,20 @@ class RecurrentLayers(nn.Module):
         self._programs = general, square
         """The steps of layers, see `Cell.programs`."""
         self._passes: dict[StateOptions, tuple[Passes | None, Passes]] = {}
+        self.buffer_cache = BufferCache()
+        self._selections: dict[object, Selection] = {}
         self.forms: list[LayerForm] = []
         """Step and sizes of each layer."""
-        for inputs in [input_size] + [cell.hidden] * (num_layers - 1):
+        for layer, inputs in enumerate([input_size] + [cell.hidden] * (num_layers - 1)):
             is_square = inputs == cell.hidden
             program = self._programs[is_square] or cell.program(is_square)  # which raises: there is none
             self.forms.append(LayerForm(program, cell.hidden, inputs))
-        self.buffer_cache = BufferCache()
-        self._selections: dict[object, Selection] = {}
-        for layer in range(num_layers):
-            for declared in self.forms[layer].program.parameters:
-                shape = declared.shape(self.hidden_size, self.forms[layer].inputs)
+            for declared in program.parameters:
+                name, tensor = f"{declared.name}_l{layer}", torch.empty(declared.shape(cell.hidden, inputs))
                 if declared.fixed:
-                    self.register_buffer(f"{declared.name}_l{layer}", torch.empty(shape))
+                    self.register_buffer(name, tensor)
                 else:
-                    self.register_parameter(f"{declared.name}_l{layer}", nn.Parameter(torch.empty(shape)))
+                    self.register_parameter(name, nn.Parameter(tensor))
         bound = 1 / math.sqrt(self.hidden_size)
         self.init_uniform_(bound, bias_bound=bound)
 
@@ -167,35 +166,31 @@ class RecurrentLayers(nn.Module):
 
         ValueError for one that was replaced by another shape, or by another type or device than the first has.
         """
-        parameters, like = {}, self.like
-        for declared in self.forms[layer].program.parameters:
+        parameters, like, form = {}, self.like, self.forms[layer]
+        for declared in form.program.parameters:
             name = f"{declared.name}_l{layer}"
-            shape = declared.shape(self.hidden_size, self.forms[layer].inputs)
             parameters[declared.name] = getattr(self, name)
+            shape = declared.shape(form.hidden, form.inputs)
             check_tensor(name, parameters[declared.name], shape, like.dtype, like.device)
         return parameters
 
     def _declared(self) -> Iterator[tuple[int, Parameter, Tensor]]:
         """Each parameter, with its layer and what the cell's program declares of it."""
-        for layer in range(self.num_layers):
-            for declared in self.forms[layer].program.parameters:
+        for layer, form in enumerate(self.forms):
+            for declared in form.program.parameters:
                 yield layer, declared, getattr(self, f"{declared.name}_l{layer}")
 
     def fixed_at_start(self) -> dict[str, Tensor]:
         """The fixed weights whose values the cell gives, by name."""
-        found = {}
+        weights = {}
         for layer, declared, weight in self._declared():
-            is_given = declared.starts and all(isinstance(one, float | bytes) for one in declared.starts)
-            if declared.fixed and is_given:
-                found[f"{declared.name}_l{layer}"] = weight
-        return found
+            if declared.fixed and declared.starts and all(isinstance(one, float | bytes) for one in declared.starts):
+                weights[f"{declared.name}_l{layer}"] = weight
+        return weights
 
     def evaluation_forms(self) -> list[LayerForm]:
         """The step of each layer in an evaluation, from its input and states alone."""
-        forms = []
-        for form in self.forms:
-            forms.append(form._replace(program=with_expected_zoneout(form.program, self.zoneout)))
-        return forms
+        return [form._replace(program=with_expected_zoneout(form.program, self.zoneout)) for form in self.forms]
 
     def vectors(self) -> list[Tensor]:
         """The parameters with a number for each unit. All others are matrices, or stacks of them."""
@@ -354,7 +349,7 @@ class RecurrentLayers(nn.Module):
             shape = steps, B, len(state) * H
             shares = zoneout_shares(self.cell, self.zoneout, shape, like, training=training, shard=self.shard)
             given["zoneout"] = shares if is_after_TB1 is None else torch.where(is_after_TB1, 1.0, shares)
-        return LayerCall(passes, parameters, state, given)
+        return LayerCall(passes, parameters, form.inputs, state, given)
 
     def generating_layers(
         self, driver: CpuDriver, options: StateOptions, state: RecurrentState, characters: Lookup
@@ -364,7 +359,7 @@ class RecurrentLayers(nn.Module):
         for layer, layer_state in enumerate(self._split_state(state, state[0].shape[1])):
             call = self.layer_call(layer, layer_state, 1, options, training=False)
             inputs = characters if layer == 0 else None
-            layers.append(generating_layer(driver, self.forms[layer].inputs, call, inputs))
+            layers.append(generating_layer(driver, call, inputs))
         return layers
 
     # Backends

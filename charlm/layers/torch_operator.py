@@ -39,21 +39,16 @@ def torch_lacks(task: Task, library: str) -> str | None:
     if getattr(task.cell, "layer_norm", False):
         return "it lacks layer_norm"
     if library == "oneDNN" and torch.is_autocast_enabled("cpu"):
-        # Without support, torch.lstm raises "could not create a primitive descriptor".
+        # Without support, torch.lstm raises "could not create a primitive descriptor". With gradients, oneDNN has no
+        # float16.
         dtype = torch.get_autocast_dtype("cpu")
-        if not onednn_supports(dtype):
+        if dtype != torch.bfloat16 or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
             return f"oneDNN lacks {str(dtype).removeprefix('torch.')} on this CPU"
     if task.options.mask:
         return "it lacks dropout.state"
     if task.options.zoneout:
         return "it lacks zoneout"
     return None
-
-
-def onednn_supports(dtype: torch.dtype) -> bool:
-    """Whether oneDNN can compute in `dtype` on this CPU."""
-    # It has float16 without gradients only.
-    return dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def operator_layer(cell: Cell, x_TBI: Tensor, call: LayerCall) -> tuple[Tensor, LayerState]:

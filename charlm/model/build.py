@@ -45,7 +45,7 @@ def build_model(
 
 
 _MORE_VALUES = 2**22
-"""Numbers that a step may compute of a stream beyond as many as there are weights: 16 MiB."""
+"""How many numbers a step may compute per stream beyond the number of weights: 16 MiB."""
 
 
 def _step_values(program: Program, hidden: int, inputs: int) -> int:
@@ -94,9 +94,7 @@ def _build_member(config: ModelConfig, vocabulary_size: int, precision: str, sha
     return model
 
 
-def uninitialized_model(
-    config: ModelConfig, vocabulary_size: int, precision: str = "fp32", *, reset_id: int | None = None
-) -> Network:
+def uninitialized_model(config: ModelConfig, vocabulary_size: int, precision: str, *, reset_id: int | None) -> Network:
     """The model of a config, for weights that are loaded into it. Draws no random numbers: a thread may be training."""
     with _Uninitialized():
         plain = config.model_copy(update={"orthogonal": False, "init_uniform": None})

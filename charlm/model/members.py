@@ -56,7 +56,6 @@ class Members(nn.Module):
         return len(self.members) * logits, widest
 
     def init_output_bias_(self, frequencies: Tensor) -> None:
-        """See `CharLM`."""
         for member in self.members:
             member.init_output_bias_(frequencies)
 
@@ -65,7 +64,6 @@ class Members(nn.Module):
         return [list(member.parameters()) for member in self.members]
 
     def forward(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
-        """`logits` [T, B, V] of the character after each of the ids `x_TB`, and the last state."""
         features, last_state = self.features(x_TB, state)
         return self.logits(features), last_state
 
@@ -91,11 +89,9 @@ class Members(nn.Module):
         return WindowLoss(torch.stack(objectives).sum(), torch.stack(entropies).mean(), sum(last_states, ()))
 
     def initial_state(self, batch_size: int) -> RecurrentState:
-        """The initial state of `batch_size` streams."""
         return sum((member.initial_state(batch_size) for member in self.members), ())
 
     def generator(self, state: RecurrentState, never: Sequence[int] = ()) -> Generator | None:
-        """Generates characters in a kernel, starting from `state`, but these ids; None if no kernel can."""
         return generator_of(self._with_states(state), never)
 
     def _with_states(self, state: RecurrentState) -> list[tuple[CharLM, RecurrentState]]:

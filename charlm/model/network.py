@@ -113,7 +113,9 @@ class CharLM(nn.Module):
         S = scored_steps or len(y_TB)
         first = len(y_TB) - S
         outputs, last_state = self.outputs(x_TB, state)  # [T, B, H]
-        if self._objective_by_kernel(outputs):
+        last_state = tuple(tensor.detach() for tensor in last_state)
+        is_float32 = outputs.dtype == torch.float32
+        if self.projection is None and outputs.is_cpu and is_float32 and works(OUTPUT):
             self.check_weights()
             p, mask, penalties = self.dropout.output, None, (activation_penalty, change_penalty)
             if self.training and p > 0:
@@ -122,7 +124,7 @@ class CharLM(nn.Module):
                 bf16 = autocasts_to_bf16(outputs.device)
             weights = self.decoder.weight, self.decoder.bias
             objective, total = kernel_objective(outputs, mask, *weights, y_TB, S, penalties, bf16=bf16)
-            return WindowLoss(objective, total, tuple(tensor.detach() for tensor in last_state))
+            return WindowLoss(objective, total, last_state)
         features = self._drop_units(outputs, self.dropout.output)  # [T, B, H]
         losses_SB = cross_entropy(self.logits(features[first:]), y_TB[first:])  # of logits [S, B, V]
         total = losses_SB.sum() / x_TB.shape[1]
@@ -131,10 +133,7 @@ class CharLM(nn.Module):
             objective = objective + S * activation_penalty * F.mse_loss(features, torch.zeros_like(features))
         if change_penalty and len(outputs) > 1:
             objective = objective + S * change_penalty * F.mse_loss(outputs[1:], outputs[:-1])
-        return WindowLoss(objective, total.detach(), tuple(tensor.detach() for tensor in last_state))
-
-    def _objective_by_kernel(self, outputs: Tensor) -> bool:
-        return self.projection is None and outputs.is_cpu and outputs.dtype == torch.float32 and works(OUTPUT)
+        return WindowLoss(objective, total.detach(), last_state)
 
     def features(self, x_TB: Tensor, state: RecurrentState | None = None) -> tuple[Tensor, RecurrentState]:
         """The input of the logits, [T, B, H] after dropout, and the last state."""
@@ -159,8 +158,7 @@ class CharLM(nn.Module):
 
     def outputs_and_inputs(self, x_TB: Tensor, state: RecurrentState | None) -> tuple[Tensor, list[Tensor]]:
         """`outputs` in the parameters' precision, and the input of each layer, [T, B, I], all with gradients."""
-        table_VE = None if self.embedding is None else self.embedding.weight
-        vectors = Lookup(x_TB, table_VE).dense(self.layers.input_size, like=self.decoder.weight)  # [T, B, E]
+        vectors = self.lookup(x_TB).dense(self.layers.input_size, like=self.decoder.weight)  # [T, B, E]
         layer_inputs: list[Tensor] = []
         first = vectors.detach().requires_grad_()
         outputs, _ = self.layers(first, state, self._resets(x_TB), layer_inputs=layer_inputs)
@@ -174,10 +172,14 @@ class CharLM(nn.Module):
                 features = linear(features, self.projection.weight)  # [..., E]
             return linear(features, self.decoder.weight, self.decoder.bias)
 
+    def lookup(self, ids: Tensor) -> Lookup:
+        """The vectors of these ids before dropout."""
+        return Lookup(ids, None if self.embedding is None else self.embedding.weight)
+
     def _embed(self, x_TB: Tensor) -> Tensor | Lookup:
         """The input of the layers: [T, B, E], or one-hot [T, B, V]."""
         self.check_weights()
-        lookup = Lookup(x_TB, None if self.embedding is None else self.embedding.weight)
+        lookup = self.lookup(x_TB)
         if not self.training or self.dropout.embedding == self.dropout.input == 0:
             return lookup
         inputs = lookup.dense(self.layers.input_size, like=self.decoder.weight)
@@ -241,7 +243,7 @@ class CharLM(nn.Module):
             return self.layers.select_backend(device, training, resets=self.reads_records)
 
     def generator(self, state: RecurrentState, never: Sequence[int] = ()) -> Generator | None:
-        """Generates characters in a kernel, starting from `state`, but these ids; None if no kernel can."""
+        """What generates characters in a kernel from `state` on, and never draws these ids; None if no kernel can."""
         return generator_of([(self, state)], never)
 
     def clipped_together(self) -> list[list[Tensor]]:
@@ -280,10 +282,10 @@ class CharLM(nn.Module):
             self.decoder.bias.copy_(frequencies.log())
 
 
-def generator_of(models: Sequence[tuple[CharLM, RecurrentState]], never: Sequence[int] = ()) -> Generator | None:
-    """Generates characters from the mean of the models' probabilities, each from its state; None if no one kernel can.
+def generator_of(models: Sequence[tuple[CharLM, RecurrentState]], never: Sequence[int]) -> Generator | None:
+    """What generates characters from the mean of the models' probabilities, each from its state on.
 
-    never: ids that are not drawn.
+    never: ids that are not drawn. None if no kernel can compute all models.
     """
     layers, decoders, kernel = [], [], None
     for model, state in models:
@@ -293,9 +295,8 @@ def generator_of(models: Sequence[tuple[CharLM, RecurrentState]], never: Sequenc
         if not isinstance(driver, CpuDriver) or options is None or kernel not in (None, driver.kernel):
             return None
         kernel = driver.kernel
-        table_VE = None if model.embedding is None else model.embedding.weight
         decoders.append((model.logit_weights(), model.logit_bias(never)))
-        characters = Lookup(torch.arange(model.vocabulary_size), table_VE)
+        characters = model.lookup(torch.arange(model.vocabulary_size))
         with model.autocast(model.device):
             layers += model.layers.generating_layers(driver, options, state, characters)
     first, _ = models[0]

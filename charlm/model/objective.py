@@ -32,7 +32,7 @@ def kernel_objective(
     """
     check_ids("targets", targets_TB, len(weight_VH))
     options = scored_steps, penalties, bf16
-    objective, total = _Objective.apply(outputs_TBH, mask, weight_VH, bias_V, targets_TB, options)  # pyright: ignore[reportGeneralTypeIssues]
+    objective, total = _Objective.apply(outputs_TBH, mask, weight_VH, bias_V, targets_TB, options)
     return objective, total
 
 
@@ -74,9 +74,7 @@ class _Objective(KernelFunction):
 
     @staticmethod
     @first_derivative
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx: Any, d_objective: Tensor, d_total: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, d_objective: Tensor, d_total: Tensor) -> tuple[Tensor | None, ...]:
         outputs, mask, features, d_logits, weight = ctx.saved_tensors
         d_logits = d_logits * d_objective
         d_features, d_outputs = matmul(d_logits, weight, bf16=ctx.bf16), torch.empty_like(outputs)

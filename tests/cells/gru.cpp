@@ -79,7 +79,7 @@ struct Cell0 {
         const Floats v0 = load(state0_row + u, n);
         const Floats v4 = load(saved0_row + u * 4 + 3 * W);
         const Floats v5 = v0 - v4;
-        const Floats v6 = gradients.after_step(0, true, load(product0_row + i * W), t, b, u, n, i);  // LoopText.arrived: dh after this step
+        const Floats v6 = gradients.after_step(0, true, load(product0_row + i * W), t, b, u, n, i);  // LoopText.computed: dh after this step
         const Floats v7 = v6 * v5;
         const Floats v3 = load(saved0_row + u * 4 + 2 * W);
         const Floats v8 = v6 * v3;

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from charlm.cells import CELLS, LSTM, RHN, Cell, Parameters
+from charlm.cells.on_tensors import TensorProgram
 from charlm.cells.program import Program
 from charlm.cells.state_options import ALL, PLAIN, StateOptions
 from charlm.config.schema import Dropout
 from charlm.gpu.recurrence import GpuDriver
 from charlm.layers import RecurrentLayers, RecurrentState
-from charlm.layers.reference import TensorProgram
 from charlm.layers.selection import cpu_backend, gpu_backend
 
 Run = dict[str, Tensor]

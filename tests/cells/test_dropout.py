@@ -82,7 +82,7 @@ def test_a_stack_is_its_layers_with_masks_drawn_from_the_lowest_up(case, residua
         of_layer = tuple(tensor[layer] for tensor in state)
         given = {"mask": mask[None], "zoneout": zoned_out}
         passes = passes_of(stack.forms[layer].program, stack.options(training=True))
-        return reference_layer(inputs, LayerCall(passes, named, of_layer, given))
+        return reference_layer(inputs, LayerCall(passes, named, inputs.shape[-1], of_layer, given))
 
     low, last_of_low = layer_by_hand(0, x)
     mask = dropout_mask((1 if variational else 4, 5, 6), p, like=x)

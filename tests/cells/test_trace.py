@@ -15,12 +15,12 @@ from torch.nn import functional as F
 import charlm.cells
 from charlm.cells import Cell, tanh, where
 from charlm.cells.cell import trace
+from charlm.cells.on_tensors import TensorProgram
 from charlm.cells.program import Program
 from charlm.cells.stored import StoredCell, with_step_of_now
 from charlm.cells.symbols import FUNCTIONS, Condition, Value
 from charlm.errors import CellError
 from charlm.layers import RecurrentLayers
-from charlm.layers.reference import TensorProgram
 from tests.cells.measure import TensorParameters
 
 CALLED = {**vars(charlm.cells), "torch": torch, "F": F, "np": np, "math": math}
