@@ -138,20 +138,17 @@ def unreadable_checkpoint(path: Path, error: Exception) -> DamagedCheckpointErro
 def check_format(path: Path, header: Mapping[str, str]) -> None:
     """DamagedCheckpointError for a safetensors file of another program, CheckpointError for another version."""
     if header.get("format") != FORMAT:
-        raise DamagedCheckpointError(
-            f"{path}: a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote"
-        )
+        found = "a safetensors file, but not a charlm checkpoint"
+        raise DamagedCheckpointError(f"{path}: {found}; allowed: a checkpoint that charlm wrote")
     check_version(path, header)
 
 
 def check_version(path: Path, header: Mapping[str, str]) -> None:
     """CheckpointError for a file that was written in another version of the format."""
     if header.get("version") != str(VERSION):
-        writer = header.get("charlm", "(not said)")
-        raise CheckpointError(
-            f"{path}: found format version {header.get('version')}, of charlm {writer}; "
-            f"allowed: version {VERSION}, of charlm {__version__}; use the charlm that wrote it, or train anew"
-        )
+        found = f"found format version {header.get('version')}, of charlm {header.get('charlm', '(not said)')}"
+        allowed = f"allowed: version {VERSION}, of charlm {__version__}; use the charlm that wrote it, or train anew"
+        raise CheckpointError(f"{path}: {found}; {allowed}")
 
 
 def read_log(file: Path) -> tuple[list[Any], int]:

@@ -46,9 +46,8 @@ def cell_of_run(cell: Cell) -> OwnCell:
 
 def refused(kind: str) -> Cell:
     """No cell: a config in a run's folder is data."""
-    raise CellError(
-        f"found {kind!r} in a run's folder, from which no code is run; allowed: --set model.cell.kind=FILE.py:CLASS"
-    )
+    allowed = "allowed: --set model.cell.kind=FILE.py:CLASS"
+    raise CellError(f"found {kind!r} in a run's folder, from which no code is run; {allowed}")
 
 
 def cell_of_config(file: Path, settings: Settings, in_run: OwnCell = refused) -> OwnCell:

@@ -233,14 +233,12 @@ def load_unchanged_corpus(
         data = data.model_copy(update={"source": str(run_dir / TEXT)})
     for key in ("source", "valid_source", "test_source"):
         if (source := getattr(data, key)) and is_gone(source):
-            raise DataError(
-                f"{source}: no such file or folder; allowed: the run's text; put it back, or give its new path once: "
-                f"charlm train --resume --run-dir RUN --set data.{key}=PATH"
-            )
-    changed = DataError(
-        f"{data.source}: the text has changed since training, and so have its splits; allowed: the same text; train on "
-        "the new text with --init-from, or score it with --file"
-    )
+            allowed = "allowed: the run's text; put it back, or give its new path once"
+            command = f"charlm train --resume --run-dir RUN --set data.{key}=PATH"
+            raise DataError(f"{source}: no such file or folder; {allowed}: {command}")
+    fault = "the text has changed since training, and so have its splits"
+    advice = "train on the new text with --init-from, or score it with --file"
+    changed = DataError(f"{data.source}: {fault}; allowed: the same text; {advice}")
     try:
         corpus = CountedSources(data).corpus(vocabulary)
     except VocabularyError:
@@ -283,10 +281,8 @@ def encode_file(
 def encode(source: CountedSource, vocabulary: Vocabulary) -> Ids:
     """The ids of a source in its own order, [N] memory-mapped; VocabularyError for unknown characters."""
     if source.level != vocabulary.level:
-        raise VocabularyError(
-            f"{source.source}: read at data.level: {source.level}; the model's vocabulary is of level "
-            f"{vocabulary.level}; set data.level: {vocabulary.level}"
-        )
+        fault = f"read at data.level: {source.level}; the model's vocabulary is of level {vocabulary.level}"
+        raise VocabularyError(f"{source.source}: {fault}; set data.level: {vocabulary.level}")
     if unknown := source.unknown(vocabulary):
         ways_out = "; use text without others or a model that knows them"
         raise vocabulary.unknown_error(unknown, source.source, ways_out)
@@ -305,6 +301,5 @@ def _encoded(source: CountedSource, vocabulary: Vocabulary) -> Iterator[Ids]:
         for symbols in read_symbols(path, source.level, source.separator, hasher.update, source.vocabulary):
             yield narrow.take(symbols)
     if hasher.hexdigest() != source.sha256:
-        raise DataError(
-            f"{source.source}: changed while being read; a source must not change; run again when it is complete"
-        )
+        advice = "a source must not change; run again when it is complete"
+        raise DataError(f"{source.source}: changed while being read; {advice}")

@@ -77,9 +77,8 @@ class CountedSource:
     def check_separated(self) -> None:
         """DataError for records, not lines, without a separator between them."""
         if self.separator not in ("", LINE_END) and self.record_count == 1:
-            raise DataError(
-                f"{self.source}: found no {self.separator!r}; allowed: two records or more, with this between them"
-            )
+            allowed = "allowed: two records or more, with this between them"
+            raise DataError(f"{self.source}: found no {self.separator!r}; {allowed}")
 
     def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
@@ -117,10 +116,9 @@ def count_source(source: str, level: Level, separator: str = "", vocabulary: Voc
     if not len(symbols):
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
     if separator == LINE_END and counts[ord("\n")] <= len(paths) and counts[ord("\r")] > len(paths):
-        raise DataError(
-            f"{source}: found lines that end with CR alone, as on an old Mac; allowed: LF or CR LF; convert it: "
-            f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"
-        )
+        found = "found lines that end with CR alone, as on an old Mac"
+        convert = f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"
+        raise DataError(f"{source}: {found}; allowed: LF or CR LF; convert it: {convert}")
     sha256 = hasher.hexdigest()
     # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
     forms = vocabulary and vocabulary.to_json()

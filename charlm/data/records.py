@@ -62,10 +62,9 @@ def _decoded(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             line += error.object.count(b"\n", 0, error.start)
-            raise DataError(
-                f"{path}: line {line:,}: byte 0x{error.object[error.start]:02X} is not UTF-8 ({error.reason}); "
-                "data.level: char needs UTF-8 text; convert the file or set data.level: byte"
-            ) from None
+            fault = f"byte 0x{error.object[error.start]:02X} is not UTF-8 ({error.reason})"
+            advice = "data.level: char needs UTF-8 text; convert the file or set data.level: byte"
+            raise DataError(f"{path}: line {line:,}: {fault}; {advice}") from None
         line += text.count("\n")
         yield text
 

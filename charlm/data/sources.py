@@ -50,16 +50,13 @@ def resolve(source: str) -> list[Path]:
             return _glob(source)
         raise _missing(source, path)
     if source == "-" or not (path.is_file() or path.is_dir()):
-        raise DataError(
-            f"{source}: no regular file, so it cannot be read twice; allowed: a file, or a pipe as TEXT of "
-            "`charlm train`; save the text to a file first"
-        )
+        allowed = "allowed: a file, or a pipe as TEXT of `charlm train`; save the text to a file first"
+        raise DataError(f"{source}: no regular file, so it cannot be read twice; {allowed}")
     if path.is_file():
         return [path]
     if is_run(path) or not (files := _files_below(source, path, ("**", "*"))):
-        raise DataError(
-            f"{source}: found no text in the folder; hidden files and charlm's own do not count; add text files"
-        )
+        advice = "hidden files and charlm's own do not count; add text files"
+        raise DataError(f"{source}: found no text in the folder; {advice}")
     return files
 
 
@@ -73,10 +70,8 @@ def check_texts_apart(data: DataConfig, run: Path) -> None:
     for source in filter(None, (data.source, data.valid_source, data.test_source)):
         kept = run.resolve() / TEXT  # never in a folder or glob that is a source
         if any(run.resolve() in file.resolve().parents and file.resolve() != kept for file in resolve(source)):
-            raise DataError(
-                f"{source}: found files in {run}, the run's folder; allowed: a run's folder outside the text; take "
-                "another --run-dir"
-            )
+            allowed = "allowed: a run's folder outside the text; take another --run-dir"
+            raise DataError(f"{source}: found files in {run}, the run's folder; {allowed}")
 
 
 def check_exists(source: str, *, or_pipe: bool = False) -> None:
@@ -222,10 +217,8 @@ def _python_stdlib() -> list[Path]:
     files = _files_below(source, root, ("**", "*.py"), skipped.fullmatch)
     files = [file for file in files if _is_utf8(file.read_bytes())]
     if not files:
-        raise DataError(
-            f"{source}: no .py files under {root}; this Python has no readable standard library; name a file or folder "
-            "instead"
-        )
+        advice = "this Python has no readable standard library; name a file or folder instead"
+        raise DataError(f"{source}: no .py files under {root}; {advice}")
     return files
 
 

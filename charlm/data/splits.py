@@ -130,10 +130,9 @@ def record_splits(
         numbers, how = _by_hash(ids, vocabulary, end, shares), ", which takes records by a hash"
     for name, count in zip(shares, np.bincount(numbers, minlength=len(shares)), strict=True):
         if not count:
-            raise DataError(
-                f"{source.source}: none of {counted(len(numbers), 'record')} is in the {name} split{how}; allowed: at "
-                "least one per split; add records, change data.split, or set data.valid_source and data.test_source"
-            )
+            found = f"none of {counted(len(numbers), 'record')} is in the {name} split{how}"
+            advice = "add records, change data.split, or set data.valid_source and data.test_source"
+            raise DataError(f"{source.source}: {found}; allowed: at least one per split; {advice}")
     return {
         name: cached(f"{key}-{name}", end.dtype, _records_of(ids, end, numbers == number))
         for number, name in enumerate(shares)

@@ -97,10 +97,9 @@ def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
     """DataError if a text of `length` characters is too short for B streams of T steps."""
     needed = batch_size * bptt + 1
     if length < needed:
-        raise DataError(
-            f"{name}: {counted(length, 'character')}; {counted(batch_size, 'stream')} of {counted(bptt, 'step')} need "
-            f"at least {needed:,}; lower train.batch_size or train.bptt, or use more text (data.split)"
-        )
+        allowed = f"{counted(batch_size, 'stream')} of {counted(bptt, 'step')} need at least {needed:,}"
+        advice = "lower train.batch_size or train.bptt, or use more text (data.split)"
+        raise DataError(f"{name}: {counted(length, 'character')}; {allowed}; {advice}")
 
 
 def record_order(records: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Ids:

@@ -155,10 +155,9 @@ class Vocabulary:
 
     def unknown_error(self, unknown: Iterable[str], where: str = "", ways_out: str = "") -> VocabularyError:
         """The error for characters that have no id. where: begins the message. ways_out: "; …" ends it."""
-        return VocabularyError(
-            f"{where}{': ' if where else ''}found {never_seen(unknown)}; "
-            f"allowed: its {counted(len(self), 'character')}{ways_out}"
-        )
+        start = f"{where}: " if where else ""
+        allowed = f"allowed: its {counted(len(self), 'character')}"
+        return VocabularyError(f"{start}found {never_seen(unknown)}; {allowed}{ways_out}")
 
     def encode(self, text: str) -> npt.NDArray[np.integer]:
         """The ids of `text`, [N], in the narrowest type; VocabularyError if a character has no id."""

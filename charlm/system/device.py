@@ -29,15 +29,13 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
         if torch.version.hip:
             built = f"for ROCm {torch.version.hip}"
-        raise DeviceError(
-            f"device: found {name}, but this PyTorch (built {built}) sees no GPU; allowed here: auto | cpu"
-        )
+        fault = f"but this PyTorch (built {built}) sees no GPU"
+        raise DeviceError(f"device: found {name}, {fault}; allowed here: auto | cpu")
     count, shared = torch.cuda.device_count(), group.local_size > 1
     if shared and (number or group.local_size > count):
-        raise DeviceError(
-            f"device: found {name} for {group.local_size} processes on a machine with {counted(count, 'GPU')}; "
-            "allowed: cpu, or at most one process per GPU (--nproc-per-node)"
-        )
+        found = f"found {name} for {group.local_size} processes on a machine with {counted(count, 'GPU')}"
+        allowed = "allowed: cpu, or at most one process per GPU (--nproc-per-node)"
+        raise DeviceError(f"device: {found}; {allowed}")
     index = int(number or (group.local_rank if shared else 0))
     if index >= count:
         raise DeviceError(f"device: found {name}; allowed here: auto | cpu | cuda | cuda:0 to cuda:{count - 1}")
@@ -52,10 +50,9 @@ def prepare_device(device: torch.device, precision: str) -> None:
     """
     allows_graphs()  # for its error
     if precision not in precisions(device):
-        raise DeviceError(
-            f"precision: found {precision}, which {describe_device(device)} lacks; "
-            f"allowed here: {' | '.join(precisions(device))}"
-        )
+        allowed = " | ".join(precisions(device))
+        fault = f"found {precision}, which {describe_device(device)} lacks"
+        raise DeviceError(f"precision: {fault}; allowed here: {allowed}")
     if device.type != "cuda":
         return
     # With this cuBLAS gives the same bits in every run. It is read when the first product is computed.
@@ -68,9 +65,8 @@ def allows_graphs() -> bool:
     """Whether layers and samples may become CUDA graphs: unless `CHARLM_GRAPHS` is 0. DeviceError for another value."""
     found = os.environ.get("CHARLM_GRAPHS", "")
     if found not in ("", "0"):
-        raise DeviceError(
-            f"CHARLM_GRAPHS: found {found!r} in the environment; allowed: 0 (no CUDA graphs); set it so, or unset it"
-        )
+        allowed = "allowed: 0 (no CUDA graphs); set it so, or unset it"
+        raise DeviceError(f"CHARLM_GRAPHS: found {found!r} in the environment; {allowed}")
     return not found
 
 

@@ -40,10 +40,8 @@ def locked(folder: Path) -> Iterator[None]:
     """
     file = _acquired(folder)
     if file is None:
-        raise RunError(
-            f"{folder}: in use by another process; allowed: one process at a time; wait for it or stop it, or take "
-            "another --run-dir"
-        )
+        allowed = "allowed: one process at a time; wait for it or stop it, or take another --run-dir"
+        raise RunError(f"{folder}: in use by another process; {allowed}")
     _held[folder] = file
     try:
         yield

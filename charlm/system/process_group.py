@@ -204,12 +204,9 @@ class ProcessGroup:
         value = find()
         for rank, other in enumerate(self._gather(value)):
             if other != value:
-                raise self.shared_error(
-                    CharlmError(
-                        f"{name}: processes {self.rank} and {rank} differ; allowed: the same in all; use the same "
-                        "options, files, packages and kind of machine everywhere"
-                    )
-                )
+                allowed = "the same in all; use the same options, files, packages and kind of machine everywhere"
+                error = CharlmError(f"{name}: processes {self.rank} and {rank} differ; allowed: {allowed}")
+                raise self.shared_error(error)
 
     def agree(self, elapsed_s: float, signals: list[str], known: Collection[str] = ()) -> tuple[float, list[str]]:
         """The first process's clock, and the signals, of those known, that any process has received."""
@@ -267,10 +264,8 @@ class ProcessGroup:
         except (RuntimeError, ValueError) as error:
             # torch's message begins with a place in its source, and goes on with general advice.
             reason = re.sub(r"^\[\S+\] ", "", str(error).strip()).splitlines()[0].partition(". ")[0]
-            raise CharlmError(
-                f"processes: {what} ({reason}); they wait {self._timeout_s:g} s for each other (CHARLM_TIMEOUT_S); "
-                f"{advice}"
-            ) from None
+            limit = f"they wait {self._timeout_s:g} s for each other (CHARLM_TIMEOUT_S)"
+            raise CharlmError(f"processes: {what} ({reason}); {limit}; {advice}") from None
 
 
 _SLACK_S = 4.0
@@ -331,8 +326,6 @@ def process_group() -> Iterator[ProcessGroup]:
 def _number(name: str, default: int, least: int = 0, most: int = 1_000_000) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
-        raise CharlmError(
-            f"{name}: found {text!r} in the environment; allowed: integers from {least} to {most}; set it to one, or "
-            "unset it"
-        )
+        allowed = f"allowed: integers from {least} to {most}; set it to one, or unset it"
+        raise CharlmError(f"{name}: found {text!r} in the environment; {allowed}")
     return int(text)
