@@ -164,7 +164,8 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
     groups: dict[str, dict[str, Tensor]] = {group: {} for group in _GROUPS}
     for name, tensor in tensors.items():
         group, _, rest = name.partition("/")
-        groups.setdefault(group, {})[rest] = tensor
+        if group in groups:
+            groups[group][rest] = tensor
     try:
         config = parse_config(json.loads(header["config"]), f"{path}: config")
         if isinstance(config.model.cell, StoredCell):
@@ -172,12 +173,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
             config = config.model_copy(update={"model": config.model.model_copy(update={"cell": cell})})
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
         progress = parse_progress(header["progress"])
-        return Checkpoint(
-            config=config,
-            vocabulary=vocabulary,
-            progress=progress,
-            **{group: groups[group] for group in _GROUPS},
-        )
+        return Checkpoint(config=config, vocabulary=vocabulary, progress=progress, **groups)
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:
         reason = str(error).replace("\n", "; ")
         raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({reason})") from None

@@ -107,10 +107,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
             file_bytes = os.fstat(file.fileno()).st_size
         header = tensors.pop("__metadata__")
         check_format(path, header)
-        end = 0
-        for tensor in tensors.values():
-            _, end_of_tensor = tensor["data_offsets"]
-            end = max(end, end_of_tensor)
+        end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
         if file_bytes != 8 + size + end:
             raise ValueError(f"{file_bytes} bytes instead of {8 + size + end}")
         parameters, progress = int(header["parameters"]), parse_progress(header["progress"])
@@ -213,8 +210,7 @@ def check_resumable(run_dir: Path) -> None:
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run."""
     try:
-        checkpoints = folder / FOLDER
-        return checkpoints.is_dir() and ((folder / CONFIG).is_file() or any(checkpoints.glob("*.safetensors")))
+        return (folder / FOLDER).is_dir() and ((folder / CONFIG).is_file() or has_checkpoint(folder))
     except OSError:  # a folder that cannot be read
         return False
 

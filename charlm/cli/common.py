@@ -128,8 +128,9 @@ def print_rows(rows: Sequence[Sequence[str]], right: Container[int]) -> None:
 
 def write_page(out: Path, page: str) -> None:
     """Write a page of HTML, and say where it is."""
-    from charlm.data.outputs import write_output
+    from charlm.data.outputs import writing
 
     data = page.encode()
-    write_output(out, "--out", data)
+    with writing(out, "--out") as file:
+        file.write(data)
     say("page", f"{out}, {format_bytes(len(data))}: open it in a browser")

@@ -20,14 +20,13 @@ _INTACT = 0x2144DF1C
 
 def cached(key: str, dtype: np.dtype, blocks: Iterable[Array]) -> Array:
     """The array of a cache entry, see `find_entry`. `blocks` are read and stored where `find_entry` finds nothing."""
-    entry = find_entry(key, dtype)
-    if entry is None:
-        _store(key, dtype, blocks)
-        entry = find_entry(key, dtype, is_new=True)
-    if entry is None:
-        fault = "found no file where one was just written; was the cache cleared? start again"
-        raise DataError(f"{cache_folder('corpora') / key}.bin: {fault}")
-    return entry
+    if (entry := find_entry(key, dtype)) is not None:
+        return entry
+    _store(key, dtype, blocks)
+    if (entry := find_entry(key, dtype, is_new=True)) is not None:
+        return entry
+    fault = "found no file where one was just written; was the cache cleared? start again"
+    raise DataError(f"{cache_folder('corpora') / key}.bin: {fault}")
 
 
 def find_entry(key: str, dtype: np.dtype, *, is_new: bool = False) -> Array | None:

@@ -129,7 +129,10 @@ class CountedSources:
         if vocabulary is None:
             vocabulary = vocabulary_of(*self.sources.values(), min_count=data.min_count)
         sources = self._in_forms_of(vocabulary)
-        shares = {"train": 1.0} if whole else self._shares(split or data.split)
+        shares = {"train": 1.0}
+        if not whole:
+            named = zip(SPLITS, split or data.split, strict=True)
+            shares = {name: share for name, share in named if name == "train" or (share and name not in sources)}
         splits: dict[str, Ids] = {}
         names: dict[str, str] = {}
         starts = {} if data.records and not whole else None
@@ -162,11 +165,6 @@ class CountedSources:
             names=names,
             symbols_per_char=sources["train"].length / sources["train"].chars,
         )
-
-    def _shares(self, split: tuple[float, float, float]) -> dict[str, float]:
-        """The shares of the splits that come from the text for training."""
-        named = zip(SPLITS, split, strict=True)
-        return {name: share for name, share in named if name == "train" or (share and name not in self.sources)}
 
 
 def vocabulary_of(*sources: CountedSource, min_count: int = 1) -> Vocabulary:
@@ -263,8 +261,8 @@ def encode_file(
         source = count_source(str(path), vocabulary.level, separator)
         if not vocabulary.without_own_id("".join(map(chr, source.symbols.tolist()))):
             return encode(source, vocabulary), {}
-        chunks = [each for file in source.paths for each in read_symbols(file, source.level, separator, bool)]
-        text = np.concatenate(chunks).astype("<u4").tobytes().decode("utf-32-le")
+        texts = (text_in_training(arriving(file), source.level, separator, file) for file in source.paths)
+        text = "".join(texts)
     given, text = text, vocabulary.canonical(text)
     if text != given:
         say("data", f"{name}: read in another Unicode form, which the model knows better")

@@ -102,7 +102,7 @@ def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
         raise DataError(f"{name}: {counted(length, 'character')}; {allowed}; {advice}")
 
 
-def record_order(records: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Ids:
+def record_order(records: int, seed: tuple[int, ...], dtype: npt.DTypeLike) -> Ids:
     """A random permutation of 0 … records − 1.
 
     Shuffles blocks of neighboring records, and then the records of each group of blocks. So reading stays near few

@@ -50,12 +50,13 @@ def export(trained: "TrainedModel", to: FormatName, out: Path, weights: Weights 
     DataError if something else is there or the file cannot be written, CharlmError if a package is missing or the copy
     does not compute what charlm computes.
     """
-    from charlm.data.outputs import check_output, write_output
+    from charlm.data.outputs import check_output, writing
 
     check_output(out, "--out", FORMATS[to].output)
     options: dict[str, str] = {"weights": weights or "int8"} if FORMATS[to].rounds else {}
     if FORMATS[to].is_code:
         options["name"] = out.stem
     content, found = importlib.import_module(f"charlm.export.{to}").exported(trained.first_member("export"), **options)
-    write_output(out, "--out", content)
+    with writing(out, "--out") as file:
+        file.write(content)
     return f"{format_bytes(len(content))}; {found}"
