@@ -13,8 +13,3 @@ from charlm.config.listing import commented, differences, dump_config, flatten, 
 from charlm.config.parse import load_config, parse_config
 from charlm.config.schema import Config
 from charlm.config.settings import merged, read_settings
-
-__all__ = [
-    "Config", "commented", "differences", "dump_config", "flatten", "ignored_options", "load_config", "merged",
-    "parse_config", "read_settings",
-]  # fmt: skip

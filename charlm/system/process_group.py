@@ -172,20 +172,22 @@ class ProcessGroup:
         """Call the function in every process; all end if it raises in one."""
         if not self.is_distributed:
             return function(*args, **kwargs)
-        value, error = None, None
+        value, error, fault = None, None, None
         try:
             value = function(*args, **kwargs)
-        except Exception as raised:
-            error = raised
-        faults = self._gather(error and (_described(error), isinstance(error, CharlmError)))
-        if isinstance(error, CharlmError):
-            raise self.shared_error(error)
+        except CharlmError as raised:
+            error, fault = self.shared_error(raised), (str(raised), True)
+        except Exception as raised:  # this process prints it
+            error, fault = raised, (f"{type(raised).__name__}: {raised}", False)
+        faults = self._gather(fault)
         if error is not None:
-            raise error  # and prints it
+            raise error
         for rank, fault in enumerate(faults):
             if fault:
                 text, is_line = fault
-                raise (self.shared_error if is_line else _reported_elsewhere)(CharlmError(f"process {rank}: {text}"))
+                elsewhere = CharlmError(f"process {rank}: {text}")
+                elsewhere.already_reported = not (is_line and self.is_first)
+                raise elsewhere
         return value  # type: ignore[return-value]
 
     def local_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -217,7 +219,9 @@ class ProcessGroup:
 
     def shared_error(self, error: E) -> E:
         """An error that all processes raise: the first one prints it."""
-        return error if self.is_first else _reported_elsewhere(error)
+        if not self.is_first:
+            error.already_reported = True
+        return error
 
     def remember(self, name: str, value: str) -> None:
         """Keep the first process's text for processes that torchrun starts in place of these."""
@@ -290,16 +294,6 @@ def _within(seconds: float, function: Callable[[], None]) -> None:
         raise RuntimeError(f"{where} does not answer") from None
 
 
-def _reported_elsewhere(error: E) -> E:
-    """The error, which another process prints."""
-    error.already_reported = True
-    return error
-
-
-def _described(error: Exception) -> str:
-    return str(error) if isinstance(error, CharlmError) else f"{type(error).__name__}: {error}"
-
-
 ONE_PROCESS = ProcessGroup()
 
 
@@ -315,12 +309,12 @@ def process_group() -> Iterator[ProcessGroup]:
         console.speak_for(f"process {rank}")
     _number("MASTER_PORT", 0, most=65_535)
     group = ProcessGroup(rank, size, _number("LOCAL_RANK", 0), local_size, _number("CHARLM_TIMEOUT_S", 1800, 1))
-    failed = True
     try:
         yield group
-        failed = False
-    finally:
-        group.leave(failed=failed)
+    except BaseException:
+        group.leave(failed=True)
+        raise
+    group.leave(failed=False)
 
 
 def _number(name: str, default: int, least: int = 0, most: int = 1_000_000) -> int:
