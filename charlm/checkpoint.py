@@ -41,6 +41,9 @@ from charlm.system.files import NotOwnError, read_file, replace_file
 from charlm.system.host import free_bytes
 from charlm.version import __version__
 
+Tensors = Mapping[str, Tensor]
+"""By their names."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -48,13 +51,13 @@ class Checkpoint:
 
     config: Config
     vocabulary: Vocabulary
-    weights: Mapping[str, Tensor]
+    weights: Tensors
     progress: Mapping[str, Any]
     """The numbers of `TrainState`, as JSON."""
-    averaged: Mapping[str, Tensor] = field(default_factory=dict)
+    averaged: Tensors = field(default_factory=dict)
     """Running average of the weights; empty if the run keeps none."""
-    optimizer: Mapping[str, Tensor] = field(default_factory=dict)
-    carried: Mapping[str, Tensor] = field(default_factory=dict)
+    optimizer: Tensors = field(default_factory=dict)
+    carried: Tensors = field(default_factory=dict)
     """Carried hidden state, random state, sums since the last log."""
 
     @property
@@ -160,7 +163,7 @@ def best_score(run_dir: Path) -> tuple[float | None, int]:
     return progress.get("best_nats"), progress.get("best_step", 0)
 
 
-def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Checkpoint:
+def _parse(path: Path, header: Mapping[str, str], tensors: Tensors) -> Checkpoint:
     groups: dict[str, dict[str, Tensor]] = {group: {} for group in _GROUPS}
     for name, tensor in tensors.items():
         group, _, rest = name.partition("/")
@@ -179,7 +182,7 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
         raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({reason})") from None
 
 
-def digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+def digest(header: Mapping[str, str], tensors: Tensors) -> str:
     """SHA-256 of named texts and named tensors on the CPU, whatever their order."""
     sha256 = hashlib.sha256(json.dumps(sorted(header.items())).encode())
     for name in sorted(tensors):

@@ -23,7 +23,7 @@ from charlm.data.encoded import EncodedText
 from charlm.data.reading import arriving, is_pipe, text_name
 from charlm.data.records import LINE_END, end_id, end_of_record, read_symbols, record_starts, text_in_training
 from charlm.data.sources import is_gone
-from charlm.data.splits import record_splits, stretch_count, text_splits
+from charlm.data.splits import Shares, record_splits, stretch_count, text_splits
 from charlm.data.time_order import are_in_order
 from charlm.data.vocabulary import OTHER, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
@@ -182,7 +182,7 @@ def vocabulary_of(*sources: CountedSource, min_count: int = 1) -> Vocabulary:
     return Vocabulary("char", "".join(sorted({*kept, OTHER})), OTHER)
 
 
-def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, float], ids: Ids | None = None) -> str:
+def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Shares, ids: Ids | None = None) -> str:
     """How a source is cut, in words; "" for a text in order, and for records by a hash. ids: its own, if at hand."""
     scored = " and ".join([*shares][1:])
     if not scored:
@@ -198,7 +198,7 @@ def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, 
     return f"{scored} from the end of {where} and not by a hash, as its records begin with increasing times or numbers"
 
 
-def split_names(source: CountedSource, shares: Mapping[str, float], *, is_in_order: bool) -> dict[str, str]:
+def split_names(source: CountedSource, shares: Shares, *, is_in_order: bool) -> dict[str, str]:
     """What people call each split of a source. is_in_order: whether each split is one piece, in the order of shares."""
     called = source_name(source.source)
     if len(shares) == 1:

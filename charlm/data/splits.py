@@ -10,7 +10,6 @@ records of a log  Each file is cut in order.
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,13 +18,15 @@ from charlm.data.cache import cached, find_entry
 from charlm.data.counting import CountedSource
 from charlm.data.polynomial_hashes import BASE, record_hashes
 from charlm.data.records import end_id, record_chunks, record_ends, record_starts
-from charlm.data.vocabulary import Ids, Vocabulary, utf8_decoder
+from charlm.data.vocabulary import Id, Ids, Vocabulary, utf8_decoder
 from charlm.errors import DataError
 from charlm.system.console import say
 from charlm.system.formatting import counted
 
 Bounds = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint8]
+Shares = Mapping[str, float]
+"""The share of each split, training first. They need not sum to 1."""
 
 _STRETCHES = 31
 """A prime number, so that stretches do not keep step with files of equal length."""
@@ -43,7 +44,7 @@ share of records. Shares below `_LEAST_SHARE` count as `_LEAST_SHARE`, so that a
 ones in its bucket."""
 
 
-def stretch_count(source: CountedSource, shares: Mapping[str, float]) -> int:
+def stretch_count(source: CountedSource, shares: Shares) -> int:
     """How many stretches of a running text are cut: so many that each piece of a split is long enough to be scored."""
     files = sum(map(bool, source.lengths))
     if files == 1:
@@ -52,7 +53,7 @@ def stretch_count(source: CountedSource, shares: Mapping[str, float]) -> int:
     return min(max(int(smallest_share * source.chars / _ENOUGH_CHARS), 1), _STRETCHES)
 
 
-def text_splits(ids: Ids, source: CountedSource, shares: Mapping[str, float], *, key: str) -> dict[str, Ids]:
+def text_splits(ids: Ids, source: CountedSource, shares: Shares, *, key: str) -> dict[str, Ids]:
     """The splits of a running text; views of the ids, or entries `key-NAME` of the cache.
 
     Bytes are cut where their characters are, so that models of characters and of bytes are scored on the same text.
@@ -112,7 +113,7 @@ def _joined(ids: Ids, bounds: Bounds, key: str) -> Ids:
 
 
 def record_splits(
-    ids: Ids, source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, float], *, is_log: bool, key: str
+    ids: Ids, source: CountedSource, vocabulary: Vocabulary, shares: Shares, *, is_log: bool, key: str
 ) -> dict[str, Ids]:
     """The records of `ids` [N] as cache entries `key-NAME`, one per split: an end, and then records with their ends.
 
@@ -139,7 +140,7 @@ def record_splits(
     }
 
 
-def _records_of(ids: Ids, end: np.integer[Any], takes: npt.NDArray[np.bool_]) -> Iterator[Ids]:
+def _records_of(ids: Ids, end: Id, takes: npt.NDArray[np.bool_]) -> Iterator[Ids]:
     """An end, and then the records that `takes` [records] says."""
     yield np.array([end])
     begin = 0
@@ -149,14 +150,14 @@ def _records_of(ids: Ids, end: np.integer[Any], takes: npt.NDArray[np.bool_]) ->
         begin += len(lengths)
 
 
-def _in_order(ends: Ids, files: Sequence[int], shares: Mapping[str, float]) -> Numbers:
+def _in_order(ends: Ids, files: Sequence[int], shares: Shares) -> Numbers:
     """The number of each record's split, [records]: the end of each file is for the splits after the first."""
     counts = np.diff(np.searchsorted(ends, np.cumsum([0, *files]), side="right"))
     sizes = np.diff(cuts(counts.tolist(), [*shares.values()]), axis=1)
     return np.repeat(np.tile(np.arange(len(shares), dtype=np.uint8), len(files)), sizes.ravel())
 
 
-def _by_hash(ids: Ids, vocabulary: Vocabulary, end: np.integer[Any], shares: Mapping[str, float]) -> Numbers:
+def _by_hash(ids: Ids, vocabulary: Vocabulary, end: Id, shares: Shares) -> Numbers:
     """The number of each record's split, [records], by its hash."""
     # By their bytes, so that models of characters and of bytes are scored on the same records.
     end_byte = vocabulary.bytes_of(np.array([end]))

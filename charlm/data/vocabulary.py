@@ -19,7 +19,8 @@ CODE_POINTS = 0x110000
 UNKNOWN = np.uint32(0xFFFFFFFF)
 OTHER = "\ufffd"
 CodePoints = npt.NDArray[np.unsignedinteger[Any]]
-Ids = npt.NDArray[np.integer[Any]]
+Id = np.integer[Any]
+Ids = npt.NDArray[Id]
 _ALIKE = ("'’‘ʼ", '"“”„', "-‐‑–—−", " \u00a0\u202f")
 """Characters of a kind, of which a keyboard and a book have different ones."""
 
@@ -159,14 +160,14 @@ class Vocabulary:
         allowed = f"allowed: its {counted(len(self), 'character')}"
         return VocabularyError(f"{start}found {never_seen(unknown)}; {allowed}{ways_out}")
 
-    def encode(self, text: str) -> npt.NDArray[np.integer]:
+    def encode(self, text: str) -> Ids:
         """The ids of `text`, [N], in the narrowest type; VocabularyError if a character has no id."""
         ids, is_known = self.ids_of(text)
         if not is_known.all():
             raise self.unknown_error(self.unknown(text))
         return ids.astype(self.dtype, copy=False)
 
-    def ids_of(self, text: str) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.bool_]]:
+    def ids_of(self, text: str) -> tuple[Ids, npt.NDArray[np.bool_]]:
         """The ids of `text`, [N], and which of its characters have one."""
         if self.level == "byte":
             try:
