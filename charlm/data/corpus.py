@@ -171,15 +171,15 @@ def vocabulary_of(*sources: CountedSource, min_count: int = 1) -> Vocabulary:
     """The characters of the sources, sorted. OTHER stands for those that occur fewer than min_count times, if any."""
     if sources[0].level == "byte":
         return Vocabulary("byte")
-    codes, places = np.unique(np.concatenate([source.symbols for source in sources]), return_inverse=True)
-    counts = np.bincount(places, np.concatenate([source.counts for source in sources]))
+    counts: Counter[str] = Counter()
+    for source in sources:
+        counts += source.counts
     end = end_of_record(sources[0].separator or LINE_END)
-    kept = [chr(code) for code in codes[(counts >= min_count) | (codes == ord(end))].tolist()]
-    if len(kept) < 2 <= len(codes):
+    kept = {character for character, count in counts.items() if count >= min_count or character == end}
+    if len(kept) < 2 <= len(counts):
         raise DataError(f"data.min_count: found {min_count}, with which no two characters are left; allowed: fewer")
-    if len(kept) == len(codes):
-        return Vocabulary("char", "".join(kept))
-    return Vocabulary("char", "".join(sorted({*kept, OTHER})), OTHER)
+    other = "" if len(kept) == len(counts) else OTHER
+    return Vocabulary("char", "".join(sorted({*kept, *other})), other)
 
 
 def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Shares, ids: Ids | None = None) -> str:
@@ -259,7 +259,7 @@ def encode_file(
         text = text_in_training(arriving(path), vocabulary.level, separator, name)
     else:
         source = count_source(str(path), vocabulary.level, separator)
-        if not vocabulary.without_own_id("".join(map(chr, source.symbols.tolist()))):
+        if not vocabulary.without_own_id(source.counts):
             return encode(source, vocabulary), {}
         texts = (text_in_training(arriving(file), source.level, separator, file) for file in source.paths)
         text = "".join(texts)

@@ -5,15 +5,15 @@ import hashlib
 import json
 import shlex
 import unicodedata
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 
 from charlm.data.records import LINE_END, end_of_record, read_symbols
 from charlm.data.sources import resolve
-from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, is_mark, utf8_decoder
+from charlm.data.vocabulary import CODE_POINTS, Level, Vocabulary, is_mark, utf8_decoder
 from charlm.errors import DataError
 from charlm.system.console import say
 from charlm.system.formatting import format_bytes
@@ -40,10 +40,8 @@ class CountedSource:
     """Symbols of each file: characters, or bytes at level byte."""
     chars: int
     """Characters of the text; a byte that is not UTF-8 counts as one."""
-    symbols: npt.NDArray[np.int64]
-    """The code points (or bytes, at level byte) that occur, sorted."""
-    counts: npt.NDArray[np.int64]
-    """Occurrences of each of the `symbols`."""
+    counts: Counter[str]
+    """Occurrences of each character that there is, by code point; of each byte, at level byte, as a character."""
     vocabulary: Vocabulary | None = None
     """In whose Unicode forms the text is read; None: as it is."""
 
@@ -55,7 +53,7 @@ class CountedSource:
     @property
     def record_count(self) -> int:
         """How many there are; 0 in running text."""
-        return int(self.counts[self.symbols == ord(end_of_record(self.separator))].sum()) if self.separator else 0
+        return self.counts[end_of_record(self.separator)] if self.separator else 0
 
     @property
     def digest(self) -> str:
@@ -65,11 +63,11 @@ class CountedSource:
 
     def in_forms_of(self, vocabulary: Vocabulary) -> "CountedSource":
         """The text in Unicode forms that a vocabulary knows, see `Vocabulary.canonical`; says so if that changes it."""
-        lacking = vocabulary.without_own_id("".join(map(chr, self.symbols.tolist())))
+        lacking = vocabulary.without_own_id(self.counts)
         if not any(is_mark(each) or unicodedata.normalize("NFD", each) != each for each in lacking):
             return self
         found = count_source(self.source, self.level, self.separator, vocabulary)
-        if np.array_equal(found.symbols, self.symbols) and np.array_equal(found.counts, self.counts):
+        if found.counts == self.counts:
             return self
         _say_in_other_form(self.source)
         return found
@@ -82,11 +80,8 @@ class CountedSource:
 
     def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
-        if self.level == "byte":
-            return {}
-        lacking = vocabulary.id_of_code_point[self.symbols] == UNKNOWN
-        pairs = zip(self.symbols[lacking].tolist(), self.counts[lacking].tolist(), strict=True)
-        return {chr(code): count for code, count in sorted(pairs, key=lambda pair: (-pair[1], pair[0]))}
+        lacking = "" if self.level == "byte" else vocabulary.unknown(self.counts)
+        return {character: count for character, count in self.counts.most_common() if character in lacking}
 
 
 @functools.cache
@@ -98,24 +93,24 @@ def _say_in_other_form(source: str) -> None:
 def count_source(source: str, level: Level, separator: str = "", vocabulary: Vocabulary | None = None) -> CountedSource:
     """Count the characters of a source, in the Unicode forms of a vocabulary; DataError if it is empty or not UTF-8."""
     paths = resolve(source)
-    sizes = [path.stat().st_size for path in paths]
-    hasher, counts = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
+    sizes = tuple(path.stat().st_size for path in paths)
+    hasher, of_code_points = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
     lengths: list[int] = []
     chars = 0
     for path in paths:
         length, decoder = 0, utf8_decoder()
         for symbols in read_symbols(path, level, separator, hasher.update, vocabulary):
             of_chunk = np.bincount(symbols)
-            counts[: len(of_chunk)] += of_chunk
+            of_code_points[: len(of_chunk)] += of_chunk
             length += len(symbols)
             if level == "byte":
                 chars += len(decoder.decode(symbols.tobytes()))
         chars += length if level == "char" else len(decoder.decode(b"", final=True))
         lengths.append(length)
-    symbols = np.flatnonzero(counts)
-    if not len(symbols):
+    counts = Counter({chr(code): int(of_code_points[code]) for code in np.flatnonzero(of_code_points)})
+    if not counts:
         raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
-    if separator == LINE_END and counts[ord("\n")] <= len(paths) and counts[ord("\r")] > len(paths):
+    if separator == LINE_END and counts["\n"] <= len(paths) and counts["\r"] > len(paths):
         found = "found lines that end with CR alone, as on an old Mac"
         convert = f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"
         raise DataError(f"{source}: {found}; allowed: LF or CR LF; convert it: {convert}")
@@ -128,13 +123,12 @@ def count_source(source: str, level: Level, separator: str = "", vocabulary: Voc
         paths=paths,
         level=level,
         separator=separator,
-        sizes=tuple(sizes),
+        sizes=sizes,
         sha256=sha256,
         cache_key=cache_key,
         lengths=tuple(lengths),
         chars=chars,
-        symbols=symbols,
-        counts=counts[symbols],
+        counts=counts,
         vocabulary=vocabulary,
     )
 

@@ -88,11 +88,11 @@ class Vocabulary:
         """The code point, or the byte, of each id, [V]."""
         return (np.arange(256) if self.level == "byte" else code_points(self.characters)).astype(np.uint32)
 
-    def unknown(self, text: str) -> str:
+    def unknown(self, text: Iterable[str]) -> str:
         """The distinct characters of `text` that have no id, sorted; none where `other` stands for them."""
         return "" if self.other else self.without_own_id(text)
 
-    def without_own_id(self, text: str) -> str:
+    def without_own_id(self, text: Iterable[str]) -> str:
         """The distinct characters of `text` that are none of the vocabulary's, sorted."""
         if self.level == "byte":
             return ""
