@@ -146,7 +146,7 @@ def arriving_records(path: str, vocabulary: Vocabulary, separator: str) -> Itera
 # In ids
 
 
-def end_id(vocabulary: Vocabulary, separator: str) -> Id:
+def end_id(vocabulary: Vocabulary, separator: str = LINE_END) -> Id:
     """The id of the end of a record; VocabularyError if it has none."""
     return vocabulary.dtype.type(vocabulary.encode(end_of_record(separator))[0])
 
