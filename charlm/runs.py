@@ -209,10 +209,9 @@ def check_resumable(run_dir: Path) -> None:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run."""
-    try:
+    with contextlib.suppress(OSError):  # a folder that cannot be read
         return (folder / FOLDER).is_dir() and ((folder / CONFIG).is_file() or has_checkpoint(folder))
-    except OSError:  # a folder that cannot be read
-        return False
+    return False
 
 
 def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda error: None) -> Iterator[Path]:
@@ -265,15 +264,13 @@ def describe_run(folder: Path) -> RunSummary:
 
 def _best_nats(folder: Path) -> float | None:
     """Score of the best checkpoint; `last` may be older."""
-    try:
+    with contextlib.suppress(CheckpointError):
         _, progress, _ = read_header(folder / FOLDER / BEST)
-    except CheckpointError:
-        return None
-    return progress.get("best_nats")
+        return progress.get("best_nats")
+    return None
 
 
 def _written_s(path: Path) -> float:
-    try:
+    with contextlib.suppress(OSError):  # replaced or removed since it was listed
         return path.stat().st_mtime
-    except OSError:  # replaced or removed since it was listed
-        return 0.0
+    return 0.0

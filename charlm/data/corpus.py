@@ -5,6 +5,7 @@ encode    the text again, in chunks → ids of the narrowest type, into the cach
 cut       views of the ids, or their records in files of their own
 """
 
+import contextlib
 import functools
 import hashlib
 from collections import Counter
@@ -234,16 +235,13 @@ def load_unchanged_corpus(
             allowed = "allowed: the run's text; put it back, or give its new path once"
             command = f"charlm train --resume --run-dir RUN --set data.{key}=PATH"
             raise DataError(f"{source}: no such file or folder; {allowed}: {command}")
+    with contextlib.suppress(VocabularyError):  # a changed text may have other characters
+        corpus = CountedSources(data).corpus(vocabulary)
+        if corpus.sha256 == progress.get("corpus_sha256"):
+            return corpus
     fault = "the text has changed since training, and so have its splits"
     advice = "train on the new text with --init-from, or score it with --file"
-    changed = DataError(f"{data.source}: {fault}; allowed: the same text; {advice}")
-    try:
-        corpus = CountedSources(data).corpus(vocabulary)
-    except VocabularyError:
-        raise changed from None
-    if corpus.sha256 != progress.get("corpus_sha256"):
-        raise changed
-    return corpus
+    raise DataError(f"{data.source}: {fault}; allowed: the same text; {advice}")
 
 
 def encode_file(

@@ -138,11 +138,9 @@ def _files_below(
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:
     """What is in a folder; nothing if there is no such folder."""
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        return list(entries)
+    return []
 
 
 def _is_own(folder: Path) -> bool:

@@ -151,10 +151,9 @@ _ENCODINGS = {
 
 def is_text(head: bytes) -> bool:
     """Whether a file that begins with `head` can be a text in UTF-8."""
-    try:
+    with contextlib.suppress(UnicodeDecodeError):
         return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
-    except UnicodeDecodeError:
-        return False
+    return False
 
 
 def lfs_fault(name: str | Path, head: bytes) -> str:

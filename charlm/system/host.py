@@ -32,12 +32,10 @@ def describe_cpu() -> str:
 
 def _first_core() -> dict[str, str]:
     """What Linux says of the first core; empty on other systems."""
-    try:
-        with (_ROOT / "proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
-            lines = [line.partition(":") for line in itertools.takewhile(str.strip, file)]
-    except OSError:
-        return {}
-    return {name.strip().lower(): value.strip() for name, _, value in lines}
+    with contextlib.suppress(OSError), (_ROOT / "proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
+        lines = [line.partition(":") for line in itertools.takewhile(str.strip, file)]
+        return {name.strip().lower(): value.strip() for name, _, value in lines}
+    return {}
 
 
 def usable_cores() -> frozenset[int]:

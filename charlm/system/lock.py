@@ -63,11 +63,9 @@ def holds(folder: Path) -> bool:
 
 def is_locked(folder: Path) -> bool:
     """Whether a process holds the folder's lock."""
-    try:
-        with open(folder / LOCK, "rb", opener=regular) as file:
-            return not _lock_file(file, shared=True)
-    except OSError:
-        return False
+    with contextlib.suppress(OSError), open(folder / LOCK, "rb", opener=regular) as file:
+        return not _lock_file(file, shared=True)
+    return False
 
 
 def _acquired(folder: Path) -> BinaryIO | None:
