@@ -135,8 +135,9 @@ def unreadable_checkpoint(path: Path, error: Exception) -> DamagedCheckpointErro
 def check_format(path: Path, header: Mapping[str, str]) -> None:
     """DamagedCheckpointError for a safetensors file of another program, CheckpointError for another version."""
     if header.get("format") != FORMAT:
-        found = "a safetensors file, but not a charlm checkpoint"
-        raise DamagedCheckpointError(f"{path}: {found}; allowed: a checkpoint that charlm wrote")
+        raise DamagedCheckpointError(
+            f"{path}: a safetensors file, but not a charlm checkpoint; allowed: a checkpoint that charlm wrote"
+        )
     check_version(path, header)
 
 

@@ -297,5 +297,6 @@ def _encoded(source: CountedSource, vocabulary: Vocabulary) -> Iterator[Ids]:
         for symbols in read_symbols(path, source.level, source.separator, hasher.update, source.vocabulary):
             yield narrow.take(symbols)
     if hasher.hexdigest() != source.sha256:
-        advice = "a source must not change; run again when it is complete"
-        raise DataError(f"{source.source}: changed while being read; {advice}")
+        raise DataError(
+            f"{source.source}: changed while being read; a source must not change; run again when it is complete"
+        )

@@ -75,8 +75,9 @@ class CountedSource:
     def check_separated(self) -> None:
         """DataError for records, not lines, without a separator between them."""
         if self.separator not in ("", LINE_END) and self.record_count == 1:
-            allowed = "allowed: two records or more, with this between them"
-            raise DataError(f"{self.source}: found no {self.separator!r}; {allowed}")
+            raise DataError(
+                f"{self.source}: found no {self.separator!r}; allowed: two records or more, with this between them"
+            )
 
     def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""

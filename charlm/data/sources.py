@@ -55,8 +55,9 @@ def resolve(source: str) -> list[Path]:
     if path.is_file():
         return [path]
     if is_run(path) or not (files := _files_below(source, path, ("**", "*"))):
-        advice = "hidden files and charlm's own do not count; add text files"
-        raise DataError(f"{source}: found no text in the folder; {advice}")
+        raise DataError(
+            f"{source}: found no text in the folder; hidden files and charlm's own do not count; add text files"
+        )
     return files
 
 

@@ -29,8 +29,9 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
         built = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
         if torch.version.hip:
             built = f"for ROCm {torch.version.hip}"
-        fault = f"but this PyTorch (built {built}) sees no GPU"
-        raise DeviceError(f"device: found {name}, {fault}; allowed here: auto | cpu")
+        raise DeviceError(
+            f"device: found {name}, but this PyTorch (built {built}) sees no GPU; allowed here: auto | cpu"
+        )
     count, shared = torch.cuda.device_count(), group.local_size > 1
     if shared and (number or group.local_size > count):
         found = f"found {name} for {group.local_size} processes on a machine with {counted(count, 'GPU')}"
@@ -65,8 +66,9 @@ def allows_graphs() -> bool:
     """Whether layers and samples may become CUDA graphs: unless `CHARLM_GRAPHS` is 0. DeviceError for another value."""
     found = os.environ.get("CHARLM_GRAPHS", "")
     if found not in ("", "0"):
-        allowed = "allowed: 0 (no CUDA graphs); set it so, or unset it"
-        raise DeviceError(f"CHARLM_GRAPHS: found {found!r} in the environment; {allowed}")
+        raise DeviceError(
+            f"CHARLM_GRAPHS: found {found!r} in the environment; allowed: 0 (no CUDA graphs); set it so, or unset it"
+        )
     return not found
 
 
