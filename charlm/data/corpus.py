@@ -22,7 +22,7 @@ from charlm.data.cache import cached
 from charlm.data.counting import CountedSource, count_source, short_digest
 from charlm.data.encoded import EncodedText
 from charlm.data.reading import arriving, is_pipe, text_name
-from charlm.data.records import LINE_END, end_id, end_of_record, read_symbols, record_starts, text_in_training
+from charlm.data.records import end_id, end_of_record, read_symbols, record_starts, text_in_training
 from charlm.data.sources import is_gone
 from charlm.data.splits import Shares, record_splits, stretch_count, text_splits
 from charlm.data.time_order import are_in_order
@@ -175,7 +175,7 @@ def vocabulary_of(*sources: CountedSource, min_count: int = 1) -> Vocabulary:
     counts: Counter[str] = Counter()
     for source in sources:
         counts += source.counts
-    end = end_of_record(sources[0].separator or LINE_END)
+    end = end_of_record(sources[0].separator)
     kept = {character for character, count in counts.items() if count >= min_count or character == end}
     if len(kept) < 2 <= len(counts):
         raise DataError(f"data.min_count: found {min_count}, with which no two characters are left; allowed: fewer")

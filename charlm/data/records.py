@@ -25,8 +25,9 @@ _CHUNK = 1 << 18
 
 
 def end_of_record(separator: str) -> str:
-    """The symbol that ends a record."""
-    return separator if len(separator.encode()) == 1 else RECORD_END
+    """The symbol that ends a record; without a separator the end of a line."""
+    end = separator or LINE_END
+    return end if len(end.encode()) == 1 else RECORD_END
 
 
 # From bytes
@@ -117,7 +118,7 @@ def _without(chunk: bytes, endings: Iterable[bytes]) -> tuple[bytes, bytes]:
     return chunk, b""
 
 
-def whole_records(blocks: Iterable[bytes], separator: str = LINE_END) -> Iterator[list[str]]:
+def whole_records(blocks: Iterable[bytes], separator: str = "") -> Iterator[list[str]]:
     """The records that end in each block, without their ends; at last the one that has none. As by `text_records`."""
     end = end_of_record(separator).encode()
     partial: list[bytes] = []  # parts of a record without its end
@@ -140,13 +141,13 @@ def arriving_records(path: str, vocabulary: Vocabulary, separator: str) -> Itera
     """
     reads_lines = vocabulary.unknown("\r") and not separator
     blocks = as_in_training(arriving(path), vocabulary.level, LINE_END if reads_lines else separator, text_name(path))
-    return whole_records(blocks, separator or LINE_END)
+    return whole_records(blocks, separator)
 
 
 # In ids
 
 
-def end_id(vocabulary: Vocabulary, separator: str = LINE_END) -> Id:
+def end_id(vocabulary: Vocabulary, separator: str = "") -> Id:
     """The id of the end of a record; VocabularyError if it has none."""
     return vocabulary.dtype.type(vocabulary.encode(end_of_record(separator))[0])
 

@@ -16,7 +16,7 @@ from charlm.config.schema import Config, DataConfig
 from charlm.data.corpus import load_unchanged_corpus
 from charlm.data.encoded import EncodedText
 from charlm.data.polynomial_hashes import BASE, Hashes, stretch_hashes
-from charlm.data.records import LINE_END, end_id, end_of_record, record_ends, text_records
+from charlm.data.records import end_id, end_of_record, record_ends, text_records
 from charlm.data.vocabulary import Ids, Vocabulary
 from charlm.errors import CharlmError
 from charlm.system.formatting import source_name
@@ -33,11 +33,11 @@ _BLOCK = 2**17
 
 def seen_records(texts: Iterable[Ids], vocabulary: Vocabulary, separator: str) -> Iterator[str]:
     """The records of texts, each of which may be running text."""
-    end = end_id(vocabulary, separator or LINE_END)
+    end = end_id(vocabulary, separator)
     for text in texts:
         begun = text[1:] if text[0] == end else text
         ended = begun if begun[-1] == end else np.append(begun, end)
-        yield from itertools.chain.from_iterable(text_records(ended, vocabulary, separator or LINE_END))
+        yield from itertools.chain.from_iterable(text_records(ended, vocabulary, separator))
 
 
 def listed_texts(config: Config, progress: Mapping[str, Any]) -> list[dict[str, Any]]:
