@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from charlm.data.cache import cached
 from charlm.data.reading import arriving, check_text, text_name
-from charlm.data.vocabulary import CodePoints, Id, Ids, Level, Vocabulary, code_points
+from charlm.data.vocabulary import CodePoints, Ids, Level, Vocabulary, code_points
 from charlm.errors import DataError
 
 LINE_END = "\n"
@@ -147,14 +147,14 @@ def arriving_records(path: str, vocabulary: Vocabulary, separator: str) -> Itera
 # In ids
 
 
-def end_id(vocabulary: Vocabulary, separator: str = "") -> Id:
+def end_id(vocabulary: Vocabulary, separator: str = "") -> int:
     """The id of the end of a record; VocabularyError if it has none."""
-    return vocabulary.dtype.type(vocabulary.encode(end_of_record(separator))[0])
+    return int(vocabulary.encode(end_of_record(separator))[0])
 
 
 def reset_id_of(separator: str, vocabulary: Vocabulary) -> int | None:
     """The id before which a stream has its initial state, see `CharLM.reset_id`; None for running text."""
-    return int(end_id(vocabulary, separator)) if separator else None
+    return end_id(vocabulary, separator) if separator else None
 
 
 def as_records(ids: Ids, reset_id: int | None, *, ended: bool = True) -> Ids:
@@ -165,7 +165,7 @@ def as_records(ids: Ids, reset_id: int | None, *, ended: bool = True) -> Ids:
     return np.concatenate([end, ids, end] if ended else [end, ids])
 
 
-def record_chunks(ids: Ids, end: Id) -> Iterator[Ids]:
+def record_chunks(ids: Ids, end: int) -> Iterator[Ids]:
     """Whole records, some at a time; the last one has its end too."""
     start = stop = 0
     while start < len(ids):
@@ -177,12 +177,12 @@ def record_chunks(ids: Ids, end: Id) -> Iterator[Ids]:
             start = begin + int(ends[-1])
 
 
-def record_ends(chunk: Ids, end: Id) -> npt.NDArray[np.int64]:
+def record_ends(chunk: Ids, end: int) -> npt.NDArray[np.int64]:
     """Where the records of a chunk end, behind their end symbols."""
     return np.flatnonzero(chunk == end) + 1
 
 
-def record_starts(ids: Ids, end: Id, key: str) -> Ids:
+def record_starts(ids: Ids, end: int, key: str) -> Ids:
     """Where each record of a split starts, and the last one ends, [records + 1]; key: of the split in the cache."""
     begins = range(0, len(ids), _CHUNK)
     blocks = (begin + record_ends(ids[begin : begin + _CHUNK], end) for begin in begins)

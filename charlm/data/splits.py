@@ -18,7 +18,7 @@ from charlm.data.cache import cached, find_entry
 from charlm.data.counting import CountedSource
 from charlm.data.polynomial_hashes import BASE, record_hashes
 from charlm.data.records import end_id, record_chunks, record_ends, record_starts
-from charlm.data.vocabulary import Id, Ids, Vocabulary, utf8_decoder
+from charlm.data.vocabulary import Ids, Vocabulary, utf8_decoder
 from charlm.errors import DataError
 from charlm.system.console import say
 from charlm.system.formatting import counted
@@ -120,7 +120,7 @@ def record_splits(
     is_log: whether each file is cut in order. DataError for a split without records.
     """
     end = end_id(vocabulary, source.separator)
-    found = {name: find_entry(f"{key}-{name}", end.dtype) for name in shares}
+    found = {name: find_entry(f"{key}-{name}", vocabulary.dtype) for name in shares}
     splits: dict[str, Ids] = {name: ids for name, ids in found.items() if ids is not None}
     if len(splits) == len(shares):
         return splits
@@ -131,16 +131,16 @@ def record_splits(
         numbers, how = _by_hash(ids, vocabulary, end, shares), ", which takes records by a hash"
     for name, count in zip(shares, np.bincount(numbers, minlength=len(shares)), strict=True):
         if not count:
-            found = f"none of {counted(len(numbers), 'record')} is in the {name} split{how}"
+            fault = f"none of {counted(len(numbers), 'record')} is in the {name} split{how}"
             advice = "add records, change data.split, or set data.valid_source and data.test_source"
-            raise DataError(f"{source.source}: {found}; allowed: at least one per split; {advice}")
+            raise DataError(f"{source.source}: {fault}; allowed: at least one per split; {advice}")
     return {
-        name: cached(f"{key}-{name}", end.dtype, _records_of(ids, end, numbers == number))
+        name: cached(f"{key}-{name}", vocabulary.dtype, _records_of(ids, end, numbers == number))
         for number, name in enumerate(shares)
     }
 
 
-def _records_of(ids: Ids, end: Id, takes: npt.NDArray[np.bool_]) -> Iterator[Ids]:
+def _records_of(ids: Ids, end: int, takes: npt.NDArray[np.bool_]) -> Iterator[Ids]:
     """An end, and then the records that `takes` [records] says."""
     yield np.array([end])
     begin = 0
@@ -157,7 +157,7 @@ def _in_order(ends: Ids, files: Sequence[int], shares: Shares) -> Numbers:
     return np.repeat(np.tile(np.arange(len(shares), dtype=np.uint8), len(files)), sizes.ravel())
 
 
-def _by_hash(ids: Ids, vocabulary: Vocabulary, end: Id, shares: Shares) -> Numbers:
+def _by_hash(ids: Ids, vocabulary: Vocabulary, end: int, shares: Shares) -> Numbers:
     """The number of each record's split, [records], by its hash."""
     # By their bytes, so that models of characters and of bytes are scored on the same records.
     end_byte = vocabulary.bytes_of(np.array([end]))

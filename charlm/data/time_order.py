@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import median_high
 
 import numpy as np
 
@@ -74,8 +75,8 @@ def _increase(of_lines: Sequence[str | None]) -> bool:
         return False
     middles = []
     for begin, end in pairwise(np.linspace(0, len(of_lines), _GROUPS + 1).astype(int).tolist()):
-        if own := sorted(_key(text) for text in of_lines[begin:end] if text is not None):
-            middles.append(own[len(own) // 2])
+        if own := [_key(text) for text in of_lines[begin:end] if text is not None]:
+            middles.append(median_high(own))
     return sum(after != before for before, after in pairwise(middles)) > _GROUPS // 2
 
 

@@ -19,8 +19,7 @@ CODE_POINTS = 0x110000
 UNKNOWN = np.uint32(0xFFFFFFFF)
 OTHER = "\ufffd"
 CodePoints = npt.NDArray[np.unsignedinteger[Any]]
-Id = np.integer[Any]
-Ids = npt.NDArray[Id]
+Ids = npt.NDArray[np.integer[Any]]
 _ALIKE = ("'’‘ʼ", '"“”„', "-‐‑–—−", " \u00a0\u202f")
 """Characters of a kind, of which a keyboard and a book have different ones."""
 

@@ -73,7 +73,8 @@ def _quota_cpus() -> float:
 
 def free_bytes() -> int | None:
     """Memory that this process may still take, also under limits; None if the system does not say."""
-    unused, unmapped = _unused_bytes(), _unmapped_bytes()
+    unused, space = _unused_bytes(), _address_space()
+    unmapped = space[1] if space else None
     return min((free for free in (unused, unmapped) if free is not None), default=None)
 
 
@@ -125,23 +126,21 @@ def process_peak_bytes() -> int | None:
 # The limit of the address space (`ulimit -v`). A process maps more than it uses: libraries, a stack for each thread.
 
 
-def _address_limit() -> int | None:
-    """Bytes that this process may map; None without a limit."""
+def _address_space() -> tuple[int, int] | None:
+    """Bytes that this process may map, and what it may still map of them; None without a limit."""
     with contextlib.suppress(*_UNREADABLE):  # "unlimited" in place of a limit
-        return _number(_ROOT / "proc/self/limits", "Max address space")
+        limit = _number(_ROOT / "proc/self/limits", "Max address space")
+        return limit, max(0, limit - 1024 * _number(_ROOT / _STATUS, "VmSize:"))
     return None
-
-
-def _unmapped_bytes() -> int | None:
-    """What this process may still map; None without a limit."""
-    limit = _address_limit()
-    return None if limit is None else max(0, limit - 1024 * _number(_ROOT / _STATUS, "VmSize:"))
 
 
 def raise_limit_or(advice: str) -> str:
     """Advice to a process that is short of memory: first to raise this limit, if it ends before the memory does."""
-    limit, unmapped, unused = _address_limit(), _unmapped_bytes(), _unused_bytes()
-    if limit is None or unmapped is None or (unused is not None and unmapped > unused):
+    unused, space = _unused_bytes(), _address_space()
+    if space is None:
+        return advice
+    limit, unmapped = space
+    if unused is not None and unmapped > unused:
         return advice
     return f"raise the limit of {format_bytes(limit)} of address space (`ulimit -v`), or {advice}"
 
