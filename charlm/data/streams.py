@@ -6,7 +6,7 @@ import torch
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
-from charlm.system.device import to_device
+from charlm.system.device import CPU, to_device
 from charlm.system.formatting import counted
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
@@ -66,7 +66,7 @@ class Streams:
         return self.length % self.bptt if epoch % 2 else 0
 
     def read(
-        self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
+        self, position: int, steps: int, device: torch.device = CPU, epoch: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets for `steps` characters from `position` in the streams of the shard: two [T, B] of int64.
 
@@ -74,7 +74,7 @@ class Streams:
         """
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)
-        x_TB, y_TB = to_device(self._window(position, steps, epoch), torch.device(device or "cpu")).unbind()
+        x_TB, y_TB = to_device(self._window(position, steps, epoch), device).unbind()
         return x_TB, y_TB
 
     def _window(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:

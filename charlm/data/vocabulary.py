@@ -231,9 +231,8 @@ class Vocabulary:
                 return cls("byte")
             case {"level": "char", "characters": str(characters), **more} if characters:
                 other = more.get("other", "")
-                is_other = other == "" or (isinstance(other, str) and len(other) == 1 and other in characters)
                 is_distinct = len(set(characters)) == len(characters)
-                if is_other and is_distinct and not re.search("[\ud800-\udfff]", characters):
+                if other in ("", *characters) and is_distinct and not re.search("[\ud800-\udfff]", characters):
                     return cls("char", characters, other)
         raise CheckpointError("vocabulary: not a list of distinct characters")
 

@@ -17,11 +17,13 @@ from charlm.system.formatting import counted
 from charlm.system.host import count_cores, free_bytes, process_peak_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 
+CPU = torch.device("cpu")
+
 
 def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device:
     """The device for `auto`, `cpu`, `cuda` or `cuda:N`, with its index. Processes of a machine get a GPU each."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
+        return CPU
     kind, _, number = name.partition(":")
     if kind not in ("auto", "cuda") or not (number or "0").isdecimal():
         raise DeviceError(f"device: found {name}; allowed: auto | cpu | cuda | cuda:1 (the second GPU) and so on")
@@ -204,10 +206,7 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
     return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
 
 
-_CPU = torch.device("cpu")
-
-
-def autocasts_to_bf16(device: torch.device = _CPU) -> bool:
+def autocasts_to_bf16(device: torch.device = CPU) -> bool:
     """Whether autocast asks for products in bfloat16 on this device; sums are float32."""
     return autocast_state(device) == (True, torch.bfloat16)
 

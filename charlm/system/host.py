@@ -38,14 +38,14 @@ def _first_core() -> dict[str, str]:
     return {}
 
 
-def usable_cores() -> frozenset[int]:
-    """The cores of this process's affinity mask; see `count_cores` for how many of them it may keep busy."""
-    return frozenset(os.sched_getaffinity(0) if sys.platform == "linux" else range(os.cpu_count() or 1))
+def _usable_cores() -> int:
+    """How many cores are in this process's affinity mask; `count_cores` says how many of them it may keep busy."""
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 def count_cores() -> int:
     """How many cores this process may keep busy. A quota of 1.5 CPUs counts as 1: threads meet at every time step."""
-    return max(1, int(min(len(usable_cores()), _quota_cpus())))
+    return max(1, int(min(_usable_cores(), _quota_cpus())))
 
 
 def limit_threads() -> None:
@@ -54,7 +54,7 @@ def limit_threads() -> None:
     NumPy's OpenBLAS gets one thread: where it cannot start threads, it sends this process a SIGINT.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    if not {"OMP_NUM_THREADS", "RANK"} & os.environ.keys() and (cores := count_cores()) < len(usable_cores()):
+    if not {"OMP_NUM_THREADS", "RANK"} & os.environ.keys() and (cores := count_cores()) < _usable_cores():
         os.environ["OMP_NUM_THREADS"] = str(cores)
 
 
