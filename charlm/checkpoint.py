@@ -146,11 +146,11 @@ def newest_whole(run_dir: Path, before_step: float = math.inf) -> tuple[Path, Ch
     for path in (run_dir / FOLDER).glob("*.safetensors"):
         with contextlib.suppress(CheckpointError):
             _, progress, _ = read_header(path)
-            ages[path] = progress.get("rollbacks", 0), progress["step"]
+            if progress["step"] < before_step:
+                ages[path] = progress.get("rollbacks", 0), progress["step"]
     for path in sorted(ages, key=lambda path: ages[path], reverse=True):
-        if ages[path][1] < before_step:
-            with contextlib.suppress(DamagedCheckpointError):
-                return path, read_checkpoint(path)
+        with contextlib.suppress(DamagedCheckpointError):
+            return path, read_checkpoint(path)
     return None
 
 

@@ -58,9 +58,9 @@ def _first_numbers(beginnings: Sequence[str]) -> list[str | None]:
     """The number at the beginning of each line that has the same word before it as most have."""
     found = [_NUMBER.match(line) for line in beginnings]
     words = [match and re.sub(r"[\W_]+", "", match["before"]) for match in found]
-    usual = Counter(word for word in words if word is not None).most_common(1)
-    is_usual = [bool(usual) and word == usual[0][0] for word in words]
-    return [match["number"] if match and same else None for match, same in zip(found, is_usual, strict=True)]
+    counts = Counter(word for word in words if word is not None)
+    usual = max(counts, key=counts.__getitem__, default=None)
+    return [match["number"] if match and word == usual else None for match, word in zip(found, words, strict=True)]
 
 
 def _increase(of_lines: Sequence[str | None]) -> bool:
