@@ -1,6 +1,7 @@
 """Make a config of YAML and of settings over it, typed or given by a program; all its faults are one error."""
 
 import copy
+import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from charlm.cells.stored import StoredCell
 from charlm.config.listing import flatten
 from charlm.config.optimizers import OPTIMIZERS, SCHEDULES
 from charlm.config.schema import CELL_KINDS, Config
-from charlm.config.shipped import find_config, nearest_configs
+from charlm.config.shipped import shipped_configs
 from charlm.config.yaml import dump_flow, load_yaml
 from charlm.errors import CellError, ConfigError
 from charlm.runs import is_run
@@ -70,11 +71,13 @@ def cell_of_config(file: Path, settings: Settings, in_run: OwnCell = refused) ->
 def load_config(file: Path, settings: Mapping[str, Any] = {}, own_cell: OwnCell = options_only) -> Config:
     """Read a config file, or the shipped config of this name; see `parse_config`."""
     allowed = "allowed: a YAML file, or a name from `charlm config list`"
-    path = find_config(file)
+    shipped = shipped_configs()
+    path = file if file.is_file() else shipped.get(str(file), file)
     try:
         data = read_file(path, MAX_BYTES)
     except FileNotFoundError:
-        near = " or ".join(map(repr, nearest_configs(file)))
+        names = [file.stem] if file.stem in shipped else difflib.get_close_matches(str(file)[:100], shipped)
+        near = " or ".join(map(repr, names))
         hint = f"; did you mean {near}?" if near else ""
         raise ConfigError(f"{file}: found no such file; {allowed}{hint}") from None
     except OSError as error:

@@ -71,7 +71,14 @@ def fetch(name: str) -> Path:
         remedy = f"run the command again, or get the text elsewhere and put it at {path}"
         FOLDER.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=FOLDER) as body, replacing(path) as file:
-            _download(entry, body, file)
+            say("data", f"downloading {where}")
+            for block in _at_most(entry["size"] + _MORE_BYTES, _received(where)):
+                body.write(block)
+            sha256 = hashlib.sha256()
+            for block in _at_most(entry["size"], _text_in(body)):
+                file.write(block)
+                sha256.update(block)
+            _check_sha256(sha256.hexdigest(), entry)
     except DataError as fault:
         raise DataError(f"{where}: {fault}; {remedy}") from fault
     except NotOwnError as error:
@@ -81,18 +88,6 @@ def fetch(name: str) -> Path:
         allowed = f"allowed: a writable folder with room for {name}"
         raise DataError(f"{error.filename or FOLDER}: {reason_of(error)}; {allowed}") from error
     return path
-
-
-def _download(entry: Mapping[str, Any], body: IO[bytes], file: IO[bytes]) -> None:
-    """Write what the server sends to `body`, and the text in it to `file`."""
-    size, sha256 = entry["size"], hashlib.sha256()
-    say("data", f"downloading {entry['url']}")
-    for block in _at_most(size + _MORE_BYTES, _received(entry["url"])):
-        body.write(block)
-    for block in _at_most(size, _text_in(body)):
-        file.write(block)
-        sha256.update(block)
-    _check_sha256(sha256.hexdigest(), entry)
 
 
 def _at_most(most: int, blocks: Iterable[bytes]) -> Iterator[bytes]:
