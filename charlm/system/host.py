@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import math
 import os
 import platform
 import re
@@ -45,7 +44,12 @@ def _usable_cores() -> int:
 
 def count_cores() -> int:
     """How many cores this process may keep busy. A quota of 1.5 CPUs counts as 1: threads meet at every time step."""
-    return max(1, int(min(_usable_cores(), _quota_cpus())))
+    cores: list[float] = [_usable_cores()]
+    for group in _groups():
+        with contextlib.suppress(*_UNREADABLE):  # "max" in place of a quota
+            quota, period = map(int, (group / "cpu.max").read_text().split())
+            cores.append(quota / period)
+    return max(1, int(min(cores)))
 
 
 def limit_threads() -> None:
@@ -56,19 +60,6 @@ def limit_threads() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     if not {"OMP_NUM_THREADS", "RANK"} & os.environ.keys() and (cores := count_cores()) < _usable_cores():
         os.environ["OMP_NUM_THREADS"] = str(cores)
-
-
-# Limits of Linux's control groups, version 2. They hold in containers, and where a batch system starts charlm.
-
-
-def _quota_cpus() -> float:
-    """CPU seconds per second that this process's control groups allow; infinity without a limit."""
-    quotas = [math.inf]
-    for group in _groups():
-        with contextlib.suppress(*_UNREADABLE):  # "max" in place of a quota
-            quota, period = map(int, (group / "cpu.max").read_text().split())
-            quotas.append(quota / period)
-    return min(quotas)
 
 
 def free_bytes() -> int | None:
@@ -94,7 +85,7 @@ def _unused_bytes() -> int | None:
 
 
 def _groups() -> Iterator[Path]:
-    """The folder of this process's control group, and those of its parents."""
+    """The folders of this process's control group and its parents, which limit containers and batch jobs; version 2."""
     root = _ROOT / "sys/fs/cgroup"
     with contextlib.suppress(*_UNREADABLE):
         for line in (_ROOT / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
