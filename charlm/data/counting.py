@@ -1,6 +1,5 @@
 """Which characters a source has, and how often: its files are read once, in chunks."""
 
-import functools
 import hashlib
 import json
 import shlex
@@ -15,7 +14,7 @@ from charlm.data.records import LINE_END, end_of_record, read_symbols
 from charlm.data.sources import resolve
 from charlm.data.vocabulary import CODE_POINTS, Level, Vocabulary, is_mark, utf8_decoder
 from charlm.errors import DataError
-from charlm.system.console import say
+from charlm.system.console import say_once
 from charlm.system.formatting import format_bytes
 
 _FORMAT = 6
@@ -69,7 +68,7 @@ class CountedSource:
         found = count_source(self.source, self.level, self.separator, vocabulary)
         if found.counts == self.counts:
             return self
-        _say_in_other_form(self.source)
+        say_once("data", f"{self.source}: read in another Unicode form, which the model knows better")
         return found
 
     def check_separated(self) -> None:
@@ -83,12 +82,6 @@ class CountedSource:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
         lacking = "" if self.level == "byte" else vocabulary.unknown(self.counts)
         return {character: count for character, count in self.counts.most_common() if character in lacking}
-
-
-@functools.cache
-def _say_in_other_form(source: str) -> None:
-    """Say it once, however often the source is read."""
-    say("data", f"{source}: read in another Unicode form, which the model knows better")
 
 
 def count_source(source: str, level: Level, separator: str = "", vocabulary: Vocabulary | None = None) -> CountedSource:

@@ -2,7 +2,6 @@
 
 import difflib
 import fnmatch
-import functools
 import glob
 import os
 import re
@@ -20,7 +19,7 @@ from charlm.data.reading import is_pipe, unreadable
 from charlm.errors import DataError
 from charlm.runs import TEXT, is_run
 from charlm.system.cache import cache_dir, cache_folder
-from charlm.system.console import say
+from charlm.system.console import say_once
 from charlm.system.files import is_text, replace_file
 
 BUILTIN_PREFIX = "builtin:"
@@ -133,7 +132,9 @@ def _files_below(
     except RecursionError:
         raise DataError(f"{source}: folders in folders, hundreds deep; allowed: a folder of texts") from None
     if left_out:
-        _say_left_out(source, tuple(sorted(left_out)))
+        shown = ", ".join(sorted(left_out)[:3])
+        more = f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else ""
+        say_once("data", f"{source}: leaves out {shown}{more}: links to folders, or what charlm wrote")
     return sorted(files, key=Path.as_posix)
 
 
@@ -150,13 +151,6 @@ def _is_own(folder: Path) -> bool:
         if folder.resolve() == cache_dir().resolve():
             return True
     return is_run(folder)
-
-
-@functools.cache
-def _say_left_out(source: str, left_out: tuple[str, ...]) -> None:
-    """Say it once, however often the source is read."""
-    more = f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else ""
-    say("data", f"{source}: leaves out {', '.join(left_out[:3])}{more}: links to folders, or what charlm wrote")
 
 
 def _missing(source: str, path: Path) -> DataError:
