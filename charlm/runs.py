@@ -215,7 +215,7 @@ def is_run(folder: Path) -> bool:
     return False
 
 
-def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda error: None) -> Iterator[Path]:
+def find_runs(folder: Path, unreadable: Callable[[OSError], object] | None = None) -> Iterator[Path]:
     """Yield the runs in a folder: the folder itself, or those below it, in no particular order.
 
     A run may be a link; other links and hidden folders are skipped. unreadable: called for folders that cannot be read.
