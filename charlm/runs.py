@@ -232,6 +232,10 @@ def find_runs(folder: Path, unreadable: Callable[[OSError], object] | None = Non
 
 def describe_run(folder: Path) -> RunSummary:
     """The state of a run; takes no lock and writes nothing. OSError if the folder cannot be read."""
+    best_nats = None
+    with contextlib.suppress(CheckpointError):
+        _, best, _ = read_header(folder / FOLDER / BEST)  # `last` may be older
+        best_nats = best.get("best_nats")
     files = sorted((folder / FOLDER).glob("*.safetensors"), key=_written_s, reverse=True)
     in_use = is_locked(folder)
     state, usable = "damaged" if files else "no checkpoint", "in use"
@@ -252,7 +256,7 @@ def describe_run(folder: Path) -> RunSummary:
                 members=in_range("members", model["members"], 1, LARGEST),
                 parameters=parameters,
                 step=progress["step"],
-                best_nats=_best_nats(folder),
+                best_nats=best_nats,
                 scored=ScoredText.from_json(progress.get("scored")),
                 config=config,
             )
@@ -261,14 +265,6 @@ def describe_run(folder: Path) -> RunSummary:
         except CheckpointError:
             state = "other version"
     return RunSummary(folder, "in use" if in_use else state, _written_s(files[0] if files else folder))
-
-
-def _best_nats(folder: Path) -> float | None:
-    """Score of the best checkpoint; `last` may be older."""
-    with contextlib.suppress(CheckpointError):
-        _, progress, _ = read_header(folder / FOLDER / BEST)
-        return progress.get("best_nats")
-    return None
 
 
 def _written_s(path: Path) -> float:

@@ -205,19 +205,20 @@ def split_names(source: CountedSource, shares: Shares, *, is_in_order: bool) -> 
     if len(shares) == 1:
         return dict.fromkeys(shares, called)
     names = {}
+    first, *_, last = shares
     left = total = sum(shares.values())
     for split, share in shares.items():
-        begins, left = left == total, left - share
+        left -= share
         part = format_share(share / total)
         if not is_in_order:
             where = "of the records of" if source.separator else "of"
             names[split] = f"{part} {where} {called}, for {_USES[split]}"
-        elif begins:
+        elif split == first:
             names[split] = f"first {part} of {called}"
-        elif left > 1e-9:
-            names[split] = f"{part} of {called} before the last {format_share(left / total)}"
-        else:
+        elif split == last:
             names[split] = f"last {part} of {called}"
+        else:
+            names[split] = f"{part} of {called} before the last {format_share(left / total)}"
     return names
 
 
