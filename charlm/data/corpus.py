@@ -253,16 +253,14 @@ def encode_file(
     Unknown letters are read in a Unicode form that the model knows, see `Vocabulary.canonical`. VocabularyError for
     unknown characters unless they are skipped.
     """
-    name = text_name(str(path))
-    if is_pipe(str(path)):
-        text = text_in_training(arriving(path), vocabulary.level, separator, name)
-    else:
+    name, paths = text_name(str(path)), [str(path)]
+    if not is_pipe(str(path)):
         source = count_source(str(path), vocabulary.level, separator)
         if not vocabulary.without_own_id(source.counts):
             return encode(source, vocabulary), {}
-        texts = (text_in_training(arriving(file), source.level, separator, file) for file in source.paths)
-        text = "".join(texts)
-    given, text = text, vocabulary.canonical(text)
+        paths = [*map(str, source.paths)]
+    given = "".join(text_in_training(arriving(each), vocabulary.level, separator, text_name(each)) for each in paths)
+    text = vocabulary.canonical(given)
     if text != given:
         say("data", f"{name}: read in another Unicode form, which the model knows better")
     lacking = set(vocabulary.unknown(text))
