@@ -50,10 +50,10 @@ def info(
     """
     from charlm.config.schema import DataConfig
     from charlm.data.corpus import SPLITS, cutting, vocabulary_of
-    from charlm.data.counting import count_source
+    from charlm.data.counting import CountedSource
 
     separator = usage.separator_of(lines, records)
-    source = count_source(text, level, separator)
+    source = CountedSource(text, level, separator)
     source.check_separated()
     cut = cutting(source, vocabulary_of(source), dict(zip(SPLITS, DataConfig().split, strict=True)))
     in_records = f" in {counted(source.record_count, 'record')}" if separator else ""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
 from charlm.data.cache import cached
-from charlm.data.counting import CountedSource, count_source, short_digest
+from charlm.data.counting import CountedSource, short_digest
 from charlm.data.encoded import EncodedText
 from charlm.data.reading import arriving, is_pipe, text_name
 from charlm.data.records import end_id, end_of_record, read_symbols, record_starts, text_in_training
@@ -96,10 +96,11 @@ class CountedSources:
         named = {"train": data.source, "valid": data.valid_source, "test": data.test_source}
         self._data = data
         self._in_forms: dict[Vocabulary, dict[str, CountedSource]] = {}
-        self.sources = {
-            name: count_source(source, data.level, data.records) for name, source in named.items() if source is not None
-        }
+        self.sources: dict[str, CountedSource] = {}
         """"train", and "valid" and "test" if these splits have texts of their own."""
+        for name, source in named.items():
+            if source is not None:
+                self.sources[name] = CountedSource(source, data.level, data.records)
         self.sources["train"].check_separated()
 
     def unknown(self, vocabulary: Vocabulary) -> str:
@@ -253,9 +254,10 @@ def encode_file(
     Unknown letters are read in a Unicode form that the model knows, see `Vocabulary.canonical`. VocabularyError for
     unknown characters unless they are skipped.
     """
-    name, paths = text_name(str(path)), [str(path)]
+    name = text_name(str(path))
+    paths = [str(path)]
     if not is_pipe(str(path)):
-        source = count_source(str(path), vocabulary.level, separator)
+        source = CountedSource(str(path), vocabulary.level, separator)
         if not vocabulary.without_own_id(source.counts):
             return encode(source, vocabulary), {}
         paths = [*map(str, source.paths)]

@@ -5,8 +5,6 @@ import json
 import shlex
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -21,28 +19,49 @@ _FORMAT = 6
 """Part of every cache key: raise it when the content of cached files changes its meaning."""
 
 
-@dataclass(frozen=True)
 class CountedSource:
-    """The files of a source, and what they contain."""
+    """The files of a source, whose characters are counted. DataError if it is empty, or not UTF-8 at level char."""
 
-    source: str
-    paths: list[Path]
-    level: Level
-    separator: str
-    """Of records; "" for running text."""
-    sizes: tuple[int, ...]
-    """Bytes of each file."""
-    sha256: str
-    """Of the bytes of all files, one after another."""
-    cache_key: str
-    lengths: tuple[int, ...]
-    """Symbols of each file: characters, or bytes at level byte."""
-    chars: int
-    """Characters of the text; a byte that is not UTF-8 counts as one."""
-    counts: Counter[str]
-    """Occurrences of each character that there is, by code point; of each byte, at level byte, as a character."""
-    vocabulary: Vocabulary | None = None
-    """In whose Unicode forms the text is read; None: as it is."""
+    def __init__(self, source: str, level: Level, separator: str = "", vocabulary: Vocabulary | None = None) -> None:
+        """separator: of records; "" for running text. vocabulary: in whose Unicode forms the text is read."""
+        self.source = source
+        self.level: Level = level
+        self.separator = separator
+        self.vocabulary = vocabulary
+        self.paths = resolve(source)
+        self.sizes = [path.stat().st_size for path in self.paths]
+        """Bytes of each file."""
+        self.lengths: list[int] = []
+        """Symbols of each file: characters, or bytes at level byte."""
+        self.chars = 0
+        """Characters of the text; a byte that is not UTF-8 counts as one."""
+        hasher = hashlib.sha256()
+        of_code_points = np.zeros(CODE_POINTS, np.int64)
+        for path in self.paths:
+            length, decoder = 0, utf8_decoder()
+            for symbols in read_symbols(path, level, separator, hasher.update, vocabulary):
+                of_chunk = np.bincount(symbols)
+                of_code_points[: len(of_chunk)] += of_chunk
+                length += len(symbols)
+                if level == "byte":
+                    self.chars += len(decoder.decode(symbols.tobytes()))
+            self.chars += length if level == "char" else len(decoder.decode(b"", final=True))
+            self.lengths.append(length)
+        self.sha256 = hasher.hexdigest()
+        """Of the bytes of all files, one after another."""
+        self.counts = Counter({chr(code): int(of_code_points[code]) for code in np.flatnonzero(of_code_points)})
+        """Occurrences of each character that there is, by code point; of each byte, at level byte, as a character."""
+        # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
+        forms = vocabulary and vocabulary.to_json()
+        self.cache_key = f"{short_digest(_FORMAT, level, self.sizes, separator, forms)}-{self.sha256}"
+        if not self.counts:
+            found = f"no text in {format_bytes(sum(self.sizes))}"
+            raise DataError(f"{source}: {found}; at least one character is needed; add text")
+        files = len(self.paths)
+        if separator == LINE_END and self.counts["\n"] <= files and self.counts["\r"] > files:
+            found = "found lines that end with CR alone, as on an old Mac"
+            convert = f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"
+            raise DataError(f"{source}: {found}; allowed: LF or CR LF; convert it: {convert}")
 
     @property
     def length(self) -> int:
@@ -65,7 +84,7 @@ class CountedSource:
         lacking = vocabulary.without_own_id(self.counts)
         if not any(is_mark(each) or unicodedata.normalize("NFD", each) != each for each in lacking):
             return self
-        found = count_source(self.source, self.level, self.separator, vocabulary)
+        found = CountedSource(self.source, self.level, self.separator, vocabulary)
         if found.counts == self.counts:
             return self
         say_once("data", f"{self.source}: read in another Unicode form, which the model knows better")
@@ -82,49 +101,6 @@ class CountedSource:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
         lacking = "" if self.level == "byte" else vocabulary.unknown(self.counts)
         return {character: count for character, count in self.counts.most_common() if character in lacking}
-
-
-def count_source(source: str, level: Level, separator: str = "", vocabulary: Vocabulary | None = None) -> CountedSource:
-    """Count the characters of a source, in the Unicode forms of a vocabulary; DataError if it is empty or not UTF-8."""
-    paths = resolve(source)
-    sizes = tuple(path.stat().st_size for path in paths)
-    hasher, of_code_points = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
-    lengths: list[int] = []
-    chars = 0
-    for path in paths:
-        length, decoder = 0, utf8_decoder()
-        for symbols in read_symbols(path, level, separator, hasher.update, vocabulary):
-            of_chunk = np.bincount(symbols)
-            of_code_points[: len(of_chunk)] += of_chunk
-            length += len(symbols)
-            if level == "byte":
-                chars += len(decoder.decode(symbols.tobytes()))
-        chars += length if level == "char" else len(decoder.decode(b"", final=True))
-        lengths.append(length)
-    counts = Counter({chr(code): int(of_code_points[code]) for code in np.flatnonzero(of_code_points)})
-    if not counts:
-        raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
-    if separator == LINE_END and counts["\n"] <= len(paths) and counts["\r"] > len(paths):
-        found = "found lines that end with CR alone, as on an old Mac"
-        convert = f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"
-        raise DataError(f"{source}: {found}; allowed: LF or CR LF; convert it: {convert}")
-    sha256 = hasher.hexdigest()
-    # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
-    forms = vocabulary and vocabulary.to_json()
-    cache_key = f"{short_digest(_FORMAT, level, sizes, separator, forms)}-{sha256}"
-    return CountedSource(
-        source=source,
-        paths=paths,
-        level=level,
-        separator=separator,
-        sizes=sizes,
-        sha256=sha256,
-        cache_key=cache_key,
-        lengths=tuple(lengths),
-        chars=chars,
-        counts=counts,
-        vocabulary=vocabulary,
-    )
 
 
 def short_digest(*parts: object) -> str:
