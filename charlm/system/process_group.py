@@ -155,9 +155,14 @@ class ProcessGroup:
             dist.all_gather(shards, shard, group=self._group)
         return torch.cat(shards, dim)
 
-    def sum(self, number: float) -> float:
-        """The sum of a number over all processes, in float64; the same in all of them."""
-        return self._sum([number])[0]
+    def sums(self, numbers: Sequence[float]) -> list[float]:
+        """The sum of each number over all processes, in float64; the same in all of them."""
+        if not self.is_distributed:
+            return list(numbers)
+        tensor = torch.tensor(numbers, dtype=torch.float64)
+        with self._answered():
+            dist.all_reduce(tensor)  # by the group for decisions
+        return tensor.tolist()
 
     def on_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function in the first process only; all processes return its result."""
@@ -214,7 +219,7 @@ class ProcessGroup:
         """The first process's clock, and the signals, of those known, that any process has received."""
         if not self.is_distributed:
             return elapsed_s, signals
-        first_s, *counts = self._sum([elapsed_s if self.is_first else 0.0, *(name in signals for name in known)])
+        first_s, *counts = self.sums([elapsed_s if self.is_first else 0.0, *(name in signals for name in known)])
         return first_s, [name for name, count in zip(known, counts, strict=True) if count]
 
     def shared_error(self, error: E) -> E:
@@ -240,15 +245,6 @@ class ProcessGroup:
                 dist.distributed_c10d._abort_process_group()
             else:
                 dist.destroy_process_group()
-
-    def _sum(self, numbers: Sequence[float]) -> list[float]:
-        """Sums over all processes, in float64, by the group for decisions."""
-        if not self.is_distributed:
-            return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.float64)
-        with self._answered():
-            dist.all_reduce(tensor)
-        return tensor.tolist()
 
     def _gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
