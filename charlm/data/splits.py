@@ -80,7 +80,7 @@ def cuts(lengths: Sequence[int], shares: Sequence[float]) -> Bounds:
     places = [*itertools.accumulate(lengths, initial=0)]
     taken = []  # before each place, by the splits up to each
     for place in places:
-        taken.append([place * end.numerator // end.denominator for end in ends])
+        taken.append([int(place * end) for end in ends])
     # By rounding, a split may end a character before it begins.
     inside = np.maximum.accumulate(np.diff(np.array(taken, np.int64), axis=0), axis=1)
     return np.array(places[:-1])[:, None] + inside
@@ -160,7 +160,7 @@ def _in_order(ends: Ids, files: Sequence[int], shares: Shares) -> Numbers:
 def _by_hash(ids: Ids, vocabulary: Vocabulary, end: int, shares: Shares) -> Numbers:
     """The number of each record's split, [records], by its hash."""
     # By their bytes, so that models of characters and of bytes are scored on the same records.
-    end_byte = vocabulary.bytes_of(np.array([end]))
+    end_byte = int(vocabulary.symbols[end])  # which is ASCII
     chunks = record_chunks(ids, end)
     hashes = np.concatenate([record_hashes(vocabulary.bytes_of(chunk), end_byte) for chunk in chunks])
     buckets = (hashes & np.uint64(_BUCKETS - 1)).astype(np.uint32)
