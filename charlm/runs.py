@@ -238,12 +238,13 @@ def describe_run(folder: Path) -> RunSummary:
         best_nats = best.get("best_nats")
     files = sorted((folder / FOLDER).glob("*.safetensors"), key=_written_s, reverse=True)
     in_use = is_locked(folder)
-    state, usable = "damaged" if files else "no checkpoint", "in use"
+    state = "damaged" if files else "no checkpoint"
     # `last` first, because --resume reads it first; then the newest.
     for file in sorted(files, key=lambda file: file.name != LAST):
         try:
             config, progress, parameters = read_header(file)
             model = config["model"]
+            usable = "in use"
             if not in_use:
                 usable = "finished" if progress["stop_reason"] else "resumable"
             return RunSummary(

@@ -202,7 +202,8 @@ def _apply(settings: Settings, raw: dict[str, Any], written: Written) -> list[st
                 del section[foreign]
     faults: list[str] = []
     for option, value in settings.items():
-        name, path = f"--set {option}={dump_flow(value)}", tuple(option.split("."))
+        name = f"--set {option}={dump_flow(value)}"
+        path = tuple(option.split("."))
         section = raw
         for depth, key in enumerate(path[:-1], start=1):
             if section.get(key) is None:

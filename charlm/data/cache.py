@@ -22,7 +22,8 @@ def cached(key: str, dtype: np.dtype, blocks: Iterable[Array]) -> Array:
     """The array of a cache entry, see `find_entry`. `blocks` are read and stored where `find_entry` finds nothing."""
     if (entry := find_entry(key, dtype)) is not None:
         return entry
-    folder, checksum = cache_folder("corpora"), 0
+    folder = cache_folder("corpora")
+    checksum = 0
     try:
         with replacing(folder / f"{key}.bin", 0o600) as file:
             for block in blocks:  # through a memory map, a full disk would be a SIGBUS

@@ -38,7 +38,8 @@ class CountedSource:
         hasher = hashlib.sha256()
         of_code_points = np.zeros(CODE_POINTS, np.int64)
         for path in self.paths:
-            length, decoder = 0, utf8_decoder()
+            length = 0
+            decoder = utf8_decoder()
             for symbols in read_symbols(path, level, separator, hasher.update, vocabulary):
                 of_chunk = np.bincount(symbols)
                 of_code_points[: len(of_chunk)] += of_chunk

@@ -106,11 +106,13 @@ def _received(url: str) -> Iterator[bytes]:
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     request = urllib.request.Request(url, headers={"User-Agent": "charlm"})
-    start_s, count = time.monotonic(), 0
+    start_s = time.monotonic()
+    count = 0
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as response:
             while block := response.read1(_BLOCK_BYTES):
-                count, elapsed_s = count + len(block), time.monotonic() - start_s
+                count += len(block)
+                elapsed_s = time.monotonic() - start_s
                 if elapsed_s > TIMEOUT_S + count / _LEAST_BYTES_PER_S:
                     allowed = f"allowed: at least {_LEAST_BYTES_PER_S:,} bytes per second"
                     raise DataError(f"found {count:,} bytes in {elapsed_s:.0f} s; {allowed}")

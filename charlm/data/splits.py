@@ -58,7 +58,8 @@ def text_splits(ids: Ids, source: CountedSource, shares: Shares, *, key: str) ->
 
     Bytes are cut where their characters are, so that models of characters and of bytes are scored on the same text.
     """
-    chars, stretches = source.chars, stretch_count(source, shares)
+    chars = source.chars
+    stretches = stretch_count(source, shares)
     stretch_ends = [chars * number // stretches for number in range(stretches + 1)]
     bounds = cuts(np.diff(stretch_ends).tolist(), [*shares.values()])
     if chars != len(ids):

@@ -92,7 +92,9 @@ def fp32_precision(new: tuple[str, str] | None = None) -> tuple[str, str]:
 @contextlib.contextmanager
 def own_settings() -> Iterator[None]:
     """Enable gradients in the block; after it, restore the caller's random state, threads, precisions and malloc."""
-    state, threads, precisions = torch.get_rng_state(), torch.get_num_threads(), fp32_precision()
+    state = torch.get_rng_state()
+    threads = torch.get_num_threads()
+    precisions = fp32_precision()
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
     try:

@@ -82,7 +82,8 @@ class ProcessGroup:
             name = store.get(f"answer/{token}").decode()
             store.set(f"here/{name}/{self.rank}", "")
             return name
-        missing, end_s = set(range(1, self.size)), time.monotonic() + self._timeout_s
+        missing = set(range(1, self.size))
+        end_s = time.monotonic() + self._timeout_s
         while missing := {other for other in missing if not store.check([f"here/{token}/{other}"])}:
             for other in missing:
                 # The last greeting may come from a process that is gone; then the answer does no harm.
