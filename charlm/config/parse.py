@@ -15,7 +15,6 @@ from charlm.cells.stored import StoredCell
 from charlm.config.listing import flatten
 from charlm.config.optimizers import OPTIMIZERS, SCHEDULES
 from charlm.config.schema import CELL_KINDS, Config
-from charlm.config.shipped import shipped_configs
 from charlm.config.yaml import dump_flow, load_yaml
 from charlm.errors import CellError, ConfigError
 from charlm.runs import is_run
@@ -66,6 +65,20 @@ def cell_of_config(file: Path, settings: Settings, in_run: OwnCell = refused) ->
 
 
 # Configs
+
+
+def shipped_configs() -> dict[str, Path]:
+    """Name → file of every config that comes with charlm, sorted: in a wheel in the package, else in configs/."""
+    package = Path(__file__).parents[1]
+    inside = package / "configs"
+    folder = inside if inside.is_dir() else package.parent / "configs"
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+
+
+def purpose(file: Path) -> str:
+    """What a shipped config is for: the comment on its first line."""
+    with file.open(encoding="utf-8") as lines:
+        return lines.readline().removeprefix("#").strip()
 
 
 def load_config(file: Path, settings: Mapping[str, Any] = {}, own_cell: OwnCell = options_only) -> Config:

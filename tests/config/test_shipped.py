@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import charlm
-from charlm.config import dump_config, ignored_options, load_config
-from charlm.config.shipped import purpose, shipped_configs
+from charlm.config import dump_config, ignored_options, load_config, purpose, shipped_configs
 from tests.config.test_config import parse
 from tests.conftest import ROOT
 
