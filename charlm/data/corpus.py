@@ -254,10 +254,11 @@ def encode_file(
     Unknown letters are read in a Unicode form that the model knows, see `Vocabulary.canonical`. VocabularyError for
     unknown characters unless they are skipped.
     """
-    name = text_name(str(path))
-    paths = [str(path)]
-    if not is_pipe(str(path)):
-        source = CountedSource(str(path), vocabulary.level, separator)
+    path = str(path)
+    name = text_name(path)
+    paths = [path]
+    if not is_pipe(path):
+        source = CountedSource(path, vocabulary.level, separator)
         if not vocabulary.without_own_id(source.counts):
             return encode(source, vocabulary), {}
         paths = [*map(str, source.paths)]
