@@ -247,7 +247,7 @@ def load_unchanged_corpus(
 
 
 def encode_file(
-    path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, separator: str = ""
+    path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool, separator: str
 ) -> tuple[Ids, dict[str, int]]:
     """The ids of any source, or of a pipe, and how often each unknown character was skipped.
 

@@ -26,7 +26,7 @@ class Streams:
 
     ids         [N] unsigned integers, which may be memory-mapped; never copied as a whole
     batch_size  B
-    bptt        T, steps per window; used only for the minimum length and `windows_per_epoch`
+    bptt        T, steps per window
     shard       the streams to read, of equal shards of the B
     share       share of each stream that an epoch reads, above 0
     """

@@ -229,15 +229,16 @@ class ProcessGroup:
             error.already_reported = True
         return error
 
-    def remember(self, name: str, value: str) -> None:
+    def remember(self, text: str) -> None:
         """Keep the first process's text for processes that torchrun starts in place of these."""
         if self._store is not None and self.is_first:
-            self._store.set(f"remembered/{name}", value)
+            self._store.set("remembered", text)
 
-    def recall(self, name: str) -> str | None:
-        """A text that an earlier process of the same launch has kept."""
-        key = f"remembered/{name}"
-        return self._store.get(key).decode() if self._store is not None and self._store.check([key]) else None
+    def recall(self) -> str | None:
+        """The text that an earlier process of the same launch has kept."""
+        if self._store is None or not self._store.check(["remembered"]):
+            return None
+        return self._store.get("remembered").decode()
 
     def leave(self, *, failed: bool) -> None:
         """End the groups, without waiting for the others if this process failed."""

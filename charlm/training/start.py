@@ -163,7 +163,7 @@ def _fit(trainer: Trainer, run_dir: Path, on_row: OnRow | None, resumed: bool = 
     group, state = trainer.group, trainer.state
     log = refusing_os_errors(run_dir)(Tracker)
     tracker = group.on_each(log, run_dir, state if resumed else None, writes=group.is_first)
-    group.remember("run", str(run_dir.resolve()))
+    group.remember(str(run_dir.resolve()))
     loop = TrainingLoop(trainer, run_dir, tracker, on_row)
     if not resumed:
         state.due = loop.actions_due()
@@ -172,7 +172,7 @@ def _fit(trainer: Trainer, run_dir: Path, on_row: OnRow | None, resumed: bool = 
 
 def run_of_this_launch(group: ProcessGroup) -> Path | None:
     """The run that this launch of torchrun has started before, if it has a checkpoint."""
-    if not (noted := group.recall("run")):
+    if not (noted := group.recall()):
         return None
     run_dir = Path(noted)
     if not run_dir.is_dir():
