@@ -41,6 +41,9 @@ from charlm.system.files import NotOwnError, read_file, replace_file
 from charlm.system.host import free_bytes
 from charlm.version import __version__
 
+Tensors = Mapping[str, Tensor]
+"""By their names."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -48,13 +51,13 @@ class Checkpoint:
 
     config: Config
     vocabulary: Vocabulary
-    weights: Mapping[str, Tensor]
+    weights: Tensors
     progress: Mapping[str, Any]
     """The numbers of `TrainState`, as JSON."""
-    averaged: Mapping[str, Tensor] = field(default_factory=dict)
+    averaged: Tensors = field(default_factory=dict)
     """Running average of the weights; empty if the run keeps none."""
-    optimizer: Mapping[str, Tensor] = field(default_factory=dict)
-    carried: Mapping[str, Tensor] = field(default_factory=dict)
+    optimizer: Tensors = field(default_factory=dict)
+    carried: Tensors = field(default_factory=dict)
     """Carried hidden state, random state, sums since the last log."""
 
     @property
@@ -143,11 +146,11 @@ def newest_whole(run_dir: Path, before_step: float = math.inf) -> tuple[Path, Ch
     for path in (run_dir / FOLDER).glob("*.safetensors"):
         with contextlib.suppress(CheckpointError):
             _, progress, _ = read_header(path)
-            ages[path] = progress.get("rollbacks", 0), progress["step"]
+            if progress["step"] < before_step:
+                ages[path] = progress.get("rollbacks", 0), progress["step"]
     for path in sorted(ages, key=lambda path: ages[path], reverse=True):
-        if ages[path][1] < before_step:
-            with contextlib.suppress(DamagedCheckpointError):
-                return path, read_checkpoint(path)
+        with contextlib.suppress(DamagedCheckpointError):
+            return path, read_checkpoint(path)
     return None
 
 
@@ -160,11 +163,12 @@ def best_score(run_dir: Path) -> tuple[float | None, int]:
     return progress.get("best_nats"), progress.get("best_step", 0)
 
 
-def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> Checkpoint:
+def _parse(path: Path, header: Mapping[str, str], tensors: Tensors) -> Checkpoint:
     groups: dict[str, dict[str, Tensor]] = {group: {} for group in _GROUPS}
     for name, tensor in tensors.items():
         group, _, rest = name.partition("/")
-        groups.setdefault(group, {})[rest] = tensor
+        if group in groups:
+            groups[group][rest] = tensor
     try:
         config = parse_config(json.loads(header["config"]), f"{path}: config")
         if isinstance(config.model.cell, StoredCell):
@@ -172,18 +176,13 @@ def _parse(path: Path, header: Mapping[str, str], tensors: Mapping[str, Tensor])
             config = config.model_copy(update={"model": config.model.model_copy(update={"cell": cell})})
         vocabulary = Vocabulary.from_json(json.loads(header["vocabulary"]))
         progress = parse_progress(header["progress"])
-        return Checkpoint(
-            config=config,
-            vocabulary=vocabulary,
-            progress=progress,
-            **{group: groups[group] for group in _GROUPS},
-        )
+        return Checkpoint(config=config, vocabulary=vocabulary, progress=progress, **groups)
     except (KeyError, ValueError, RecursionError, ConfigError, CheckpointError) as error:
         reason = str(error).replace("\n", "; ")
         raise DamagedCheckpointError(f"{path}: no readable config, vocabulary or progress in it ({reason})") from None
 
 
-def digest(header: Mapping[str, str], tensors: Mapping[str, Tensor]) -> str:
+def digest(header: Mapping[str, str], tensors: Tensors) -> str:
     """SHA-256 of named texts and named tensors on the CPU, whatever their order."""
     sha256 = hashlib.sha256(json.dumps(sorted(header.items())).encode())
     for name in sorted(tensors):

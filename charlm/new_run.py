@@ -20,8 +20,7 @@ from charlm.training.signals import SIGNALS
 if TYPE_CHECKING:
     from charlm.checkpoint import Checkpoint
     from charlm.choice.families import Request
-    from charlm.config import Config
-    from charlm.config.settings import Settings
+    from charlm.config import Config, Settings
     from charlm.system.process_group import ProcessGroup
     from charlm.training.loop import OnRow
     from charlm.training.run import Run

@@ -107,10 +107,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], dict[str, Any], int]:
             file_bytes = os.fstat(file.fileno()).st_size
         header = tensors.pop("__metadata__")
         check_format(path, header)
-        end = 0
-        for tensor in tensors.values():
-            _, end_of_tensor = tensor["data_offsets"]
-            end = max(end, end_of_tensor)
+        end = max((tensor["data_offsets"][1] for tensor in tensors.values()), default=0)
         if file_bytes != 8 + size + end:
             raise ValueError(f"{file_bytes} bytes instead of {8 + size + end}")
         parameters, progress = int(header["parameters"]), parse_progress(header["progress"])
@@ -147,11 +144,9 @@ def check_format(path: Path, header: Mapping[str, str]) -> None:
 def check_version(path: Path, header: Mapping[str, str]) -> None:
     """CheckpointError for a file that was written in another version of the format."""
     if header.get("version") != str(VERSION):
-        writer = header.get("charlm", "(not said)")
-        raise CheckpointError(
-            f"{path}: found format version {header.get('version')}, of charlm {writer}; "
-            f"allowed: version {VERSION}, of charlm {__version__}; use the charlm that wrote it, or train anew"
-        )
+        found = f"found format version {header.get('version')}, of charlm {header.get('charlm', '(not said)')}"
+        allowed = f"allowed: version {VERSION}, of charlm {__version__}; use the charlm that wrote it, or train anew"
+        raise CheckpointError(f"{path}: {found}; {allowed}")
 
 
 def read_log(file: Path) -> tuple[list[Any], int]:
@@ -215,14 +210,12 @@ def check_resumable(run_dir: Path) -> None:
 
 def is_run(folder: Path) -> bool:
     """Whether a folder holds a run."""
-    try:
-        checkpoints = folder / FOLDER
-        return checkpoints.is_dir() and ((folder / CONFIG).is_file() or any(checkpoints.glob("*.safetensors")))
-    except OSError:  # a folder that cannot be read
-        return False
+    with contextlib.suppress(OSError):  # a folder that cannot be read
+        return (folder / FOLDER).is_dir() and ((folder / CONFIG).is_file() or has_checkpoint(folder))
+    return False
 
 
-def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda error: None) -> Iterator[Path]:
+def find_runs(folder: Path, unreadable: Callable[[OSError], object] | None = None) -> Iterator[Path]:
     """Yield the runs in a folder: the folder itself, or those below it, in no particular order.
 
     A run may be a link; other links and hidden folders are skipped. unreadable: called for folders that cannot be read.
@@ -239,14 +232,19 @@ def find_runs(folder: Path, unreadable: Callable[[OSError], object] = lambda err
 
 def describe_run(folder: Path) -> RunSummary:
     """The state of a run; takes no lock and writes nothing. OSError if the folder cannot be read."""
+    best_nats = None
+    with contextlib.suppress(CheckpointError):
+        _, best, _ = read_header(folder / FOLDER / BEST)  # `last` may be older
+        best_nats = best.get("best_nats")
     files = sorted((folder / FOLDER).glob("*.safetensors"), key=_written_s, reverse=True)
     in_use = is_locked(folder)
-    state, usable = "damaged" if files else "no checkpoint", "in use"
+    state = "damaged" if files else "no checkpoint"
     # `last` first, because --resume reads it first; then the newest.
     for file in sorted(files, key=lambda file: file.name != LAST):
         try:
             config, progress, parameters = read_header(file)
             model = config["model"]
+            usable = "in use"
             if not in_use:
                 usable = "finished" if progress["stop_reason"] else "resumable"
             return RunSummary(
@@ -259,7 +257,7 @@ def describe_run(folder: Path) -> RunSummary:
                 members=in_range("members", model["members"], 1, LARGEST),
                 parameters=parameters,
                 step=progress["step"],
-                best_nats=_best_nats(folder),
+                best_nats=best_nats,
                 scored=ScoredText.from_json(progress.get("scored")),
                 config=config,
             )
@@ -270,17 +268,7 @@ def describe_run(folder: Path) -> RunSummary:
     return RunSummary(folder, "in use" if in_use else state, _written_s(files[0] if files else folder))
 
 
-def _best_nats(folder: Path) -> float | None:
-    """Score of the best checkpoint; `last` may be older."""
-    try:
-        _, progress, _ = read_header(folder / FOLDER / BEST)
-    except CheckpointError:
-        return None
-    return progress.get("best_nats")
-
-
 def _written_s(path: Path) -> float:
-    try:
+    with contextlib.suppress(OSError):  # replaced or removed since it was listed
         return path.stat().st_mtime
-    except OSError:  # replaced or removed since it was listed
-        return 0.0
+    return 0.0

@@ -64,14 +64,12 @@ def text_names(texts: Sequence[ScoredText | None]) -> list[str | None]:
         name = of_text[text.sha256]
         if labels.count(name) > 1:
             name = f"{name} ({text.sha256[:6]})"
-        names.append(f"{name}{_seen(text)}")
+        if text.seen is None:
+            name += ", perhaps trained on"
+        elif text.seen:
+            name += f", {format_share(text.seen)} of it trained on"
+        names.append(name)
     return names
-
-
-def _seen(text: ScoredText) -> str:
-    if text.seen is None:
-        return ", perhaps trained on"
-    return f", {format_share(text.seen)} of it trained on" if text.seen else ""
 
 
 def apart(texts: Sequence[ScoredText | None]) -> str:

@@ -8,9 +8,8 @@ import numpy as np
 
 from charlm.cells import Cell
 from charlm.cells.file import load_cell
-from charlm.config import Config, parse_config
+from charlm.config import Config, Settings, parse_config
 from charlm.config.parse import OwnCell
-from charlm.config.settings import Settings
 from charlm.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -89,7 +89,8 @@ def measure(config: Config, corpus: Corpus, machine: Machine, enough_s: float) -
         # One that lacks memory would leave the others waiting for its gradients: each tries its share alone before.
         share = train.model_copy(update={"batch_size": train.batch_size // group.size})
         alone = config.model_copy(update={"train": share})
-        if group.sum(math.isinf(measure(alone, corpus, replace(machine, group=ONE_PROCESS), 0.0))):
+        alone_s = measure(alone, corpus, replace(machine, group=ONE_PROCESS), 0.0)
+        if any(group.sums([math.isinf(alone_s)])):
             return math.inf
         free_memory()
     ids = corpus.splits["train"][: train.batch_size * train.bptt * _WINDOWS + 1]

@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from charlm.data.outputs import write_output
+from charlm.data.outputs import writing
 from charlm.runs import find_checkpoint
 from charlm.system.console import say, terminal_columns
 from charlm.system.formatting import columns_of, escaped, format_bytes, one_line, printable, to_json, wrapped
@@ -103,5 +103,6 @@ def print_rows(rows: Sequence[Sequence[str]], right: Container[int]) -> None:
 def write_page(out: Path, page: str) -> None:
     """Write a page of HTML, and say where it is."""
     data = page.encode()
-    write_output(out, "--out", data)
+    with writing(out, "--out") as file:
+        file.write(data)
     say("page", f"{out}, {format_bytes(len(data))}: open it in a browser")

@@ -24,7 +24,7 @@ def list_configs() -> None:
     Example:
       charlm config list
     """
-    from charlm.config.shipped import purpose, shipped_configs
+    from charlm.config import purpose, shipped_configs
 
     print_table({name: purpose(file) for name, file in shipped_configs().items()})
 

@@ -50,10 +50,10 @@ def info(
     """
     from charlm.config.schema import DataConfig
     from charlm.data.corpus import SPLITS, cutting, vocabulary_of
-    from charlm.data.counting import count_source
+    from charlm.data.counting import CountedSource
 
     separator = usage.separator_of(lines, records)
-    source = count_source(text, level, separator)
+    source = CountedSource(text, level, separator)
     source.check_separated()
     cut = cutting(source, vocabulary_of(source), dict(zip(SPLITS, DataConfig().split, strict=True)))
     in_records = f" in {counted(source.record_count, 'record')}" if separator else ""
@@ -62,7 +62,7 @@ def info(
             "files": f"{len(source.paths):,}",
             "size": f"{sum(source.sizes):,} bytes",
             "length": f"{source.length:,} {level}s{in_records}",
-            "vocabulary": "256" if level == "byte" else f"{len(source.symbols):,}",
+            "vocabulary": "256" if level == "byte" else f"{len(source.counts):,}",
             "rare": _rare(source),
             "splits": cut or ("by a hash of each record" if separator else "in order"),
             "sha256": source.sha256,
@@ -72,12 +72,12 @@ def info(
 
 def _rare(text: Any) -> str:
     """What the characters cost that a model sees too rarely to learn them."""
-    rare = text.counts < _RARE
-    if text.level == "byte" or not rare.any():
+    rare = [count for count in text.counts.values() if count < _RARE]
+    if text.level == "byte" or not rare:
         return "none"
-    cost = f"together {text.counts[rare].sum():,} of {text.length:,}"
+    cost = f"together {sum(rare):,} of {text.length:,}"
     ways_out = f"data.min_count={_RARE} makes one symbol of them"
-    return f"{rare.sum():,} of {len(rare):,} characters occur fewer than {_RARE} times, {cost}; {ways_out}"
+    return f"{len(rare):,} of {len(text.counts):,} characters occur fewer than {_RARE} times, {cost}; {ways_out}"
 
 
 @app.command()

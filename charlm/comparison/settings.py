@@ -13,8 +13,7 @@ from charlm.cells.file import load_cell
 from charlm.choice.families import Request
 from charlm.choice.suggest import Suggestion, suggest
 from charlm.comparison.plan import Plan
-from charlm.config import Config, merged, parse_config
-from charlm.config.settings import Settings
+from charlm.config import Config, Settings, merged, parse_config
 from charlm.errors import ConfigError
 from charlm.model import count_parameters
 from charlm.report.run import COMPARISON, COMPARISON_BYTES

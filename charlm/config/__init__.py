@@ -2,19 +2,11 @@
 
 schema.py      Config: declares every option, with its default, range and help
 optimizers.py  the options of optimizers and learning rate schedules; those of cells are in charlm/cells/
-settings.py    options by their paths, as typed with --set and as programs give them
-parse.py       load_config, parse_config: a config from YAML and settings over it, or all its faults at once
+parse.py       a config from YAML and settings over it, or all its faults at once; the configs that come with charlm
 yaml.py        YAML as people expect it
 listing.py     the options that a config has: listed, compared, written
-shipped.py     the configs that come with charlm
 """
 
 from charlm.config.listing import commented, differences, dump_config, flatten, ignored_options
-from charlm.config.parse import load_config, parse_config
+from charlm.config.parse import Settings, load_config, merged, parse_config, purpose, read_settings, shipped_configs
 from charlm.config.schema import Config
-from charlm.config.settings import merged, read_settings
-
-__all__ = [
-    "Config", "commented", "differences", "dump_config", "flatten", "ignored_options", "load_config", "merged",
-    "parse_config", "read_settings",
-]  # fmt: skip

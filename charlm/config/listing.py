@@ -41,8 +41,7 @@ def commented(section: Section, indent: str = "") -> str:
         if below:
             text += f"{indent}{name}:\n{below}"
         elif isinstance(value, Section) or name in ("kind", "name") or value != field.default:
-            written = {} if isinstance(value, Section) else [*value] if isinstance(value, tuple) else value
-            line = f"{indent}{name}: {dump_flow(written)}"
+            line = f"{indent}{name}: {dump_flow({} if isinstance(value, Section) else value)}"
             help = " ".join((field.description or "").split())
             text += f"{line:<35} # {_SENTENCE_END.split(help)[0].rstrip('.')}\n"
     return text
@@ -70,8 +69,10 @@ def flatten(values: Config | Mapping[str, Any], prefix: str = "", whole: Contain
 
     whole: the paths of sections that stay sections.
     """
+    if isinstance(values, Config):
+        values = values.model_dump(mode="json")
     flat: dict[str, Any] = {}
-    for name, value in (values.model_dump(mode="json") if isinstance(values, Config) else values).items():
+    for name, value in values.items():
         key = f"{prefix}{name}"
         if isinstance(value, dict) and key not in whole:
             flat |= flatten(value, f"{key}.", whole)

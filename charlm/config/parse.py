@@ -1,7 +1,8 @@
-"""Make a config of YAML and of settings over it; all its faults are one error."""
+"""Make a config of YAML and of settings over it, typed or given by a program; all its faults are one error."""
 
 import copy
-from collections.abc import Callable, Mapping
+import difflib
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ from charlm.cells import Cell
 from charlm.cells.cell import is_in_file, same_file
 from charlm.cells.file import absolute, load_cell
 from charlm.cells.stored import StoredCell
-from charlm.config.schema import Config
-from charlm.config.settings import KINDS, Settings
-from charlm.config.shipped import find_config, nearest_configs
+from charlm.config.listing import flatten
+from charlm.config.optimizers import OPTIMIZERS, SCHEDULES
+from charlm.config.schema import CELL_KINDS, Config
 from charlm.config.yaml import dump_flow, load_yaml
 from charlm.errors import CellError, ConfigError
 from charlm.runs import is_run
@@ -23,6 +24,12 @@ from charlm.system.files import encoding_fault, lfs_fault, read_file
 OwnCell = Callable[[str], Cell]
 """Makes the cell of a kind in a Python file: `load_cell`, which runs the file, or one of the functions below."""
 
+Settings = Mapping[str, Any]
+"""Options by their dotted paths: {"train.max_steps": 500}; see `merged`."""
+KINDS = {"model.cell": CELL_KINDS, "optimizer": OPTIMIZERS, "optimizer.schedule": SCHEDULES}
+"""The sections that have kinds."""
+_MOST_PARTS = 8
+"""Of the path of an option; the schema has at most three."""
 # Ten times the longest useful config. PyYAML takes a second and 50 MB for this size, and time and memory grow with it.
 MAX_BYTES = 100_000
 
@@ -60,14 +67,30 @@ def cell_of_config(file: Path, settings: Settings, in_run: OwnCell = refused) ->
 # Configs
 
 
+def shipped_configs() -> dict[str, Path]:
+    """Name → file of every config that comes with charlm, sorted: in a wheel in the package, else in configs/."""
+    package = Path(__file__).parents[1]
+    inside = package / "configs"
+    folder = inside if inside.is_dir() else package.parent / "configs"
+    return {file.stem: file for file in sorted(folder.glob("*.yaml"))}
+
+
+def purpose(file: Path) -> str:
+    """What a shipped config is for: the comment on its first line."""
+    with file.open(encoding="utf-8") as lines:
+        return lines.readline().removeprefix("#").strip()
+
+
 def load_config(file: Path, settings: Mapping[str, Any] = {}, own_cell: OwnCell = options_only) -> Config:
     """Read a config file, or the shipped config of this name; see `parse_config`."""
     allowed = "allowed: a YAML file, or a name from `charlm config list`"
-    path = find_config(file)
+    shipped = shipped_configs()
+    path = file if file.is_file() else shipped.get(str(file), file)
     try:
         data = read_file(path, MAX_BYTES)
     except FileNotFoundError:
-        near = " or ".join(map(repr, nearest_configs(file)))
+        names = [file.stem] if file.stem in shipped else difflib.get_close_matches(str(file)[:100], shipped)
+        near = " or ".join(map(repr, names))
         hint = f"; did you mean {near}?" if near else ""
         raise ConfigError(f"{file}: found no such file; {allowed}{hint}") from None
     except OSError as error:
@@ -148,6 +171,40 @@ def _in_full(kind: Any, folder: Path = Path()) -> Any:
 # Settings
 
 
+def read_settings(texts: Iterable[str]) -> dict[str, Any]:
+    """The settings that a person typed as KEY=VALUE; ConfigError with a line for each text that is none."""
+    settings: list[Settings] = []
+    faults: list[str] = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        parts = key.strip().split(".")
+        if not equals or not all(parts) or len(parts) > _MOST_PARTS:
+            faults.append(f"--set {text}: found no KEY=VALUE; allowed: for example --set train.max_steps=500")
+            continue
+        try:
+            settings.append({key.strip(): load_yaml(value, f"--set {text}")})
+        except ConfigError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigError(*faults)
+    return merged(*settings)
+
+
+def merged(*settings: Settings) -> dict[str, Any]:
+    """One mapping of several; later ones win. A section becomes its options, unless it names its kind."""
+    options: dict[str, Any] = {}
+    for each in settings:
+        given = flatten(each, whole=KINDS)
+        for section, kinds in KINDS.items():
+            if isinstance(given.get(section), dict) and kinds.tag not in given[section]:
+                given |= flatten(given.pop(section), f"{section}.", whole=KINDS)
+        for key, value in given.items():
+            for replaced in [name for name in options if f"{name}.".startswith(f"{key}.")]:
+                del options[replaced]
+            options[key] = value
+    return options
+
+
 def _apply(settings: Settings, raw: dict[str, Any], written: Written) -> list[str]:
     """Set the options in `raw`, and note in `written` what wrote them and missing sections above; returns faults."""
     for key, kinds in KINDS.items():
@@ -158,7 +215,8 @@ def _apply(settings: Settings, raw: dict[str, Any], written: Written) -> list[st
                 del section[foreign]
     faults: list[str] = []
     for option, value in settings.items():
-        name, path = f"--set {option}={dump_flow(value)}", tuple(option.split("."))
+        name = f"--set {option}={dump_flow(value)}"
+        path = tuple(option.split("."))
         section = raw
         for depth, key in enumerate(path[:-1], start=1):
             if section.get(key) is None:

@@ -125,10 +125,8 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _tied_embedding(self) -> "ModelConfig":
         if self.tie_embeddings and not self.embedding:
-            raise ValueError(
-                "tie_embeddings: found true with embedding 0, one-hot input; allowed: embedding above 0; set it or "
-                "tie_embeddings to false"
-            )
+            allowed = "allowed: embedding above 0; set it or tie_embeddings to false"
+            raise ValueError(f"tie_embeddings: found true with embedding 0, one-hot input; {allowed}")
         return self
 
     @property
@@ -224,8 +222,6 @@ class Config(Section):
     @model_validator(mode="after")
     def _patience_needs_validation(self) -> "Config":
         if self.train.patience and self.data.split[1] == 0 and self.data.valid_source is None:
-            raise ValueError(
-                "train.patience: found early stopping without a validation split; "
-                "allowed: 0, or a validation share in data.split, or data.valid_source"
-            )
+            allowed = "allowed: 0, or a validation share in data.split, or data.valid_source"
+            raise ValueError(f"train.patience: found early stopping without a validation split; {allowed}")
         return self

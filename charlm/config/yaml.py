@@ -108,14 +108,13 @@ def load_yaml(text: str, where: str) -> Any:
         raise ConfigError(f"{where}: nested too deeply; allowed: the sections of `charlm config schema`") from None
 
 
-def dump_yaml(value: Any) -> str:
+def dump_yaml(value: Any, *, flow: bool = False) -> str:
     """Write YAML text that `load_yaml` reads back as the same value."""
-    return escaped(yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
+    width = math.inf if flow else 110
+    text = yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=width, default_flow_style=flow)
+    return escaped(text)
 
 
 def dump_flow(value: Any) -> str:
     """The same on one line."""
-    text = yaml.dump(
-        value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf, default_flow_style=True
-    )
-    return escaped(text.removesuffix("\n").removesuffix("\n..."))
+    return dump_yaml(value, flow=True).removesuffix("\n").removesuffix("\n...")

@@ -20,14 +20,24 @@ _INTACT = 0x2144DF1C
 
 def cached(key: str, dtype: np.dtype, blocks: Iterable[Array]) -> Array:
     """The array of a cache entry, see `find_entry`. `blocks` are read and stored where `find_entry` finds nothing."""
-    entry = find_entry(key, dtype)
-    if entry is None:
-        _store(key, dtype, blocks)
-        entry = find_entry(key, dtype, is_new=True)
-    if entry is None:
-        fault = "found no file where one was just written; was the cache cleared? start again"
-        raise DataError(f"{cache_folder('corpora') / key}.bin: {fault}")
-    return entry
+    if (entry := find_entry(key, dtype)) is not None:
+        return entry
+    folder = cache_folder("corpora")
+    checksum = 0
+    try:
+        with replacing(folder / f"{key}.bin", 0o600) as file:
+            for block in blocks:  # through a memory map, a full disk would be a SIGBUS
+                data = np.ascontiguousarray(block, dtype).data
+                checksum = zlib.crc32(data, checksum)
+                file.write(data)
+            file.write(checksum.to_bytes(_CRC_BYTES, "little"))
+    except OSError as error:
+        raise unwritable(folder, error) from error
+    limit_cache("corpora")
+    if (entry := find_entry(key, dtype, is_new=True)) is not None:
+        return entry
+    fault = "found no file where one was just written; was the cache cleared? start again"
+    raise DataError(f"{folder / key}.bin: {fault}")
 
 
 def find_entry(key: str, dtype: np.dtype, *, is_new: bool = False) -> Array | None:
@@ -58,18 +68,3 @@ def _checksum(file: BinaryIO) -> int:
     while block := file.read(_BLOCK):
         checksum = zlib.crc32(block, checksum)
     return checksum
-
-
-def _store(key: str, dtype: np.dtype, blocks: Iterable[Array]) -> None:
-    """Write a cache entry block by block: through a memory map, a full disk would be a SIGBUS."""
-    folder, checksum = cache_folder("corpora"), 0
-    try:
-        with replacing(folder / f"{key}.bin", 0o600) as file:
-            for block in blocks:
-                data = np.ascontiguousarray(block, dtype).data
-                checksum = zlib.crc32(data, checksum)
-                file.write(data)
-            file.write(checksum.to_bytes(_CRC_BYTES, "little"))
-    except OSError as error:
-        raise unwritable(folder, error) from error
-    limit_cache("corpora")

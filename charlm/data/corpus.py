@@ -5,6 +5,7 @@ encode    the text again, in chunks → ids of the narrowest type, into the cach
 cut       views of the ids, or their records in files of their own
 """
 
+import contextlib
 import functools
 import hashlib
 from collections import Counter
@@ -18,12 +19,12 @@ import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
 from charlm.data.cache import cached
-from charlm.data.counting import CountedSource, count_source, short_digest
+from charlm.data.counting import CountedSource, short_digest
 from charlm.data.encoded import EncodedText
 from charlm.data.reading import arriving, is_pipe, text_name
-from charlm.data.records import LINE_END, end_id, end_of_record, read_symbols, record_starts, text_in_training
+from charlm.data.records import end_id, end_of_record, read_symbols, record_starts, text_in_training
 from charlm.data.sources import is_gone
-from charlm.data.splits import record_splits, stretch_count, text_splits
+from charlm.data.splits import Shares, record_splits, stretch_count, text_splits
 from charlm.data.time_order import are_in_order
 from charlm.data.vocabulary import OTHER, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
@@ -95,10 +96,11 @@ class CountedSources:
         named = {"train": data.source, "valid": data.valid_source, "test": data.test_source}
         self._data = data
         self._in_forms: dict[Vocabulary, dict[str, CountedSource]] = {}
-        self.sources = {
-            name: count_source(source, data.level, data.records) for name, source in named.items() if source is not None
-        }
+        self.sources: dict[str, CountedSource] = {}
         """"train", and "valid" and "test" if these splits have texts of their own."""
+        for name, source in named.items():
+            if source is not None:
+                self.sources[name] = CountedSource(source, data.level, data.records)
         self.sources["train"].check_separated()
 
     def unknown(self, vocabulary: Vocabulary) -> str:
@@ -129,7 +131,10 @@ class CountedSources:
         if vocabulary is None:
             vocabulary = vocabulary_of(*self.sources.values(), min_count=data.min_count)
         sources = self._in_forms_of(vocabulary)
-        shares = {"train": 1.0} if whole else self._shares(split or data.split)
+        shares = {"train": 1.0}
+        if not whole:
+            named = zip(SPLITS, split or data.split, strict=True)
+            shares = {name: share for name, share in named if name == "train" or (share and name not in sources)}
         splits: dict[str, Ids] = {}
         names: dict[str, str] = {}
         starts = {} if data.records and not whole else None
@@ -163,28 +168,23 @@ class CountedSources:
             symbols_per_char=sources["train"].length / sources["train"].chars,
         )
 
-    def _shares(self, split: tuple[float, float, float]) -> dict[str, float]:
-        """The shares of the splits that come from the text for training."""
-        named = zip(SPLITS, split, strict=True)
-        return {name: share for name, share in named if name == "train" or (share and name not in self.sources)}
-
 
 def vocabulary_of(*sources: CountedSource, min_count: int = 1) -> Vocabulary:
     """The characters of the sources, sorted. OTHER stands for those that occur fewer than min_count times, if any."""
     if sources[0].level == "byte":
         return Vocabulary("byte")
-    codes, places = np.unique(np.concatenate([source.symbols for source in sources]), return_inverse=True)
-    counts = np.bincount(places, np.concatenate([source.counts for source in sources]))
-    end = end_of_record(sources[0].separator or LINE_END)
-    kept = [chr(code) for code in codes[(counts >= min_count) | (codes == ord(end))].tolist()]
-    if len(kept) < 2 <= len(codes):
+    counts: Counter[str] = Counter()
+    for source in sources:
+        counts += source.counts
+    end = end_of_record(sources[0].separator)
+    kept = {character for character, count in counts.items() if count >= min_count or character == end}
+    if len(kept) < 2 <= len(counts):
         raise DataError(f"data.min_count: found {min_count}, with which no two characters are left; allowed: fewer")
-    if len(kept) == len(codes):
-        return Vocabulary("char", "".join(kept))
-    return Vocabulary("char", "".join(sorted({*kept, OTHER})), OTHER)
+    other = "" if len(kept) == len(counts) else OTHER
+    return Vocabulary("char", "".join(sorted({*kept, *other})), other)
 
 
-def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, float], ids: Ids | None = None) -> str:
+def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Shares, ids: Ids | None = None) -> str:
     """How a source is cut, in words; "" for a text in order, and for records by a hash. ids: its own, if at hand."""
     scored = " and ".join([*shares][1:])
     if not scored:
@@ -200,25 +200,26 @@ def cutting(source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, 
     return f"{scored} from the end of {where} and not by a hash, as its records begin with increasing times or numbers"
 
 
-def split_names(source: CountedSource, shares: Mapping[str, float], *, is_in_order: bool) -> dict[str, str]:
+def split_names(source: CountedSource, shares: Shares, *, is_in_order: bool) -> dict[str, str]:
     """What people call each split of a source. is_in_order: whether each split is one piece, in the order of shares."""
     called = source_name(source.source)
     if len(shares) == 1:
         return dict.fromkeys(shares, called)
     names = {}
+    first, *_, last = shares
     left = total = sum(shares.values())
     for split, share in shares.items():
-        begins, left = left == total, left - share
+        left -= share
         part = format_share(share / total)
         if not is_in_order:
             where = "of the records of" if source.separator else "of"
             names[split] = f"{part} {where} {called}, for {_USES[split]}"
-        elif begins:
+        elif split == first:
             names[split] = f"first {part} of {called}"
-        elif left > 1e-9:
-            names[split] = f"{part} of {called} before the last {format_share(left / total)}"
-        else:
+        elif split == last:
             names[split] = f"last {part} of {called}"
+        else:
+            names[split] = f"{part} of {called} before the last {format_share(left / total)}"
     return names
 
 
@@ -233,41 +234,36 @@ def load_unchanged_corpus(
         data = data.model_copy(update={"source": str(run_dir / TEXT)})
     for key in ("source", "valid_source", "test_source"):
         if (source := getattr(data, key)) and is_gone(source):
-            raise DataError(
-                f"{source}: no such file or folder; allowed: the run's text; put it back, or give its new path once: "
-                f"charlm train --resume --run-dir RUN --set data.{key}=PATH"
-            )
-    changed = DataError(
-        f"{data.source}: the text has changed since training, and so have its splits; allowed: the same text; train on "
-        "the new text with --init-from, or score it with --file"
-    )
-    try:
+            allowed = "allowed: the run's text; put it back, or give its new path once"
+            command = f"charlm train --resume --run-dir RUN --set data.{key}=PATH"
+            raise DataError(f"{source}: no such file or folder; {allowed}: {command}")
+    with contextlib.suppress(VocabularyError):  # a changed text may have other characters
         corpus = CountedSources(data).corpus(vocabulary)
-    except VocabularyError:
-        raise changed from None
-    if corpus.sha256 != progress.get("corpus_sha256"):
-        raise changed
-    return corpus
+        if corpus.sha256 == progress.get("corpus_sha256"):
+            return corpus
+    fault = "the text has changed since training, and so have its splits"
+    advice = "train on the new text with --init-from, or score it with --file"
+    raise DataError(f"{data.source}: {fault}; allowed: the same text; {advice}")
 
 
 def encode_file(
-    path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool = False, separator: str = ""
+    path: str | Path, vocabulary: Vocabulary, *, skip_unknown: bool, separator: str
 ) -> tuple[Ids, dict[str, int]]:
     """The ids of any source, or of a pipe, and how often each unknown character was skipped.
 
     Unknown letters are read in a Unicode form that the model knows, see `Vocabulary.canonical`. VocabularyError for
     unknown characters unless they are skipped.
     """
-    name = text_name(str(path))
-    if is_pipe(str(path)):
-        text = text_in_training(arriving(path), vocabulary.level, separator, name)
-    else:
-        source = count_source(str(path), vocabulary.level, separator)
-        if not vocabulary.without_own_id("".join(map(chr, source.symbols.tolist()))):
+    path = str(path)
+    name = text_name(path)
+    paths = [path]
+    if not is_pipe(path):
+        source = CountedSource(path, vocabulary.level, separator)
+        if not vocabulary.without_own_id(source.counts):
             return encode(source, vocabulary), {}
-        chunks = [each for file in source.paths for each in read_symbols(file, source.level, separator, bool)]
-        text = np.concatenate(chunks).astype("<u4").tobytes().decode("utf-32-le")
-    given, text = text, vocabulary.canonical(text)
+        paths = [*map(str, source.paths)]
+    given = "".join(text_in_training(arriving(each), vocabulary.level, separator, text_name(each)) for each in paths)
+    text = vocabulary.canonical(given)
     if text != given:
         say("data", f"{name}: read in another Unicode form, which the model knows better")
     lacking = set(vocabulary.unknown(text))
@@ -283,10 +279,8 @@ def encode_file(
 def encode(source: CountedSource, vocabulary: Vocabulary) -> Ids:
     """The ids of a source in its own order, [N] memory-mapped; VocabularyError for unknown characters."""
     if source.level != vocabulary.level:
-        raise VocabularyError(
-            f"{source.source}: read at data.level: {source.level}; the model's vocabulary is of level "
-            f"{vocabulary.level}; set data.level: {vocabulary.level}"
-        )
+        fault = f"read at data.level: {source.level}; the model's vocabulary is of level {vocabulary.level}"
+        raise VocabularyError(f"{source.source}: {fault}; set data.level: {vocabulary.level}")
     if unknown := source.unknown(vocabulary):
         ways_out = "; use text without others or a model that knows them"
         raise vocabulary.unknown_error(unknown, source.source, ways_out)

@@ -1,51 +1,68 @@
 """Which characters a source has, and how often: its files are read once, in chunks."""
 
-import functools
 import hashlib
 import json
 import shlex
 import unicodedata
-from dataclasses import dataclass
-from pathlib import Path
+from collections import Counter
 
 import numpy as np
-import numpy.typing as npt
 
 from charlm.data.records import LINE_END, end_of_record, read_symbols
 from charlm.data.sources import resolve
-from charlm.data.vocabulary import CODE_POINTS, UNKNOWN, Level, Vocabulary, is_mark, utf8_decoder
+from charlm.data.vocabulary import CODE_POINTS, Level, Vocabulary, is_mark, utf8_decoder
 from charlm.errors import DataError
-from charlm.system.console import say
+from charlm.system.console import say_once
 from charlm.system.formatting import format_bytes
 
 _FORMAT = 6
 """Part of every cache key: raise it when the content of cached files changes its meaning."""
 
 
-@dataclass(frozen=True)
 class CountedSource:
-    """The files of a source, and what they contain."""
+    """The files of a source, whose characters are counted. DataError if it is empty, or not UTF-8 at level char."""
 
-    source: str
-    paths: list[Path]
-    level: Level
-    separator: str
-    """Of records; "" for running text."""
-    sizes: tuple[int, ...]
-    """Bytes of each file."""
-    sha256: str
-    """Of the bytes of all files, one after another."""
-    cache_key: str
-    lengths: tuple[int, ...]
-    """Symbols of each file: characters, or bytes at level byte."""
-    chars: int
-    """Characters of the text; a byte that is not UTF-8 counts as one."""
-    symbols: npt.NDArray[np.int64]
-    """The code points (or bytes, at level byte) that occur, sorted."""
-    counts: npt.NDArray[np.int64]
-    """Occurrences of each of the `symbols`."""
-    vocabulary: Vocabulary | None = None
-    """In whose Unicode forms the text is read; None: as it is."""
+    def __init__(self, source: str, level: Level, separator: str = "", vocabulary: Vocabulary | None = None) -> None:
+        """separator: of records; "" for running text. vocabulary: in whose Unicode forms the text is read."""
+        self.source = source
+        self.level: Level = level
+        self.separator = separator
+        self.vocabulary = vocabulary
+        self.paths = resolve(source)
+        self.sizes = [path.stat().st_size for path in self.paths]
+        """Bytes of each file."""
+        self.lengths: list[int] = []
+        """Symbols of each file: characters, or bytes at level byte."""
+        self.chars = 0
+        """Characters of the text; a byte that is not UTF-8 counts as one."""
+        hasher = hashlib.sha256()
+        of_code_points = np.zeros(CODE_POINTS, np.int64)
+        for path in self.paths:
+            length = 0
+            decoder = utf8_decoder()
+            for symbols in read_symbols(path, level, separator, hasher.update, vocabulary):
+                of_chunk = np.bincount(symbols)
+                of_code_points[: len(of_chunk)] += of_chunk
+                length += len(symbols)
+                if level == "byte":
+                    self.chars += len(decoder.decode(symbols.tobytes()))
+            self.chars += length if level == "char" else len(decoder.decode(b"", final=True))
+            self.lengths.append(length)
+        self.sha256 = hasher.hexdigest()
+        """Of the bytes of all files, one after another."""
+        self.counts = Counter({chr(code): int(of_code_points[code]) for code in np.flatnonzero(of_code_points)})
+        """Occurrences of each character that there is, by code point; of each byte, at level byte, as a character."""
+        # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
+        forms = vocabulary and vocabulary.to_json()
+        self.cache_key = f"{short_digest(_FORMAT, level, self.sizes, separator, forms)}-{self.sha256}"
+        if not self.counts:
+            found = f"no text in {format_bytes(sum(self.sizes))}"
+            raise DataError(f"{source}: {found}; at least one character is needed; add text")
+        files = len(self.paths)
+        if separator == LINE_END and self.counts["\n"] <= files and self.counts["\r"] > files:
+            found = "found lines that end with CR alone, as on an old Mac"
+            convert = f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"
+            raise DataError(f"{source}: {found}; allowed: LF or CR LF; convert it: {convert}")
 
     @property
     def length(self) -> int:
@@ -55,7 +72,7 @@ class CountedSource:
     @property
     def record_count(self) -> int:
         """How many there are; 0 in running text."""
-        return int(self.counts[self.symbols == ord(end_of_record(self.separator))].sum()) if self.separator else 0
+        return self.counts[end_of_record(self.separator)] if self.separator else 0
 
     @property
     def digest(self) -> str:
@@ -65,13 +82,13 @@ class CountedSource:
 
     def in_forms_of(self, vocabulary: Vocabulary) -> "CountedSource":
         """The text in Unicode forms that a vocabulary knows, see `Vocabulary.canonical`; says so if that changes it."""
-        lacking = vocabulary.without_own_id("".join(map(chr, self.symbols.tolist())))
+        lacking = vocabulary.without_own_id(self.counts)
         if not any(is_mark(each) or unicodedata.normalize("NFD", each) != each for each in lacking):
             return self
-        found = count_source(self.source, self.level, self.separator, vocabulary)
-        if np.array_equal(found.symbols, self.symbols) and np.array_equal(found.counts, self.counts):
+        found = CountedSource(self.source, self.level, self.separator, vocabulary)
+        if found.counts == self.counts:
             return self
-        _say_in_other_form(self.source)
+        say_once("data", f"{self.source}: read in another Unicode form, which the model knows better")
         return found
 
     def check_separated(self) -> None:
@@ -83,62 +100,8 @@ class CountedSource:
 
     def unknown(self, vocabulary: Vocabulary) -> dict[str, int]:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
-        if self.level == "byte":
-            return {}
-        lacking = vocabulary.id_of_code_point[self.symbols] == UNKNOWN
-        pairs = zip(self.symbols[lacking].tolist(), self.counts[lacking].tolist(), strict=True)
-        return {chr(code): count for code, count in sorted(pairs, key=lambda pair: (-pair[1], pair[0]))}
-
-
-@functools.cache
-def _say_in_other_form(source: str) -> None:
-    """Say it once, however often the source is read."""
-    say("data", f"{source}: read in another Unicode form, which the model knows better")
-
-
-def count_source(source: str, level: Level, separator: str = "", vocabulary: Vocabulary | None = None) -> CountedSource:
-    """Count the characters of a source, in the Unicode forms of a vocabulary; DataError if it is empty or not UTF-8."""
-    paths = resolve(source)
-    sizes = [path.stat().st_size for path in paths]
-    hasher, counts = hashlib.sha256(), np.zeros(CODE_POINTS, np.int64)
-    lengths: list[int] = []
-    chars = 0
-    for path in paths:
-        length, decoder = 0, utf8_decoder()
-        for symbols in read_symbols(path, level, separator, hasher.update, vocabulary):
-            of_chunk = np.bincount(symbols)
-            counts[: len(of_chunk)] += of_chunk
-            length += len(symbols)
-            if level == "byte":
-                chars += len(decoder.decode(symbols.tobytes()))
-        chars += length if level == "char" else len(decoder.decode(b"", final=True))
-        lengths.append(length)
-    symbols = np.flatnonzero(counts)
-    if not len(symbols):
-        raise DataError(f"{source}: no text in {format_bytes(sum(sizes))}; at least one character is needed; add text")
-    if separator == LINE_END and counts[ord("\n")] <= len(paths) and counts[ord("\r")] > len(paths):
-        raise DataError(
-            f"{source}: found lines that end with CR alone, as on an old Mac; allowed: LF or CR LF; convert it: "
-            f"tr '\\r' '\\n' < {shlex.quote(source)} > lines.txt"
-        )
-    sha256 = hasher.hexdigest()
-    # The sizes of the files are part of the key: a byte order mark is dropped where a file starts, and each is cut.
-    forms = vocabulary and vocabulary.to_json()
-    cache_key = f"{short_digest(_FORMAT, level, sizes, separator, forms)}-{sha256}"
-    return CountedSource(
-        source=source,
-        paths=paths,
-        level=level,
-        separator=separator,
-        sizes=tuple(sizes),
-        sha256=sha256,
-        cache_key=cache_key,
-        lengths=tuple(lengths),
-        chars=chars,
-        symbols=symbols,
-        counts=counts[symbols],
-        vocabulary=vocabulary,
-    )
+        lacking = "" if self.level == "byte" else vocabulary.unknown(self.counts)
+        return {character: count for character, count in self.counts.most_common() if character in lacking}
 
 
 def short_digest(*parts: object) -> str:

@@ -56,8 +56,10 @@ class EncodedText:
     @functools.cached_property
     def scored(self) -> ScoredText:
         """What a score of this text is of."""
-        digest, decoder = hashlib.sha256(self.vocabulary.bytes_of(self.ids[: self.given])), utf8_decoder()
-        chars, size_bytes, unknown = 0, 0, self.skipped
+        digest = hashlib.sha256(self.vocabulary.bytes_of(self.ids[: self.given]))
+        decoder = utf8_decoder()
+        chars = size_bytes = 0
+        unknown = self.skipped
         for begin in range(self.given, len(self.ids), _BLOCK):
             data = self.vocabulary.bytes_of(self.ids[begin : begin + _BLOCK])
             digest.update(data)

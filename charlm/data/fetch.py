@@ -57,79 +57,80 @@ def place_of(name: str) -> Path:
 
 
 def fetch(name: str) -> Path:
-    """The file of a text, downloaded unless it is there; DataError for all faults."""
+    """The file of a text, downloaded unless it is there; DataError for all faults.
+
+    The functions below say only what is wrong; where it is and what to do is added here.
+    """
     path, entry = place_of(name), CATALOG[name]
-    remedy = "move or delete the file, then run the command again"
+    where, remedy = str(path), "move or delete the file, then run the command again"
     try:
         if path.exists():
-            _check_sha256(hashlib.sha256(read_file(path, entry["size"])).hexdigest(), entry, path, remedy)
+            _check_sha256(hashlib.sha256(read_file(path, entry["size"])).hexdigest(), entry)
             return path
+        where = entry["url"]
+        remedy = f"run the command again, or get the text elsewhere and put it at {path}"
         FOLDER.mkdir(parents=True, exist_ok=True)
-        elsewhere = f"run the command again, or get the text elsewhere and put it at {path}"
         with tempfile.TemporaryFile(dir=FOLDER) as body, replacing(path) as file:
-            _download(entry, body, file, elsewhere)
+            say("data", f"downloading {where}")
+            for block in _at_most(entry["size"] + _MORE_BYTES, _received(where)):
+                body.write(block)
+            sha256 = hashlib.sha256()
+            for block in _at_most(entry["size"], _text_in(body)):
+                file.write(block)
+                sha256.update(block)
+            _check_sha256(sha256.hexdigest(), entry)
+    except DataError as fault:
+        raise DataError(f"{where}: {fault}; {remedy}") from fault
     except NotOwnError as error:
-        allowed = f"allowed: the text itself, of {entry['size']:,} bytes; {remedy}"
-        raise DataError(f"{path}: {error.strerror}; {allowed}") from error
+        allowed = f"allowed: the text itself, of {entry['size']:,} bytes"
+        raise DataError(f"{where}: {error.strerror}; {allowed}; {remedy}") from error
     except OSError as error:
         allowed = f"allowed: a writable folder with room for {name}"
         raise DataError(f"{error.filename or FOLDER}: {reason_of(error)}; {allowed}") from error
     return path
 
 
-def _download(entry: Mapping[str, Any], body: IO[bytes], file: IO[bytes], remedy: str) -> None:
-    """Write what the server sends to `body`, and the text in it to `file`."""
-    url, size, sha256 = entry["url"], entry["size"], hashlib.sha256()
-    say("data", f"downloading {url}")
-    for block in _at_most(size + _MORE_BYTES, _received(url, remedy), url, remedy):
-        body.write(block)
-    for block in _at_most(size, _text_in(body, url, remedy), url, remedy):
-        file.write(block)
-        sha256.update(block)
-    _check_sha256(sha256.hexdigest(), entry, url, remedy)
-
-
-def _at_most(most: int, blocks: Iterable[bytes], where: str, remedy: str) -> Iterator[bytes]:
+def _at_most(most: int, blocks: Iterable[bytes]) -> Iterator[bytes]:
     count = 0
     for block in blocks:
         count += len(block)
         if count > most:
-            raise DataError(f"{where}: found more than {most:,} bytes; allowed: as many as the text has; {remedy}")
+            raise DataError(f"found more than {most:,} bytes; allowed: as many as the text has")
         yield block
 
 
-def _received(url: str, remedy: str) -> Iterator[bytes]:
+def _received(url: str) -> Iterator[bytes]:
     """The blocks that a server sends, as they come."""
     import certifi
 
     context = ssl.create_default_context()
     context.load_verify_locations(certifi.where())
     request = urllib.request.Request(url, headers={"User-Agent": "charlm"})
-    start_s, count = time.monotonic(), 0
+    start_s = time.monotonic()
+    count = 0
     try:
         with urllib.request.urlopen(request, timeout=TIMEOUT_S, context=context) as response:
             while block := response.read1(_BLOCK_BYTES):
-                count, elapsed_s = count + len(block), time.monotonic() - start_s
+                count += len(block)
+                elapsed_s = time.monotonic() - start_s
                 if elapsed_s > TIMEOUT_S + count / _LEAST_BYTES_PER_S:
                     allowed = f"allowed: at least {_LEAST_BYTES_PER_S:,} bytes per second"
-                    raise DataError(f"{url}: found {count:,} bytes in {elapsed_s:.0f} s; {allowed}; {remedy}")
+                    raise DataError(f"found {count:,} bytes in {elapsed_s:.0f} s; {allowed}")
                 yield block
             if response.length:
-                allowed = f"allowed: {count + response.length:,}"
-                raise DataError(f"{url}: found {count:,} bytes and then the end; {allowed}; {remedy}")
+                raise DataError(f"found {count:,} bytes and then the end; allowed: {count + response.length:,}")
     except OSError as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()
         first: BaseException = error
         while cause := first.__cause__ or first.__context__:
             first = cause
-        raise DataError(f"{url}: {' '.join(reason_of(first).split())}; {remedy}") from error
+        raise DataError(" ".join(reason_of(first).split())) from error
     except http.client.HTTPException as error:
-        fault = f"found {count:,} bytes and then no valid HTTP ({type(error).__name__})"
-        raise DataError(f"{url}: {fault}; {remedy}") from error
+        raise DataError(f"found {count:,} bytes and then no valid HTTP ({type(error).__name__})") from error
 
 
-def _text_in(body: IO[bytes], url: str, remedy: str) -> Iterator[bytes]:
+def _text_in(body: IO[bytes]) -> Iterator[bytes]:
     """The blocks of the text in what a server sent: all of it, or the one file of a zip archive."""
     try:
         if not zipfile.is_zipfile(body):
@@ -139,13 +140,13 @@ def _text_in(body: IO[bytes], url: str, remedy: str) -> Iterator[bytes]:
         with zipfile.ZipFile(body) as archive:
             names = archive.namelist()
             if len(names) != 1:
-                raise DataError(f"{url}: found an archive of {len(names)} files; allowed: one; {remedy}")
+                raise DataError(f"found an archive of {len(names)} files; allowed: one")
             with archive.open(names[0]) as text:
                 yield from iter(lambda: text.read(_BLOCK_BYTES), b"")
     except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError, RuntimeError, ValueError) as error:
-        raise DataError(f"{url}: found an archive that cannot be read ({reason_of(error)}); {remedy}") from error
+        raise DataError(f"found an archive that cannot be read ({reason_of(error)})") from error
 
 
-def _check_sha256(actual: str, entry: Mapping[str, Any], where: Path | str, remedy: str) -> None:
+def _check_sha256(actual: str, entry: Mapping[str, Any]) -> None:
     if actual != entry["sha256"]:
-        raise DataError(f"{where}: SHA-256 is {actual}; it must be {entry['sha256']}; {remedy}")
+        raise DataError(f"SHA-256 is {actual}; it must be {entry['sha256']}")

@@ -89,11 +89,5 @@ def _awaited(pipe: str, flags: int) -> int:
     return descriptor
 
 
-def write_output(file: Path, option: str, content: bytes) -> None:
-    """Replace the file in one step, see `writing`."""
-    with writing(file, option) as opened:
-        opened.write(content)
-
-
 def _unwritable(file: Path, option: str, error: OSError) -> DataError:
     return DataError(f"{option} {file}: {reason_of(error)}; allowed: a file that can be written")

@@ -36,10 +36,10 @@ def _powers(bits: int) -> tuple[Hashes, Hashes]:
     return powers, np.cumprod(ones)
 
 
-def record_hashes(data: bytes, end: bytes) -> Hashes:
-    """A hash of the bytes of each record; the records stand one behind the other, each with its end of one byte."""
+def record_hashes(data: bytes, end: int) -> Hashes:
+    """A hash of the bytes of each record; the records stand one behind the other, each with its end, a byte."""
     values = np.frombuffer(data, np.uint8)
-    ends = np.flatnonzero(values == ord(end)) + 1
+    ends = np.flatnonzero(values == end) + 1
     x = stretch_hashes(values + np.uint16(1), np.r_[0, ends[:-1]], ends)
     # The finalizer of MurmurHash3: the high bits, by which records are split, depend on all of them.
     for factor in (np.uint64(0xFF51AFD7ED558CCD), np.uint64(0xC4CEB9FE1A85EC53)):

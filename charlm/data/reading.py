@@ -62,10 +62,8 @@ def check_text(name: str | Path, head: bytes) -> None:
         raise DataError(fault)
     for kind, begin in _KINDS.items():
         if re.match(begin, head):
-            raise DataError(
-                f"{name}: found {kind}{_listed(name)}; allowed: text in UTF-8, or compressed as .gz, .bz2 or .xz; "
-                "unpack it, or save it as plain text"
-            )
+            allowed = "allowed: text in UTF-8, or compressed as .gz, .bz2 or .xz; unpack it, or save it as plain text"
+            raise DataError(f"{name}: found {kind}{_listed(name)}; {allowed}")
 
 
 def _listed(name: str | Path) -> str:

@@ -7,7 +7,6 @@ import codecs
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +25,9 @@ _CHUNK = 1 << 18
 
 
 def end_of_record(separator: str) -> str:
-    """The symbol that ends a record."""
-    return separator if len(separator.encode()) == 1 else RECORD_END
+    """The symbol that ends a record; without a separator the end of a line."""
+    end = separator or LINE_END
+    return end if len(end.encode()) == 1 else RECORD_END
 
 
 # From bytes
@@ -62,10 +62,9 @@ def _decoded(chunks: Iterable[bytes], path: Path) -> Iterator[str]:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             line += error.object.count(b"\n", 0, error.start)
-            raise DataError(
-                f"{path}: line {line:,}: byte 0x{error.object[error.start]:02X} is not UTF-8 ({error.reason}); "
-                "data.level: char needs UTF-8 text; convert the file or set data.level: byte"
-            ) from None
+            fault = f"byte 0x{error.object[error.start]:02X} is not UTF-8 ({error.reason})"
+            advice = "data.level: char needs UTF-8 text; convert the file or set data.level: byte"
+            raise DataError(f"{path}: line {line:,}: {fault}; {advice}") from None
         line += text.count("\n")
         yield text
 
@@ -119,7 +118,7 @@ def _without(chunk: bytes, endings: Iterable[bytes]) -> tuple[bytes, bytes]:
     return chunk, b""
 
 
-def whole_records(blocks: Iterable[bytes], separator: str = LINE_END) -> Iterator[list[str]]:
+def whole_records(blocks: Iterable[bytes], separator: str = "") -> Iterator[list[str]]:
     """The records that end in each block, without their ends; at last the one that has none. As by `text_records`."""
     end = end_of_record(separator).encode()
     partial: list[bytes] = []  # parts of a record without its end
@@ -142,20 +141,20 @@ def arriving_records(path: str, vocabulary: Vocabulary, separator: str) -> Itera
     """
     reads_lines = vocabulary.unknown("\r") and not separator
     blocks = as_in_training(arriving(path), vocabulary.level, LINE_END if reads_lines else separator, text_name(path))
-    return whole_records(blocks, separator or LINE_END)
+    return whole_records(blocks, separator)
 
 
 # In ids
 
 
-def end_id(vocabulary: Vocabulary, separator: str = LINE_END) -> np.integer[Any]:
+def end_id(vocabulary: Vocabulary, separator: str = "") -> int:
     """The id of the end of a record; VocabularyError if it has none."""
-    return vocabulary.dtype.type(vocabulary.encode(end_of_record(separator))[0])
+    return int(vocabulary.encode(end_of_record(separator))[0])
 
 
 def reset_id_of(separator: str, vocabulary: Vocabulary) -> int | None:
     """The id before which a stream has its initial state, see `CharLM.reset_id`; None for running text."""
-    return int(end_id(vocabulary, separator)) if separator else None
+    return end_id(vocabulary, separator) if separator else None
 
 
 def as_records(ids: Ids, reset_id: int | None, *, ended: bool = True) -> Ids:
@@ -166,7 +165,7 @@ def as_records(ids: Ids, reset_id: int | None, *, ended: bool = True) -> Ids:
     return np.concatenate([end, ids, end] if ended else [end, ids])
 
 
-def record_chunks(ids: Ids, end: np.integer[Any]) -> Iterator[Ids]:
+def record_chunks(ids: Ids, end: int) -> Iterator[Ids]:
     """Whole records, some at a time; the last one has its end too."""
     start = stop = 0
     while start < len(ids):
@@ -178,12 +177,12 @@ def record_chunks(ids: Ids, end: np.integer[Any]) -> Iterator[Ids]:
             start = begin + int(ends[-1])
 
 
-def record_ends(chunk: Ids, end: np.integer[Any]) -> npt.NDArray[np.int64]:
+def record_ends(chunk: Ids, end: int) -> npt.NDArray[np.int64]:
     """Where the records of a chunk end, behind their end symbols."""
     return np.flatnonzero(chunk == end) + 1
 
 
-def record_starts(ids: Ids, end: np.integer[Any], key: str) -> Ids:
+def record_starts(ids: Ids, end: int, key: str) -> Ids:
     """Where each record of a split starts, and the last one ends, [records + 1]; key: of the split in the cache."""
     begins = range(0, len(ids), _CHUNK)
     blocks = (begin + record_ends(ids[begin : begin + _CHUNK], end) for begin in begins)

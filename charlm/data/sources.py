@@ -2,7 +2,6 @@
 
 import difflib
 import fnmatch
-import functools
 import glob
 import os
 import re
@@ -20,8 +19,8 @@ from charlm.data.reading import is_pipe, unreadable
 from charlm.errors import DataError
 from charlm.runs import TEXT, is_run
 from charlm.system.cache import cache_dir, cache_folder
-from charlm.system.console import say
-from charlm.system.files import replace_file
+from charlm.system.console import say_once
+from charlm.system.files import is_text, replace_file
 
 BUILTIN_PREFIX = "builtin:"
 BUILTINS: dict[str, str] = {
@@ -50,10 +49,8 @@ def resolve(source: str) -> list[Path]:
             return _glob(source)
         raise _missing(source, path)
     if source == "-" or not (path.is_file() or path.is_dir()):
-        raise DataError(
-            f"{source}: no regular file, so it cannot be read twice; allowed: a file, or a pipe as TEXT of "
-            "`charlm train`; save the text to a file first"
-        )
+        allowed = "allowed: a file, or a pipe as TEXT of `charlm train`; save the text to a file first"
+        raise DataError(f"{source}: no regular file, so it cannot be read twice; {allowed}")
     if path.is_file():
         return [path]
     if is_run(path) or not (files := _files_below(source, path, ("**", "*"))):
@@ -73,10 +70,8 @@ def check_texts_apart(data: DataConfig, run: Path) -> None:
     for source in filter(None, (data.source, data.valid_source, data.test_source)):
         kept = run.resolve() / TEXT  # never in a folder or glob that is a source
         if any(run.resolve() in file.resolve().parents and file.resolve() != kept for file in resolve(source)):
-            raise DataError(
-                f"{source}: found files in {run}, the run's folder; allowed: a run's folder outside the text; take "
-                "another --run-dir"
-            )
+            allowed = "allowed: a run's folder outside the text; take another --run-dir"
+            raise DataError(f"{source}: found files in {run}, the run's folder; {allowed}")
 
 
 def check_exists(source: str, *, or_pipe: bool = False) -> None:
@@ -137,17 +132,17 @@ def _files_below(
     except RecursionError:
         raise DataError(f"{source}: folders in folders, hundreds deep; allowed: a folder of texts") from None
     if left_out:
-        _say_left_out(source, tuple(sorted(left_out)))
+        shown = ", ".join(sorted(left_out)[:3])
+        more = f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else ""
+        say_once("data", f"{source}: leaves out {shown}{more}: links to folders, or what charlm wrote")
     return sorted(files, key=Path.as_posix)
 
 
 def _listed(folder: Path) -> list[os.DirEntry[str]]:
     """What is in a folder; nothing if there is no such folder."""
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+        return list(entries)
+    return []
 
 
 def _is_own(folder: Path) -> bool:
@@ -156,13 +151,6 @@ def _is_own(folder: Path) -> bool:
         if folder.resolve() == cache_dir().resolve():
             return True
     return is_run(folder)
-
-
-@functools.cache
-def _say_left_out(source: str, left_out: tuple[str, ...]) -> None:
-    """Say it once, however often the source is read."""
-    more = f" and {len(left_out) - 3:,} more" if len(left_out) > 3 else ""
-    say("data", f"{source}: leaves out {', '.join(left_out[:3])}{more}: links to folders, or what charlm wrote")
 
 
 def _missing(source: str, path: Path) -> DataError:
@@ -220,22 +208,11 @@ def _python_stdlib() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
     source = f"{BUILTIN_PREFIX}python-stdlib"
     files = _files_below(source, root, ("**", "*.py"), skipped.fullmatch)
-    files = [file for file in files if _is_utf8(file.read_bytes())]
+    files = [file for file in files if is_text(file.read_bytes())]  # others declare another encoding
     if not files:
-        raise DataError(
-            f"{source}: no .py files under {root}; this Python has no readable standard library; name a file or folder "
-            "instead"
-        )
+        advice = "this Python has no readable standard library; name a file or folder instead"
+        raise DataError(f"{source}: no .py files under {root}; {advice}")
     return files
-
-
-def _is_utf8(data: bytes) -> bool:
-    """False for Python source that declares another encoding: the builtin leaves it out."""
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 # The paths that a run keeps

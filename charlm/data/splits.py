@@ -10,7 +10,6 @@ records of a log  Each file is cut in order.
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,8 @@ from charlm.system.formatting import counted
 
 Bounds = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.uint8]
+Shares = Mapping[str, float]
+"""The share of each split, training first. They need not sum to 1."""
 
 _STRETCHES = 31
 """A prime number, so that stretches do not keep step with files of equal length."""
@@ -43,7 +44,7 @@ share of records. Shares below `_LEAST_SHARE` count as `_LEAST_SHARE`, so that a
 ones in its bucket."""
 
 
-def stretch_count(source: CountedSource, shares: Mapping[str, float]) -> int:
+def stretch_count(source: CountedSource, shares: Shares) -> int:
     """How many stretches of a running text are cut: so many that each piece of a split is long enough to be scored."""
     files = sum(map(bool, source.lengths))
     if files == 1:
@@ -52,12 +53,13 @@ def stretch_count(source: CountedSource, shares: Mapping[str, float]) -> int:
     return min(max(int(smallest_share * source.chars / _ENOUGH_CHARS), 1), _STRETCHES)
 
 
-def text_splits(ids: Ids, source: CountedSource, shares: Mapping[str, float], *, key: str) -> dict[str, Ids]:
+def text_splits(ids: Ids, source: CountedSource, shares: Shares, *, key: str) -> dict[str, Ids]:
     """The splits of a running text; views of the ids, or entries `key-NAME` of the cache.
 
     Bytes are cut where their characters are, so that models of characters and of bytes are scored on the same text.
     """
-    chars, stretches = source.chars, stretch_count(source, shares)
+    chars = source.chars
+    stretches = stretch_count(source, shares)
     stretch_ends = [chars * number // stretches for number in range(stretches + 1)]
     bounds = cuts(np.diff(stretch_ends).tolist(), [*shares.values()])
     if chars != len(ids):
@@ -79,7 +81,7 @@ def cuts(lengths: Sequence[int], shares: Sequence[float]) -> Bounds:
     places = [*itertools.accumulate(lengths, initial=0)]
     taken = []  # before each place, by the splits up to each
     for place in places:
-        taken.append([place * end.numerator // end.denominator for end in ends])
+        taken.append([int(place * end) for end in ends])
     # By rounding, a split may end a character before it begins.
     inside = np.maximum.accumulate(np.diff(np.array(taken, np.int64), axis=0), axis=1)
     return np.array(places[:-1])[:, None] + inside
@@ -112,14 +114,14 @@ def _joined(ids: Ids, bounds: Bounds, key: str) -> Ids:
 
 
 def record_splits(
-    ids: Ids, source: CountedSource, vocabulary: Vocabulary, shares: Mapping[str, float], *, is_log: bool, key: str
+    ids: Ids, source: CountedSource, vocabulary: Vocabulary, shares: Shares, *, is_log: bool, key: str
 ) -> dict[str, Ids]:
     """The records of `ids` [N] as cache entries `key-NAME`, one per split: an end, and then records with their ends.
 
     is_log: whether each file is cut in order. DataError for a split without records.
     """
     end = end_id(vocabulary, source.separator)
-    found = {name: find_entry(f"{key}-{name}", end.dtype) for name in shares}
+    found = {name: find_entry(f"{key}-{name}", vocabulary.dtype) for name in shares}
     splits: dict[str, Ids] = {name: ids for name, ids in found.items() if ids is not None}
     if len(splits) == len(shares):
         return splits
@@ -130,17 +132,16 @@ def record_splits(
         numbers, how = _by_hash(ids, vocabulary, end, shares), ", which takes records by a hash"
     for name, count in zip(shares, np.bincount(numbers, minlength=len(shares)), strict=True):
         if not count:
-            raise DataError(
-                f"{source.source}: none of {counted(len(numbers), 'record')} is in the {name} split{how}; allowed: at "
-                "least one per split; add records, change data.split, or set data.valid_source and data.test_source"
-            )
+            fault = f"none of {counted(len(numbers), 'record')} is in the {name} split{how}"
+            advice = "add records, change data.split, or set data.valid_source and data.test_source"
+            raise DataError(f"{source.source}: {fault}; allowed: at least one per split; {advice}")
     return {
-        name: cached(f"{key}-{name}", end.dtype, _records_of(ids, end, numbers == number))
+        name: cached(f"{key}-{name}", vocabulary.dtype, _records_of(ids, end, numbers == number))
         for number, name in enumerate(shares)
     }
 
 
-def _records_of(ids: Ids, end: np.integer[Any], takes: npt.NDArray[np.bool_]) -> Iterator[Ids]:
+def _records_of(ids: Ids, end: int, takes: npt.NDArray[np.bool_]) -> Iterator[Ids]:
     """An end, and then the records that `takes` [records] says."""
     yield np.array([end])
     begin = 0
@@ -150,17 +151,17 @@ def _records_of(ids: Ids, end: np.integer[Any], takes: npt.NDArray[np.bool_]) ->
         begin += len(lengths)
 
 
-def _in_order(ends: Ids, files: Sequence[int], shares: Mapping[str, float]) -> Numbers:
+def _in_order(ends: Ids, files: Sequence[int], shares: Shares) -> Numbers:
     """The number of each record's split, [records]: the end of each file is for the splits after the first."""
     counts = np.diff(np.searchsorted(ends, np.cumsum([0, *files]), side="right"))
     sizes = np.diff(cuts(counts.tolist(), [*shares.values()]), axis=1)
     return np.repeat(np.tile(np.arange(len(shares), dtype=np.uint8), len(files)), sizes.ravel())
 
 
-def _by_hash(ids: Ids, vocabulary: Vocabulary, end: np.integer[Any], shares: Mapping[str, float]) -> Numbers:
+def _by_hash(ids: Ids, vocabulary: Vocabulary, end: int, shares: Shares) -> Numbers:
     """The number of each record's split, [records], by its hash."""
     # By their bytes, so that models of characters and of bytes are scored on the same records.
-    end_byte = vocabulary.bytes_of(np.array([end]))
+    end_byte = int(vocabulary.symbols[end])  # which is ASCII
     chunks = record_chunks(ids, end)
     hashes = np.concatenate([record_hashes(vocabulary.bytes_of(chunk), end_byte) for chunk in chunks])
     buckets = (hashes & np.uint64(_BUCKETS - 1)).astype(np.uint32)

@@ -6,7 +6,7 @@ import torch
 
 from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
-from charlm.system.device import to_device
+from charlm.system.device import CPU, to_device
 from charlm.system.formatting import counted
 from charlm.system.process_group import WHOLE_BATCH, Shard
 
@@ -26,7 +26,7 @@ class Streams:
 
     ids         [N] unsigned integers, which may be memory-mapped; never copied as a whole
     batch_size  B
-    bptt        T, steps per window; used only for the minimum length and `windows_per_epoch`
+    bptt        T, steps per window
     shard       the streams to read, of equal shards of the B
     share       share of each stream that an epoch reads, above 0
     """
@@ -66,7 +66,7 @@ class Streams:
         return self.length % self.bptt if epoch % 2 else 0
 
     def read(
-        self, position: int, steps: int, device: torch.device | str | None = None, epoch: int = 0
+        self, position: int, steps: int, device: torch.device = CPU, epoch: int = 0
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Inputs and targets for `steps` characters from `position` in the streams of the shard: two [T, B] of int64.
 
@@ -74,7 +74,7 @@ class Streams:
         """
         assert position >= 0, position
         assert 1 <= steps <= self.length - position, (position, steps, self.length)
-        x_TB, y_TB = to_device(self._window(position, steps, epoch), torch.device(device or "cpu")).unbind()
+        x_TB, y_TB = to_device(self._window(position, steps, epoch), device).unbind()
         return x_TB, y_TB
 
     def _window(self, position: int, steps: int, epoch: int) -> npt.NDArray[np.int64]:
@@ -97,13 +97,12 @@ def check_length(length: int, batch_size: int, bptt: int, name: str) -> None:
     """DataError if a text of `length` characters is too short for B streams of T steps."""
     needed = batch_size * bptt + 1
     if length < needed:
-        raise DataError(
-            f"{name}: {counted(length, 'character')}; {counted(batch_size, 'stream')} of {counted(bptt, 'step')} need "
-            f"at least {needed:,}; lower train.batch_size or train.bptt, or use more text (data.split)"
-        )
+        allowed = f"{counted(batch_size, 'stream')} of {counted(bptt, 'step')} need at least {needed:,}"
+        advice = "lower train.batch_size or train.bptt, or use more text (data.split)"
+        raise DataError(f"{name}: {counted(length, 'character')}; {allowed}; {advice}")
 
 
-def record_order(records: int, seed: tuple[int, ...], dtype: npt.DTypeLike = np.int64) -> Ids:
+def record_order(records: int, seed: tuple[int, ...], dtype: npt.DTypeLike) -> Ids:
     """A random permutation of 0 … records − 1.
 
     Shuffles blocks of neighboring records, and then the records of each group of blocks. So reading stays near few

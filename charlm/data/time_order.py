@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
+from statistics import median_high
 
 import numpy as np
 
@@ -57,9 +58,9 @@ def _first_numbers(beginnings: Sequence[str]) -> list[str | None]:
     """The number at the beginning of each line that has the same word before it as most have."""
     found = [_NUMBER.match(line) for line in beginnings]
     words = [match and re.sub(r"[\W_]+", "", match["before"]) for match in found]
-    usual = Counter(word for word in words if word is not None).most_common(1)
-    is_usual = [bool(usual) and word == usual[0][0] for word in words]
-    return [match["number"] if match and same else None for match, same in zip(found, is_usual, strict=True)]
+    counts = Counter(word for word in words if word is not None)
+    usual = max(counts, key=counts.__getitem__, default=None)
+    return [match["number"] if match and word == usual else None for match, word in zip(found, words, strict=True)]
 
 
 def _increase(of_lines: Sequence[str | None]) -> bool:
@@ -74,8 +75,8 @@ def _increase(of_lines: Sequence[str | None]) -> bool:
         return False
     middles = []
     for begin, end in pairwise(np.linspace(0, len(of_lines), _GROUPS + 1).astype(int).tolist()):
-        if own := sorted(_key(text) for text in of_lines[begin:end] if text is not None):
-            middles.append(own[len(own) // 2])
+        if own := [_key(text) for text in of_lines[begin:end] if text is not None]:
+            middles.append(median_high(own))
     return sum(after != before for before, after in pairwise(middles)) > _GROUPS // 2
 
 

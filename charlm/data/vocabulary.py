@@ -87,11 +87,11 @@ class Vocabulary:
         """The code point, or the byte, of each id, [V]."""
         return (np.arange(256) if self.level == "byte" else code_points(self.characters)).astype(np.uint32)
 
-    def unknown(self, text: str) -> str:
+    def unknown(self, text: Iterable[str]) -> str:
         """The distinct characters of `text` that have no id, sorted; none where `other` stands for them."""
         return "" if self.other else self.without_own_id(text)
 
-    def without_own_id(self, text: str) -> str:
+    def without_own_id(self, text: Iterable[str]) -> str:
         """The distinct characters of `text` that are none of the vocabulary's, sorted."""
         if self.level == "byte":
             return ""
@@ -155,19 +155,18 @@ class Vocabulary:
 
     def unknown_error(self, unknown: Iterable[str], where: str = "", ways_out: str = "") -> VocabularyError:
         """The error for characters that have no id. where: begins the message. ways_out: "; …" ends it."""
-        return VocabularyError(
-            f"{where}{': ' if where else ''}found {never_seen(unknown)}; "
-            f"allowed: its {counted(len(self), 'character')}{ways_out}"
-        )
+        start = f"{where}: " if where else ""
+        allowed = f"allowed: its {counted(len(self), 'character')}"
+        return VocabularyError(f"{start}found {never_seen(unknown)}; {allowed}{ways_out}")
 
-    def encode(self, text: str) -> npt.NDArray[np.integer]:
+    def encode(self, text: str) -> Ids:
         """The ids of `text`, [N], in the narrowest type; VocabularyError if a character has no id."""
         ids, is_known = self.ids_of(text)
         if not is_known.all():
             raise self.unknown_error(self.unknown(text))
         return ids.astype(self.dtype, copy=False)
 
-    def ids_of(self, text: str) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.bool_]]:
+    def ids_of(self, text: str) -> tuple[Ids, npt.NDArray[np.bool_]]:
         """The ids of `text`, [N], and which of its characters have one."""
         if self.level == "byte":
             try:
@@ -232,9 +231,8 @@ class Vocabulary:
                 return cls("byte")
             case {"level": "char", "characters": str(characters), **more} if characters:
                 other = more.get("other", "")
-                is_other = other == "" or (isinstance(other, str) and len(other) == 1 and other in characters)
                 is_distinct = len(set(characters)) == len(characters)
-                if is_other and is_distinct and not re.search("[\ud800-\udfff]", characters):
+                if other in ("", *characters) and is_distinct and not re.search("[\ud800-\udfff]", characters):
                     return cls("char", characters, other)
         raise CheckpointError("vocabulary: not a list of distinct characters")
 

@@ -14,7 +14,7 @@ import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from charlm.data.outputs import check_output, write_output
+from charlm.data.outputs import check_output, writing
 from charlm.system.formatting import format_bytes
 
 if TYPE_CHECKING:
@@ -56,5 +56,6 @@ def export(trained: "TrainedModel", to: FormatName, out: Path, weights: Weights 
     if FORMATS[to].is_code:
         options["name"] = out.stem
     content, found = importlib.import_module(f"charlm.export.{to}").exported(trained.first_member("export"), **options)
-    write_output(out, "--out", content)
+    with writing(out, "--out") as file:
+        file.write(content)
     return f"{format_bytes(len(content))}; {found}"

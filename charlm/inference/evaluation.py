@@ -100,7 +100,7 @@ def evaluate(
     if model.reset_id is not None:  # in blocks, because `ids` may be larger than memory
         blocks = (ids[at : at + 2**22] for at in range(1, len(ids), 2**22))
         records = sum(int(np.count_nonzero(block == model.reset_id)) for block in blocks)
-    return replace(score, nats_sum=group.sum(score.nats_sum), records=records)
+    return replace(score, nats_sum=group.sums([score.nats_sum])[0], records=records)
 
 
 def part_starts(ids: Ids, streams: int, reset_id: int | None) -> Ints:

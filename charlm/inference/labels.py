@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from charlm.data.records import LINE_END, as_records, end_id
+from charlm.data.records import as_records, end_id
 from charlm.errors import DataError
 from charlm.inference.seen import seen_records
 from charlm.inference.texts import score_texts
@@ -69,7 +69,7 @@ def _described(separator: str, records: Iterable[str]) -> str:
 def _say_if_unexpected(trained: "TrainedModel", labels: Sequence[str], separator: str) -> None:
     """Say so if the model does not expect the separator after a label, or none of the labels at the start of a line."""
     vocabulary = trained.vocabulary
-    end = int(end_id(vocabulary, trained.config.data.records or LINE_END))
+    end = end_id(vocabulary, trained.config.data.records)
     of_labels = [vocabulary.encode(vocabulary.canonical(label)) for label in labels]
     beginnings = [np.concatenate([ids, vocabulary.encode(separator)]) for ids in of_labels]
     nats = score_texts(trained.network, [as_records(ids, end, ended=False) for ids in beginnings])

@@ -36,7 +36,7 @@ def seen_records(texts: Iterable[Ids], vocabulary: Vocabulary, separator: str) -
     end = end_id(vocabulary, separator)
     for text in texts:
         begun = text[1:] if text[0] == end else text
-        ended = begun if begun[-1] == end else np.append(begun, end)
+        ended = begun if begun[-1] == end else np.append(begun, begun.dtype.type(end))
         yield from itertools.chain.from_iterable(text_records(ended, vocabulary, separator))
 
 

@@ -124,7 +124,7 @@ def score_records(
     characters after it. VocabularyError also for a model that knows no end.
     """
     number = 0
-    end = int(end_id(vocabulary)) if model.reset_id is None else model.reset_id
+    end = end_id(vocabulary) if model.reset_id is None else model.reset_id
     for block in blocks:
         lines, ids = [], []
         for line in map(vocabulary.canonical, block):

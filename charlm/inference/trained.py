@@ -334,7 +334,7 @@ class TrainedModel:
             raise ValueError("found the end of a record in a record, label or separator; allowed: records without it")
         label_ids = self._ids_of_all([label + separator for label in labels], "labels", way_out="")
         line_ids = self._ids_of_all(lines, "lines", skip_unknown=skip_unknown)
-        end_of_each = int(end_id(self.vocabulary, end))
+        end_of_each = end_id(self.vocabulary, end)
         records = [as_records(np.concatenate([one, other]), end_of_each) for other in line_ids for one in label_ids]
         starts = [len(ids) if equal_priors else 0 for ids in label_ids] * len(lines)
         scored = zip(score_texts(self.network, records), starts, strict=True)

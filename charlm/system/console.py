@@ -1,6 +1,7 @@
 """Everything that charlm prints on stderr. Errors while printing are ignored."""
 
 import contextlib
+import functools
 import shutil
 import sys
 from collections.abc import Mapping
@@ -28,6 +29,12 @@ def say(label: str, message: str, command: str = "") -> None:
             tqdm.tqdm.write(text, file=sys.stderr)
         else:
             print(text, file=sys.stderr, flush=True)
+
+
+@functools.cache
+def say_once(label: str, message: str) -> None:
+    """Print a line unless this process has printed it: a text may be read several times."""
+    say(label, message)
 
 
 def say_all(messages: Mapping[str, str]) -> None:

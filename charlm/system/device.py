@@ -17,11 +17,13 @@ from charlm.system.formatting import counted
 from charlm.system.host import count_cores, free_bytes, process_peak_bytes
 from charlm.system.process_group import ONE_PROCESS, ProcessGroup
 
+CPU = torch.device("cpu")
+
 
 def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device:
     """The device for `auto`, `cpu`, `cuda` or `cuda:N`, with its index. Processes of a machine get a GPU each."""
     if name == "cpu" or (name == "auto" and not torch.cuda.is_available()):
-        return torch.device("cpu")
+        return CPU
     kind, _, number = name.partition(":")
     if kind not in ("auto", "cuda") or not (number or "0").isdecimal():
         raise DeviceError(f"device: found {name}; allowed: auto | cpu | cuda | cuda:1 (the second GPU) and so on")
@@ -34,10 +36,9 @@ def resolve_device(name: str, group: ProcessGroup = ONE_PROCESS) -> torch.device
         )
     count, shared = torch.cuda.device_count(), group.local_size > 1
     if shared and (number or group.local_size > count):
-        raise DeviceError(
-            f"device: found {name} for {group.local_size} processes on a machine with {counted(count, 'GPU')}; "
-            "allowed: cpu, or at most one process per GPU (--nproc-per-node)"
-        )
+        found = f"found {name} for {group.local_size} processes on a machine with {counted(count, 'GPU')}"
+        allowed = "allowed: cpu, or at most one process per GPU (--nproc-per-node)"
+        raise DeviceError(f"device: {found}; {allowed}")
     index = int(number or (group.local_rank if shared else 0))
     if index >= count:
         raise DeviceError(f"device: found {name}; allowed here: auto | cpu | cuda | cuda:0 to cuda:{count - 1}")
@@ -52,10 +53,9 @@ def prepare_device(device: torch.device, precision: str) -> None:
     """
     allows_graphs()  # for its error
     if precision not in precisions(device):
-        raise DeviceError(
-            f"precision: found {precision}, which {describe_device(device)} lacks; "
-            f"allowed here: {' | '.join(precisions(device))}"
-        )
+        allowed = " | ".join(precisions(device))
+        fault = f"found {precision}, which {describe_device(device)} lacks"
+        raise DeviceError(f"precision: {fault}; allowed here: {allowed}")
     if device.type != "cuda":
         return
     # With this cuBLAS gives the same bits in every run. It is read when the first product is computed.
@@ -92,7 +92,9 @@ def fp32_precision(new: tuple[str, str] | None = None) -> tuple[str, str]:
 @contextlib.contextmanager
 def own_settings() -> Iterator[None]:
     """Enable gradients in the block; after it, restore the caller's random state, threads, precisions and malloc."""
-    state, threads, precisions = torch.get_rng_state(), torch.get_num_threads(), fp32_precision()
+    state = torch.get_rng_state()
+    threads = torch.get_num_threads()
+    precisions = fp32_precision()
     gpus = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
     gpu = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
     try:
@@ -206,10 +208,7 @@ def autocast(device: torch.device, precision: str) -> contextlib.AbstractContext
     return torch.autocast(device.type, dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
 
 
-_CPU = torch.device("cpu")
-
-
-def autocasts_to_bf16(device: torch.device = _CPU) -> bool:
+def autocasts_to_bf16(device: torch.device = CPU) -> bool:
     """Whether autocast asks for products in bfloat16 on this device; sums are float32."""
     return autocast_state(device) == (True, torch.bfloat16)
 

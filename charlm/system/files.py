@@ -38,7 +38,7 @@ def replacing(file: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def move(source: Path, target: Path) -> None:
-    """Give a closed file the place of another, and wait until its name is on disk."""
+    """Give a closed file the place of another, and wait until its name is on disk, if the file system can do that."""
     for pause_s in (*_PAUSES_S, 0.0):
         try:
             source.replace(target)
@@ -47,14 +47,10 @@ def move(source: Path, target: Path) -> None:
             if not pause_s:
                 raise
             time.sleep(pause_s)
-    if sys.platform != "win32":  # which has no call for it
-        _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Wait until the names in a folder are on disk, if its file system can do that."""
+    if sys.platform == "win32":  # which has no call to sync a folder
+        return
     try:
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(target.parent, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
@@ -151,10 +147,9 @@ _ENCODINGS = {
 
 def is_text(head: bytes) -> bool:
     """Whether a file that begins with `head` can be a text in UTF-8."""
-    try:
+    with contextlib.suppress(UnicodeDecodeError):
         return "\0" not in codecs.getincrementaldecoder("utf-8")().decode(head)  # the last character may be cut
-    except UnicodeDecodeError:
-        return False
+    return False
 
 
 def lfs_fault(name: str | Path, head: bytes) -> str:

@@ -40,10 +40,8 @@ def locked(folder: Path) -> Iterator[None]:
     """
     file = _acquired(folder)
     if file is None:
-        raise RunError(
-            f"{folder}: in use by another process; allowed: one process at a time; wait for it or stop it, or take "
-            "another --run-dir"
-        )
+        allowed = "allowed: one process at a time; wait for it or stop it, or take another --run-dir"
+        raise RunError(f"{folder}: in use by another process; {allowed}")
     _held[folder] = file
     try:
         yield
@@ -65,11 +63,9 @@ def holds(folder: Path) -> bool:
 
 def is_locked(folder: Path) -> bool:
     """Whether a process holds the folder's lock."""
-    try:
-        with open(folder / LOCK, "rb", opener=regular) as file:
-            return not _lock_file(file, shared=True)
-    except OSError:
-        return False
+    with contextlib.suppress(OSError), open(folder / LOCK, "rb", opener=regular) as file:
+        return not _lock_file(file, shared=True)
+    return False
 
 
 def _acquired(folder: Path) -> BinaryIO | None:

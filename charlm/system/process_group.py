@@ -82,7 +82,8 @@ class ProcessGroup:
             name = store.get(f"answer/{token}").decode()
             store.set(f"here/{name}/{self.rank}", "")
             return name
-        missing, end_s = set(range(1, self.size)), time.monotonic() + self._timeout_s
+        missing = set(range(1, self.size))
+        end_s = time.monotonic() + self._timeout_s
         while missing := {other for other in missing if not store.check([f"here/{token}/{other}"])}:
             for other in missing:
                 # The last greeting may come from a process that is gone; then the answer does no harm.
@@ -155,9 +156,14 @@ class ProcessGroup:
             dist.all_gather(shards, shard, group=self._group)
         return torch.cat(shards, dim)
 
-    def sum(self, number: float) -> float:
-        """The sum of a number over all processes, in float64; the same in all of them."""
-        return self._sum([number])[0]
+    def sums(self, numbers: Sequence[float]) -> list[float]:
+        """The sum of each number over all processes, in float64; the same in all of them."""
+        if not self.is_distributed:
+            return list(numbers)
+        tensor = torch.tensor(numbers, dtype=torch.float64)
+        with self._answered():
+            dist.all_reduce(tensor)  # by the group for decisions
+        return tensor.tolist()
 
     def on_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call the function in the first process only; all processes return its result."""
@@ -172,20 +178,22 @@ class ProcessGroup:
         """Call the function in every process; all end if it raises in one."""
         if not self.is_distributed:
             return function(*args, **kwargs)
-        value, error = None, None
+        value, error, fault = None, None, None
         try:
             value = function(*args, **kwargs)
-        except Exception as raised:
-            error = raised
-        faults = self._gather(error and (_described(error), isinstance(error, CharlmError)))
-        if isinstance(error, CharlmError):
-            raise self.shared_error(error)
+        except CharlmError as raised:
+            error, fault = self.shared_error(raised), (str(raised), True)
+        except Exception as raised:  # this process prints it
+            error, fault = raised, (f"{type(raised).__name__}: {raised}", False)
+        faults = self._gather(fault)
         if error is not None:
-            raise error  # and prints it
+            raise error
         for rank, fault in enumerate(faults):
             if fault:
                 text, is_line = fault
-                raise (self.shared_error if is_line else _reported_elsewhere)(CharlmError(f"process {rank}: {text}"))
+                elsewhere = CharlmError(f"process {rank}: {text}")
+                elsewhere.already_reported = not (is_line and self.is_first)
+                raise elsewhere
         return value  # type: ignore[return-value]
 
     def local_first(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -204,33 +212,33 @@ class ProcessGroup:
         value = find()
         for rank, other in enumerate(self._gather(value)):
             if other != value:
-                raise self.shared_error(
-                    CharlmError(
-                        f"{name}: processes {self.rank} and {rank} differ; allowed: the same in all; use the same "
-                        "options, files, packages and kind of machine everywhere"
-                    )
-                )
+                allowed = "the same in all; use the same options, files, packages and kind of machine everywhere"
+                error = CharlmError(f"{name}: processes {self.rank} and {rank} differ; allowed: {allowed}")
+                raise self.shared_error(error)
 
     def agree(self, elapsed_s: float, signals: list[str], known: Collection[str] = ()) -> tuple[float, list[str]]:
         """The first process's clock, and the signals, of those known, that any process has received."""
         if not self.is_distributed:
             return elapsed_s, signals
-        first_s, *counts = self._sum([elapsed_s if self.is_first else 0.0, *(name in signals for name in known)])
+        first_s, *counts = self.sums([elapsed_s if self.is_first else 0.0, *(name in signals for name in known)])
         return first_s, [name for name, count in zip(known, counts, strict=True) if count]
 
     def shared_error(self, error: E) -> E:
         """An error that all processes raise: the first one prints it."""
-        return error if self.is_first else _reported_elsewhere(error)
+        if not self.is_first:
+            error.already_reported = True
+        return error
 
-    def remember(self, name: str, value: str) -> None:
+    def remember(self, text: str) -> None:
         """Keep the first process's text for processes that torchrun starts in place of these."""
         if self._store is not None and self.is_first:
-            self._store.set(f"remembered/{name}", value)
+            self._store.set("remembered", text)
 
-    def recall(self, name: str) -> str | None:
-        """A text that an earlier process of the same launch has kept."""
-        key = f"remembered/{name}"
-        return self._store.get(key).decode() if self._store is not None and self._store.check([key]) else None
+    def recall(self) -> str | None:
+        """The text that an earlier process of the same launch has kept."""
+        if self._store is None or not self._store.check(["remembered"]):
+            return None
+        return self._store.get("remembered").decode()
 
     def leave(self, *, failed: bool) -> None:
         """End the groups, without waiting for the others if this process failed."""
@@ -239,15 +247,6 @@ class ProcessGroup:
                 dist.distributed_c10d._abort_process_group()
             else:
                 dist.destroy_process_group()
-
-    def _sum(self, numbers: Sequence[float]) -> list[float]:
-        """Sums over all processes, in float64, by the group for decisions."""
-        if not self.is_distributed:
-            return list(numbers)
-        tensor = torch.tensor(numbers, dtype=torch.float64)
-        with self._answered():
-            dist.all_reduce(tensor)
-        return tensor.tolist()
 
     def _gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
@@ -267,10 +266,8 @@ class ProcessGroup:
         except (RuntimeError, ValueError) as error:
             # torch's message begins with a place in its source, and goes on with general advice.
             reason = re.sub(r"^\[\S+\] ", "", str(error).strip()).splitlines()[0].partition(". ")[0]
-            raise CharlmError(
-                f"processes: {what} ({reason}); they wait {self._timeout_s:g} s for each other (CHARLM_TIMEOUT_S); "
-                f"{advice}"
-            ) from None
+            limit = f"they wait {self._timeout_s:g} s for each other (CHARLM_TIMEOUT_S)"
+            raise CharlmError(f"processes: {what} ({reason}); {limit}; {advice}") from None
 
 
 _SLACK_S = 4.0
@@ -295,16 +292,6 @@ def _within(seconds: float, function: Callable[[], None]) -> None:
         raise RuntimeError(f"{where} does not answer") from None
 
 
-def _reported_elsewhere(error: E) -> E:
-    """The error, which another process prints."""
-    error.already_reported = True
-    return error
-
-
-def _described(error: Exception) -> str:
-    return str(error) if isinstance(error, CharlmError) else f"{type(error).__name__}: {error}"
-
-
 ONE_PROCESS = ProcessGroup()
 
 
@@ -320,19 +307,17 @@ def process_group() -> Iterator[ProcessGroup]:
         console.speak_for(f"process {rank}")
     _number("MASTER_PORT", 0, most=65_535)
     group = ProcessGroup(rank, size, _number("LOCAL_RANK", 0), local_size, _number("CHARLM_TIMEOUT_S", 1800, 1))
-    failed = True
     try:
         yield group
-        failed = False
-    finally:
-        group.leave(failed=failed)
+    except BaseException:
+        group.leave(failed=True)
+        raise
+    group.leave(failed=False)
 
 
 def _number(name: str, default: int, least: int = 0, most: int = 1_000_000) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdecimal() or len(text) > len(str(most)) or not least <= int(text) <= most:
-        raise CharlmError(
-            f"{name}: found {text!r} in the environment; allowed: integers from {least} to {most}; set it to one, or "
-            "unset it"
-        )
+        allowed = f"allowed: integers from {least} to {most}; set it to one, or unset it"
+        raise CharlmError(f"{name}: found {text!r} in the environment; {allowed}")
     return int(text)

@@ -7,14 +7,8 @@ from pydantic_core import PydanticKnownError, core_schema
 
 from charlm.system.number import LARGEST
 
-
-def _whole(value: Any) -> Any:
-    """16 for 16.0, which is an integer in JSON Schema, too."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Whole = BeforeValidator(_whole)
-"""Annotates an option that is an integer."""
+Whole = BeforeValidator(lambda value: int(value) if isinstance(value, float) and value.is_integer() else value)
+"""Annotates an option that is an integer: 16.0 is one in JSON Schema, too."""
 # Numbers that float32 holds, and the products of two: where 1 − p divides, p in float32 must not be 1.
 Fraction = Annotated[float, Field(ge=0, le=1)]
 MOST_PROBABLE = 0.9999999

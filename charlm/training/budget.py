@@ -17,7 +17,7 @@ from charlm.system.number import in_range
 from charlm.training.signals import SIGNALS
 
 if TYPE_CHECKING:
-    from charlm.config.settings import Settings
+    from charlm.config import Settings
     from charlm.system.process_group import ProcessGroup
     from charlm.training.state import TrainState
 

@@ -161,7 +161,7 @@ def _share_seen(trainer: Trainer) -> float | None:
 def _fit(trainer: Trainer, run_dir: Path, on_row: OnRow | None, resumed: bool = False) -> Run:
     group, state, tracker = trainer.group, trainer.state, Tracker(run_dir)
     group.on_first(refusing_os_errors(run_dir)(tracker.begin), state if resumed else None)
-    group.remember("run", str(run_dir.resolve()))
+    group.remember(str(run_dir.resolve()))
     loop = TrainingLoop(trainer, run_dir, tracker, on_row)
     if not resumed:
         state.due = loop.actions_due()
@@ -170,7 +170,7 @@ def _fit(trainer: Trainer, run_dir: Path, on_row: OnRow | None, resumed: bool = 
 
 def run_of_this_launch(group: ProcessGroup) -> Path | None:
     """The run that this launch of torchrun has started before, if it has a checkpoint."""
-    if not (noted := group.recall("run")):
+    if not (noted := group.recall()):
         return None
     run_dir = Path(noted)
     if not run_dir.is_dir():

@@ -132,7 +132,7 @@ def test_the_layers_are_called_between_the_graphs_of_torch_compile():
     for T in range(2, 7):
         assert torch.equal(compiled(x[:T]), model(x[:T]))
     assert len(graphs) == 4  # 2 x and the sine, of two steps and of any number
-    with pytest.raises(RuntimeError, match=r"reason: charlm's kernels: found torch.compile; allowed: .*forward_reference"):
+    with pytest.raises(RuntimeError, match=r"reason: charlm's kernels: found .*forward_reference"):
         torch.compile(model, backend="eager", fullgraph=True)(x)
     by_reference = Calls(layers, "forward_reference")
     torch.testing.assert_close(torch.compile(by_reference, backend="eager", fullgraph=True)(x), model(x))

@@ -9,7 +9,7 @@ import typer.main
 
 import charlm
 from charlm.cli import app
-from charlm.config.shipped import shipped_configs
+from charlm.config import shipped_configs
 from charlm.export import FORMATS
 
 GROUPS = typer.main.get_command(app).commands

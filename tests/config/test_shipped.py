@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import charlm
-from charlm.config import dump_config, ignored_options, load_config
-from charlm.config.shipped import find_config, purpose, shipped_configs
+from charlm.config import dump_config, ignored_options, load_config, purpose, shipped_configs
 from tests.config.test_config import parse
 from tests.conftest import ROOT
 
@@ -33,7 +32,7 @@ def test_a_file_comes_before_the_shipped_config_of_its_name_and_a_folder_does_no
     monkeypatch.chdir(tmp_path)
     assert load_config(Path("lstm")) == load_config(ROOT / "configs/lstm.yaml")
     Path("rhn").mkdir()
-    assert find_config(Path("rhn")) == CONFIGS["rhn"]
+    assert load_config(Path("rhn")) == load_config(CONFIGS["rhn"])
     Path("lstm").write_text("seed: 7")
     assert load_config(Path("lstm")).seed == 7
 

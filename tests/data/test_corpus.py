@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from charlm.config.schema import DataConfig
 from charlm.data import reading
 from charlm.data.corpus import Corpus, CountedSources, encode
-from charlm.data.counting import count_source
+from charlm.data.counting import CountedSource
 from charlm.data.splits import cuts
 from charlm.data.vocabulary import Vocabulary
 from charlm.errors import DataError, VocabularyError
@@ -52,8 +52,8 @@ def test_decoding_the_ids_gives_the_text(text, chunk_bytes, write, monkeypatch):
     path = write("text", BOM + text)
     corpus = load_corpus(path, split=WHOLE)
     assert texts_of(corpus) == {"train": text}
-    source = count_source(path, "char")
-    assert dict(zip(map(chr, source.symbols), source.counts.tolist(), strict=True)) == Counter(text)
+    source = CountedSource(path, "char")
+    assert source.counts == Counter(text)
     assert corpus.sha256 == source.sha256 == hashlib.sha256((BOM + text).encode()).hexdigest()
     assert corpus.vocabulary.characters == "".join(sorted(set(text)))
     np.testing.assert_array_equal(corpus.splits["train"], corpus.vocabulary.encode(text))
@@ -66,7 +66,7 @@ def test_an_invalid_byte_is_named_with_its_line_and_read_at_level_byte(write):
     content = "é\n".encode() * 300_000 + b"\xed\xa0\x80"  # several chunks, then a surrogate
     path = write("text", content)
     with pytest.raises(DataError, match=f"{path}: line 300,001: byte 0xED "):
-        count_source(path, "char")
+        CountedSource(path, "char")
     assert text_of(path, "byte") == content.decode("utf-8", "replace")
 
 
@@ -84,7 +84,7 @@ def test_files_are_joined_in_order_and_lose_their_byte_order_marks(write, tmp_pa
 def test_a_text_that_changes_is_refused(write):
     path = Path(write("text", "abc\n" * 100_000))
     before = path.stat()
-    source = count_source(str(path), "char")
+    source = CountedSource(str(path), "char")
     path.write_text("cba\n" * 100_000)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))  # not even its time tells
     with pytest.raises(DataError):
@@ -154,7 +154,7 @@ def test_several_files_are_cut_at_evenly_spaced_places(write, tmp_path):
 
     alone = load_corpus(write("joined", joined))
     assert "".join(texts_of(alone).values()) == joined
-    assert alone.sha256 == count_source(f"{tmp_path}/several", "char").sha256 != several.sha256
+    assert alone.sha256 == CountedSource(f"{tmp_path}/several", "char").sha256 != several.sha256
 
 
 def test_of_a_few_files_pieces_are_long_enough_to_be_scored(write, tmp_path):
@@ -191,24 +191,24 @@ TEXT = words_text(5000)
     ("ending", "compress"), [(".gz", gzip.compress), (".bz2", bz2.compress), (".xz", lzma.compress)]
 )
 def test_a_compressed_text_is_read(write, ending, compress):
-    plain = count_source(write("a.txt", TEXT), "char")
+    plain = CountedSource(write("a.txt", TEXT), "char")
     packed = compress(TEXT.encode())
-    found = count_source(write(f"a.txt{ending}", packed), "char")
+    found = CountedSource(write(f"a.txt{ending}", packed), "char")
     assert (found.length, found.sha256) == (plain.length, plain.sha256)
     with pytest.raises(DataError):
-        count_source(write(f"cut{ending}", packed[: len(packed) // 2]), "char")
+        CountedSource(write(f"cut{ending}", packed[: len(packed) // 2]), "char")
 
 
 def test_archives_are_named(write, tmp_path):
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
         archive.writestr("poems.txt", TEXT)
     with pytest.raises(DataError, match=r"a zip archive .* with poems\.txt; allowed"):
-        count_source(str(tmp_path / "a.zip"), "char")
+        CountedSource(str(tmp_path / "a.zip"), "char")
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
         archive.add(write("poems.txt", TEXT), "poems.txt")
     with pytest.raises(DataError, match="a tar archive"):
-        count_source(write("poems.tar.gz", packed.getvalue()), "char")
+        CountedSource(write("poems.tar.gz", packed.getvalue()), "char")
 
 
 @pytest.mark.parametrize("records", ["", "\n"])

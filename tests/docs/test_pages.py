@@ -13,7 +13,7 @@ from safetensors import safe_open
 
 from charlm.cells import CELLS
 from charlm.cli import app
-from charlm.config.shipped import shipped_configs
+from charlm.config import shipped_configs
 from tests.conftest import ROOT
 from tests.docs.options import options_table
 from tests.docs.pages import NAMES, anchors, blocks, commands, inline_code

@@ -14,8 +14,7 @@ import torch
 
 from charlm.cells import CELLS, LSTM, RHN
 from charlm.cells.state_options import ALL
-from charlm.config import load_config
-from charlm.config.shipped import shipped_configs
+from charlm.config import load_config, shipped_configs
 from charlm.layers import RecurrentLayers
 from charlm.native import compiler, loading
 from charlm.native.compiler import Kernel, KernelError

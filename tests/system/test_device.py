@@ -68,11 +68,12 @@ def test_what_a_training_sets_ends_with_it(monkeypatch):
 
 def test_as_many_cores_as_the_quotas_of_the_control_groups_allow(write, tmp_path, monkeypatch):
     monkeypatch.setattr("os.sched_getaffinity", lambda _: range(8))
-    assert count_cores(tmp_path) == 8
+    monkeypatch.setattr("charlm.system.host._ROOT", tmp_path)
+    assert count_cores() == 8
     write("proc/self/cgroup", "9:name=systemd:/job/b\n4:cpu,cpuacct:/job/a\n0::/job/a\n")
     for group, quota in {"job/a": "max 100000\n", "job": "200000 100000\n", ".": "400000 100000\n"}.items():
         write(f"sys/fs/cgroup/{group}/cpu.max", quota)
-    assert count_cores(tmp_path) == 2
+    assert count_cores() == 2
 
 
 @pytest.mark.parametrize(("cores", "requested", "expected"), [(1, 0, 1), (1, 3, 3), (9, 0, 2)])

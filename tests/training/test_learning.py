@@ -3,8 +3,7 @@
 import pytest
 
 from charlm.cells import CELLS
-from charlm.config import load_config, parse_config
-from charlm.config.shipped import shipped_configs
+from charlm.config import load_config, parse_config, shipped_configs
 from charlm.model import count_parameters
 from charlm.training.start import start_run
 from tests.runs import rows

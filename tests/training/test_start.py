@@ -176,27 +176,29 @@ def test_a_step_too_long_for_a_kernel_has_none(config_of):
     assert choose_machine(config_of(), cells=[Deep(hidden=3)]).has_kernels is False
 
 
-def test_a_container_has_what_its_group_leaves_it(write, tmp_path):
+def test_a_container_has_what_its_group_leaves_it(write, tmp_path, monkeypatch):
+    monkeypatch.setattr("charlm.system.host._ROOT", tmp_path)
     write("proc/meminfo", "MemTotal: 9 kB\nMemAvailable:  8000 kB\n")
     write("proc/self/cgroup", "0::/job\n")
     write("sys/fs/cgroup/job/memory.max", "max")
-    assert free_bytes(tmp_path) == 8000 * 1024
+    assert free_bytes() == 8000 * 1024
     for name, value in (("max", "3000"), ("current", "2000"), ("stat", "anon 5\ninactive_file 7\n")):
         write(f"sys/fs/cgroup/memory.{name}", value)
-    assert free_bytes(tmp_path) == 1007
+    assert free_bytes() == 1007
 
 
-def test_a_process_has_what_its_limit_of_address_space_leaves_it(write, tmp_path):
+def test_a_process_has_what_its_limit_of_address_space_leaves_it(write, tmp_path, monkeypatch):
+    monkeypatch.setattr("charlm.system.host._ROOT", tmp_path)
     write("proc/meminfo", "MemAvailable:  8000 kB\n")
     write("proc/self/status", "Name:\tpython\nVmSize:\t    3000 kB\nVmHWM:\t    2000 kB\n")
     write("proc/self/limits", "Limit  Soft Limit  Hard Limit  Units\nMax address space  unlimited  unlimited  bytes\n")
-    assert free_bytes(tmp_path) == 8000 * 1024
+    assert free_bytes() == 8000 * 1024
     for limit, free in ((7_168_000, 4_096_000), (1000, 0)):
         write("proc/self/limits", f"Max resident set  9  9  bytes\nMax address space  {limit}  unlimited  bytes\n")
-        assert free_bytes(tmp_path) == free
-        assert raise_limit_or("free some", tmp_path).endswith(" of address space (`ulimit -v`), or free some")
+        assert free_bytes() == free
+        assert raise_limit_or("free some").endswith(" of address space (`ulimit -v`), or free some")
     write("proc/self/limits", "Max address space  7168000  unlimited  bytes\n")
     for free in (3, 0):
         write("proc/meminfo", f"MemAvailable:  {free} kB\n")
-        assert raise_limit_or("free some", tmp_path) == "free some"
-    assert process_peak_bytes(tmp_path) == 2000 * 1024
+        assert raise_limit_or("free some") == "free some"
+    assert process_peak_bytes() == 2000 * 1024
