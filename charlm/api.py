@@ -15,8 +15,8 @@ from charlm.comparison.plan import Equal, Plan, comparison_folder
 from charlm.errors import ConfigError
 from charlm.new_run import TrainOptions, say_if_stopped, start
 from charlm.runs import find_checkpoint
+from charlm.system import lock
 from charlm.system.host import limit_spinning, limit_threads
-from charlm.system.lock import one_training
 from charlm.training.run import Run
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def train(
         from charlm.system.process_group import process_group
 
         loaded_s = time.perf_counter() - began_s
-        with one_training, own_settings(), process_group() as group:
+        with lock.one_training, own_settings(), process_group() as group:
             run = start(asked, group, time.perf_counter() - loaded_s, on_log)
     say_if_stopped(run)
     return run
@@ -131,7 +131,7 @@ def compare(
     from charlm.comparison.compare import compare
     from charlm.system.device import own_settings
 
-    with one_training, own_settings():
+    with lock.one_training, own_settings():
         return [row for row, _, _ in compare(plan, Path(folder or comparison_folder(plan.text)))]
 
 

@@ -20,6 +20,7 @@ import torch
 from tqdm import tqdm
 
 import charlm
+from charlm.system import lock
 from charlm.system.device import fp32_precision
 
 pytestmark = [
@@ -132,12 +133,24 @@ def test_a_forked_process_does_the_same_with_one_thread(tiny_config, trained_run
     train("parent", 2)
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=work, args=(theirs,))
+    trains, ends = threading.Event(), threading.Event()
+
+    def train_meanwhile():
+        with lock.one_training:
+            trains.set()
+            ends.wait()
+
+    thread = threading.Thread(target=train_meanwhile)
+    thread.start()
+    trains.wait()
     child.start()
     try:
         assert ours.poll(60), "the child hangs"
         assert ours.recv() == wanted
     finally:
+        ends.set()
         child.kill()
+        thread.join()
 
 
 def test_threads_train_one_after_another(tiny_config, trained_run, tmp_path):

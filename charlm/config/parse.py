@@ -85,8 +85,8 @@ def load_config(file: Path, settings: Mapping[str, Any] = {}, own_cell: OwnCell 
     """Read a config file, or the shipped config of this name; see `parse_config`."""
     allowed = "allowed: a YAML file, or a name from `charlm config list`"
     shipped = shipped_configs()
-    path = file if file.is_file() else shipped.get(str(file), file)
     try:
+        path = file if file.is_file() else shipped.get(str(file), file)
         data = read_file(path, MAX_BYTES)
     except FileNotFoundError:
         names = [file.stem] if file.stem in shipped else difflib.get_close_matches(str(file)[:100], shipped)

@@ -20,7 +20,7 @@ from charlm.errors import DataError
 from charlm.runs import TEXT, is_run
 from charlm.system.cache import cache_dir, cache_folder
 from charlm.system.console import say_once
-from charlm.system.files import is_text, replace_file
+from charlm.system.files import replace_file
 
 BUILTIN_PREFIX = "builtin:"
 BUILTINS: dict[str, str] = {
@@ -208,11 +208,18 @@ def _python_stdlib() -> list[Path]:
     root = Path(sysconfig.get_path("stdlib"))
     source = f"{BUILTIN_PREFIX}python-stdlib"
     files = _files_below(source, root, ("**", "*.py"), skipped.fullmatch)
-    files = [file for file in files if is_text(file.read_bytes())]  # others declare another encoding
+    files = [file for file in files if _is_utf8(file.read_bytes())]  # others declare another encoding
     if not files:
         advice = "this Python has no readable standard library; name a file or folder instead"
         raise DataError(f"{source}: no .py files under {root}; {advice}")
     return files
+
+
+def _is_utf8(data: bytes) -> bool:
+    with suppress(UnicodeDecodeError):
+        data.decode("utf-8")
+        return True
+    return False
 
 
 # The paths that a run keeps

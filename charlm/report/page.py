@@ -162,9 +162,11 @@ def text_data(text: str, bits: Sequence[float] | Floats) -> dict[str, Any]:
 
 
 def settings_data(runs: Sequence[ReportedRun]) -> list[dict[str, Any]]:
-    """Every option, its value in each run as YAML (None if the run lacks it), and whether it tells the runs apart."""
+    """Every option, by section: its value in each run as YAML (None for none), and whether it tells the runs apart."""
+    keys = dict.fromkeys(key for run in runs for key in run.options)
+    sections = [*dict.fromkeys(key.rpartition(".")[0] for key in keys)]
     settings = []
-    for key in dict.fromkeys(key for run in runs for key in run.options):
+    for key in sorted(keys, key=lambda key: sections.index(key.rpartition(".")[0])):
         values = [dump_flow(each.options[key]) if key in each.options else None for each in runs]
         known = {value for value, run in zip(values, runs, strict=True) if run.options}
         settings.append({"key": key, "values": values, "differs": len(known) > 1 and key not in INTERVALS})

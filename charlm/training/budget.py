@@ -2,8 +2,8 @@
 
 They begin with the command, or when the text of a pipe has been read; with a config they begin with the training.
 charlm first measures the speed of models (`measuring_s`), and then chooses one for the time left (`training_s`).
-Learning rates follow `share_done`, and the run ends where it is 1, which leaves time for the last evaluation and two
-checkpoints, as they were measured. Compiling kernels does not count: it happens once per machine. A resumed run
+Learning rates follow `share_done`, and the run ends where it is 1, which leaves time for the last evaluation, a sample
+and two checkpoints, as they were measured. Compiling kernels does not count: it happens once per machine. A resumed run
 continues the times in its `TrainState`. Imports no torch, because a command first makes its budget.
 """
 
@@ -68,8 +68,8 @@ class Budget:
         self.begun_s = begun_s
         self.evaluation_updates = 0.0
         """What the last evaluation took, in updates: a slower machine is slower at both. Before the first a guess."""
-        self.saving_s = 0.0
-        """What the last checkpoint took."""
+        self.saving_s = self.sampling_s = 0.0
+        """What the last checkpoint took, and the last sample."""
         self._recent_s = self._recent_updates = 0.0  # sums that fade
 
     # Before the training
@@ -135,5 +135,5 @@ class Budget:
 
     @property
     def _ending_s(self) -> float:
-        """Expected time from the last update to the end: an evaluation, and two checkpoints."""
-        return self.evaluation_updates * self.update_s + 2 * self.saving_s
+        """Expected time from the last update to the end: an evaluation, a sample, and two checkpoints."""
+        return self.evaluation_updates * self.update_s + self.sampling_s + 2 * self.saving_s

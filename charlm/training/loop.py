@@ -150,14 +150,16 @@ class TrainingLoop:
         if state.best_nats is not None and not self.group.on_first((self.run_dir / FOLDER / BEST).exists):
             self._take_best()
         evaluates = "valid" in self.corpus.splits and (state.evaluated_step != state.step or state.best_nats is None)
-        if evaluates:
-            self._save()  # a fault in the evaluation then costs nothing
+        samples = self.config.train.sample_every > 0 and state.sampled_step != state.step
+        if evaluates or samples:
+            self._save()  # a fault in what follows then costs nothing
         if state.interval_steps:
             self._record_train()
         if evaluates:
             self._score()
-        if self.config.train.sample_every and state.sampled_step != state.step:
-            self._sample()
+        if samples:
+            with contextlib.suppress(_Stopped):  # the run is finished all the same
+                self._sample()
         state.stop_reason = limit
         self._save()
 
@@ -243,6 +245,8 @@ class TrainingLoop:
     def _sample(self) -> None:
         """Log a sample, and its first characters on stderr; _Stopped if a signal comes first."""
         train, trainer, step = self.config.train, self.trainer, self.trainer.state.step
+        self._tick()
+        start_s = trainer.state.elapsed_s
         sample = self.group.on_first(
             draw_sample,
             trainer.evaluated_model.eval(),
@@ -259,6 +263,7 @@ class TrainingLoop:
             self.group.on_first(self.tracker.sample, sample, step)
             say("sample", f"update {step:>6}  {sample['text'][:80]!r}")
             self._tick()
+            self.budget.sampling_s = trainer.state.elapsed_s - start_s
 
     def _save(self, *, is_begun: bool = True) -> None:
         """Write the `last` checkpoint, `best` if these weights have the best score, and the numbered one if due.

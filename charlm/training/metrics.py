@@ -116,15 +116,16 @@ class Tracker:
 
         Of older ones it drops what came after the resumed state.
         """
-        self._chart = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
+        chart = f"events.out.tfevents.{time.time():.6f}.{socket.gethostname()}.{os.getpid()}"
         events = [Event(file_version="brain.Event:2")]
         if resumed:
             events.append(Event(step=resumed.step + 1, session_log=SessionLog(status=SessionLog.START)))
         for split in CHARTS:
-            file = self._folder / split / self._chart
-            file.parent.mkdir(exist_ok=True)
-            file.touch()
-            self._append(file, _encoded(events))
+            (self._folder / split).mkdir(exist_ok=True)
+            (self._folder / split / chart).touch()
+        self._chart = chart
+        for split in CHARTS:
+            self._append(self._folder / split / chart, _encoded(events))
 
     def rewind(self, state: TrainState) -> None:
         """Drop later rows, samples and events, as a run that resumes from this state does."""

@@ -1,5 +1,7 @@
 """YAML as people expect it: the traps of PyYAML, and every way to be no plain YAML."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -57,6 +59,8 @@ def test_files(tmp_path):
         file.write_bytes(content)
         with pytest.raises(ConfigError):
             load_config(file)
+    with pytest.raises(ConfigError, match="name too long; allowed: a YAML file, or a name from"):
+        load_config(Path("a" * 300))
 
 
 LOOKALIKES = st.sampled_from([*VALUES, "<<", "-", "?", "a: b", "a #b", "&a", "*a", "!a", "---", "...", "\ufeff"])

@@ -25,6 +25,7 @@ ANSWERS = {name: answers.splitlines() for name, answers in SECTIONS}
 MISTAKES = [
     ("01_surprise", 0, "-np.log(p).sum()", "This is the sum"),
     ("02_count", (0, 1), ("ids[1:]", "ids[:-1]"), "exchanged"),
+    ("02_count", (0, 1), ("ids", "ids[1:]"), "The shapes do not fit: counts [3, 3], a [7], b [6]."),
     ("03_top_k", 3, "k", "3 characters stay in play, not 2. Counted"),
     ("03_top_k", 3, "-2", ", 3): 2 characters stay in play, not 3. Counted"),
     ("03_top_k", 1, "logits.max()", "after the division by the temperature"),

@@ -3,11 +3,12 @@
 import json
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from charlm.report.page import SAMPLE_LENGTH, SAMPLES, report_page
+from charlm.report.page import SAMPLE_LENGTH, SAMPLES, report_page, settings_data
 from charlm.report.run import read_run
 from charlm.scored import ScoredText
 from charlm.web import page as web
@@ -53,6 +54,14 @@ def test_settings_that_differ(learning):
     settings = data_of(report_page([read_run(one), read_run(other)]))["settings"]
     assert [each for each in settings if each["differs"]] == [
         {"key": "model.cell.hidden", "values": ["16", "32"], "differs": True}
+    ]
+    runs = [read_run(one), read_run(other)]
+    cells = {"model.cell.kind": "lstm"}, {"model.cell.kind": "rnn", "model.cell.nonlinearity": "tanh"}
+    runs = [replace(run, options=cell | {"model.layers": 1}) for run, cell in zip(runs, cells, strict=True)]
+    assert [each["key"] for each in settings_data(runs)] == [
+        "model.cell.kind",
+        "model.cell.nonlinearity",
+        "model.layers",
     ]
 
 

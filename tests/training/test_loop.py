@@ -1,5 +1,7 @@
 """Whole runs: what they write, their samples and how they end."""
 
+import contextlib
+import signal
 import time
 
 import pytest
@@ -55,10 +57,11 @@ def test_a_score_that_equals_the_best_is_no_new_best(tmp_path, config_of):
 
 
 @pytest.mark.parametrize(
-    ("eval_every", "slow_from", "least_s", "most_s"), [(0, 999, 18, 34), (20, 999, 25, 30.6), (20, 30, 25, 32)]
+    ("eval_every", "sample_every", "slow_from", "least_s", "most_s"),
+    [(0, 0, 999, 18, 34), (20, 0, 999, 25, 30.6), (20, 0, 30, 25, 32), (20, 1000, 999, 25, 30.6)],
 )
 def test_minutes_include_the_last_evaluation_and_checkpoints(
-    tmp_path, config_of, clock, monkeypatch, before_update, eval_every, slow_from, least_s, most_s
+    tmp_path, config_of, clock, monkeypatch, before_update, eval_every, sample_every, slow_from, least_s, most_s
 ):
     """30 s are asked for, besides 20 s of compiling. Without an evaluation before, its time is guessed.
 
@@ -67,7 +70,7 @@ def test_minutes_include_the_last_evaluation_and_checkpoints(
     monkeypatch.setattr("charlm.native.compiler.compiled_s", lambda since_s: 20.0)
     before_update(slow_from, lambda trainer: setattr(clock, "slower", 3))
     config = config_of(
-        train={"max_steps": None, "max_minutes": 0.5, "eval_every": eval_every, "sample_every": 0},
+        train={"max_steps": None, "max_minutes": 0.5, "eval_every": eval_every, "sample_every": sample_every},
         optimizer={"lr": 0.01, "schedule": {"name": "linear", "final_fraction": 0}},
     )
     outcome = start_run(config, tmp_path / "run", budget=Budget(0.5, clock.now_s - 22))
@@ -80,7 +83,7 @@ def test_minutes_include_the_last_evaluation_and_checkpoints(
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that only updates (0.1 s), evaluations (2 s) and checkpoints (1 s) move; the first two `slower`."""
+    """A clock that only updates (0.1 s), evaluations (2 s), samples and checkpoints (1 s, these not `slower`) move."""
 
     class Clock:
         now_s = time.perf_counter()
@@ -97,6 +100,7 @@ def clock(monkeypatch):
 
     slowed("_gradients", Trainer, 0.1)
     slowed("evaluate", charlm.training.loop, 2.0)
+    slowed("draw_sample", charlm.training.loop, 1.0)
     slowed("save_checkpoint", charlm.training.folder, 1.0, suffers=False)
     monkeypatch.setattr(time, "perf_counter", lambda: Clock.now_s)
     return Clock
@@ -121,6 +125,22 @@ def test_the_first_samples_are_early_and_the_last_is_of_the_end(tmp_path, config
     longer = config_of(train | {"max_steps": 100})
     resume_run(run, lambda saved: longer)
     assert [row["step"] for row in rows(run, "samples.jsonl")] == [0, 10, 30, 40, 80, 100]
+
+
+@pytest.mark.parametrize("happens", ["a fault", "a signal"])
+def test_what_happens_in_the_last_sample_costs_no_training(tmp_path, config_of, monkeypatch, happens):
+    def disturbed(*arguments, **options):
+        if happens == "a fault":
+            raise MemoryError
+        signal.raise_signal(signal.SIGINT)
+
+    run = tmp_path / "run"
+    config = config_of({"max_steps": 9, "sample_every": 40, "save_every": 0}, data={"split": [1, 0, 0]})
+    draws = iter([charlm.training.loop.draw_sample, disturbed])
+    monkeypatch.setattr("charlm.training.loop.draw_sample", lambda *args, **options: next(draws)(*args, **options))
+    with pytest.raises(MemoryError) if happens == "a fault" else contextlib.nullcontext():
+        assert start_run(config, run).reason == "max_steps"
+    assert read_checkpoint(run / LAST).progress["step"] == 9
 
 
 def test_sampling_draws_nothing_that_training_needs(tmp_path, config_of):
