@@ -254,8 +254,9 @@ def each(values: Iterable[str]) -> str:
 
 
 def model(run: Run) -> str:
-    cell = run.model["cell"]
-    return f"{cell['kind']}, {run.model['layers']} × {cell['hidden']}"
+    cell, members = run.model["cell"], run.model.get("members", 1)
+    each = f"{cell['kind']}, {run.model['layers']} × {cell['hidden']}"
+    return each if members == 1 else f"{each}, {members} members"
 
 
 def summary(results: Results) -> str:

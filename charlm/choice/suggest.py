@@ -32,7 +32,7 @@ _SMALL_CHARS, _FEW_UPDATES = 50_000, 200
 _LEAST_LETTERS = 10
 """Distinct characters of a text that may have words."""
 _LEAST_VALID, _MOST_VALID = 5_000, 250_000
-_MEMBER_PASSES, _MOST_MEMBERS = 25.0, 4
+_MEMBER_PASSES, _MOST_MEMBERS = 20.0, 4
 """Passes over the text after which the time goes to one more member, and how many there are at most."""
 _MEMORY = 0.5
 """Share of the free memory that the lower bound of what a run needs may take, for what it does not count."""
