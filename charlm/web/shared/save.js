@@ -23,15 +23,16 @@ function saveChart(name, { picture, title, lines }) {
   });
   const added = svg("g", {}, svg("text", { x: 0, y: -9, class: "label" }, title), ...legend);
   picture.append(added); // where the style sheet finds it
-  const file = new Blob([styled(picture, [0, -TITLE_ROW, width, TITLE_ROW + height + LEGEND_ROW * lines.length])], { type: "image/svg+xml" });
+  const box = { x: 0, y: -TITLE_ROW, width, height: TITLE_ROW + height + LEGEND_ROW * lines.length };
+  const file = new Blob([styled(picture, box)], { type: "image/svg+xml" });
   added.remove();
   const link = element("a", { href: URL.createObjectURL(file), download: `${name}.svg` });
   link.click();
   URL.revokeObjectURL(link.href);
 }
 
-/** The picture as text, in which elements have the style that they have on the page. */
-function styled(picture, viewBox) {
+/** A part of the picture as text, in which elements have the style and the background that they have on the page. */
+function styled(picture, box) {
   const copy = picture.cloneNode(true);
   const usual = getComputedStyle(picture);
   const originals = picture.querySelectorAll("*");
@@ -42,6 +43,7 @@ function styled(picture, viewBox) {
     }
   });
   copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  copy.setAttribute("viewBox", viewBox.join(" "));
+  copy.setAttribute("viewBox", Object.values(box).join(" "));
+  copy.prepend(svg("rect", { ...box, fill: usual.getPropertyValue("--card") }));
   return copy.outerHTML;
 }
