@@ -233,6 +233,10 @@ def test_the_page_in_a_browser(trained_run, model, opened):
     path, records = record.about.path, []
     for name in comparison["runs"]:
         records.append(replace(record, about=replace(record.about, path=path.with_name(name))))
+    second = replace(record, about=replace(record.about, path=path.with_name("lstm-2")))
+    all_runs = data_of(report_page([*records, second], comparison, path.parent))["runs"]
+    assert [run["name"] for run in all_runs][::2] == ["lstm-1", "lstm-2"]
+    assert data_of(report_page(records, comparison, path.parent))["runs"][0]["name"] == "lstm"
     view = opened(report_page(records, comparison, path.parent), color_scheme="dark")
     assert view.text_content("h1") == "2 kinds of cells compared"
     assert "the means of 3 trainings" in view.text_content("#story")

@@ -39,7 +39,10 @@ def report_page(runs: Sequence[ReportedRun], comparison: dict[str, Any] | None =
     order = [*compared, *(place for place in at if place not in compared)]
     runs = [at[place] for place in order]
     short = short_names([run.about.path for run in runs])
-    names = [one_line(compared.get(place, name)) for place, name in zip(order, short, strict=True)]
+    seed = "-1" if len(order) > len(compared) else ""  # beside the runs of other seeds
+    names = []
+    for place, name in zip(order, short, strict=True):
+        names.append(one_line(f"{compared[place]}{seed}" if place in compared else name))
     title = names[0] if len(names) == 1 else f"{len(names)} runs"
     shown = [_shown(name, run) for name, run in zip(names, runs, strict=True)]
     texts = [run.about.scored for run in runs]
