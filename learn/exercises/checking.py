@@ -187,7 +187,8 @@ def _stopped(error, file, check):
     values = {**frame.f_globals, **frame.f_locals}
     arrays = {name: values.get(name) for name in re.findall(r"[^\W\d]\w*", code)}
     shapes = [f"{name} {list(value.shape)}" for name, value in arrays.items() if isinstance(value, np.ndarray)]
-    if shapes and isinstance(error, ValueError | IndexError) and re.search("match|broadcast|aligned|same shape", str(error)):
+    is_of_shapes = re.search("match|broadcast|aligned|same shape", str(error))
+    if shapes and is_of_shapes and isinstance(error, ValueError | IndexError):
         fault = f"The shapes do not fit: {', '.join(shapes)}."
         if "@" in code:
             fault += " In A @ B the last length of A must be the first of B; A.T has the lengths of A exchanged."
