@@ -208,10 +208,11 @@ def test_records_are_typed_and_copied_with_their_separator(page):
     view.context.grant_permissions(["clipboard-read", "clipboard-write"])
     view.click("#score-tab")
     text = "ab\nfe\n==\nhe\n==\n"
-    view.fill("#pasted", text.rstrip("\n"))  # the last end of a line is easily lost
-    view.click("#score")
     bits = trained.evaluate(text).bits_per_char
-    assert view.text_content("#score-status").startswith(f"{bits:.3f} bits per character")
+    for typed in (text, text.rstrip("\n")):  # the last end of a line is easily lost
+        view.fill("#pasted", typed)
+        view.click("#score")
+        assert view.text_content("#score-status").startswith(f"{bits:.3f} bits per character")
     view.wait_for_selector("#scored [data-sign='¶']")
     assert view.text_content("#scored .text") == "ab\nfe\nhe\n"
     assert view.locator("#scored [data-sign='¶']").count() == 2

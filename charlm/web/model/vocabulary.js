@@ -69,6 +69,7 @@ export class Vocabulary {
 
   /** The part of a separator that a text ends with; "" for a whole one or none. */
   separatorBegun(text) {
+    if (text.endsWith(this.separator)) return "";
     for (let length = this.separator.length - 1; length > 0; length--) {
       if (text.endsWith(this.separator.slice(0, length))) return this.separator.slice(0, length);
     }
