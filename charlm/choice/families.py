@@ -115,7 +115,7 @@ class Request:
     def base(self) -> Config:
         """The text and the machine, before anything is chosen."""
         parts = ("data", "device", "precision", "threads")
-        given = {key: value for key, value in self.given.items() if key.startswith(parts)}
+        given = {key: value for key, value in self.given.items() if key.partition(".")[0] in parts}
         return replace(self, given=given).config({"data": {"source": self.source}})
 
     def settings(self, family: Family, hidden: int, batch_size: int, bptt: int) -> dict[str, Any]:

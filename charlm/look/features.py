@@ -132,12 +132,8 @@ def _indentations(text: str) -> Floats:
 
 def activations_shown(model: CharLM, ids: Ids) -> Iterator[dict[Series, Floats32]]:
     """Those of `activations`, with a progress bar on a terminal."""
-    total = math.ceil(len(ids) / STEPS)
-    bar = tqdm(None, "reading", total, disable=None, leave=False, unit_scale=STEPS, unit=" symbols")
-    with bar:
-        for stretch in activations(model, ids):
-            yield stretch
-            bar.update()
+    total, stretches = math.ceil(len(ids) / STEPS), activations(model, ids)
+    yield from tqdm(stretches, "reading", total, disable=None, leave=False, unit_scale=STEPS, unit=" symbols")
 
 
 def tracked_units(model: CharLM, vocabulary: Vocabulary, ids: Ids) -> dict[Unit, Tracked]:

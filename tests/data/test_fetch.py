@@ -31,22 +31,24 @@ def zipped(*contents: bytes, **fields: int) -> bytes:
     return buffer.getvalue()
 
 
+BROKEN_OFF = {
+    "/short.txt": (("Content-Length", "1000"), b"abc"),
+    "/chunks.txt": (("Transfer-Encoding", "chunked"), b"3\r\nabc\r\nno number\r\n"),
+}
+"""Path → a header and a body that does not keep what the header promises."""
+
+
 class Handler(SimpleHTTPRequestHandler):
     """Files of a folder, and some that fail: `slow.txt` comes one byte after the other, without end."""
 
     def do_GET(self) -> None:
         with contextlib.suppress(OSError):  # the client has gone
-            if self.path == "/short.txt":
+            if self.path in BROKEN_OFF:
+                header, body = BROKEN_OFF[self.path]
                 self.send_response(200)
-                self.send_header("Content-Length", "1000")
+                self.send_header(*header)
                 self.end_headers()
-                self.wfile.write(b"abc")
-                return
-            if self.path == "/chunks.txt":
-                self.send_response(200)
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                self.wfile.write(b"3\r\nabc\r\nno number\r\n")
+                self.wfile.write(body)
                 return
             if self.path != "/slow.txt":
                 super().do_GET()

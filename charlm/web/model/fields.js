@@ -18,8 +18,10 @@ export function keepOverReload(form) {
       sessionStorage.setItem(key, JSON.stringify(Object.fromEntries(values)));
     };
     for (const field of fields) {
-      if (field.id in kept) field[valueOf(field)] = kept[field.id];
-      if (field.id in kept) field.dispatchEvent(new Event("change"));
+      if (field.id in kept) {
+        field[valueOf(field)] = kept[field.id];
+        field.dispatchEvent(new Event("change"));
+      }
       field.addEventListener("input", keep); // some fields stand outside the form
     }
   } catch (error) {
