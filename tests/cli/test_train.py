@@ -95,15 +95,17 @@ def test_a_best_checkpoint_that_is_removed_is_missed_and_comes_again(cli, copied
 
 
 def test_a_run_ends_within_its_minutes(cli, tiny_config, tmp_path):
-    """Of the clock, with the last evaluation and checkpoint; a resumed run continues those that it had."""
+    """A resumed run continues those that it had. test_loop has the exact times; a busy machine ends later or earlier."""
     seldom = ["--set", "train.eval_every=1000", "--set", "train.log_every=1000", "--set", "train.sample_every=0"]
     words = ["--run-dir", tmp_path / "run", *seldom, "--json", "--minutes"]
     begun_s = time.perf_counter()
-    first = json.loads(cli("train", "--config", tiny_config, *words, 0.02).out)
-    assert 0.8 < first["elapsed_s"] / 1.2 < 1.25
-    resumed = json.loads(cli("train", "--resume", *words, 0.03).out)
-    assert 0.8 < resumed["elapsed_s"] / 1.8 < 1.25
-    assert resumed["elapsed_s"] < time.perf_counter() - begun_s
+    first = json.loads(cli("train", "--config", tiny_config, *words, 0.01).out)
+    between_s = time.perf_counter()
+    assert first["reason"] == "max_minutes"
+    assert 0.1 < first["elapsed_s"] < between_s - begun_s
+    resumed = json.loads(cli("train", "--resume", *words, 0.04).out)
+    assert resumed["reason"] == "max_minutes"
+    assert 0 < resumed["elapsed_s"] - first["elapsed_s"] < time.perf_counter() - between_s
     assert resumed["step"] > first["step"] > 6
 
 
