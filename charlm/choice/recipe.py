@@ -12,7 +12,7 @@ from charlm.data.corpus import Corpus, sample
 from charlm.data.encoded import EncodedText
 from charlm.data.records import as_records
 from charlm.inference.evaluation import WARMUP, evaluate
-from charlm.inference.trained import load_model
+from charlm.inference.loading import load_model
 from charlm.training.budget import EVALUATION_COST
 from charlm.training.machine import Machine
 

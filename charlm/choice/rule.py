@@ -1,10 +1,11 @@
 """Which model is best, by its size, the time and the text: a rule fitted to trainings (benchmarks/README.md).
 
-    nats per character = c + A · (N / N₀)^−α + B · (D / D₀)^−β
+    nats per character = c + A · (N / N₀)^−α + B · (D / D₀)^−β − G · (1 − 1 / M)
 
-c: what no model of this form gets below on the text; N: useful parameters; D: characters read, counted less for
-repetitions and for large batches. The form is that of Hoffmann et al. 2022 (arXiv:2203.15556, (2)); repetitions count
-as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)). The rest is fitted; the RHN's multiplier is lower than its fit.
+c: what no model of this form gets below on the text; N: useful parameters of a member; D: characters that it reads,
+counted less for repetitions and for large batches; M: members. The form is that of Hoffmann et al. 2022
+(arXiv:2203.15556, (2)); repetitions count as in Muennighoff et al. 2023 (arXiv:2305.16264, (5)); the variance of a mean
+falls as 1 / M. The rest is fitted; the RHN's multiplier is lower than its fit.
 """
 
 import math
@@ -28,8 +29,10 @@ DROPOUT_PASSES = 16.0
 """Passes after which more passes need no more dropout."""
 MODERATE = 0.4
 """Strength of the dropout of a run that is long, but whose model is small for the text."""
-_MOST_PER_CHAR = 80
-"""Parameters per character of the text at most."""
+_MOST_PER_CHAR, _USEFUL_PER_CHAR = 80, 3
+"""Parameters per character of the text at most, and as many as a model needs: a larger one does not win a tie."""
+_MEMBERS_GAIN = 0.03
+"""G, in nats; 0.01 to 0.07 measured, more in small texts."""
 _TIE_NATS = 0.005
 """Much less than the rule's error. Smaller differences are no reason to prefer a model."""
 _FITTED_PARAMETERS = 2_000_000
@@ -73,14 +76,16 @@ class Candidate:
 def best(candidates: list[Candidate]) -> Candidate:
     """The largest of the promising models with nearly the best score; if none is promising, the smallest of all.
 
-    A large model gains most if the machine turns out faster. Of sizes beyond the rule's fit the smallest is taken.
+    A large model gains most if the machine turns out faster. Of sizes beyond the rule's fit, or beyond what the text
+    needs, the smallest is taken.
     """
     promising = [each for each in candidates if is_promising(each)]
     if not promising:
         return min(candidates, key=lambda each: each.parameters)
     lowest = min(map(relative_nats, promising))
     near = [each for each in promising if relative_nats(each) < lowest + _TIE_NATS]
-    return max(near, key=lambda each: (min(each.parameters, _FITTED_PARAMETERS), -each.parameters))
+    useful = min(_USEFUL_PER_CHAR * near[0].train_chars, _FITTED_PARAMETERS)
+    return max(near, key=lambda each: (min(each.parameters, useful), -each.parameters))
 
 
 def is_promising(candidate: Candidate) -> bool:
@@ -101,7 +106,8 @@ def relative_nats(candidate: Candidate) -> float:
     repetitions = REPETITIONS * -math.expm1(-max(candidate.epochs - 1, 0) / REPETITIONS)
     passes = min(candidate.epochs, 1) + repetitions
     learned = passes * candidate.train_chars / (1 + candidate.chars_per_update / 64 / LARGE_BATCH)
-    return A * (parameters / PARAMETERS) ** -ALPHA + B * (max(learned, 1.0) / CHARS) ** -BETA
+    members = _MEMBERS_GAIN * (1 - 1 / candidate.config.model.members)
+    return A * (parameters / PARAMETERS) ** -ALPHA + B * (max(learned, 1.0) / CHARS) ** -BETA - members
 
 
 def regularization(candidate: Candidate) -> float:

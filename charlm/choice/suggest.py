@@ -32,8 +32,8 @@ _SMALL_CHARS, _FEW_UPDATES = 50_000, 200
 _LEAST_LETTERS = 10
 """Distinct characters of a text that may have words."""
 _LEAST_VALID, _MOST_VALID = 5_000, 250_000
-_MEMBER_PASSES, _MOST_MEMBERS = 20.0, 4
-"""Passes over the text after which the time goes to one more member, and how many there are at most."""
+_MEMBER_PASSES, _MOST_MEMBERS = 15.0, 4
+"""Passes over the text that each of several members makes at least, and how many members there are at most."""
 _MEMORY = 0.5
 """Share of the free memory that the lower bound of what a run needs may take, for what it does not count."""
 
@@ -145,7 +145,7 @@ class _Choice:
         unknown = unknown_share(initial, self.corpus, machine) if initial else 1.0
         training_s = budget.training_s()
         trained = [self._with_training(candidate, training_s) for candidate in candidates]
-        chosen = self._with_members(best(trained), training_s)
+        chosen = best([self._with_members(candidate, training_s) for candidate in trained])
         rate = rate_factor(unknown, initial, chosen) if initial else 1.0
         valid_share = 0.0
         if not self.base.data.valid_source:
@@ -175,7 +175,7 @@ class _Choice:
         return replace(candidate, updates=updates, train_chars=max(train_chars, 1), valid_chars=valid_chars)
 
     def _with_members(self, candidate: Candidate, seconds: float) -> Candidate:
-        """The candidate, with several members in the time in which one would make more passes than teach it."""
+        """The candidate, with as many members as make enough passes in the time of one."""
         train = candidate.config.train
         if train.max_steps or train.max_epochs or self.request.initial or self.request.gives("model.members"):
             return candidate
