@@ -27,7 +27,8 @@ from PIL import Image
 from playwright.sync_api import Page, sync_playwright
 
 from charlm.export import export
-from charlm.inference.trained import TrainedModel, load
+from charlm.inference.loading import load
+from charlm.inference.trained import TrainedModel
 from charlm.look import look_page, opening
 from charlm.report.page import report_page
 from charlm.report.run import read_run

@@ -35,7 +35,7 @@ def load(path: str | Path, device: "str | torch.device" = "auto", precision: str
     """
     find_checkpoint(Path(path))  # an error comes before torch is imported, which takes seconds
     _import_torch()
-    from charlm.inference.trained import load
+    from charlm.inference.loading import load
 
     return load(path, device, precision)
 

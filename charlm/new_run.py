@@ -125,7 +125,6 @@ def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: 
     options.check_same(group)
     if group.on_first(options.continues):
         return _resume(options, group)
-    from charlm.checkpoint import read_checkpoint
     from charlm.choice.suggest import suggest
     from charlm.training.folder import discard_text, keep_text
     from charlm.training.start import resume_run, run_of_this_launch, start_run
@@ -142,8 +141,7 @@ def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: 
             if group.is_first:
                 discard_text(file.parent)
             raise
-    path = options.init_from
-    initial = group.on_first(read_checkpoint, find_checkpoint(path, "--init-from")) if path else None
+    initial = group.on_first(_read_initial, options.init_from) if options.init_from else None
     opened = None
     if options.config is not None:
         config = group.on_first(options.parse, initial)
@@ -151,7 +149,7 @@ def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: 
     else:
         request = options.request()
         if initial:
-            request = group.on_each(_with_model_of, request, initial, str(path))
+            request = group.on_each(_with_model_of, request, initial, str(options.init_from))
         budget = Budget(request.minutes, began_s)
         config, reasons, _, opened, vocabulary = suggest(request, group, budget)
         say_all(reasons)
@@ -160,6 +158,12 @@ def start(options: TrainOptions, group: "ProcessGroup", began_s: float, on_row: 
         name = Path(request.source).stem
     run_dir = options.run_dir
     return start_run(config, run_dir, initial, name=name, group=group, opened=opened, budget=budget, on_row=on_row)
+
+
+def _read_initial(path: Path) -> "Checkpoint":
+    from charlm.checkpoint import read_checkpoint
+
+    return read_checkpoint(find_checkpoint(path, "--init-from"))
 
 
 def _resume(options: TrainOptions, group: "ProcessGroup") -> "Run":

@@ -290,7 +290,7 @@ def copied_run(trained_run: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def model(trained_run: Path) -> "TrainedModel":
     """The model of that run."""
-    from charlm.inference.trained import load
+    from charlm.inference.loading import load
 
     return load(trained_run, device="cpu")
 

@@ -25,7 +25,7 @@ def open_model(path: Path, device: str, precision: str, text: Path | str | None 
     if text is not None:
         check_exists(str(text), or_pipe=True)
 
-    from charlm.inference.trained import load
+    from charlm.inference.loading import load
     from charlm.native.precision import choose_precision
 
     trained = load(path, device, precision)

@@ -20,7 +20,7 @@ def export(
     out: Annotated[Path, usage.option("PATH", "The file to write.")],
     weights: Annotated[
         Weights | None,
-        typer.Option(help=f"For {' and '.join(_ROUNDED)}. int8 may raise the score by 0.5 %.  [default: int8]"),
+        typer.Option(help=f"For {' and '.join(_ROUNDED)}. int8 may raise the score by 0.5%.  [default: int8]"),
     ] = None,
 ) -> None:
     """Write a trained model for use without charlm.

@@ -47,7 +47,7 @@ def look(
     if file is not None:
         check_exists(str(file), or_pipe=True)
 
-    from charlm.inference.trained import load
+    from charlm.inference.loading import load
     from charlm.look import beginning, look_page, opening, shown_part, unseen_text
 
     trained = load(checkpoint, "cpu", "fp32")

@@ -11,9 +11,10 @@ from charlm.comparison.plan import Plan, run_name
 from charlm.comparison.settings import configs_of
 from charlm.config import Config
 from charlm.data.vocabulary import Ids
+from charlm.inference.loading import load
 from charlm.inference.reach import LONGEST, context_curve, gradient_norms, least_context
 from charlm.inference.texts import score_texts
-from charlm.inference.trained import TrainedModel, load
+from charlm.inference.trained import TrainedModel
 from charlm.model import CharLM
 from charlm.report.run import COMPARISON, ReportedRun, read_run
 from charlm.runs import describe_run

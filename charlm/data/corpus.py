@@ -29,7 +29,7 @@ from charlm.data.time_order import are_in_order
 from charlm.data.vocabulary import OTHER, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.runs import TEXT
-from charlm.system.console import say
+from charlm.system.console import say, say_once
 from charlm.system.formatting import counted, format_share, source_name
 
 SPLITS = ("train", "valid", "test")
@@ -265,7 +265,7 @@ def encode_file(
     given = "".join(text_in_training(arriving(each), vocabulary.level, separator, text_name(each)) for each in paths)
     text = vocabulary.canonical(given)
     if text != given:
-        say("data", f"{name}: read in another Unicode form, which the model knows better")
+        say_once("data", f"{name}: read in another Unicode form, which the model knows better")
     lacking = set(vocabulary.unknown(text))
     unknown = dict(Counter(character for character in text if character in lacking))
     if unknown and not skip_unknown:

@@ -1,4 +1,4 @@
-"""Whether a model knows labels: whether records of its training text begin with them, or it expects them there."""
+"""Labels of lines: the likeliest one by a model, and whether a model knows the labels at all."""
 
 import itertools
 from collections import Counter
@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from charlm.data.records import as_records, end_id
+from charlm.data.vocabulary import Ids
 from charlm.errors import DataError
 from charlm.inference.seen import seen_records
 from charlm.inference.texts import score_texts
+from charlm.model import Network
 from charlm.system.console import say
 
 if TYPE_CHECKING:
@@ -20,6 +22,24 @@ _LEAST_P = 0.01
 """Where the training text has labels, their probability together is far higher, and so is a separator's after one."""
 _READ, _LISTED = 10_000, 20
 """Records that are searched for labels, and how many labels an error lists at most."""
+
+
+def likeliest_labels(
+    model: Network, lines: Sequence[Ids], labels: Sequence[Ids], end: int, *, equal_priors: bool
+) -> list[tuple[int, float]]:
+    """The place of each line's likeliest label, and its probability among these; see `TrainedModel.classify`.
+
+    labels: with their separators. end: the id before and after a record.
+    """
+    records = [as_records(np.concatenate([label, line]), end) for line in lines for label in labels]
+    starts = [len(label) if equal_priors else 0 for label in labels] * len(lines)
+    sums = []
+    for nats, start in zip(score_texts(model, records), starts, strict=True):
+        sums.append(nats[start:].sum(dtype=np.float64))
+    nats_NK = np.array(sums).reshape(len(lines), len(labels))
+    relative_NK = np.exp(nats_NK.min(1, keepdims=True) - nats_NK)
+    p_NK = relative_NK / relative_NK.sum(1, keepdims=True)
+    return [*zip(p_NK.argmax(1).tolist(), p_NK.max(1).tolist(), strict=True)]
 
 
 def check_labels(trained: "TrainedModel", labels: Sequence[str], separator: str) -> None:

@@ -1,4 +1,4 @@
-"""A trained model for use: loaded from a run's folder or a checkpoint file, it writes and scores text."""
+"""A trained model for use: it writes and scores text, and tells what it does with it."""
 
 import copy
 import functools
@@ -12,44 +12,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from charlm.checkpoint import Checkpoint, read_checkpoint
 from charlm.config import Config
 from charlm.data.corpus import Corpus, encode_file, load_unchanged_corpus
 from charlm.data.encoded import EncodedText
 from charlm.data.reading import text_name
-from charlm.data.records import LINE_END, as_records, end_id, end_of_record, reset_id_of, text_in_training
+from charlm.data.records import LINE_END, as_records, end_id, end_of_record, text_in_training
 from charlm.data.vocabulary import Ids, Vocabulary, describe_characters
-from charlm.errors import CheckpointError, DataError, VocabularyError
+from charlm.errors import DataError, VocabularyError
 from charlm.inference.dynamic import evaluate_dynamically
 from charlm.inference.evaluation import Evaluation, evaluate
+from charlm.inference.labels import likeliest_labels
 from charlm.inference.options import SamplingOptions
 from charlm.inference.reach import gradient_norms
 from charlm.inference.reader import activations
 from charlm.inference.sampling import next_probabilities, sample_text
 from charlm.inference.seen import copied_stretches, earlier_texts, listed_texts, space_ids
-from charlm.inference.texts import (
-    Pool,
-    char_bits,
-    each_text,
-    one_text,
-    prefix_length,
-    score_texts,
-    surprise_of,
-    text_features,
-)  # fmt: skip
-from charlm.model import (
-    CharLM,
-    Network,
-    build_model,
-    count_parameters,
-    count_weights,
-    load_weights,
-    uninitialized_model,
-)
-from charlm.runs import BEST, FOLDER, LAST, find_checkpoint
+from charlm.inference.texts import Pool, char_bits, each_text, one_text, prefix_length, surprise_of, text_features
+from charlm.model import CharLM, Network, build_model, count_parameters
+from charlm.runs import FOLDER
 from charlm.system.arrays import Floats, Floats32
 from charlm.system.console import say
-from charlm.system.device import describe_device, precisions, prepare_device, resolve_device
 from charlm.system.formatting import counted, printable, readable, source_name
 from charlm.system.number import LARGEST, in_range
 
@@ -335,14 +317,7 @@ class TrainedModel:
         label_ids = self._ids_of_all([label + separator for label in labels], "labels", way_out="")
         line_ids = self._ids_of_all(lines, "lines", skip_unknown=skip_unknown)
         end_of_each = end_id(self.vocabulary, end)
-        records = [as_records(np.concatenate([one, other]), end_of_each) for other in line_ids for one in label_ids]
-        starts = [len(ids) if equal_priors else 0 for ids in label_ids] * len(lines)
-        scored = zip(score_texts(self.network, records), starts, strict=True)
-        sums = [nats[start:].sum(dtype=np.float64) for nats, start in scored]
-        nats_NK = np.array(sums).reshape(len(lines), len(labels))
-        relative_NK = np.exp(nats_NK.min(1, keepdims=True) - nats_NK)
-        p_NK = relative_NK / relative_NK.sum(1, keepdims=True)
-        likeliest = zip(p_NK.argmax(1).tolist(), p_NK.max(1).tolist(), strict=True)
+        likeliest = likeliest_labels(self.network, line_ids, label_ids, end_of_each, equal_priors=equal_priors)
         return [(labels[index] if p >= none_below else None, p) for index, p in likeliest]
 
     def read(self, file: str | Path, *, skip_unknown: bool = False) -> EncodedText:
@@ -422,41 +397,3 @@ class TrainedModel:
             except VocabularyError as error:
                 raise VocabularyError(f"{name}[{position}]: {error}") from None
         return all_ids
-
-
-def load(path: str | Path, device: str | torch.device = "auto", precision: str = "auto") -> TrainedModel:
-    """What `charlm.load` gives."""
-    where = resolve_device(str(device))
-    file = find_checkpoint(Path(path))
-    checkpoint = read_checkpoint(file)
-    progress = checkpoint.progress
-    if file.name == LAST and Path(path).is_dir() and progress.get("best_nats") is not None:
-        say("note", f"{file.with_name(BEST)} is gone; the weights are those of update {progress['step']}, in {LAST}")
-    network = load_model(checkpoint, where, precision)
-    return TrainedModel(file, network, checkpoint.vocabulary, checkpoint.config, progress)
-
-
-def load_model(checkpoint: Checkpoint, device: torch.device, precision: str = "auto") -> Network:
-    """Build the model of a checkpoint in evaluation mode, with the averaged weights if the run kept them.
-
-    precision: of matrix products: fp32, tf32 or bf16; auto: as in training, or fp32 if the device lacks that.
-    CheckpointError if the weights do not fit the config, DeviceError if the device lacks the precision.
-    """
-    model = checkpoint.config.model
-    expected, least = count_weights(model, len(checkpoint.vocabulary)), model.members * model.layers
-    stored, tensors = sum(tensor.numel() for tensor in checkpoint.weights.values()), len(checkpoint.weights)
-    if stored != expected or tensors < least:  # checked before a forged config can ask for time and memory
-        raise CheckpointError(
-            f"weights: found {stored:,} in {tensors:,} tensors; the model has {expected:,} in at least {least:,}; "
-            "use a checkpoint of its config"
-        )
-    if precision == "auto":
-        precision = checkpoint.config.precision
-        if precision not in precisions(device):
-            say("device", f"precision fp32: {describe_device(device)} lacks {precision}, the precision of the training")
-            precision = "fp32"
-    prepare_device(device, precision)
-    reset_id = reset_id_of(checkpoint.config.data.records, checkpoint.vocabulary)
-    network = uninitialized_model(model, len(checkpoint.vocabulary), precision, reset_id=reset_id)
-    load_weights(network, checkpoint.averaged or checkpoint.weights)
-    return network.to(device).eval()

@@ -34,8 +34,8 @@ def format_count(count: float) -> str:
 
 
 def format_share(share: float) -> str:
-    """A share of a whole: 0.0471 → '4.71 %'."""
-    return f"{100 * share:.3g} %"
+    """A share of a whole: 0.0471 → '4.71%'."""
+    return f"{100 * share:.3g}%"
 
 
 def counted(count: int, thing: str) -> str:

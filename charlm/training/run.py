@@ -57,6 +57,6 @@ class Run:
 
     def load(self, device: "str | torch.device" = "auto", precision: str = "auto") -> "TrainedModel":
         """The run's model, from its best checkpoint; see `charlm.load`."""
-        from charlm.inference.trained import load
+        from charlm.inference.loading import load
 
         return load(self.path, device, precision)

@@ -40,7 +40,7 @@ def test_the_reference_in_bfloat16_is_close_to_float32(case):
     stack = case.build(6, 17, 2).float()
     x, state = random_input(stack, 8, 3).float(), random_state(stack, 3)
     forward = stack.forward_reference
-    # bfloat16 rounds to 2⁻⁹ = 0.2 %; eight steps of two layers gather up to ten of these, twice as many
+    # bfloat16 rounds to 2⁻⁹ = 0.2%; eight steps of two layers gather up to ten of these, twice as many
     # with layer normalization. Where a sum near 0 rounds across relu's kink, a whole gradient goes.
     tolerance = 0.3 if "relu" in str(case) else 0.05
     found, expected = run(autocast(forward), stack, x, state), run(forward, stack, x, state)

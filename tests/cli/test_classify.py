@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from charlm.inference.trained import TrainedModel, load
+from charlm.inference.loading import load
+from charlm.inference.trained import TrainedModel
 from tests.conftest import LEARNS_SOON, train
 
 LINES = ["maria luca", "hans", "gerd hans", "luca", "", "maria"]

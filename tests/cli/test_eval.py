@@ -24,7 +24,7 @@ def table(result):
 
 
 def test_splits(cli, trained_run, text_file):
-    names = "first 90 % of text.txt", "last 5 % of text.txt", "5 % of text.txt before the last 5 %"
+    names = "first 90% of text.txt", "last 5% of text.txt", "5% of text.txt before the last 5%"
     rows = zip(("train", "test", "valid"), names, (17_999, 999, 999), (0, 19, 18), (1.0, None, 0.0), strict=True)
     for split, name, chars, at, seen in rows:
         value = json.loads(cli("eval", trained_run, "--split", split, "--json").out)
@@ -84,16 +84,16 @@ def test_novelty_searches_the_texts_of_all_runs(cli, tiny_config, text_file, wri
 
 
 def test_a_score_says_which_share_of_its_text_the_weights_were_trained_on(cli, tiny_config, text_file, tmp_path, write):
-    """The first run reads 90 % of a text; the next one is validated on its last half."""
+    """The first run reads 90% of a text; the next one is validated on its last half."""
     copy, runs = write("copy.txt", text_file.read_text()), [tmp_path / name for name in ("first", "half", "unread")]
     cli("train", "--config", tiny_config, "--run-dir", runs[0])
     words = ["train", copy, "--config", tiny_config, "--init-from", runs[0], "--set", "data.split=[0.5,0.5,0]"]
     half = cli(*words, "--run-dir", runs[1], "--json")
-    assert "the weights were trained on 80 % of the validation text, so its scores are too good" in half.err
+    assert "the weights were trained on 80% of the validation text, so its scores are too good" in half.err
     found = json.loads(cli("eval", runs[1], "--json").out)["text"]
     assert found == json.loads(half.out)["scored"]
     assert found["seen"] == pytest.approx(0.8, abs=1e-3)
-    assert table(cli("eval", runs[1]))["trained_on"] == "80 % of the text"
+    assert table(cli("eval", runs[1]))["trained_on"] == "80% of the text"
     more = cli("train", "--resume", "--run-dir", runs[1], "--set", "train.max_steps=7", "--json")
     assert json.loads(more.out)["scored"] == found
     Path(copy).write_text(text_file.read_text() + "\nso")
@@ -103,7 +103,7 @@ def test_a_score_says_which_share_of_its_text_the_weights_were_trained_on(cli, t
         "note     the weights may have been trained on the validation text: text.txt of an earlier run: " in unread.err
     )
     assert json.loads(unread.out)["scored"]["seen"] is None
-    assert "), perhaps trained on; last 50 % of copy.txt (" in cli("runs", tmp_path).err
+    assert "), perhaps trained on; last 50% of copy.txt (" in cli("runs", tmp_path).err
 
 
 def test_models_of_bytes_and_of_characters_are_scored_on_one_text(cli, tiny_config, write, tmp_path):

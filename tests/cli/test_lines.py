@@ -7,7 +7,8 @@ import pytest
 
 import charlm
 from charlm.inference import seen
-from charlm.inference.trained import TrainedModel, load
+from charlm.inference.loading import load
+from charlm.inference.trained import TrainedModel
 from tests.browser import data_of
 from tests.conftest import LEARNS_SOON, train
 from tests.runs import rows

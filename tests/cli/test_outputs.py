@@ -112,7 +112,7 @@ def test_look_at_a_file_or_at_the_validation_text(cli, trained_run, tmp_path, wr
     page = (tmp_path / "look.html").read_text(encoding="utf-8")
     assert (data_of(page)["text"], '"gradients":' in page) == (text[:300], True)
     looked = cli("look", trained_run, "--length", 9000, "--compare", trained_run)
-    assert " of 1,000 characters of 5 % of text.txt before the last 5 %; see --length\n" in looked.err
+    assert " of 1,000 characters of 5% of text.txt before the last 5%; see --length\n" in looked.err
     assert "compare  Neither was trained on a stretch of 200 characters of this text\n" in looked.err
     page = (tmp_path / "look.html").read_text(encoding="utf-8")
     assert data_of(page)["text"] == valid[valid.index("\n") + 1 :]  # the split begins within a line
@@ -124,14 +124,14 @@ def test_two_models_are_compared_on_text_that_neither_was_trained_on(cli, traine
     split = ["--set", "data.split=[0.93,0.07,0]"]
     assert cli("train", "--config", tiny_config, "--run-dir", other, *split).code == 0
     looked = cli("look", trained_run, "--compare", other, "--out", page)
-    assert " of 1,400 characters of last 7 % of text.txt; " in looked.err
+    assert " of 1,400 characters of last 7% of text.txt; " in looked.err
     assert "compare  Neither was trained on a stretch of 200 characters of this text\n" in looked.err
     data = data_of(page.read_text(encoding="utf-8"))
     assert data["text"] in text[18_600:]
     assert data["seen"] == "Neither was trained on a stretch of 200 characters of this text"
     (tmp_path / "seen.txt").write_text(text[18_000:18_500])
     looked = cli("look", trained_run, "--compare", other, "--out", page, "--file", tmp_path / "seen.txt")
-    assert "compare  other was trained on 100 % of this text, which makes it look better\n" in looked.err
+    assert "compare  other was trained on 100% of this text, which makes it look better\n" in looked.err
     (tmp_path / "text.txt").unlink()
     looked = cli("look", trained_run, "--compare", other, "--out", page)
     assert "compare  other may have been trained on this text: " in looked.err

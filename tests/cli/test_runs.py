@@ -45,7 +45,7 @@ def test_table_and_json(cli, runs):
         "lstm, 1 × 16 units",
         "6",
         f"{best:.4f}",
-        "5 % of text.txt before the last 5 %",
+        "5% of text.txt before the last 5%",
     ]
     assert re.fullmatch(r"[\d.]+ s ago|\d+ min \d+ s ago", new[5])
     assert (old[0], old[6]) == (str(runs / "by topic" / "Öl-日本"), "finished")

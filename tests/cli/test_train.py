@@ -95,7 +95,7 @@ def test_a_best_checkpoint_that_is_removed_is_missed_and_comes_again(cli, copied
 
 
 def test_a_run_ends_within_its_minutes(cli, tiny_config, tmp_path):
-    """A resumed run continues those that it had. test_loop has the exact times; a busy machine ends later or earlier."""
+    """A resumed run continues those that it had. test_loop has the exact times, as a busy machine may be late."""
     seldom = ["--set", "train.eval_every=1000", "--set", "train.log_every=1000", "--set", "train.sample_every=0"]
     words = ["--run-dir", tmp_path / "run", *seldom, "--json", "--minutes"]
     begun_s = time.perf_counter()

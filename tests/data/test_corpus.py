@@ -164,7 +164,7 @@ def test_of_a_few_files_pieces_are_long_enough_to_be_scored(write, tmp_path):
             write(f"{chars}/{name}", name * (chars // 2))
         corpus = load_corpus(f"{tmp_path}/{chars}", split=(0.7, 0.2, 0.1))
         assert corpus.cut == ("" if places == 1 else f"valid and test from {places} evenly spaced places")
-        assert corpus.names["test"].startswith("last 10 %" if places == 1 else "10 %")
+        assert corpus.names["test"].startswith("last 10%" if places == 1 else "10%")
         assert [len(ids) for ids in corpus.splits.values()] == [chars * 7 // 10, chars // 5, chars // 10]
 
 

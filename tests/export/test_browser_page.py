@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from charlm.data.vocabulary import Vocabulary
-from charlm.inference.trained import load
+from charlm.inference.loading import load
 from charlm.model import build_model
 from tests.browser import HOSTILE, check_access, data_of
 from tests.conftest import train

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from charlm.inference.trained import load
+from charlm.inference.loading import load
 from charlm.look import look_page
 from tests.browser import HOSTILE, check_access, data_of, pages_in, unpacked, wait_until_ready
 from tests.export.models import model_of
@@ -44,7 +44,7 @@ def test_it_opens_on_the_strongest_surprise_and_compares(view, html):
     data = data_of(html)
     assert view.text_content("#facts").startswith("lstm, 1 × 16 units · ")
     assert " bits per character (the text) · " in view.text_content("#facts")
-    seen = "run was trained on 100 % of this text"
+    seen = "run was trained on 100% of this text"
     assert seen in view.text_content("#compared p >> nth=0")
     bits, other = (unpacked(each["reading"]["bits"])[1:] for each in (data, data["compare"]))
     assert selected(view) == 1 + int(bits[:199].argmax())
@@ -76,7 +76,7 @@ def test_the_pointer_tells_of_a_character(view, html):
     word = view.text_content("#words button .what >> nth=5")
     view.click("#words button >> nth=5")
     assert TEXT[selected(view) :].startswith(word)
-    assert "100.0 % in stretches of 20 or more" in view.text_content("#copies-says")
+    assert "100.0% in stretches of 20 or more" in view.text_content("#copies-says")
     assert view.locator(".block .copied").count() > 100
     view.uncheck("#copies")
     assert view.locator(".block .copied").count() == 0
@@ -115,7 +115,7 @@ def test_units_and_copying(view):
 
 
 def test_all_numbers_of_a_character_agree(opened, of_characters):
-    """Those of a probability just below 98.5 %, and of one that 65535ths cannot tell from 0."""
+    """Those of a probability just below 98.5%, and of one that 65535ths cannot tell from 0."""
     model = of_characters("abc")
     with torch.no_grad():
         model.network.decoder.weight.zero_()

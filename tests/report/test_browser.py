@@ -123,12 +123,12 @@ def test_only_scores_of_the_same_text_are_ranked(opened, learning):
     own = runs["a"].about.scored
     seen = replace(runs["a"].about, path=Path("seen"), best_nats=0.3, scored=replace(own, seen=0.25))
     runs["seen"] = replace(runs["a"], about=seen)
-    for name, other in (("other", {"sha256": "f" * 64}), ("c", {"sha256": "0" * 64, "name": "last 15 % of text.txt"})):
+    for name, other in (("other", {"sha256": "f" * 64}), ("c", {"sha256": "0" * 64, "name": "last 15% of text.txt"})):
         runs[name] = replace(runs[name], about=replace(runs[name].about, scored=replace(own, **other)))
     view = opened(report_page([*runs.values()]))
     rows = [row.locator("td").all_text_contents() for row in view.locator("#scores tbody tr").all()]
-    names = f"{own.name} ({own.sha256[:6]})", f"{own.name} (ffffff)", "last 15 % of text.txt"
-    names += (f"{names[0]}, 25 % of it trained on",)
+    names = f"{own.name} ({own.sha256[:6]})", f"{own.name} (ffffff)", "last 15% of text.txt"
+    names += (f"{names[0]}, 25% of it trained on",)
     assert [row[:2] for row in rows] == [
         ["1.0200", names[0]], ["2.0200", names[0]], ["0.5200", names[1]], ["0.4200", names[2]], ["0.3000", names[3]]
     ]  # fmt: skip

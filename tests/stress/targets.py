@@ -18,7 +18,7 @@ from charlm.config import load_config
 from charlm.config.schema import DataConfig
 from charlm.data.corpus import CountedSources
 from charlm.errors import CharlmError
-from charlm.inference.trained import load_model
+from charlm.inference.loading import load_model
 from charlm.system.cache import cache_dir
 from tests.cells.test_stored import accept_or_refuse, damaged, section_of
 from tests.export.odd import Odd

@@ -7,7 +7,7 @@ import torch
 
 from charlm.checkpoint import read_checkpoint
 from charlm.errors import DivergenceError
-from charlm.inference.trained import load
+from charlm.inference.loading import load
 from charlm.report.page import report_page
 from charlm.report.run import read_run
 from charlm.runs import describe_run

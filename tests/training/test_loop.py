@@ -11,7 +11,7 @@ import charlm.training.folder
 import charlm.training.loop
 from charlm.checkpoint import read_checkpoint
 from charlm.config import load_config
-from charlm.inference.trained import load
+from charlm.inference.loading import load
 from charlm.training.budget import Budget
 from charlm.training.start import resume_run, start_run
 from charlm.training.step import Trainer

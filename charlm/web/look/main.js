@@ -96,7 +96,7 @@ function show(data) {
   const total = data.copied.reduce((sum, [, size]) => sum + size, 0);
   const share = ((100 * total) / length).toFixed(1);
   const unread = data.unread && `; not searched: ${data.unread}`;
-  byId("copies-says").textContent = `underline what the training texts have word for word: ${share} % in stretches of 20 or more${unread}`;
+  byId("copies-says").textContent = `underline what the training texts have word for word: ${share}% in stretches of 20 or more${unread}`;
   byId("copies").addEventListener("change", () => text.redraw());
   byId("copies").parentElement.hidden = !data.copied.length && !data.unread;
   fillWords(byId("words"), data.characters, data.words, go);

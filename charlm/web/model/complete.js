@@ -45,7 +45,7 @@ export class CompleteTab {
     fault.replaceChildren();
     if (unknown.length) tellUnknown(fault, this.field, this.vocabulary, unknown, () => this.update());
     const reading = await this.context.read(ids, (index) => {
-      setText(byId("next"), `reading: ${Math.floor((100 * index) / ids.length)} %`);
+      setText(byId("next"), `reading: ${Math.floor((100 * index) / ids.length)}%`);
     });
     if (reading) this.show(this.continuation(reading), this.nextOnes(reading.logits));
   }

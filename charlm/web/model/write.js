@@ -157,7 +157,7 @@ export class WriteTab {
 
   status(total) {
     const { count, begun, share } = this.writer;
-    if (begun === null) return `reading the prompt: ${Math.floor(100 * share)} %`;
+    if (begun === null) return `reading the prompt: ${Math.floor(100 * share)}%`;
     const elapsedMs = performance.now() - begun;
     const { symbol } = this.data;
     const phrases = [`${whole(count)} ${this.lines ? "" : `of ${whole(total)} `}${symbol}s written`];

@@ -29,7 +29,7 @@ function powerOfTen(number) {
 
 /** A probability. */
 export const percent = (share) =>
-  share >= 0.1 ? `${(100 * share).toFixed(0)} %` : share >= 0.001 ? `${(100 * share).toFixed(1)} %` : "< 0.1 %";
+  share >= 0.1 ? `${(100 * share).toFixed(0)}%` : share >= 0.001 ? `${(100 * share).toFixed(1)}%` : "<\u00a00.1%";
 
 const UNITS = [
   ["day", 86400],

@@ -25,7 +25,7 @@ function sentence({ symbol }, reading, index) {
   const bits = bitsAt(reading, index);
   if (Number.isNaN(bits)) return `The model was given this ${symbol}, so it is not predicted.`;
   return (
-    `${bits.toFixed(2)} bits (1 bit: a coin toss), probability ${percent(probabilityAt(reading, index)).replaceAll(" ", "\u00a0")}, ` +
+    `${bits.toFixed(2)} bits (1 bit: a coin toss), probability ${percent(probabilityAt(reading, index))}, ` +
     `its ${ordinal(reading.rank[index])} guess. It expected ${reading.entropy[index].toFixed(2)} bits on average.`
   );
 }
