@@ -123,7 +123,7 @@ def test_all_numbers_of_a_character_agree(opened, of_characters):
     view = opened(look_page(model, "cabca"))
     for place, said in enumerate(("0.02 bits", "6.06 bits", "80.00 bits"), start=1):
         view.hover(f'[data-index="{place}"]')
-        sentence = view.text_content(".prediction .beside p").replace("\u00a0", " ")
+        sentence = view.text_content(".prediction .beside p")
         assert sentence.startswith(said)
         assert f"probability {view.text_content('.prediction .true .number')}," in sentence
 
