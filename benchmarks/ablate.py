@@ -1,6 +1,6 @@
 """Trains one small LSTM with each option changed in turn, for the same number of updates, and rewrites the table.
 
-The table is in benchmarks/README.md. Trained on the first 81 % of tinyshakespeare and scored on the next 9 %: a
+The table is in benchmarks/README.md. Trained on the first 81% of tinyshakespeare and scored on the next 9%: a
 choice made by this table has not seen the last tenth. Each run uses one thread, so its score does not depend on the
 machine's load. A complete run is not trained again. The table is written once all trials are complete.
 """

@@ -19,7 +19,7 @@ class ScoredText:
     """The text that a score is of."""
 
     name: str
-    """For people: "last 4.7 % of plays.txt"."""
+    """For people: "last 4.7% of plays.txt"."""
     sha256: str
     """Of what was read."""
     chars: int

@@ -29,14 +29,14 @@ DROPOUT_PASSES = 16.0
 """Passes after which more passes need no more dropout."""
 MODERATE = 0.4
 """Strength of the dropout of a run that is long, but whose model is small for the text."""
-_MOST_PER_CHAR, _USEFUL_PER_CHAR = 80, 3
-"""Parameters per character of the text at most, and as many as a model needs: a larger one does not win a tie."""
+_MOST_PER_CHAR, _ENOUGH_PER_CHAR = 80, 3
+"""Parameters per character of the text at most, and effective ones that are enough for a tie."""
 _MEMBERS_GAIN = 0.03
 """G, in nats; 0.01 to 0.07 measured, more in small texts."""
 _TIE_NATS = 0.005
 """Much less than the rule's error. Smaller differences are no reason to prefer a model."""
-_FITTED_PARAMETERS = 2_000_000
-"""Larger models do not win a tie for their size. Of these, only two layers of 384 units are in the rule's fit."""
+_FITTED_PARAMETERS = 1_900_000
+"""Effective parameters that are enough for any text: of larger models, only 2 × 384 units are in the rule's fit."""
 
 
 @dataclass(frozen=True)
@@ -74,18 +74,23 @@ class Candidate:
 
 
 def best(candidates: list[Candidate]) -> Candidate:
-    """The largest of the promising models with nearly the best score; if none is promising, the smallest of all.
+    """Of promising models with nearly the best score, the smallest that is large enough for the text, else the largest.
 
-    A large model gains most if the machine turns out faster. Of sizes beyond the rule's fit, or beyond what the text
-    needs, the smallest is taken.
+    A larger model gains more if the machine turns out faster, up to where it overfits. If none is promising, the
+    smallest of all.
     """
     promising = [each for each in candidates if is_promising(each)]
     if not promising:
         return min(candidates, key=lambda each: each.parameters)
     lowest = min(map(relative_nats, promising))
     near = [each for each in promising if relative_nats(each) < lowest + _TIE_NATS]
-    useful = min(_USEFUL_PER_CHAR * near[0].train_chars, _FITTED_PARAMETERS)
-    return max(near, key=lambda each: (min(each.parameters, useful), -each.parameters))
+    enough = min(_ENOUGH_PER_CHAR * near[0].train_chars, _FITTED_PARAMETERS)
+    return max(near, key=lambda each: (min(effective_parameters(each), enough), -each.parameters))
+
+
+def effective_parameters(candidate: Candidate) -> float:
+    """Parameters of the one-layer LSTM that are worth as much."""
+    return candidate.parameters * candidate.family.worth_of_parameter(candidate.updates)
 
 
 def is_promising(candidate: Candidate) -> bool:
@@ -99,9 +104,8 @@ def relative_nats(candidate: Candidate) -> float:
 
     n effective parameters are worth S · (1 − e^(−n / S)) for a text of S / `PER_CHAR` characters.
     """
-    family, usable = candidate.family, PER_CHAR * candidate.train_chars
-    effective = candidate.parameters * family.worth_of_parameter(candidate.updates)
-    parameters = usable * -math.expm1(-effective / usable)
+    usable = PER_CHAR * candidate.train_chars
+    parameters = usable * -math.expm1(-effective_parameters(candidate) / usable)
 
     repetitions = REPETITIONS * -math.expm1(-max(candidate.epochs - 1, 0) / REPETITIONS)
     passes = min(candidate.epochs, 1) + repetitions

@@ -154,7 +154,7 @@ class _Choice:
         if initial:  # at a high rate it may take most of a run to be better than the start
             settings["train"].pop("patience", None)
         config = request.config(settings)
-        reasons = self._reasons(chosen, config.train.read_share)
+        reasons = self._reasons(chosen, config)
         if initial:
             reasons["start"] = f"the weights predict this text {1 - unknown:.0%} as well as their own"
             if not request.gives("optimizer.lr"):
@@ -167,7 +167,7 @@ class _Choice:
         updates = max(1, int(seconds / candidate.update_s))
         if train.max_steps:
             updates = min(updates, train.max_steps)
-        most_passes = min(train.max_epochs or MOST_EPOCHS, MOST_EPOCHS)
+        most_passes = train.max_epochs or MOST_EPOCHS
         train_chars, _ = self._split(updates * chars)
         updates = min(updates, int(most_passes * max(train_chars, 1) / chars) + 1)
         # A run of fewer updates is validated on less of the text, and has more of it to train on.
@@ -176,10 +176,11 @@ class _Choice:
 
     def _with_members(self, candidate: Candidate, seconds: float) -> Candidate:
         """The candidate, with as many members as make enough passes in the time of one."""
-        train = candidate.config.train
-        if train.max_steps or train.max_epochs or self.request.initial or self.request.gives("model.members"):
+        train, updates = candidate.config.train, seconds / candidate.update_s
+        is_limited = (train.max_steps or math.inf) < updates or (train.max_epochs or math.inf) < MOST_EPOCHS
+        if is_limited or self.request.initial or self.request.gives("model.members"):
             return candidate
-        passes = seconds / candidate.update_s * candidate.chars_per_update / candidate.train_chars
+        passes = updates * candidate.chars_per_update / candidate.train_chars
         most_members = min(int(passes / _MEMBER_PASSES), _MOST_MEMBERS)
         for members in range(most_members, 1, -1):
             model = candidate.settings["model"] | {"members": members}
@@ -213,9 +214,9 @@ class _Choice:
             return f"{length}, {self.chars / self.corpus.symbols_per_char:,.0f} characters"
         return f"{length}, {len(vocabulary):,} distinct"
 
-    def _reasons(self, chosen: Candidate, read_share: float) -> dict[str, str]:
+    def _reasons(self, chosen: Candidate, config: Config) -> dict[str, str]:
         """What was found out and chosen: label → text."""
-        machine, model = self.machine, chosen.config.model
+        machine, model, read_share = self.machine, chosen.config.model, config.train.read_share
         minutes = format_duration(60 * self.request.minutes)
         name = f"{model.description}, {model.members * chosen.parameters:,} parameters"
         speed = chosen.chars_per_s / self.corpus.symbols_per_char
@@ -228,7 +229,7 @@ class _Choice:
             "choice": f"{name}: the best for {minutes} by a rule fitted to measured trainings",
             "plan": f"about {counted(chosen.updates, 'update')} at {speed:,.0f} characters/s, {passes}",
         }
-        if chosen.epochs >= MOST_EPOCHS:
+        if chosen.epochs >= (config.train.max_epochs or math.inf):
             reasons["plan"] += "; more would teach little, so the run ends there"
         has_words = len(self.corpus.vocabulary) >= _LEAST_LETTERS
         if self.request.initial:  # the rule holds only for models that begin with random weights

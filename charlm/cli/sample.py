@@ -176,6 +176,7 @@ def _drawn(
     """
     from charlm.inference.sampling import sample_many
 
+    wanted = trained.vocabulary.canonical_pattern(wanted)
     is_choosing = known is not None or bool(wanted.pattern)
     seeds = range(seed, seed + count * (_TRIES if is_choosing else 1))
     found, last, drawn_records = 0, seed - 1, set[int]()

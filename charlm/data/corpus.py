@@ -57,7 +57,7 @@ class Corpus:
     cut: str = ""
     """How the splits were cut, in words, if not a text in order or records by a hash."""
     names: Mapping[str, str] = field(default_factory=dict)
-    """What people call each split: "last 4.7 % of plays.txt"."""
+    """What people call each split: "last 4.7% of plays.txt"."""
     symbols_per_char: float = 1.0
     """Bytes of a character in the training text, at level byte; else 1."""
 

@@ -2,6 +2,7 @@
 
 import codecs
 import functools
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
@@ -141,6 +142,10 @@ class Vocabulary:
         letters = f".?[{marks}]+|[{re.escape(unknown)}]" if marks else f"[{re.escape(unknown)}]"
         return re.sub(letters, lambda match: in_known_form(match[0]), text, flags=re.DOTALL)
 
+    def canonical_pattern(self, pattern: re.Pattern[str]) -> re.Pattern[str]:
+        """A regular expression for `canonical` texts."""
+        return re.compile(self.canonical(pattern.pattern), pattern.flags)
+
     def canonical_chunks(self, chunks: Iterable[str]) -> Iterator[str]:
         """The same for a text in chunks: no letter is cut at the end of one."""
         waiting = ""
@@ -209,9 +214,15 @@ class Vocabulary:
         return replace(self, characters=self.characters + characters)
 
     def never_drawn(self, ban: str) -> list[int]:
-        """The ids of these characters and of `other`; VocabularyError for one that is several bytes of a byte model."""
+        """The ids of these characters and of `other`; VocabularyError for a letter that is several symbols."""
         if self.level == "byte" and not ban.isascii():
             raise VocabularyError(f"ban: found {ban!r}; allowed for a byte model: ASCII characters")
+        ban = self.canonical(ban)
+        for letter, mark in itertools.pairwise(ban):
+            composed = unicodedata.normalize("NFC", letter + mark)
+            if len(composed) == 1:
+                fault = f"{composed!r}, which is two characters of this model"
+                raise VocabularyError(f"ban: found {fault}; allowed: single characters; put the mark first")
         known = "".join(character for character in ban + self.other if not self.unknown(character))
         ids = sorted({*self.encode(known).tolist()})
         if len(ids) == len(self):

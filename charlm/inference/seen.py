@@ -150,7 +150,7 @@ def _copied_ngrams(texts: Iterable[Ids], blocks: Iterable[Ids]) -> list[Bools]:
     of_texts = [np.zeros(0, np.uint64), *map(_ngram_hashes, texts)]
     hashes, numbers = np.unique(np.concatenate(of_texts), return_inverse=True)
     copied = np.zeros(len(hashes), bool)
-    # With 64 slots for each hash, 1 to 2 % of other n-grams pass.
+    # With 64 slots for each hash, 1 to 2% of other n-grams pass.
     bits = min(max(16, (64 * len(hashes)).bit_length()), 24)
     is_sought = np.zeros(2**bits, bool)
     is_sought[_slots(hashes, bits)] = True

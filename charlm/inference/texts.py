@@ -123,7 +123,7 @@ def score_records(
     `name`. after: the model reads what this pattern matches at the beginning of a line, but nats and unknown are of the
     characters after it. VocabularyError also for a model that knows no end.
     """
-    number = 0
+    number, after = 0, vocabulary.canonical_pattern(after)
     end = end_id(vocabulary) if model.reset_id is None else model.reset_id
     for block in blocks:
         lines, ids = [], []

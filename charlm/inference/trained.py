@@ -106,7 +106,8 @@ class TrainedModel:
         """
         if isinstance(self.network, CharLM):
             return self
-        say(wanted_by, f"the first of {self.config.model.members} members; together they score better")
+        members = f"the first of {self.config.model.members} members; together they score better"
+        say(wanted_by, f"{members}; model.members=1 trains one alone")
         network = self.network.members[0]
         model = self.config.model.model_copy(update={"members": 1})
         config = self.config.model_copy(update={"model": model})
@@ -221,12 +222,13 @@ class TrainedModel:
         """
         if worst is not None:
             worst = in_range("worst", worst, 1, LARGEST)
-        texts = self._canonical(texts)
+        texts = self._records(texts)
         try:
-            prefix, means = re.compile(after), []
-            prefix.match("")
+            pattern, means = re.compile(after), []
+            pattern.match("")
         except (re.error, TypeError) as error:
             raise ValueError(f"after: found {after!r:.80}: {error}; allowed: a regular expression for text") from None
+        prefix = self.vocabulary.canonical_pattern(pattern)
         for text, bits in zip(texts, self.char_surprise(texts, unknown_as=unknown_as), strict=True):
             count = len(text) + self.network.reads_records - prefix_length(prefix, text)
             means.append(surprise_of(bits[max(len(bits) - count, 0) :], worst))
@@ -236,7 +238,8 @@ class TrainedModel:
         """−log2 p of every character after the first, given the text before it: [length − 1] for each text.
 
         Each text is read by itself from the initial state. A model of records also scores the first character and the
-        end of the record: [length + 1]. A model of bytes adds up the bits of a character's bytes.
+        end of the record: [length + 1]; ValueError unless a text is one record, with or without its end. A model of
+        bytes adds up the bits of a character's bytes.
         `length` is that of the Unicode form that the model knows best, composed or decomposed.
 
         unknown_as: bits for each unknown character, which the model skips; None: VocabularyError. If a text begins with
@@ -244,7 +247,7 @@ class TrainedModel:
         """
         if unknown_as is not None:
             unknown_as = in_range("unknown_as", unknown_as, 0.0, LARGEST)
-        texts = self._canonical(texts)
+        texts = self._records(texts)
         all_ids = self._ids_of_all(
             texts, skip_unknown=unknown_as is not None, way_out="; unknown_as=20 counts 20 bits for each other one"
         )
@@ -258,7 +261,7 @@ class TrainedModel:
         """
         if pool not in ("last", "mean"):
             raise ValueError(f"pool: found {pool!r}; allowed: 'last' or 'mean'")
-        all_ids = self._ids_of_all(texts, skip_unknown=skip_unknown)
+        all_ids = self._ids_of_all(self._records(texts), skip_unknown=skip_unknown)
         ids = [as_records(ids, self.network.reset_id, ended=False) for ids in all_ids]
         return text_features(self.network, ids, pool)
 
@@ -369,6 +372,19 @@ class TrainedModel:
     def _canonical(self, texts: Iterable[str]) -> list[str]:
         """Texts in the Unicode form that the model knows best."""
         return [self.vocabulary.canonical(text) for text in each_text(texts, "texts")]
+
+    def _records(self, texts: Iterable[str]) -> list[str]:
+        """The same; for a model of records without their ends. ValueError for an end within one."""
+        found, separator = self._canonical(texts), self.config.data.records
+        if not separator:
+            return found
+        records = []
+        for place, text in enumerate(found):
+            record = text.removesuffix(separator).removesuffix(end_of_record(separator))
+            if separator in record or end_of_record(separator) in record:
+                raise ValueError(f"texts[{place}]: found the end of a record within a text; allowed: at its end")
+            records.append(record)
+        return records
 
     def _encoded(self, text: str | EncodedText, *, skip_unknown: bool = False) -> EncodedText:
         return text if isinstance(text, EncodedText) else self.encode(text, skip_unknown=skip_unknown)

@@ -288,8 +288,6 @@ def _within(seconds: float, function: Callable[[], None]) -> None:
     try:
         result.result(seconds)
     except TimeoutError:
-        if result.done():  # the function raised it
-            raise
         where = ":".join(os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
         raise RuntimeError(f"{where} does not answer") from None
 

@@ -117,6 +117,7 @@ def test_more_time_or_a_faster_machine_means_a_larger_model_and_more_dropout(spe
         (300_000, 240, "", "model.members", 4),
         (1_000_000, 1, "model.members=3", "model.members", 3),
         (100_000, 240, "train.max_epochs=30", "model.members", 1),
+        (300_000, 240, "train.max_epochs=90 train.max_steps=100000000", "model.members", 4),  # no limits at all
         (20_000, 480, "", "train.max_epochs", 60),
         (3_000_000, 1, r'data.records="\n"', "train.read_share", 1),  # lines come in a random order
         (120_000, 1, "optimizer.name=sgd", "optimizer.weight_decay", 0),

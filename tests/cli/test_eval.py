@@ -157,6 +157,16 @@ def test_a_text_is_read_in_the_unicode_form_that_the_model_knows(cli, tiny_confi
     for command in (["score"], ["classify", "--labels", "so,t", "--separator", " "]):
         printed = [cli(command[0], run, file, *command[1:]).out for file in files]
         assert [unicodedata.normalize("NFC", out) for out in printed] == [printed[0]] * 2
+    after = [
+        cli("score", run, file, "--after", unicodedata.normalize(form, part[:3])).out
+        for file, form in zip(files, ("NFD", "NFC"), strict=True)
+    ]
+    assert after[0] == after[1] != printed[0]
+    sample = ["sample", run, "--length", 400, "--seed", 1]
+    drawn = [cli(*sample, "--ban", banned).out for banned in ("é", "e\u0301")]
+    assert drawn[0] == drawn[1] != cli(*sample).out
+    assert "é" not in drawn[0]
+    assert "é" in cli(*sample, "--match", "e\u0301").out
     mixed, again = write("mixed.txt", text[:9000] + unicodedata.normalize("NFD", text[9000:])), tmp_path / "again"
     tuned = cli("train", mixed, "--config", tiny_config, "--init-from", run, "--run-dir", again)
     assert (tuned.code, "mixed.txt: read in another Unicode form" in tuned.err) == (0, True)

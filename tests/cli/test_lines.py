@@ -88,7 +88,7 @@ def test_members_answer_together_or_the_first_of_them_says_so(cli, kernels, tmp_
     assert value["nats_per_char"] == pytest.approx(lowest, rel=1e-6)
     assert value["dynamic"]["nats_per_char"] < lowest
     assert "  lstm, 2 × 16 units, 2 members  " in cli("runs", members_run).out
-    line = "the first of 2 members; together they score better\n"
+    line = "the first of 2 members; together they score better; model.members=1 trains one alone\n"
     assert f"look     {line}" in cli("look", members_run, "--out", tmp_path / "look.html", "--length", 300).err
     assert f"export   {line}" in cli("export", members_run, "--to", "html", "--out", tmp_path / "model.html").err
     resumed = cli("train", "--resume", "--run-dir", members_run, "--set", "model.members=1")

@@ -6,7 +6,7 @@ import torch
 
 from charlm.cells import CELLS
 from charlm.data.vocabulary import Vocabulary
-from charlm.errors import DivergenceError
+from charlm.errors import DivergenceError, VocabularyError
 from charlm.inference.options import SamplingOptions
 from charlm.inference.sampling import SampleText, choose, read_ids, sample_ids, sample_text
 from charlm.system.formatting import readable
@@ -156,3 +156,11 @@ def test_logits_that_are_not_finite_are_refused(kernels, temperature, members, r
                     parameter[3] = bias if name.endswith("bias") else 3.4e38
         with pytest.raises(DivergenceError):
             text_of(model, seeds=range(5), temperature=temperature)
+
+
+def test_a_letter_of_several_symbols_cannot_be_banned():
+    vocabulary = Vocabulary("char", "eu\u0301")
+    for letter in ("é", "e\u0301"):
+        with pytest.raises(VocabularyError, match=r"^ban: found 'é', which is two characters of this model; "):
+            vocabulary.never_drawn(letter)
+    assert vocabulary.never_drawn("\u0301e") == [0, 2]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from charlm.data.records import end_of_record
 from charlm.errors import VocabularyError
 from charlm.model import build_model
 from tests.export.models import model_of as model_of_bytes
@@ -133,6 +134,19 @@ def test_unknown_characters_are_skipped_or_counted(model, records):
     assert scores[0].nats_sum == pytest.approx(scores[1].nats_sum)
     labels = (["so", "te"], " ")
     assert model.classify(texts[:1], *labels, skip_unknown=True) == model.classify(known[:1], *labels)
+
+
+@pytest.mark.parametrize("separator", ["\n", "\n~~\n"])
+def test_a_record_is_scored_with_or_without_its_end(separator):
+    trained = model_of_bytes(records=separator)
+    ends = ("", separator, end_of_record(separator))
+    first, *others = (trained.char_surprise([f"abba{end}"])[0] for end in ends)
+    assert len(first) == 5
+    assert all(np.array_equal(first, other) for other in others)
+    assert len({float(trained.surprise([f"abba{end}"])[0]) for end in ends}) == 1
+    assert len({trained.features([f"abba{end}"]).tobytes() for end in ends}) == 1
+    with pytest.raises(ValueError, match="end of a record within a text"):
+        trained.surprise([f"ab{separator}ba"])
 
 
 def test_an_unknown_argument_is_refused_by_the_name_of_the_method(model):

@@ -58,9 +58,9 @@ export function fillMemory(models, symbol) {
 function normsSentence(norms, symbol) {
   const faded = norms.findIndex((norm) => norm / norms[0] < 0.01);
   if (norms[0] === 0) return "no gradient flows back";
-  if (faded > 0) return `below 1 % of its first value ${faded + 1} ${symbol}s back`;
+  if (faded > 0) return `below 1% of its first value ${faded + 1} ${symbol}s back`;
   const end = norms.at(-1) / norms[0];
-  const share = end >= 2 ? `${end.toPrecision(2)} times` : `${(100 * end).toPrecision(2)} % of`;
+  const share = end >= 2 ? `${end.toPrecision(2)} times` : `${(100 * end).toPrecision(2)}% of`;
   return `${share} its first value ${norms.length} ${symbol}s back`;
 }
 
@@ -97,7 +97,7 @@ export function fillCompared(data, go) {
     if (bits) better[bits > 0 ? 0 : 1]++;
   });
   const share = (model) => ((100 * better[models.indexOf(model)]) / Math.max(1, better[0] + better[1])).toFixed(0);
-  const told = paragraphs(models, (model) => `${[model.kind, model.weights].filter(Boolean).join(", ")}, ${model.bits.toFixed(3)} bits; better in ${share(model)} % of the ${data.symbol}s.`);
+  const told = paragraphs(models, (model) => `${[model.kind, model.weights].filter(Boolean).join(", ")}, ${model.bits.toFixed(3)} bits; better in ${share(model)}% of the ${data.symbol}s.`);
   const lists = models.flatMap(({ name }, number) => {
     const list = element("ol", { className: "chips" });
     fillWords(list, data.characters, data.compare.words[number], go);

@@ -118,7 +118,7 @@ export function showCharts(runs, onShown, onUnit) {
   byId("smooth").parentElement.hidden = !isSmooth;
   byId("smooth").addEventListener("input", ({ target }) => {
     view.smooth = Number(target.value);
-    const words = view.smooth ? `${view.smooth} % of the axis` : "off";
+    const words = view.smooth ? `${view.smooth}% of the axis` : "off";
     byId("smooth-says").textContent = words;
     target.setAttribute("aria-valuetext", words);
     draw();
