@@ -50,7 +50,7 @@ def test_it_opens_on_the_strongest_surprise_and_compares(view, html):
     assert selected(view) == 1 + int(bits[:199].argmax())
     assert view.get_attribute("#views button[value=compare]", "aria-checked") == "true"
     share = 100 * (bits < other).sum() / (bits != other).sum()
-    assert f"bits; better in {share:.0f} % of the characters." in view.text_content("#compared p >> nth=1")
+    assert f"bits; better in {share:.0f}% of the characters." in view.text_content("#compared p >> nth=1")
     shown = colors(view)
     better = int((other - bits)[:999].argmax()) + 1
     assert shown[better].startswith("rgba(30, 110, 210")  # blue where the first is better
