@@ -254,9 +254,9 @@ def each(values: Iterable[str]) -> str:
 
 
 def model(run: Run) -> str:
-    cell, members = run.model["cell"], run.model.get("members", 1)
-    each = f"{cell['kind']}, {run.model['layers']} × {cell['hidden']}"
-    return each if members == 1 else f"{each}, {members} members"
+    cell, members = run.model["cell"], run.model["members"]
+    member = f"{cell['kind']}, {run.model['layers']} × {cell['hidden']}"
+    return member if members == 1 else f"{member}, {members} members"
 
 
 def summary(results: Results) -> str:

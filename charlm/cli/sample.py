@@ -153,10 +153,10 @@ def _lengths(length: str) -> tuple[int, int]:
 
 def _checked(trained: Any, prompt: str, option: str) -> str:
     """A prompt in the model's characters; a usage error if it ends a record."""
-    from charlm.data.records import end_of_record
+    from charlm.data.records import holds_end
 
     separator = trained.config.data.records
-    if separator and (separator in prompt or end_of_record(separator) in prompt):
+    if separator and holds_end(prompt, separator):
         raise usage.error(f"{option}: found {separator!r}, the end of a record; allowed: the beginning of one record")
     return known_text(trained, prompt, option)
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from charlm.config.schema import DataConfig
 from charlm.data.cache import cached
-from charlm.data.counting import CountedSource, short_digest
+from charlm.data.counting import CountedSource, say_other_form, short_digest
 from charlm.data.encoded import EncodedText
 from charlm.data.reading import arriving, is_pipe, text_name
 from charlm.data.records import end_id, end_of_record, read_symbols, record_starts, text_in_training
@@ -29,7 +29,7 @@ from charlm.data.time_order import are_in_order
 from charlm.data.vocabulary import OTHER, Ids, Vocabulary
 from charlm.errors import DataError, VocabularyError
 from charlm.runs import TEXT
-from charlm.system.console import say, say_once
+from charlm.system.console import say
 from charlm.system.formatting import counted, format_share, source_name
 
 SPLITS = ("train", "valid", "test")
@@ -265,7 +265,7 @@ def encode_file(
     given = "".join(text_in_training(arriving(each), vocabulary.level, separator, text_name(each)) for each in paths)
     text = vocabulary.canonical(given)
     if text != given:
-        say_once("data", f"{name}: read in another Unicode form, which the model knows better")
+        say_other_form(name)
     lacking = set(vocabulary.unknown(text))
     unknown = dict(Counter(character for character in text if character in lacking))
     if unknown and not skip_unknown:

@@ -88,7 +88,7 @@ class CountedSource:
         found = CountedSource(self.source, self.level, self.separator, vocabulary)
         if found.counts == self.counts:
             return self
-        say_once("data", f"{self.source}: read in another Unicode form, which the model knows better")
+        say_other_form(self.source)
         return found
 
     def check_separated(self) -> None:
@@ -102,6 +102,11 @@ class CountedSource:
         """Occurrences of each character that `vocabulary` lacks, the most frequent first."""
         lacking = "" if self.level == "byte" else vocabulary.unknown(self.counts)
         return {character: count for character, count in self.counts.most_common() if character in lacking}
+
+
+def say_other_form(name: str) -> None:
+    """Say once that a text is read in other Unicode forms than its own."""
+    say_once("data", f"{name}: read in another Unicode form, which the model knows better")
 
 
 def short_digest(*parts: object) -> str:

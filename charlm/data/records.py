@@ -30,6 +30,11 @@ def end_of_record(separator: str) -> str:
     return end if len(end.encode()) == 1 else RECORD_END
 
 
+def holds_end(text: str, separator: str) -> bool:
+    """Whether the end of a record is in a text: its separator, or the symbol that stands for it."""
+    return (separator or LINE_END) in text or end_of_record(separator) in text
+
+
 # From bytes
 
 

@@ -16,7 +16,7 @@ from charlm.config import Config
 from charlm.data.corpus import Corpus, encode_file, load_unchanged_corpus
 from charlm.data.encoded import EncodedText
 from charlm.data.reading import text_name
-from charlm.data.records import LINE_END, as_records, end_id, end_of_record, text_in_training
+from charlm.data.records import LINE_END, as_records, end_id, end_of_record, holds_end, text_in_training
 from charlm.data.vocabulary import Ids, Vocabulary, describe_characters
 from charlm.errors import DataError, VocabularyError
 from charlm.inference.dynamic import evaluate_dynamically
@@ -315,7 +315,7 @@ class TrainedModel:
         if not all(labels) or not labels or len(set(labels)) < len(labels):
             raise ValueError(f"labels: found {labels}; allowed: one or more texts, all different")
         end = self.config.data.records or LINE_END
-        if any(mark in text for text in (*lines, *labels, separator) for mark in (end, end_of_record(end))):
+        if any(holds_end(text, end) for text in (*lines, *labels, separator)):
             raise ValueError("found the end of a record in a record, label or separator; allowed: records without it")
         label_ids = self._ids_of_all([label + separator for label in labels], "labels", way_out="")
         line_ids = self._ids_of_all(lines, "lines", skip_unknown=skip_unknown)
@@ -380,8 +380,9 @@ class TrainedModel:
             return found
         records = []
         for place, text in enumerate(found):
-            record = text.removesuffix(separator).removesuffix(end_of_record(separator))
-            if separator in record or end_of_record(separator) in record:
+            end = separator if text.endswith(separator) else end_of_record(separator)
+            record = text.removesuffix(end)
+            if holds_end(record, separator):
                 raise ValueError(f"texts[{place}]: found the end of a record within a text; allowed: at its end")
             records.append(record)
         return records

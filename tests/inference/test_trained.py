@@ -145,8 +145,9 @@ def test_a_record_is_scored_with_or_without_its_end(separator):
     assert all(np.array_equal(first, other) for other in others)
     assert len({float(trained.surprise([f"abba{end}"])[0]) for end in ends}) == 1
     assert len({trained.features([f"abba{end}"]).tobytes() for end in ends}) == 1
-    with pytest.raises(ValueError, match="end of a record within a text"):
-        trained.surprise([f"ab{separator}ba"])
+    for two in (f"ab{separator}ba", f"abba{separator * 2}", f"abba{end_of_record(separator)}{separator}"):
+        with pytest.raises(ValueError, match="end of a record within a text"):
+            trained.surprise([two])
 
 
 def test_an_unknown_argument_is_refused_by_the_name_of_the_method(model):
